@@ -1,0 +1,1 @@
+"""The data owner: training, encoding, submitting."""

@@ -1,0 +1,84 @@
+"""Every error of precad, in one tree.
+
+Only these are caught inside a round; anything else is a bug and stays loud. Errors carry
+identifiers, never shares, seeds or keys.
+"""
+
+from enum import Enum
+
+
+class PrecadError(Exception):
+    """Root of all errors that precad raises on purpose."""
+
+
+class Misconfiguration(PrecadError):
+    """A value given by a person is wrong: names the field, the value and the remedy."""
+
+    def __init__(self, field: str, value: object, remedy: str) -> None:
+        super().__init__(f"{field} = {value!r}: {remedy}")
+        self.field = field
+        self.value = value
+        self.remedy = remedy
+
+
+class Rejection(Enum):
+    """Why a submission doesn't count. Expected, counted, and the same on both servers."""
+
+    ABSENT = "absent"
+    """Nothing complete arrived before the round closed."""
+    NOT_SELECTED = "not-selected"
+    """The client isn't enrolled, or wasn't drawn for this round."""
+    WRONG_TASK = "wrong-task"
+    """Bound to another task digest."""
+    WRONG_ROUND = "wrong-round"
+    """For a round that is over, or hasn't begun."""
+    WRONG_MODEL = "wrong-model"
+    """Trained on another model than this round's."""
+    MALFORMED = "malformed"
+    """A field of the wrong length or type, or a share of the wrong size."""
+    TRUNCATED = "truncated"
+    """The upload ended before the announced number of bytes."""
+    DUPLICATE = "duplicate"
+    """A second, different submission of the same client in one round."""
+    UNMATCHED = "unmatched"
+    """The two servers hold shares whose commitments don't cross-check."""
+    OUT_OF_RANGE = "out-of-range"
+    """Validation part 1: a random projection lies outside ±τβ."""
+    NORM_EXCEEDED = "norm-exceeded"
+    """Validation part 2: the exact squared norm is above β²."""
+
+
+class RejectedSubmission(PrecadError):
+    """One client's submission doesn't count; nobody else is touched."""
+
+    def __init__(self, reason: Rejection, detail: str) -> None:
+        super().__init__(f"{reason.value}: {detail}")
+        self.reason = reason
+        self.detail = detail
+
+
+class PeerViolation(PrecadError):
+    """The other server or the dealer said something the protocol doesn't allow."""
+
+
+class PeerUnavailable(PrecadError):
+    """The other side didn't answer within its deadline, or isn't there."""
+
+
+class TaskMismatch(PrecadError):
+    """Two parties hold different task descriptions; names both digests."""
+
+    def __init__(self, ours: str, theirs: str) -> None:
+        super().__init__(
+            f"task digest differs: ours {ours}, theirs {theirs}; give both parties the same task file"
+        )
+        self.ours = ours
+        self.theirs = theirs
+
+
+class BudgetExceeded(PrecadError):
+    """A release would pass a privacy budget; nothing was released."""
+
+
+class AlreadyReleased(PrecadError):
+    """A second, different release was asked of one round."""

@@ -1,0 +1,63 @@
+"""Expanding a short secret into many words: HKDF-SHA256, then AES-256-CTR.
+
+Every expansion names its purpose and its context (task, round, client, commitments …), so that
+no two uses of one key ever share a stream.
+"""
+
+import struct
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from precad.common.ring import WORD_BYTES, RingVector
+from precad.common.secret import Secret
+
+KEY_BYTES = 32
+DOMAIN = b"precad/v1/"
+_ZEROS = bytes(1 << 16)
+
+
+def encode_context(purpose: str, *context: bytes | int) -> bytes:
+    """``precad/v1/<purpose>`` and the context, each part with its length: injective."""
+    parts = [DOMAIN + purpose.encode()]
+    parts += [struct.pack("<Q", c) if isinstance(c, int) else c for c in context]
+    return b"".join(struct.pack("<I", len(part)) + part for part in parts)
+
+
+def derive(key: Secret, purpose: str, *context: bytes | int) -> Secret:
+    """A 32-byte key for ``purpose``: HKDF-SHA256 with the context as info."""
+    info = encode_context(purpose, *context)
+    return Secret(HKDF(SHA256(), KEY_BYTES, salt=None, info=info).derive(key.reveal()))
+
+
+class Keystream:
+    """A sequential reader of AES-256-CTR(derive(key, purpose, *context)).
+
+    Args:
+        key: 32 secret bytes.
+        purpose: what the stream is for; part of the derivation.
+        context: what it is bound to; ints are encoded as 8 bytes little-endian.
+    """
+
+    def __init__(self, key: Secret, purpose: str, *context: bytes | int) -> None:
+        stream_key = derive(key, purpose, *context).reveal()
+        # A fixed counter start is safe: every derived key is used for one stream only.
+        self._encryptor = Cipher(algorithms.AES256(stream_key), modes.CTR(bytes(16))).encryptor()
+
+    def read(self, length: int) -> bytes:
+        """The next ``length`` bytes."""
+        return self._fill(length).tobytes()
+
+    def words(self, count: int) -> RingVector:
+        """The next ``count`` uniform ring elements, ``[count] int64``."""
+        return self._fill(count * WORD_BYTES).view("<i8").astype(np.int64, copy=False)
+
+    def _fill(self, length: int) -> "np.ndarray[tuple[int], np.dtype[np.uint8]]":
+        out = np.empty(length, dtype=np.uint8)
+        view = memoryview(out)
+        for start in range(0, length, len(_ZEROS)):
+            size = min(len(_ZEROS), length - start)
+            self._encryptor.update_into(_ZEROS[:size], view[start : start + size])
+        return out

@@ -1,0 +1,1 @@
+"""Correlated randomness for the two servers."""

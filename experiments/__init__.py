@@ -1,0 +1,1 @@
+"""Data sets, partitions and attacks, as the papers use them."""

@@ -1,0 +1,1 @@
+"""The wire contracts and the code generated from them."""

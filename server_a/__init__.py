@@ -1,0 +1,1 @@
+"""The leader: selects the cohort, drives rounds, serves the model."""

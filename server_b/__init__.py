@@ -1,0 +1,1 @@
+"""The helper: second share, own noise, checks what A proposes."""

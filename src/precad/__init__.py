@@ -1,0 +1,3 @@
+"""precad: secure two-server aggregation for differentially private federated learning."""
+
+__version__ = "0.1.0"
