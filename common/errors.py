@@ -70,7 +70,8 @@ class TaskMismatch(PrecadError):
 
     def __init__(self, ours: str, theirs: str) -> None:
         super().__init__(
-            f"task digest differs: ours {ours}, theirs {theirs}; give both parties the same task file"
+            f"task digest differs: ours {ours}, theirs {theirs}; "
+            "give both parties the same task file"
         )
         self.ours = ours
         self.theirs = theirs

@@ -48,14 +48,15 @@ class Keystream:
 
     def read(self, length: int) -> bytes:
         """The next ``length`` bytes."""
-        return self._fill(length).tobytes()
+        return bytes(self._fill(length))
 
     def words(self, count: int) -> RingVector:
         """The next ``count`` uniform ring elements, ``[count] int64``."""
-        return self._fill(count * WORD_BYTES).view("<i8").astype(np.int64, copy=False)
+        words = np.frombuffer(self._fill(count * WORD_BYTES), dtype="<i8")
+        return words.astype(np.int64, copy=False)
 
-    def _fill(self, length: int) -> "np.ndarray[tuple[int], np.dtype[np.uint8]]":
-        out = np.empty(length, dtype=np.uint8)
+    def _fill(self, length: int) -> bytearray:
+        out = bytearray(length)
         view = memoryview(out)
         for start in range(0, length, len(_ZEROS)):
             size = min(len(_ZEROS), length - start)

@@ -1,0 +1,84 @@
+"""Clips in float64 that hold in the integers too (soundness.md, "Honest clients never widen C").
+
+Record: gradients are clipped to R(1−2^−20), encoded toward zero, and summed as integers, so that
+one record moves the sum by at most R·2^f whatever the chunking. Client: the sum is clipped to
+(β·2^−f)(1−2^−30) and encoded again, so that X·X ≤ β² holds exactly.
+"""
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precad.common.encode.fixed_point import decode, encode
+from precad.common.errors import Misconfiguration
+from precad.common.ring import RingVector
+
+RECORD_MARGIN = 1.0 - 2.0**-20
+CLIENT_MARGIN = 1.0 - 2.0**-30
+
+
+def clip_record_norm(gradients: NDArray[np.float64], record_clip: float) -> NDArray[np.float64]:
+    """Each row scaled to norm at most R(1−2^−20); PRECAD Algorithm 2, line 4.
+
+    Args:
+        gradients: ``[records, d] float64``, one record's gradient a row.
+        record_clip: R.
+
+    Returns:
+        ``[records, d] float64``; rows within the bound are unchanged.
+
+    Raises:
+        Misconfiguration: a gradient holds NaN or an infinity.
+    """
+    # Scaled by the largest entry first: squares of huge gradients would overflow.
+    largest = np.max(np.abs(gradients), axis=1, initial=0.0)
+    if not np.isfinite(largest).all():
+        row = int(np.argmin(np.isfinite(largest)))
+        raise Misconfiguration(
+            f"gradient of sampled record {row}",
+            float(largest[row]),
+            "must be finite; check that record, the loss and the learning rate",
+        )
+    unit = np.where(largest > 0, largest, 1.0)
+    norms = unit * np.linalg.norm(gradients / unit[:, None], axis=1)
+    bound = record_clip * RECORD_MARGIN
+    factors = np.divide(bound, norms, out=np.ones_like(norms), where=norms > bound)
+    clipped: NDArray[np.float64] = gradients * factors[:, None]
+    return clipped
+
+
+def clip_update(total: RingVector, bound: int, fractional_bits: int) -> RingVector:
+    """The integer sum, projected so that X·X ≤ β²; PRECAD Algorithm 2, line 7.
+
+    Args:
+        total: ``[d] int64``, sum of encoded record gradients.
+        bound: β ≥ 1.
+        fractional_bits: f.
+
+    Returns:
+        ``[d] int64`` with X·X ≤ β² over the integers: ``total`` itself where it already is.
+
+    Raises:
+        Misconfiguration: β < 1.
+    """
+    if bound < 1:
+        raise Misconfiguration("bound", bound, "β must be at least 1")
+    if squared_norm(total) <= bound * bound:
+        return total
+    real = decode(total, fractional_bits)
+    target = math.ldexp(bound, -fractional_bits) * CLIENT_MARGIN
+    largest = float(np.max(np.abs(real)))
+    norm = largest * float(np.linalg.norm(real / largest))
+    clipped = encode(real * (target / norm), fractional_bits)
+    if squared_norm(clipped) > bound * bound:
+        raise AssertionError("a clipped update is longer than its bound")
+    return clipped
+
+
+def squared_norm(x: RingVector) -> int:
+    """X·X over the integers, exact for any int64 vector."""
+    largest = max(int(x.max(initial=0)), -int(x.min(initial=0)))
+    if largest * largest * max(x.size, 1) < 2**63:
+        return int(np.dot(x, x))
+    return sum(value * value for value in x.tolist())

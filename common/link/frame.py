@@ -1,0 +1,38 @@
+"""What crosses between the servers, and the small object that carries it."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from precad.common.identifiers import Digest
+
+SETUP_ROUND = -1
+"""The round number of frames before round 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """A piece of one message. ``last`` marks the message's final piece."""
+
+    task: Digest
+    round: int
+    step: str
+    sequence: int
+    payload: bytes
+    last: bool
+
+    def __repr__(self) -> str:
+        # The payload may be a share's opening: never in a log.
+        return (
+            f"Frame(round={self.round}, step={self.step!r}, sequence={self.sequence}, "
+            f"{len(self.payload)} bytes, last={self.last})"
+        )
+
+
+class FrameTransport(Protocol):
+    """Moves frames to the other server, in order, or fails."""
+
+    def put(self, frame: Frame) -> None:
+        """Send one frame. Raises PeerUnavailable."""
+
+    def get(self, timeout_s: float) -> Frame:
+        """The next frame. Raises PeerUnavailable when none came in time or the peer is gone."""

@@ -1,0 +1,85 @@
+"""Messages between the two servers: a desync is an error, never a wrong number."""
+
+from precad.common.errors import PeerViolation, TaskMismatch
+from precad.common.identifiers import Digest
+from precad.common.link.frame import SETUP_ROUND, Frame, FrameTransport
+
+PIECE_BYTES = 1 << 20
+"""Frames are cut at 1 MiB, below gRPC's default limit of 4 MB."""
+
+
+class PeerLink:
+    """One server's end of the link. Not thread-safe: one thread plays the protocol.
+
+    Args:
+        transport: carries the frames.
+        task: digest that every frame carries.
+        max_message_bytes: refuse longer messages while they arrive.
+        timeout_s: longest wait for one frame.
+    """
+
+    def __init__(
+        self, transport: FrameTransport, task: Digest, *, max_message_bytes: int, timeout_s: float
+    ) -> None:
+        self._transport = transport
+        self._task = task
+        self._round = SETUP_ROUND
+        self._sent = 0
+        self._received = 0
+        self._max_message_bytes = max_message_bytes
+        self._timeout_s = timeout_s
+        self.bytes_sent = 0
+        self.bytes_received = 0
+
+    def begin_round(self, number: int) -> None:
+        """Frames from here on belong to round ``number``."""
+        self._round = number
+
+    def send(self, step: str, payload: bytes | memoryview) -> None:
+        """Send one message of protocol step ``step``. Raises PeerUnavailable."""
+        view = memoryview(payload)
+        starts = range(0, len(view), PIECE_BYTES) or range(1)
+        for start in starts:
+            piece = bytes(view[start : start + PIECE_BYTES])
+            last = start + PIECE_BYTES >= len(view)
+            frame = Frame(self._task, self._round, step, self._sent, piece, last)
+            self._sent += 1
+            self.bytes_sent += len(piece)
+            self._transport.put(frame)
+
+    def receive(self, step: str, *, timeout_s: float | None = None) -> bytes:
+        """The other server's next message, which must be of ``step``.
+
+        Raises:
+            PeerUnavailable: nothing came within the deadline.
+            PeerViolation: out of order, of another step or round, or too long.
+            TaskMismatch: the frame belongs to another task.
+        """
+        pieces: list[bytes] = []
+        length = 0
+        while True:
+            frame = self._transport.get(self._timeout_s if timeout_s is None else timeout_s)
+            self._check(frame, step)
+            length += len(frame.payload)
+            if length > self._max_message_bytes:
+                raise PeerViolation(f"message of step {step!r} passes its limit of bytes")
+            pieces.append(frame.payload)
+            if frame.last:
+                self.bytes_received += length
+                return b"".join(pieces)
+
+    def exchange(self, step: str, payload: bytes | memoryview) -> bytes:
+        """Send, then receive the other server's message of the same step."""
+        self.send(step, payload)
+        return self.receive(step)
+
+    def _check(self, frame: Frame, step: str) -> None:
+        if frame.task != self._task:
+            raise TaskMismatch(str(self._task), str(frame.task))
+        expected = (self._round, step, self._received)
+        if (frame.round, frame.step, frame.sequence) != expected:
+            raise PeerViolation(
+                f"the servers are out of step: expected round, step, sequence {expected}, "
+                f"got {(frame.round, frame.step, frame.sequence)}"
+            )
+        self._received += 1
