@@ -1,0 +1,38 @@
+"""A complete submission on one server, before it is matched with the other server's."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from precad.common.identifiers import Role
+from precad.common.ring import RingVector, from_bytes
+from precad.common.secret import Secret
+from precad.common.share.additive import mask
+from precad.common.share.commitment import Commitment, SubmissionContext
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One client's share as this server holds it: A the seed, B the masked vector.
+
+    B's share is in memory or, for long vectors, in a spool file (it is uniform without A's seed).
+    """
+
+    context: SubmissionContext
+    role: Role
+    commitment: Commitment
+    """To the share held here."""
+    other_commitment: Commitment
+    """As the client claims it for the other server."""
+    share: Secret | Path = field(repr=False)
+
+    def expand(self, dimension: int) -> RingVector:
+        """The share as ``[d] int64``."""
+        data = self.share.read_bytes() if isinstance(self.share, Path) else self.share.reveal()
+        if self.role is Role.SERVER_A:
+            return mask(Secret(data), self.context, dimension)
+        return from_bytes(data)
+
+    def discard(self) -> None:
+        """Remove the spool file, if there is one."""
+        if isinstance(self.share, Path):
+            self.share.unlink(missing_ok=True)

@@ -1,0 +1,121 @@
+"""One upload in pieces: bounded, hashed while it arrives, complete or rejected."""
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from precad.common.collect.held import Held
+from precad.common.errors import RejectedSubmission, Rejection
+from precad.common.identifiers import Role
+from precad.common.secret import Secret
+from precad.common.share.commitment import (
+    SALT_BYTES,
+    Commitment,
+    SubmissionContext,
+    committer,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SubmissionHeader:
+    """The first piece of an upload: everything but the share."""
+
+    context: SubmissionContext
+    salt: Secret
+    other_commitment: Commitment
+    share_bytes: int
+
+    def __post_init__(self) -> None:
+        if len(self.salt) != SALT_BYTES:
+            raise RejectedSubmission(
+                Rejection.MALFORMED, f"salt has {len(self.salt)} bytes, must have {SALT_BYTES}"
+            )
+
+
+class Upload:
+    """Takes the share's pieces. Made by ``Inbox.start`` after the header has been checked.
+
+    Args:
+        header: checked header.
+        role: this server.
+        spool: folder for the share's bytes; None keeps them in memory.
+        accept: called with the complete submission.
+    """
+
+    def __init__(
+        self,
+        header: SubmissionHeader,
+        role: Role,
+        spool: Path | None,
+        accept: Callable[[Held], None],
+    ) -> None:
+        self._header = header
+        self._role = role
+        self._accept = accept
+        self._hash = committer(header.context, role, header.salt)
+        self._received = 0
+        self._path: Path | None = None
+        self._file: BinaryIO | None = None
+        self._memory = bytearray()
+        if spool is not None and role is not Role.SERVER_A:
+            # A's seed is 32 bytes and never touches the disk.
+            self._path = spool / f"{header.context.client}-{secrets.token_hex(8)}.share"
+            self._file = self._path.open("xb")
+
+    def add(self, piece: bytes) -> None:
+        """The next bytes of the share.
+
+        Raises:
+            RejectedSubmission: more bytes than the header announced.
+        """
+        self._received += len(piece)
+        if self._received > self._header.share_bytes:
+            self.abandon()
+            raise RejectedSubmission(
+                Rejection.MALFORMED,
+                f"share is longer than the announced {self._header.share_bytes} bytes",
+            )
+        self._hash.update(piece)
+        if self._file is None:
+            self._memory += piece
+        else:
+            self._file.write(piece)
+
+    def finish(self) -> None:
+        """The upload's end. Hands the complete submission over.
+
+        Raises:
+            RejectedSubmission: bytes are missing, or another submission came first.
+        """
+        if self._received < self._header.share_bytes:
+            self.abandon()
+            raise RejectedSubmission(
+                Rejection.TRUNCATED,
+                f"upload ended after {self._received} of {self._header.share_bytes} bytes; "
+                "send the same bytes again",
+            )
+        if self._file is not None:
+            self._file.close()
+        share = self._path if self._path is not None else Secret(bytes(self._memory))
+        held = Held(
+            self._header.context,
+            self._role,
+            Commitment(self._hash.digest()),
+            self._header.other_commitment,
+            share,
+        )
+        try:
+            self._accept(held)
+        except RejectedSubmission:
+            held.discard()
+            raise
+
+    def abandon(self) -> None:
+        """Drop what has arrived."""
+        if self._file is not None:
+            self._file.close()
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+        self._memory.clear()

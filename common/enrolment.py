@@ -1,0 +1,78 @@
+"""The roster: who takes part in a task, frozen before round 0."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from precad.common.errors import Misconfiguration
+from precad.common.identifiers import ClientId, Digest
+from precad.common.keystream import encode_context
+from precad.common.task import Task
+
+
+@dataclass(frozen=True, slots=True)
+class Enrolment:
+    """One client's frozen claim: how many records it holds, and at what rate it samples them."""
+
+    client: ClientId
+    records: int
+    """|D_i|."""
+    record_rate: float
+    """p_i."""
+
+    def check(self, task: Task) -> None:
+        """Refuse a claim that the task doesn't allow.
+
+        Raises:
+            Misconfiguration: names the field, the value and the cap.
+        """
+        if self.records < 1:
+            raise Misconfiguration("records", self.records, "must be at least 1")
+        if not 0 < self.record_rate <= task.privacy.record_rate:
+            raise Misconfiguration(
+                "record_rate",
+                self.record_rate,
+                f"must be above 0 and at most the task's {task.privacy.record_rate}",
+            )
+        if self.records * self.record_rate > task.enrolment.max_expected_records:
+            raise Misconfiguration(
+                "records",
+                self.records,
+                f"records·record_rate = {self.records * self.record_rate:g} passes the task's "
+                f"enrolment.max_expected_records = {task.enrolment.max_expected_records:g}; "
+                "lower the rate or ask for a task with a higher cap",
+            )
+
+
+class Roster(Mapping[ClientId, Enrolment]):
+    """All enrolled clients in the order of their names; immutable."""
+
+    def __init__(self, enrolments: "Mapping[ClientId, Enrolment]") -> None:
+        self._by_client = {client: enrolments[client] for client in sorted(enrolments)}
+
+    def __getitem__(self, client: ClientId) -> Enrolment:
+        return self._by_client[client]
+
+    def __iter__(self) -> Iterator[ClientId]:
+        return iter(self._by_client)
+
+    def __len__(self) -> int:
+        return len(self._by_client)
+
+    def expected_records(self) -> float:
+        """Σ p_i·|D_i| over all enrolled clients."""
+        return math.fsum(e.record_rate * e.records for e in self._by_client.values())
+
+    def denominator(self, client_rate: float) -> float:
+        """q·Σ p_i·|D_i|: fixed and public, in place of PRECAD eq. (2)'s sum over who took part.
+
+        A denominator that depends on the participants breaks Lemma 8 (design.md).
+        """
+        return client_rate * self.expected_records()
+
+    def digest(self) -> Digest:
+        """SHA-256 over names, records and rates."""
+        parts: list[bytes | int] = []
+        for client, enrolment in self._by_client.items():
+            parts += [client.encoded(), enrolment.records, enrolment.record_rate.hex().encode()]
+        return Digest.of(encode_context("roster", *parts))

@@ -1,0 +1,96 @@
+"""What the servers say to each other about a round, as validated, frozen messages (JSON)."""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from precad.common.errors import PeerViolation, Rejection
+from precad.common.identifiers import ClientId
+
+Hex32 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+ClientName = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
+
+
+class Message(BaseModel):
+    """A message in canonical JSON; unknown fields are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def to_bytes(self) -> bytes:
+        """JSON bytes."""
+        return self.model_dump_json().encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Inverse of ``to_bytes``. Raises PeerViolation."""
+        try:
+            return cls.model_validate_json(data)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            raise PeerViolation(
+                f"unreadable {cls.__name__} from the other server: {first['loc']}: {first['msg']}"
+            ) from None
+
+
+class Hello(Message):
+    """First message on a link: who speaks, and where its training stands."""
+
+    role: Literal["server-a", "server-b"]
+    next_round: Annotated[int, Field(ge=0)]
+    rounds_done: Annotated[int, Field(ge=0)]
+    model: Hex32
+
+
+class EnrolmentEntry(Message):
+    """One client of the proposed roster."""
+
+    client: ClientName
+    records: Annotated[int, Field(ge=1)]
+    record_rate: Annotated[float, Field(gt=0, le=1)]
+
+
+class RosterProposal(Message):
+    """A's roster, which B checks against its own."""
+
+    entries: tuple[EnrolmentEntry, ...]
+
+
+class Cohort(Message):
+    """A's proposal for a round. ``number`` None: training is over."""
+
+    clients: tuple[ClientName, ...]
+    model: Hex32
+
+
+class Verdict(Message):
+    """B's answer to a proposal: empty when it agrees."""
+
+    refusal: str = ""
+
+
+class HeldEntry(Message):
+    """One client's submission as one server holds it, or why it doesn't."""
+
+    client: ClientName
+    own: Hex32 | None = None
+    """Commitment to the share held by the sender of this message."""
+    other: Hex32 | None = None
+    """Commitment to the receiver's share, as the client claims it."""
+    reason: Rejection | None = None
+
+
+class HeldList(Message):
+    """All of a round's cohort, as one server holds it."""
+
+    entries: tuple[HeldEntry, ...]
+
+    def by_client(self) -> dict[ClientId, HeldEntry]:
+        """Entries by client."""
+        return {ClientId(entry.client): entry for entry in self.entries}
+
+
+class SetCheck(Message):
+    """Digest of something both must hold alike, and its count."""
+
+    digest: Hex32
+    count: Annotated[int, Field(ge=0)]
