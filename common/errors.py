@@ -83,3 +83,7 @@ class BudgetExceeded(PrecadError):
 
 class AlreadyReleased(PrecadError):
     """A second, different release was asked of one round."""
+
+
+class AccessDenied(PrecadError):
+    """The caller's identity doesn't allow this call."""

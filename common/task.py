@@ -107,6 +107,8 @@ class DeadlineSection(_Section):
     enrol: Seconds = 120.0
     collect: Seconds = 60.0
     """From the announcement of a round until it closes."""
+    rejoin: Seconds = 5.0
+    """A client whose connection ended longer ago isn't waited for."""
     peer: Seconds = 60.0
     """For one message of the other server or the dealer."""
 

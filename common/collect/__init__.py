@@ -1,4 +1,4 @@
-"""Receiving submissions: uploads in pieces, checked while they arrive, held until the round closes."""
+"""Receiving submissions: uploads in pieces, checked as they arrive, held until the round closes."""
 
 from precad.common.collect.held import Held
 from precad.common.collect.inbox import Inbox

@@ -59,10 +59,16 @@ class Upload:
         self._path: Path | None = None
         self._file: BinaryIO | None = None
         self._memory = bytearray()
+        self.complete = False
         if spool is not None and role is not Role.SERVER_A:
             # A's seed is 32 bytes and never touches the disk.
             self._path = spool / f"{header.context.client}-{secrets.token_hex(8)}.share"
             self._file = self._path.open("xb")
+
+    @property
+    def context(self) -> SubmissionContext:
+        """What the upload is bound to."""
+        return self._header.context
 
     def add(self, piece: bytes) -> None:
         """The next bytes of the share.
@@ -106,6 +112,7 @@ class Upload:
             self._header.other_commitment,
             share,
         )
+        self.complete = True
         try:
             self._accept(held)
         except RejectedSubmission:

@@ -56,10 +56,11 @@ class RosterProposal(Message):
 
 
 class Cohort(Message):
-    """A's proposal for a round. ``number`` None: training is over."""
+    """A's proposal for a round, or its word that training is over."""
 
     clients: tuple[ClientName, ...]
     model: Hex32
+    over: bool = False
 
 
 class Verdict(Message):

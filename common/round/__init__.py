@@ -1,0 +1,1 @@
+"""One round between the two servers: open, match, validate, release, reconstruct."""

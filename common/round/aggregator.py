@@ -1,0 +1,64 @@
+"""The aggregator: what server A and server B are alike.
+
+One object per server and task; the round's steps are functions of it and of the round's state
+(``opening``, ``matching``, ``settling``). It knows no gRPC: link and dealing are given to it.
+"""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from precad.common.deal import DealRequest, DealtRandomness
+
+from precad.common.enrolment import Roster
+from precad.common.identifiers import Role
+from precad.common.link import PeerLink
+from precad.common.noise import NoiseSource
+from precad.common.ring import RingVector
+from precad.common.secret import Secret
+from precad.common.store import Store
+from precad.common.task import Task
+
+
+class Dealing(Protocol):
+    """This server's way to the dealer."""
+
+    def deal(self, request: DealRequest) -> RingVector:
+        """This server's correction words. Raises PeerUnavailable, PeerViolation."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpentInStore:
+    """One-time identifiers of correlated randomness, spent durably before anything is opened."""
+
+    store: Store
+
+    def spend(self, request: DealRequest) -> None:
+        """Raises PeerViolation when this batch was spent before."""
+        self.store.spend(request.round, request.batch)
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregator:
+    """One server's part of a training."""
+
+    task: Task
+    role: Role
+    roster: Roster
+    link: PeerLink
+    dealing: Dealing
+    dealer_key: Secret
+    """Shared with the dealer: expands this server's part of correlated randomness."""
+    row_secret: Secret
+    """Shared with the other server and unknown to every client: expands the projections."""
+    noise: NoiseSource = field(repr=False)
+    store: Store = field(repr=False)
+
+    @property
+    def denominator(self) -> float:
+        """Fixed for the whole task."""
+        return self.roster.denominator(self.task.privacy.client_rate)
+
+    def randomness(self, request: DealRequest) -> DealtRandomness:
+        """Correlated randomness for one batch of validation."""
+        corrections = self.dealing.deal(request)
+        return DealtRandomness(self.role, self.dealer_key, request, corrections)

@@ -1,0 +1,109 @@
+"""Open a round: A proposes cohort and model, B checks both."""
+
+from collections.abc import Callable, Collection
+
+from precad.common.enrolment import Roster
+from precad.common.errors import Misconfiguration, PeerViolation
+from precad.common.identifiers import ClientId, Digest
+from precad.common.keystream import Keystream
+from precad.common.round.aggregator import Aggregator
+from precad.common.round.messages import Cohort, Verdict
+from precad.common.round.states import Opened
+from precad.common.secret import Secret
+
+_RESOLUTION = 2**64
+
+
+def select_cohort(roster: Roster, client_rate: float) -> tuple[ClientId, ...]:
+    """Each enrolled client independently with probability q, from the CSPRNG.
+
+    Uniform 64-bit words are compared with q·2^64: the rate is exact to 2^−53 of itself.
+    """
+    stream = Keystream(Secret.random(), "cohort")
+    words = stream.words(len(roster)).astype("u8").tolist()
+    threshold = int(client_rate * _RESOLUTION)
+    return tuple(client for client, word in zip(roster, words, strict=True) if word < threshold)
+
+
+def propose(
+    aggregator: Aggregator, number: int, cohort: Collection[ClientId], model: Digest
+) -> Opened:
+    """A's part: propose, and open the round once B agrees. Raises PeerViolation."""
+    clients = tuple(sorted(cohort))
+    link = aggregator.link
+    link.begin_round(number)
+    proposal = Cohort(clients=tuple(c.name for c in clients), model=str(model))
+    link.send("cohort", proposal.to_bytes())
+    verdict = Verdict.from_bytes(link.receive("cohort"))
+    if verdict.refusal:
+        raise PeerViolation(f"server B refused round {number}: {verdict.refusal}")
+    aggregator.store.begin_round(number, len(clients), model)
+    return Opened(number, clients, model)
+
+
+def answer(
+    aggregator: Aggregator,
+    number: int,
+    model: Digest,
+    *,
+    before_agreeing: Callable[[int, Collection[ClientId], Digest], None],
+) -> Opened | None:
+    """B's part: check A's proposal against its own roster and model.
+
+    Args:
+        aggregator: server B.
+        number: the round that is due.
+        model: digest of θ_t.
+        before_agreeing: called with number, cohort and model when all is well: opens the inbox,
+            so that no client that A calls finds it closed.
+
+    Returns:
+        The opened round; None when A says that training is over.
+
+    Raises:
+        PeerViolation: the cohort isn't a set of distinct enrolled clients, or A's model differs.
+    """
+    link = aggregator.link
+    link.begin_round(number)
+    proposal = Cohort.from_bytes(link.receive("cohort"))
+    clients = tuple(ClientId(name) for name in proposal.clients)
+    refusal = ""
+    if len(set(clients)) != len(clients):
+        refusal = "the cohort names a client twice"
+    elif strangers := [c.name for c in clients if c not in aggregator.roster]:
+        refusal = f"the cohort names clients that aren't enrolled: {strangers[:3]}"
+    elif proposal.model != str(model):
+        refusal = f"A's model is {proposal.model}, B's is {model}"
+    if not refusal and not proposal.over:
+        aggregator.store.begin_round(number, len(clients), model)
+        before_agreeing(number, clients, model)
+    link.send("cohort", Verdict(refusal=refusal).to_bytes())
+    if refusal:
+        raise PeerViolation(f"server A's proposal for round {number}: {refusal}")
+    if proposal.over:
+        return None
+    return Opened(number, tuple(sorted(clients)), model)
+
+
+def check_roster(own: Roster, proposed: Roster, least: int) -> None:
+    """B's check of A's roster: nobody that B didn't enrol, with the same claims.
+
+    Raises:
+        PeerViolation: a claim differs or is unknown to B.
+        Misconfiguration: fewer clients than the task asks for.
+    """
+    for client, enrolment in proposed.items():
+        if own.get(client) != enrolment:
+            raise PeerViolation(f"servers A and B hold different enrolments of client {client}")
+    require_enough(proposed, least)
+
+
+def require_enough(roster: Roster, least: int) -> None:
+    """Refuse to start with fewer clients than the task asks for. Raises Misconfiguration."""
+    if len(roster) < least:
+        raise Misconfiguration(
+            "enrolment.min_clients",
+            least,
+            f"only {len(roster)} clients had enrolled at the deadline; start more of them, or "
+            "raise deadlines.enrol",
+        )

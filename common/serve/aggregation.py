@@ -1,0 +1,191 @@
+"""The Aggregation service on a server: decode, call the role, encode, map errors."""
+
+from collections.abc import AsyncIterator
+from typing import Any, Never
+
+import grpc
+
+from precad.common.collect import Upload
+from precad.common.enrolment import Enrolment
+from precad.common.errors import AccessDenied, PrecadError, RejectedSubmission, Rejection
+from precad.common.identifiers import ClientId, Role
+from precad.common.identity import Principal, require
+from precad.common.model import to_bytes
+from precad.common.serve.feed import Event, RoundDone, RoundOpened, TrainingDone
+from precad.common.serve.session import Session
+from precad.common.wire.convert import check_task, header_from_wire
+from precad.common.wire.status import status_of
+from precad.protos import precad_pb2 as pb
+from precad.protos.precad_pb2_grpc import AggregationServicer
+
+PIECE_BYTES = 1 << 20
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+async def refuse(context: Context, error: PrecadError) -> Never:
+    """End the call with the error's status code and text."""
+    await context.abort(status_of(error), str(error))
+    raise AssertionError("abort returns never")
+
+
+class AggregationService(AggregationServicer):
+    """What data owners see of one server."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def Describe(  # noqa: N802 -- gRPC's name
+        self, request: pb.DescribeRequest, context: Context
+    ) -> pb.DescribeReply:
+        """The task that this server runs."""
+        try:
+            require(context, self._session.identity, Role.CLIENT, Role.OPERATOR)
+        except PrecadError as error:
+            await refuse(context, error)
+        task = self._session.task
+        return pb.DescribeReply(
+            role=self._session.role.value,
+            task_digest=task.digest.value,
+            canonical_task=task.canonical,
+        )
+
+    async def Enrol(  # noqa: N802
+        self, request: pb.EnrolRequest, context: Context
+    ) -> pb.EnrolReply:
+        """Take part."""
+        try:
+            check_task(self._session.task, request.task_digest)
+            client = self._client(context, request.client)
+            claim = Enrolment(client, request.records, request.record_rate)
+            return pb.EnrolReply(enrolled=self._session.register.enrol(claim))
+        except PrecadError as error:
+            await refuse(context, error)
+
+    async def Watch(  # noqa: N802
+        self, request: pb.WatchRequest, context: Context
+    ) -> AsyncIterator[pb.Notice]:
+        """What happens, as far as this client may know it."""
+        try:
+            check_task(self._session.task, request.task_digest)
+            client = self._client(context, request.client)
+        except PrecadError as error:
+            await refuse(context, error)
+        self._session.presence.arrive(client)
+        try:
+            async for event in self._session.feed.follow(from_start=False):
+                yield _notice(event, client)
+        finally:
+            self._session.presence.leave(client)
+
+    async def ModelDigest(  # noqa: N802
+        self, request: pb.ModelRequest, context: Context
+    ) -> pb.ModelDigestReply:
+        """The digest of the model that a round starts from."""
+        try:
+            require(context, self._session.identity, Role.CLIENT, Role.OPERATOR)
+            check_task(self._session.task, request.task_digest)
+            model = self._session.shelf.get(request.round)
+            return pb.ModelDigestReply(model_digest=model.digest.value)
+        except PrecadError as error:
+            await refuse(context, error)
+
+    async def FetchModel(  # noqa: N802
+        self, request: pb.ModelRequest, context: Context
+    ) -> AsyncIterator[pb.ModelPiece]:
+        """The model, in pieces of 1 MiB."""
+        try:
+            require(context, self._session.identity, Role.CLIENT, Role.OPERATOR)
+            check_task(self._session.task, request.task_digest)
+            data = memoryview(to_bytes(self._session.shelf.get(request.round).theta))
+        except PrecadError as error:
+            await refuse(context, error)
+        for start in range(0, len(data), PIECE_BYTES):
+            piece = bytes(data[start : start + PIECE_BYTES])
+            self._session.traffic.add(f"{self._session.role.value} to clients", len(piece))
+            yield pb.ModelPiece(data=piece)
+
+    async def Submit(  # noqa: N802
+        self, request_iterator: AsyncIterator[pb.SubmissionPiece], context: Context
+    ) -> pb.Receipt:
+        """A share, in pieces. Rejections are answers, not errors: they are expected."""
+        upload: Upload | None = None
+        try:
+            try:
+                async for piece in request_iterator:
+                    kind = piece.WhichOneof("piece")
+                    if upload is None:
+                        if kind != "header":
+                            raise RejectedSubmission(
+                                Rejection.MALFORMED, "the first piece must be the header"
+                            )
+                        upload = self._start(piece.header, context)
+                    elif kind == "share":
+                        self._session.traffic.add(
+                            f"clients to {self._session.role.value}", len(piece.share)
+                        )
+                        upload.add(piece.share)
+                    else:
+                        raise RejectedSubmission(
+                            Rejection.MALFORMED, "only the share's bytes may follow the header"
+                        )
+                if upload is None:
+                    raise RejectedSubmission(Rejection.TRUNCATED, "the upload is empty")
+                upload.finish()
+            except RejectedSubmission as rejected:
+                self._count(upload, rejected)
+                return pb.Receipt(rejection=rejected.reason.value, detail=rejected.detail)
+            return pb.Receipt()
+        except PrecadError as error:
+            await refuse(context, error)
+        finally:
+            if upload is not None and not upload.complete:
+                # The stream broke off or was refused: nothing of it is kept.
+                upload.abandon()
+                self._session.inbox.refuse(
+                    upload.context.round, upload.context.client, Rejection.TRUNCATED
+                )
+
+    def _start(self, header: pb.SubmissionHeader, context: Context) -> Upload:
+        self._client(context, header.client)
+        return self._session.inbox.start(header_from_wire(header))
+
+    def _count(self, upload: Upload | None, rejected: RejectedSubmission) -> None:
+        if upload is not None:
+            self._session.inbox.refuse(
+                upload.context.round, upload.context.client, rejected.reason
+            )
+
+    def _client(self, context: Context, name: str) -> ClientId:
+        """The client that calls; its certificate must be its own. Raises AccessDenied."""
+        client = ClientId(name)
+        claimed = Principal(Role.CLIENT, client.name)
+        principal = require(context, self._session.identity, Role.CLIENT, claimed=claimed)
+        if principal != claimed:
+            raise AccessDenied(f"the certificate is {principal}'s, the call is {claimed}'s")
+        return client
+
+
+def _notice(event: Event, client: ClientId) -> pb.Notice:
+    match event:
+        case RoundOpened(opened, collect_s):
+            return pb.Notice(
+                open=pb.RoundOpen(
+                    round=opened.number,
+                    model_digest=opened.model.value,
+                    selected=client in opened.cohort,
+                    collect_seconds=collect_s,
+                )
+            )
+        case RoundDone():
+            rejection = event.rejections.get(client)
+            return pb.Notice(
+                over=pb.RoundOver(
+                    round=event.opened.number,
+                    counted=client in event.valid,
+                    rejection="" if rejection is None else rejection.value,
+                )
+            )
+        case TrainingDone(number, model):
+            return pb.Notice(finished=pb.TrainingOver(round=number, model_digest=model.value))
+        case stopped:
+            return pb.Notice(stopped=pb.TrainingStopped(error=stopped.error))

@@ -1,0 +1,140 @@
+"""One server process: the gRPC server on the event loop, the protocol in a thread of its own."""
+
+import asyncio
+import logging
+import signal
+import threading
+from collections.abc import Callable
+
+import grpc
+
+from precad.common.collect import Inbox
+from precad.common.errors import PrecadError
+from precad.common.identifiers import Role
+from precad.common.identity import add_port
+from precad.common.serve.aggregation import AggregationService
+from precad.common.serve.feed import Feed, TrainingDone, TrainingStopped
+from precad.common.serve.operation import OperationService
+from precad.common.serve.register import Presence, Register
+from precad.common.serve.session import Phase, Session
+from precad.common.serve.settings import ServerSettings
+from precad.common.serve.shelf import Shelf
+from precad.common.store import open_store
+from precad.protos.precad_pb2_grpc import (
+    add_AggregationServicer_to_server,
+    add_OperationServicer_to_server,
+)
+
+log = logging.getLogger("precad")
+
+Conduct = Callable[[Session], None]
+Extend = Callable[[grpc.aio.Server, Session], None]
+
+MAX_REQUEST_BYTES = 2 << 20
+"""No single message is longer: shares, models and openings travel in pieces of 1 MiB."""
+SERVER_OPTIONS = (
+    ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
+    ("grpc.so_reuseport", 0),
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+)
+
+
+async def run_server(
+    role: Role, settings: ServerSettings, conduct: Conduct, extend: Extend | None = None
+) -> int:
+    """Serve until the training is over and its model was on offer for a while.
+
+    Args:
+        role: SERVER_A or SERVER_B.
+        settings: from the settings file.
+        conduct: the training itself; runs in a thread of its own.
+        extend: adds further services.
+
+    Returns:
+        The process's exit status: 0 after a finished training, 1 after one that stopped.
+
+    Raises:
+        Misconfiguration: settings, task, identity or state can't be used.
+    """
+    session = _open_session(role, settings)
+    server = grpc.aio.server(options=SERVER_OPTIONS)
+    add_AggregationServicer_to_server(AggregationService(session), server)
+    add_OperationServicer_to_server(OperationService(session), server)
+    if extend is not None:
+        extend(server, session)
+    port = add_port(server, settings.listen, session.identity)
+    await server.start()
+    log.info("%s serves task %s on port %d", role.value, session.task.name, port)
+    ended = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ended.set)
+    thread = threading.Thread(
+        target=_conduct, args=(session, conduct, loop, ended), name="training", daemon=True
+    )
+    thread.start()
+    await ended.wait()
+    await _linger(session)
+    await server.stop(grace=2)
+    session.store.close()
+    return 0 if session.phase is Phase.DONE else 1
+
+
+def _open_session(role: Role, settings: ServerSettings) -> Session:
+    task = settings.load_task()
+    identity = settings.load_identity()
+    settings.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    url = settings.database or f"sqlite:///{settings.state / 'state.db'}"
+    store = open_store(url, task, role)
+    shelf = Shelf(task, settings.state / "model.safetensors")
+    return Session(
+        role=role,
+        task=task,
+        settings=settings,
+        identity=identity,
+        store=store,
+        inbox=Inbox(role, task, settings.state / "spool"),
+        register=Register(task, store.roster()),
+        presence=Presence(task.deadlines.rejoin),
+        shelf=shelf,
+        feed=Feed(asyncio.get_running_loop()),
+        rounds_done=shelf.current.round,
+    )
+
+
+def _conduct(
+    session: Session, conduct: Conduct, loop: asyncio.AbstractEventLoop, ended: asyncio.Event
+) -> None:
+    try:
+        conduct(session)
+        final = session.shelf.current
+        session.phase = Phase.DONE
+        session.feed.publish(TrainingDone(final.round, final.digest))
+        log.info("training is over after %d rounds: model %s", final.round, final.digest)
+    except PrecadError as error:
+        _stop(session, str(error))
+    except Exception:
+        log.exception("a bug stopped the training")
+        _stop(session, "internal error; see this server's log")
+    finally:
+        loop.call_soon_threadsafe(ended.set)
+
+
+def _stop(session: Session, error: str) -> None:
+    session.error = error
+    session.phase = Phase.STOPPED
+    session.feed.publish(TrainingStopped(error))
+    log.error("training stopped: %s", error)
+
+
+async def _linger(session: Session) -> None:
+    """Offer the final model until nobody watches any more, at most ``linger`` seconds."""
+    waited = 0.0
+    while waited < session.settings.linger:
+        await asyncio.sleep(0.1)
+        waited += 0.1
+        if waited >= min(1.0, session.settings.linger) and not session.presence.watching():
+            return

@@ -1,0 +1,98 @@
+"""Settings of one process, from a TOML file. Unknown keys are refused."""
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from precad.common.errors import Misconfiguration
+from precad.common.identity import Identity, Plaintext, load_identity
+from precad.common.task import Task
+
+Address = Annotated[str, Field(pattern=r"^[^\s:]+:\d{1,5}$|^\[[0-9a-fA-F:]+\]:\d{1,5}$")]
+
+
+class Settings(BaseModel):
+    """What every process needs. Relative paths are relative to the settings file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    task: Path
+    """The task file (TOML); the same bytes for everybody."""
+    identity: Path | None = None
+    """Folder with ca.pem, cert.pem and key.pem, as `precad keys` writes it."""
+    insecure_plaintext: bool = False
+    """No TLS and no authentication: on loopback only, for tests."""
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Settings from a TOML file. Raises Misconfiguration naming file, field and remedy."""
+        try:
+            data = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise Misconfiguration("config", str(path), f"can't be read: {error}") from None
+        try:
+            settings = cls.model_validate(data)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            field = ".".join(str(part) for part in first["loc"])
+            remedy = {
+                "extra_forbidden": "unknown key; remove it or mend its name",
+                "missing": f"is required in {path}",
+            }.get(first["type"], first["msg"])
+            raise Misconfiguration(field, first["input"], remedy) from None
+        return settings._relative_to(path.resolve().parent)
+
+    def _relative_to(self, folder: Path) -> Self:
+        paths = {
+            name: folder / value
+            for name, value in self
+            if isinstance(value, Path) and not value.is_absolute()
+        }
+        return self.model_copy(update=paths)
+
+    def load_task(self) -> Task:
+        """The task. Raises Misconfiguration."""
+        return Task.load(self.task)
+
+    def load_identity(self) -> Identity | Plaintext:
+        """This process's certificate and key. Raises Misconfiguration."""
+        if self.identity is not None and not self.insecure_plaintext:
+            return load_identity(self.identity)
+        if self.insecure_plaintext and self.identity is None:
+            return Plaintext()
+        raise Misconfiguration(
+            "identity",
+            self.identity,
+            "give a folder made by `precad keys`, or insecure_plaintext = true on loopback; not both",
+        )
+
+
+class DealerSettings(Settings):
+    """The dealer's settings."""
+
+    listen: Address
+
+
+class ServerSettings(Settings):
+    """What servers A and B have alike."""
+
+    listen: Address
+    dealer: Address
+    state: Path
+    """Folder for the database, the spool and the model; belongs to this server alone."""
+    database: str | None = None
+    """SQLAlchemy URL; SQLite in the state folder unless given."""
+    linger: Annotated[float, Field(ge=0, le=86_400)] = 30.0
+    """Seconds that the finished model stays on offer."""
+
+
+class ServerASettings(ServerSettings):
+    """Server A dials server B."""
+
+    server_b: Address
+
+
+class ServerBSettings(ServerSettings):
+    """Server B listens for server A."""

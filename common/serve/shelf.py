@@ -1,0 +1,64 @@
+"""The model that a server offers: the current one in memory, and on disk for a restart."""
+
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precad.common.errors import Misconfiguration
+from precad.common.identifiers import Digest
+from precad.common.model import initial_vector, load_model, model_digest, save_model
+from precad.common.task import Task
+
+
+@dataclass(frozen=True, slots=True)
+class ShelvedModel:
+    """The model that round ``round`` starts from."""
+
+    round: int
+    theta: NDArray[np.float64] = field(repr=False)
+    digest: Digest
+
+
+class Shelf:
+    """Keeps θ_t. Both servers keep the same bytes.
+
+    Args:
+        task: the model's shapes and start.
+        path: safetensors file, replaced atomically after each round.
+    """
+
+    def __init__(self, task: Task, path: Path) -> None:
+        self._task = task
+        self._path = path
+        self._lock = threading.Lock()
+        if path.exists():
+            saved = load_model(path, task)
+            self._current = ShelvedModel(saved.round_number, saved.theta, saved.digest)
+        else:
+            theta = initial_vector(task.model)
+            digest = model_digest(task.digest, 0, task.model.parameters, theta)
+            self._current = ShelvedModel(0, theta, digest)
+
+    @property
+    def current(self) -> ShelvedModel:
+        """The newest model."""
+        with self._lock:
+            return self._current
+
+    def put(self, round_number: int, theta: NDArray[np.float64]) -> None:
+        """Persist the model that ``round_number`` starts from, then offer it."""
+        digest = save_model(self._path, self._task, round_number, theta)
+        with self._lock:
+            self._current = ShelvedModel(round_number, theta, digest)
+
+    def get(self, round_number: int) -> ShelvedModel:
+        """The model of ``round_number``. Raises Misconfiguration if it isn't the current one."""
+        current = self.current
+        if current.round != round_number:
+            raise Misconfiguration(
+                "round", round_number, f"this server's model is that of round {current.round}"
+            )
+        return current

@@ -1,0 +1,46 @@
+"""A server's way to the dealer."""
+
+import grpc
+from precad.common.deal import DealRequest
+
+from precad.common.identifiers import Role
+from precad.common.ring import RingVector, from_bytes
+from precad.common.secret import Secret
+from precad.common.task import Task
+from precad.common.wire.convert import deal_request_to_wire
+from precad.common.wire.status import error_of
+from precad.protos import precad_pb2 as pb
+from precad.protos.precad_pb2_grpc import DealingStub
+
+
+class RemoteDealer:
+    """The dealer behind gRPC; asks for this role's part only."""
+
+    def __init__(self, channel: grpc.Channel, address: str, task: Task, role: Role) -> None:
+        self._stub = DealingStub(channel)
+        self._address = address
+        self._task = task
+        self._role = role
+        self._timeout_s = task.deadlines.peer
+        self.bytes_received = 0
+
+    def join(self) -> Secret:
+        """This server's key for the task. Raises PeerUnavailable, AccessDenied, PeerViolation."""
+        request = pb.JoinRequest(task_digest=self._task.digest.value, role=self._role.value)
+        try:
+            reply = self._stub.Join(request, timeout=self._timeout_s, wait_for_ready=True)
+        except grpc.RpcError as error:
+            raise error_of("the dealer", self._address, error) from None
+        return Secret(reply.key)
+
+    def deal(self, request: DealRequest) -> RingVector:
+        """This server's correction words. Raises PeerUnavailable, AccessDenied, PeerViolation."""
+        message = deal_request_to_wire(request, self._role.value)
+        data = bytearray()
+        try:
+            for piece in self._stub.Deal(message, timeout=self._timeout_s, wait_for_ready=True):
+                data += piece.words
+        except grpc.RpcError as error:
+            raise error_of("the dealer", self._address, error) from None
+        self.bytes_received += len(data)
+        return from_bytes(data)

@@ -1,0 +1,113 @@
+"""The servers' link over one bidirectional gRPC stream: A dials, B serves.
+
+The round's thread puts and gets frames; gRPC's side runs in threads (A) or on the event loop
+(B). The protocol is lock-step, so the queues stay as short as one message.
+"""
+
+import asyncio
+import queue
+import threading
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import grpc
+
+from precad.common.errors import Misconfiguration, PeerUnavailable
+from precad.common.link import Frame
+from precad.common.wire.convert import frame_from_wire, frame_to_wire
+from precad.common.wire.status import error_of
+from precad.protos import precad_pb2 as pb
+from precad.protos.precad_pb2_grpc import PeerStub
+
+_Incoming = queue.SimpleQueue[Frame | Exception]
+
+
+def _next(incoming: _Incoming, timeout_s: float) -> Frame:
+    try:
+        item = incoming.get(timeout=timeout_s)
+    except queue.Empty:
+        raise PeerUnavailable(f"the other server sent nothing for {timeout_s:g} s") from None
+    if isinstance(item, Exception):
+        incoming.put(item)  # the link stays broken
+        raise item
+    return item
+
+
+class DialledTransport:
+    """A's end."""
+
+    def __init__(self, channel: grpc.Channel, address: str) -> None:
+        self._address = address
+        self._outgoing: queue.SimpleQueue[pb.LinkFrame | None] = queue.SimpleQueue()
+        self._incoming: _Incoming = queue.SimpleQueue()
+        self._call = PeerStub(channel).Link(self._requests())
+        self._reader = threading.Thread(target=self._read, name="peer-link", daemon=True)
+        self._reader.start()
+
+    def put(self, frame: Frame) -> None:
+        """Send one frame."""
+        self._outgoing.put(frame_to_wire(frame))
+
+    def get(self, timeout_s: float) -> Frame:
+        """The next frame. Raises PeerUnavailable."""
+        return _next(self._incoming, timeout_s)
+
+    def close(self) -> None:
+        """End the stream."""
+        self._outgoing.put(None)
+        self._reader.join(timeout=5)
+        self._call.cancel()
+
+    def _requests(self) -> Iterator[pb.LinkFrame]:
+        while (message := self._outgoing.get()) is not None:
+            yield message
+
+    def _read(self) -> None:
+        try:
+            for message in self._call:
+                self._incoming.put(frame_from_wire(message))
+            self._incoming.put(PeerUnavailable("server B closed the link"))
+        except grpc.RpcError as error:
+            self._incoming.put(error_of("server B", self._address, error))
+        except Misconfiguration as error:
+            self._incoming.put(error)
+
+
+class ServedTransport:
+    """B's end: filled by the servicer's handler on the event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._incoming: _Incoming = queue.SimpleQueue()
+        self._outgoing: asyncio.Queue[Frame | None] = asyncio.Queue()
+
+    def put(self, frame: Frame) -> None:
+        """Send one frame."""
+        self._loop.call_soon_threadsafe(self._outgoing.put_nowait, frame)
+
+    def get(self, timeout_s: float) -> Frame:
+        """The next frame. Raises PeerUnavailable."""
+        return _next(self._incoming, timeout_s)
+
+    def close(self) -> None:
+        """End the stream."""
+        self._loop.call_soon_threadsafe(self._outgoing.put_nowait, None)
+
+    async def serve(self, requests: AsyncIterator[pb.LinkFrame]) -> AsyncIterator[pb.LinkFrame]:
+        """Pump frames both ways until either side ends the stream."""
+        reader = asyncio.create_task(self._read(requests))
+        try:
+            while (frame := await self._outgoing.get()) is not None:
+                yield frame_to_wire(frame)
+        finally:
+            reader.cancel()
+            self._incoming.put(PeerUnavailable("the link to server A is closed"))
+
+    async def _read(self, requests: Any) -> None:
+        try:
+            async for message in requests:
+                self._incoming.put(frame_from_wire(message))
+        except Misconfiguration as error:
+            self._incoming.put(error)
+        self._incoming.put(PeerUnavailable("server A closed the link"))
+        self._outgoing.put_nowait(None)

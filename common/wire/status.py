@@ -1,0 +1,58 @@
+"""Errors to gRPC status codes, and back to errors that say what to do."""
+
+import grpc
+
+from precad.common.errors import (
+    AccessDenied,
+    BudgetExceeded,
+    Misconfiguration,
+    PeerUnavailable,
+    PeerViolation,
+    PrecadError,
+    RejectedSubmission,
+    TaskMismatch,
+)
+
+_CODES: tuple[tuple[type[PrecadError], grpc.StatusCode], ...] = (
+    (TaskMismatch, grpc.StatusCode.FAILED_PRECONDITION),
+    (Misconfiguration, grpc.StatusCode.INVALID_ARGUMENT),
+    (RejectedSubmission, grpc.StatusCode.INVALID_ARGUMENT),
+    (AccessDenied, grpc.StatusCode.PERMISSION_DENIED),
+    (BudgetExceeded, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (PeerUnavailable, grpc.StatusCode.UNAVAILABLE),
+    (PeerViolation, grpc.StatusCode.FAILED_PRECONDITION),
+)
+
+
+def status_of(error: PrecadError) -> grpc.StatusCode:
+    """The status code that a caller sees for ``error``."""
+    for kind, code in _CODES:
+        if isinstance(error, kind):
+            return code
+    return grpc.StatusCode.INTERNAL
+
+
+def error_of(who: str, address: str, error: grpc.RpcError) -> PrecadError:
+    """What went wrong on a call, for the side that can act.
+
+    Args:
+        who: the party that was called, such as "server B".
+        address: where it was looked for.
+        error: gRPC's error of the call.
+    """
+    code = error.code()
+    detail = error.details() or ""
+    if code is grpc.StatusCode.UNAVAILABLE:
+        return PeerUnavailable(
+            f"{who} at {address} can't be reached ({_short(detail)}); "
+            "check that it runs, its address, and that both sides use the same root certificate"
+        )
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return PeerUnavailable(f"{who} at {address} didn't answer within the deadline")
+    if code in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED):
+        return AccessDenied(f"{who} at {address} refuses: {detail}")
+    return PeerViolation(f"{who} at {address}: {detail or code.name}")
+
+
+def _short(detail: str) -> str:
+    return detail.split("\n", 1)[0][:200]

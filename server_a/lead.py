@@ -1,0 +1,90 @@
+"""The leader's training: enrol, then select, collect, settle, round after round."""
+
+import logging
+import time
+
+from precad.common.errors import PrecadError
+from precad.common.identifiers import Role
+from precad.common.identity import open_channel
+from precad.common.round.aggregator import Aggregator
+from precad.common.round.matching import describe
+from precad.common.round.messages import Cohort, HeldList
+from precad.common.round.opening import propose, require_enough, select_cohort
+from precad.common.round.setup import propose_roster
+from precad.common.serve.feed import RoundOpened
+from precad.common.serve.session import Phase, Session
+from precad.common.serve.settings import ServerASettings
+from precad.common.serve.training import connect, make_aggregator, settle
+from precad.common.wire.dealing import RemoteDealer
+from precad.common.wire.peer_transport import DialledTransport
+
+log = logging.getLogger("precad")
+
+
+def lead(session: Session) -> None:
+    """Play a whole training as server A. Raises PrecadError when it can't go on."""
+    settings = session.settings
+    if not isinstance(settings, ServerASettings):
+        raise TypeError("server A needs ServerASettings")
+    deadline = time.monotonic() + session.task.deadlines.enrol
+    peer_channel = open_channel(settings.server_b, session.identity, Role.SERVER_B)
+    dealer_channel = open_channel(settings.dealer, session.identity, Role.DEALER)
+    dealer = RemoteDealer(dealer_channel, settings.dealer, session.task, session.role)
+    transport = DialledTransport(peer_channel, settings.server_b)
+    try:
+        link, row_secret = connect(session, transport)
+        _freeze_roster(session, deadline)
+        propose_roster(link, session.register.roster())
+        session.store.freeze(session.register.roster())
+        aggregator = make_aggregator(session, link, row_secret, dealer)
+        session.phase = Phase.TRAINING
+        while session.shelf.current.round < session.task.training.rounds:
+            _lead_round(session, aggregator)
+            session.traffic.by_link["server-a to server-b"] = link.bytes_sent
+            session.traffic.by_link["dealer to server-a"] = dealer.bytes_received
+        _say_over(session, aggregator)
+    finally:
+        transport.close()
+        peer_channel.close()
+        dealer_channel.close()
+
+
+def _freeze_roster(session: Session, deadline: float) -> None:
+    if not session.register.frozen:
+        session.phase = Phase.ENROLLING
+        session.register.wait_full(deadline)
+        roster = session.register.roster()
+        require_enough(roster, session.task.enrolment.min_clients)
+        session.register.freeze(roster)
+    log.info("roster is frozen with %d clients", len(session.register.roster()))
+
+
+def _lead_round(session: Session, aggregator: Aggregator) -> None:
+    started = time.monotonic()
+    current = session.shelf.current
+    cohort = select_cohort(aggregator.roster, session.task.privacy.client_rate)
+    # B opens its inbox before A announces anything: no honest client can be early.
+    opened = propose(aggregator, current.round, cohort, current.digest)
+    session.inbox.open(opened.number, opened.cohort, opened.model)
+    collect_s = session.task.deadlines.collect
+    session.feed.publish(RoundOpened(opened, collect_s))
+    session.inbox.wait(opened.cohort, started + collect_s, session.presence.gone)
+    collected = session.inbox.close()
+    link = aggregator.link
+    link.send("held", describe(collected).to_bytes())
+    theirs = HeldList.from_bytes(
+        link.receive("held", timeout_s=collect_s + session.task.deadlines.peer)
+    )
+    settle(session, aggregator, opened, collected, theirs, started)
+
+
+def _say_over(session: Session, aggregator: Aggregator) -> None:
+    """Tell B that no round follows."""
+    current = session.shelf.current
+    aggregator.link.begin_round(current.round)
+    over = Cohort(clients=(), model=str(current.digest), over=True)
+    try:
+        aggregator.link.send("cohort", over.to_bytes())
+        aggregator.link.receive("cohort")
+    except PrecadError as error:
+        log.warning("server B didn't confirm the training's end: %s", error)
