@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from sqlalchemy import Engine, create_engine, event, func, insert, select, update
+from sqlalchemy import Engine, create_engine, event, func, insert, make_url, select, update
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.pool import StaticPool
 
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import AlreadyReleased, Misconfiguration, PeerViolation, Rejection
@@ -48,7 +49,9 @@ def open_store(url: str, task: Task, role: Role) -> "Store":
     Raises:
         Misconfiguration: the database holds another task or another role.
     """
-    engine = create_engine(url)
+    in_memory = make_url(url).get_backend_name() == "sqlite" and not make_url(url).database
+    # One connection for all threads: an SQLite database in memory exists once per connection.
+    engine = create_engine(url, **({"poolclass": StaticPool} if in_memory else {}))
     if engine.dialect.name == "sqlite":
         event.listen(engine, "connect", _durable_sqlite)
     tables.metadata.create_all(engine)

@@ -1,0 +1,69 @@
+"""`precad serve`: one of the three servers, from its settings file."""
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from precad.cli.report import exit_on_error
+
+app = typer.Typer(
+    help="""Run one of the three servers from its settings file (TOML).
+
+    Start the dealer, then B, then A; each waits for the others within the task's deadlines.
+    A settings file for A:
+
+        task = "task.toml"
+        listen = "0.0.0.0:7301"
+        server_b = "server-b.example:7302"
+        dealer = "dealer.example:7303"
+        state = "state-a"
+        identity = "keys/server-a"
+
+    B's has no server_b, the dealer's only task, listen and identity.
+    """,
+    no_args_is_help=True,
+)
+
+Config = Annotated[
+    Path, typer.Option("--config", "-c", help="The settings file.", show_default=False)
+]
+
+
+def _log_to_stderr() -> None:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+
+
+@app.command("a")
+def server_a(config: Config) -> None:
+    """Server A, the leader: selects the cohort, drives rounds, serves the model."""
+    from precad.common.serve.settings import ServerASettings  # noqa: PLC0415
+    from precad.server_a.process import serve  # noqa: PLC0415
+
+    _log_to_stderr()
+    with exit_on_error():
+        raise typer.Exit(asyncio.run(serve(ServerASettings.load(config))))
+
+
+@app.command("b")
+def server_b(config: Config) -> None:
+    """Server B, the helper: second share, own noise, checks what A proposes."""
+    from precad.common.serve.settings import ServerBSettings  # noqa: PLC0415
+    from precad.server_b.process import serve  # noqa: PLC0415
+
+    _log_to_stderr()
+    with exit_on_error():
+        raise typer.Exit(asyncio.run(serve(ServerBSettings.load(config))))
+
+
+@app.command("dealer")
+def dealer(config: Config) -> None:
+    """The dealer: correlated randomness for the two servers; sees no client data."""
+    from precad.common.serve.settings import DealerSettings  # noqa: PLC0415
+    from precad.dealer.process import serve  # noqa: PLC0415
+
+    _log_to_stderr()
+    with exit_on_error():
+        raise typer.Exit(asyncio.run(serve(DealerSettings.load(config))))

@@ -1,0 +1,35 @@
+"""The dealer as a process."""
+
+import asyncio
+import logging
+import signal
+
+import grpc
+
+from precad.common.deal import DealerRole
+from precad.common.identity import add_port
+from precad.common.serve.process import SERVER_OPTIONS
+from precad.common.serve.settings import DealerSettings
+from precad.dealer.service import DealingService
+from precad.protos.precad_pb2_grpc import add_DealingServicer_to_server
+
+log = logging.getLogger("precad")
+
+
+async def serve(settings: DealerSettings) -> int:
+    """Deal until told to stop. Returns the exit status."""
+    task = settings.load_task()
+    identity = settings.load_identity()
+    server = grpc.aio.server(options=SERVER_OPTIONS)
+    service = DealingService(task, DealerRole(task.digest), identity)
+    add_DealingServicer_to_server(service, server)
+    port = add_port(server, settings.listen, identity)
+    await server.start()
+    log.info("dealer deals for task %s on port %d", task.name, port)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await stop.wait()
+    await server.stop(grace=2)
+    return 0

@@ -1,0 +1,70 @@
+"""The dealer's gRPC service: keys once per server, correction words per batch."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+
+from precad.common.deal import DealerRole
+from precad.common.errors import AccessDenied, Misconfiguration, PrecadError
+from precad.common.identifiers import Role
+from precad.common.identity import Identity, Plaintext, Principal, require
+from precad.common.ring import to_bytes
+from precad.common.serve.aggregation import PIECE_BYTES, refuse
+from precad.common.task import Task
+from precad.common.wire.convert import check_task, deal_request_from_wire
+from precad.protos import precad_pb2 as pb
+from precad.protos.precad_pb2_grpc import DealingServicer
+
+log = logging.getLogger("precad")
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class DealingService(DealingServicer):
+    """Gives each server its own part, and never the other's. Sees no client data."""
+
+    def __init__(self, task: Task, dealer: DealerRole, identity: Identity | Plaintext) -> None:
+        self._task = task
+        self._dealer = dealer
+        self._identity = identity
+
+    async def Join(  # noqa: N802 -- gRPC's name
+        self, request: pb.JoinRequest, context: Context
+    ) -> pb.JoinReply:
+        """This server's own key for the task."""
+        try:
+            check_task(self._task, request.task_digest)
+            role = self._server(context, request.role)
+        except PrecadError as error:
+            await refuse(context, error)
+        log.info("%s joined", role.value)
+        return pb.JoinReply(key=self._dealer.key_for(role).reveal())
+
+    async def Deal(  # noqa: N802
+        self, request: pb.DealRequest, context: Context
+    ) -> AsyncIterator[pb.DealPiece]:
+        """This server's correction words."""
+        try:
+            check_task(self._task, request.task_digest)
+            role = self._server(context, request.role)
+            if request.dimension != self._task.dimension:
+                raise Misconfiguration(
+                    "dimension", request.dimension, f"this task has d = {self._task.dimension}"
+                )
+            wanted = deal_request_from_wire(request)
+            words = await asyncio.to_thread(self._dealer.corrections, role, wanted)
+        except PrecadError as error:
+            await refuse(context, error)
+        data = memoryview(to_bytes(words))
+        for start in range(0, len(data), PIECE_BYTES):
+            yield pb.DealPiece(words=bytes(data[start : start + PIECE_BYTES]))
+
+    def _server(self, context: Context, claimed: str) -> Role:
+        role = {r.value: r for r in (Role.SERVER_A, Role.SERVER_B)}.get(claimed)
+        if role is None:
+            raise AccessDenied(f"role {claimed!r} gets nothing here; only the two servers do")
+        claim = Principal(role, role.value)
+        principal = require(context, self._identity, role, claimed=claim)
+        return principal.role

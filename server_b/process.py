@@ -1,0 +1,24 @@
+"""Server B as a process."""
+
+import grpc
+
+from precad.common.identifiers import Role
+from precad.common.serve.process import run_server
+from precad.common.serve.session import Session
+from precad.common.serve.settings import ServerBSettings
+from precad.protos.precad_pb2_grpc import add_PeerServicer_to_server
+from precad.server_b.follow import PeerService, follow
+
+
+async def serve(settings: ServerBSettings) -> int:
+    """Run server B until its training is over. Returns the exit status."""
+    services: list[PeerService] = []
+
+    def add_peer_service(server: grpc.aio.Server, session: Session) -> None:
+        services.append(PeerService(session))
+        add_PeerServicer_to_server(services[0], server)
+
+    def conduct(session: Session) -> None:
+        follow(session, services[0])
+
+    return await run_server(Role.SERVER_B, settings, conduct, add_peer_service)
