@@ -56,21 +56,30 @@ class Accountant(Protocol):
         """
 
 
+def step_of(event: Event, accountant: AccountantName) -> SampledGaussian:
+    """The step inside ``event``.
+
+    Raises:
+        Misconfiguration: it isn't an event.
+    """
+    match event:
+        case AtomMixture():
+            return event.step
+        case SampledGaussian():
+            return event
+        case _:
+            raise Misconfiguration(
+                "event", event, f"the {accountant} accountant takes SampledGaussian or AtomMixture"
+            )
+
+
 def poisson_step(event: Event, accountant: AccountantName) -> SampledGaussian:
     """The step inside ``event``, if it is Poisson-sampled under add/remove.
 
     Raises:
         Misconfiguration: it isn't an event, or its step is of another kind.
     """
-    match event:
-        case AtomMixture():
-            step = event.step
-        case SampledGaussian():
-            step = event
-        case _:
-            raise Misconfiguration(
-                "event", event, f"the {accountant} accountant takes SampledGaussian or AtomMixture"
-            )
+    step = step_of(event, accountant)
     if step.sampling is not Sampling.POISSON:
         raise Misconfiguration(
             "sampling",

@@ -8,6 +8,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from precad.common.account.calibrate import most_rounds
 from precad.common.account.events import poisson_gaussian
 from precad.common.account.exact import ExactAccountant
 from precad.common.account.parameters import require_count, require_epsilon
@@ -85,25 +86,5 @@ def most_participations(
         Misconfiguration: a parameter is out of its range.
     """
     require_epsilon(epsilon_limit, "epsilon_limit")
-    require_count("ceiling", ceiling)
-
-    def fits(participations: int) -> bool:
-        spent = record_epsilon(
-            record_rate=record_rate,
-            noise_multiplier=noise_multiplier,
-            participations=participations,
-            delta=delta,
-        )
-        return spent <= epsilon_limit
-
-    within, beyond = 0, 1
-    while beyond <= ceiling and fits(beyond):
-        within, beyond = beyond, beyond * 2
-    beyond = min(beyond, ceiling + 1)
-    while beyond - within > 1:
-        middle = (within + beyond) // 2
-        if fits(middle):
-            within = middle
-        else:
-            beyond = middle
-    return within
+    step = poisson_gaussian(rate=record_rate, noise_multiplier=noise_multiplier)
+    return most_rounds(step.times, epsilon=epsilon_limit, delta=delta, ceiling=ceiling)

@@ -11,9 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln, logsumexp, xlog1py, xlogy
 
-from precad.common.account.accountant import AccountantName, poisson_step
-from precad.common.account.events import AtomMixture, Event
+from precad.common.account.accountant import AccountantName, step_of
+from precad.common.account.events import (
+    Adjacency,
+    AtomMixture,
+    Event,
+    SampledGaussian,
+    Sampling,
+)
+from precad.common.account.fixed_size import fixed_size_rdp_curve
 from precad.common.account.parameters import require_delta, require_epsilon
+from precad.common.errors import Misconfiguration
 
 
 class Conversion(Enum):
@@ -44,7 +52,9 @@ XIE_ORDERS: tuple[float, ...] = tuple(
 
 
 class RdpAccountant:
-    """Rényi divergences of Poisson-sampled Gaussians and atom mixtures.
+    """Rényi divergences of sampled Gaussians and of atom mixtures of them.
+
+    Understands Poisson sampling under add/remove and fixed-size sampling under replace-one.
 
     Args:
         orders: α > 1, ascending.
@@ -64,13 +74,27 @@ class RdpAccountant:
         """Add ``event``; see ``Accountant``.
 
         Raises:
-            Misconfiguration: not Poisson sampling under add/remove; nothing changed.
+            Misconfiguration: another pair of sampling scheme and adjacency; nothing changed.
         """
-        step = poisson_step(event, self.name)
-        once = sampled_gaussian_rdp(step.rate, step.effective_noise_multiplier, self._orders)
+        once = self._one_step(step_of(event, self.name))
         if isinstance(event, AtomMixture):
             once = mixture_rdp(once, event.probability, self._orders)
         self._divergence = self._divergence + event.count * once
+
+    def _one_step(self, step: SampledGaussian) -> NDArray[np.float64]:
+        match step.sampling, step.adjacency:
+            case Sampling.POISSON, Adjacency.ADD_REMOVE:
+                curve = sampled_gaussian_rdp
+            case Sampling.FIXED_SIZE, Adjacency.REPLACE_ONE:
+                curve = fixed_size_rdp_curve
+            case _:
+                raise Misconfiguration(
+                    "adjacency",
+                    step.adjacency.value,
+                    f"the rdp accountant doesn't know it with {step.sampling.value} sampling; "
+                    "use add-remove with Poisson or replace-one with fixed-size sampling",
+                )
+        return curve(step.rate, step.effective_noise_multiplier, self._orders)
 
     def epsilon(self, delta: float) -> float:
         """The least ε ≥ 0 over the orders; see ``Accountant``.
