@@ -1,0 +1,20 @@
+"""Algorithm 2 of PRECAD up to the integer vector that is shared."""
+
+from precad.client.train.gradients import RecordGradients
+from precad.client.train.models import build, load_vector, logistic, mlp, model_section
+from precad.client.train.records import Records, as_records
+from precad.client.train.sample import poisson_sample
+from precad.client.train.update import local_update
+
+__all__ = [
+    "RecordGradients",
+    "Records",
+    "as_records",
+    "build",
+    "load_vector",
+    "local_update",
+    "logistic",
+    "mlp",
+    "model_section",
+    "poisson_sample",
+]

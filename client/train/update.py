@@ -1,0 +1,75 @@
+"""Algorithm 2, lines 2 to 8: from sampled records to the integer vector that is shared."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from precad.client.train.gradients import Loss, RecordGradients
+from precad.client.train.records import as_records
+from precad.common.encode import clip_record_norm, clip_update, encode
+from precad.common.errors import Misconfiguration
+from precad.common.ring import RingVector
+from precad.common.task import Task
+
+
+def local_update(
+    model: nn.Module,
+    loss: Loss,
+    data: Any,
+    indices: NDArray[np.int64],
+    theta: NDArray[np.float64],
+    task: Task,
+    chunk: int | None = None,
+) -> RingVector:
+    """−Σ of clipped record gradients at θ, in fixed point, clipped to β.
+
+    Each record is clipped in float64 and encoded by itself, and the sum is one of integers, so
+    that one record moves it by at most R·2^f (soundness.md).
+
+    Args:
+        model: the task's model; its own parameter values don't matter and aren't changed.
+        loss: per-record loss, such as ``torch.nn.functional.cross_entropy``.
+        data: a pair of arrays, a map-style Dataset, or ``Records``.
+        indices: the sampled records, ``[n] int64``; none gives the zero vector.
+        theta: θ_t, ``[d] float64``.
+        task: gives R, β, f and the parameters' names and shapes.
+        chunk: records per chunk, see ``RecordGradients``.
+
+    Returns:
+        X, ``[d] int64``, with X·X ≤ β² over the integers.
+
+    Raises:
+        Misconfiguration: see ``RecordGradients`` and ``as_records``; an index is outside the
+            data.
+    """
+    records = as_records(data)
+    if indices.size and not (indices.min() >= 0 and indices.max() < len(records)):
+        raise Misconfiguration(
+            "indices", [int(indices.min()), int(indices.max())], f"there are {len(records)} records"
+        )
+    gradients = RecordGradients(model, loss, task.model.parameters, chunk)
+    total = sum_encoded(gradients.chunks(records, indices, theta), task)
+    return clip_update(total, task.bound, task.fractional_bits)
+
+
+def sum_encoded(chunks: Iterable[NDArray[np.float64]], task: Task) -> RingVector:
+    """−Σ of gradients, each clipped to R and encoded toward zero; Algorithm 2, lines 4 to 6.
+
+    Args:
+        chunks: ``[any, d] float64`` arrays, one record's gradient a row.
+        task: gives R, f and d.
+
+    Returns:
+        ``[d] int64``: one record more or less moves it by at most R·2^f in the L2 norm.
+
+    Raises:
+        Misconfiguration: a gradient isn't finite.
+    """
+    total = np.zeros(task.dimension, np.int64)
+    for gradients in chunks:
+        clipped = clip_record_norm(gradients, task.privacy.record_clip)
+        total -= encode(clipped, task.fractional_bits).sum(axis=0, dtype=np.int64)
+    return total

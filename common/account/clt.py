@@ -1,0 +1,55 @@
+"""The GDP accountant: PRECAD's μ by the central limit theorem. Asymptotic, not a guarantee."""
+
+import math
+
+from precad.common.account import gdp
+from precad.common.account.accountant import AccountantName, poisson_step
+from precad.common.account.events import AtomMixture, Event
+from precad.common.account.parameters import require_epsilon
+
+
+class GdpCltAccountant:
+    """μ² added over events; ε from the sum.
+
+    For an atom mixture the limit is that of the rounds in which the step runs:
+    μ² = probability·count·rate²·(e^{1/σ²} − 1).
+    """
+
+    name = AccountantName.GDP_CLT
+
+    def __init__(self) -> None:
+        self._mu = 0.0
+
+    @property
+    def mu(self) -> float:
+        """μ of all that was composed; infinite where it leaves floating point."""
+        return self._mu
+
+    def compose(self, event: Event) -> None:
+        """Add ``event``; see ``Accountant``.
+
+        Raises:
+            Misconfiguration: not Poisson sampling under add/remove; nothing changed.
+        """
+        step = poisson_step(event, self.name)
+        mu = gdp.clt_mu(step.rate, step.effective_noise_multiplier, event.count)
+        if isinstance(event, AtomMixture) and mu > 0:
+            mu *= math.sqrt(event.probability)
+        self._mu = gdp.composed_mu([self._mu, mu])
+
+    def epsilon(self, delta: float) -> float:
+        """ε of the limit; see ``Accountant``.
+
+        Raises:
+            Misconfiguration: δ outside (0, 1).
+        """
+        return gdp.epsilon_of_delta(self._mu, delta)
+
+    def delta(self, epsilon: float) -> float:
+        """δ of the limit, in [0, 1]; see ``Accountant``.
+
+        Raises:
+            Misconfiguration: ε negative or not finite.
+        """
+        require_epsilon(epsilon)
+        return gdp.delta_of_epsilon(self._mu, epsilon)

@@ -1,0 +1,189 @@
+"""Mechanisms as frozen events: what was done to the data, without any computation.
+
+Sampling scheme, adjacency, sensitivity and denominator have no defaults: every wrong ε in the
+papers comes from leaving one of them unsaid (docs/privacy-accounting.md).
+"""
+
+import math
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from precad.common.account.parameters import (
+    require_count,
+    require_noise_multiplier,
+    require_positive,
+    require_rate,
+)
+from precad.common.errors import Misconfiguration
+
+
+class Sampling(Enum):
+    """How the records (or clients) of one step are drawn."""
+
+    POISSON = "poisson"
+    """Each on its own with probability ``rate``; what this system runs."""
+    FIXED_SIZE = "fixed-size"
+    """A uniformly random subset of a fixed size m = rate·n, without replacement."""
+
+    @classmethod
+    def named(cls, name: str) -> "Sampling":
+        """The scheme called ``name``.
+
+        Raises:
+            Misconfiguration: there is no such scheme.
+        """
+        try:
+            return cls(name)
+        except ValueError:
+            known = " or ".join(scheme.value for scheme in cls)
+            raise Misconfiguration("sampling", name, f"give {known}") from None
+
+
+class Adjacency(Enum):
+    """Which data sets are neighbours."""
+
+    ADD_REMOVE = "add-remove"
+    """One record (or client) more or less; an absent one contributes zero."""
+    REPLACE_ONE = "replace-one"
+    """One record (or client) exchanged for another; the number stays."""
+
+
+class Denominator(Enum):
+    """What the noisy sum is divided by."""
+
+    FIXED = "fixed"
+    """A public number, the same for neighbouring data sets."""
+    DATA_DEPENDENT = "data-dependent"
+    """A sum over who took part, as PRECAD eq. (2) has it: it moves with the data."""
+
+
+_BOTH_SIDES = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledGaussian:
+    """``count`` steps of sampling, clipping, summing and adding Gaussian noise.
+
+    Attributes:
+        sampling: how a step draws its records (or clients).
+        adjacency: which data sets are neighbours.
+        rate: sampling rate of a step, in [0, 1].
+        noise_multiplier: standard deviation of the noise over the clipping bound.
+        sensitivity: the most that a step's sum moves between neighbours when the differing
+            record is drawn, in clipping bounds: 1 for add/remove under Poisson sampling, 2
+            under replace-one (one clipped term leaves, another enters) and under fixed-size
+            sampling (where one more term of one data set pushes out a term of the other).
+        denominator: what the noisy sum is divided by.
+        count: number of steps.
+    """
+
+    sampling: Sampling
+    adjacency: Adjacency
+    rate: float
+    noise_multiplier: float
+    sensitivity: float
+    denominator: Denominator
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        require_rate("rate", self.rate)
+        require_noise_multiplier(self.noise_multiplier)
+        require_positive("sensitivity", self.sensitivity, "sensitivity is in clipping bounds")
+        require_count("count", self.count)
+        if self.denominator is Denominator.DATA_DEPENDENT:
+            raise Misconfiguration(
+                "denominator",
+                self.denominator.value,
+                "dividing by who took part leaks who took part; divide by a fixed public number",
+            )
+        both_move = self.sampling is Sampling.FIXED_SIZE or self.adjacency is Adjacency.REPLACE_ONE
+        if both_move and self.sensitivity < _BOTH_SIDES:
+            raise Misconfiguration(
+                "sensitivity",
+                self.sensitivity,
+                f"{self.sampling.value} sampling under {self.adjacency.value} moves the sum by "
+                "2 clips: give 2, or use Poisson sampling under add-remove",
+            )
+
+    @property
+    def effective_noise_multiplier(self) -> float:
+        """Standard deviation of the noise over the sensitivity."""
+        return self.noise_multiplier / self.sensitivity
+
+    def times(self, count: int) -> "SampledGaussian":
+        """The same step, ``count`` times."""
+        return replace(self, count=count)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AtomMixture:
+    """``count`` rounds, in each of which ``step`` runs with probability ``probability``.
+
+    Otherwise nothing happens, and whoever watches may know which: the coin is the same on
+    neighbouring data sets, so the pair of distributions is that of the step with weight
+    ``probability`` and an atom at privacy loss 0 with the rest.
+
+    This is how a client's cohort coin enters record-level privacy: its records are drawn
+    together, so its other records can give the coin away, and a rate of
+    ``probability · step.rate`` would be too good (PRECAD Lemma 7 as printed).
+
+    Attributes:
+        step: one step (its own ``count`` is 1).
+        probability: of the step running in a round, in [0, 1].
+        count: number of rounds.
+    """
+
+    step: SampledGaussian
+    probability: float
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        require_rate("probability", self.probability)
+        require_count("count", self.count)
+        if self.step.count != 1:
+            raise Misconfiguration("step.count", self.step.count, "the mixture counts rounds")
+
+    def times(self, count: int) -> "AtomMixture":
+        """The same round, ``count`` times."""
+        return replace(self, count=count)
+
+
+Event = SampledGaussian | AtomMixture
+
+
+def poisson_gaussian(*, rate: float, noise_multiplier: float, count: int = 1) -> SampledGaussian:
+    """What this system runs: Poisson sampling, add/remove, one clip, fixed denominator.
+
+    Args:
+        rate: sampling rate of a step, in [0, 1].
+        noise_multiplier: standard deviation of the noise over the sensitivity.
+        count: number of steps.
+
+    Raises:
+        Misconfiguration: a parameter is out of its range.
+    """
+    return SampledGaussian(
+        sampling=Sampling.POISSON,
+        adjacency=Adjacency.ADD_REMOVE,
+        rate=rate,
+        noise_multiplier=noise_multiplier,
+        sensitivity=1.0,
+        denominator=Denominator.FIXED,
+        count=count,
+    )
+
+
+def record_sensitivity(record_clip: float, dimension: int, fractional_bits: int) -> float:
+    """R' = R + √d·2^−f: the most that one record moves a client's encoded sum, as a real number.
+
+    Records are clipped to R and encoded before they are summed, so one record moves the sum
+    by at most R; where the client's clip acts, its truncation can move neighbours apart by one
+    more unit in each coordinate.
+
+    Raises:
+        Misconfiguration: a parameter is out of its range.
+    """
+    require_positive("record_clip", record_clip, "the bound on a record's gradient")
+    require_count("dimension", dimension, 1)
+    require_count("fractional_bits", fractional_bits)
+    return record_clip + math.sqrt(dimension) * 2.0**-fractional_bits

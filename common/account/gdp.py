@@ -1,0 +1,158 @@
+"""Gaussian differential privacy in closed form, and its central limit theorem.
+
+μ-GDP is exact for the Gaussian mechanism. For a sampled one the μ below holds only in a limit
+(many steps, small rates): it is *asymptotic*, not a guarantee, and usually reports too small an
+ε (docs/privacy-accounting.md).
+"""
+
+import math
+
+from scipy.optimize import brentq
+from scipy.special import log_ndtr, ndtr, ndtri
+
+from precad.common.account.parameters import (
+    require_count,
+    require_delta,
+    require_epsilon,
+    require_noise_multiplier,
+    require_positive,
+    require_rate,
+)
+from precad.common.errors import Misconfiguration
+
+# Above this −ε/μ + μ/2 loses its digits; the first term alone decides ε, to one part in 10^6.
+_LARGE_MU = 1e6
+_LARGEST_EXPONENT = 700.0
+
+
+def clt_mu(rate: float, noise_multiplier: float, count: int) -> float:
+    """μ = rate·√(count·(e^{1/σ²} − 1)); Bu et al. 2020, PRECAD Lemma 5. Asymptotic.
+
+    Returns infinity where e^{1/σ²} leaves the range of floating point.
+
+    Raises:
+        Misconfiguration: a parameter is out of its range.
+    """
+    require_rate("rate", rate)
+    require_noise_multiplier(noise_multiplier)
+    require_count("count", count)
+    exponent = noise_multiplier**-2
+    if rate == 0 or count == 0:
+        return 0.0
+    if exponent > _LARGEST_EXPONENT:
+        return math.inf
+    return rate * math.sqrt(count * math.expm1(exponent))
+
+
+def delta_of_epsilon(mu: float, epsilon: float) -> float:
+    """δ(ε) = Φ(−ε/μ + μ/2) − e^ε·Φ(−ε/μ − μ/2) of μ-GDP; Dong et al. 2022, PRECAD eq. (3).
+
+    Holds for every real ε. The second term is taken in logarithms, so that no ε overflows.
+    """
+    if mu == 0:
+        return max(0.0, -math.expm1(epsilon))
+    if math.isinf(mu):
+        return 1.0
+    first = float(ndtr(-epsilon / mu + mu / 2))
+    second = math.exp(epsilon + float(log_ndtr(-epsilon / mu - mu / 2)))
+    return max(0.0, first - second)
+
+
+def epsilon_of_delta(mu: float, delta: float) -> float:
+    """The least ε ≥ 0 with δ(ε) ≤ ``delta`` under μ-GDP.
+
+    Raises:
+        Misconfiguration: δ outside (0, 1), or a negative μ.
+    """
+    require_delta(delta)
+    if not mu >= 0:
+        raise Misconfiguration("mu", mu, "μ is 0 or above")
+    if math.isinf(mu):
+        return math.inf
+    if delta_of_epsilon(mu, 0.0) <= delta:
+        return 0.0
+    # Φ(−ε/μ + μ/2) ≤ δ alone suffices, so the root lies below this.
+    high = mu * (mu / 2 - float(ndtri(delta)))
+    if mu > _LARGE_MU:
+        return high
+    return float(brentq(lambda e: delta_of_epsilon(mu, e) - delta, 0.0, high, xtol=1e-13))
+
+
+def composed_mu(mus: list[float]) -> float:
+    """√Σμ²: the composition of μ-GDP mechanisms; Dong et al. 2022, PRECAD Lemma 2."""
+    return math.hypot(*mus)
+
+
+def group_mu(mu: float, size: int) -> float:
+    """Kμ: μ-GDP for groups of ``size``; Dong et al. 2022, PRECAD Lemma 3."""
+    require_count("size", size)
+    return size * mu
+
+
+def mu_of_epsilon(epsilon: float, delta: float) -> float:
+    """The largest μ for which μ-GDP gives (``epsilon``, ``delta``)-DP.
+
+    Raises:
+        Misconfiguration: ε negative or not finite, or δ outside (0, 1).
+    """
+    require_epsilon(epsilon)
+    require_delta(delta)
+    high = 1.0
+    while delta_of_epsilon(high, epsilon) < delta:
+        high *= 2
+    return float(brentq(lambda m: delta_of_epsilon(m, epsilon) - delta, 0.0, high, xtol=1e-13))
+
+
+def expected_loss_bounds(loss: float, bound: float, group: float) -> tuple[float, float]:
+    """PRECAD Theorem 2 in closed form: B·Φ(Φ⁻¹(L/B) ± Kμ).
+
+    The paper takes the infimum over ε ≥ 0 only; over all real ε it is this, which is never
+    above B and never below 0.
+
+    Args:
+        loss: expected loss L of the model without attackers, in [0, B].
+        bound: B, the largest value that the loss takes.
+        group: Kμ of the K malicious clients (``group_mu``).
+
+    Returns:
+        The least and the largest expected loss under attack.
+
+    Raises:
+        Misconfiguration: the loss lies outside [0, B], or B isn't above 0.
+    """
+    require_positive("bound", bound, "the largest value that the loss takes")
+    if not 0 <= loss <= bound:
+        raise Misconfiguration("loss", loss, f"the expected loss lies between 0 and {bound}")
+    if math.isinf(group):
+        return (0.0, bound) if 0 < loss < bound else (loss, loss)
+    centre = float(ndtri(loss / bound))
+    return bound * float(ndtr(centre - group)), bound * float(ndtr(centre + group))
+
+
+def tolerated_group_mu(loss: float, tolerated: float, bound: float) -> float:
+    """The largest Kμ that keeps the bound of Theorem 2 at or below ``tolerated``.
+
+    Raises:
+        Misconfiguration: not 0 < loss < tolerated < bound.
+    """
+    require_positive("bound", bound, "the largest value that the loss takes")
+    if not 0 < loss < bound:
+        raise Misconfiguration("loss", loss, f"give the loss without attackers, in (0, {bound})")
+    if not loss < tolerated < bound:
+        raise Misconfiguration(
+            "tolerated_loss", tolerated, f"give a loss above {loss} and below {bound}"
+        )
+    return float(ndtri(tolerated / bound) - ndtri(loss / bound))
+
+
+def largest_clip_ratio(mu: float, client_rate: float, rounds: int) -> float:
+    """C/(R·σ) at which Lemma 8's CLT gives ``mu``: √(2·ln(1 + μ²/(q²T))); PRECAD eq. (9) inverted.
+
+    Raises:
+        Misconfiguration: a parameter is out of its range.
+    """
+    require_positive("mu", mu, "the wanted client-level μ")
+    require_positive("client_rate", client_rate, "the share of clients in a round")
+    require_rate("client_rate", client_rate)
+    require_count("rounds", rounds, 1)
+    return math.sqrt(2 * math.log1p((mu / client_rate) ** 2 / rounds))

@@ -1,0 +1,295 @@
+"""The three guarantees of this system, each against its own adversary."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from precad.common.account import gdp
+from precad.common.account.accountant import Accountant, AccountantName
+from precad.common.account.clt import GdpCltAccountant
+from precad.common.account.events import AtomMixture, Event, poisson_gaussian
+from precad.common.account.exact import ExactAccountant
+from precad.common.account.parameters import (
+    require_count,
+    require_delta,
+    require_noise_multiplier,
+    require_positive,
+    require_rate,
+)
+from precad.common.account.rdp import RdpAccountant
+from precad.common.errors import Misconfiguration
+
+PLANNING_QUANTILE = 0.999
+"""Before a run, a client's participations are taken as this quantile of Bin(T, q)."""
+
+
+class Adversary(StrEnum):
+    """Against whom a guarantee holds."""
+
+    ONE_SERVER = "one-server"
+    """One curious server, with any clients except the victim: it sees who takes part, and
+    knows its own noise."""
+    CLIENTS_ONLY = "clients-only"
+    """Any clients except the victim: they see the models only, noised by both servers."""
+    CLIENT_LEVEL = "client-level"
+    """Whoever sees the models: hides (or bounds) a whole client, and feeds robustness."""
+
+    @property
+    def words(self) -> str:
+        """The adversary in words, for people."""
+        return _WORDS[self]
+
+    @property
+    def adjacency(self) -> str:
+        """What neighbours differ in."""
+        return _ADJACENCY[self]
+
+
+_WORDS = {
+    Adversary.ONE_SERVER: "one curious server, with any other clients",
+    Adversary.CLIENTS_ONLY: "other clients only, both servers honest",
+    Adversary.CLIENT_LEVEL: "anyone who sees the models, about a whole client",
+}
+_ADJACENCY = {
+    Adversary.ONE_SERVER: "add-remove-record",
+    Adversary.CLIENTS_ONLY: "add-remove-record",
+    Adversary.CLIENT_LEVEL: "add-remove-client",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PrivacyStatement:
+    """One (ε, δ) with everything that it means.
+
+    Attributes:
+        adversary: against whom.
+        adjacency: ``add-remove-record`` or ``add-remove-client``.
+        accountant: where ε comes from; ``gdp-clt`` is asymptotic, not a guarantee.
+        record_rate: the task's p; enters the two record-level guarantees.
+        client_rate: the task's q; enters the client-level guarantee and, before a run, the
+            others.
+        noise_multiplier: standard deviation of the noise that this adversary can't remove,
+            over the sensitivity: σ, √2·σ or √2·σ·R'/C.
+        compositions: number of steps (participations) or rounds composed.
+        delta: δ, in (0, 1).
+        epsilon: ε ≥ 0; infinite where the accountant gives no bound.
+        mu: μ of the central limit theorem; None for the other accountants.
+    """
+
+    adversary: Adversary
+    adjacency: str
+    accountant: AccountantName
+    record_rate: float
+    client_rate: float
+    noise_multiplier: float
+    compositions: int
+    delta: float
+    epsilon: float
+    mu: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object; an infinite ε or μ is null."""
+        return {
+            "adversary": self.adversary.value,
+            "adjacency": self.adjacency,
+            "accountant": self.accountant.value,
+            "record_rate": self.record_rate,
+            "client_rate": self.client_rate,
+            "noise_multiplier": self.noise_multiplier,
+            "compositions": self.compositions,
+            "delta": self.delta,
+            "epsilon": _finite(self.epsilon),
+            "mu": _finite(self.mu),
+        }
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def accountant_named(name: AccountantName) -> Accountant:
+    """A fresh accountant."""
+    match name:
+        case AccountantName.EXACT:
+            return ExactAccountant()
+        case AccountantName.RDP:
+            return RdpAccountant()
+        case AccountantName.GDP_CLT:
+            return GdpCltAccountant()
+
+
+def planned_participations(client_rate: float, rounds: int) -> int:
+    """The 0.999 quantile of Bin(``rounds``, ``client_rate``): how often one client is drawn.
+
+    Its mean qT, which the paper uses, is exceeded by almost half of all clients.
+
+    Raises:
+        Misconfiguration: a parameter is out of its range.
+    """
+    require_rate("client_rate", client_rate)
+    require_count("rounds", rounds)
+    # scipy.stats takes a second to import; only plans need it.
+    from scipy.stats import binom  # noqa: PLC0415
+
+    return int(binom.ppf(PLANNING_QUANTILE, rounds, client_rate))
+
+
+def client_noise_multiplier(noise_multiplier: float, sensitivity_ratio: float) -> float:
+    """√2·σ·R'/C of guarantee 3; PRECAD Lemma 8 with the rounding in R'.
+
+    Args:
+        noise_multiplier: σ, each server's noise over R'.
+        sensitivity_ratio: R'/C.
+
+    Raises:
+        Misconfiguration: a parameter is out of its range.
+    """
+    require_noise_multiplier(noise_multiplier)
+    require_positive("sensitivity_ratio", sensitivity_ratio, "R'/C, record over client clip")
+    return math.sqrt(2) * noise_multiplier * sensitivity_ratio
+
+
+def event_for(
+    adversary: Adversary,
+    *,
+    record_rate: float,
+    client_rate: float,
+    noise_multiplier: float,
+    rounds: int,
+    participations: int | None = None,
+    sensitivity_ratio: float | None = None,
+) -> Event:
+    """What ``adversary`` sees of a run, as one event.
+
+    1. one server: Poisson(p) steps with σ, once for each participation T_i. Before a run T_i
+       is the 0.999 quantile of Bin(T, q). PRECAD Theorem 1, case 1.
+    2. clients only: after a run, Poisson(p) steps with √2·σ over T_i; before it, T rounds that
+       run such a step with probability q (an atom mixture, never rate q·p).
+    3. client level: T Poisson(q) steps with √2·σ·R'/C. PRECAD Lemma 8.
+
+    Args:
+        adversary: against whom.
+        record_rate: p, in [0, 1].
+        client_rate: q, in [0, 1].
+        noise_multiplier: σ, each server's noise over R'.
+        rounds: T.
+        participations: T_i, what the client's ledger counts; None before a run.
+        sensitivity_ratio: R'/C; only the client level needs it.
+
+    Raises:
+        Misconfiguration: a parameter is out of its range, or the client level lacks R'/C.
+    """
+    require_rate("record_rate", record_rate)
+    require_rate("client_rate", client_rate)
+    require_noise_multiplier(noise_multiplier)
+    require_count("rounds", rounds)
+    if participations is not None:
+        require_count("participations", participations)
+        if participations > rounds:
+            raise Misconfiguration(
+                "participations", participations, f"a client takes part at most {rounds} times"
+            )
+    both = math.sqrt(2) * noise_multiplier
+    match adversary:
+        case Adversary.ONE_SERVER:
+            steps = (
+                planned_participations(client_rate, rounds)
+                if participations is None
+                else participations
+            )
+            return poisson_gaussian(
+                rate=record_rate, noise_multiplier=noise_multiplier, count=steps
+            )
+        case Adversary.CLIENTS_ONLY:
+            step = poisson_gaussian(rate=record_rate, noise_multiplier=both)
+            if participations is not None:
+                return step.times(participations)
+            return AtomMixture(step=step, probability=client_rate, count=rounds)
+        case Adversary.CLIENT_LEVEL:
+            if sensitivity_ratio is None:
+                raise Misconfiguration(
+                    "sensitivity_ratio", None, "the client level needs R'/C: give both clips"
+                )
+            return poisson_gaussian(
+                rate=client_rate,
+                noise_multiplier=client_noise_multiplier(noise_multiplier, sensitivity_ratio),
+                count=rounds,
+            )
+
+
+def guarantees(
+    *,
+    record_rate: float,
+    client_rate: float,
+    noise_multiplier: float,
+    rounds: int,
+    delta: float,
+    participations: int | None = None,
+    sensitivity_ratio: float | None = None,
+    adversaries: Iterable[Adversary] | None = None,
+    accountants: Iterable[AccountantName] = tuple(AccountantName),
+) -> tuple[PrivacyStatement, ...]:
+    """Every guarantee by every accountant, adversary by adversary.
+
+    Args:
+        record_rate: p, in [0, 1].
+        client_rate: q, in [0, 1].
+        noise_multiplier: σ, each server's noise over R'.
+        rounds: T.
+        delta: δ, in (0, 1).
+        participations: T_i after a run; None before one (``event_for`` says what it means).
+        sensitivity_ratio: R'/C; without it the client level is left out.
+        adversaries: which ones; by default all that the parameters allow.
+        accountants: which ones; all by default.
+
+    Raises:
+        Misconfiguration: a parameter is out of its range.
+    """
+    require_delta(delta)
+    if adversaries is None:
+        adversaries = [a for a in Adversary if a is not Adversary.CLIENT_LEVEL or sensitivity_ratio]
+    accountants = tuple(accountants)
+    statements = []
+    for adversary in adversaries:
+        event = event_for(
+            adversary,
+            record_rate=record_rate,
+            client_rate=client_rate,
+            noise_multiplier=noise_multiplier,
+            rounds=rounds,
+            participations=participations,
+            sensitivity_ratio=sensitivity_ratio,
+        )
+        step = event.step if isinstance(event, AtomMixture) else event
+        for name in accountants:
+            accountant = accountant_named(name)
+            accountant.compose(event)
+            statements.append(
+                PrivacyStatement(
+                    adversary=adversary,
+                    adjacency=adversary.adjacency,
+                    accountant=name,
+                    record_rate=record_rate,
+                    client_rate=client_rate,
+                    noise_multiplier=step.effective_noise_multiplier,
+                    compositions=event.count,
+                    delta=delta,
+                    epsilon=accountant.epsilon(delta),
+                    mu=accountant.mu if isinstance(accountant, GdpCltAccountant) else None,
+                )
+            )
+    return tuple(statements)
+
+
+def robustness_group_mu(
+    *, client_rate: float, noise_multiplier: float, rounds: int, sensitivity_ratio: float, size: int
+) -> float:
+    """Kμ of Theorem 2 by Lemma 8's CLT: what ``gdp.expected_loss_bounds`` takes. Asymptotic.
+
+    Raises:
+        Misconfiguration: a parameter is out of its range.
+    """
+    sigma = client_noise_multiplier(noise_multiplier, sensitivity_ratio)
+    return gdp.group_mu(gdp.clt_mu(client_rate, sigma, rounds), size)

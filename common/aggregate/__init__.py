@@ -1,0 +1,1 @@
+"""Aggregation: from valid shares to the next model."""

@@ -1,0 +1,104 @@
+"""A model's file: safetensors, named float64 tensors, and what it belongs to."""
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from precad.common.errors import Misconfiguration, TaskMismatch
+from precad.common.identifiers import Digest
+from precad.common.model.vector import model_digest, tensors
+from precad.common.task import Task
+
+FORMAT = "precad-model-1"
+_ROUND = re.compile(r"[0-9]{1,18}")
+
+
+@dataclass(frozen=True, slots=True)
+class SavedModel:
+    """A model as read from its file, checked against its task and its own digest."""
+
+    round_number: int
+    """t of θ_t: how many rounds it has been through."""
+    theta: NDArray[np.float64]
+    """``[d] float64``."""
+    digest: Digest
+
+
+def save_model(path: Path, task: Task, round_number: int, theta: NDArray[np.float64]) -> Digest:
+    """Writes θ_t and returns its digest; the file appears whole or not at all.
+
+    Raises:
+        Misconfiguration: the vector's length isn't the task's d.
+    """
+    parameters = task.model.parameters
+    digest = model_digest(task.digest, round_number, parameters, theta)
+    metadata = {
+        "format": FORMAT,
+        "task": str(task.digest),
+        "round": str(round_number),
+        "model": str(digest),
+    }
+    named = {name: np.ascontiguousarray(x) for name, x in tensors(theta, parameters).items()}
+    draft = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        with draft.open("wb") as file:
+            file.write(save(named, metadata))
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+    return digest
+
+
+def load_model(path: Path, task: Task) -> SavedModel:
+    """Reads what ``save_model`` wrote.
+
+    Raises:
+        Misconfiguration: the file can't be read, isn't a model of precad, has other tensors
+            than the task, or its content doesn't fit its digest.
+        TaskMismatch: the file belongs to another task.
+    """
+    try:
+        with safe_open(path, framework="numpy") as file:
+            metadata = file.metadata() or {}
+            named = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise Misconfiguration("model file", str(path), f"can't be read: {error}") from None
+    if metadata.get("format") != FORMAT:
+        raise Misconfiguration("model file", str(path), f"isn't a {FORMAT} file")
+    task_digest, count = metadata.get("task", ""), metadata.get("round", "")
+    if task_digest != str(task.digest):
+        raise TaskMismatch(str(task.digest), task_digest)
+    if not _ROUND.fullmatch(count):
+        raise Misconfiguration("model file, round", count, "must be a whole number")
+    _check_tensors(named, task)
+    theta = np.concatenate([named[parameter.name].ravel() for parameter in task.model.parameters])
+    round_number = int(count)
+    digest = model_digest(task.digest, round_number, task.model.parameters, theta)
+    if metadata.get("model") != str(digest):
+        raise Misconfiguration(
+            "model file", str(path), f"its content has digest {digest}, not the one it states"
+        )
+    return SavedModel(round_number, theta, digest)
+
+
+def _check_tensors(named: dict[str, NDArray[np.float64]], task: Task) -> None:
+    expected = {parameter.name: parameter.shape for parameter in task.model.parameters}
+    for name in sorted(expected.keys() | named.keys()):
+        if name not in named or name not in expected:
+            state = "is missing" if name in expected else "isn't one of the task's parameters"
+            raise Misconfiguration(f"model file, tensor {name}", None, state)
+        tensor = named[name]
+        if tensor.dtype != np.float64 or tensor.shape != expected[name]:
+            raise Misconfiguration(
+                f"model file, tensor {name}",
+                f"{tensor.dtype}{list(tensor.shape)}",
+                f"must be float64{list(expected[name])}",
+            )

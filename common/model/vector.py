@@ -1,0 +1,155 @@
+"""The master copy of the model: one float64 vector, parameters in the task's order.
+
+Both servers compute every θ_t for themselves and must end with the same bytes, so everything
+here is elementwise IEEE double arithmetic in one fixed order; nothing is reduced.
+"""
+
+import hashlib
+import math
+import struct
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precad.common.encode import decode
+from precad.common.errors import Misconfiguration
+from precad.common.identifiers import Digest
+from precad.common.keystream import encode_context
+from precad.common.ring import WORD_BYTES, RingVector
+from precad.common.task import ModelSection, Parameter, Task
+
+
+def initial_vector(model: ModelSection) -> NDArray[np.float64]:
+    """θ_0, ``[d] float64``, the same on every machine.
+
+    ``zeros``: all zero. ``uniform``: a tensor of two or more axes is uniform in ±1/√fan-in,
+    where fan-in is the product of all axes but the first; it is expanded by SHAKE-256 from the
+    task's public ``initial_seed`` and the tensor's name. A tensor of one axis has no fan-in:
+    it starts at 1 where its name ends in ``weight`` (the scale of a normalisation layer) and
+    at 0 otherwise (a bias).
+    """
+    match model.initial:
+        case "zeros":
+            return np.zeros(sum(parameter.size for parameter in model.parameters))
+        case "uniform":
+            parts = [
+                _initial_tensor(parameter, model.initial_seed) for parameter in model.parameters
+            ]
+            return np.concatenate(parts)
+
+
+def _initial_tensor(parameter: Parameter, seed: int) -> NDArray[np.float64]:
+    if len(parameter.shape) < 2:  # noqa: PLR2004
+        scale = parameter.name.rpartition(".")[2] == "weight"
+        return np.full(parameter.size, 1.0 if scale else 0.0)
+    context = encode_context("initial-parameters", seed, parameter.name.encode())
+    stream = hashlib.shake_256(context).digest(parameter.size * WORD_BYTES)
+    # The upper 53 bits, centred: a multiple of 2^−52 in [−1, 1), exact in float64.
+    words = np.frombuffer(stream, dtype="<u8") >> np.uint64(11)
+    centred = np.ldexp(words.astype(np.float64) - 2.0**52, -52)
+    uniform: NDArray[np.float64] = centred / math.sqrt(math.prod(parameter.shape[1:]))
+    return uniform
+
+
+def to_bytes(theta: NDArray[np.float64]) -> bytes:
+    """Little-endian IEEE doubles, 8 bytes per element."""
+    return theta.astype("<f8", copy=False).tobytes()
+
+
+def from_bytes(data: bytes | bytearray | memoryview, dimension: int) -> NDArray[np.float64]:
+    """Inverse of ``to_bytes``: ``[dimension] float64``, a copy that may be written to.
+
+    Raises:
+        Misconfiguration: the length isn't 8·dimension, or an element is NaN or infinite.
+    """
+    if len(data) != dimension * WORD_BYTES:
+        raise Misconfiguration(
+            "model", f"{len(data)} bytes", f"this task's model has {dimension * WORD_BYTES}"
+        )
+    theta = np.frombuffer(data, dtype="<f8").astype(np.float64)
+    if not np.isfinite(theta).all():
+        raise Misconfiguration("model", "NaN or infinity", "every parameter must be finite")
+    return theta
+
+
+def tensors(
+    theta: NDArray[np.float64], parameters: Iterable[Parameter]
+) -> dict[str, NDArray[np.float64]]:
+    """The vector as named tensors, views into ``theta``, in the task's order.
+
+    Raises:
+        Misconfiguration: the vector's length isn't the parameters' total size.
+    """
+    parameters = tuple(parameters)
+    size = sum(parameter.size for parameter in parameters)
+    if theta.shape != (size,):
+        raise Misconfiguration("model", f"shape {list(theta.shape)}", f"must be [{size}]")
+    named = {}
+    start = 0
+    for parameter in parameters:
+        end = start + parameter.size
+        named[parameter.name] = theta[start:end].reshape(parameter.shape)
+        start = end
+    return named
+
+
+def model_digest(
+    task_digest: Digest,
+    round_number: int,
+    parameters: Iterable[Parameter],
+    theta: NDArray[np.float64],
+) -> Digest:
+    """SHA-256 over task digest, round, names and shapes, and bytes (design.md, decision 1).
+
+    Raises:
+        Misconfiguration: the vector's length isn't the parameters' total size.
+    """
+    parameters = tuple(parameters)
+    tensors(theta, parameters)
+    shapes = [
+        encode_context("tensor", parameter.name.encode(), *parameter.shape)
+        for parameter in parameters
+    ]
+    digest = hashlib.sha256(encode_context("model", task_digest.value, round_number, *shapes))
+    digest.update(struct.pack("<Q", theta.size))
+    digest.update(to_bytes(theta))
+    return Digest(digest.digest())
+
+
+def apply_update(
+    theta: NDArray[np.float64], total: RingVector, task: Task, denominator: float
+) -> NDArray[np.float64]:
+    """θ_{t+1} = θ_t + (η/denominator)·S·2^−f; PRECAD eq. (2) with the fixed denominator.
+
+    Args:
+        theta: θ_t, ``[d] float64``.
+        total: S, ``[d] int64``: the sum of valid updates and both servers' noise.
+        task: gives η and f.
+        denominator: ``precad.common.aggregate.denominator.fixed_denominator``.
+
+    Returns:
+        ``[d] float64``. Two roundings an element, in this order, and no sum over elements: the
+        same bytes on every machine.
+
+    Raises:
+        Misconfiguration: shapes differ from the task's d, the denominator isn't positive and
+            finite, or a parameter would no longer be finite.
+    """
+    for name, vector in (("theta", theta), ("total", total)):
+        if vector.shape != (task.dimension,):
+            raise Misconfiguration(
+                name, f"shape {list(vector.shape)}", f"must be [{task.dimension}]"
+            )
+    if not (denominator > 0 and math.isfinite(denominator)):
+        raise Misconfiguration("denominator", denominator, "must be positive and finite")
+    step = task.training.learning_rate / denominator
+    with np.errstate(over="ignore", invalid="ignore"):
+        moved: NDArray[np.float64] = theta + step * decode(total, task.fractional_bits)
+    if not np.isfinite(moved).all():
+        raise Misconfiguration(
+            "training.learning_rate",
+            task.training.learning_rate,
+            f"with denominator {denominator} the model overflows; lower the learning rate",
+        )
+    return moved

@@ -1,0 +1,57 @@
+"""A classification data set, split and ready to train on."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precad.common.errors import Misconfiguration
+
+
+@dataclass(frozen=True, slots=True)
+class DataSet:
+    """Arrays of one data set.
+
+    Args:
+        name: as ``load`` takes it.
+        train_x: ``[n, …] float32``; images are ``[n, channels, height, width]`` in 0..1.
+        train_y: ``[n] int64`` in [0, classes).
+        test_x: ``[m, …] float32``.
+        test_y: ``[m] int64``.
+        classes: number of labels.
+
+    Raises:
+        Misconfiguration: arrays of other types or lengths, or a label out of range.
+    """
+
+    name: str
+    train_x: NDArray[np.float32]
+    train_y: NDArray[np.int64]
+    test_x: NDArray[np.float32]
+    test_y: NDArray[np.int64]
+    classes: int
+
+    def __post_init__(self) -> None:
+        for part, x, y in (
+            ("train", self.train_x, self.train_y),
+            ("test", self.test_x, self.test_y),
+        ):
+            if x.dtype != np.float32 or y.dtype != np.int64:
+                raise Misconfiguration(
+                    f"{self.name}, {part}", f"{x.dtype}, {y.dtype}", "must be float32, int64"
+                )
+            if y.ndim != 1 or len(x) != len(y) or not len(y):
+                raise Misconfiguration(
+                    f"{self.name}, {part}", f"{x.shape}, {y.shape}", "one label for each record"
+                )
+            if y.min() < 0 or y.max() >= self.classes:
+                raise Misconfiguration(
+                    f"{self.name}, {part} labels",
+                    [int(y.min()), int(y.max())],
+                    f"must lie in [0, {self.classes})",
+                )
+
+    @property
+    def features(self) -> int:
+        """Number of values in one record."""
+        return int(np.prod(self.train_x.shape[1:]))

@@ -1,0 +1,73 @@
+"""Image data sets in their published file formats, from a folder that the user names."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precad.common.errors import Misconfiguration
+from precad.experiments.data.dataset import DataSet
+from precad.experiments.data.torchvision_import import torchvision_datasets
+
+_IDX = (
+    "train-images-idx3-ubyte",
+    "train-labels-idx1-ubyte",
+    "t10k-images-idx3-ubyte",
+    "t10k-labels-idx1-ubyte",
+)
+_CIFAR = ("batches.meta", *(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
+
+
+def mnist(folder: Path) -> DataSet:
+    """MNIST, 28×28 grey, from ``folder/MNIST/raw``.
+
+    Raises:
+        Misconfiguration: files are missing or damaged; names those looked for.
+    """
+    return _read("mnist", "MNIST", folder, folder / "MNIST" / "raw", _IDX)
+
+
+def fashion_mnist(folder: Path) -> DataSet:
+    """Fashion-MNIST, 28×28 grey, from ``folder/FashionMNIST/raw``. Raises as ``mnist``."""
+    return _read("fashion-mnist", "FashionMNIST", folder, folder / "FashionMNIST" / "raw", _IDX)
+
+
+def cifar10(folder: Path) -> DataSet:
+    """CIFAR-10, 3×32×32, from ``folder/cifar-10-batches-py``. Raises as ``mnist``.
+
+    These files are Python pickles by their publishers. torchvision checks their published MD5
+    sums before it opens them, so that only the files as published are read.
+    """
+    return _read("cifar10", "CIFAR10", folder, folder / "cifar-10-batches-py", _CIFAR)
+
+
+def _read(name: str, reader: str, root: Path, place: Path, files: tuple[str, ...]) -> DataSet:
+    missing = [file for file in files if not (place / file).is_file()]
+    if missing:
+        raise Misconfiguration(
+            "data folder",
+            str(root),
+            f"{name} is read from {place}, which lacks {', '.join(missing)}; "
+            "put the published files there unpacked, nothing is downloaded",
+        )
+    dataset = getattr(torchvision_datasets(), reader)
+    try:
+        train = dataset(root, train=True, download=False)
+        test = dataset(root, train=False, download=False)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise Misconfiguration(
+            "data folder", str(root), f"{name} in {place} can't be read: {error}"
+        ) from None
+    return DataSet(name, _images(train.data), _labels(train), _images(test.data), _labels(test), 10)
+
+
+def _images(data: Any) -> NDArray[np.float32]:
+    """``[n, h, w]`` or ``[n, h, w, channels]`` bytes to ``[n, channels, h, w]`` in 0..1."""
+    pixels = np.asarray(data, dtype=np.float32) / np.float32(255)
+    grey = pixels.ndim == 3  # noqa: PLR2004
+    return pixels[:, None] if grey else np.ascontiguousarray(pixels.transpose(0, 3, 1, 2))
+
+
+def _labels(dataset: Any) -> NDArray[np.int64]:
+    return np.asarray(dataset.targets, dtype=np.int64)

@@ -1,0 +1,41 @@
+"""Data sets by name."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from precad.common.errors import Misconfiguration
+from precad.experiments.data import built_in, images, tweets
+from precad.experiments.data.dataset import DataSet
+
+_BUILT_IN: dict[str, Callable[[], DataSet]] = {
+    "digits": built_in.digits,
+    "breast-cancer": built_in.breast_cancer,
+}
+_FROM_FOLDER: dict[str, Callable[[Path], DataSet]] = {
+    "mnist": images.mnist,
+    "fashion-mnist": images.fashion_mnist,
+    "cifar10": images.cifar10,
+    "sentiment140": tweets.sentiment140,
+}
+NAMES = (*_BUILT_IN, *_FROM_FOLDER)
+
+
+def load(name: str, folder: Path | None = None) -> DataSet:
+    """The data set of this name; one of ``NAMES``.
+
+    Args:
+        name: ``digits`` and ``breast-cancer`` come with scikit-learn.
+        folder: where the files of the others lie.
+
+    Raises:
+        Misconfiguration: an unknown name, no folder given, or files missing: it says which.
+    """
+    if name in _BUILT_IN:
+        return _BUILT_IN[name]()
+    if name not in _FROM_FOLDER:
+        raise Misconfiguration("dataset", name, f"use one of {', '.join(NAMES)}")
+    if folder is None:
+        raise Misconfiguration(
+            "data folder", None, f"name the folder that holds {name}; nothing is downloaded"
+        )
+    return _FROM_FOLDER[name](folder)

@@ -1,0 +1,77 @@
+"""Sentiment140: tweets with a positive or negative mood, as hashed bags of words."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.feature_extraction.text import HashingVectorizer
+
+from precad.common.errors import Misconfiguration
+from precad.experiments.data.dataset import DataSet
+
+TRAIN_FILE = "training.1600000.processed.noemoticon.csv"
+TEST_FILE = "testdata.manual.2009.06.14.csv"
+TRAIN_RECORDS = 60_000
+"""Tweets drawn from the training file's 1.6 million, which would be 6.5 GB as dense features."""
+FEATURES = 1024
+_DRAW_SEED = 2023
+_COLUMNS = 6
+_LABELS = {"0": 0, "4": 1}
+
+
+def sentiment140(
+    folder: Path, train_records: int = TRAIN_RECORDS, features: int = FEATURES
+) -> DataSet:
+    """Tweets as ``[n, features] float32`` rows of L2 norm 1 (0 for a tweet without words).
+
+    Words are hashed to features, so that no vocabulary is learned from private text. Neutral
+    tweets, which only the test file has, are left out.
+
+    Args:
+        folder: holds ``training.1600000.processed.noemoticon.csv`` and
+            ``testdata.manual.2009.06.14.csv`` as published.
+        train_records: most training tweets, drawn with a fixed seed.
+        features: number of hash buckets.
+
+    Raises:
+        Misconfiguration: a file is missing or isn't in the published form.
+    """
+    missing = [name for name in (TRAIN_FILE, TEST_FILE) if not (folder / name).is_file()]
+    if missing:
+        raise Misconfiguration(
+            "data folder", str(folder), f"sentiment140 needs {' and '.join(missing)} there"
+        )
+    train_texts, train_y = _read(folder / TRAIN_FILE)
+    test_texts, test_y = _read(folder / TEST_FILE)
+    if len(train_texts) > train_records:
+        # The file is sorted by mood: a draw, not its beginning.
+        drawn = np.random.default_rng(_DRAW_SEED).permutation(len(train_texts))[:train_records]
+        train_texts, train_y = [train_texts[i] for i in drawn], train_y[drawn]
+    hashing = HashingVectorizer(n_features=features, dtype=np.float32)
+    return DataSet(
+        "sentiment140",
+        hashing.transform(train_texts).toarray(),
+        train_y,
+        hashing.transform(test_texts).toarray(),
+        test_y,
+        2,
+    )
+
+
+def _read(path: Path) -> tuple[list[str], NDArray[np.int64]]:
+    texts, labels = [], []
+    with path.open(encoding="latin-1", newline="") as file:
+        for number, row in enumerate(csv.reader(file), start=1):
+            if len(row) != _COLUMNS or row[0] not in {"0", "2", "4"}:
+                raise Misconfiguration(
+                    f"{path.name}, record {number}",
+                    row[:1],
+                    "must have six columns, the first a mood of 0, 2 or 4",
+                )
+            if row[0] in _LABELS:
+                texts.append(row[5])
+                labels.append(_LABELS[row[0]])
+    if not texts:
+        raise Misconfiguration(str(path), "no tweets", "holds no positive or negative tweet")
+    return texts, np.array(labels, np.int64)
