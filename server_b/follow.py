@@ -99,9 +99,7 @@ def follow(session: Session, peers: PeerService) -> None:
 def _follow_round(session: Session, aggregator: Aggregator) -> bool:
     """One round; False when A says that training is over."""
     current = session.shelf.current
-    opened = answer(
-        aggregator, current.round, current.digest, before_agreeing=session.inbox.open
-    )
+    opened = answer(aggregator, current.round, current.digest, before_agreeing=session.inbox.open)
     if opened is None:
         if current.round < session.task.training.rounds:
             raise PeerViolation(f"server A ended the training after {current.round} rounds")

@@ -112,9 +112,7 @@ def reconstruct(aggregator: Aggregator, released: Released, theta: NDArray[np.fl
         raise PeerViolation(f"noisy share has {len(data)} bytes for d = {task.dimension}")
     noisy_sum = released.noisy_share + from_bytes(data)
     stepped = apply_update(theta, noisy_sum, task, aggregator.denominator)
-    digest = model_digest(
-        task.digest, released.opened.number + 1, task.model.parameters, stepped
-    )
+    digest = model_digest(task.digest, released.opened.number + 1, task.model.parameters, stepped)
     _agree(aggregator, "model", digest, len(released.valid))
     return Finished(
         released.opened, released.valid, released.rejections, noisy_sum, stepped, digest

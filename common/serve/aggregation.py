@@ -151,9 +151,7 @@ class AggregationService(AggregationServicer):
 
     def _count(self, upload: Upload | None, rejected: RejectedSubmission) -> None:
         if upload is not None:
-            self._session.inbox.refuse(
-                upload.context.round, upload.context.client, rejected.reason
-            )
+            self._session.inbox.refuse(upload.context.round, upload.context.client, rejected.reason)
 
     def _client(self, context: Context, name: str) -> ClientId:
         """The client that calls; its certificate must be its own. Raises AccessDenied."""

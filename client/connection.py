@@ -1,0 +1,253 @@
+"""A data owner's way to both servers: task, enrolment, model, submission.
+
+Nothing here needs torch: the lowest level submits any vector.
+"""
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import grpc
+import numpy as np
+from numpy.typing import NDArray
+
+from precad.common.enrolment import Enrolment
+from precad.common.errors import (
+    PeerUnavailable,
+    PeerViolation,
+    RejectedSubmission,
+    Rejection,
+    TaskMismatch,
+)
+from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.identity import Identity, Plaintext, open_channel
+from precad.common.model import from_bytes, model_digest
+from precad.common.ring import RingVector
+from precad.common.share import Submission, shard
+from precad.common.task import Task
+from precad.common.wire.convert import header_to_wire
+from precad.common.wire.status import error_of
+from precad.protos import precad_pb2 as pb
+from precad.protos.precad_pb2_grpc import AggregationStub
+
+PIECE_BYTES = 1 << 20
+CALL_TIMEOUT_S = 30.0
+RETRY_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What one server said to an upload; ``rejection`` None when it holds the share."""
+
+    role: Role
+    rejection: Rejection | None
+    detail: str
+
+
+class Servers:
+    """Channels to server A and server B for one client and one task.
+
+    Args:
+        task: the owner's own copy; servers with another task are refused.
+        client: this client's name.
+        server_a: address of server A, ``host:port``.
+        server_b: address of server B.
+        identity: certificate and key.
+        patience_s: how long to wait for a server that doesn't answer yet.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        client: ClientId,
+        server_a: str,
+        server_b: str,
+        identity: Identity | Plaintext,
+        *,
+        patience_s: float | None = None,
+    ) -> None:
+        self.task = task
+        self.client = client
+        self._patience_s = task.deadlines.enrol if patience_s is None else patience_s
+        self._addresses = {Role.SERVER_A: server_a, Role.SERVER_B: server_b}
+        self._channels = {
+            role: open_channel(address, identity, role, claim=(Role.CLIENT, client.name))
+            for role, address in self._addresses.items()
+        }
+        self._stubs = {role: AggregationStub(c) for role, c in self._channels.items()}
+        self._uploads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="upload")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close both channels."""
+        self._uploads.shutdown(wait=False, cancel_futures=True)
+        for channel in self._channels.values():
+            channel.close()
+
+    def check_task(self) -> None:
+        """Both servers must run exactly this task, in the roles that they were addressed by.
+
+        Raises:
+            TaskMismatch: a server runs another task; names both digests.
+            PeerUnavailable: a server isn't there.
+            PeerViolation: a server plays another role.
+        """
+        for role, stub in self._stubs.items():
+            try:
+                reply = stub.Describe(
+                    pb.DescribeRequest(), timeout=self._patience_s, wait_for_ready=True
+                )
+            except grpc.RpcError as error:
+                raise self._error(role, error) from None
+            if reply.task_digest != self.task.digest.value:
+                raise TaskMismatch(str(self.task.digest), reply.task_digest.hex())
+            if reply.role != role.value:
+                raise PeerViolation(
+                    f"{self._addresses[role]} is {reply.role}, not {role.value}: mend the addresses"
+                )
+
+    def enrol(self, records: int, record_rate: float) -> None:
+        """Take part, at both servers. The same claim again changes nothing.
+
+        Raises:
+            Misconfiguration: the claim passes a cap of the task.
+            PeerUnavailable, PeerViolation, AccessDenied: a server refuses.
+        """
+        Enrolment(self.client, records, record_rate).check(self.task)
+        request = pb.EnrolRequest(
+            task_digest=self.task.digest.value,
+            client=self.client.name,
+            records=records,
+            record_rate=record_rate,
+        )
+        # B first: whoever A knows, B must know.
+        for role in (Role.SERVER_B, Role.SERVER_A):
+            try:
+                self._stubs[role].Enrol(request, timeout=self._patience_s, wait_for_ready=True)
+            except grpc.RpcError as error:
+                raise self._error(role, error) from None
+
+    def watch(self) -> Iterator[pb.Notice]:
+        """Server A's notices, from the current round on. Raises PeerUnavailable, PeerViolation."""
+        request = pb.WatchRequest(task_digest=self.task.digest.value, client=self.client.name)
+        try:
+            yield from self._stubs[Role.SERVER_A].Watch(request)
+        except grpc.RpcError as error:
+            raise self._error(Role.SERVER_A, error) from None
+
+    def fetch_model(self, round_number: int, announced: bytes) -> NDArray[np.float64]:
+        """θ_t from A, checked against A's announcement and against B's digest.
+
+        Returns:
+            ``[d] float64``.
+
+        Raises:
+            PeerViolation: the servers show different models, or the bytes don't fit the digest.
+            PeerUnavailable: a server isn't there.
+        """
+        request = pb.ModelRequest(task_digest=self.task.digest.value, round=round_number)
+        try:
+            at_b = self._stubs[Role.SERVER_B].ModelDigest(
+                request, timeout=CALL_TIMEOUT_S, wait_for_ready=True
+            )
+        except grpc.RpcError as error:
+            raise self._error(Role.SERVER_B, error) from None
+        data = bytearray()
+        limit = self.task.dimension * 8
+        try:
+            pieces = self._stubs[Role.SERVER_A].FetchModel(request, timeout=CALL_TIMEOUT_S)
+            for piece in pieces:
+                data += piece.data
+                if len(data) > limit:
+                    pieces.cancel()
+                    raise PeerViolation(f"server A sent a model longer than {limit} bytes")
+        except grpc.RpcError as error:
+            raise self._error(Role.SERVER_A, error) from None
+        theta = from_bytes(data, self.task.dimension)
+        digest = model_digest(self.task.digest, round_number, self.task.model.parameters, theta)
+        if not digest.value == announced == at_b.model_digest:
+            raise PeerViolation(
+                f"round {round_number}'s model has digest {digest}, server A announced "
+                f"{announced.hex()}, server B has {at_b.model_digest.hex()}; nothing is sent"
+            )
+        return theta
+
+    def prepare(
+        self, round_number: int, model: Digest, x: RingVector
+    ) -> tuple[Submission, Submission]:
+        """Split ``x`` (``[d] int64``) for the two servers. Keep the pair for retries."""
+        if x.shape != (self.task.dimension,) or x.dtype != np.int64:
+            raise RejectedSubmission(
+                Rejection.MALFORMED,
+                f"update is {x.dtype}{list(x.shape)}, this task's is int64[{self.task.dimension}]",
+            )
+        return shard(
+            x,
+            task=self.task.digest,
+            round_number=round_number,
+            client=self.client,
+            model=model,
+        )
+
+    def submit(
+        self, pair: tuple[Submission, Submission], timeout_s: float | None = None
+    ) -> tuple[Receipt, Receipt]:
+        """Send each server its share, both at once; the same bytes again if a link breaks.
+
+        Args:
+            pair: from ``prepare``.
+            timeout_s: how long to try; the task's collection deadline unless given.
+
+        Returns:
+            A's and B's receipt.
+
+        Raises:
+            PeerUnavailable: a server couldn't be reached in time.
+        """
+        limit = self.task.deadlines.collect if timeout_s is None else timeout_s
+        deadline = time.monotonic() + limit
+        futures = [self._uploads.submit(self._send, item, deadline) for item in pair]
+        a, b = (future.result() for future in futures)
+        return a, b
+
+    def _send(self, submission: Submission, deadline: float) -> Receipt:
+        role = submission.role
+        while True:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                raise PeerUnavailable(f"{role.value} took no submission before the deadline")
+            try:
+                reply = self._stubs[role].Submit(
+                    upload_pieces(submission), timeout=remaining, wait_for_ready=True
+                )
+            except grpc.RpcError as error:
+                if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                    raise self._error(role, error) from None
+                time.sleep(min(RETRY_S, max(0.0, deadline - time.monotonic())))
+                continue
+            rejection = Rejection(reply.rejection) if reply.rejection else None
+            return Receipt(role, rejection, reply.detail)
+
+    def _error(self, role: Role, error: grpc.RpcError) -> Exception:
+        return error_of(f"server {role.value[-1].upper()}", self._addresses[role], error)
+
+
+def upload_pieces(submission: Submission) -> Iterator[pb.SubmissionPiece]:
+    """The upload's messages: the header, then the share in pieces of 1 MiB."""
+    yield pb.SubmissionPiece(header=header_to_wire(submission))
+    data = memoryview(submission.share.reveal())
+    for start in range(0, len(data), PIECE_BYTES):
+        yield pb.SubmissionPiece(share=bytes(data[start : start + PIECE_BYTES]))

@@ -1,0 +1,109 @@
+"""The SDK for data owners: hand over data, a model and a loss, and take part."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from precad.client.budget import OwnBudget
+from precad.client.connection import Servers
+from precad.client.participant import Participation, RoundView, take_part
+from precad.client.train import as_records, build, local_update, poisson_sample
+from precad.common.errors import Misconfiguration
+from precad.common.identifiers import ClientId
+from precad.common.identity import Identity, Plaintext, load_identity
+from precad.common.keystream import Keystream
+from precad.common.ring import RingVector
+from precad.common.secret import Secret
+from precad.common.task import Task
+from precad.protos import precad_pb2 as pb
+
+
+class DataOwner:
+    """One data owner's part in a training.
+
+    ```
+    owner = DataOwner(
+        "ward-3", task="task.toml", data=(x, y), identity="keys/ward-3",
+        server_a="a.example:7301", server_b="b.example:7302", epsilon_limit=4.0,
+    )
+    result = owner.run()
+    ```
+
+    Args:
+        client: this client's name, as in its certificate.
+        task: the task, or its file.
+        data: a pair of arrays or tensors ``(inputs, targets)`` with one row a record, or a
+            map-style torch Dataset of such pairs.
+        server_a: address of server A, ``host:port``.
+        server_b: address of server B.
+        identity: folder with ca.pem, cert.pem and key.pem; or Plaintext() on loopback.
+        model: torch module whose named parameters are the task's; built from the task's
+            architecture (logistic, mlp) unless given.
+        loss: ``loss(outputs, targets)`` as in torch.nn.functional; cross-entropy unless given.
+        epsilon_limit: the owner's own limit of exact record-level ε against one corrupted
+            server; taking part ends before it would be passed.
+        record_rate: p_i; the task's unless given.
+        state: folder where this owner's account survives restarts; in memory unless given.
+
+    Raises:
+        Misconfiguration: task, data, model or limit can't be used; says which and what would do.
+    """
+
+    def __init__(
+        self,
+        client: str,
+        *,
+        task: Task | str | Path,
+        data: Any,
+        server_a: str,
+        server_b: str,
+        identity: Identity | Plaintext | str | Path,
+        model: Any = None,
+        loss: Any = None,
+        epsilon_limit: float | None = None,
+        record_rate: float | None = None,
+        state: str | Path | None = None,
+    ) -> None:
+        from torch.nn import functional  # noqa: PLC0415 -- seconds to import
+
+        self.task = task if isinstance(task, Task) else Task.load(Path(task))
+        self.client = ClientId(client)
+        self._records = as_records(data)
+        if len(self._records) == 0:
+            raise Misconfiguration("data", "no records", "give at least one")
+        self._record_rate = self.task.privacy.record_rate if record_rate is None else record_rate
+        self._model = build(self.task.model) if model is None else model
+        self._loss = functional.cross_entropy if loss is None else loss
+        self._addresses = (server_a, server_b)
+        self._identity = (
+            load_identity(Path(identity)) if isinstance(identity, str | Path) else identity
+        )
+        path = None
+        if state is not None:
+            Path(state).mkdir(parents=True, exist_ok=True)
+            path = Path(state) / "participations.log"
+        self.budget = OwnBudget(self.task, self._record_rate, epsilon_limit, path)
+
+    def run(
+        self, on_notice: Callable[[Participation, pb.Notice], None] | None = None
+    ) -> Participation:
+        """Enrol and take part until the training ends or the owner's limit is reached.
+
+        Raises:
+            TaskMismatch: a server runs another task.
+            PeerUnavailable: a server isn't there.
+            PeerViolation: the servers show different models, or training stopped.
+        """
+        with Servers(self.task, self.client, *self._addresses, self._identity) as servers:
+            servers.check_task()
+            servers.enrol(len(self._records), self._record_rate)
+            return take_part(servers, self.budget, self.update, on_notice)
+
+    def update(self, view: RoundView) -> RingVector:
+        """Algorithm 2 for one round: a Poisson sample of records, clipped, summed, encoded.
+
+        The sample is drawn afresh from the CSPRNG, once a round.
+        """
+        randomness = Keystream(Secret.random(), "record-sample", view.number)
+        indices = poisson_sample(len(self._records), self._record_rate, randomness)
+        return local_update(self._model, self._loss, self._records, indices, view.theta, self.task)
