@@ -2,7 +2,7 @@
 
 from precad.common.deal.dealer import DealerRole
 from precad.common.deal.randomness import BinaryTriple, DealtRandomness
-from precad.common.deal.request import DealRequest, TripleId
+from precad.common.deal.request import DealRequest
 from precad.common.deal.spent import MemorySpentTriples, SpentTriples
 
 __all__ = [
@@ -12,5 +12,4 @@ __all__ = [
     "DealtRandomness",
     "MemorySpentTriples",
     "SpentTriples",
-    "TripleId",
 ]

@@ -1,12 +1,12 @@
 """The dealer: two keys, and the words that make the servers' streams correlated."""
 
 import threading
+from collections.abc import Mapping
 from math import prod
-from typing import Self
 
 import numpy as np
 
-from precad.common.deal.request import DealRequest, TripleId
+from precad.common.deal.request import DealRequest
 from precad.common.deal.streams import binary_stream, inner_product_stream
 from precad.common.errors import Misconfiguration, PeerViolation, TaskMismatch
 from precad.common.identifiers import Digest, Role
@@ -15,6 +15,7 @@ from precad.common.mpc.program import comparison_triples
 from precad.common.ring import MODULUS, RingVector, dot, signed
 from precad.common.secret import Secret
 
+_SERVERS = (Role.SERVER_A, Role.SERVER_B)
 _CHUNK = 1 << 16
 """Words of a that are held at once."""
 
@@ -26,29 +27,30 @@ class DealerRole:
 
     Args:
         task: digest of the task.
-        key_a: 32 secret bytes shared with server A.
-        key_b: 32 secret bytes shared with server B.
+        keys: 32 secret bytes shared with each server; fresh ones from the operating system's
+            CSPRNG unless given.
 
     Raises:
-        Misconfiguration: a key of another length, or the same key twice, which would show each
-            server the other's part.
+        Misconfiguration: a key is missing or of another length, or both are the same, which
+            would show each server the other's part.
     """
 
-    def __init__(self, task: Digest, key_a: Secret, key_b: Secret) -> None:
-        for field, key in (("key_a", key_a), ("key_b", key_b)):
+    def __init__(self, task: Digest, keys: Mapping[Role, Secret] | None = None) -> None:
+        if keys is None:
+            keys = {role: Secret.random(KEY_BYTES) for role in _SERVERS}
+        if set(keys) != set(_SERVERS):
+            raise Misconfiguration("keys", list(keys), "give one for each of the two servers")
+        for role, key in keys.items():
             if len(key) != KEY_BYTES:
-                raise Misconfiguration(field, key, f"a dealer key has {KEY_BYTES} bytes")
-        if key_a == key_b:
-            raise Misconfiguration("key_b", key_b, "the two servers need different keys")
+                raise Misconfiguration(
+                    f"keys[{role.value}]", key, f"a dealer key has {KEY_BYTES} bytes"
+                )
+        if keys[Role.SERVER_A] == keys[Role.SERVER_B]:
+            raise Misconfiguration("keys", list(keys), "the two servers need different keys")
         self._task = task
-        self._keys = {Role.SERVER_A: key_a, Role.SERVER_B: key_b}
-        self._dealt: dict[TripleId, DealRequest] = {}
+        self._keys = dict(keys)
+        self._dealt: dict[tuple[bytes, int, int], DealRequest] = {}
         self._lock = threading.Lock()
-
-    @classmethod
-    def fresh(cls, task: Digest) -> Self:
-        """A dealer with new keys from the operating system's CSPRNG."""
-        return cls(task, Secret.random(KEY_BYTES), Secret.random(KEY_BYTES))
 
     def key_for(self, role: Role) -> Secret:
         """The key shared with one server. Raises PeerViolation for any other role."""

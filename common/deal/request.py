@@ -1,4 +1,4 @@
-"""What the two servers ask the dealer for, and the one-time identifier of what they get."""
+"""What the two servers ask the dealer for."""
 
 from dataclasses import dataclass
 
@@ -13,15 +13,6 @@ _LIMITS = {
     "dimension": (1, 2**40),
     "comparisons": (1, 2**28),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class TripleId:
-    """Names one batch of correlated randomness; spent once, whatever its shape."""
-
-    task: Digest
-    round: int
-    batch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +41,9 @@ class DealRequest:
                 raise Misconfiguration(field, value, f"must be an integer in [{least}, {most}]")
 
     @property
-    def identifier(self) -> TripleId:
-        """What is spent before anything masked with this randomness is opened."""
-        return TripleId(self.task, self.round, self.batch)
+    def identifier(self) -> tuple[bytes, int, int]:
+        """(task, round, batch): used once, whatever the shape."""
+        return self.task.value, self.round, self.batch
 
     @property
     def context(self) -> tuple[bytes | int, ...]:

@@ -94,7 +94,7 @@ def validate(
         raise ValueError(f"{request} isn't for {len(updates)} updates of round {round_number}")
     if randomness.role is not role:
         raise ValueError(f"the randomness of {randomness.role.value} is held by {role.value}")
-    spent.spend(request.identifier)
+    spent.spend(request)
     half_width = TAU * task.bound if role is Role.SERVER_A else 0
     labels = hashlib.sha256()
     compared: list[RingVector] = []
