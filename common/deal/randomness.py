@@ -1,0 +1,97 @@
+"""One server's part of a batch's correlated randomness."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precad.common.deal.request import DealRequest
+from precad.common.deal.streams import binary_stream, inner_product_stream
+from precad.common.errors import PeerViolation
+from precad.common.identifiers import Role
+from precad.common.mpc.program import comparison_triples
+from precad.common.ring import RingVector
+from precad.common.secret import Secret
+
+
+@dataclass(frozen=True, slots=True)
+class BinaryTriple:
+    """Shares by xor of random a, b and of c = a & b; arrays of one shape, int64."""
+
+    a: NDArray[np.int64] = field(repr=False)
+    b: NDArray[np.int64] = field(repr=False)
+    c: NDArray[np.int64] = field(repr=False)
+
+
+class DealtRandomness:
+    """Expands, once and as needed, what the dealer gave this server for one batch.
+
+    Args:
+        role: SERVER_A or SERVER_B.
+        key: 32 bytes that this server shares with the dealer.
+        request: what was asked for.
+        corrections: ``[request.correction_words] int64`` for B, empty for A.
+
+    Raises:
+        PeerViolation: the dealer sent another number of correction words.
+    """
+
+    def __init__(
+        self, role: Role, key: Secret, request: DealRequest, corrections: RingVector
+    ) -> None:
+        if role not in {Role.SERVER_A, Role.SERVER_B}:
+            raise ValueError(f"{role}: only the two servers are dealt to")
+        expected = request.correction_words if role is Role.SERVER_B else 0
+        if corrections.dtype != np.int64 or corrections.shape != (expected,):
+            raise PeerViolation(
+                f"the dealer sent correction words of shape {corrections.shape} to {role.value}, "
+                f"expected ({expected},)"
+            )
+        self.role = role
+        self.request = request
+        self._key = key
+        self._corrections = corrections
+        self._used: set[int] = set()
+        self._binary_used = False
+
+    def inner_product_triple(self, client: int) -> tuple[RingVector, int]:
+        """Shares of a random a and of r = a·a mod 2^64, for one submission, once.
+
+        Args:
+            client: the submission's place in the batch.
+
+        Returns:
+            a's share, ``[d] int64``, and r's share.
+        """
+        if client not in range(self.request.clients):
+            raise IndexError(f"triple {client} of {self.request.clients}")
+        if client in self._used:
+            raise RuntimeError(f"inner-product triple {client} of this batch is used already")
+        self._used.add(client)
+        stream = inner_product_stream(self._key, self.request, client)
+        a = stream.words(self.request.dimension)
+        if self.role is Role.SERVER_A:
+            return a, int(stream.words(1)[0])
+        return a, int(self._corrections[client])
+
+    def binary_triples(self) -> Iterator[BinaryTriple]:
+        """The batch's binary triples in the order of ``comparison_triples``, once."""
+        if self._binary_used:
+            raise RuntimeError("the binary triples of this batch are used already")
+        self._binary_used = True
+        return self._binary_triples()
+
+    def _binary_triples(self) -> Iterator[BinaryTriple]:
+        start = self.request.clients
+        for number, (shape, _) in enumerate(comparison_triples(self.request.comparisons)):
+            size = prod(shape)
+            stream = binary_stream(self._key, self.request, number)
+            a, b = stream.words(size), stream.words(size)
+            if self.role is Role.SERVER_A:
+                c = stream.words(size)
+            else:
+                c = self._corrections[start : start + size].copy()
+                start += size
+            yield BinaryTriple(a.reshape(shape), b.reshape(shape), c.reshape(shape))

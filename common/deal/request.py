@@ -1,0 +1,77 @@
+"""What the two servers ask the dealer for."""
+
+from dataclasses import dataclass
+
+from precad.common.errors import Misconfiguration
+from precad.common.identifiers import Digest
+from precad.common.mpc.program import comparison_triples
+
+_LIMITS = {
+    "round": (0, 2**63 - 1),
+    "batch": (0, 2**31 - 1),
+    "clients": (1, 100_000),
+    "dimension": (1, 2**40),
+    "comparisons": (1, 2**28),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DealRequest:
+    """The correlated randomness of one validation batch.
+
+    Raises:
+        Misconfiguration: a number is out of range.
+    """
+
+    task: Digest
+    round: int
+    batch: int
+    """Number of the batch within the round."""
+    clients: int
+    """Inner-product triples, one a submission."""
+    dimension: int
+    """d: length of each inner-product triple."""
+    comparisons: int
+    """Sign bits that the batch opens."""
+
+    def __post_init__(self) -> None:
+        for field, (least, most) in _LIMITS.items():
+            value = getattr(self, field)
+            if type(value) is not int or not least <= value <= most:
+                raise Misconfiguration(field, value, f"must be an integer in [{least}, {most}]")
+
+    @property
+    def identifier(self) -> tuple[bytes, int, int]:
+        """(task, round, batch): used once, whatever the shape."""
+        return self.task.value, self.round, self.batch
+
+    @property
+    def context(self) -> tuple[bytes | int, ...]:
+        """What every stream of this request is bound to.
+
+        The shape is part of it: should a request come again with another shape, its masks are
+        independent of the first one's.
+        """
+        return (
+            self.task.value,
+            self.round,
+            self.batch,
+            self.clients,
+            self.dimension,
+            self.comparisons,
+        )
+
+    @property
+    def correction_words(self) -> int:
+        """Words that travel to server B: one an inner product, one a bit-wise AND of words."""
+        return self.clients + self.comparisons * _words_per_comparison()
+
+
+def _words_per_comparison() -> int:
+    words = 0
+    for shape, _ in comparison_triples(1):
+        size = 1
+        for extent in shape:
+            size *= extent
+        words += size
+    return words
