@@ -91,7 +91,7 @@ def check_parameters(module: nn.Module, parameters: tuple[Parameter, ...]) -> No
                 "absent" if ours is None else f"{ours[0]}{list(ours[1])}",
                 "the task has none; remove it"
                 if task is None
-                else f"the task has {task[0]}{list(task[1])}; give the model that the task describes",
+                else f"the task has {task[0]}{list(task[1])}; give the model that it describes",
             )
 
 

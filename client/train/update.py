@@ -22,6 +22,7 @@ def local_update(
     indices: NDArray[np.int64],
     theta: NDArray[np.float64],
     task: Task,
+    *,
     chunk: int | None = None,
 ) -> RingVector:
     """−Σ of clipped record gradients at θ, in fixed point, clipped to β.

@@ -6,7 +6,7 @@ from sklearn.datasets import load_breast_cancer, load_digits
 
 from precad.experiments.data.dataset import DataSet
 
-SPLIT_SEED = 2023
+SPLIT_SEED = 0
 _TEST_PART = 0.2
 
 _CENTRES = (
