@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aprecad/protos/precad.proto\x12\tprecad.v1\"\x11\n\x0f\x44\x65scribeRequest\"J\n\rDescribeReply\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x13\n\x0btask_digest\x18\x02 \x01(\x0c\x12\x16\n\x0e\x63\x61nonical_task\x18\x03 \x01(\x0c\"Y\n\x0c\x45nrolRequest\x12\x13\n\x0btask_digest\x18\x01 \x01(\x0c\x12\x0e\n\x06\x63lient\x18\x02 \x01(\t\x12\x0f\n\x07records\x18\x03 \x01(\x04\x12\x13\n\x0brecord_rate\x18\x04 \x01(\x01\"\x1e\n\nEnrolReply\x12\x10\n\x08\x65nrolled\x18\x01 \x01(\x04\"3\n\x0cWatchRequest\x12\x13\n\x0btask_digest\x18\x01 \x01(\x0c\x12\x0e\n\x06\x63lient\x18\x02 \x01(\t\"\xb9\x01\n\x06Notice\x12$\n\x04open\x18\x01 \x01(\x0b\x32\x14.precad.v1.RoundOpenH\x00\x12$\n\x04over\x18\x02 \x01(\x0b\x32\x14.precad.v1.RoundOverH\x00\x12+\n\x08\x66inished\x18\x03 \x01(\x0b\x32\x17.precad.v1.TrainingOverH\x00\x12-\n\x07stopped\x18\x04 \x01(\x0b\x32\x1a.precad.v1.TrainingStoppedH\x00\x42\x07\n\x05\x65vent\"[\n\tRoundOpen\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x14\n\x0cmodel_digest\x18\x02 \x01(\x0c\x12\x10\n\x08selected\x18\x03 \x01(\x08\x12\x17\n\x0f\x63ollect_seconds\x18\x04 \x01(\x01\">\n\tRoundOver\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x0f\n\x07\x63ounted\x18\x02 \x01(\x08\x12\x11\n\trejection\x18\x03 \x01(\t\"3\n\x0cTrainingOver\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x14\n\x0cmodel_digest\x18\x02 \x01(\x0c\" \n\x0fTrainingStopped\x12\r\n\x05\x65rror\x18\x01 \x01(\t\"2\n\x0cModelRequest\x12\x13\n\x0btask_digest\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\x04\"(\n\x10ModelDigestReply\x12\x14\n\x0cmodel_digest\x18\x01 \x01(\x0c\"\x1a\n\nModelPiece\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"Z\n\x0fSubmissionPiece\x12-\n\x06header\x18\x01 \x01(\x0b\x32\x1b.precad.v1.SubmissionHeaderH\x00\x12\x0f\n\x05share\x18\x02 \x01(\x0cH\x00\x42\x07\n\x05piece\"\xa8\x01\n\x10SubmissionHeader\x12\x13\n\x0btask_digest\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\x04\x12\x0e\n\x06\x63lient\x18\x03 \x01(\t\x12\x14\n\x0cmodel_digest\x18\x04 \x01(\x0c\x12\r\n\x05nonce\x18\x05 \x01(\x0c\x12\x0c\n\x04salt\x18\x06 \x01(\x0c\x12\x18\n\x10other_commitment\x18\x07 \x01(\x0c\x12\x13\n\x0bshare_bytes\x18\x08 \x01(\x04\",\n\x07Receipt\x12\x11\n\trejection\x18\x01 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x02 \x01(\t\"$\n\rStatusRequest\x12\x13\n\x0btask_digest\x18\x01 \x01(\x0c\"\x86\x04\n\x0bStatusReply\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x11\n\ttask_name\x18\x02 \x01(\t\x12\x13\n\x0btask_digest\x18\x03 \x01(\x0c\x12\r\n\x05phase\x18\x04 \x01(\t\x12\x10\n\x08\x65nrolled\x18\x05 \x01(\x04\x12\x13\n\x0brounds_done\x18\x06 \x01(\x04\x12\x0e\n\x06rounds\x18\x07 \x01(\x04\x12\x14\n\x0cmodel_digest\x18\x08 \x01(\x0c\x12\r\n\x05\x65rror\x18\t \x01(\t\x12\x36\n\x08rejected\x18\n \x03(\x0b\x32$.precad.v1.StatusReply.RejectedEntry\x12\x42\n\x0eparticipations\x18\x0b \x03(\x0b\x32*.precad.v1.StatusReply.ParticipationsEntry\x12>\n\rbytes_by_link\x18\x0c \x03(\x0b\x32\'.precad.v1.StatusReply.BytesByLinkEntry\x1a/\n\rRejectedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x1a\x35\n\x13ParticipationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x1a\x32\n\x10\x42ytesByLinkEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\xeb\x01\n\x0bRoundReport\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x0e\n\x06\x63ohort\x18\x02 \x01(\x04\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x03 \x01(\x04\x12\x36\n\x08rejected\x18\x04 \x03(\x0b\x32$.precad.v1.RoundReport.RejectedEntry\x12\x1b\n\x13most_participations\x18\x05 \x01(\x04\x12\x14\n\x0cmodel_digest\x18\x06 \x01(\x0c\x12\x0f\n\x07seconds\x18\x07 \x01(\x01\x1a/\n\rRejectedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"n\n\tLinkFrame\x12\x13\n\x0btask_digest\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\x12\x12\x0c\n\x04step\x18\x03 \x01(\t\x12\x10\n\x08sequence\x18\x04 \x01(\x04\x12\x0f\n\x07payload\x18\x05 \x01(\x0c\x12\x0c\n\x04last\x18\x06 \x01(\x08\"0\n\x0bJoinRequest\x12\x13\n\x0btask_digest\x18\x01 \x01(\x0c\x12\x0c\n\x04role\x18\x02 \x01(\t\"\x18\n\tJoinReply\x12\x0b\n\x03key\x18\x01 \x01(\x0c\"\x87\x01\n\x0b\x44\x65\x61lRequest\x12\x13\n\x0btask_digest\x18\x01 \x01(\x0c\x12\x0c\n\x04role\x18\x02 \x01(\t\x12\r\n\x05round\x18\x03 \x01(\x04\x12\r\n\x05\x62\x61tch\x18\x04 \x01(\x04\x12\x0f\n\x07\x63lients\x18\x05 \x01(\x04\x12\x11\n\tdimension\x18\x06 \x01(\x04\x12\x13\n\x0b\x63omparisons\x18\x07 \x01(\x04\"\x1a\n\tDealPiece\x12\r\n\x05words\x18\x01 \x01(\x0c\x32\x80\x03\n\x0b\x41ggregation\x12@\n\x08\x44\x65scribe\x12\x1a.precad.v1.DescribeRequest\x1a\x18.precad.v1.DescribeReply\x12\x37\n\x05\x45nrol\x12\x17.precad.v1.EnrolRequest\x1a\x15.precad.v1.EnrolReply\x12\x35\n\x05Watch\x12\x17.precad.v1.WatchRequest\x1a\x11.precad.v1.Notice0\x01\x12\x43\n\x0bModelDigest\x12\x17.precad.v1.ModelRequest\x1a\x1b.precad.v1.ModelDigestReply\x12>\n\nFetchModel\x12\x17.precad.v1.ModelRequest\x1a\x15.precad.v1.ModelPiece0\x01\x12:\n\x06Submit\x12\x1a.precad.v1.SubmissionPiece\x1a\x12.precad.v1.Receipt(\x01\x32\x86\x01\n\tOperation\x12:\n\x06Status\x12\x18.precad.v1.StatusRequest\x1a\x16.precad.v1.StatusReply\x12=\n\x07Reports\x12\x18.precad.v1.StatusRequest\x1a\x16.precad.v1.RoundReport0\x01\x32>\n\x04Peer\x12\x36\n\x04Link\x12\x14.precad.v1.LinkFrame\x1a\x14.precad.v1.LinkFrame(\x01\x30\x01\x32w\n\x07\x44\x65\x61ling\x12\x34\n\x04Join\x12\x16.precad.v1.JoinRequest\x1a\x14.precad.v1.JoinReply\x12\x36\n\x04\x44\x65\x61l\x12\x16.precad.v1.DealRequest\x1a\x14.precad.v1.DealPiece0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aprecad/protos/precad.proto\x12\tprecad.v1\"\x11\n\x0f\x44\x65scribeRequest\"J\n\rDescribeReply\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x13\n\x0btask_digest\x18\x02 \x01(\x0c\x12\x16\n\x0e\x63\x61nonical_task\x18\x03 \x01(\x0c\"Y\n\x0c\x45nrolRequest\x12\x13\n\x0btask_digest\x18\x01 \x01(\x0c\x12\x0e\n\x06\x63lient\x18\x02 \x01(\t\x12\x0f\n\x07records\x18\x03 \x01(\x04\x12\x13\n\x0brecord_rate\x18\x04 \x01(\x01\"\x1e\n\nEnrolReply\x12\x10\n\x08\x65nrolled\x18\x01 \x01(\x04\"3\n\x0cWatchRequest\x12\x13\n\x0btask_digest\x18\x01 \x01(\x0c\x12\x0e\n\x06\x63lient\x18\x02 \x01(\t\"\xb9\x01\n\x06Notice\x12$\n\x04open\x18\x01 \x01(\x0b\x32\x14.precad.v1.RoundOpenH\x00\x12$\n\x04over\x18\x02 \x01(\x0b\x32\x14.precad.v1.RoundOverH\x00\x12+\n\x08\x66inished\x18\x03 \x01(\x0b\x32\x17.precad.v1.TrainingOverH\x00\x12-\n\x07stopped\x18\x04 \x01(\x0b\x32\x1a.precad.v1.TrainingStoppedH\x00\x42\x07\n\x05\x65vent\"[\n\tRoundOpen\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x14\n\x0cmodel_digest\x18\x02 \x01(\x0c\x12\x10\n\x08selected\x18\x03 \x01(\x08\x12\x17\n\x0f\x63ollect_seconds\x18\x04 \x01(\x01\">\n\tRoundOver\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x0f\n\x07\x63ounted\x18\x02 \x01(\x08\x12\x11\n\trejection\x18\x03 \x01(\t\"3\n\x0cTrainingOver\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x14\n\x0cmodel_digest\x18\x02 \x01(\x0c\" \n\x0fTrainingStopped\x12\r\n\x05\x65rror\x18\x01 \x01(\t\"2\n\x0cModelRequest\x12\x13\n\x0btask_digest\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\x04\"(\n\x10ModelDigestReply\x12\x14\n\x0cmodel_digest\x18\x01 \x01(\x0c\"\x1a\n\nModelPiece\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"Z\n\x0fSubmissionPiece\x12-\n\x06header\x18\x01 \x01(\x0b\x32\x1b.precad.v1.SubmissionHeaderH\x00\x12\x0f\n\x05share\x18\x02 \x01(\x0cH\x00\x42\x07\n\x05piece\"\xa8\x01\n\x10SubmissionHeader\x12\x13\n\x0btask_digest\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\x04\x12\x0e\n\x06\x63lient\x18\x03 \x01(\t\x12\x14\n\x0cmodel_digest\x18\x04 \x01(\x0c\x12\r\n\x05nonce\x18\x05 \x01(\x0c\x12\x0c\n\x04salt\x18\x06 \x01(\x0c\x12\x18\n\x10other_commitment\x18\x07 \x01(\x0c\x12\x13\n\x0bshare_bytes\x18\x08 \x01(\x04\",\n\x07Receipt\x12\x11\n\trejection\x18\x01 \x01(\t\x12\x0e\n\x06\x64\x65tail\x18\x02 \x01(\t\"$\n\rStatusRequest\x12\x13\n\x0btask_digest\x18\x01 \x01(\x0c\"\x89\x05\n\x0bStatusReply\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x11\n\ttask_name\x18\x02 \x01(\t\x12\x13\n\x0btask_digest\x18\x03 \x01(\x0c\x12\r\n\x05phase\x18\x04 \x01(\t\x12\x10\n\x08\x65nrolled\x18\x05 \x01(\x04\x12\x13\n\x0brounds_done\x18\x06 \x01(\x04\x12\x0e\n\x06rounds\x18\x07 \x01(\x04\x12\x14\n\x0cmodel_digest\x18\x08 \x01(\x0c\x12\r\n\x05\x65rror\x18\t \x01(\t\x12\x36\n\x08rejected\x18\n \x03(\x0b\x32$.precad.v1.StatusReply.RejectedEntry\x12\x42\n\x0eparticipations\x18\x0b \x03(\x0b\x32*.precad.v1.StatusReply.ParticipationsEntry\x12>\n\rbytes_by_link\x18\x0c \x03(\x0b\x32\'.precad.v1.StatusReply.BytesByLinkEntry\x12H\n\x12rejected_by_client\x18\r \x03(\x0b\x32,.precad.v1.StatusReply.RejectedByClientEntry\x1a/\n\rRejectedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x1a\x35\n\x13ParticipationsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x1a\x32\n\x10\x42ytesByLinkEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x1a\x37\n\x15RejectedByClientEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\xeb\x01\n\x0bRoundReport\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x0e\n\x06\x63ohort\x18\x02 \x01(\x04\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x03 \x01(\x04\x12\x36\n\x08rejected\x18\x04 \x03(\x0b\x32$.precad.v1.RoundReport.RejectedEntry\x12\x1b\n\x13most_participations\x18\x05 \x01(\x04\x12\x14\n\x0cmodel_digest\x18\x06 \x01(\x0c\x12\x0f\n\x07seconds\x18\x07 \x01(\x01\x1a/\n\rRejectedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"n\n\tLinkFrame\x12\x13\n\x0btask_digest\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\x12\x12\x0c\n\x04step\x18\x03 \x01(\t\x12\x10\n\x08sequence\x18\x04 \x01(\x04\x12\x0f\n\x07payload\x18\x05 \x01(\x0c\x12\x0c\n\x04last\x18\x06 \x01(\x08\"0\n\x0bJoinRequest\x12\x13\n\x0btask_digest\x18\x01 \x01(\x0c\x12\x0c\n\x04role\x18\x02 \x01(\t\"\x18\n\tJoinReply\x12\x0b\n\x03key\x18\x01 \x01(\x0c\"\x87\x01\n\x0b\x44\x65\x61lRequest\x12\x13\n\x0btask_digest\x18\x01 \x01(\x0c\x12\x0c\n\x04role\x18\x02 \x01(\t\x12\r\n\x05round\x18\x03 \x01(\x04\x12\r\n\x05\x62\x61tch\x18\x04 \x01(\x04\x12\x0f\n\x07\x63lients\x18\x05 \x01(\x04\x12\x11\n\tdimension\x18\x06 \x01(\x04\x12\x13\n\x0b\x63omparisons\x18\x07 \x01(\x04\"\x1a\n\tDealPiece\x12\r\n\x05words\x18\x01 \x01(\x0c\x32\x80\x03\n\x0b\x41ggregation\x12@\n\x08\x44\x65scribe\x12\x1a.precad.v1.DescribeRequest\x1a\x18.precad.v1.DescribeReply\x12\x37\n\x05\x45nrol\x12\x17.precad.v1.EnrolRequest\x1a\x15.precad.v1.EnrolReply\x12\x35\n\x05Watch\x12\x17.precad.v1.WatchRequest\x1a\x11.precad.v1.Notice0\x01\x12\x43\n\x0bModelDigest\x12\x17.precad.v1.ModelRequest\x1a\x1b.precad.v1.ModelDigestReply\x12>\n\nFetchModel\x12\x17.precad.v1.ModelRequest\x1a\x15.precad.v1.ModelPiece0\x01\x12:\n\x06Submit\x12\x1a.precad.v1.SubmissionPiece\x1a\x12.precad.v1.Receipt(\x01\x32\x86\x01\n\tOperation\x12:\n\x06Status\x12\x18.precad.v1.StatusRequest\x1a\x16.precad.v1.StatusReply\x12=\n\x07Reports\x12\x18.precad.v1.StatusRequest\x1a\x16.precad.v1.RoundReport0\x01\x32>\n\x04Peer\x12\x36\n\x04Link\x12\x14.precad.v1.LinkFrame\x1a\x14.precad.v1.LinkFrame(\x01\x30\x01\x32w\n\x07\x44\x65\x61ling\x12\x34\n\x04Join\x12\x16.precad.v1.JoinRequest\x1a\x14.precad.v1.JoinReply\x12\x36\n\x04\x44\x65\x61l\x12\x16.precad.v1.DealRequest\x1a\x14.precad.v1.DealPiece0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,6 +37,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STATUSREPLY_PARTICIPATIONSENTRY']._serialized_options = b'8\001'
   _globals['_STATUSREPLY_BYTESBYLINKENTRY']._loaded_options = None
   _globals['_STATUSREPLY_BYTESBYLINKENTRY']._serialized_options = b'8\001'
+  _globals['_STATUSREPLY_REJECTEDBYCLIENTENTRY']._loaded_options = None
+  _globals['_STATUSREPLY_REJECTEDBYCLIENTENTRY']._serialized_options = b'8\001'
   _globals['_ROUNDREPORT_REJECTEDENTRY']._loaded_options = None
   _globals['_ROUNDREPORT_REJECTEDENTRY']._serialized_options = b'8\001'
   _globals['_DESCRIBEREQUEST']._serialized_start=41
@@ -74,33 +76,35 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STATUSREQUEST']._serialized_start=1175
   _globals['_STATUSREQUEST']._serialized_end=1211
   _globals['_STATUSREPLY']._serialized_start=1214
-  _globals['_STATUSREPLY']._serialized_end=1732
-  _globals['_STATUSREPLY_REJECTEDENTRY']._serialized_start=1578
-  _globals['_STATUSREPLY_REJECTEDENTRY']._serialized_end=1625
-  _globals['_STATUSREPLY_PARTICIPATIONSENTRY']._serialized_start=1627
-  _globals['_STATUSREPLY_PARTICIPATIONSENTRY']._serialized_end=1680
-  _globals['_STATUSREPLY_BYTESBYLINKENTRY']._serialized_start=1682
-  _globals['_STATUSREPLY_BYTESBYLINKENTRY']._serialized_end=1732
-  _globals['_ROUNDREPORT']._serialized_start=1735
-  _globals['_ROUNDREPORT']._serialized_end=1970
-  _globals['_ROUNDREPORT_REJECTEDENTRY']._serialized_start=1578
-  _globals['_ROUNDREPORT_REJECTEDENTRY']._serialized_end=1625
-  _globals['_LINKFRAME']._serialized_start=1972
-  _globals['_LINKFRAME']._serialized_end=2082
-  _globals['_JOINREQUEST']._serialized_start=2084
-  _globals['_JOINREQUEST']._serialized_end=2132
-  _globals['_JOINREPLY']._serialized_start=2134
-  _globals['_JOINREPLY']._serialized_end=2158
-  _globals['_DEALREQUEST']._serialized_start=2161
-  _globals['_DEALREQUEST']._serialized_end=2296
-  _globals['_DEALPIECE']._serialized_start=2298
-  _globals['_DEALPIECE']._serialized_end=2324
-  _globals['_AGGREGATION']._serialized_start=2327
-  _globals['_AGGREGATION']._serialized_end=2711
-  _globals['_OPERATION']._serialized_start=2714
-  _globals['_OPERATION']._serialized_end=2848
-  _globals['_PEER']._serialized_start=2850
-  _globals['_PEER']._serialized_end=2912
-  _globals['_DEALING']._serialized_start=2914
-  _globals['_DEALING']._serialized_end=3033
+  _globals['_STATUSREPLY']._serialized_end=1863
+  _globals['_STATUSREPLY_REJECTEDENTRY']._serialized_start=1652
+  _globals['_STATUSREPLY_REJECTEDENTRY']._serialized_end=1699
+  _globals['_STATUSREPLY_PARTICIPATIONSENTRY']._serialized_start=1701
+  _globals['_STATUSREPLY_PARTICIPATIONSENTRY']._serialized_end=1754
+  _globals['_STATUSREPLY_BYTESBYLINKENTRY']._serialized_start=1756
+  _globals['_STATUSREPLY_BYTESBYLINKENTRY']._serialized_end=1806
+  _globals['_STATUSREPLY_REJECTEDBYCLIENTENTRY']._serialized_start=1808
+  _globals['_STATUSREPLY_REJECTEDBYCLIENTENTRY']._serialized_end=1863
+  _globals['_ROUNDREPORT']._serialized_start=1866
+  _globals['_ROUNDREPORT']._serialized_end=2101
+  _globals['_ROUNDREPORT_REJECTEDENTRY']._serialized_start=1652
+  _globals['_ROUNDREPORT_REJECTEDENTRY']._serialized_end=1699
+  _globals['_LINKFRAME']._serialized_start=2103
+  _globals['_LINKFRAME']._serialized_end=2213
+  _globals['_JOINREQUEST']._serialized_start=2215
+  _globals['_JOINREQUEST']._serialized_end=2263
+  _globals['_JOINREPLY']._serialized_start=2265
+  _globals['_JOINREPLY']._serialized_end=2289
+  _globals['_DEALREQUEST']._serialized_start=2292
+  _globals['_DEALREQUEST']._serialized_end=2427
+  _globals['_DEALPIECE']._serialized_start=2429
+  _globals['_DEALPIECE']._serialized_end=2455
+  _globals['_AGGREGATION']._serialized_start=2458
+  _globals['_AGGREGATION']._serialized_end=2842
+  _globals['_OPERATION']._serialized_start=2845
+  _globals['_OPERATION']._serialized_end=2979
+  _globals['_PEER']._serialized_start=2981
+  _globals['_PEER']._serialized_end=3043
+  _globals['_DEALING']._serialized_start=3045
+  _globals['_DEALING']._serialized_end=3164
 # @@protoc_insertion_point(module_scope)

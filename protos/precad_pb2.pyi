@@ -491,6 +491,26 @@ class StatusReply(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class RejectedByClientEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     ROLE_FIELD_NUMBER: _builtins.int
     TASK_NAME_FIELD_NUMBER: _builtins.int
     TASK_DIGEST_FIELD_NUMBER: _builtins.int
@@ -503,6 +523,7 @@ class StatusReply(_message.Message):
     REJECTED_FIELD_NUMBER: _builtins.int
     PARTICIPATIONS_FIELD_NUMBER: _builtins.int
     BYTES_BY_LINK_FIELD_NUMBER: _builtins.int
+    REJECTED_BY_CLIENT_FIELD_NUMBER: _builtins.int
     role: _builtins.str
     task_name: _builtins.str
     task_digest: _builtins.bytes
@@ -518,6 +539,8 @@ class StatusReply(_message.Message):
     def participations(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
     @_builtins.property
     def bytes_by_link(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
+    @_builtins.property
+    def rejected_by_client(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
     def __init__(
         self,
         *,
@@ -533,10 +556,11 @@ class StatusReply(_message.Message):
         rejected: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         participations: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         bytes_by_link: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        rejected_by_client: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_by_link", b"bytes_by_link", "enrolled", b"enrolled", "error", b"error", "model_digest", b"model_digest", "participations", b"participations", "phase", b"phase", "rejected", b"rejected", "role", b"role", "rounds", b"rounds", "rounds_done", b"rounds_done", "task_digest", b"task_digest", "task_name", b"task_name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_by_link", b"bytes_by_link", "enrolled", b"enrolled", "error", b"error", "model_digest", b"model_digest", "participations", b"participations", "phase", b"phase", "rejected", b"rejected", "rejected_by_client", b"rejected_by_client", "role", b"role", "rounds", b"rounds", "rounds_done", b"rounds_done", "task_digest", b"task_digest", "task_name", b"task_name"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -45,6 +45,9 @@ class OperationService(OperationServicer):
             rejected={reason.value: n for reason, n in session.store.rejections().items()},
             participations={client.name: n for client, n in participations.items()},
             bytes_by_link=dict(session.traffic.by_link),
+            rejected_by_client={
+                client.name: n for client, n in session.store.rejected_clients().items()
+            },
         )
 
     async def Reports(  # noqa: N802

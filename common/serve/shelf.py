@@ -1,6 +1,7 @@
 """The model that a server offers: the current one in memory, and on disk for a restart."""
 
 import threading
+from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,6 +12,10 @@ from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Digest
 from precad.common.model import initial_vector, load_model, model_digest, save_model
 from precad.common.task import Task
+
+
+KEPT_MODELS = 4
+"""The newest few stay on offer, for whoever is a round behind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,29 +41,32 @@ class Shelf:
         self._lock = threading.Lock()
         if path.exists():
             saved = load_model(path, task)
-            self._current = ShelvedModel(saved.round_number, saved.theta, saved.digest)
+            first = ShelvedModel(saved.round_number, saved.theta, saved.digest)
         else:
             theta = initial_vector(task.model)
             digest = model_digest(task.digest, 0, task.model.parameters, theta)
-            self._current = ShelvedModel(0, theta, digest)
+            first = ShelvedModel(0, theta, digest)
+        self._models = deque([first], maxlen=KEPT_MODELS)
 
     @property
     def current(self) -> ShelvedModel:
         """The newest model."""
         with self._lock:
-            return self._current
+            return self._models[-1]
 
     def put(self, round_number: int, theta: NDArray[np.float64]) -> None:
         """Persist the model that ``round_number`` starts from, then offer it."""
         digest = save_model(self._path, self._task, round_number, theta)
         with self._lock:
-            self._current = ShelvedModel(round_number, theta, digest)
+            self._models.append(ShelvedModel(round_number, theta, digest))
 
     def get(self, round_number: int) -> ShelvedModel:
-        """The model of ``round_number``. Raises Misconfiguration if it isn't the current one."""
-        current = self.current
-        if current.round != round_number:
-            raise Misconfiguration(
-                "round", round_number, f"this server's model is that of round {current.round}"
-            )
-        return current
+        """The model of ``round_number``. Raises Misconfiguration if it isn't on offer any more."""
+        with self._lock:
+            for model in self._models:
+                if model.round == round_number:
+                    return model
+            newest = self._models[-1].round
+        raise Misconfiguration(
+            "round", round_number, f"this server's newest model is that of round {newest}"
+        )

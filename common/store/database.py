@@ -237,6 +237,15 @@ class Store:
             ).all()
         return {Rejection(reason): count for reason, count in rows}
 
+    def rejected_clients(self) -> dict[ClientId, int]:
+        """How many submissions of each client were rejected."""
+        rejection = tables.rejection
+        with self._engine.begin() as connection:
+            rows = connection.execute(
+                select(rejection.c.client, func.count()).group_by(rejection.c.client)
+            ).all()
+        return {ClientId(client): count for client, count in rows}
+
     def spend(self, number: int, batch: int) -> None:
         """Spend a batch of correlated randomness. Raises PeerViolation on reuse."""
         try:

@@ -1,0 +1,52 @@
+"""`precad join`: take part as a data owner, from a settings file."""
+
+import logging
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from precad.cli.report import exit_on_error
+
+
+def join(
+    config: Annotated[
+        Path, typer.Option("--config", "-c", help="The settings file.", show_default=False)
+    ],
+) -> None:
+    """Take part in a training as a data owner, until it ends.
+
+    The settings file (TOML), with paths relative to it:
+
+        client = "ward-3"
+        task = "task.toml"
+        server_a = "a.example:7301"
+        server_b = "b.example:7302"
+        identity = "keys/ward-3"
+        data = "records.npz"        # arrays x and y, one row a record
+        state = "state"             # this owner's own privacy account
+        epsilon_limit = 4.0         # leave before a record's ε passes this
+
+    The records never leave this machine: each round sends one random-looking share of a clipped
+    update to each server.
+    """
+    from precad.client.settings import JoinSettings  # noqa: PLC0415 -- torch takes seconds
+    from precad.experiments.partition import read_client_data  # noqa: PLC0415
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    log = logging.getLogger("precad")
+    with exit_on_error():
+        settings = JoinSettings.load(config)
+        owner = settings.data_owner(read_client_data(settings.data))
+        result = owner.run()
+        log.info(
+            "%s: %d submissions, %d counted, %s; exact record-level ε = %.3f (one server "
+            "corrupted, δ = %g); final model %s",
+            result.ended,
+            result.submitted,
+            result.counted,
+            dict(result.rejected) or "none rejected",
+            result.epsilon,
+            owner.task.privacy.delta,
+            result.model,
+        )

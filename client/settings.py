@@ -1,0 +1,37 @@
+"""Settings of a data owner's process."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from precad.client.data_owner import DataOwner
+from precad.common.serve.settings import Address, Settings
+
+
+class JoinSettings(Settings):
+    """A data owner's settings file."""
+
+    client: str
+    server_a: Address
+    server_b: Address
+    data: Path
+    """npz file with arrays x and y."""
+    state: Path
+    """Folder for the owner's own account."""
+    epsilon_limit: Annotated[float, Field(gt=0)] | None = None
+    record_rate: Annotated[float, Field(gt=0, le=1)] | None = None
+
+    def data_owner(self, data: Any) -> DataOwner:
+        """The data owner that these settings describe, over ``data``. Raises Misconfiguration."""
+        return DataOwner(
+            self.client,
+            task=self.load_task(),
+            data=data,
+            server_a=self.server_a,
+            server_b=self.server_b,
+            identity=self.load_identity(),
+            epsilon_limit=self.epsilon_limit,
+            record_rate=self.record_rate,
+            state=self.state,
+        )

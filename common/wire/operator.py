@@ -1,0 +1,68 @@
+"""An operator's way to one server: status, reports, the model."""
+
+from collections.abc import Iterator
+
+import grpc
+import numpy as np
+from numpy.typing import NDArray
+
+from precad.common.identifiers import Digest, Role
+from precad.common.identity import Identity, Plaintext, open_channel
+from precad.common.model import from_bytes
+from precad.common.task import Task
+from precad.common.wire.status import error_of
+from precad.protos import precad_pb2 as pb
+from precad.protos.precad_pb2_grpc import AggregationStub, OperationStub
+
+CALL_TIMEOUT_S = 30.0
+
+
+class OperatorConnection:
+    """A channel to ``role`` at ``address`` with an operator's identity."""
+
+    def __init__(self, address: str, role: Role, identity: Identity | Plaintext) -> None:
+        self._who = f"server {role.value[-1].upper()}"
+        self._address = address
+        self._channel = open_channel(address, identity, role, claim=(Role.OPERATOR, "operator"))
+        self._operation = OperationStub(self._channel)
+        self._aggregation = AggregationStub(self._channel)
+
+    def close(self) -> None:
+        """Close the channel."""
+        self._channel.close()
+
+    def status(self, timeout_s: float = CALL_TIMEOUT_S, *, wait: bool = False) -> pb.StatusReply:
+        """Where the training stands. Raises PeerUnavailable, AccessDenied."""
+        try:
+            return self._operation.Status(
+                pb.StatusRequest(), timeout=timeout_s, wait_for_ready=wait
+            )
+        except grpc.RpcError as error:
+            raise error_of(self._who, self._address, error) from None
+
+    def reports(self) -> Iterator[pb.RoundReport]:
+        """One report per finished round, until the training ends."""
+        try:
+            yield from self._operation.Reports(pb.StatusRequest(), wait_for_ready=True)
+        except grpc.RpcError as error:
+            raise error_of(self._who, self._address, error) from None
+
+    def model(self, task: Task, round_number: int) -> NDArray[np.float64]:
+        """The model that ``round_number`` starts from, ``[d] float64``; server A only."""
+        request = pb.ModelRequest(task_digest=task.digest.value, round=round_number)
+        data = bytearray()
+        try:
+            for piece in self._aggregation.FetchModel(request, timeout=CALL_TIMEOUT_S):
+                data += piece.data
+        except grpc.RpcError as error:
+            raise error_of(self._who, self._address, error) from None
+        return from_bytes(data, task.dimension)
+
+    def model_digest(self, task: Task, round_number: int) -> Digest:
+        """Digest of the model that ``round_number`` starts from."""
+        request = pb.ModelRequest(task_digest=task.digest.value, round=round_number)
+        try:
+            reply = self._aggregation.ModelDigest(request, timeout=CALL_TIMEOUT_S)
+        except grpc.RpcError as error:
+            raise error_of(self._who, self._address, error) from None
+        return Digest(reply.model_digest)

@@ -1,0 +1,86 @@
+"""A client that misbehaves, as a process: for rehearsals and tests of a deployment.
+
+``python -m precad.experiments.bad_client --config client.toml --kind wraparound``
+"""
+
+import argparse
+import logging
+import os
+import secrets
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from precad.client.connection import Servers
+from precad.client.participant import RoundView, take_part
+from precad.client.settings import JoinSettings
+from precad.common.identifiers import Digest
+from precad.common.ring import RingVector
+from precad.common.secret import Secret
+from precad.common.share import Submission
+from precad.experiments.attacks import Forgery, forged_update
+from precad.experiments.partition import read_client_data
+
+DROPOUT = "dropout"
+KINDS = (*(forgery.value for forgery in Forgery), DROPOUT)
+DROPOUT_AFTER = 3
+"""A dropout trains honestly for this many rounds and then vanishes without a word."""
+
+
+class _GarbageServers(Servers):
+    """Every other upload isn't even a share: random bytes of a wrong length."""
+
+    def prepare(
+        self, round_number: int, model: Digest, x: RingVector
+    ) -> tuple[Submission, Submission]:
+        """Honest framing in even rounds, garbage bytes in odd ones."""
+        pair = super().prepare(round_number, model, x)
+        if round_number % 2 == 0:
+            return pair
+        a, b = pair
+        return (
+            replace(a, share=Secret(secrets.token_bytes(7))),
+            replace(b, share=Secret(secrets.token_bytes(len(b.share) + 5))),
+        )
+
+
+def run(settings: JoinSettings, kind: str) -> None:
+    """Take part as a bad client of ``kind`` until the training ends."""
+    data = read_client_data(settings.data)
+    owner = settings.data_owner(data)
+    connection = _GarbageServers if kind == Forgery.GARBAGE.value else Servers
+
+    def compute(view: RoundView) -> RingVector:
+        honest = owner.update(view)
+        if kind == DROPOUT:
+            if view.number >= DROPOUT_AFTER:
+                # No goodbye, no clean-up: as when a machine loses power.
+                os._exit(0)
+            return honest
+        return np.asarray(forged_update(Forgery(kind), owner.task, honest), dtype=np.int64)
+
+    with connection(
+        owner.task,
+        owner.client,
+        settings.server_a,
+        settings.server_b,
+        settings.load_identity(),
+    ) as servers:
+        servers.check_task()
+        servers.enrol(len(data[1]), owner.task.privacy.record_rate)
+        take_part(servers, owner.budget, compute)
+
+
+def main() -> None:
+    """Command line of the bad client."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--config", type=Path, required=True, help="as for `precad join`")
+    parser.add_argument("--kind", choices=KINDS, required=True, help="how it misbehaves")
+    arguments = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    run(JoinSettings.load(arguments.config), arguments.kind)
+
+
+if __name__ == "__main__":
+    main()

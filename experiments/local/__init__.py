@@ -1,0 +1,5 @@
+"""A whole deployment on this machine: every part its own process, over localhost gRPC."""
+
+from precad.experiments.local.deployment import LocalDeployment
+
+__all__ = ["LocalDeployment"]

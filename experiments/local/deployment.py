@@ -1,0 +1,160 @@
+"""Start, watch and stop every part of a deployment on this machine."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+from precad.common.errors import PeerUnavailable
+from precad.common.identifiers import ClientId, Role
+from precad.common.identity import Identity, Plaintext, create_local_keys, load_identity
+from precad.common.task import Task
+from precad.common.wire.operator import OperatorConnection
+from precad.experiments.local.files import Data, free_addresses, write_settings
+
+SERVERS = ("dealer", "server-b", "server-a")
+STOP_S = 10.0
+
+
+class LocalDeployment:
+    """Servers, dealer and clients as processes of this machine.
+
+    Use it as a context manager: whatever happens, its processes are stopped.
+
+    Args:
+        folder: receives settings, keys, records, states and logs, one folder or file a party.
+        task: the task.
+        data: each client's records.
+        bad: clients that misbehave, and how (``experiments.bad_client.KINDS``).
+        plaintext: no TLS; loopback only.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        task: Task,
+        data: Mapping[ClientId, Data],
+        *,
+        bad: Mapping[ClientId, str] | None = None,
+        plaintext: bool = False,
+    ) -> None:
+        self.folder = folder
+        self.task = task
+        self.clients = tuple(data)
+        self._bad = dict(bad or {})
+        self.addresses = dict(zip(SERVERS, free_addresses(len(SERVERS)), strict=True))
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._logs: list[IO[bytes]] = []
+        self._connections: dict[Role, OperatorConnection] = {}
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "logs").mkdir(exist_ok=True)
+        if not plaintext:
+            create_local_keys(folder / "keys", [client.name for client in data])
+        write_settings(folder, task, data, self.addresses, plaintext=plaintext)
+        self._plaintext = plaintext
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def start_servers(self) -> None:
+        """Start the dealer, B and A."""
+        for name in SERVERS:
+            part = name.removeprefix("server-")
+            self._start(name, "-m", "precad.cli.main", "serve", part)
+
+    def start_clients(self) -> None:
+        """Start every client."""
+        for client in self.clients:
+            self.start_client(client)
+
+    def start_client(self, client: ClientId) -> None:
+        """Start one client, good or bad."""
+        kind = self._bad.get(client)
+        if kind is None:
+            self._start(client.name, "-m", "precad.cli.main", "join")
+        else:
+            self._start(client.name, "-m", "precad.experiments.bad_client", "--kind", kind)
+
+    def operator(self, role: Role) -> OperatorConnection:
+        """An operator's connection to server A or B."""
+        if role not in self._connections:
+            address = self.addresses[role.value]
+            self._connections[role] = OperatorConnection(address, role, self.operator_identity())
+        return self._connections[role]
+
+    def operator_identity(self) -> Identity | Plaintext:
+        """The operator's identity."""
+        return Plaintext() if self._plaintext else load_identity(self.folder / "keys" / "operator")
+
+    def check_alive(self) -> None:
+        """Raise PeerUnavailable, with the end of its log, if a server has died."""
+        for name in SERVERS:
+            process = self.processes.get(name)
+            if process is not None and process.poll() not in (None, 0):
+                raise PeerUnavailable(
+                    f"{name} ended with status {process.returncode}:\n{self.log_tail(name)}"
+                )
+
+    def log(self, name: str) -> str:
+        """Everything that ``name`` logged so far."""
+        return (self.folder / "logs" / f"{name}.log").read_text(errors="replace")
+
+    def log_tail(self, name: str, lines: int = 8) -> str:
+        """The end of ``name``'s log."""
+        return "\n".join(self.log(name).splitlines()[-lines:])
+
+    def wait(self, names: tuple[str, ...], timeout_s: float) -> dict[str, int]:
+        """Wait for these processes to end by themselves. Raises PeerUnavailable at the deadline."""
+        deadline = time.monotonic() + timeout_s
+        statuses = {}
+        for name in names:
+            try:
+                remaining = max(0.0, deadline - time.monotonic())
+                statuses[name] = self.processes[name].wait(remaining)
+            except subprocess.TimeoutExpired:
+                raise PeerUnavailable(
+                    f"{name} didn't end within {timeout_s:g} s:\n{self.log_tail(name)}"
+                ) from None
+        return statuses
+
+    def stop(self) -> None:
+        """Stop whatever still runs."""
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+        running = [p for p in self.processes.values() if p.poll() is None]
+        for process in running:
+            process.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + STOP_S
+        for process in running:
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        for log in self._logs:
+            log.close()
+        self._logs.clear()
+
+    def _start(self, name: str, *command: str) -> None:
+        log = (self.folder / "logs" / f"{name}.log").open("ab")
+        self._logs.append(log)
+        # One thread a process: the parts share this machine's cores.
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+        arguments = [sys.executable, *command, "--config", str(self.folder / f"{name}.toml")]
+        self.processes[name] = subprocess.Popen(  # noqa: S603 -- our own interpreter and modules
+            arguments, stdout=log, stderr=subprocess.STDOUT, env=environment
+        )

@@ -1,0 +1,105 @@
+"""The files of a local deployment: task, settings, data, keys; one folder a party."""
+
+import json
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precad.common.identifiers import ClientId
+from precad.common.task import Task
+from precad.experiments.partition import write_client_data
+
+Data = tuple[NDArray[np.float32], NDArray[np.int64]]
+
+
+def free_addresses(count: int) -> list[str]:
+    """Addresses on loopback whose ports are free now."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for held in sockets:
+            held.bind(("127.0.0.1", 0))
+        return [f"127.0.0.1:{held.getsockname()[1]}" for held in sockets]
+    finally:
+        for held in sockets:
+            held.close()
+
+
+def to_toml(values: Mapping[str, object]) -> str:
+    """A flat TOML document of strings, numbers and booleans."""
+    # JSON's strings, numbers and booleans are TOML's too.
+    return "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
+
+
+def task_to_toml(task: Task) -> str:
+    """A task file that reads back as ``task``."""
+    lines: list[str] = []
+    tables: list[str] = []
+    for key, value in task.model_dump(mode="json", exclude_none=True).items():
+        if isinstance(value, dict):
+            tables.append(f"\n[{key}]\n")
+            for inner, item in value.items():
+                if inner == "parameters":
+                    rows = ",\n".join(
+                        f"  {{ name = {json.dumps(p['name'])}, shape = {json.dumps(p['shape'])} }}"
+                        for p in item
+                    )
+                    tables.append(f"{inner} = [\n{rows},\n]\n")
+                else:
+                    tables.append(f"{inner} = {json.dumps(item)}\n")
+        else:
+            lines.append(f"{key} = {json.dumps(value)}\n")
+    return "".join(lines + tables)
+
+
+def write_settings(
+    folder: Path,
+    task: Task,
+    data: Mapping[ClientId, Data],
+    addresses: Mapping[str, str],
+    *,
+    plaintext: bool,
+) -> None:
+    """Write every party's settings, and every client's records, under ``folder``."""
+    (folder / "task.toml").write_text(task_to_toml(task), encoding="utf-8")
+
+    def identity(name: str) -> dict[str, object]:
+        return {"insecure_plaintext": True} if plaintext else {"identity": f"keys/{name}"}
+
+    a, b, dealer = addresses["server-a"], addresses["server-b"], addresses["dealer"]
+    common: dict[str, object] = {"task": "task.toml"}
+    settings: dict[str, dict[str, object]] = {
+        "dealer": {**common, **identity("dealer"), "listen": dealer},
+        "server-a": {
+            **common,
+            **identity("server-a"),
+            "listen": a,
+            "server_b": b,
+            "dealer": dealer,
+            "state": "state/server-a",
+        },
+        "server-b": {
+            **common,
+            **identity("server-b"),
+            "listen": b,
+            "dealer": dealer,
+            "state": "state/server-b",
+        },
+    }
+    records = folder / "records"
+    records.mkdir(exist_ok=True)
+    for client, (x, y) in data.items():
+        path = write_client_data(records, client, x, y)
+        settings[client.name] = {
+            **common,
+            **identity(client.name),
+            "client": client.name,
+            "server_a": a,
+            "server_b": b,
+            "data": f"records/{path.name}",
+            "state": f"state/{client}",
+        }
+    for name, values in settings.items():
+        (folder / f"{name}.toml").write_text(to_toml(values), encoding="utf-8")
