@@ -85,5 +85,32 @@ class AlreadyReleased(PrecadError):
     """A second, different release was asked of one round."""
 
 
+class Denial(Enum):
+    """Why a caller may not do what it asked. The same word in errors, logs and counters."""
+
+    NO_CERTIFICATE = "no-certificate"
+    """The connection carries no certificate, or without TLS no name was claimed."""
+    MALFORMED_NAME = "malformed-name"
+    """The certificate names no precad party, or more than one."""
+    NOT_YET_VALID = "not-yet-valid"
+    """The certificate's first day lies ahead."""
+    EXPIRED = "expired"
+    """The certificate's last day is over."""
+    REVOKED = "revoked"
+    """The certificate stands on the revocation list."""
+    NOT_ALLOWED = "not-allowed"
+    """A known party, but not one that may do this."""
+
+
 class AccessDenied(PrecadError):
     """The caller's identity doesn't allow this call."""
+
+    def __init__(self, detail: str, reason: Denial = Denial.NOT_ALLOWED) -> None:
+        super().__init__(f"{reason.value}: {detail}")
+        self.detail = detail
+        self.reason = reason
+
+    @property
+    def authenticated(self) -> bool:
+        """True where the caller is known and only this call isn't its to make."""
+        return self.reason is Denial.NOT_ALLOWED

@@ -1,0 +1,18 @@
+"""Who is at the other end: certificates, mutual TLS 1.3, and what each role may call."""
+
+from precad.common.identity.access import caller, require
+from precad.common.identity.channel import add_port, open_aio_channel, open_channel
+from precad.common.identity.credentials import Identity, Plaintext, load_identity
+from precad.common.identity.principal import Principal
+
+__all__ = [
+    "Identity",
+    "Plaintext",
+    "Principal",
+    "add_port",
+    "caller",
+    "load_identity",
+    "open_aio_channel",
+    "open_channel",
+    "require",
+]

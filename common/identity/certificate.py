@@ -1,0 +1,107 @@
+"""What a certificate says: whose it is, from when until when, for what."""
+
+from datetime import UTC, datetime
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID
+
+from precad.common.errors import Misconfiguration
+from precad.common.identifiers import Role
+from precad.common.identity.principal import Principal
+
+SERVING_ROLES = frozenset({Role.SERVER_A, Role.SERVER_B, Role.DEALER})
+
+
+def read_certificates(pem: bytes, *, source: str) -> list[x509.Certificate]:
+    """The certificates of a PEM file, one or more, in the file's order.
+
+    Raises:
+        Misconfiguration: none inside, or bytes that aren't certificates.
+    """
+    try:
+        return x509.load_pem_x509_certificates(pem)
+    except ValueError as error:
+        raise Misconfiguration("certificate", source, f"not a PEM certificate ({error})") from None
+
+
+def principal_of(certificate: x509.Certificate) -> Principal:
+    """The party that the subject alternative names state; the common name never counts.
+
+    Raises:
+        Misconfiguration: no precad party, several, or a malformed name or extension.
+    """
+    return Principal.from_dns_names(dns_names(certificate))
+
+
+def dns_names(holder: x509.Certificate | x509.CertificateSigningRequest) -> list[str]:
+    """The DNS names among the subject alternative names; none without the extension.
+
+    Raises:
+        Misconfiguration: the extensions can't be parsed.
+    """
+    try:
+        names = holder.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return []
+    except (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType) as error:
+        raise Misconfiguration("certificate", "extensions", f"malformed ({error})") from None
+    return names.get_values_for_type(x509.DNSName)
+
+
+def check_algorithm(public_key: object, *, source: str) -> None:
+    """Parties' keys are ECDSA on P-256.
+
+    Raises:
+        Misconfiguration: any other key, Ed25519 among them: gRPC's BoringSSL offers no signature
+            algorithm for it, and every handshake would fail without saying why.
+    """
+    if not isinstance(public_key, ec.EllipticCurvePublicKey) or not isinstance(
+        public_key.curve, ec.SECP256R1
+    ):
+        raise Misconfiguration(
+            "key",
+            source,
+            "a party's key must be ECDSA on P-256 (gRPC's TLS refuses Ed25519 in handshakes); "
+            "make one with precad keys request or precad keys issue",
+        )
+
+
+def check_purpose(certificate: x509.Certificate, principal: Principal, *, source: str) -> None:
+    """The extended key usage lets the party do its part: dial, and for services serve.
+
+    Raises:
+        Misconfiguration: clientAuth is missing, or serverAuth for a server or the dealer.
+    """
+    needed = [ExtendedKeyUsageOID.CLIENT_AUTH]
+    if principal.role in SERVING_ROLES:
+        needed.append(ExtendedKeyUsageOID.SERVER_AUTH)
+    try:
+        usage = set(certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value)
+    except x509.ExtensionNotFound:
+        usage = set()
+    if not usage.issuperset(needed):
+        raise Misconfiguration(
+            "certificate",
+            source,
+            "its extended key usage must hold clientAuth"
+            + (" and serverAuth" if len(needed) > 1 else ""),
+        )
+
+
+def validity_fault(certificate: x509.Certificate, now: datetime | None = None) -> str | None:
+    """``"not yet valid"``, ``"expired"``, or None while the certificate is valid."""
+    now = now or datetime.now(UTC)
+    if now < certificate.not_valid_before_utc:
+        return "not yet valid"
+    if now > certificate.not_valid_after_utc:
+        return "expired"
+    return None
+
+
+def is_authority(certificate: x509.Certificate) -> bool:
+    """True for a certificate that may issue others."""
+    try:
+        return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    except x509.ExtensionNotFound:
+        return False

@@ -1,0 +1,173 @@
+"""A party's identity on disk: its key and certificate, its authority, the revocation list.
+
+One folder holds ``ca.pem`` (the authorities), ``cert.pem`` (the certificate, then any
+intermediate ones), ``key.pem`` (PKCS #8, mode 0600) and, where revocation is in use, ``crl.pem``.
+Everything that can be wrong with them is found at start-up, not in the first handshake.
+"""
+
+import stat
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Self
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import serialization
+
+from precad.common.errors import Misconfiguration
+from precad.common.identity.certificate import (
+    check_algorithm,
+    check_purpose,
+    is_authority,
+    principal_of,
+    read_certificates,
+    validity_fault,
+)
+from precad.common.identity.principal import Principal
+from precad.common.identity.revocation import RevocationList
+from precad.common.secret import Secret
+
+CA_FILE = "ca.pem"
+CERTIFICATE_FILE = "cert.pem"
+KEY_FILE = "key.pem"
+REVOCATION_FILE = "crl.pem"
+_NEW_ONE = "ask the operator for a new one (precad keys renew)"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a party shows and whom it believes. ``repr`` shows who and where, no key."""
+
+    path: Path
+    principal: Principal
+    ca: bytes = field(repr=False)
+    """PEM: the authorities that this party believes."""
+    cert: bytes = field(repr=False)
+    """PEM: the own certificate, then any intermediate ones."""
+    key: Secret = field(repr=False)
+    """PEM, PKCS #8, unencrypted."""
+    revocations: RevocationList = field(repr=False, compare=False)
+    """Read anew when the file changes."""
+
+    @classmethod
+    def load(cls, folder: Path | str, *, now: datetime | None = None) -> Self:
+        """Read and check a folder.
+
+        Args:
+            folder: made by ``precad keys``, or filled by the operator's own authority.
+            now: instead of the clock's time.
+
+        Raises:
+            Misconfiguration: a file is missing, malformed or readable by others; the certificate
+                is expired, not yet valid, revoked, of another authority or key, for another
+                purpose, or names no precad party. Names the file and the remedy.
+        """
+        path = Path(folder)
+        ca = _read(path / CA_FILE)
+        cert = _read(path / CERTIFICATE_FILE)
+        key = _read_key(path / KEY_FILE)
+        authorities = read_certificates(ca, source=str(path / CA_FILE))
+        if not all(is_authority(each) for each in authorities):
+            raise Misconfiguration("ca", str(path / CA_FILE), "holds a certificate of no authority")
+        source = str(path / CERTIFICATE_FILE)
+        own, *intermediates = read_certificates(cert, source=source)
+        _check_key(own, key, path)
+        fault = validity_fault(own, now)
+        if fault is not None:
+            raise Misconfiguration(
+                "certificate",
+                source,
+                f"{fault} (valid from {own.not_valid_before_utc:%Y-%m-%d %H:%M} to "
+                f"{own.not_valid_after_utc:%Y-%m-%d %H:%M} UTC): check the clock, or {_NEW_ONE}",
+            )
+        _check_chain(own, intermediates, authorities, source, now)
+        try:
+            principal = principal_of(own)
+        except Misconfiguration as error:
+            raise Misconfiguration("certificate", source, str(error)) from None
+        check_purpose(own, principal, source=source)
+        revocations = RevocationList(path / REVOCATION_FILE, authorities)
+        if revocations.revokes(own):
+            raise Misconfiguration("certificate", source, f"revoked: {_NEW_ONE}")
+        return cls(path, principal, ca, cert, key, revocations)
+
+
+@dataclass(frozen=True, slots=True)
+class Plaintext:
+    """No TLS: whoever reaches the port is believed. For loopback only, by an explicit flag."""
+
+
+def load_identity(folder: Path | str) -> Identity:
+    """Read and check a folder: :meth:`Identity.load`."""
+    return Identity.load(folder)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise Misconfiguration(
+            "identity", str(path), "no such file; make it with precad keys init or keys issue"
+        ) from None
+    except OSError as error:
+        raise Misconfiguration("identity", str(path), f"unreadable ({error.strerror})") from None
+
+
+def _read_key(path: Path) -> Secret:
+    data = Secret(_read(path))
+    if stat.S_IMODE(path.stat().st_mode) & (stat.S_IRWXG | stat.S_IRWXO):
+        raise Misconfiguration("key", str(path), f"others can read it; run chmod 600 {path}")
+    return data
+
+
+def _check_key(own: x509.Certificate, key: Secret, path: Path) -> None:
+    try:
+        private = serialization.load_pem_private_key(key.reveal(), password=None)
+    except (ValueError, TypeError):
+        # The parser's own message may quote the input, hence it is dropped.
+        raise Misconfiguration(
+            "key", str(path / KEY_FILE), "not an unencrypted PEM private key"
+        ) from None
+    check_algorithm(private.public_key(), source=str(path / KEY_FILE))
+    check_algorithm(own.public_key(), source=str(path / CERTIFICATE_FILE))
+    if private.public_key() != own.public_key():
+        raise Misconfiguration(
+            "key",
+            str(path / KEY_FILE),
+            f"belongs to another certificate than {CERTIFICATE_FILE}; "
+            "put the pair that was issued together in the folder, or renew",
+        )
+
+
+def _check_chain(
+    own: x509.Certificate,
+    intermediates: list[x509.Certificate],
+    authorities: list[x509.Certificate],
+    source: str,
+    now: datetime | None,
+) -> None:
+    current = own
+    candidates = [each for each in intermediates if is_authority(each)]
+    while not any(_issued(current, each, now) for each in authorities):
+        following = next((each for each in candidates if _issued(current, each, now)), None)
+        if following is None:
+            raise Misconfiguration(
+                "certificate",
+                source,
+                f"not issued by a valid authority in {CA_FILE}; take both files from one operator",
+            )
+        candidates.remove(following)
+        current = following
+
+
+def _issued(
+    certificate: x509.Certificate, authority: x509.Certificate, now: datetime | None
+) -> bool:
+    if validity_fault(authority, now) is not None:
+        return False
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
