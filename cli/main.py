@@ -3,7 +3,9 @@
 import typer
 
 from precad.cli import serve
+from precad.cli.demo import demo
 from precad.cli.join import join
+from precad.cli.status import status
 
 app = typer.Typer(
     name="precad",
@@ -13,8 +15,10 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
     rich_markup_mode=None,
 )
+app.command()(demo)
 app.add_typer(serve.app, name="serve")
 app.command()(join)
+app.command()(status)
 
 
 def main() -> None:

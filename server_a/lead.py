@@ -27,8 +27,9 @@ def lead(session: Session) -> None:
     if not isinstance(settings, ServerASettings):
         raise TypeError("server A needs ServerASettings")
     deadline = time.monotonic() + session.task.deadlines.enrol
-    peer_channel = open_channel(settings.server_b, session.identity, Role.SERVER_B)
-    dealer_channel = open_channel(settings.dealer, session.identity, Role.DEALER)
+    claim = (session.role, session.role.value)
+    peer_channel = open_channel(settings.server_b, session.identity, Role.SERVER_B, claim=claim)
+    dealer_channel = open_channel(settings.dealer, session.identity, Role.DEALER, claim=claim)
     dealer = RemoteDealer(dealer_channel, settings.dealer, session.task, session.role)
     transport = DialledTransport(peer_channel, settings.server_b)
     try:

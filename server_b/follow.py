@@ -78,7 +78,8 @@ def follow(session: Session, peers: PeerService) -> None:
     deadlines = session.task.deadlines
     session.phase = Phase.ENROLLING
     transport = peers.wait_for_link(deadlines.enrol)
-    dealer_channel = open_channel(settings.dealer, session.identity, Role.DEALER)
+    claim = (session.role, session.role.value)
+    dealer_channel = open_channel(settings.dealer, session.identity, Role.DEALER, claim=claim)
     dealer = RemoteDealer(dealer_channel, settings.dealer, session.task, session.role)
     try:
         link, row_secret = connect(session, transport)

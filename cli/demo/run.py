@@ -1,0 +1,101 @@
+"""Run a planned demo: start every part, follow it round by round, sum it up."""
+
+import json
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from precad.cli.demo.outcome import Evaluation, Outcome, summary
+from precad.cli.demo.plan import Plan
+from precad.cli.demo.plot import plot
+from precad.cli.demo.show import Display
+from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, PrecadError
+from precad.common.identifiers import Role
+from precad.common.model import load_model
+from precad.experiments.local import LocalDeployment
+from precad.protos import precad_pb2 as pb
+
+SHUTDOWN_S = 60.0
+
+
+def run(
+    plan: Plan, folder: Path, display: Display, *, plaintext: bool
+) -> tuple[Outcome, dict[str, Any]]:
+    """Train in ``folder`` and return the rounds and the summary.
+
+    Raises:
+        PeerUnavailable: a part didn't start or died; with the end of its log.
+        PeerViolation: training stopped.
+    """
+    started = time.monotonic()
+    display.say("preparing keys, data and settings …")
+    outcome = Outcome(plan)
+    with LocalDeployment(
+        folder, plan.task, plan.data, bad=plan.bad, plaintext=plaintext
+    ) as deployment:
+        display.say("starting dealer, server B, server A, then the data owners …")
+        deployment.start_servers()
+        deployment.start_clients()
+        evaluation = Evaluation(plan)
+        server_a = deployment.operator(Role.SERVER_A)
+        _wait_until_serving(deployment)
+        display.say("waiting for everybody to enrol, then training:")
+        with display:
+            for report in server_a.reports():
+                display.round(outcome.add(report, _accuracy(deployment, plan, evaluation, report)))
+        status_a = server_a.status()
+        status_b = deployment.operator(Role.SERVER_B).status()
+        for status in (status_a, status_b):
+            if status.error:
+                raise PeerViolation(f"{status.role} stopped: {status.error}")
+        honest = tuple(client.name for client in plan.honest)
+        deployment.wait(("server-a", "server-b", *honest), SHUTDOWN_S)
+    theta = load_model(folder / "state" / "server-a" / "model.safetensors", plan.task).theta
+    np.save(folder / "predictions.npy", evaluation.probabilities(theta).argmax(axis=1))
+    np.save(folder / "losses.npy", evaluation.losses(theta))
+    result = summary(
+        outcome, status_a, status_b, evaluation.accuracy(theta), time.monotonic() - started
+    )
+    shutil.copyfile(
+        folder / "state" / "server-a" / "model.safetensors", folder / "model.safetensors"
+    )
+    (folder / "summary.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    plot(outcome, folder / "training.png")
+    return outcome, result
+
+
+def prepare_folder(folder: Path) -> None:
+    """An empty folder for a run. Raises Misconfiguration when it holds something."""
+    if folder.exists() and any(folder.iterdir()):
+        raise Misconfiguration(
+            "--output", str(folder), "isn't empty; name another folder or remove this one"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+
+
+def _wait_until_serving(deployment: LocalDeployment) -> None:
+    """Until server A answers; sooner if a server dies. Raises PeerUnavailable."""
+    deadline = time.monotonic() + deployment.task.deadlines.enrol
+    while True:
+        deployment.check_alive()
+        try:
+            deployment.operator(Role.SERVER_A).status(timeout_s=2.0, wait=True)
+        except PeerUnavailable:
+            if time.monotonic() > deadline:
+                raise
+        else:
+            return
+
+
+def _accuracy(
+    deployment: LocalDeployment, plan: Plan, evaluation: Evaluation, report: pb.RoundReport
+) -> float | None:
+    try:
+        theta = deployment.operator(Role.SERVER_A).model(plan.task, report.round + 1)
+    except PrecadError:
+        # The training is rounds ahead by now: this round's point is left out.
+        return None
+    return evaluation.accuracy(theta)

@@ -1,0 +1,147 @@
+"""The demo on the terminal: live progress for people, and the end in plain words."""
+
+from collections import deque
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from precad.cli.demo.outcome import Outcome, RoundRow
+from precad.cli.demo.plan import Plan
+
+SHOWN_ROUNDS = 8
+PLAIN_EVERY = 10
+
+
+class Display:
+    """Progress of a run. On a terminal it redraws; elsewhere it prints a line now and then."""
+
+    def __init__(self, console: Console, plan: Plan) -> None:
+        self._console = console
+        self._plan = plan
+        self._recent: deque[RoundRow] = deque(maxlen=SHOWN_ROUNDS)
+        self._progress = Progress(
+            TextColumn("[bold]round"),
+            BarColumn(bar_width=None),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=console,
+        )
+        self._bar = self._progress.add_task("rounds", total=plan.task.training.rounds)
+        self._live = Live(console=console, refresh_per_second=8, transient=True)
+
+    def say(self, text: str) -> None:
+        """A line about what happens now."""
+        self._console.print(text, highlight=False)
+
+    def __enter__(self) -> "Display":
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        if self._console.is_terminal:
+            self._live.stop()
+
+    def round(self, row: RoundRow) -> None:
+        """Show a finished round."""
+        self._recent.append(row)
+        self._progress.update(self._bar, completed=row.number + 1)
+        if self._console.is_terminal:
+            self._live.update(Group(self._progress, _table(self._recent)))
+        elif (row.number + 1) % PLAIN_EVERY == 0 or row.number == 0:
+            rejected = "".join(f", {n} {reason}" for reason, n in row.rejected.items())
+            self._console.print(
+                f"round {row.number + 1:>3}/{self._plan.task.training.rounds}: "
+                f"accuracy {_percent(row.accuracy)}, accepted {row.accepted} of {row.cohort}"
+                f"{rejected}, ε {row.epsilon_server:.2f} (a server looks) "
+                f"{row.epsilon_clients:.2f} (only clients look)",
+                highlight=False,
+            )
+
+
+def _table(rows: deque[RoundRow]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("round", "accuracy", "accepted", "rejected", "ε server", "ε clients"):
+        table.add_column(heading, justify="left" if heading == "rejected" else "right")
+    for row in rows:
+        rejected = ", ".join(f"{n} {reason}" for reason, n in row.rejected.items()) or "–"
+        table.add_row(
+            str(row.number + 1),
+            _percent(row.accuracy),
+            f"{row.accepted}/{row.cohort}",
+            rejected,
+            f"{row.epsilon_server:.3f}",
+            f"{row.epsilon_clients:.3f}",
+        )
+    return table
+
+
+def announce(console: Console, plan: Plan) -> None:
+    """What is about to run."""
+    privacy = plan.task.privacy
+    console.print(
+        f"[bold]precad demo[/bold]: {len(plan.data)} data owners, two servers and a dealer, each "
+        f"its own process, train [bold]{plan.model}[/bold] on [bold]{plan.dataset.name}[/bold] "
+        f"({len(plan.dataset.train_y)} records; {plan.task.dimension} parameters).",
+        highlight=False,
+    )
+    console.print(
+        f"R = {privacy.record_clip:g}, C = {privacy.client_clip:g}, σ = "
+        f"{privacy.noise_multiplier:g} a server, p = {privacy.record_rate:g}, "
+        f"q = {privacy.client_rate:g}, η = {plan.task.training.learning_rate:g}, "
+        f"T = {plan.task.training.rounds}, δ = {privacy.delta:g}",
+        highlight=False,
+    )
+    if plan.bad:
+        console.print(
+            f"[yellow]{len(plan.bad)} of them attack: {plan.attack} "
+            f"({', '.join(client.name for client in plan.bad)})[/yellow]",
+            highlight=False,
+        )
+
+
+def conclude(console: Console, outcome: Outcome, result: dict[str, Any], files: list[str]) -> None:
+    """The run in plain words."""
+    plan = outcome.plan
+    equal = result["model_digest_a"] == result["model_digest_b"]
+    rejected = ", ".join(f"{n} {reason}" for reason, n in result["rejected"].items())
+    bounds = Table(box=None, pad_edge=False, header_style="bold")
+    bounds.add_column("who looks")
+    bounds.add_column("ε exact", justify="right")
+    bounds.add_column("what is protected")
+    server, clients = result["epsilon_exact_server"], result["epsilon_exact_clients"]
+    bounds.add_row("one curious server and any other clients", f"{server:.2f}", "any one record")
+    bounds.add_row("other clients only", f"{clients:.2f}", "any one record")
+    level = result["epsilon_exact_client_level"]
+    bounds.add_row(
+        "anyone who sees the models",
+        "none" if level is None else f"{level:.1f}",
+        "a whole data owner (bounds what a bad one can do)",
+    )
+    lines: list[Any] = [
+        f"The model gets [bold]{result['accuracy']:.1%}[/bold] of {len(plan.dataset.test_y)} "
+        f"held-out records right after {result['rounds_done']} rounds, "
+        f"{result['seconds']:.0f} s. No server ever saw an update.",
+        f"Both servers hold the same model: {'yes' if equal else '[red]NO[/red]'} "
+        f"({result['model_digest_a'][:16]}…).",
+        f"{result['accepted']} submissions counted; "
+        + (f"rejected or absent: {rejected}. " if rejected else "none was rejected. ")
+        + f"Honest ones rejected: {result['honest_rejected']}.",
+        "",
+        f"What is guaranteed, as (ε, δ = {result['delta']:g}) differential privacy for add/remove:",
+        bounds,
+        f"The paper's central-limit formula would say {result['epsilon_clt_server']:.2f} for the "
+        "first line: that is an approximation, not a guarantee.",
+        "The accuracy is measured on public data; it carries no privacy guarantee of its own.",
+        "",
+        "Files: " + ", ".join(files),
+    ]
+    console.print(Panel(Group(*lines), title="done", title_align="left"), highlight=False)
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{share:.1%}"
