@@ -108,7 +108,7 @@ def test_tweets_are_hashed_and_neutral_ones_left_out(tmp_path: Path) -> None:
 def test_tweets_in_another_form_are_refused(tmp_path: Path) -> None:
     write_tweets(tmp_path / TEST_FILE, [("4", "good")])
     (tmp_path / TRAIN_FILE).write_text("text,label\nhello,1\n")
-    with pytest.raises(Misconfiguration, match="record 1.*six columns"):
+    with pytest.raises(Misconfiguration, match=r"record 1.*six columns"):
         load("sentiment140", tmp_path)
     write_tweets(tmp_path / TRAIN_FILE, [("2", "neither")])
     with pytest.raises(Misconfiguration, match="no positive or negative"):
@@ -140,7 +140,7 @@ def test_a_damaged_image_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_unknown_name_lists_the_known() -> None:
-    with pytest.raises(Misconfiguration, match="digits.*sentiment140"):
+    with pytest.raises(Misconfiguration, match=r"digits.*sentiment140"):
         load("imagenet")
 
 

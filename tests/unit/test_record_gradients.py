@@ -127,6 +127,8 @@ def test_a_loss_that_does_not_reduce_gives_the_same_gradient() -> None:
 class Counting(nn.Module):
     """Keeps a running statistic without being a known layer."""
 
+    seen: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.linear = nn.Linear(36, 3)
@@ -152,6 +154,8 @@ class Noisy(nn.Module):
 
 class Offset(nn.Module):
     """A buffer that stays as it is."""
+
+    offset: torch.Tensor
 
     def __init__(self) -> None:
         super().__init__()
