@@ -15,14 +15,13 @@ from precad.common.ring import RingVector
 from precad.common.task import Task
 
 
-def local_update(
+def local_update(  # noqa: PLR0917 -- the order of Algorithm 2's inputs
     model: nn.Module,
     loss: Loss,
     data: Any,
     indices: NDArray[np.int64],
     theta: NDArray[np.float64],
     task: Task,
-    *,
     chunk: int | None = None,
 ) -> RingVector:
     """−Σ of clipped record gradients at θ, in fixed point, clipped to β.

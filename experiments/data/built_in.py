@@ -87,7 +87,8 @@ def breast_cancer() -> DataSet:
     The measurements have scales from 10^−3 to 10^3. They are centred and scaled by fixed round
     numbers that stand in this file, and cut at ±5, not by statistics of the records at hand:
     such statistics would be a release of their own that no noise covers. The numbers are
-    typical magnitudes of these measurements and are the same for every training set.
+    typical magnitudes of these measurements, set by hand for this public data set; whoever holds
+    private measurements takes them from a textbook or a public study instead.
     """
     data = load_breast_cancer()
     scaled = (data.data - np.array(_CENTRES)) / np.array(_SCALES)

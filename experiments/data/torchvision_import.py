@@ -27,8 +27,8 @@ def torchvision_datasets() -> ModuleType:
 
 
 def _declare_missing_operators() -> None:
-    library = torch.library.Library("torchvision", "FRAGMENT")
+    library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
     for name in ("nms", "qnms"):
         if not hasattr(torch.ops.torchvision, name):
-            library.define(name + _SCHEMA)
+            library.define(name + _SCHEMA)  # type: ignore[no-untyped-call]
     _declared.append(library)

@@ -1,0 +1,118 @@
+"""Partitions: every record is with exactly one client."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from precad.common.errors import Misconfiguration
+from precad.common.identifiers import ClientId
+from precad.experiments.partition import (
+    Partition,
+    dirichlet,
+    iid,
+    read_client_data,
+    shards,
+    write_client_data,
+)
+
+labels = st.lists(st.integers(0, 9), min_size=60, max_size=300).map(
+    lambda values: np.array(values, np.int64)
+)
+clients = st.integers(1, 15)
+seeds = st.integers(0, 2**31)
+
+
+def is_partition(parts: Partition, records: int) -> bool:
+    together = np.concatenate(parts)
+    return sorted(together.tolist()) == list(range(records))
+
+
+@settings(deadline=None)
+@given(labels, clients, seeds, st.integers(1, 4))
+def test_shards_are_equal_and_hold_every_record_once(
+    y: NDArray[np.int64], n: int, seed: int, each: int
+) -> None:
+    parts = shards(y, n, each, seed)
+    assert is_partition(parts, len(y))
+    assert len(parts) == n
+    sizes = [len(part) for part in parts]
+    assert max(sizes) - min(sizes) <= each
+    assert [p.tolist() for p in shards(y, n, each, seed)] == [p.tolist() for p in parts]
+
+
+@settings(deadline=None)
+@given(labels, clients, seeds)
+def test_a_random_order_is_dealt_out_evenly(y: NDArray[np.int64], n: int, seed: int) -> None:
+    parts = iid(len(y), n, seed)
+    assert is_partition(parts, len(y))
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+@settings(deadline=None)
+@given(labels, clients, seeds, st.sampled_from([0.01, 0.5, 100.0]))
+def test_dirichlet_holds_every_record_once(
+    y: NDArray[np.int64], n: int, seed: int, alpha: float
+) -> None:
+    parts = dirichlet(y, n, alpha, seed)
+    assert is_partition(parts, len(y))
+    assert len(parts) == n
+
+
+def test_shards_give_clients_few_labels_and_dirichlet_by_its_alpha() -> None:
+    y = np.repeat(np.arange(10), 600)
+    generator = np.random.default_rng(1)
+    generator.shuffle(y)
+
+    def mean_labels(parts: Partition) -> float:
+        return float(np.mean([len(np.unique(y[part])) for part in parts]))
+
+    assert mean_labels(shards(y, 100, 4, 0)) <= 4
+    assert mean_labels(dirichlet(y, 10, 0.05, 0)) < 5
+    assert mean_labels(dirichlet(y, 10, 100.0, 0)) == 10
+    assert mean_labels(iid(len(y), 10, 0)) == 10
+
+
+@pytest.mark.parametrize(
+    "impossible",
+    [
+        lambda: iid(10, 0, 0),
+        lambda: iid(10, 11, 0),
+        lambda: shards(np.zeros(10, np.int64), 4, 3, 0),
+        lambda: shards(np.zeros(10, np.int64), 4, 0, 0),
+        lambda: dirichlet(np.zeros(10, np.int64), 2, 0.0, 0),
+    ],
+)
+def test_impossible_partitions_are_refused(impossible: Callable[[], Partition]) -> None:
+    with pytest.raises(Misconfiguration):
+        impossible()
+
+
+def test_a_clients_file_is_read_back(tmp_path: Path) -> None:
+    x, y = np.ones((3, 1, 2), np.float32), np.array([0, 1, 2])
+    path = write_client_data(tmp_path, ClientId("ward-3"), x, y)
+    assert path.name == "ward-3.npz"
+    found = read_client_data(path)
+    assert (found[0] == x).all()
+    assert (found[1] == y).all()
+
+
+def test_files_of_another_form_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    pickled = np.array([{"a": 1}], dtype=object)
+    for arrays in (
+        {"x": np.ones(3)},
+        {"x": np.ones(3), "y": np.ones(2)},
+        {"x": pickled, "y": pickled},
+    ):
+        np.savez(path, **arrays)
+        with pytest.raises(Misconfiguration, match="data"):
+            read_client_data(path)
+    path.write_bytes(b"not an archive")
+    for file in (path, tmp_path / "absent.npz"):
+        with pytest.raises(Misconfiguration, match="can't be read"):
+            read_client_data(file)

@@ -1,0 +1,189 @@
+"""Data sets, read from files in their published formats."""
+
+import csv
+import hashlib
+import pickle
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from precad.common.errors import Misconfiguration
+from precad.experiments.data import NAMES, DataSet, load
+from precad.experiments.data.torchvision_import import torchvision_datasets
+from precad.experiments.data.tweets import TEST_FILE, TRAIN_FILE, sentiment140
+
+
+def idx(values: NDArray[np.uint8]) -> bytes:
+    return (
+        struct.pack(f">BBBB{values.ndim}I", 0, 0, 8, values.ndim, *values.shape) + values.tobytes()
+    )
+
+
+def write_idx(place: Path) -> dict[str, NDArray[np.uint8]]:
+    generator = np.random.default_rng(0)
+    arrays = {
+        "train-images-idx3-ubyte": generator.integers(0, 256, (6, 28, 28), np.uint8),
+        "train-labels-idx1-ubyte": np.array([3, 0, 9, 1, 2, 5], np.uint8),
+        "t10k-images-idx3-ubyte": generator.integers(0, 256, (2, 28, 28), np.uint8),
+        "t10k-labels-idx1-ubyte": np.array([7, 8], np.uint8),
+    }
+    place.mkdir(parents=True)
+    for name, values in arrays.items():
+        (place / name).write_bytes(idx(values))
+    return arrays
+
+
+@pytest.mark.parametrize(
+    ("name", "folder"), [("mnist", "MNIST"), ("fashion-mnist", "FashionMNIST")]
+)
+def test_grey_images_are_read_from_idx_files(tmp_path: Path, name: str, folder: str) -> None:
+    arrays = write_idx(tmp_path / folder / "raw")
+    data = load(name, tmp_path)
+    assert data.train_x.shape == (6, 1, 28, 28)
+    assert data.features == 784
+    np.testing.assert_array_equal(
+        np.rint(data.train_x[:, 0] * 255), arrays["train-images-idx3-ubyte"]
+    )
+    np.testing.assert_array_equal(data.test_y, [7, 8])
+    assert 0 <= data.train_x.min() < data.train_x.max() <= 1
+
+
+def test_cifar_images_are_read_from_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "cifar-10-batches-py"
+    place.mkdir()
+    reader = torchvision_datasets().CIFAR10
+    generator = np.random.default_rng(0)
+    names = [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]
+    pixels = generator.integers(0, 256, (6, 2, 3072), np.uint8)
+    sums = {}
+    for i, name in enumerate(names):
+        content = pickle.dumps({"data": pixels[i], "labels": [i, 9]}, protocol=2)
+        (place / name).write_bytes(content)
+        sums[name] = hashlib.md5(content).hexdigest()
+    meta = pickle.dumps({"label_names": [str(i) for i in range(10)]}, protocol=2)
+    (place / "batches.meta").write_bytes(meta)
+
+    # These few images can't have the published sums: without the patch they are refused.
+    with pytest.raises(Misconfiguration, match="can't be read"):
+        load("cifar10", tmp_path)
+    monkeypatch.setattr(reader, "train_list", [[n, sums[n]] for n in names[:5]])
+    monkeypatch.setattr(reader, "test_list", [["test_batch", sums["test_batch"]]])
+    monkeypatch.setattr(reader, "meta", {**reader.meta, "md5": hashlib.md5(meta).hexdigest()})
+
+    data = load("cifar10", tmp_path)
+    assert data.train_x.shape == (10, 3, 32, 32)
+    assert data.test_y.tolist() == [5, 9]
+    np.testing.assert_array_equal(np.rint(data.test_x * 255), pixels[5].reshape(2, 3, 32, 32))
+
+
+def write_tweets(path: Path, rows: list[tuple[str, str]]) -> None:
+    with path.open("w", encoding="latin-1", newline="") as file:
+        writer = csv.writer(file, quoting=csv.QUOTE_ALL)
+        for number, (mood, text) in enumerate(rows):
+            writer.writerow([mood, number, "Mon Apr 06", "NO_QUERY", "someone", text])
+
+
+def test_tweets_are_hashed_and_neutral_ones_left_out(tmp_path: Path) -> None:
+    write_tweets(
+        tmp_path / TRAIN_FILE, [("0", 'café, "sad" day'), ("4", "good day"), ("4", "good day")]
+    )
+    write_tweets(tmp_path / TEST_FILE, [("2", "a table"), ("4", "good day"), ("0", "day good")])
+    data = load("sentiment140", tmp_path)
+    assert data.train_y.tolist() == [0, 1, 1]
+    assert data.test_y.tolist() == [1, 0]
+    assert data.train_x.shape == (3, 1024)
+    np.testing.assert_allclose(np.linalg.norm(data.train_x, axis=1), 1, rtol=1e-6)
+    assert (data.train_x[1] == data.test_x[0]).all()
+    assert (data.train_x[1] == data.test_x[1]).all()
+    assert (data.train_x[0] != data.train_x[1]).any()
+    assert len(sentiment140(tmp_path, train_records=2, features=16).train_y) == 2
+
+
+def test_tweets_in_another_form_are_refused(tmp_path: Path) -> None:
+    write_tweets(tmp_path / TEST_FILE, [("4", "good")])
+    (tmp_path / TRAIN_FILE).write_text("text,label\nhello,1\n")
+    with pytest.raises(Misconfiguration, match=r"record 1.*six columns"):
+        load("sentiment140", tmp_path)
+    write_tweets(tmp_path / TRAIN_FILE, [("2", "neither")])
+    with pytest.raises(Misconfiguration, match="no positive or negative"):
+        load("sentiment140", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        ("mnist", "t10k-labels-idx1-ubyte"),
+        ("fashion-mnist", "train-images-idx3-ubyte"),
+        ("cifar10", "data_batch_4"),
+        ("sentiment140", TEST_FILE),
+    ],
+)
+def test_missing_files_are_named(tmp_path: Path, name: str, file: str) -> None:
+    with pytest.raises(Misconfiguration, match=file):
+        load(name, tmp_path)
+    with pytest.raises(Misconfiguration, match="nothing is downloaded"):
+        load(name)
+
+
+def test_a_damaged_image_file_is_refused(tmp_path: Path) -> None:
+    place = tmp_path / "MNIST" / "raw"
+    write_idx(place)
+    (place / "train-images-idx3-ubyte").write_bytes(b"\0\0\x08\x03\0\0")
+    with pytest.raises(Misconfiguration, match="can't be read"):
+        load("mnist", tmp_path)
+
+
+def test_an_unknown_name_lists_the_known() -> None:
+    with pytest.raises(Misconfiguration, match=r"digits.*sentiment140"):
+        load("imagenet")
+
+
+@pytest.mark.parametrize(
+    ("name", "train", "test", "features", "classes"),
+    [("digits", 1438, 359, 64, 10), ("breast-cancer", 455, 114, 30, 2)],
+)
+def test_built_in_data_are_split_once_and_scaled(
+    name: str, train: int, test: int, features: int, classes: int
+) -> None:
+    data = load(name)
+    assert (len(data.train_y), len(data.test_y)) == (train, test)
+    assert (data.features, data.classes) == (features, classes)
+    assert np.abs(data.train_x).max() <= 5
+    assert (load(name).test_x == data.test_x).all()
+    together = {row.tobytes() for row in np.concatenate([data.train_x, data.test_x])}
+    assert len(together) >= train + test - 5
+
+
+def test_breast_cancer_is_scaled_by_fixed_numbers_that_fit_it() -> None:
+    x = load("breast-cancer").train_x
+    assert np.abs(x.mean(axis=0)).max() < 0.5
+    assert x.std(axis=0).min() > 0.5
+    assert x.std(axis=0).max() < 1.5
+
+
+def test_names_can_all_be_asked_for() -> None:
+    assert set(NAMES) == {
+        "digits", "breast-cancer", "mnist", "fashion-mnist", "cifar10", "sentiment140",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"train_y": np.array([0, 2])},
+        {"train_y": np.array([0])},
+        {"train_x": np.zeros((2, 3))},
+        {"test_y": np.array([0.0, 1.0])},
+    ],
+)
+def test_inconsistent_arrays_are_refused(changed: dict[str, Any]) -> None:
+    x, y = np.zeros((2, 3), np.float32), np.array([0, 1])
+    arrays: dict[str, Any] = {"train_x": x, "train_y": y, "test_x": x, "test_y": y} | changed
+    with pytest.raises(Misconfiguration):
+        DataSet("d", **arrays, classes=2)

@@ -1,0 +1,208 @@
+"""The model's master copy: its start, step, bytes and file."""
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from precad.common.aggregate.denominator import fixed_denominator
+from precad.common.encode import encode
+from precad.common.errors import Misconfiguration, TaskMismatch
+from precad.common.model import (
+    apply_update,
+    from_bytes,
+    initial_vector,
+    load_model,
+    model_digest,
+    save_model,
+    tensors,
+    to_bytes,
+)
+from precad.common.task import Task
+
+
+def task_of(**model: Any) -> Task:
+    return Task.parse(
+        {
+            "name": "t",
+            "model": {
+                "parameters": [
+                    {"name": "w.weight", "shape": [4, 25]},
+                    {"name": "w.bias", "shape": [4]},
+                    {"name": "norm.weight", "shape": [4]},
+                ],
+                **model,
+            },
+            "privacy": {
+                "record_clip": 1.0,
+                "client_clip": 20.0,
+                "noise_multiplier": 2.0,
+                "record_rate": 0.2,
+                "client_rate": 1.0,
+            },
+            "training": {"learning_rate": 6.0, "rounds": 1},
+            "enrolment": {"clients": 2, "max_expected_records": 100.0},
+        }
+    )
+
+
+TASK = task_of()
+THETA = np.random.default_rng(4).normal(size=TASK.dimension)
+
+
+def test_zeros_start_at_zero() -> None:
+    assert initial_vector(TASK.model).tolist() == [0.0] * 108
+
+
+def test_a_uniform_start_fills_plus_minus_one_over_root_fan_in() -> None:
+    theta = initial_vector(task_of(initial="uniform", initial_seed=7).model)
+    weight = theta[:100]
+    assert np.abs(weight).max() <= 1 / 5
+    assert np.abs(weight).max() > 0.19
+    assert abs(weight.mean()) < 0.2 / np.sqrt(3) / 10 * 4
+    assert theta[100:104].tolist() == [0.0] * 4
+    assert theta[104:].tolist() == [1.0] * 4
+
+
+def test_another_seed_or_name_starts_elsewhere() -> None:
+    starts = [
+        initial_vector(task_of(initial="uniform", initial_seed=seed).model)[:100] for seed in (1, 2)
+    ]
+    parameters = [{"name": "a", "shape": [4, 25]}, {"name": "b", "shape": [4, 25]}]
+    two = initial_vector(task_of(initial="uniform", initial_seed=1, parameters=parameters).model)
+    assert not np.isin(starts[0], starts[1]).any()
+    assert not np.isin(two[:100], two[100:]).any()
+
+
+def test_bytes_are_little_endian_doubles() -> None:
+    assert to_bytes(np.array([1.0, -2.5])) == struct.pack("<2d", 1.0, -2.5)
+    assert (from_bytes(to_bytes(THETA), THETA.size) == THETA).all()
+
+
+@pytest.mark.parametrize("values", [[1.0], [1.0, 2.0, 3.0], [1.0, float("nan")]])
+def test_bytes_of_another_length_or_with_nan_are_refused(values: list[float]) -> None:
+    with pytest.raises(Misconfiguration, match="model"):
+        from_bytes(to_bytes(np.array(values)), 2)
+
+
+def test_tensors_are_cut_in_the_tasks_order() -> None:
+    named = tensors(THETA, TASK.model.parameters)
+    assert list(named) == ["w.weight", "w.bias", "norm.weight"]
+    assert named["w.weight"].shape == (4, 25)
+    assert (np.concatenate([t.ravel() for t in named.values()]) == THETA).all()
+
+
+def test_a_step_multiplies_by_one_number_and_adds() -> None:
+    total = encode(np.linspace(-30, 30, TASK.dimension), 20)
+    moved = apply_update(THETA, total, TASK, 287.4)
+    step = 6.0 / 287.4
+    for index in (0, 17, 107):
+        assert moved[index] == THETA[index] + step * (int(total[index]) / 2**20)
+
+
+@pytest.mark.parametrize("denominator", [0.0, -1.0, float("nan"), float("inf"), 1e-320])
+def test_a_step_by_an_unusable_denominator_is_refused(denominator: float) -> None:
+    total = np.full(TASK.dimension, 2**60)
+    with pytest.raises(Misconfiguration):
+        apply_update(THETA, total, TASK, denominator)
+
+
+def test_a_step_of_another_length_is_refused() -> None:
+    with pytest.raises(Misconfiguration, match="total"):
+        apply_update(THETA, np.zeros(5, np.int64), TASK, 1.0)
+
+
+def test_the_denominator_is_q_times_the_expected_records() -> None:
+    assert fixed_denominator(0.5, [(100, 0.2), (50, 0.1)]) == 12.5
+    sizes = [(size, 0.1) for size in range(1, 2000)]
+    assert fixed_denominator(0.3, sizes) == fixed_denominator(0.3, sizes[::-1])
+
+
+@pytest.mark.parametrize(
+    ("rate", "enrolled"),
+    [
+        (0.0, [(1, 0.1)]),
+        (1.1, [(1, 0.1)]),
+        (1.0, []),
+        (1.0, [(0, 0.5)]),
+        (1.0, [(-1, 0.5)]),
+        (1.0, [(5, 0.0)]),
+        (1.0, [(5, 1.5)]),
+    ],
+)
+def test_a_denominator_that_is_not_positive_is_refused(
+    rate: float, enrolled: list[tuple[int, float]]
+) -> None:
+    with pytest.raises(Misconfiguration):
+        fixed_denominator(rate, enrolled)
+
+
+def test_a_saved_model_is_read_back(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    digest = save_model(path, TASK, 7, THETA)
+    saved = load_model(path, TASK)
+    assert saved.round_number == 7
+    assert (saved.theta == THETA).all()
+    assert saved.digest == digest == model_digest(TASK.digest, 7, TASK.model.parameters, THETA)
+    assert [file.name for file in tmp_path.iterdir()] == ["model.safetensors"]
+    assert load_file(path)["w.weight"].shape == (4, 25)
+
+
+def rewritten(path: Path, **changed: str) -> Path:
+    """The saved file with other metadata."""
+    save_model(path, TASK, 7, THETA)
+    data = path.read_bytes()
+    (length,) = struct.unpack("<Q", data[:8])
+    metadata = json.loads(data[8 : 8 + length])["__metadata__"] | changed
+    save_file({k: v.copy() for k, v in load_file(path).items()}, path, metadata)
+    return path
+
+
+def test_a_model_of_another_task_is_refused(tmp_path: Path) -> None:
+    save_model(tmp_path / "m", TASK, 7, THETA)
+    with pytest.raises(TaskMismatch):
+        load_model(tmp_path / "m", task_of(initial_seed=1))
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"round": "8"}, "has digest"),
+        ({"round": "-7"}, "whole number"),
+        ({"model": "00"}, "has digest"),
+        ({"format": "other"}, "isn't a precad-model-1 file"),
+    ],
+)
+def test_a_file_that_contradicts_itself_is_refused(
+    tmp_path: Path, changed: dict[str, str], message: str
+) -> None:
+    with pytest.raises(Misconfiguration, match=message):
+        load_model(rewritten(tmp_path / "m", **changed), TASK)
+
+
+def test_other_tensors_than_the_tasks_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "m"
+    metadata = {"format": "precad-model-1", "task": str(TASK.digest), "round": "1", "model": ""}
+    good = {name: t.copy() for name, t in tensors(THETA, TASK.model.parameters).items()}
+    for bad, message in (
+        (good | {"w.weight": good["w.weight"].T.copy()}, r"w.weight.*\[25, 4\].*\[4, 25\]"),
+        (good | {"w.bias": np.zeros(4, np.float32)}, "w.bias.*float32"),
+        (good | {"extra": np.zeros(1)}, "extra"),
+        ({"w.weight": good["w.weight"]}, "norm.weight.*missing"),
+    ):
+        save_file(bad, path, metadata)
+        with pytest.raises(Misconfiguration, match=message):
+            load_model(path, TASK)
+
+
+def test_a_file_that_is_cut_or_absent_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "m"
+    save_model(path, TASK, 1, THETA)
+    path.write_bytes(path.read_bytes()[:-9])
+    for file in (path, tmp_path / "absent"):
+        with pytest.raises(Misconfiguration, match="can't be read"):
+            load_model(file, TASK)

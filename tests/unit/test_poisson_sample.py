@@ -1,0 +1,66 @@
+"""Poisson sampling of records."""
+
+import math
+
+import numpy as np
+import pytest
+
+from precad.client.train import poisson_sample
+from precad.common.errors import Misconfiguration
+from precad.common.keystream import Keystream
+from precad.common.secret import Secret
+
+
+def stream(context: int = 0) -> Keystream:
+    return Keystream(Secret(bytes(32)), "test-sample", context)
+
+
+@pytest.mark.parametrize("rate", [0.01, 0.2, 0.5, 0.97])
+def test_every_record_is_drawn_at_the_rate_and_independently(rate: float) -> None:
+    count, draws = 400, 500
+    hits = np.zeros((draws, count))
+    for draw in range(draws):
+        hits[draw, poisson_sample(count, rate, stream(draw))] = 1
+    # Sample sizes are binomial: mean and variance within 5 standard errors.
+    sizes = hits.sum(axis=1)
+    variance = count * rate * (1 - rate)
+    assert abs(sizes.mean() - count * rate) < 5 * math.sqrt(variance / draws)
+    assert abs(sizes.var() / variance - 1) < 5 * math.sqrt(2.2 / draws)
+    # No record is favoured: chi-square with `count` degrees of freedom, 5 standard deviations.
+    chi = (((hits.sum(axis=0) - draws * rate) ** 2) / (draws * rate * (1 - rate))).sum()
+    assert abs(chi - count) < 5 * math.sqrt(2 * count + count / (draws * rate * (1 - rate)))
+
+
+def test_rate_one_draws_everything_and_the_least_rate_nothing() -> None:
+    assert poisson_sample(1000, 1.0, stream()).tolist() == list(range(1000))
+    assert poisson_sample(1000, 5e-324, stream()).size == 0
+
+
+def test_a_record_is_drawn_exactly_below_the_threshold() -> None:
+    words = stream().words(1000).view(np.uint64)
+    for position in (0, 123, 999):
+        # Rates are float64: the nearest ones around this record's word.
+        word = int(words[position])
+        rate = math.nextafter(word / 2**64, 1.0)
+        assert position in poisson_sample(1000, rate, stream())
+        below = math.nextafter(word / 2**64, 0.0)
+        assert position not in poisson_sample(1000, below, stream())
+
+
+def test_indices_go_on_over_blocks_of_words() -> None:
+    count = (1 << 16) + 1000
+    words = stream().words(count).view(np.uint64)
+    expected = np.flatnonzero(words < np.uint64(2**62))
+    drawn = poisson_sample(count, 0.25, stream())
+    assert drawn.dtype == np.int64
+    assert drawn.tolist() == expected.tolist()
+
+
+def test_no_records_is_an_empty_sample() -> None:
+    assert poisson_sample(0, 0.5, stream()).shape == (0,)
+
+
+@pytest.mark.parametrize("rate", [0.0, -0.1, 1.0000001, math.nan])
+def test_a_rate_outside_the_unit_interval_is_refused(rate: float) -> None:
+    with pytest.raises(Misconfiguration, match="record_rate"):
+        poisson_sample(10, rate, stream())

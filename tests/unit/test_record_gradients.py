@@ -1,0 +1,232 @@
+"""Per-record gradients: values, determinism, and models that are refused."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from precad.client.train import RecordGradients, as_records, model_section
+from precad.client.train.gradients import MOST_RECORDS, chunk_records
+from precad.common.errors import Misconfiguration
+from precad.common.task import ModelSection, Parameter
+
+RECORDS = 23
+
+
+def linear() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(36, 7), nn.Tanh(), nn.Linear(7, 3))
+
+
+def convolution() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(4, 5, 2), nn.Flatten(), nn.LayerNorm(20), nn.Linear(20, 3),
+    )  # fmt: skip
+
+
+def embedding() -> nn.Module:
+    return nn.Sequential(nn.Embedding(50, 4), nn.Flatten(), nn.Linear(24, 3))
+
+
+def parameters_of(model: nn.Module) -> tuple[Parameter, ...]:
+    return ModelSection.model_validate(model_section(model, "custom")).parameters
+
+
+def data_for(model: nn.Module) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(5)
+    targets = torch.randint(0, 3, (RECORDS,), generator=generator)
+    if isinstance(model[0], nn.Embedding):  # type: ignore[index]
+        return torch.randint(0, 50, (RECORDS, 6), generator=generator), targets
+    return torch.randn(RECORDS, 1, 6, 6, generator=generator), targets
+
+
+def theta_for(model: nn.Module) -> NDArray[np.float64]:
+    size = sum(p.numel() for p in model.parameters())
+    return np.random.default_rng(3).normal(0, 0.3, size)
+
+
+def rows(
+    model: nn.Module, indices: NDArray[np.int64], chunk: int | None = None
+) -> NDArray[np.float64]:
+    gradients = RecordGradients(model, cross_entropy, parameters_of(model), chunk)
+    records = as_records(data_for(model))
+    return np.concatenate(list(gradients.chunks(records, indices, theta_for(model))))
+
+
+@pytest.mark.parametrize("make", [linear, convolution, embedding])
+def test_rows_equal_autograd_of_one_record_at_a_time(make: Callable[[], nn.Module]) -> None:
+    model = make()
+    found = rows(model, np.arange(RECORDS), chunk=8)
+    assert found.dtype == np.float64
+    reference = make().train()
+    start = 0
+    theta = torch.from_numpy(theta_for(model)).float()
+    with torch.no_grad():
+        for parameter in reference.parameters():
+            parameter.copy_(theta[start : start + parameter.numel()].reshape(parameter.shape))
+            start += parameter.numel()
+    inputs, targets = data_for(model)
+    for record in range(RECORDS):
+        reference.zero_grad()
+        cross_entropy(
+            reference(inputs[record : record + 1]), targets[record : record + 1]
+        ).backward()  # type: ignore[no-untyped-call]
+        expected = torch.cat([p.grad.ravel() for p in reference.parameters() if p.grad is not None])
+        np.testing.assert_allclose(found[record], expected.numpy(), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("make", [linear, convolution, embedding])
+def test_a_gradient_has_the_same_bits_whatever_its_neighbours_and_place(
+    make: Callable[[], nn.Module],
+) -> None:
+    model = make()
+    everything = rows(model, np.arange(RECORDS), chunk=8)
+    generator = np.random.default_rng(1)
+    for _ in range(5):
+        some = generator.permutation(RECORDS)[: generator.integers(1, RECORDS)].astype(np.int64)
+        assert (rows(model, some, chunk=8) == everything[some]).all()
+
+
+def test_dense_gradients_have_the_same_bits_in_any_chunk_size() -> None:
+    model = linear()
+    alone = rows(model, np.arange(RECORDS), chunk=1)
+    for chunk in (2, 5, 16, RECORDS, None):
+        assert (rows(model, np.arange(RECORDS), chunk) == alone).all()
+
+
+def test_chunks_fit_the_budget_and_hold_at_least_one_record() -> None:
+    assert chunk_records(650) == MOST_RECORDS
+    assert 1 <= chunk_records(10**6) < 10
+    assert chunk_records(10**6) * 10**6 * 64 <= 256 * 2**20
+    assert chunk_records(10**9) == 1
+
+
+def test_the_given_model_stays_as_it_was() -> None:
+    model = linear().eval()
+    before = [p.clone() for p in model.parameters()]
+    rows(model, np.arange(3))
+    assert not model.training
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_a_loss_that_does_not_reduce_gives_the_same_gradient() -> None:
+    model = linear()
+    records = as_records(data_for(model))
+    unreduced = RecordGradients(
+        model, nn.CrossEntropyLoss(reduction="none"), parameters_of(model), 8
+    )
+    chunks = unreduced.chunks(records, np.arange(RECORDS), theta_for(model))
+    assert (np.concatenate(list(chunks)) == rows(model, np.arange(RECORDS), 8)).all()
+
+
+class Counting(nn.Module):
+    """Keeps a running statistic without being a known layer."""
+
+    seen: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(36, 3)
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen += 1
+        outputs: torch.Tensor = self.linear(x.flatten(1))
+        return outputs
+
+
+class Noisy(nn.Module):
+    """Random without a dropout layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(36, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = self.linear(x.flatten(1))
+        return outputs + torch.randn_like(outputs)
+
+
+class Offset(nn.Module):
+    """A buffer that stays as it is."""
+
+    offset: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(36, 3)
+        self.register_buffer("offset", torch.ones(36))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = self.linear(x.flatten(1) - self.offset)
+        return outputs
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (nn.Sequential(nn.Flatten(), nn.Linear(36, 4), nn.BatchNorm1d(4)), "layer 2.*GroupNorm"),
+        (nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(36, 3)), "layer 1.*dropout"),
+        (nn.Flatten(), "no parameters"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(36, 3)).requires_grad_(False), "frozen"),  # noqa: FBT003
+    ],
+)
+def test_models_that_cannot_be_protected_are_refused_before_training(
+    model: nn.Module, message: str
+) -> None:
+    parameters = tuple(Parameter(name=n, shape=tuple(p.shape)) for n, p in model.named_parameters())
+    with pytest.raises(Misconfiguration, match=message):
+        RecordGradients(model, cross_entropy, parameters)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [(Counting(), "buffer seen.*GroupNorm"), (Noisy(), "random layers aren't supported")],
+)
+def test_models_found_out_by_running_them_are_refused(model: nn.Module, message: str) -> None:
+    gradients = RecordGradients(model, cross_entropy, parameters_of(model))
+    records = as_records((torch.randn(4, 1, 6, 6), torch.tensor([0, 1, 2, 0])))
+    with pytest.raises(Misconfiguration, match=message):
+        list(gradients.chunks(records, np.arange(4), theta_for(model)))
+
+
+def test_a_buffer_that_stays_is_fine() -> None:
+    model = Offset()
+    gradients = RecordGradients(model, cross_entropy, parameters_of(model))
+    records = as_records((torch.randn(4, 1, 6, 6), torch.tensor([0, 1, 2, 0])))
+    (chunk,) = gradients.chunks(records, np.arange(4), theta_for(model))
+    assert np.isfinite(chunk).all()
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (nn.Sequential(nn.Flatten(), nn.Linear(36, 3)), r"parameter 0.*1\.weight\[3, 36\].*7, 36"),
+        (
+            nn.Sequential(
+                nn.Flatten(), nn.Linear(36, 7), nn.Tanh(), nn.Linear(7, 3), nn.Linear(3, 3)
+            ),
+            "parameter 4.*the task has none",
+        ),
+        (nn.Sequential(nn.Flatten(), nn.Linear(36, 7)), "parameter 2.*absent.*3.weight"),
+    ],
+)
+def test_a_model_other_than_the_tasks_names_the_first_difference(
+    other: nn.Module, message: str
+) -> None:
+    with pytest.raises(Misconfiguration, match=message):
+        RecordGradients(other, cross_entropy, parameters_of(linear()))
+
+
+def test_a_record_that_gives_nan_is_named() -> None:
+    model = linear()
+    inputs, targets = data_for(model)
+    inputs[17, 0, 0, 0] = float("nan")
+    gradients = RecordGradients(model, cross_entropy, parameters_of(model), 8)
+    with pytest.raises(Misconfiguration, match="record 17"):
+        list(gradients.chunks(as_records((inputs, targets)), np.arange(3, 23), theta_for(model)))
