@@ -4,6 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from precad.client.budget import OwnBudget
 from precad.client.connection import Servers
 from precad.client.participant import Participation, RoundView, take_part
@@ -12,6 +14,7 @@ from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId
 from precad.common.identity import Identity, Plaintext, load_identity
 from precad.common.keystream import Keystream
+from precad.common.model import initial_vector
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
 from precad.common.task import Task
@@ -94,10 +97,19 @@ class DataOwner:
             PeerUnavailable: a server isn't there.
             PeerViolation: the servers show different models, or training stopped.
         """
+        self._rehearse()
         with Servers(self.task, self.client, *self._addresses, self._identity) as servers:
             servers.check_task()
             servers.enrol(len(self._records), self._record_rate)
             return take_part(servers, self.budget, self.update, on_notice)
+
+    def _rehearse(self) -> None:
+        """One update over the first record, thrown away: a model, a loss or data that can't be
+        used fail here, before anybody counts on this client; and torch is warm for round 0.
+        """
+        first = np.zeros(1, dtype=np.int64)
+        theta = initial_vector(self.task.model)
+        local_update(self._model, self._loss, self._records, first, theta, self.task)
 
     def update(self, view: RoundView) -> RingVector:
         """Algorithm 2 for one round: a Poisson sample of records, clipped, summed, encoded.

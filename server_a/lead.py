@@ -31,8 +31,9 @@ def lead(session: Session) -> None:
     peer_channel = open_channel(settings.server_b, session.identity, Role.SERVER_B, claim=claim)
     dealer_channel = open_channel(settings.dealer, session.identity, Role.DEALER, claim=claim)
     dealer = RemoteDealer(dealer_channel, settings.dealer, session.task, session.role)
-    transport = DialledTransport(peer_channel, settings.server_b)
+    transport: DialledTransport | None = None
     try:
+        transport = DialledTransport(peer_channel, settings.server_b, session.task.deadlines.peer)
         link, row_secret = connect(session, transport)
         _freeze_roster(session, deadline)
         propose_roster(link, session.register.roster())
@@ -45,7 +46,8 @@ def lead(session: Session) -> None:
             session.traffic.by_link["dealer to server-a"] = dealer.bytes_received
         _say_over(session, aggregator)
     finally:
-        transport.close()
+        if transport is not None:
+            transport.close()
         peer_channel.close()
         dealer_channel.close()
 
@@ -64,6 +66,8 @@ def _lead_round(session: Session, aggregator: Aggregator) -> None:
     started = time.monotonic()
     current = session.shelf.current
     cohort = select_cohort(aggregator.roster, session.task.privacy.client_rate)
+    # A client at its cap is still drawn, and then contributes zero: the denominator stays.
+    cohort = aggregator.within_budget(cohort)
     # B opens its inbox before A announces anything: no honest client can be early.
     opened = propose(aggregator, current.round, cohort, current.digest)
     session.inbox.open(opened.number, opened.cohort, opened.model)

@@ -12,7 +12,7 @@ from precad.experiments.local.files import Data
 from precad.experiments.partition import shards
 
 SHARDS_PER_CLIENT = 4
-COLLECT_S = 20.0
+COLLECT_S = 60.0
 REJOIN_S = 1.0
 
 

@@ -52,7 +52,7 @@ def run(
             if status.error:
                 raise PeerViolation(f"{status.role} stopped: {status.error}")
         honest = tuple(client.name for client in plan.honest)
-        deployment.wait(("server-a", "server-b", *honest), SHUTDOWN_S)
+        deployment.wait(honest, SHUTDOWN_S)
     theta = load_model(folder / "state" / "server-a" / "model.safetensors", plan.task).theta
     np.save(folder / "predictions.npy", evaluation.probabilities(theta).argmax(axis=1))
     np.save(folder / "losses.npy", evaluation.losses(theta))

@@ -1,7 +1,7 @@
 """The demo on the terminal: live progress for people, and the end in plain words."""
 
 from collections import deque
-from typing import Any
+from typing import Any, Self
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -37,7 +37,7 @@ class Display:
         """A line about what happens now."""
         self._console.print(text, highlight=False)
 
-    def __enter__(self) -> "Display":
+    def __enter__(self) -> Self:
         if self._console.is_terminal:
             self._live.start()
         return self
@@ -122,23 +122,26 @@ def conclude(console: Console, outcome: Outcome, result: dict[str, Any], files: 
         "none" if level is None else f"{level:.1f}",
         "a whole data owner (bounds what a bad one can do)",
     )
+    held_out = len(plan.dataset.test_y)
     lines: list[Any] = [
-        f"The model gets [bold]{result['accuracy']:.1%}[/bold] of {len(plan.dataset.test_y)} "
-        f"held-out records right after {result['rounds_done']} rounds, "
-        f"{result['seconds']:.0f} s. No server ever saw an update.",
-        f"Both servers hold the same model: {'yes' if equal else '[red]NO[/red]'} "
-        f"({result['model_digest_a'][:16]}…).",
-        f"{result['accepted']} submissions counted; "
-        + (f"rejected or absent: {rejected}. " if rejected else "none was rejected. ")
-        + f"Honest ones rejected: {result['honest_rejected']}.",
-        "",
-        f"What is guaranteed, as (ε, δ = {result['delta']:g}) differential privacy for add/remove:",
+        (
+            f"The model gets [bold]{result['accuracy']:.1%}[/bold] of {held_out} held-out records "
+            f"right after {result['rounds_done']} rounds and {result['seconds']:.0f} s. No server "
+            "ever saw an update.\n"
+            f"Both servers hold the same model: {'yes' if equal else '[red]NO[/red]'} "
+            f"({result['model_digest_a'][:16]}…).\n"
+            f"{result['accepted']} submissions counted; "
+            f"{f'rejected or absent: {rejected}' if rejected else 'none was rejected'}. "
+            f"Honest ones rejected: {result['honest_rejected']}.\n\n"
+            f"Guaranteed, as (ε, δ = {result['delta']:g})-differential privacy (add/remove):"
+        ),
         bounds,
-        f"The paper's central-limit formula would say {result['epsilon_clt_server']:.2f} for the "
-        "first line: that is an approximation, not a guarantee.",
-        "The accuracy is measured on public data; it carries no privacy guarantee of its own.",
-        "",
-        "Files: " + ", ".join(files),
+        (
+            f"The paper's central-limit formula says {result['epsilon_clt_server']:.2f} for the "
+            "first line: an approximation, not a guarantee.\nThe accuracy is measured on public data; it "
+            "carries no privacy guarantee of its own.\n\n"
+            f"Files: {', '.join(files)}"
+        ),
     ]
     console.print(Panel(Group(*lines), title="done", title_align="left"), highlight=False)
 

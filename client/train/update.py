@@ -15,7 +15,7 @@ from precad.common.ring import RingVector
 from precad.common.task import Task
 
 
-def local_update(  # noqa: PLR0917 -- the order of Algorithm 2's inputs
+def local_update(
     model: nn.Module,
     loss: Loss,
     data: Any,

@@ -16,6 +16,12 @@ from precad.common.tls13 import check_tls13
 
 ROLE_METADATA = "precad-role"
 NAME_METADATA = "precad-name"
+_RECONNECT = (
+    # gRPC backs off for up to two minutes by default: a server that comes back would be missed.
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.min_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+)
 Options = Sequence[tuple[str, Any]]
 Claim = tuple[Role, str]
 
@@ -125,7 +131,7 @@ def _channel_credentials(identity: Identity) -> grpc.ChannelCredentials:
 
 def _channel_options(options: Options, expect: Role | None = None) -> list[tuple[str, Any]]:
     # gRPC shares connections between channels of one process; never across identities.
-    ours: list[tuple[str, Any]] = [("grpc.use_local_subchannel_pool", 1)]
+    ours: list[tuple[str, Any]] = [("grpc.use_local_subchannel_pool", 1), *_RECONNECT]
     if expect is not None:
         # The name that the server's certificate must carry, in place of the address.
         ours.append(("grpc.ssl_target_name_override", Principal.service(expect).dns_name))

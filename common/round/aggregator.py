@@ -4,13 +4,14 @@ One object per server and task; the round's steps are functions of it and of the
 (``opening``, ``matching``, ``settling``). It knows no gRPC: link and dealing are given to it.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from precad.common.account import most_participations
 from precad.common.deal import DealRequest, DealtRandomness
-
 from precad.common.enrolment import Roster
-from precad.common.identifiers import Role
+from precad.common.identifiers import ClientId, Role
 from precad.common.link import PeerLink
 from precad.common.noise import NoiseSource
 from precad.common.ring import RingVector
@@ -57,6 +58,30 @@ class Aggregator:
     def denominator(self) -> float:
         """Fixed for the whole task."""
         return self.roster.denominator(self.task.privacy.client_rate)
+
+    def within_budget(self, clients: Iterable[ClientId]) -> tuple[ClientId, ...]:
+        """Those whose next participation keeps their record-level exact ε within the task's limit.
+
+        Counted from this server's own durable ledger; against one corrupted server.
+        """
+        limit = self.task.privacy.epsilon_limit
+        if limit is None:
+            return tuple(clients)
+        spent = self.store.participations()
+        return tuple(
+            client
+            for client in clients
+            if spent.get(client, 0) < self._cap(self.roster[client].record_rate, limit)
+        )
+
+    def _cap(self, record_rate: float, epsilon_limit: float) -> int:
+        return most_participations(
+            record_rate=record_rate,
+            noise_multiplier=self.task.privacy.noise_multiplier,
+            delta=self.task.privacy.delta,
+            epsilon_limit=epsilon_limit,
+            ceiling=self.task.training.rounds,
+        )
 
     def randomness(self, request: DealRequest) -> DealtRandomness:
         """Correlated randomness for one batch of validation."""

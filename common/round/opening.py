@@ -72,6 +72,8 @@ def answer(
         refusal = "the cohort names a client twice"
     elif strangers := [c.name for c in clients if c not in aggregator.roster]:
         refusal = f"the cohort names clients that aren't enrolled: {strangers[:3]}"
+    elif spent := set(clients) - set(aggregator.within_budget(clients)):
+        refusal = f"the cohort names clients at their privacy limit: {sorted(map(str, spent))[:3]}"
     elif proposal.model != str(model):
         refusal = f"A's model is {proposal.model}, B's is {model}"
     if not refusal and not proposal.over:

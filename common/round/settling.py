@@ -4,13 +4,12 @@ from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
-from precad.common.deal import DealRequest
-from precad.common.model import apply_update, model_digest
-from precad.common.validate import SharedUpdate, validate
 
+from precad.common.deal import DealRequest
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import ClientId, Digest
 from precad.common.keystream import encode_context
+from precad.common.model import apply_update, model_digest
 from precad.common.ring import WORD_BYTES, from_bytes, to_bytes
 from precad.common.round.aggregator import Aggregator, SpentInStore
 from precad.common.round.messages import SetCheck
@@ -21,6 +20,7 @@ from precad.common.round.states import (
     Released,
     Validated,
 )
+from precad.common.validate import SharedUpdate, validate
 
 BATCH_WORDS = 1 << 21
 """Ring elements of shares that one validation batch may hold: memory stays O(d) per client."""

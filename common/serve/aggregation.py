@@ -35,7 +35,9 @@ class AggregationService(AggregationServicer):
         self._session = session
 
     async def Describe(  # noqa: N802 -- gRPC's name
-        self, request: pb.DescribeRequest, context: Context
+        self,
+        request: pb.DescribeRequest,  # noqa: ARG002 -- it is empty
+        context: Context,
     ) -> pb.DescribeReply:
         """The task that this server runs."""
         try:

@@ -1,6 +1,7 @@
 """One server process: the gRPC server on the event loop, the protocol in a thread of its own."""
 
 import asyncio
+import contextlib
 import logging
 import signal
 import threading
@@ -45,7 +46,7 @@ SERVER_OPTIONS = (
 async def run_server(
     role: Role, settings: ServerSettings, conduct: Conduct, extend: Extend | None = None
 ) -> int:
-    """Serve until the training is over and its model was on offer for a while.
+    """Serve until the training is over and its model was on offer for ``linger`` seconds.
 
     Args:
         role: SERVER_A or SERVER_B.
@@ -68,16 +69,18 @@ async def run_server(
     port = add_port(server, settings.listen, session.identity)
     await server.start()
     log.info("%s serves task %s on port %d", role.value, session.task.name, port)
-    ended = asyncio.Event()
+    ended, stop = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, ended.set)
+        loop.add_signal_handler(number, _told_to_stop, ended, stop)
     thread = threading.Thread(
         target=_conduct, args=(session, conduct, loop, ended), name="training", daemon=True
     )
     thread.start()
     await ended.wait()
-    await _linger(session)
+    # The finished model stays on offer, unless somebody says that all is done.
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(stop.wait(), settings.linger)
     await server.stop(grace=2)
     session.store.close()
     return 0 if session.phase is Phase.DONE else 1
@@ -130,11 +133,6 @@ def _stop(session: Session, error: str) -> None:
     log.error("training stopped: %s", error)
 
 
-async def _linger(session: Session) -> None:
-    """Offer the final model until nobody watches any more, at most ``linger`` seconds."""
-    waited = 0.0
-    while waited < session.settings.linger:
-        await asyncio.sleep(0.1)
-        waited += 0.1
-        if waited >= min(1.0, session.settings.linger) and not session.presence.watching():
-            return
+def _told_to_stop(ended: asyncio.Event, stop: asyncio.Event) -> None:
+    stop.set()
+    ended.set()

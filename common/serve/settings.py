@@ -33,7 +33,7 @@ class Settings(BaseModel):
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise Misconfiguration("config", str(path), f"can't be read: {error}") from None
         try:
-            settings = cls.model_validate(data)
+            return cls.model_validate(data).relative_to(path.resolve().parent)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             field = ".".join(str(part) for part in first["loc"])
@@ -42,9 +42,9 @@ class Settings(BaseModel):
                 "missing": f"is required in {path}",
             }.get(first["type"], first["msg"])
             raise Misconfiguration(field, first["input"], remedy) from None
-        return settings._relative_to(path.resolve().parent)
 
-    def _relative_to(self, folder: Path) -> Self:
+    def relative_to(self, folder: Path) -> Self:
+        """The same with relative paths taken from ``folder``."""
         paths = {
             name: folder / value
             for name, value in self
@@ -65,7 +65,8 @@ class Settings(BaseModel):
         raise Misconfiguration(
             "identity",
             self.identity,
-            "give a folder made by `precad keys`, or insecure_plaintext = true on loopback; not both",
+            "give a folder made by `precad keys`, or insecure_plaintext = true on loopback, "
+            "and not both",
         )
 
 

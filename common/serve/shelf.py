@@ -13,7 +13,6 @@ from precad.common.identifiers import Digest
 from precad.common.model import initial_vector, load_model, model_digest, save_model
 from precad.common.task import Task
 
-
 KEPT_MODELS = 4
 """The newest few stay on offer, for whoever is a round behind."""
 

@@ -238,11 +238,13 @@ class Store:
         return {Rejection(reason): count for reason, count in rows}
 
     def rejected_clients(self) -> dict[ClientId, int]:
-        """How many submissions of each client were rejected."""
+        """How many submissions of each client were rejected; absence isn't one."""
         rejection = tables.rejection
         with self._engine.begin() as connection:
             rows = connection.execute(
-                select(rejection.c.client, func.count()).group_by(rejection.c.client)
+                select(rejection.c.client, func.count())
+                .where(rejection.c.reason != Rejection.ABSENT.value)
+                .group_by(rejection.c.client)
             ).all()
         return {ClientId(client): count for client, count in rows}
 

@@ -1,8 +1,7 @@
 """Protobuf messages to this project's types and back."""
 
-from precad.common.deal import DealRequest
-
 from precad.common.collect import SubmissionHeader
+from precad.common.deal import DealRequest
 from precad.common.errors import Misconfiguration, RejectedSubmission, Rejection, TaskMismatch
 from precad.common.identifiers import ClientId, Digest
 from precad.common.link import Frame

@@ -1,8 +1,8 @@
 """A server's way to the dealer."""
 
 import grpc
-from precad.common.deal import DealRequest
 
+from precad.common.deal import DealRequest
 from precad.common.identifiers import Role
 from precad.common.ring import RingVector, from_bytes
 from precad.common.secret import Secret

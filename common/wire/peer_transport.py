@@ -34,10 +34,21 @@ def _next(incoming: _Incoming, timeout_s: float) -> Frame:
 
 
 class DialledTransport:
-    """A's end."""
+    """A's end.
 
-    def __init__(self, channel: grpc.Channel, address: str) -> None:
+    Raises:
+        PeerUnavailable: server B isn't there within ``timeout_s``.
+    """
+
+    def __init__(self, channel: grpc.Channel, address: str, timeout_s: float) -> None:
         self._address = address
+        try:
+            grpc.channel_ready_future(channel).result(timeout=timeout_s)
+        except grpc.FutureTimeoutError:
+            raise PeerUnavailable(
+                f"server B at {address} wasn't there within {timeout_s:g} s; check that it runs, "
+                "its address, and that both sides use the same root certificate"
+            ) from None
         self._outgoing: queue.SimpleQueue[pb.LinkFrame | None] = queue.SimpleQueue()
         self._incoming: _Incoming = queue.SimpleQueue()
         self._call = PeerStub(channel).Link(self._requests())

@@ -55,6 +55,7 @@ class LocalDeployment:
         (folder / "logs").mkdir(exist_ok=True)
         if not plaintext:
             from precad.common.identity import create_local_keys
+
             create_local_keys(folder / "keys", [client.name for client in data])
         write_settings(folder, task, data, self.addresses, plaintext=plaintext)
         self._plaintext = plaintext

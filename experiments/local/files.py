@@ -12,6 +12,9 @@ from precad.common.identifiers import ClientId
 from precad.common.task import Task
 from precad.experiments.partition import write_client_data
 
+LINGER_S = 600.0
+"""Servers of a local deployment stay until whoever started them stops them."""
+
 Data = tuple[NDArray[np.float32], NDArray[np.int64]]
 
 
@@ -79,6 +82,7 @@ def write_settings(
             "server_b": b,
             "dealer": dealer,
             "state": "state/server-a",
+            "linger": LINGER_S,
         },
         "server-b": {
             **common,
@@ -86,6 +90,7 @@ def write_settings(
             "listen": b,
             "dealer": dealer,
             "state": "state/server-b",
+            "linger": LINGER_S,
         },
     }
     records = folder / "records"
