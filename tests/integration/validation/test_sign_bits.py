@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from precad.common.deal import DealerRole, DealRequest, DealtRandomness
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import Digest, Role
-from precad.common.link import PeerLink
+from precad.common.link import PeerLink, memory_pair
 from precad.common.mpc.comparison import comparison_triples, open_vector, sign_bits
 from precad.common.mpc.crypten_import import BinarySharedTensor, crypten, crypten_communicator
 from precad.common.mpc.party import acting_as
@@ -211,6 +211,14 @@ def test_crypten_has_no_party_no_provider_and_no_generators_outside() -> None:
     # Whatever would draw from MT19937 finds no generator.
     with pytest.raises(KeyError):
         BinarySharedTensor.PRZS((1,))
+
+
+def test_the_party_ends_with_its_block() -> None:
+    link = PeerLink(memory_pair()[0], TASK, max_message_bytes=1, timeout_s=0.1)
+    with acting_as(1, link, DealtProvider(())):
+        assert crypten_communicator.is_initialized()
+        assert crypten_communicator.get().get_rank() == 1
+    assert not crypten_communicator.is_initialized()
 
 
 @pytest.mark.parametrize("method", ["generate_additive_triple", "square", "wrap_rng", "B2A_rng"])

@@ -19,7 +19,7 @@ from precad.common.identifiers import ClientId, Role
 from precad.common.link import PeerLink
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
-from precad.common.task import Task
+from precad.common.task import TAU, Task
 from precad.common.validate import SharedUpdate, comparisons_per_client, deal_request, validate
 
 DIMENSION = 16
@@ -239,6 +239,44 @@ def test_opened_vectors_are_masked_afresh_for_each_submission(
     play_both(play, task=task.digest)
     first, second = received
     assert not set(first.tolist()) & set(second.tolist())
+
+
+@pytest.mark.parametrize(
+    ("projection", "verdict"),
+    [
+        (lambda half_width: half_width, None),
+        (lambda half_width: -half_width, None),
+        (lambda half_width: half_width + 1, Rejection.OUT_OF_RANGE),
+        (lambda half_width: -half_width - 1, Rejection.OUT_OF_RANGE),
+        (lambda _: 2**62, Rejection.OUT_OF_RANGE),
+        (lambda _: -(2**62), Rejection.OUT_OF_RANGE),
+        (lambda _: 2**63 - 1, Rejection.OUT_OF_RANGE),
+        (lambda _: -(2**63), Rejection.OUT_OF_RANGE),
+    ],
+    ids=["τβ", "−τβ", "τβ+1", "−τβ−1", "2^62", "−2^62", "2^63−1", "−2^63"],
+)
+@pytest.mark.parametrize("row", [0, 39])
+def test_one_projection_outside_the_range_is_enough(
+    row: int,
+    projection: Callable[[int], int],
+    verdict: Rejection | None,
+    *,
+    server: Server,
+    task: Task,
+    shared: Shared,
+    play_both: PlayBoth,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Projections can't be chosen through honest rows: put in the place of the real ones.
+    z = np.zeros(task.projections, dtype=np.int64)
+    z[row] = projection(TAU * task.bound)
+    mask = np.full(task.projections, 0x5DEECE66D1234567, dtype=np.int64)
+    shares = iter([mask, z - mask])
+    monkeypatch.setattr("precad.common.validate.batch.project", lambda *_, **__: next(shares))
+    verdicts = play_both(
+        lambda role, link: server.validate(role, link, halves(shared, role, 1)), task=task.digest
+    )
+    assert verdicts == ((verdict,), (verdict,))
 
 
 def test_a_shared_update_hides_its_share(shared: Shared) -> None:
