@@ -52,11 +52,11 @@ def init(
     force: Force = False,
 ) -> None:
     """A root, both servers, the dealer, the operator and clients: all of a local deployment."""
-    from precad.common.identity.deployment import create_local_deployment  # noqa: PLC0415
+    from precad.common.identity.deployment import create_local_keys  # noqa: PLC0415
 
     names = [*(f"client-{number}" for number in range(1, clients + 1)), *(client or ())]
     with exit_on_error():
-        folders = create_local_deployment(directory, names, days=days, replace=force)
+        folders = create_local_keys(directory, names, days=days, replace=force)
     for folder in folders:
         typer.echo(folder)
     typer.echo(

@@ -283,7 +283,7 @@ class Deployment:
         ]
 
 
-def create_local_deployment(
+def create_local_keys(
     directory: Path, clients: Iterable[str], *, days: int = PARTY_DAYS, replace: bool = False
 ) -> list[Path]:
     """Root, both servers, dealer, operator and clients, each in a folder of its own.
