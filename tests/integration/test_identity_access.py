@@ -101,11 +101,15 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+def who_am_i(channel: Any) -> Any:
+    return channel.unary_unary(METHOD)
+
+
 def ask(channel: grpc.Channel) -> str | grpc.StatusCode:
     """The name that the server answers, or the status that the call ends with."""
     with channel:
         try:
-            return bytes(channel.unary_unary(METHOD)(b"", timeout=DEADLINE_S)).decode()
+            return bytes(who_am_i(channel)(b"", timeout=DEADLINE_S)).decode()
         except grpc.RpcError as error:
             return error.code()
 
@@ -214,7 +218,7 @@ def test_a_client_is_who_its_certificate_says_whatever_it_claims(keys: Path, ser
     )
     with channel:
         metadata = (("precad-role", "client"), ("precad-name", "ward-3"))
-        answer = channel.unary_unary(METHOD)(b"", timeout=DEADLINE_S, metadata=metadata)
+        answer = who_am_i(channel)(b"", timeout=DEADLINE_S, metadata=metadata)
     assert answer == b"ward-4.client.precad"
 
 
@@ -266,20 +270,20 @@ def test_a_clients_key_cannot_serve_even_without_our_own_check(keys: Path) -> No
 def test_revocation_ends_a_connection_that_is_already_open(tmp_path: Path, serve: Serve) -> None:
     create_local_keys(tmp_path, ["ward-3", "ward-4"])
     port = serve(load_identity(tmp_path / "server-a"), Role.CLIENT)
-    channels = {
-        name: open_channel(
-            f"127.0.0.1:{port}", load_identity(tmp_path / name), Role.SERVER_A
-        ).unary_unary(METHOD)
+    calls = {
+        name: who_am_i(
+            open_channel(f"127.0.0.1:{port}", load_identity(tmp_path / name), Role.SERVER_A)
+        )
         for name in ("ward-3", "ward-4")
     }
-    assert channels["ward-3"](b"", timeout=DEADLINE_S) == b"ward-3.client.precad"
+    assert calls["ward-3"](b"", timeout=DEADLINE_S) == b"ward-3.client.precad"
     deployment = Deployment.open(tmp_path)
     deployment.revoke(deployment.current_serials(Principal.client("ward-3")))
     with pytest.raises(grpc.RpcError) as caught:
-        channels["ward-3"](b"", timeout=DEADLINE_S)
+        calls["ward-3"](b"", timeout=DEADLINE_S)
     assert caught.value.code() is Code.UNAUTHENTICATED
     assert "revoked" in str(caught.value.details())
-    assert channels["ward-4"](b"", timeout=DEADLINE_S) == b"ward-4.client.precad"
+    assert calls["ward-4"](b"", timeout=DEADLINE_S) == b"ward-4.client.precad"
 
 
 @pytest.mark.parametrize("damage", ["deleted", "nonsense", "another root's", "an older list"])
@@ -372,9 +376,8 @@ def test_asyncio_servers_and_channels_decide_alike(keys: Path) -> None:
 
 async def ask_aio(channel: grpc.aio.Channel) -> str | grpc.StatusCode:
     try:
-        return bytes(await channel.unary_unary(METHOD)(b"", timeout=DEADLINE_S)).decode()
-    except grpc.RpcError as error:
-        assert isinstance(error, grpc.aio.AioRpcError)
+        return bytes(await who_am_i(channel)(b"", timeout=DEADLINE_S)).decode()
+    except grpc.aio.AioRpcError as error:
         return error.code()
 
 
@@ -392,7 +395,7 @@ def test_plaintext_believes_a_claim_and_nothing_less(serve: Serve) -> None:
         for bad in ("server-c", "", "SERVER-A"):
             metadata = (("precad-role", bad), ("precad-name", "server-a"))
             with pytest.raises(grpc.RpcError) as caught:
-                channel.unary_unary(METHOD)(b"", timeout=DEADLINE_S, metadata=metadata)
+                who_am_i(channel)(b"", timeout=DEADLINE_S, metadata=metadata)
             assert caught.value.code() is Code.UNAUTHENTICATED
 
 

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -97,8 +98,9 @@ def test_a_channel_speaks_tls13_alone(keys: Path, version: ssl.TLSVersion, expec
         address = f"127.0.0.1:{listener.getsockname()[1]}"
         identity = load_identity(keys / "server-a")
         with open_channel(address, identity, Role.SERVER_B) as channel:
+            call: Any = channel.unary_unary("/test/Any")
             with pytest.raises(grpc.RpcError):
-                channel.unary_unary("/test/Any")(b"", timeout=TIMEOUT_S)
+                call(b"", timeout=TIMEOUT_S)
             thread.join(TIMEOUT_S)
     assert heard == [expected]
 

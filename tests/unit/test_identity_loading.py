@@ -103,12 +103,12 @@ def test_a_list_of_another_root_is_refused(folder: Path) -> None:
 
 
 def test_an_expired_certificate_is_refused(folder: Path) -> None:
-    with pytest.raises(Misconfiguration, match="expired.*precad keys renew"):
+    with pytest.raises(Misconfiguration, match=r"expired.*precad keys renew"):
         Identity.load(folder, now=datetime.now(UTC) + timedelta(days=366))
 
 
 def test_a_certificate_from_the_future_is_refused(folder: Path) -> None:
-    with pytest.raises(Misconfiguration, match="not yet valid.*clock"):
+    with pytest.raises(Misconfiguration, match=r"not yet valid.*clock"):
         Identity.load(folder, now=datetime.now(UTC) - timedelta(minutes=6))
 
 
@@ -131,7 +131,7 @@ def test_an_ed25519_key_is_refused_with_the_reason(folder: Path) -> None:
             serialization.NoEncryption(),
         ),
     )
-    with pytest.raises(Misconfiguration, match="P-256.*refuses Ed25519"):
+    with pytest.raises(Misconfiguration, match=r"P-256.*refuses Ed25519"):
         load_identity(folder)
 
 
