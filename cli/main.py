@@ -2,8 +2,12 @@
 
 import typer
 
+<<<<<<< .merge_file_do0WoF
 from precad.cli import serve
 from precad.cli.demo import demo
+=======
+from precad.cli import keys, serve
+>>>>>>> .merge_file_0whIEM
 from precad.cli.join import join
 from precad.cli.status import status
 
@@ -17,6 +21,7 @@ app = typer.Typer(
 )
 app.command()(demo)
 app.add_typer(serve.app, name="serve")
+app.add_typer(keys.app, name="keys")
 app.command()(join)
 app.command()(status)
 

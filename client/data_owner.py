@@ -104,8 +104,10 @@ class DataOwner:
             return take_part(servers, self.budget, self.update, on_notice)
 
     def _rehearse(self) -> None:
-        """One update over the first record, thrown away: a model, a loss or data that can't be
-        used fail here, before anybody counts on this client; and torch is warm for round 0.
+        """One update over the first record, thrown away.
+
+        A model, a loss or data that can't be used fail here, before anybody counts on this
+        client; and torch is warm for round 0.
         """
         first = np.zeros(1, dtype=np.int64)
         theta = initial_vector(self.task.model)

@@ -15,9 +15,11 @@ def plot(outcome: Outcome, path: Path) -> None:
     rows = outcome.rows
     plan = outcome.plan
     rounds = [row.number + 1 for row in rows]
-    figure, (top, bottom) = plt.subplots(
-        2, 1, figsize=(8, 6.5), sharex=True, height_ratios=(3, 2), layout="constrained"
+    heights = (3, 2, 1) if outcome.rejected else (3, 2)
+    figure, axes = plt.subplots(
+        len(heights), 1, figsize=(8, 6.5), sharex=True, height_ratios=heights, layout="constrained"
     )
+    top, middle = axes[0], axes[1]
     measured = [(row.number + 1, row.accuracy) for row in rows if row.accuracy is not None]
     top.plot(*zip(*measured, strict=True), color="tab:blue", marker=".", markersize=4)
     top.set_ylabel("accuracy on held-out records")
@@ -28,35 +30,28 @@ def plot(outcome: Outcome, path: Path) -> None:
         f"{plan.dataset.name}, {plan.model}: {len(plan.data)} data owners{bad}", loc="left"
     )
     delta = plan.task.privacy.delta
-    bottom.plot(
+    middle.plot(
         rounds, [row.epsilon_server for row in rows], color="tab:red", label="one curious server"
     )
-    bottom.plot(
+    middle.plot(
         rounds,
         [row.epsilon_clients for row in rows],
         color="tab:orange",
         linestyle="--",
         label="other clients only",
     )
-    bottom.set_ylabel(f"exact ε of a record (δ = {delta:g})")
-    bottom.set_xlabel("round")
-    bottom.set_ylim(bottom=0)
-    bottom.grid(alpha=0.3)
-    handles, labels = bottom.get_legend_handles_labels()
+    middle.set_ylabel(f"exact ε of a record\n(δ = {delta:g})")
+    middle.set_ylim(bottom=0)
+    middle.grid(alpha=0.3)
+    middle.legend(loc="upper left")
     if outcome.rejected:
-        counts = bottom.twinx()
-        bars = counts.bar(
-            rounds,
-            [sum(row.rejected.values()) for row in rows],
-            color="grey",
-            alpha=0.35,
-            width=0.8,
-            label="submissions rejected or absent",
-        )
-        counts.set_ylabel("rejected or absent")
-        counts.set_ylim(0, len(plan.data))
-        handles.append(bars)
-        labels.append("rejected or absent")
-    bottom.legend(handles, labels, loc="upper left")
+        below = [0] * len(rows)
+        for reason in sorted(outcome.rejected):
+            counts = [row.rejected.get(reason, 0) for row in rows]
+            axes[2].bar(rounds, counts, bottom=below, width=0.8, label=reason)
+            below = [low + count for low, count in zip(below, counts, strict=True)]
+        axes[2].set_ylabel("not counted")
+        axes[2].legend(loc="upper right", fontsize="small")
+    axes[-1].set_xlabel("round")
     figure.savefig(path, dpi=120)
     plt.close(figure)

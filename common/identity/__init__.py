@@ -3,6 +3,7 @@
 from precad.common.identity.access import caller, require
 from precad.common.identity.channel import add_port, open_aio_channel, open_channel
 from precad.common.identity.credentials import Identity, Plaintext, load_identity
+from precad.common.identity.deployment import create_local_keys
 from precad.common.identity.principal import Principal
 
 __all__ = [
@@ -11,6 +12,7 @@ __all__ = [
     "Principal",
     "add_port",
     "caller",
+    "create_local_keys",
     "load_identity",
     "open_aio_channel",
     "open_channel",

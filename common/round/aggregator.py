@@ -6,6 +6,7 @@ One object per server and task; the round's steps are functions of it and of the
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Protocol
 
 from precad.common.account import most_participations
@@ -71,19 +72,22 @@ class Aggregator:
         return tuple(
             client
             for client in clients
-            if spent.get(client, 0) < self._cap(self.roster[client].record_rate, limit)
-        )
-
-    def _cap(self, record_rate: float, epsilon_limit: float) -> int:
-        return most_participations(
-            record_rate=record_rate,
-            noise_multiplier=self.task.privacy.noise_multiplier,
-            delta=self.task.privacy.delta,
-            epsilon_limit=epsilon_limit,
-            ceiling=self.task.training.rounds,
+            if spent.get(client, 0) < _cap(self.task, self.roster[client].record_rate, limit)
         )
 
     def randomness(self, request: DealRequest) -> DealtRandomness:
         """Correlated randomness for one batch of validation."""
         corrections = self.dealing.deal(request)
         return DealtRandomness(self.role, self.dealer_key, request, corrections)
+
+
+@lru_cache(maxsize=1024)
+def _cap(task: Task, record_rate: float, epsilon_limit: float) -> int:
+    """Participations that one client may be charged for; bisection over exact accounts."""
+    return most_participations(
+        record_rate=record_rate,
+        noise_multiplier=task.privacy.noise_multiplier,
+        delta=task.privacy.delta,
+        epsilon_limit=epsilon_limit,
+        ceiling=task.training.rounds,
+    )

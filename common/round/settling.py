@@ -5,7 +5,6 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.common.deal import DealRequest
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import ClientId, Digest
 from precad.common.keystream import encode_context
@@ -20,7 +19,7 @@ from precad.common.round.states import (
     Released,
     Validated,
 )
-from precad.common.validate import SharedUpdate, validate
+from precad.common.validate import SharedUpdate, deal_request, validate
 
 BATCH_WORDS = 1 << 21
 """Ring elements of shares that one validation batch may hold: memory stays O(d) per client."""
@@ -45,14 +44,7 @@ def validate_and_sum(aggregator: Aggregator, matched: Matched) -> Validated:
             _shared_update(client, matched.submissions[client], task.dimension)
             for client in clients
         ]
-        request = DealRequest(
-            task=task.digest,
-            round=number,
-            batch=batch,
-            clients=len(updates),
-            dimension=task.dimension,
-            comparisons=len(updates) * (2 * task.projections + 1),
-        )
+        request = deal_request(task, number, batch, len(updates))
         verdicts = validate(
             updates,
             task=task,

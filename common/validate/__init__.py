@@ -1,6 +1,6 @@
 """Norm validation over Z_2^64 that can't be forged: a range test, then the exact norm."""
 
-from precad.common.validate.validate import (
+from precad.common.validate.batch import (
     SharedUpdate,
     comparisons_per_client,
     deal_request,

@@ -12,7 +12,7 @@ from typing import IO, Self
 
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import ClientId, Role
-from precad.common.identity import Identity, Plaintext, load_identity
+from precad.common.identity import Identity, Plaintext, create_local_keys, load_identity
 from precad.common.task import Task
 from precad.common.wire.operator import OperatorConnection
 from precad.experiments.local.files import Data, free_addresses, write_settings
@@ -54,8 +54,6 @@ class LocalDeployment:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "logs").mkdir(exist_ok=True)
         if not plaintext:
-            from precad.common.identity import create_local_keys
-
             create_local_keys(folder / "keys", [client.name for client in data])
         write_settings(folder, task, data, self.addresses, plaintext=plaintext)
         self._plaintext = plaintext

@@ -1,0 +1,330 @@
+"""A deployment's keys on disk: the root's folder, and one folder per party beside it.
+
+    DIR/ca/         ca.pem key.pem crl.pem issued/<serial>.pem
+    DIR/server-a/   ca.pem cert.pem key.pem crl.pem
+    DIR/ward-3/     …
+
+The root's folder is the operator's and needs to be on no server. A party's folder is all that
+its machine gets.
+"""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Self
+
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from precad.common.errors import Misconfiguration
+from precad.common.identifiers import Role
+from precad.common.identity.certificate import principal_of, read_certificates, validity_fault
+from precad.common.identity.credentials import (
+    CA_FILE,
+    CERTIFICATE_FILE,
+    KEY_FILE,
+    REVOCATION_FILE,
+)
+from precad.common.identity.files import (
+    exclusive,
+    make_folder,
+    write_private,
+    write_public,
+)
+from precad.common.identity.pki import (
+    PARTY_DAYS,
+    Authority,
+    key_to_pem,
+    make_request,
+    new_key,
+    read_request,
+    revoked_entry,
+    to_pem,
+)
+from precad.common.identity.principal import Principal
+from precad.common.identity.revocation import read_revocation_lists
+from precad.common.secret import Secret
+
+AUTHORITY_FOLDER = "ca"
+ISSUED_FOLDER = "issued"
+REQUEST_FILE = "request.pem"
+SERVICES = tuple(Principal.service(role) for role in Role if role is not Role.CLIENT)
+_RESERVED = {AUTHORITY_FOLDER, *(role.value for role in Role)}
+
+
+class Deployment:
+    """The root of a deployment and what it issued."""
+
+    def __init__(self, directory: Path, authority: Authority) -> None:
+        self.directory = directory
+        self._authority = authority
+        self._folder = directory / AUTHORITY_FOLDER
+
+    @classmethod
+    def create(cls, directory: Path, *, replace: bool = False) -> Self:
+        """A new root in ``directory``, with an empty revocation list.
+
+        Raises:
+            Misconfiguration: there is one already and ``replace`` is false.
+        """
+        folder = directory / AUTHORITY_FOLDER
+        make_folder(directory)
+        make_folder(folder)
+        with exclusive(folder):
+            authority = Authority.create()
+            write_private(folder / KEY_FILE, key_to_pem(authority.key), replace=replace)
+            write_public(folder / CA_FILE, to_pem(authority.certificate))
+            write_public(folder / REVOCATION_FILE, to_pem(authority.revocation_list([], number=1)))
+            make_folder(folder / ISSUED_FOLDER)
+            for old in (folder / ISSUED_FOLDER).glob("*.pem"):
+                old.unlink()
+        return cls(directory, authority)
+
+    @classmethod
+    def open(cls, directory: Path) -> Self:
+        """The root that is in ``directory``.
+
+        Raises:
+            Misconfiguration: there is none, or it is damaged.
+        """
+        folder = directory / AUTHORITY_FOLDER
+        try:
+            certificate = (folder / CA_FILE).read_bytes()
+            key = Secret((folder / KEY_FILE).read_bytes())
+        except OSError as error:
+            raise Misconfiguration(
+                "keys", str(folder), f"no root here ({error.strerror}); precad keys init makes one"
+            ) from None
+        return cls(directory, Authority.from_pem(certificate, key, source=str(folder)))
+
+    def folder_of(self, principal: Principal) -> Path:
+        """Where a party's files go unless told otherwise.
+
+        Raises:
+            Misconfiguration: a client named like another party's folder.
+        """
+        if principal.role is Role.CLIENT and principal.name in _RESERVED:
+            raise Misconfiguration(
+                "client", principal.name, "that folder is another party's; name one with --out"
+            )
+        return self.directory / principal.name
+
+    def issue(
+        self,
+        principal: Principal,
+        *,
+        out: Path | None = None,
+        request: Path | None = None,
+        days: int = PARTY_DAYS,
+        replace: bool = False,
+    ) -> Path:
+        """Make a party's folder: key, certificate, root and revocation list.
+
+        With a ``request`` the party keeps its key to itself, and the folder has none.
+
+        Returns:
+            The folder.
+
+        Raises:
+            Misconfiguration: a key is there and ``replace`` is false, or the request isn't the
+                party's.
+        """
+        folder = out or self.folder_of(principal)
+        with exclusive(self._folder):
+            if request is not None:
+                try:
+                    pem = request.read_bytes()
+                except OSError as error:
+                    raise Misconfiguration(
+                        "request", str(request), f"can't be read ({error.strerror})"
+                    ) from None
+                public = read_request(pem, principal, source=str(request))
+                certificate = self._certify(principal, public, days)
+                make_folder(folder)
+            else:
+                key = new_key()
+                certificate = self._certify(principal, key.public_key(), days)
+                make_folder(folder)
+                write_private(folder / KEY_FILE, key_to_pem(key), replace=replace)
+            self._hand_over(folder, certificate)
+        return folder
+
+    def renew(
+        self,
+        principal: Principal,
+        *,
+        out: Path | None = None,
+        days: int = PARTY_DAYS,
+        revoke_old: bool = False,
+    ) -> Path:
+        """A new key and certificate for the same role and name, in place of those in the folder.
+
+        The old certificate stays good until its end, so that nothing has to restart at once,
+        unless it is revoked here.
+
+        Returns:
+            The folder.
+
+        Raises:
+            Misconfiguration: the folder holds no certificate, or another party's.
+        """
+        folder = out or self.folder_of(principal)
+        source = folder / CERTIFICATE_FILE
+        try:
+            old = read_certificates(source.read_bytes(), source=str(source))[0]
+        except OSError:
+            raise Misconfiguration(
+                "folder", str(folder), "holds no certificate to renew; use precad keys issue"
+            ) from None
+        if principal_of(old) != principal:
+            raise Misconfiguration("folder", str(folder), f"belongs to {principal_of(old)}")
+        self.issue(principal, out=folder, days=days, replace=True)
+        if revoke_old:
+            self.revoke([old.serial_number])
+        return folder
+
+    def revoke(self, serials: Iterable[int]) -> list[Path]:
+        """Add certificates to the revocation list, and put it in every folder of this deployment.
+
+        Args:
+            serials: of certificates that this root issued; those on the list already stay on it.
+
+        Returns:
+            The lists that were written, the root's own first. Servers elsewhere need a copy.
+
+        Raises:
+            Misconfiguration: no serial number, or one that this root never issued.
+        """
+        wanted = set(serials)
+        known = {certificate.serial_number for certificate in self.issued()}
+        if not wanted or not wanted <= known:
+            raise Misconfiguration(
+                "serial",
+                sorted(f"{serial:x}" for serial in wanted - known),
+                "this root never issued it; precad keys show lists what it issued",
+            )
+        with exclusive(self._folder):
+            current = self._revocations()
+            entries = {entry.serial_number: entry for entry in current}
+            for serial in wanted - set(entries):
+                entries[serial] = revoked_entry(serial)
+            number = current.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
+            pem = to_pem(
+                self._authority.revocation_list(
+                    entries.values(),
+                    number=number + 1,
+                    # Servers refuse a list older than theirs, and clocks get set back.
+                    now=max(datetime.now(UTC), current.last_update_utc),
+                )
+            )
+            written = [self._folder / REVOCATION_FILE, *self._other_lists()]
+            for path in written:
+                write_public(path, pem)
+        return written
+
+    def current_serials(self, principal: Principal) -> list[int]:
+        """The party's certificates that are neither expired nor revoked.
+
+        Raises:
+            Misconfiguration: there is none.
+        """
+        revoked = self.revoked()
+        serials = [
+            certificate.serial_number
+            for certificate in self.issued()
+            if principal_of(certificate) == principal
+            and certificate.serial_number not in revoked
+            and validity_fault(certificate) != "expired"
+        ]
+        if not serials:
+            raise Misconfiguration("party", str(principal), "has no certificate that still counts")
+        return serials
+
+    def issued(self) -> list[x509.Certificate]:
+        """Every certificate that this root issued, oldest first."""
+        found = [
+            read_certificates(path.read_bytes(), source=str(path))[0]
+            for path in (self._folder / ISSUED_FOLDER).glob("*.pem")
+        ]
+        return sorted(found, key=lambda each: (each.not_valid_before_utc, each.serial_number))
+
+    def revoked(self) -> set[int]:
+        """Serial numbers on the revocation list."""
+        return {entry.serial_number for entry in self._revocations()}
+
+    def _certify(
+        self, principal: Principal, key: ec.EllipticCurvePublicKey, days: int
+    ) -> x509.Certificate:
+        certificate = self._authority.issue(principal, key, days=days)
+        # On record before anyone holds it: what isn't on record can't be revoked.
+        record = self._folder / ISSUED_FOLDER / f"{certificate.serial_number:040x}.pem"
+        write_public(record, to_pem(certificate))
+        return certificate
+
+    def _hand_over(self, folder: Path, certificate: x509.Certificate) -> None:
+        write_public(folder / CERTIFICATE_FILE, to_pem(certificate))
+        write_public(folder / CA_FILE, to_pem(self._authority.certificate))
+        write_public(folder / REVOCATION_FILE, to_pem(self._revocations()))
+
+    def _revocations(self) -> x509.CertificateRevocationList:
+        path = self._folder / REVOCATION_FILE
+        try:
+            pem = path.read_bytes()
+        except OSError as error:
+            raise Misconfiguration("crl", str(path), f"can't be read ({error.strerror})") from None
+        return read_revocation_lists(pem, [self._authority.certificate], source=str(path))[0]
+
+    def _other_lists(self) -> list[Path]:
+        ours = to_pem(self._authority.certificate)
+        return [
+            path.with_name(REVOCATION_FILE)
+            for path in sorted(self.directory.glob(f"*/{CA_FILE}"))
+            if path.parent != self._folder and path.read_bytes() == ours
+        ]
+
+
+def create_local_keys(
+    directory: Path, clients: Iterable[str], *, days: int = PARTY_DAYS, replace: bool = False
+) -> list[Path]:
+    """Root, both servers, dealer, operator and clients, each in a folder of its own.
+
+    Args:
+        directory: made where it doesn't exist.
+        clients: their names.
+        days: until the parties' certificates expire.
+        replace: over keys that are there.
+
+    Returns:
+        The parties' folders.
+
+    Raises:
+        Misconfiguration: keys are there and ``replace`` is false, or a client's name is no name.
+    """
+    parties = [*SERVICES, *(Principal.client(name) for name in clients)]
+    folders = [directory / party.name for party in parties]
+    if len(set(folders)) != len(folders) or directory / AUTHORITY_FOLDER in folders:
+        raise Misconfiguration(
+            "client", sorted(party.name for party in parties), "every name must be another"
+        )
+    existing = [folder for folder in folders if (folder / KEY_FILE).exists()]
+    if existing and not replace:
+        raise Misconfiguration("folder", str(existing[0]), "holds a key; --force replaces it")
+    deployment = Deployment.create(directory, replace=replace)
+    return [deployment.issue(party, days=days, replace=replace) for party in parties]
+
+
+def create_request(folder: Path, principal: Principal, *, replace: bool = False) -> Path:
+    """A new key and a signing request for it; the key stays in the folder.
+
+    Returns:
+        The request's path.
+
+    Raises:
+        Misconfiguration: a key is there and ``replace`` is false.
+    """
+    make_folder(folder)
+    key = new_key()
+    write_private(folder / KEY_FILE, key_to_pem(key), replace=replace)
+    path = folder / REQUEST_FILE
+    write_public(path, to_pem(make_request(key, principal)))
+    return path

@@ -1,0 +1,290 @@
+"""A small authority for a deployment: X.509 certificates and a revocation list, ECDSA on P-256.
+
+Why not Ed25519: gRPC's BoringSSL doesn't offer it in handshakes (tried with grpcio 1.76 and
+1.85), so that a party with such a key can't connect. It would do for the root's signature alone;
+one kind of key for all is simpler.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from precad.common.errors import Misconfiguration
+from precad.common.identity.certificate import (
+    SERVING_ROLES,
+    check_algorithm,
+    dns_names,
+    read_certificates,
+)
+from precad.common.identity.principal import DOMAIN, Principal
+from precad.common.secret import Secret
+
+ROOT_DAYS = 3650
+PARTY_DAYS = 365
+_CLOCK_SKEW = timedelta(minutes=5)
+_DIGITAL_SIGNATURE_ONLY = x509.KeyUsage(
+    digital_signature=True,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=False,
+    crl_sign=False,
+    encipher_only=False,
+    decipher_only=False,
+)
+_SIGNS_CERTIFICATES_AND_LISTS = x509.KeyUsage(
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=True,
+    encipher_only=False,
+    decipher_only=False,
+)
+
+
+def new_key() -> ec.EllipticCurvePrivateKey:
+    """A fresh key on P-256, from the operating system's CSPRNG."""
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+def key_to_pem(key: ec.EllipticCurvePrivateKey) -> Secret:
+    """The key as PKCS #8 PEM, unencrypted: a server restarts without anyone typing."""
+    return Secret(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+
+
+def to_pem(
+    public: x509.Certificate | x509.CertificateRevocationList | x509.CertificateSigningRequest,
+) -> bytes:
+    """PEM of something public."""
+    return public.public_bytes(serialization.Encoding.PEM)
+
+
+def make_request(
+    key: ec.EllipticCurvePrivateKey, principal: Principal
+) -> x509.CertificateSigningRequest:
+    """A signing request with the party's DNS name, for any authority."""
+    return (
+        x509.CertificateSigningRequestBuilder()
+        .subject_name(_common_name(principal.dns_name))
+        .add_extension(_alternative_name(principal), critical=False)
+        .add_extension(_DIGITAL_SIGNATURE_ONLY, critical=True)
+        .add_extension(_purposes(principal), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+
+
+def read_request(pem: bytes, expected: Principal, *, source: str) -> ec.EllipticCurvePublicKey:
+    """The public key of a request, once it is proven to be whole and for the expected party.
+
+    Raises:
+        Misconfiguration: malformed, for another party, not signed by its own key, or not P-256.
+    """
+    try:
+        request = x509.load_pem_x509_csr(pem)
+        whole = request.is_signature_valid
+        key = request.public_key()
+    except ValueError as error:
+        raise Misconfiguration("request", source, f"not a PEM request ({error})") from None
+    if not whole:
+        raise Misconfiguration("request", source, "its signature doesn't match its key")
+    asked = Principal.from_dns_names(dns_names(request))
+    if asked != expected:
+        raise Misconfiguration("request", source, f"is for {asked}, not {expected}")
+    check_algorithm(key, source=source)
+    assert isinstance(key, ec.EllipticCurvePublicKey)
+    return key
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """The root: whoever holds its key says who is who."""
+
+    certificate: x509.Certificate
+    key: ec.EllipticCurvePrivateKey = field(repr=False)
+
+    @classmethod
+    def create(
+        cls, name: str = "precad root", *, days: int = ROOT_DAYS, now: datetime | None = None
+    ) -> "Authority":
+        """A new root, good for names in .precad alone.
+
+        Args:
+            name: common name, for people.
+            days: until it expires, and with it everything that it issued.
+            now: instead of the clock's time.
+
+        Raises:
+            Misconfiguration: days below 1.
+        """
+        key = new_key()
+        subject = _common_name(name)
+        builder = _builder(subject, subject, key.public_key(), days, now)
+        certificate = (
+            builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_SIGNS_CERTIFICATES_AND_LISTS, critical=True)
+            # A root that leaks, or that somebody installs elsewhere, speaks for nobody else.
+            .add_extension(
+                x509.NameConstraints([x509.DNSName(DOMAIN)], excluded_subtrees=None), critical=True
+            )
+            .add_extension(
+                x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False
+            )
+            .sign(key, hashes.SHA256())
+        )
+        return cls(certificate, key)
+
+    @classmethod
+    def from_pem(cls, certificate: bytes, key: Secret, *, source: str) -> "Authority":
+        """The root as stored.
+
+        Raises:
+            Misconfiguration: malformed, or the key isn't the certificate's.
+        """
+        root = read_certificates(certificate, source=source)[0]
+        try:
+            private = serialization.load_pem_private_key(key.reveal(), password=None)
+        except (ValueError, TypeError):
+            raise Misconfiguration("root key", source, "not an unencrypted PEM key") from None
+        if (
+            not isinstance(private, ec.EllipticCurvePrivateKey)
+            or private.public_key() != root.public_key()
+        ):
+            raise Misconfiguration("root key", source, "isn't the key of the root certificate")
+        return cls(root, private)
+
+    def issue(
+        self,
+        principal: Principal,
+        key: ec.EllipticCurvePublicKey,
+        *,
+        days: int = PARTY_DAYS,
+        now: datetime | None = None,
+    ) -> x509.Certificate:
+        """A certificate that says: this key is that party's.
+
+        Args:
+            principal: the party.
+            key: its public key.
+            days: until it expires.
+            now: instead of the clock's time.
+
+        Raises:
+            Misconfiguration: days below 1, or beyond the root's own end.
+        """
+        builder = _builder(
+            _common_name(principal.dns_name), self.certificate.subject, key, days, now
+        )
+        certificate = (
+            builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_alternative_name(principal), critical=False)
+            .add_extension(_DIGITAL_SIGNATURE_ONLY, critical=True)
+            .add_extension(_purposes(principal), critical=False)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()),
+                critical=False,
+            )
+            .sign(self.key, hashes.SHA256())
+        )
+        if certificate.not_valid_after_utc > self.certificate.not_valid_after_utc:
+            end = self.certificate.not_valid_after_utc
+            raise Misconfiguration("days", days, f"the root itself ends on {end:%Y-%m-%d}")
+        return certificate
+
+    def revocation_list(
+        self,
+        revoked: Iterable[x509.RevokedCertificate],
+        *,
+        number: int,
+        now: datetime | None = None,
+    ) -> x509.CertificateRevocationList:
+        """The signed list of what no longer counts.
+
+        Args:
+            revoked: made by :func:`revoked_entry`, or from an earlier list.
+            number: grows with each list.
+            now: instead of the clock's time.
+        """
+        builder = (
+            x509.CertificateRevocationListBuilder()
+            .issuer_name(self.certificate.subject)
+            .last_update(now or datetime.now(UTC))
+            # A list holds until the next one: there is no service that would sign it anew.
+            .next_update(self.certificate.not_valid_after_utc)
+            .add_extension(x509.CRLNumber(number), critical=False)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()),
+                critical=False,
+            )
+        )
+        for entry in revoked:
+            builder = builder.add_revoked_certificate(entry)
+        return builder.sign(self.key, hashes.SHA256())
+
+
+def revoked_entry(serial: int, *, now: datetime | None = None) -> x509.RevokedCertificate:
+    """One line of a revocation list."""
+    return (
+        x509.RevokedCertificateBuilder()
+        .serial_number(serial)
+        .revocation_date(now or datetime.now(UTC))
+        .build()
+    )
+
+
+def _builder(
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePublicKey,
+    days: int,
+    now: datetime | None,
+) -> x509.CertificateBuilder:
+    if days < 1:
+        raise Misconfiguration("days", days, "a certificate holds at least one day")
+    start = now or datetime.now(UTC)
+    try:
+        end = start + timedelta(days=days)
+    except OverflowError:
+        raise Misconfiguration("days", days, "beyond the calendar") from None
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        # The other machine's clock may be a little behind this one's.
+        .not_valid_before(start - _CLOCK_SKEW)
+        .not_valid_after(end)
+    )
+
+
+def _common_name(text: str) -> x509.Name:
+    # The field holds 64 characters; it is for people, the alternative name is what counts.
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text[:64])])
+
+
+def _alternative_name(principal: Principal) -> x509.SubjectAlternativeName:
+    return x509.SubjectAlternativeName([x509.DNSName(principal.dns_name)])
+
+
+def _purposes(principal: Principal) -> x509.ExtendedKeyUsage:
+    # TLS itself then keeps a client from posing as a server.
+    purposes = [ExtendedKeyUsageOID.CLIENT_AUTH]
+    if principal.role in SERVING_ROLES:
+        purposes.append(ExtendedKeyUsageOID.SERVER_AUTH)
+    return x509.ExtendedKeyUsage(purposes)

@@ -1,0 +1,105 @@
+"""What a person may see of certificates: whose, which, until when, and whether they count."""
+
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+
+from precad.common.errors import Misconfiguration
+from precad.common.identity.certificate import (
+    is_authority,
+    principal_of,
+    read_certificates,
+    validity_fault,
+)
+from precad.common.identity.credentials import CA_FILE, CERTIFICATE_FILE, REVOCATION_FILE
+from precad.common.identity.deployment import AUTHORITY_FOLDER, Deployment
+from precad.common.identity.revocation import RevocationList
+
+VALID = "valid"
+REVOKED = "revoked"
+AUTHORITY = "root"
+UNKNOWN = "no precad party"
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateSummary:
+    """One certificate, without any secret."""
+
+    party: str
+    """The DNS name, ``root`` for an authority's, or ``no precad party``."""
+    state: str
+    """``valid``, ``expired``, ``not yet valid`` or ``revoked``."""
+    serial: str
+    """Hexadecimal; ``precad keys revoke --serial`` takes it."""
+    starts: datetime
+    ends: datetime
+    fingerprint: str
+    """SHA-256 of the certificate, hexadecimal: what two people compare over the telephone."""
+
+    def to_json(self) -> dict[str, str]:
+        """The same as plain strings; times as ISO 8601."""
+        return {
+            key: value.isoformat() if isinstance(value, datetime) else value
+            for key, value in asdict(self).items()
+        }
+
+
+def summarise(path: Path, *, now: datetime | None = None) -> list[CertificateSummary]:
+    """The certificates of a deployment, of one party's folder, or of one PEM file.
+
+    Args:
+        path: a deployment's directory, a party's folder, or a file of certificates.
+        now: instead of the clock's time.
+
+    Raises:
+        Misconfiguration: nothing of the kind there, or damaged.
+    """
+    if (path / AUTHORITY_FOLDER / CA_FILE).exists():
+        deployment = Deployment.open(path)
+        root = read_certificates((path / AUTHORITY_FOLDER / CA_FILE).read_bytes(), source=str(path))
+        lists = RevocationList(path / AUTHORITY_FOLDER / REVOCATION_FILE, root)
+        return [_summary(each, lists, now) for each in [*root, *deployment.issued()]]
+    if (path / CERTIFICATE_FILE).exists():
+        own = _read(path / CERTIFICATE_FILE)
+        roots = _read(path / CA_FILE)
+        lists = RevocationList(path / REVOCATION_FILE, roots)
+        return [_summary(each, lists, now) for each in [*own, *roots]]
+    return [_summary(each, None, now) for each in _read(path)]
+
+
+def _read(path: Path) -> list[x509.Certificate]:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise Misconfiguration(
+            "path",
+            str(path),
+            f"no keys to show ({error.strerror}); give a directory of precad keys or a PEM file",
+        ) from None
+    return read_certificates(data, source=str(path))
+
+
+def _summary(
+    certificate: x509.Certificate, lists: RevocationList | None, now: datetime | None
+) -> CertificateSummary:
+    if is_authority(certificate):
+        party = AUTHORITY
+    else:
+        try:
+            party = str(principal_of(certificate))
+        except Misconfiguration:
+            party = UNKNOWN
+    state = validity_fault(certificate, now) or VALID
+    if lists is not None and lists.revokes(certificate):
+        state = REVOKED
+    return CertificateSummary(
+        party=party,
+        state=state,
+        serial=f"{certificate.serial_number:x}",
+        starts=certificate.not_valid_before_utc,
+        ends=certificate.not_valid_after_utc,
+        fingerprint=certificate.fingerprint(hashes.SHA256()).hex(),
+    )

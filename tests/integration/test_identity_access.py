@@ -1,0 +1,457 @@
+"""Real gRPC servers with mutual TLS: each identity gets what its certificate says, no more."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from precad.common.errors import AccessDenied, Misconfiguration
+from precad.common.identifiers import Role
+from precad.common.identity import (
+    Identity,
+    Plaintext,
+    Principal,
+    add_port,
+    caller,
+    create_local_keys,
+    load_identity,
+    open_aio_channel,
+    open_channel,
+    require,
+)
+from precad.common.identity.deployment import Deployment
+from precad.common.identity.pki import Authority, key_to_pem, new_key, to_pem
+
+METHOD = "/test/WhoAmI"
+Code = grpc.StatusCode
+DEADLINE_S = 10.0
+
+
+class OnlyFor(grpc.GenericRpcHandler):
+    """One method that answers the caller's name, for some roles."""
+
+    def __init__(self, identity: Identity | Plaintext, roles: tuple[Role, ...]) -> None:
+        self.identity = identity
+        self.roles = roles
+
+    def service(self, handler_call_details: Any) -> Any:
+        del handler_call_details
+        return grpc.unary_unary_rpc_method_handler(self.answer)
+
+    def answer(self, request: bytes, context: Any) -> bytes:
+        del request
+        try:
+            return str(require(context, self.identity, *self.roles)).encode()
+        except AccessDenied as denied:
+            code = Code.PERMISSION_DENIED if denied.authenticated else Code.UNAUTHENTICATED
+            context.abort(code, str(denied))
+            raise
+
+
+class OnlyForAio(OnlyFor):
+    """The asyncio twin."""
+
+    async def answer(self, request: bytes, context: Any) -> bytes:  # type: ignore[override]
+        del request
+        try:
+            return str(require(context, self.identity, *self.roles)).encode()
+        except AccessDenied as denied:
+            code = Code.PERMISSION_DENIED if denied.authenticated else Code.UNAUTHENTICATED
+            await context.abort(code, str(denied))
+            raise
+
+
+Serve = Callable[..., int]
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    servers = []
+
+    def start(identity: Identity | Plaintext, *roles: Role, host: str = "127.0.0.1") -> int:
+        server = grpc.server(ThreadPoolExecutor(2))
+        server.add_generic_rpc_handlers((OnlyFor(identity, roles),))
+        port = add_port(server, f"{host}:0", identity)
+        server.start()
+        servers.append(server)
+        return port
+
+    yield start
+    for server in servers:
+        server.stop(None).wait()
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("keys")
+    create_local_keys(directory, ["ward-3", "ward-4"])
+    deployment = Deployment.open(directory)
+    deployment.issue(Principal.client("ward-5"))
+    deployment.revoke(deployment.current_serials(Principal.client("ward-5")))
+    return directory
+
+
+def who_am_i(channel: Any) -> Any:
+    return channel.unary_unary(METHOD)
+
+
+def ask(channel: grpc.Channel) -> str | grpc.StatusCode:
+    """The name that the server answers, or the status that the call ends with."""
+    with channel:
+        try:
+            return bytes(who_am_i(channel)(b"", timeout=DEADLINE_S)).decode()
+        except grpc.RpcError as error:
+            return error.code()
+
+
+def forged(
+    base: Identity,
+    authority: Authority,
+    *names: str,
+    starts_days: int = -1,
+    ends_days: int = 1,
+    self_signed: bool = False,
+) -> Identity:
+    """An identity such as no command of ours makes."""
+    key = new_key()
+    now = datetime.now(UTC)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "server-a.precad")])
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name if self_signed else authority.certificate.subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now + timedelta(days=starts_days))
+        .not_valid_after(now + timedelta(days=ends_days))
+        .add_extension(
+            x509.ExtendedKeyUsage(
+                [ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]
+            ),
+            critical=False,
+        )
+    )
+    if names:
+        alternative = x509.SubjectAlternativeName([x509.DNSName(each) for each in names])
+        builder = builder.add_extension(alternative, critical=False)
+    certificate = builder.sign(key if self_signed else authority.key, hashes.SHA256())
+    return replace(base, cert=to_pem(certificate), key=key_to_pem(key))
+
+
+def unchecked(folder: Path, donor: Identity) -> Identity:
+    """A folder as it is, without the check at start-up that would refuse it."""
+    key = type(donor.key)((folder / "key.pem").read_bytes())
+    return replace(donor, cert=(folder / "cert.pem").read_bytes(), key=key)
+
+
+def test_identities_and_what_each_gets_of_what_only_a_may_call(keys: Path, serve: Serve) -> None:
+    server_a = load_identity(keys / "server-a")
+    root = Deployment.open(keys)._authority
+    stranger = Authority.create()
+    port = serve(load_identity(keys / "server-b"), Role.SERVER_A)
+    callers = {
+        "self-signed": forged(server_a, root, "server-a.precad", self_signed=True),
+        "another root": forged(server_a, stranger, "server-a.precad"),
+        "expired": forged(server_a, root, "server-a.precad", starts_days=-3, ends_days=-1),
+        "not yet valid": forged(server_a, root, "server-a.precad", starts_days=1, ends_days=2),
+        "a name outside the root's domain": forged(server_a, root, "server-a.example"),
+        "no name but the common one": forged(server_a, root),
+        "two names": forged(server_a, root, "server-a.precad", "dealer.precad"),
+        "one name in capitals": forged(server_a, root, "SERVER-A.precad"),
+        "a name below the server's": forged(server_a, root, "x.server-a.precad"),
+        "revoked": unchecked(keys / "ward-5", server_a),
+        "a client": load_identity(keys / "ward-3"),
+        "the dealer": load_identity(keys / "dealer"),
+        "the operator": load_identity(keys / "operator"),
+        "server B itself": load_identity(keys / "server-b"),
+        "server A": server_a,
+    }
+    outcomes = {
+        who: ask(open_channel(f"127.0.0.1:{port}", identity, Role.SERVER_B))
+        for who, identity in callers.items()
+    }
+    anonymous = grpc.secure_channel(
+        f"127.0.0.1:{port}",
+        grpc.ssl_channel_credentials(server_a.ca),
+        (("grpc.ssl_target_name_override", "server-b.precad"),),
+    )
+    outcomes["no certificate"] = ask(anonymous)
+    outcomes["no TLS"] = ask(grpc.insecure_channel(f"127.0.0.1:{port}"))
+    assert outcomes == {
+        "no TLS": Code.UNAVAILABLE,
+        "no certificate": Code.UNAVAILABLE,
+        "self-signed": Code.UNAVAILABLE,
+        "another root": Code.UNAVAILABLE,
+        "expired": Code.UNAVAILABLE,
+        "not yet valid": Code.UNAVAILABLE,
+        "a name outside the root's domain": Code.UNAVAILABLE,
+        "no name but the common one": Code.UNAVAILABLE,
+        "two names": Code.UNAUTHENTICATED,
+        "one name in capitals": Code.UNAUTHENTICATED,
+        "a name below the server's": Code.UNAUTHENTICATED,
+        "revoked": Code.UNAUTHENTICATED,
+        "a client": Code.PERMISSION_DENIED,
+        "the dealer": Code.PERMISSION_DENIED,
+        "the operator": Code.PERMISSION_DENIED,
+        "server B itself": Code.PERMISSION_DENIED,
+        "server A": "server-a.precad",
+    }
+
+
+def test_a_client_is_who_its_certificate_says_whatever_it_claims(keys: Path, serve: Serve) -> None:
+    port = serve(load_identity(keys / "server-a"), Role.CLIENT)
+    channel = open_channel(
+        f"127.0.0.1:{port}",
+        load_identity(keys / "ward-4"),
+        Role.SERVER_A,
+        claim=(Role.CLIENT, "ward-3"),
+    )
+    with channel:
+        metadata = (("precad-role", "client"), ("precad-name", "ward-3"))
+        answer = who_am_i(channel)(b"", timeout=DEADLINE_S, metadata=metadata)
+    assert answer == b"ward-4.client.precad"
+
+
+def test_servers_in_anothers_place_are_refused(keys: Path, serve: Serve) -> None:
+    ward = load_identity(keys / "ward-3")
+    server_a = load_identity(keys / "server-a")
+    root = Deployment.open(keys)._authority
+    servers = {
+        "A in B's place": server_a,
+        "the dealer in B's place": load_identity(keys / "dealer"),
+        "another root's B": replace(
+            forged(server_a, Authority.create(), "server-b.precad"), principal=server_a.principal
+        ),
+        "an expired B": forged(server_a, root, "server-b.precad", starts_days=-3, ends_days=-1),
+        "B": load_identity(keys / "server-b"),
+    }
+    outcomes = {
+        who: ask(open_channel(f"127.0.0.1:{serve(each, Role.CLIENT)}", ward, Role.SERVER_B))
+        for who, each in servers.items()
+    }
+    assert outcomes == {
+        "A in B's place": Code.UNAVAILABLE,
+        "the dealer in B's place": Code.UNAVAILABLE,
+        "another root's B": Code.UNAVAILABLE,
+        "an expired B": Code.UNAVAILABLE,
+        "B": "ward-3.client.precad",
+    }
+
+
+def test_a_clients_key_cannot_serve_even_without_our_own_check(keys: Path) -> None:
+    ward = load_identity(keys / "ward-3")
+    with pytest.raises(Misconfiguration, match="role"):
+        add_port(grpc.server(ThreadPoolExecutor(1)), "127.0.0.1:0", ward)
+    server = grpc.server(ThreadPoolExecutor(1))
+    server.add_generic_rpc_handlers((OnlyFor(ward, (Role.CLIENT,)),))
+    credentials = grpc.ssl_server_credentials([(ward.key.reveal(), ward.cert)])
+    port = server.add_secure_port("127.0.0.1:0", credentials)
+    server.start()
+    channel = grpc.secure_channel(
+        f"127.0.0.1:{port}",
+        grpc.ssl_channel_credentials(ward.ca),
+        (("grpc.ssl_target_name_override", "ward-3.client.precad"),),
+    )
+    # The name is right: it is the extended key usage that TLS refuses.
+    assert ask(channel) is Code.UNAVAILABLE
+    server.stop(None).wait()
+
+
+def test_revocation_ends_a_connection_that_is_already_open(tmp_path: Path, serve: Serve) -> None:
+    create_local_keys(tmp_path, ["ward-3", "ward-4"])
+    port = serve(load_identity(tmp_path / "server-a"), Role.CLIENT)
+    calls = {
+        name: who_am_i(
+            open_channel(f"127.0.0.1:{port}", load_identity(tmp_path / name), Role.SERVER_A)
+        )
+        for name in ("ward-3", "ward-4")
+    }
+    assert calls["ward-3"](b"", timeout=DEADLINE_S) == b"ward-3.client.precad"
+    deployment = Deployment.open(tmp_path)
+    deployment.revoke(deployment.current_serials(Principal.client("ward-3")))
+    with pytest.raises(grpc.RpcError) as caught:
+        calls["ward-3"](b"", timeout=DEADLINE_S)
+    assert caught.value.code() is Code.UNAUTHENTICATED
+    assert "revoked" in str(caught.value.details())
+    assert calls["ward-4"](b"", timeout=DEADLINE_S) == b"ward-4.client.precad"
+
+
+@pytest.mark.parametrize("damage", ["deleted", "nonsense", "another root's", "an older list"])
+def test_damage_to_the_list_brings_no_revoked_certificate_back(
+    tmp_path: Path, serve: Serve, damage: str
+) -> None:
+    create_local_keys(tmp_path, ["ward-3"])
+    server_a = load_identity(tmp_path / "server-a")
+    listed = tmp_path / "server-a" / "crl.pem"
+    deployment = Deployment.open(tmp_path)
+    older = deployment._authority.revocation_list(
+        [], number=1, now=datetime.now(UTC) - timedelta(days=1)
+    )
+    deployment.revoke(deployment.current_serials(Principal.client("ward-3")))
+    port = serve(server_a, Role.CLIENT)
+    ward = unchecked(tmp_path / "ward-3", server_a)
+    assert ask(open_channel(f"127.0.0.1:{port}", ward, Role.SERVER_A)) is Code.UNAUTHENTICATED
+    match damage:
+        case "deleted":
+            listed.unlink()
+        case "nonsense":
+            listed.write_bytes(b"nonsense")
+        case "another root's":
+            listed.write_bytes(to_pem(Authority.create().revocation_list([], number=9)))
+        case _:
+            listed.write_bytes(to_pem(older))
+    assert ask(open_channel(f"127.0.0.1:{port}", ward, Role.SERVER_A)) is Code.UNAUTHENTICATED
+
+
+def test_a_certificate_that_ends_during_a_connection_is_refused(keys: Path) -> None:
+    identity = load_identity(keys / "server-b")
+    context: Any = FakeContext((keys / "ward-3" / "cert.pem").read_bytes())
+    assert caller(context, identity) == Principal.client("ward-3")
+    later = datetime.now(UTC) + timedelta(days=366)
+    with pytest.raises(AccessDenied, match="expired"):
+        caller(context, identity, now=later)
+    with pytest.raises(AccessDenied, match="not-yet-valid"):
+        caller(context, identity, now=datetime.now(UTC) - timedelta(days=1))
+
+
+class FakeContext:
+    """What a servicer sees of a connection whose handshake is long over."""
+
+    def __init__(self, pem: bytes) -> None:
+        self._pem = pem
+
+    def auth_context(self) -> dict[str, list[bytes]]:
+        return {"transport_security_type": [b"ssl"], "x509_pem_cert": [self._pem]}
+
+
+def test_renewal_keeps_the_party_and_both_certificates_serve(tmp_path: Path, serve: Serve) -> None:
+    create_local_keys(tmp_path, ["ward-3"])
+    before = load_identity(tmp_path / "ward-3")
+    Deployment.open(tmp_path).renew(Principal.client("ward-3"))
+    after = load_identity(tmp_path / "ward-3")
+    assert after.key != before.key
+    port = serve(load_identity(tmp_path / "server-a"), Role.CLIENT)
+    for identity in (before, after):
+        channel = open_channel(f"127.0.0.1:{port}", identity, Role.SERVER_A)
+        assert ask(channel) == "ward-3.client.precad"
+
+
+def test_asyncio_servers_and_channels_decide_alike(keys: Path) -> None:
+    async def outcomes() -> dict[str, str | grpc.StatusCode]:
+        server_b = load_identity(keys / "server-b")
+        server = grpc.aio.server()
+        server.add_generic_rpc_handlers((OnlyForAio(server_b, (Role.SERVER_A,)),))
+        port = add_port(server, "127.0.0.1:0", server_b)
+        await server.start()
+        found = {}
+        for who, folder, place in (
+            ("A", "server-a", Role.SERVER_B),
+            ("a client", "ward-3", Role.SERVER_B),
+            ("revoked", "ward-5", Role.SERVER_B),
+            ("A that takes B for the dealer", "server-a", Role.DEALER),
+        ):
+            identity = unchecked(keys / folder, server_b)
+            async with open_aio_channel(f"127.0.0.1:{port}", identity, place) as channel:
+                found[who] = await ask_aio(channel)
+        await server.stop(None)
+        return found
+
+    assert asyncio.run(outcomes()) == {
+        "A": "server-a.precad",
+        "a client": Code.PERMISSION_DENIED,
+        "revoked": Code.UNAUTHENTICATED,
+        "A that takes B for the dealer": Code.UNAVAILABLE,
+    }
+
+
+async def ask_aio(channel: grpc.aio.Channel) -> str | grpc.StatusCode:
+    try:
+        return bytes(await who_am_i(channel)(b"", timeout=DEADLINE_S)).decode()
+    except grpc.aio.AioRpcError as error:
+        return error.code()
+
+
+def test_plaintext_believes_a_claim_and_nothing_less(serve: Serve) -> None:
+    port = serve(Plaintext(), Role.SERVER_A)
+    address = f"127.0.0.1:{port}"
+
+    def outcome(claim: tuple[Role, str] | None) -> str | grpc.StatusCode:
+        return ask(open_channel(address, Plaintext(), Role.SERVER_B, claim=claim))
+
+    assert outcome(None) is Code.UNAUTHENTICATED
+    assert outcome((Role.CLIENT, "ward-3")) is Code.PERMISSION_DENIED
+    assert outcome((Role.SERVER_A, "server-a")) == "server-a.precad"
+    with grpc.insecure_channel(address) as channel:
+        for bad in ("server-c", "", "SERVER-A"):
+            metadata = (("precad-role", bad), ("precad-name", "server-a"))
+            with pytest.raises(grpc.RpcError) as caught:
+                who_am_i(channel)(b"", timeout=DEADLINE_S, metadata=metadata)
+            assert caught.value.code() is Code.UNAUTHENTICATED
+
+
+def test_asyncio_channels_claim_in_plaintext_too(serve: Serve) -> None:
+    port = serve(Plaintext(), Role.SERVER_A)
+
+    async def outcome() -> str | grpc.StatusCode:
+        claim = (Role.SERVER_A, "server-a")
+        async with open_aio_channel(
+            f"127.0.0.1:{port}", Plaintext(), Role.SERVER_B, claim=claim
+        ) as channel:
+            return await ask_aio(channel)
+
+    assert asyncio.run(outcome()) == "server-a.precad"
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "0.0.0.0:0",
+        "[::]:0",
+        "192.0.2.7:7301",
+        "10.0.0.1:7301",
+        "server-a.example:7301",
+        "localhost.example:7301",
+        "127.0.0.1.example:7301",
+        "[::ffff:192.0.2.7]:7301",
+        "dns:///localhost:7301",
+        "unix:/tmp/socket",
+        "127.0.0.1",
+        ":7301",
+        "",
+    ],
+)
+def test_plaintext_beyond_loopback_is_refused(address: str) -> None:
+    with pytest.raises(Misconfiguration, match="insecure_plaintext"):
+        add_port(grpc.server(ThreadPoolExecutor(1)), address, Plaintext())
+    with pytest.raises(Misconfiguration, match="insecure_plaintext"):
+        open_channel(address, Plaintext(), Role.SERVER_A)
+    with pytest.raises(Misconfiguration, match="insecure_plaintext"):
+        open_aio_channel(address, Plaintext(), Role.SERVER_A)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "127.0.0.2"])
+def test_plaintext_on_loopback_serves(serve: Serve, host: str) -> None:
+    port = serve(Plaintext(), Role.OPERATOR, host=host)
+    claim = (Role.OPERATOR, "operator")
+    channel = open_channel(f"{host}:{port}", Plaintext(), Role.SERVER_A, claim=claim)
+    assert ask(channel) == "operator.precad"
+
+
+def test_a_port_that_is_taken_is_said(keys: Path) -> None:
+    identity = load_identity(keys / "server-a")
+    options = (("grpc.so_reuseport", 0),)
+    first = grpc.server(ThreadPoolExecutor(1), options=options)
+    port = add_port(first, "127.0.0.1:0", identity)
+    second = grpc.server(ThreadPoolExecutor(1), options=options)
+    with pytest.raises(Misconfiguration, match="can't be bound"):
+        add_port(second, f"127.0.0.1:{port}", identity)

@@ -1,0 +1,206 @@
+"""`precad keys`: a deployment's keys made, renewed, revoked and shown."""
+
+import json
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from precad.cli.main import app
+from precad.common.errors import Misconfiguration
+from precad.common.identifiers import Role
+from precad.common.identity import Principal, load_identity
+
+USAGE_ERROR = 2
+
+
+def keys(*arguments: object) -> Any:
+    return CliRunner().invoke(app, ["keys", *map(str, arguments)])
+
+
+def shown(path: Path) -> list[dict[str, Any]]:
+    result = keys("show", path, "--json")
+    assert result.exit_code == 0, result.output
+    return list(json.loads(result.stdout))
+
+
+def states(path: Path, party: str) -> list[str]:
+    return [each["state"] for each in shown(path) if each["party"] == party]
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Path:
+    directory = tmp_path / "keys"
+    result = keys("init", directory, "--clients", 2, "--client", "ward-3")
+    assert result.exit_code == 0, result.output
+    return directory
+
+
+@pytest.fixture
+def open_umask() -> Iterator[None]:
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def test_one_command_makes_every_party_of_a_local_deployment(made: Path) -> None:
+    folders = {"server-a", "server-b", "dealer", "operator", "client-1", "client-2", "ward-3"}
+    assert {path.name for path in made.iterdir()} == {*folders, "ca"}
+    for name in folders:
+        files = {path.name for path in (made / name).iterdir()}
+        assert files == {"ca.pem", "cert.pem", "key.pem", "crl.pem"}
+        assert load_identity(made / name).principal.name == name
+
+
+@pytest.mark.usefixtures("open_umask")
+def test_keys_are_for_their_owner_whatever_the_umask(tmp_path: Path) -> None:
+    directory = tmp_path / "keys"
+    assert keys("init", directory, "--clients", 1).exit_code == 0
+    assert keys("renew", directory, "dealer").exit_code == 0
+    found = sorted(directory.glob("*/key.pem"))
+    assert len(found) == 6
+    for path in found:
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+def test_nothing_half_written_is_left(made: Path) -> None:
+    assert not list(made.rglob(".*"))
+
+
+def test_no_key_is_replaced_without_force(made: Path) -> None:
+    before = {path: path.read_bytes() for path in made.rglob("*.pem")}
+    for command in (
+        ("init", made),
+        ("init", made, "--client", "ward-3"),
+        ("issue", made, "client", "ward-3"),
+        ("request", made / "ward-3", "client", "ward-3"),
+    ):
+        result = keys(*command)
+        assert result.exit_code == USAGE_ERROR
+        assert "--force" in result.output
+    after = {path: path.read_bytes() for path in made.rglob("*.pem")}
+    assert {path: after[path] for path in before} == before
+    assert keys("init", made, "--client", "ward-3", "--force").exit_code == 0
+    assert (made / "ward-3" / "key.pem").read_bytes() != before[made / "ward-3" / "key.pem"]
+    assert load_identity(made / "ward-3").principal == Principal.client("ward-3")
+
+
+def test_no_command_prints_a_key(made: Path, tmp_path: Path) -> None:
+    outputs = [
+        keys("issue", made, "client", "ward-4").output,
+        keys("request", tmp_path / "ward-5", "client", "ward-5").output,
+        keys("renew", made, "client", "ward-4").output,
+        keys("revoke", made, "client", "ward-4").output,
+        keys("show", made).output,
+        keys("show", made / "ward-3").output,
+        keys("show", made / "ward-3" / "key.pem").output,
+    ]
+    bodies = [path.read_text().splitlines()[1] for path in tmp_path.rglob("key.pem")]
+    assert bodies
+    for output in outputs:
+        assert not any(body in output for body in bodies)
+
+
+def test_a_client_keeps_its_key_and_sends_a_request(made: Path, tmp_path: Path) -> None:
+    own = tmp_path / "at-the-client"
+    assert keys("request", own, "client", "ward-9").exit_code == 0
+    result = keys("issue", made, "client", "ward-9", "--request", own / "request.pem")
+    assert result.exit_code == 0, result.output
+    assert not (made / "ward-9" / "key.pem").exists()
+    for path in (made / "ward-9").iterdir():
+        (own / path.name).write_bytes(path.read_bytes())
+    assert load_identity(own).principal == Principal.client("ward-9")
+
+
+def test_a_request_for_another_party_is_refused(made: Path, tmp_path: Path) -> None:
+    keys("request", tmp_path / "own", "client", "ward-9")
+    request = tmp_path / "own" / "request.pem"
+    for command in (("client", "ward-8"), ("server-a",)):
+        result = keys("issue", made, *command, "--request", request, "--out", tmp_path / "out")
+        assert result.exit_code == USAGE_ERROR
+        assert "ward-9.client.precad" in result.output
+        assert not (tmp_path / "out").exists()
+
+
+def test_renewal_replaces_key_and_certificate_of_the_same_party(made: Path) -> None:
+    before = load_identity(made / "server-b")
+    assert keys("renew", made, "server-b", "--days", 30, "--revoke-old").exit_code == 0
+    after = load_identity(made / "server-b")
+    assert (after.principal, after.key == before.key) == (before.principal, False)
+    assert sorted(states(made, "server-b.precad")) == ["revoked", "valid"]
+
+
+def test_renewal_of_another_partys_folder_is_refused(made: Path) -> None:
+    result = keys("renew", made, "client", "ward-3", "--out", made / "client-1")
+    assert result.exit_code == USAGE_ERROR
+    assert load_identity(made / "client-1").principal == Principal.client("client-1")
+
+
+def test_a_revoked_party_is_on_every_list_and_may_be_issued_anew(made: Path) -> None:
+    assert keys("revoke", made, "client", "ward-3").exit_code == 0
+    lists = {path.read_bytes() for path in made.glob("*/crl.pem")}
+    assert len(lists) == 1
+    assert states(made, "ward-3.client.precad") == ["revoked"]
+    assert states(made / "ward-3", "ward-3.client.precad") == ["revoked"]
+    with pytest.raises(Misconfiguration, match="revoked"):
+        load_identity(made / "ward-3")
+    assert keys("revoke", made, "client", "ward-3").exit_code == USAGE_ERROR
+    assert keys("issue", made, "client", "ward-3", "--force").exit_code == 0
+    assert load_identity(made / "ward-3").principal == Principal.client("ward-3")
+
+
+def test_one_certificate_is_revoked_by_its_serial_number(made: Path) -> None:
+    (serial,) = (each["serial"] for each in shown(made) if each["party"] == "dealer.precad")
+    assert keys("revoke", made, "--serial", serial).exit_code == 0
+    assert states(made, "dealer.precad") == ["revoked"]
+    for wrong in ("1234", "no-number"):
+        assert keys("revoke", made, "--serial", wrong).exit_code == USAGE_ERROR
+
+
+def test_show_tells_one_json_document(made: Path) -> None:
+    parties = [each["party"] for each in shown(made)]
+    assert parties[0] == "root"
+    assert sorted(parties[1:]) == sorted(
+        [
+            *(f"{role.value}.precad" for role in Role if role is not Role.CLIENT),
+            *(f"{name}.client.precad" for name in ("client-1", "client-2", "ward-3")),
+        ]
+    )
+    assert {each["state"] for each in shown(made / "dealer" / "cert.pem")} == {"valid"}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("init", "{made}/other", "--client", "Ward 3"),
+        ("init", "{made}/other", "--client", "ca"),
+        ("init", "{made}/other", "--client", "dealer"),
+        ("init", "{made}/other", "--client", "ward-3", "--client", "ward-3"),
+        ("issue", "{made}", "client"),
+        ("issue", "{made}", "client", "../ward-3"),
+        ("issue", "{made}", "client", "server-a"),
+        ("issue", "{made}", "dealer", "dealer-2"),
+        ("issue", "{made}", "client", "ward-8", "--days", "0"),
+        ("issue", "{made}", "client", "ward-8", "--days", "4000"),
+        ("issue", "{made}", "client", "ward-8", "--request", "{made}/ca/ca.pem"),
+        ("issue", "{made}/nowhere", "client", "ward-8"),
+        ("renew", "{made}", "client", "ward-8"),
+        ("revoke", "{made}", "client", "ward-8"),
+        ("revoke", "{made}"),
+        ("show", "{made}/nowhere"),
+        ("show", "{made}/ca/crl.pem"),
+    ],
+)
+def test_wrong_arguments_are_a_usage_error_and_make_nothing(
+    made: Path, arguments: tuple[str, ...]
+) -> None:
+    before = sorted(made.rglob("*"))
+    result = keys(*(each.format(made=made) for each in arguments))
+    assert result.exit_code == USAGE_ERROR
+    assert "Traceback" not in result.output
+    assert sorted(made.rglob("*")) == before

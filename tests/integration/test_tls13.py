@@ -1,0 +1,142 @@
+"""TLS 1.2 gets no connection, in either direction; TLS 1.3 does."""
+
+import os
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from precad.common.identifiers import Role
+from precad.common.identity import add_port, create_local_keys, load_identity, open_channel
+from precad.common.tls13 import CIPHER_VARIABLE, UNUSABLE_IN_TLS12
+
+TIMEOUT_S = 10.0
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("keys")
+    create_local_keys(directory, ["ward-3"])
+    return directory
+
+
+@pytest.fixture
+def port(keys: Path) -> Iterator[int]:
+    server = grpc.server(ThreadPoolExecutor(1))
+    number = add_port(server, "127.0.0.1:0", load_identity(keys / "server-b"))
+    server.start()
+    yield number
+    server.stop(None).wait()
+
+
+def context_of(folder: Path, protocol: int, version: ssl.TLSVersion) -> ssl.SSLContext:
+    context = ssl.SSLContext(protocol)
+    context.load_verify_locations(folder / "ca.pem")
+    context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.minimum_version = context.maximum_version = version
+    context.set_alpn_protocols(["h2"])
+    return context
+
+
+def speak(port: int, folder: Path, version: ssl.TLSVersion) -> bytes:
+    """The first bytes that a gRPC server sends to a client of one TLS version."""
+    context = context_of(folder, ssl.PROTOCOL_TLS_CLIENT, version)
+    with (
+        socket.create_connection(("127.0.0.1", port), TIMEOUT_S) as raw,
+        context.wrap_socket(raw, server_hostname="server-b.precad") as tls,
+    ):
+        assert tls.version() == {
+            ssl.TLSVersion.TLSv1_2: "TLSv1.2",
+            ssl.TLSVersion.TLSv1_3: "TLSv1.3",
+        }.get(version)
+        return tls.recv(9)
+
+
+def test_a_tls13_client_is_served(port: int, keys: Path) -> None:
+    # An HTTP/2 server begins with a SETTINGS frame, type 4.
+    assert speak(port, keys / "server-a", ssl.TLSVersion.TLSv1_3)[3] == 4
+
+
+def test_a_tls12_client_gets_no_handshake(port: int, keys: Path) -> None:
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        speak(port, keys / "server-a", ssl.TLSVersion.TLSv1_2)
+
+
+@pytest.mark.parametrize(
+    ("version", "expected"),
+    [
+        (ssl.TLSVersion.TLSv1_3, "PRI * HTTP/2.0"),
+        (ssl.TLSVersion.TLSv1_2, "refused"),
+    ],
+)
+def test_a_channel_speaks_tls13_alone(keys: Path, version: ssl.TLSVersion, expected: str) -> None:
+    context = context_of(keys / "server-b", ssl.PROTOCOL_TLS_SERVER, version)
+    heard = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(TIMEOUT_S)
+
+        def listen() -> None:
+            raw, _ = listener.accept()
+            raw.settimeout(TIMEOUT_S)
+            try:
+                with context.wrap_socket(raw, server_side=True) as tls:
+                    heard.append(tls.recv(14).decode())
+            except ssl.SSLError:
+                heard.append("refused")
+
+        thread = threading.Thread(target=listen)
+        thread.start()
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        identity = load_identity(keys / "server-a")
+        with open_channel(address, identity, Role.SERVER_B) as channel:
+            call: Any = channel.unary_unary("/test/Any")
+            with pytest.raises(grpc.RpcError):
+                call(b"", timeout=TIMEOUT_S)
+            thread.join(TIMEOUT_S)
+    assert heard == [expected]
+
+
+@pytest.mark.parametrize(
+    ("imports", "environment", "expected"),
+    [
+        ("import precad, grpc", {}, "opened"),
+        ("import grpc, precad", {}, "Misconfiguration"),
+        ("import grpc, precad", {CIPHER_VARIABLE: UNUSABLE_IN_TLS12}, "opened"),
+        ("import grpc, precad", {CIPHER_VARIABLE: "ECDHE-ECDSA-AES128-GCM-SHA256"}, "Misconf"),
+        ("import precad, grpc", {CIPHER_VARIABLE: "ECDHE-ECDSA-AES128-GCM-SHA256"}, "opened"),
+    ],
+)
+def test_grpc_imported_too_early_is_an_error_never_tls12(
+    keys: Path, imports: str, environment: dict[str, str], expected: str
+) -> None:
+    program = f"""
+{imports}
+from precad.common.errors import Misconfiguration
+from precad.common.identifiers import Role
+from precad.common.identity import load_identity, open_channel
+try:
+    open_channel("127.0.0.1:1", load_identity({str(keys / "ward-3")!r}), Role.SERVER_A).close()
+    print("opened")
+except Misconfiguration as error:
+    print("Misconfiguration", error)
+"""
+    inherited = {key: value for key, value in os.environ.items() if key != CIPHER_VARIABLE}
+    environment = inherited | environment | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout.startswith(expected)

@@ -1,0 +1,170 @@
+"""What must be rejected and what must be accepted (soundness.md), under two CrypTen parties."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from precad.common.encode import clip_update
+from precad.common.encode.clip import squared_norm
+from precad.common.errors import Rejection
+from precad.common.ring import RingVector
+from precad.common.task import Task
+
+Validate = Callable[..., tuple[Rejection | None, ...]]
+TaskOf = Callable[..., Task]
+DIMENSION = 64
+LEAST = -(2**63)
+
+
+def unit(value: int, *, at: int = 0, dimension: int = DIMENSION) -> RingVector:
+    x = np.zeros(dimension, dtype=np.int64)
+    x[at] = value
+    return x
+
+
+def of_norm(bound: int, rng: np.random.Generator) -> RingVector:
+    """Integers whose squares sum to exactly bound²: a random vector, made up with four squares."""
+    x = np.zeros(DIMENSION, dtype=np.int64)
+    direction = rng.standard_normal(DIMENSION - 4)
+    x[4:] = np.trunc(direction * (0.99 * bound / np.linalg.norm(direction))).astype(np.int64)
+    rest = bound * bound - squared_norm(x)
+    # Greedy, then search: four squares always exist (Lagrange).
+    for first in range(math.isqrt(rest), -1, -1):
+        for second in range(math.isqrt(rest - first * first), -1, -1):
+            left = rest - first * first - second * second
+            if left > 4000:
+                break
+            for third in range(math.isqrt(left) + 1):
+                fourth = math.isqrt(left - third * third)
+                if third * third + fourth * fourth == left:
+                    x[:4] = first, second, third, fourth
+                    assert squared_norm(x) == bound * bound
+                    return x
+    raise AssertionError
+
+
+def test_wrapping_forgeries_are_out_of_range(validate_both: Validate, task_of: TaskOf) -> None:
+    task = task_of(DIMENSION)
+    square_zero = np.zeros(DIMENSION, dtype=np.int64)
+    square_zero[:3] = 2**32, 3 * 2**33, -(2**40)
+    assert int(np.dot(square_zero, square_zero)) == 0
+    corpus = [
+        unit(2**32),
+        np.full(DIMENSION, 2**32, dtype=np.int64),
+        square_zero,
+        unit(LEAST),
+        unit(LEAST) + unit(LEAST, at=5),
+        np.full(DIMENSION, LEAST, dtype=np.int64),
+        unit(LEAST + 1),
+        unit(2**63 - 1),
+    ]
+    assert validate_both(task, corpus) == (Rejection.OUT_OF_RANGE,) * len(corpus)
+
+
+def test_multiples_of_every_power_of_two_are_out_of_range(
+    validate_both: Validate, task_of: TaskOf, rng: np.random.Generator
+) -> None:
+    corpus = []
+    for i in range(64):
+        dense = rng.integers(LEAST, 2**63 - 1, DIMENSION, endpoint=True) << i
+        dense[0] |= np.int64(1) << i  # not zero, also where i = 63
+        single = unit(int(dense[0]), at=int(rng.integers(DIMENSION)))
+        corpus += [dense, single]
+        assert dense.any()
+    verdicts = validate_both(task_of(DIMENSION), corpus)
+    assert verdicts == (Rejection.OUT_OF_RANGE,) * 128
+
+
+def test_small_multiples_of_powers_of_two_fail_by_their_norm(
+    validate_both: Validate, task_of: TaskOf, rng: np.random.Generator
+) -> None:
+    # β = 2^21 − 2^17, so that every power from β's size on is too long.
+    task = task_of(DIMENSION, client_clip=30.0)
+    corpus = [
+        unit(int(rng.choice([-1, 1])) << i, at=int(rng.integers(DIMENSION))) for i in range(21, 63)
+    ]
+    assert all(squared_norm(x) > task.bound**2 for x in corpus)
+    assert None not in validate_both(task, corpus)
+
+
+def test_one_unit_above_the_bound_and_moderate_norms_are_rejected(
+    validate_both: Validate, task_of: TaskOf, rng: np.random.Generator
+) -> None:
+    task = task_of(DIMENSION)
+    beta = task.bound
+    at_bound = of_norm(beta, rng)
+    above = at_bound.copy()
+    above[np.argmax(np.abs(above))] += np.sign(above[np.argmax(np.abs(above))])
+    corpus = [
+        unit(beta + 1),
+        unit(-beta - 1),
+        unit(beta) + unit(1, at=1),  # X·X = β² + 1
+        above,
+        unit(2 * beta),
+        unit(15 * beta),
+        np.full(DIMENSION, 64 * beta // math.isqrt(DIMENSION), dtype=np.int64),
+        np.full(DIMENSION, 2 * beta // math.isqrt(DIMENSION), dtype=np.int64),
+    ]
+    assert validate_both(task, corpus) == (
+        Rejection.NORM_EXCEEDED,
+        Rejection.NORM_EXCEEDED,
+        Rejection.NORM_EXCEEDED,
+        Rejection.NORM_EXCEEDED,
+        Rejection.NORM_EXCEEDED,
+        Rejection.OUT_OF_RANGE,
+        Rejection.OUT_OF_RANGE,
+        Rejection.NORM_EXCEEDED,
+    )
+
+
+@pytest.mark.parametrize(("clip", "bits"), [(30.0, 16), (30.1, 16), (32.0, 20), (1.0, 10)])
+def test_norms_up_to_exactly_the_bound_are_accepted(
+    clip: float, bits: int, validate_both: Validate, task_of: TaskOf, rng: np.random.Generator
+) -> None:
+    task = task_of(DIMENSION, client_clip=clip, fractional_bits=bits)
+    corpus = [unit(task.bound), unit(-task.bound, at=9), unit(0), unit(1), unit(-1)]
+    if task.bound > 1000:
+        corpus += [of_norm(task.bound, rng), -of_norm(task.bound, rng)]
+    assert validate_both(task, corpus) == (None,) * len(corpus)
+
+
+def test_honest_vectors_are_accepted(
+    validate_both: Validate, task_of: TaskOf, rng: np.random.Generator
+) -> None:
+    task = task_of(DIMENSION, client_clip=30.1)
+    honest = []
+    for _ in range(300):
+        scale = rng.choice([1e2, 1e5, 1e7])
+        total = np.trunc(scale * rng.standard_normal(DIMENSION)).astype(np.int64)
+        total *= rng.random(DIMENSION) < rng.choice([0.05, 1.0])
+        honest.append(clip_update(total, task.bound, task.fractional_bits))
+    assert validate_both(task, honest) == (None,) * len(honest)
+
+
+def test_a_bad_update_touches_no_other_in_its_batch(
+    validate_both: Validate, task_of: TaskOf
+) -> None:
+    task = task_of(DIMENSION)
+    bad, long, good = unit(2**32), unit(task.bound + 1), unit(task.bound)
+    assert validate_both(task, [good, bad, good, long, good]) == (
+        None,
+        Rejection.OUT_OF_RANGE,
+        None,
+        Rejection.NORM_EXCEEDED,
+        None,
+    )
+
+
+@pytest.mark.parametrize("dimension", [1, 2, 3, 2047, 2048, 2049, 5000])
+def test_every_dimension_is_validated_to_its_last_coordinate(
+    dimension: int, validate_both: Validate, task_of: TaskOf
+) -> None:
+    task = task_of(dimension)
+    corpus = [
+        unit(task.bound, at=-1, dimension=dimension),
+        unit(2**32, at=-1, dimension=dimension),
+        unit(task.bound + 1, at=-1, dimension=dimension),
+    ]
+    assert validate_both(task, corpus) == (None, Rejection.OUT_OF_RANGE, Rejection.NORM_EXCEEDED)

@@ -1,0 +1,204 @@
+"""The dealer's correction words and what the servers expand from them."""
+
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import numpy as np
+import pytest
+
+from precad.common.deal import DealerRole, DealRequest, DealtRandomness, MemorySpentTriples
+from precad.common.errors import Misconfiguration, PeerViolation, TaskMismatch
+from precad.common.identifiers import Digest, Role
+from precad.common.mpc.program import comparison_triples
+from precad.common.secret import Secret
+
+TASK = Digest.of(b"task")
+REQUEST = DealRequest(TASK, round=2, batch=1, clients=3, dimension=5, comparisons=4)
+KEYS = {Role.SERVER_A: Secret(bytes(32)), Role.SERVER_B: Secret(bytes([1]) * 32)}
+
+
+def both(request: DealRequest, dealer: DealerRole) -> tuple[DealtRandomness, DealtRandomness]:
+    a, b = (
+        DealtRandomness(role, dealer.key_for(role), request, dealer.corrections(role, request))
+        for role in KEYS
+    )
+    return a, b
+
+
+def test_only_server_b_gets_words_one_a_product_and_one_an_and() -> None:
+    dealer = DealerRole(TASK)
+    assert dealer.corrections(Role.SERVER_A, REQUEST).shape == (0,)
+    words = dealer.corrections(Role.SERVER_B, REQUEST)
+    ands = sum(prod(shape) for shape, _ in comparison_triples(4))
+    assert words.dtype == np.int64
+    assert words.shape == (REQUEST.correction_words,) == (3 + ands,)
+
+
+def test_the_same_request_gets_the_same_words() -> None:
+    dealer = DealerRole(TASK)
+    first, again = (dealer.corrections(Role.SERVER_B, REQUEST) for _ in range(2))
+    assert first.tolist() == again.tolist()
+    # And after a restart with the same keys.
+    one, other = (DealerRole(TASK, KEYS).corrections(Role.SERVER_B, REQUEST) for _ in range(2))
+    assert one.tolist() == other.tolist() != first.tolist()
+
+
+@pytest.mark.parametrize("field", ["clients", "dimension", "comparisons"])
+@pytest.mark.parametrize("role", list(KEYS))
+def test_another_shape_for_a_dealt_batch_is_refused(role: Role, field: str) -> None:
+    dealer = DealerRole(TASK)
+    dealer.corrections(Role.SERVER_A, REQUEST)
+    other = replace(REQUEST, **{field: getattr(REQUEST, field) + 1})
+    with pytest.raises(PeerViolation, match="asked of the dealer before"):
+        dealer.corrections(role, other)
+    dealer.corrections(Role.SERVER_B, REQUEST)
+
+
+def test_another_shape_has_independent_masks_even_at_a_dealer_that_forgot() -> None:
+    wider = replace(REQUEST, dimension=6)
+    first, _ = both(REQUEST, DealerRole(TASK, KEYS))
+    second, _ = both(wider, DealerRole(TASK, KEYS))
+    a, r = first.inner_product_triple(0)
+    a_wider, r_wider = second.inner_product_triple(0)
+    assert not set(a.tolist()) & set(a_wider.tolist())
+    assert r != r_wider
+
+
+@pytest.mark.parametrize("role", [Role.DEALER, Role.CLIENT, Role.OPERATOR])
+def test_nobody_but_the_servers_is_dealt_to(role: Role) -> None:
+    dealer = DealerRole(TASK)
+    with pytest.raises(PeerViolation, match="only servers"):
+        dealer.key_for(role)
+    with pytest.raises(PeerViolation, match="only servers"):
+        dealer.corrections(role, REQUEST)
+    with pytest.raises(ValueError, match="only the two servers"):
+        DealtRandomness(role, KEYS[Role.SERVER_A], REQUEST, np.empty(0, dtype=np.int64))
+
+
+def test_another_task_is_refused() -> None:
+    with pytest.raises(TaskMismatch):
+        DealerRole(Digest.of(b"other")).corrections(Role.SERVER_A, REQUEST)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {Role.SERVER_A: Secret(bytes(32)), Role.SERVER_B: Secret(bytes(32))},
+        {Role.SERVER_A: Secret(bytes(31)), Role.SERVER_B: Secret(bytes(32))},
+        {Role.SERVER_A: Secret(bytes(32))},
+        {Role.SERVER_A: Secret(bytes(32)), Role.CLIENT: Secret(bytes([1]) * 32)},
+    ],
+    ids=["equal", "short", "missing", "not a server"],
+)
+def test_bad_keys_are_refused(keys: dict[Role, Secret]) -> None:
+    with pytest.raises(Misconfiguration):
+        DealerRole(TASK, keys)
+
+
+def test_fresh_keys_differ_and_hide_themselves() -> None:
+    dealer = DealerRole(TASK)
+    a, b = dealer.key_for(Role.SERVER_A), dealer.key_for(Role.SERVER_B)
+    assert a != b
+    assert a != DealerRole(TASK).key_for(Role.SERVER_A)
+    assert a.reveal().hex() not in repr(vars(dealer))
+
+
+@pytest.mark.parametrize("change", [-1, 1])
+def test_a_wrong_number_of_correction_words_is_the_dealers_violation(change: int) -> None:
+    words = np.zeros(REQUEST.correction_words + change, dtype=np.int64)
+    with pytest.raises(PeerViolation, match="correction words"):
+        DealtRandomness(Role.SERVER_B, KEYS[Role.SERVER_B], REQUEST, words)
+
+
+def test_words_for_server_a_or_none_for_b_are_the_dealers_violation() -> None:
+    with pytest.raises(PeerViolation):
+        DealtRandomness(Role.SERVER_A, KEYS[Role.SERVER_A], REQUEST, np.zeros(1, dtype=np.int64))
+    with pytest.raises(PeerViolation):
+        DealtRandomness(Role.SERVER_B, KEYS[Role.SERVER_B], REQUEST, np.zeros(0, dtype=np.int64))
+    with pytest.raises(PeerViolation):
+        DealtRandomness(
+            Role.SERVER_B,
+            KEYS[Role.SERVER_B],
+            REQUEST,
+            np.zeros((REQUEST.correction_words, 1), dtype=np.int64),
+        )
+
+
+def test_a_triple_is_handed_out_once() -> None:
+    randomness, _ = both(REQUEST, DealerRole(TASK))
+    randomness.inner_product_triple(1)
+    with pytest.raises(RuntimeError, match="used already"):
+        randomness.inner_product_triple(1)
+    with pytest.raises(IndexError):
+        randomness.inner_product_triple(3)
+    randomness.binary_triples()
+    with pytest.raises(RuntimeError, match="used already"):
+        randomness.binary_triples()
+
+
+def test_different_submissions_batches_rounds_and_tasks_have_different_masks() -> None:
+    def mask(request: DealRequest, client: int) -> tuple[int, ...]:
+        randomness, _ = both(request, DealerRole(request.task, KEYS))
+        return tuple(randomness.inner_product_triple(client)[0].tolist())
+
+    masks = {
+        mask(REQUEST, 0),
+        mask(REQUEST, 1),
+        mask(replace(REQUEST, batch=2), 0),
+        mask(replace(REQUEST, round=3), 0),
+        mask(replace(REQUEST, task=Digest.of(b"other")), 0),
+    }
+    assert len(masks) == 5
+
+
+def test_parts_of_one_server_are_balanced_bits() -> None:
+    request = replace(REQUEST, dimension=4000, comparisons=300)
+    for randomness in both(request, DealerRole(TASK, KEYS)):
+        words = [randomness.inner_product_triple(i)[0] for i in range(3)]
+        for triple in randomness.binary_triples():
+            words += [triple.a.ravel(), triple.b.ravel(), triple.c.ravel()]
+        counts = np.bincount(np.concatenate(words).view(np.uint8), minlength=256)
+        expected = counts.sum() / 256
+        assert ((counts - expected) ** 2 / expected).sum() < 255 + 5 * np.sqrt(2 * 255)
+
+
+def test_triples_hide_themselves() -> None:
+    randomness, _ = both(REQUEST, DealerRole(TASK))
+    triple = next(randomness.binary_triples())
+    assert repr(triple) == "BinaryTriple()"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"round": -1},
+        {"batch": -1},
+        {"clients": 0},
+        {"dimension": 0},
+        {"comparisons": 0},
+        {"clients": 2**40},
+        {"dimension": 2**41},
+        {"comparisons": 2**40},
+        {"clients": 1.0},
+        {"batch": True},
+    ],
+    ids=str,
+)
+def test_requests_out_of_range_are_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(Misconfiguration, match=next(iter(change))):
+        replace(REQUEST, **change)
+
+
+@pytest.mark.parametrize("change", [{}, {"clients": 9}, {"dimension": 9}, {"comparisons": 9}])
+def test_randomness_is_spent_once_whatever_its_shape(change: dict[str, Any]) -> None:
+    spent = MemorySpentTriples()
+    spent.spend(REQUEST)
+    for fresh in (
+        replace(REQUEST, batch=9),
+        replace(REQUEST, round=9),
+        replace(REQUEST, task=Digest.of(b"other")),
+    ):
+        spent.spend(fresh)
+    with pytest.raises(PeerViolation, match="used before"):
+        spent.spend(replace(REQUEST, **change))

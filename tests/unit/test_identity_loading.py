@@ -1,0 +1,216 @@
+"""Everything wrong with a party's folder is found at start-up, with file and remedy."""
+
+import shutil
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from precad.common.errors import Misconfiguration
+from precad.common.identifiers import Role
+from precad.common.identity import Identity, Principal, create_local_keys, load_identity
+from precad.common.identity.deployment import Deployment
+from precad.common.identity.pki import Authority, key_to_pem, new_key, to_pem
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("keys")
+    create_local_keys(directory, ["ward-3"])
+    return directory
+
+
+@pytest.fixture
+def folder(keys: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(keys / "server-a", tmp_path / "server-a"))
+
+
+def put(folder: Path, authority: Authority, certificate: x509.Certificate) -> None:
+    (folder / "ca.pem").write_bytes(to_pem(authority.certificate))
+    (folder / "cert.pem").write_bytes(to_pem(certificate))
+    (folder / "crl.pem").unlink(missing_ok=True)
+
+
+def put_key(folder: Path, pem: bytes) -> None:
+    (folder / "key.pem").write_bytes(pem)
+
+
+def test_a_fresh_folder_loads_as_its_party(keys: Path) -> None:
+    assert load_identity(keys / "server-b").principal == Principal.service(Role.SERVER_B)
+    assert load_identity(keys / "ward-3").principal == Principal.client("ward-3")
+
+
+def test_repr_shows_who_and_where_but_no_key(folder: Path) -> None:
+    identity = load_identity(folder)
+    text = repr(identity) + str(identity)
+    body = identity.key.reveal().decode().splitlines()[1]
+    assert "server-a" in text
+    assert body not in text
+    assert "BEGIN" not in text
+
+
+@pytest.mark.parametrize("name", ["ca.pem", "cert.pem", "key.pem"])
+def test_a_missing_file_is_named(folder: Path, name: str) -> None:
+    (folder / name).unlink()
+    with pytest.raises(Misconfiguration, match=f"{name}.*precad keys"):
+        load_identity(folder)
+
+
+@pytest.mark.parametrize("name", ["ca.pem", "cert.pem", "key.pem", "crl.pem"])
+def test_a_damaged_file_is_named(folder: Path, name: str) -> None:
+    (folder / name).write_bytes(b"-----BEGIN NONSENSE-----\n")
+    with pytest.raises(Misconfiguration, match=name):
+        load_identity(folder)
+
+
+def test_a_damaged_key_is_not_quoted(folder: Path) -> None:
+    body = "MC4CAQAwBQYDK2VwBCIEIHNlY3JldA"
+    put_key(folder, f"-----BEGIN PRIVATE KEY-----\n{body}\n".encode())
+    with pytest.raises(Misconfiguration) as caught:
+        load_identity(folder)
+    assert body not in str(caught.value)
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o666])
+def test_a_key_that_others_can_read_is_refused(folder: Path, mode: int) -> None:
+    (folder / "key.pem").chmod(mode)
+    with pytest.raises(Misconfiguration, match="chmod 600"):
+        load_identity(folder)
+
+
+def test_another_partys_key_is_refused(folder: Path, keys: Path) -> None:
+    put_key(folder, (keys / "server-b" / "key.pem").read_bytes())
+    with pytest.raises(Misconfiguration, match="belongs to another certificate"):
+        load_identity(folder)
+
+
+def test_another_root_is_refused(folder: Path) -> None:
+    (folder / "ca.pem").write_bytes(to_pem(Authority.create().certificate))
+    (folder / "crl.pem").unlink()
+    with pytest.raises(Misconfiguration, match="not issued by a valid authority"):
+        load_identity(folder)
+
+
+def test_a_list_of_another_root_is_refused(folder: Path) -> None:
+    other = Authority.create()
+    (folder / "crl.pem").write_bytes(to_pem(other.revocation_list([], number=1)))
+    with pytest.raises(Misconfiguration, match="not signed by an authority"):
+        load_identity(folder)
+
+
+def test_an_expired_certificate_is_refused(folder: Path) -> None:
+    with pytest.raises(Misconfiguration, match=r"expired.*precad keys renew"):
+        Identity.load(folder, now=datetime.now(UTC) + timedelta(days=366))
+
+
+def test_a_certificate_from_the_future_is_refused(folder: Path) -> None:
+    with pytest.raises(Misconfiguration, match=r"not yet valid.*clock"):
+        Identity.load(folder, now=datetime.now(UTC) - timedelta(minutes=6))
+
+
+def test_a_revoked_certificate_is_refused(tmp_path: Path) -> None:
+    create_local_keys(tmp_path, [])
+    deployment = Deployment.open(tmp_path)
+    dealer = Principal.service(Role.DEALER)
+    deployment.revoke(deployment.current_serials(dealer))
+    with pytest.raises(Misconfiguration, match="revoked"):
+        load_identity(tmp_path / "dealer")
+
+
+def test_an_ed25519_key_is_refused_with_the_reason(folder: Path) -> None:
+    key = ed25519.Ed25519PrivateKey.generate()
+    put_key(
+        folder,
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        ),
+    )
+    with pytest.raises(Misconfiguration, match=r"P-256.*refuses Ed25519"):
+        load_identity(folder)
+
+
+@pytest.mark.parametrize(
+    ("names", "purposes", "complaint"),
+    [
+        ([], "both", "precad"),
+        (["server-a.precad", "server-b.precad"], "both", "precad"),
+        (["*.precad"], "both", "precad"),
+        (["Server-A.precad"], "both", "precad"),
+        (["server-a.precad"], "none", "clientAuth and serverAuth"),
+        (["server-a.precad"], "client", "clientAuth and serverAuth"),
+    ],
+)
+def test_what_an_authority_of_ones_own_gets_wrong_is_named(
+    folder: Path, names: list[str], purposes: str, complaint: str
+) -> None:
+    authority = Authority.create()
+    key = new_key()
+    now = datetime.now(UTC)
+    usage = {
+        "both": [ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH],
+        "client": [ExtendedKeyUsageOID.CLIENT_AUTH],
+        "none": [],
+    }[purposes]
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "server-a.precad")]))
+        .issuer_name(authority.certificate.subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(minutes=1))
+        .not_valid_after(now + timedelta(days=1))
+    )
+    if names:
+        alternative = x509.SubjectAlternativeName([x509.DNSName(name) for name in names])
+        builder = builder.add_extension(alternative, critical=False)
+    if usage:
+        builder = builder.add_extension(x509.ExtendedKeyUsage(usage), critical=False)
+    put(folder, authority, builder.sign(authority.key, hashes.SHA256()))
+    put_key(folder, key_to_pem(key).reveal())
+    with pytest.raises(Misconfiguration, match=complaint):
+        load_identity(folder)
+
+
+def test_an_intermediate_authority_in_the_chain_is_accepted(folder: Path) -> None:
+    root_key = new_key()
+    root = company_authority("company root", root_key, "company root", root_key)
+    issuing_key = new_key()
+    issuing = Authority(
+        company_authority("company issuing", issuing_key, "company root", root_key), issuing_key
+    )
+    key = new_key()
+    leaf = issuing.issue(Principal.service(Role.SERVER_A), key.public_key(), days=1)
+    put_key(folder, key_to_pem(key).reveal())
+    (folder / "ca.pem").write_bytes(to_pem(root))
+    (folder / "crl.pem").unlink()
+    (folder / "cert.pem").write_bytes(to_pem(leaf))
+    with pytest.raises(Misconfiguration, match="not issued"):
+        load_identity(folder)
+    (folder / "cert.pem").write_bytes(to_pem(leaf) + to_pem(issuing.certificate))
+    assert load_identity(folder).principal.role is Role.SERVER_A
+
+
+def company_authority(
+    name: str,
+    key: ec.EllipticCurvePrivateKey,
+    issuer: str,
+    issuer_key: ec.EllipticCurvePrivateKey,
+) -> x509.Certificate:
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
+        .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, issuer)]))
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(minutes=1))
+        .not_valid_after(now + timedelta(days=9))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(issuer_key, hashes.SHA256())
+    )
