@@ -2,12 +2,8 @@
 
 import typer
 
-<<<<<<< .merge_file_do0WoF
-from precad.cli import serve
-from precad.cli.demo import demo
-=======
 from precad.cli import keys, serve
->>>>>>> .merge_file_0whIEM
+from precad.cli.demo import demo
 from precad.cli.join import join
 from precad.cli.status import status
 

@@ -138,8 +138,8 @@ def conclude(console: Console, outcome: Outcome, result: dict[str, Any], files: 
         bounds,
         (
             f"The paper's central-limit formula says {result['epsilon_clt_server']:.2f} for the "
-            "first line: an approximation, not a guarantee.\nThe accuracy is measured on public data; "
-            "it carries no privacy guarantee of its own.\n\n"
+            "first line: an approximation, not a guarantee.\nThe accuracy is measured on public "
+            "data; it carries no privacy guarantee of its own.\n\n"
             f"Files: {', '.join(files)}"
         ),
     ]
