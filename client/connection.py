@@ -148,7 +148,7 @@ class Servers:
         except grpc.RpcError as error:
             raise self._error(Role.SERVER_A, error) from None
 
-    def fetch_model(self, round_number: int, announced: bytes) -> NDArray[np.float64]:
+    def fetch_model(self, version: int, announced: bytes) -> NDArray[np.float64]:
         """θ_t from A, checked against A's announcement and against B's digest.
 
         Returns:
@@ -158,7 +158,7 @@ class Servers:
             PeerViolation: the servers show different models, or the bytes don't fit the digest.
             PeerUnavailable: a server isn't there.
         """
-        request = pb.ModelRequest(task_digest=self.task.digest.value, round=round_number)
+        request = pb.ModelRequest(task_digest=self.task.digest.value, version=version)
         try:
             at_b = self._stubs[Role.SERVER_B].ModelDigest(
                 request, timeout=CALL_TIMEOUT_S, wait_for_ready=True
@@ -177,10 +177,10 @@ class Servers:
         except grpc.RpcError as error:
             raise self._error(Role.SERVER_A, error) from None
         theta = from_bytes(data, self.task.dimension)
-        digest = model_digest(self.task.digest, round_number, self.task.model.parameters, theta)
+        digest = model_digest(self.task.digest, version, self.task.model.parameters, theta)
         if not digest.value == announced == at_b.model_digest:
             raise PeerViolation(
-                f"round {round_number}'s model has digest {digest}, server A announced "
+                f"model {version} has digest {digest}, server A announced "
                 f"{announced.hex()}, server B has {at_b.model_digest.hex()}; nothing is sent"
             )
         return theta

@@ -121,9 +121,11 @@ def _handle(
                     "round %d: submission rejected: %s", notice.over.round, notice.over.rejection
                 )
         case "finished":
-            result.theta = servers.fetch_model(notice.finished.round, notice.finished.model_digest)
+            result.theta = servers.fetch_model(
+                notice.finished.version, notice.finished.model_digest
+            )
             result.model = Digest(notice.finished.model_digest)
-            result.rounds = notice.finished.round
+            result.rounds = notice.finished.version
             result.ended = "finished"
         case "stopped":
             raise PeerViolation(f"training stopped: {notice.stopped.error}")
@@ -143,7 +145,7 @@ def _play(
         result.ended = "budget"
         return
     deadline = time.monotonic() + event.collect_seconds
-    theta = servers.fetch_model(event.round, event.model_digest)
+    theta = servers.fetch_model(event.version, event.model_digest)
     view = RoundView(event.round, theta, Digest(event.model_digest))
     pair = servers.prepare(event.round, view.model, compute(view))
     budget.charge(event.round)

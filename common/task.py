@@ -109,6 +109,8 @@ class DeadlineSection(_Section):
     """From the announcement of a round until it closes."""
     rejoin: Seconds = 5.0
     """A client whose connection ended longer ago isn't waited for."""
+    outage: Seconds = 600.0
+    """How long a server tries to get back to the other server and the dealer before it gives up."""
     peer: Seconds = 60.0
     """For one message of the other server or the dealer."""
 

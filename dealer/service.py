@@ -1,14 +1,16 @@
 """The dealer's gRPC service: keys once per server, correction words per batch."""
 
 import asyncio
+import hmac
 import logging
+import secrets
 from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
 
 from precad.common.deal import DealerRole
-from precad.common.errors import AccessDenied, Misconfiguration, PrecadError
+from precad.common.errors import AccessDenied, Misconfiguration, PeerUnavailable, PrecadError
 from precad.common.identifiers import Role
 from precad.common.identity import Identity, Plaintext, Principal, require
 from precad.common.ring import to_bytes
@@ -29,6 +31,7 @@ class DealingService(DealingServicer):
         self._task = task
         self._dealer = dealer
         self._identity = identity
+        self._epoch = secrets.token_bytes(16)
 
     async def Join(  # noqa: N802 -- gRPC's name
         self, request: pb.JoinRequest, context: Context
@@ -40,7 +43,7 @@ class DealingService(DealingServicer):
         except PrecadError as error:
             await refuse(context, error)
         log.info("%s joined", role.value)
-        return pb.JoinReply(key=self._dealer.key_for(role).reveal())
+        return pb.JoinReply(key=self._dealer.key_for(role).reveal(), epoch=self._epoch)
 
     async def Deal(  # noqa: N802
         self, request: pb.DealRequest, context: Context
@@ -49,6 +52,8 @@ class DealingService(DealingServicer):
         try:
             check_task(self._task, request.task_digest)
             role = self._server(context, request.role)
+            if not hmac.compare_digest(request.epoch, self._epoch):
+                raise PeerUnavailable("the dealer has restarted since; join again")
             if request.dimension != self._task.dimension:
                 raise Misconfiguration(
                     "dimension", request.dimension, f"this task has d = {self._task.dimension}"

@@ -171,11 +171,15 @@ class RoundOpen(_message.Message):
     MODEL_DIGEST_FIELD_NUMBER: _builtins.int
     SELECTED_FIELD_NUMBER: _builtins.int
     COLLECT_SECONDS_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
     round: _builtins.int
+    """The round's number, used once."""
     model_digest: _builtins.bytes
     selected: _builtins.bool
     collect_seconds: _builtins.float
     """Seconds until the round closes."""
+    version: _builtins.int
+    """t of the model: how many rounds are done."""
     def __init__(
         self,
         *,
@@ -183,10 +187,11 @@ class RoundOpen(_message.Message):
         model_digest: _builtins.bytes = ...,
         selected: _builtins.bool = ...,
         collect_seconds: _builtins.float = ...,
+        version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["collect_seconds", b"collect_seconds", "model_digest", b"model_digest", "round", b"round", "selected", b"selected"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["collect_seconds", b"collect_seconds", "model_digest", b"model_digest", "round", b"round", "selected", b"selected", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -223,19 +228,19 @@ Global___RoundOver: _TypeAlias = RoundOver  # noqa: Y015
 class TrainingOver(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    ROUND_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
     MODEL_DIGEST_FIELD_NUMBER: _builtins.int
-    round: _builtins.int
+    version: _builtins.int
     model_digest: _builtins.bytes
     def __init__(
         self,
         *,
-        round: _builtins.int = ...,
+        version: _builtins.int = ...,
         model_digest: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["model_digest", b"model_digest", "round", b"round"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["model_digest", b"model_digest", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -265,18 +270,18 @@ class ModelRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TASK_DIGEST_FIELD_NUMBER: _builtins.int
-    ROUND_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
     task_digest: _builtins.bytes
-    round: _builtins.int
+    version: _builtins.int
     def __init__(
         self,
         *,
         task_digest: _builtins.bytes = ...,
-        round: _builtins.int = ...,
+        version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["round", b"round", "task_digest", b"task_digest"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["task_digest", b"task_digest", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -598,6 +603,7 @@ class RoundReport(_message.Message):
     MODEL_DIGEST_FIELD_NUMBER: _builtins.int
     SECONDS_FIELD_NUMBER: _builtins.int
     round: _builtins.int
+    """t of the model that the round started from."""
     cohort: _builtins.int
     accepted: _builtins.int
     most_participations: _builtins.int
@@ -686,15 +692,19 @@ class JoinReply(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     KEY_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
     key: _builtins.bytes
+    epoch: _builtins.bytes
+    """Which start of the dealer this is: its keys live as long as its process."""
     def __init__(
         self,
         *,
         key: _builtins.bytes = ...,
+        epoch: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "key", b"key"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -711,6 +721,7 @@ class DealRequest(_message.Message):
     CLIENTS_FIELD_NUMBER: _builtins.int
     DIMENSION_FIELD_NUMBER: _builtins.int
     COMPARISONS_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
     task_digest: _builtins.bytes
     role: _builtins.str
     round: _builtins.int
@@ -718,6 +729,7 @@ class DealRequest(_message.Message):
     clients: _builtins.int
     dimension: _builtins.int
     comparisons: _builtins.int
+    epoch: _builtins.bytes
     def __init__(
         self,
         *,
@@ -728,10 +740,11 @@ class DealRequest(_message.Message):
         clients: _builtins.int = ...,
         dimension: _builtins.int = ...,
         comparisons: _builtins.int = ...,
+        epoch: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "clients", b"clients", "comparisons", b"comparisons", "dimension", b"dimension", "role", b"role", "round", b"round", "task_digest", b"task_digest"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "clients", b"clients", "comparisons", b"comparisons", "dimension", b"dimension", "epoch", b"epoch", "role", b"role", "round", b"round", "task_digest", b"task_digest"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

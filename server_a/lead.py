@@ -3,18 +3,19 @@
 import logging
 import time
 
-from precad.common.errors import PrecadError
+from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import Role
 from precad.common.identity import open_channel
+from precad.common.link import SETUP_ROUND
 from precad.common.round.aggregator import Aggregator
 from precad.common.round.matching import describe
-from precad.common.round.messages import Cohort, HeldList
+from precad.common.round.messages import Cohort, HeldList, Verdict
 from precad.common.round.opening import propose, require_enough, select_cohort
 from precad.common.round.setup import propose_roster
 from precad.common.serve.feed import RoundOpened
 from precad.common.serve.session import Phase, Session
 from precad.common.serve.settings import ServerASettings
-from precad.common.serve.training import connect, make_aggregator, settle
+from precad.common.serve.training import connect, make_aggregator, persist, recover, settle
 from precad.common.wire.dealing import RemoteDealer
 from precad.common.wire.peer_transport import DialledTransport
 
@@ -23,10 +24,20 @@ log = logging.getLogger("precad")
 
 def lead(session: Session) -> None:
     """Play a whole training as server A. Raises PrecadError when it can't go on."""
+    enrolment_ends = time.monotonic() + session.task.deadlines.enrol
+    try:
+        persist(session, lambda: _train(session, enrolment_ends))
+    except PeerUnavailable as error:
+        if session.shelf.current.round < session.task.training.rounds:
+            raise
+        log.warning("server B didn't confirm the training's end: %s", error)
+
+
+def _train(session: Session, enrolment_ends: float) -> None:
+    """One link's worth of training; returns when B knows that it is over."""
     settings = session.settings
     if not isinstance(settings, ServerASettings):
         raise TypeError("server A needs ServerASettings")
-    deadline = time.monotonic() + session.task.deadlines.enrol
     claim = (session.role, session.role.value)
     peer_channel = open_channel(settings.server_b, session.identity, Role.SERVER_B, claim=claim)
     dealer_channel = open_channel(settings.dealer, session.identity, Role.DEALER, claim=claim)
@@ -34,16 +45,18 @@ def lead(session: Session) -> None:
     transport: DialledTransport | None = None
     try:
         transport = DialledTransport(peer_channel, settings.server_b, session.task.deadlines.peer)
-        link, row_secret = connect(session, transport)
-        _freeze_roster(session, deadline)
+        link, recovery = connect(session, transport)
+        _freeze_roster(session, enrolment_ends)
         propose_roster(link, session.register.roster())
-        session.store.freeze(session.register.roster())
-        aggregator = make_aggregator(session, link, row_secret, dealer)
+        aggregator = make_aggregator(session, link, dealer)
+        session.heard_from_peers()
         session.phase = Phase.TRAINING
+        recover(session, aggregator, recovery)
         while session.shelf.current.round < session.task.training.rounds:
+            before = link.bytes_sent, dealer.bytes_received
             _lead_round(session, aggregator)
-            session.traffic.by_link["server-a to server-b"] = link.bytes_sent
-            session.traffic.by_link["dealer to server-a"] = dealer.bytes_received
+            session.traffic.add("server-a to server-b", link.bytes_sent - before[0])
+            session.traffic.add("dealer to server-a", dealer.bytes_received - before[1])
         _say_over(session, aggregator)
     finally:
         if transport is not None:
@@ -52,14 +65,14 @@ def lead(session: Session) -> None:
         dealer_channel.close()
 
 
-def _freeze_roster(session: Session, deadline: float) -> None:
+def _freeze_roster(session: Session, enrolment_ends: float) -> None:
     if not session.register.frozen:
         session.phase = Phase.ENROLLING
-        session.register.wait_full(deadline)
+        session.register.wait_full(enrolment_ends)
         roster = session.register.roster()
         require_enough(roster, session.task.enrolment.min_clients)
         session.register.freeze(roster)
-    log.info("roster is frozen with %d clients", len(session.register.roster()))
+        log.info("roster is frozen with %d clients", len(roster))
 
 
 def _lead_round(session: Session, aggregator: Aggregator) -> None:
@@ -69,7 +82,8 @@ def _lead_round(session: Session, aggregator: Aggregator) -> None:
     # A client at its cap is still drawn, and then contributes zero: the denominator stays.
     cohort = aggregator.within_budget(cohort)
     # B opens its inbox before A announces anything: no honest client can be early.
-    opened = propose(aggregator, current.round, cohort, current.digest)
+    opened = propose(aggregator, session.next_number, current.round, cohort, current.digest)
+    session.next_number += 1
     session.inbox.open(opened.number, opened.cohort, opened.model)
     collect_s = session.task.deadlines.collect
     session.feed.publish(RoundOpened(opened, collect_s))
@@ -84,12 +98,14 @@ def _lead_round(session: Session, aggregator: Aggregator) -> None:
 
 
 def _say_over(session: Session, aggregator: Aggregator) -> None:
-    """Tell B that no round follows."""
-    current = session.shelf.current
-    aggregator.link.begin_round(current.round)
-    over = Cohort(clients=(), model=str(current.digest), over=True)
-    try:
-        aggregator.link.send("cohort", over.to_bytes())
-        aggregator.link.receive("cohort")
-    except PrecadError as error:
-        log.warning("server B didn't confirm the training's end: %s", error)
+    """Tell B that no round follows, and hear that it knows."""
+    link = aggregator.link
+    link.begin_round(SETUP_ROUND)
+    over = Cohort(
+        number=session.next_number,
+        clients=(),
+        model=str(session.shelf.current.digest),
+        over=True,
+    )
+    link.send("cohort", over.to_bytes())
+    Verdict.from_bytes(link.receive("cohort"))

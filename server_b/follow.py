@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc
 
-from precad.common.errors import AccessDenied, PeerUnavailable, PeerViolation, PrecadError
+from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity import open_channel, require
 from precad.common.round.aggregator import Aggregator
@@ -21,7 +21,7 @@ from precad.common.serve.aggregation import refuse
 from precad.common.serve.feed import RoundOpened
 from precad.common.serve.session import Phase, Session
 from precad.common.serve.settings import ServerBSettings
-from precad.common.serve.training import connect, make_aggregator, settle
+from precad.common.serve.training import connect, make_aggregator, persist, recover, settle
 from precad.common.wire.dealing import RemoteDealer
 from precad.common.wire.peer_transport import ServedTransport
 from precad.protos import precad_pb2 as pb
@@ -31,12 +31,16 @@ log = logging.getLogger("precad")
 
 
 class PeerService(PeerServicer):
-    """Takes server A's link: one at a time, from server A alone."""
+    """Takes server A's link, from server A alone.
+
+    A new link takes an older one's place: after a network cut this side may not have noticed
+    that the old one is dead.
+    """
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._links: queue.SimpleQueue[ServedTransport] = queue.SimpleQueue()
-        self._taken = False
+        self._current: ServedTransport | None = None
 
     async def Link(  # noqa: N802 -- gRPC's name
         self,
@@ -46,52 +50,65 @@ class PeerService(PeerServicer):
         """The servers' link."""
         try:
             require(context, self._session.identity, Role.SERVER_A)
-            if self._taken:
-                raise AccessDenied("server A has a link already")
         except PrecadError as error:
             await refuse(context, error)
-        self._taken = True
-        transport = ServedTransport(asyncio.get_running_loop())
+        if self._current is not None:
+            self._current.close()
+        transport = self._current = ServedTransport(asyncio.get_running_loop())
         self._links.put(transport)
-        try:
-            async for message in transport.serve(request_iterator):
-                yield message
-        finally:
-            self._taken = False
+        async for message in transport.serve(request_iterator):
+            yield message
 
     def wait_for_link(self, timeout_s: float) -> ServedTransport:
-        """The link, once A has dialled. Raises PeerUnavailable."""
+        """The newest link, once A has dialled. Raises PeerUnavailable."""
         try:
-            return self._links.get(timeout=timeout_s)
+            link = self._links.get(timeout=timeout_s)
+            while not self._links.empty():
+                link = self._links.get_nowait()
         except queue.Empty:
             raise PeerUnavailable(
                 f"server A didn't connect within {timeout_s:g} s; check that it runs and that "
                 "its server_b address is this server's"
             ) from None
+        return link
 
 
 def follow(session: Session, peers: PeerService) -> None:
     """Play a whole training as server B. Raises PrecadError when it can't go on."""
+    session.phase = Phase.ENROLLING
+    try:
+        persist(session, lambda: _train(session, peers))
+    except PeerUnavailable as error:
+        if session.shelf.current.round < session.task.training.rounds:
+            raise
+        log.warning("server A didn't say that the training is over: %s", error)
+
+
+def _train(session: Session, peers: PeerService) -> None:
+    """One link's worth of training; returns when A says that it is over."""
     settings = session.settings
     if not isinstance(settings, ServerBSettings):
         raise TypeError("server B needs ServerBSettings")
     deadlines = session.task.deadlines
-    session.phase = Phase.ENROLLING
-    transport = peers.wait_for_link(deadlines.enrol)
+    transport = peers.wait_for_link(deadlines.peer)
     claim = (session.role, session.role.value)
     dealer_channel = open_channel(settings.dealer, session.identity, Role.DEALER, claim=claim)
     dealer = RemoteDealer(dealer_channel, settings.dealer, session.task, session.role)
     try:
-        link, row_secret = connect(session, transport)
+        link, recovery = connect(session, transport)
         patience = deadlines.enrol + deadlines.peer
         roster = accept_roster(link, session.register.roster, session.task, patience)
         session.register.freeze(roster)
-        session.store.freeze(roster)
-        aggregator = make_aggregator(session, link, row_secret, dealer)
+        aggregator = make_aggregator(session, link, dealer)
+        session.heard_from_peers()
         session.phase = Phase.TRAINING
-        while _follow_round(session, aggregator):
-            session.traffic.by_link["server-b to server-a"] = link.bytes_sent
-            session.traffic.by_link["dealer to server-b"] = dealer.bytes_received
+        recover(session, aggregator, recovery)
+        playing = True
+        while playing:
+            before = link.bytes_sent, dealer.bytes_received
+            playing = _follow_round(session, aggregator)
+            session.traffic.add("server-b to server-a", link.bytes_sent - before[0])
+            session.traffic.add("dealer to server-b", dealer.bytes_received - before[1])
     finally:
         transport.close()
         dealer_channel.close()

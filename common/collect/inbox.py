@@ -124,6 +124,15 @@ class Inbox:
                 for client in sorted(current.cohort)
             }
 
+    def cancel(self) -> None:
+        """Drop the open round, if there is one: the link broke, nothing was released."""
+        with self._changed:
+            if self._round is not None:
+                for held in self._round.held.values():
+                    held.discard()
+            self._round = None
+            self._changed.notify_all()
+
     def _accept(self, held: Held) -> None:
         with self._changed:
             current = self._current(held.context.round, held.context.client)

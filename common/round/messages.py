@@ -32,13 +32,27 @@ class Message(BaseModel):
             ) from None
 
 
-class Hello(Message):
+class ReleaseView(Message):
+    """A released round, as one server tells the other after a break."""
+
+    number: Annotated[int, Field(ge=0)]
+    version: Annotated[int, Field(ge=0)]
+    cohort_size: Annotated[int, Field(ge=0)]
+    valid_set: Hex32
+    valid: tuple[ClientName, ...]
+
+
+class Position(Message):
     """First message on a link: who speaks, and where its training stands."""
 
     role: Literal["server-a", "server-b"]
-    next_round: Annotated[int, Field(ge=0)]
-    rounds_done: Annotated[int, Field(ge=0)]
+    version: Annotated[int, Field(ge=0)]
     model: Hex32
+    next_number: Annotated[int, Field(ge=0)]
+    pending: ReleaseView | None = None
+    """Released from the current model, without the other server's noisy share yet."""
+    last: ReleaseView | None = None
+    """The round that led to the current model."""
 
 
 class EnrolmentEntry(Message):
@@ -58,6 +72,7 @@ class RosterProposal(Message):
 class Cohort(Message):
     """A's proposal for a round, or its word that training is over."""
 
+    number: Annotated[int, Field(ge=0)]
     clients: tuple[ClientName, ...]
     model: Hex32
     over: bool = False

@@ -6,6 +6,7 @@ from precad.common.enrolment import Roster
 from precad.common.errors import Misconfiguration, PeerViolation
 from precad.common.identifiers import ClientId, Digest
 from precad.common.keystream import Keystream
+from precad.common.link import SETUP_ROUND
 from precad.common.round.aggregator import Aggregator
 from precad.common.round.messages import Cohort, Verdict
 from precad.common.round.states import Opened
@@ -26,33 +27,34 @@ def select_cohort(roster: Roster, client_rate: float) -> tuple[ClientId, ...]:
 
 
 def propose(
-    aggregator: Aggregator, number: int, cohort: Collection[ClientId], model: Digest
+    aggregator: Aggregator, number: int, version: int, cohort: Collection[ClientId], model: Digest
 ) -> Opened:
     """A's part: propose, and open the round once B agrees. Raises PeerViolation."""
-    clients = tuple(sorted(cohort))
+    opened = Opened(number, version, tuple(sorted(cohort)), model)
     link = aggregator.link
-    link.begin_round(number)
-    proposal = Cohort(clients=tuple(c.name for c in clients), model=str(model))
+    proposal = Cohort(number=number, clients=tuple(c.name for c in opened.cohort), model=str(model))
+    link.begin_round(SETUP_ROUND)
     link.send("cohort", proposal.to_bytes())
     verdict = Verdict.from_bytes(link.receive("cohort"))
     if verdict.refusal:
         raise PeerViolation(f"server B refused round {number}: {verdict.refusal}")
-    aggregator.store.begin_round(number, len(clients), model)
-    return Opened(number, clients, model)
+    aggregator.store.begin_round(number, version, len(opened.cohort), model)
+    link.begin_round(number)
+    return opened
 
 
 def answer(
     aggregator: Aggregator,
-    number: int,
+    version: int,
     model: Digest,
     *,
     before_agreeing: Callable[[int, Collection[ClientId], Digest], None],
 ) -> Opened | None:
-    """B's part: check A's proposal against its own roster and model.
+    """B's part: check A's proposal against its own roster, ledger and model.
 
     Args:
         aggregator: server B.
-        number: the round that is due.
+        version: t of θ_t.
         model: digest of θ_t.
         before_agreeing: called with number, cohort and model when all is well: opens the inbox,
             so that no client that A calls finds it closed.
@@ -61,12 +63,14 @@ def answer(
         The opened round; None when A says that training is over.
 
     Raises:
-        PeerViolation: the cohort isn't a set of distinct enrolled clients, or A's model differs.
+        PeerViolation: the cohort isn't a set of distinct enrolled clients within their budgets,
+            A's model differs, or the number was used before.
     """
     link = aggregator.link
-    link.begin_round(number)
+    link.begin_round(SETUP_ROUND)
     proposal = Cohort.from_bytes(link.receive("cohort"))
-    clients = tuple(ClientId(name) for name in proposal.clients)
+    number = proposal.number
+    clients = tuple(sorted(ClientId(name) for name in proposal.clients))
     refusal = ""
     if len(set(clients)) != len(clients):
         refusal = "the cohort names a client twice"
@@ -76,15 +80,18 @@ def answer(
         refusal = f"the cohort names clients at their privacy limit: {sorted(map(str, spent))[:3]}"
     elif proposal.model != str(model):
         refusal = f"A's model is {proposal.model}, B's is {model}"
+    elif number < aggregator.store.next_number():
+        refusal = f"round number {number} was used before"
     if not refusal and not proposal.over:
-        aggregator.store.begin_round(number, len(clients), model)
+        aggregator.store.begin_round(number, version, len(clients), model)
         before_agreeing(number, clients, model)
     link.send("cohort", Verdict(refusal=refusal).to_bytes())
     if refusal:
         raise PeerViolation(f"server A's proposal for round {number}: {refusal}")
     if proposal.over:
         return None
-    return Opened(number, tuple(sorted(clients)), model)
+    link.begin_round(number)
+    return Opened(number, version, clients, model)
 
 
 def check_roster(own: Roster, proposed: Roster, least: int) -> None:

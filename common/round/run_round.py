@@ -102,7 +102,7 @@ def run_round(
         # Select: A proposes, B checks.
         opened: Opened | None
         if role is Role.SERVER_A:
-            opened = propose(aggregator, number, tuple(updates), model)
+            opened = propose(aggregator, number, number, tuple(updates), model)
             inbox.open(number, opened.cohort, model)
         else:
             opened = answer(aggregator, number, model, before_agreeing=inbox.open)

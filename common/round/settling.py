@@ -98,14 +98,26 @@ def reconstruct(aggregator: Aggregator, released: Released, theta: NDArray[np.fl
     Raises:
         PeerViolation: the other server's share has the wrong size, or its next model differs.
     """
-    task = aggregator.task
     data = aggregator.link.exchange("noisy-share", to_bytes(released.noisy_share))
-    if len(data) != task.dimension * WORD_BYTES:
-        raise PeerViolation(f"noisy share has {len(data)} bytes for d = {task.dimension}")
-    noisy_sum = released.noisy_share + from_bytes(data)
+    finished = step(aggregator, released, theta, data)
+    _agree(aggregator, "model", finished.model, len(released.valid))
+    return finished
+
+
+def step(
+    aggregator: Aggregator, released: Released, theta: NDArray[np.float64], theirs: bytes
+) -> Finished:
+    """θ_{t+1} from θ_t, the own noisy share and the other server's bytes.
+
+    Raises:
+        PeerViolation: the other server's share has the wrong size.
+    """
+    task = aggregator.task
+    if len(theirs) != task.dimension * WORD_BYTES:
+        raise PeerViolation(f"noisy share has {len(theirs)} bytes for d = {task.dimension}")
+    noisy_sum = released.noisy_share + from_bytes(theirs)
     stepped = apply_update(theta, noisy_sum, task, aggregator.denominator)
-    digest = model_digest(task.digest, released.opened.number + 1, task.model.parameters, stepped)
-    _agree(aggregator, "model", digest, len(released.valid))
+    digest = model_digest(task.digest, released.opened.version + 1, task.model.parameters, stepped)
     return Finished(
         released.opened, released.valid, released.rejections, noisy_sum, stepped, digest
     )

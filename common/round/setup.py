@@ -1,34 +1,28 @@
 """Before round 0: the servers greet, agree on the row secret and on the roster."""
 
 from collections.abc import Callable
-from typing import Literal
 
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import PeerViolation
-from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.identifiers import ClientId, Role
 from precad.common.keystream import KEY_BYTES, derive
 from precad.common.link import PeerLink
-from precad.common.round.messages import EnrolmentEntry, Hello, RosterProposal, Verdict
+from precad.common.round.messages import EnrolmentEntry, Position, RosterProposal, Verdict
 from precad.common.round.opening import check_roster
 from precad.common.secret import Secret
 from precad.common.task import Task
 
 
-def greet(link: PeerLink, role: Role, next_round: int, model: Digest) -> None:
-    """Both must be about to play the same round from the same model.
+def greet(link: PeerLink, own: Position) -> Position:
+    """Tell each other where the training stands; returns the other server's position.
 
     Raises:
-        PeerViolation: they aren't, or the peer claims the same role.
+        PeerViolation: the peer claims the same role.
     """
-    own = Hello(role=_named(role), next_round=next_round, rounds_done=next_round, model=str(model))
-    theirs = Hello.from_bytes(link.exchange("hello", own.to_bytes()))
+    theirs = Position.from_bytes(link.exchange("position", own.to_bytes()))
     if theirs.role == own.role:
         raise PeerViolation(f"the other server claims to be {own.role} too")
-    if (theirs.next_round, theirs.model) != (own.next_round, own.model):
-        raise PeerViolation(
-            f"the servers' trainings differ: here round {own.next_round} from model {own.model}, "
-            f"there round {theirs.next_round} from model {theirs.model}"
-        )
+    return theirs
 
 
 def agree_row_secret(link: PeerLink, role: Role, task: Task) -> Secret:
@@ -81,7 +75,3 @@ def accept_roster(
     finally:
         link.send("roster", Verdict(refusal=refusal).to_bytes())
     return proposed
-
-
-def _named(role: Role) -> Literal["server-a", "server-b"]:
-    return "server-a" if role is Role.SERVER_A else "server-b"

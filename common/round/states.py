@@ -22,6 +22,9 @@ class Opened:
     """Both servers agreed on the cohort and the model; submissions are coming in."""
 
     number: int
+    """Used once, ever: a round that broke off starts over with a new number."""
+    version: int
+    """t of the model θ_t that it starts from: how many rounds are done."""
     cohort: tuple[ClientId, ...]
     model: Digest
 

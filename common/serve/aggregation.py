@@ -86,7 +86,7 @@ class AggregationService(AggregationServicer):
         try:
             require(context, self._session.identity, Role.CLIENT, Role.OPERATOR)
             check_task(self._session.task, request.task_digest)
-            model = self._session.shelf.get(request.round)
+            model = self._session.shelf.get(request.version)
             return pb.ModelDigestReply(model_digest=model.digest.value)
         except PrecadError as error:
             await refuse(context, error)
@@ -98,7 +98,7 @@ class AggregationService(AggregationServicer):
         try:
             require(context, self._session.identity, Role.CLIENT, Role.OPERATOR)
             check_task(self._session.task, request.task_digest)
-            data = memoryview(to_bytes(self._session.shelf.get(request.round).theta))
+            data = memoryview(to_bytes(self._session.shelf.get(request.version).theta))
         except PrecadError as error:
             await refuse(context, error)
         for start in range(0, len(data), PIECE_BYTES):
@@ -171,6 +171,7 @@ def _notice(event: Event, client: ClientId) -> pb.Notice:
             return pb.Notice(
                 open=pb.RoundOpen(
                     round=opened.number,
+                    version=opened.version,
                     model_digest=opened.model.value,
                     selected=client in opened.cohort,
                     collect_seconds=collect_s,
@@ -186,6 +187,6 @@ def _notice(event: Event, client: ClientId) -> pb.Notice:
                 )
             )
         case TrainingDone(number, model):
-            return pb.Notice(finished=pb.TrainingOver(round=number, model_digest=model.value))
+            return pb.Notice(finished=pb.TrainingOver(version=number, model_digest=model.value))
         case stopped:
             return pb.Notice(stopped=pb.TrainingStopped(error=stopped.error))

@@ -38,7 +38,7 @@ class OperationService(OperationServicer):
             task_digest=session.task.digest.value,
             phase=session.phase.value,
             enrolled=len(session.register.roster()),
-            rounds_done=session.rounds_done,
+            rounds_done=session.shelf.current.round,
             rounds=session.task.training.rounds,
             model_digest=session.shelf.current.digest.value,
             error=session.error,
@@ -65,7 +65,7 @@ class OperationService(OperationServicer):
             if isinstance(event, RoundDone):
                 reasons = Counter(reason.value for reason in event.rejections.values())
                 yield pb.RoundReport(
-                    round=event.opened.number,
+                    round=event.opened.version,
                     cohort=len(event.opened.cohort),
                     accepted=len(event.valid),
                     rejected=dict(reasons),

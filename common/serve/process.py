@@ -100,11 +100,10 @@ def _open_session(role: Role, settings: ServerSettings) -> Session:
         identity=identity,
         store=store,
         inbox=Inbox(role, task, settings.state / "spool"),
-        register=Register(task, store.roster()),
+        register=Register(task, store),
         presence=Presence(task.deadlines.rejoin),
         shelf=shelf,
         feed=Feed(asyncio.get_running_loop()),
-        rounds_done=shelf.current.round,
     )
 
 

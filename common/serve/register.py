@@ -7,6 +7,7 @@ from collections import Counter
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId
+from precad.common.store import Store
 from precad.common.task import Task
 
 
@@ -15,14 +16,16 @@ class Register:
 
     Args:
         task: gives the caps.
-        roster: the roster of an earlier start of this server, already frozen.
+        store: keeps the claims and the frozen roster through restarts.
     """
 
-    def __init__(self, task: Task, roster: Roster | None = None) -> None:
+    def __init__(self, task: Task, store: Store) -> None:
         self._task = task
+        self._store = store
         self._changed = threading.Condition()
-        self._enrolments: dict[ClientId, Enrolment] = dict(roster or {})
-        self._frozen = roster is not None
+        frozen = store.roster()
+        self._frozen = frozen is not None
+        self._enrolments: dict[ClientId, Enrolment] = dict(frozen or store.claims())
 
     def enrol(self, enrolment: Enrolment) -> int:
         """Add a client; the same claim again is confirmed. Returns how many are enrolled.
@@ -53,6 +56,7 @@ class Register:
                     enrolment.client.name,
                     f"the task is full: enrolment.clients = {self._task.enrolment.clients}",
                 )
+            self._store.claim(enrolment)
             self._enrolments[enrolment.client] = enrolment
             self._changed.notify_all()
             return len(self._enrolments)
@@ -74,6 +78,7 @@ class Register:
     def freeze(self, roster: Roster) -> None:
         """No further enrolment; ``roster`` is final."""
         with self._changed:
+            self._store.freeze(roster)
             self._frozen = True
             self._enrolments = dict(roster)
 

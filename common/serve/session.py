@@ -1,5 +1,6 @@
 """Everything that one server process holds for one task."""
 
+import time
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -52,4 +53,12 @@ class Session:
     traffic: Traffic = field(default_factory=Traffic)
     phase: Phase = Phase.STARTING
     error: str = ""
-    rounds_done: int = 0
+    next_number: int = 0
+    """Of the next round; both servers have used lower ones only."""
+    last_contact: float = field(default_factory=time.monotonic)
+    """When the other server and the dealer last answered, on the monotonic clock."""
+
+    def heard_from_peers(self) -> None:
+        """The other server and the dealer are there."""
+        self.last_contact = time.monotonic()
+        self.error = ""

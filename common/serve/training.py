@@ -1,10 +1,11 @@
 """What both servers do alike around the rounds: the aggregator's parts, a round's end, errors."""
 
+import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from precad.common.collect import Held
-from precad.common.errors import Rejection
+from precad.common.errors import PeerUnavailable, PeerViolation, Rejection
 from precad.common.identifiers import ClientId
 from precad.common.link import FrameTransport, PeerLink
 from precad.common.noise import DiscreteGaussian
@@ -12,21 +13,33 @@ from precad.common.ring import WORD_BYTES
 from precad.common.round.aggregator import Aggregator
 from precad.common.round.matching import match
 from precad.common.round.messages import HeldList
+from precad.common.round.recovery import (
+    Recovery,
+    Remedy,
+    compare,
+    position_of,
+    released_again,
+)
 from precad.common.round.settling import (
     BATCH_WORDS,
     MAX_BATCH_CLIENTS,
     reconstruct,
     release,
+    step,
     validate_and_sum,
 )
 from precad.common.round.setup import agree_row_secret, greet
-from precad.common.round.states import Opened
-from precad.common.secret import Secret
+from precad.common.round.states import Finished, Opened
 from precad.common.serve.feed import RoundDone
 from precad.common.serve.session import Session
+from precad.common.store import RoundState
 from precad.common.task import Task
 from precad.common.wire.dealing import RemoteDealer
 
+log = logging.getLogger("precad")
+
+FIRST_WAIT_S, LONGEST_WAIT_S = 0.2, 3.0
+"""Waits between attempts to get back to the other server or the dealer."""
 _ENTRY_BYTES = 512
 _WORDS_PER_COMPARISON = 64
 
@@ -45,8 +58,15 @@ def max_message_bytes(task: Task) -> int:
     return max(opening, comparisons, lists) + 4096
 
 
-def connect(session: Session, transport: FrameTransport) -> tuple[PeerLink, Secret]:
-    """Open the protocol on a transport: greet, agree on the row secret."""
+def connect(session: Session, transport: FrameTransport) -> tuple[PeerLink, Recovery]:
+    """Open the protocol on a transport: compare positions.
+
+    Returns:
+        The link, and what to do about a round that a break interrupted.
+
+    Raises:
+        PeerViolation: the servers' trainings differ.
+    """
     link = PeerLink(
         transport,
         session.task.digest,
@@ -54,16 +74,30 @@ def connect(session: Session, transport: FrameTransport) -> tuple[PeerLink, Secr
         timeout_s=session.task.deadlines.peer,
     )
     current = session.shelf.current
-    greet(link, session.role, current.round, current.digest)
-    return link, agree_row_secret(link, session.role, session.task)
+    interrupted = session.store.release_of(current.round - 1) if current.round else None
+    if interrupted is not None and interrupted.state is RoundState.RELEASED:
+        # Killed between keeping the next model and noting that the round is done.
+        session.store.finish_round(interrupted.number, current.digest)
+    session.store.abandon_open()
+    session.inbox.cancel()
+    own = position_of(session.store, session.role, current.round, current.digest)
+    theirs = greet(link, own)
+    session.next_number = max(own.next_number, theirs.next_number)
+    return link, compare(own, theirs)
 
 
-def make_aggregator(
-    session: Session, link: PeerLink, row_secret: Secret, dealer: RemoteDealer
-) -> Aggregator:
-    """This server's role object; its roster is frozen."""
+def make_aggregator(session: Session, link: PeerLink, dealer: RemoteDealer) -> Aggregator:
+    """This server's role object for one link; its roster is frozen.
+
+    Row secret and dealer key are fresh for every link and are never stored.
+
+    Raises:
+        PeerUnavailable: the dealer isn't there, or the servers joined different starts of it.
+    """
+    row_secret = agree_row_secret(link, session.role, session.task)
     dealer_key = dealer.join()
-    session.store.keep_key("dealer", dealer_key)
+    if link.exchange("dealer", dealer.epoch) != dealer.epoch:
+        raise PeerUnavailable("the dealer restarted between the servers' joins; joining again")
     return Aggregator(
         task=session.task,
         role=session.role,
@@ -75,6 +109,46 @@ def make_aggregator(
         noise=DiscreteGaussian(session.task.noise_units),
         store=session.store,
     )
+
+
+def recover(session: Session, aggregator: Aggregator, recovery: Recovery) -> None:
+    """Bring an interrupted round to its end, before a new one opens.
+
+    Raises:
+        PeerViolation: the other server's persisted share leads to another model.
+    """
+    view = recovery.round
+    if view is None:
+        return
+    log.info("round %d was interrupted: %s", view.number, recovery.remedy.value)
+    if recovery.remedy is Remedy.FORFEIT:
+        session.store.forfeit(
+            view.number,
+            view.version,
+            view.cohort_size,
+            session.shelf.current.digest,
+            [ClientId(name) for name in view.valid],
+        )
+        return
+    record = session.store.release_of(view.version)
+    if record is None:
+        raise AssertionError("a released round has no record")
+    started = time.monotonic()
+    match recovery.remedy:
+        case Remedy.SEND:
+            aggregator.link.send("noisy-share", record.noisy_share)
+        case Remedy.RECEIVE:
+            released = released_again(record)
+            data = aggregator.link.receive("noisy-share")
+            theta = session.shelf.current.theta
+            _keep(session, step(aggregator, released, theta, data), started)
+        case _:
+            released = released_again(record)
+            finished = reconstruct(aggregator, released, session.shelf.current.theta)
+            _keep(session, finished, started)
+    model = session.shelf.current.digest
+    if aggregator.link.exchange("recovered", model.value) != model.value:
+        raise PeerViolation("the servers recovered different models; nothing more is released")
 
 
 def settle(
@@ -89,9 +163,14 @@ def settle(
     matched = match(opened, session.role, collected, theirs)
     released = release(aggregator, validate_and_sum(aggregator, matched))
     finished = reconstruct(aggregator, released, session.shelf.current.theta)
-    session.shelf.put(opened.number + 1, finished.theta)
+    _keep(session, finished, started)
+
+
+def _keep(session: Session, finished: Finished, started: float) -> None:
+    opened = finished.opened
+    session.shelf.put(opened.version + 1, finished.theta)
     session.store.finish_round(opened.number, finished.model)
-    session.rounds_done += 1
+    session.heard_from_peers()
     participations = session.store.participations()
     session.feed.publish(
         RoundDone(
@@ -103,3 +182,33 @@ def settle(
             time.monotonic() - started,
         )
     )
+
+
+def persist(session: Session, attempt: Callable[[], None]) -> None:
+    """Try until the training is over; a lost link or dealer is tried again for ``outage``.
+
+    Args:
+        session: this server.
+        attempt: connects, recovers and plays rounds; returns when training is over.
+
+    Raises:
+        PeerUnavailable: nothing worked for ``deadlines.outage`` seconds.
+        PrecadError: anything else that can't be mended by trying again.
+    """
+    wait_s = FIRST_WAIT_S
+    while True:
+        heard = session.last_contact
+        try:
+            attempt()
+        except PeerUnavailable as error:
+            if session.last_contact > heard:
+                wait_s = FIRST_WAIT_S
+            if time.monotonic() - session.last_contact > session.task.deadlines.outage:
+                raise
+            session.error = f"{error}; trying again"
+            log.warning("%s; trying again", error)
+            time.sleep(wait_s)
+            wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+        else:
+            session.error = ""
+            return

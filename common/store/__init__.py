@@ -1,5 +1,5 @@
-"""What a server keeps through a crash: roster, rounds, ledger, spent triples, keys."""
+"""What a server keeps through a crash: roster, rounds, ledger, spent triples."""
 
-from precad.common.store.database import RoundRecord, Store, open_store
+from precad.common.store.database import ReleaseRecord, RoundState, Store, open_store
 
-__all__ = ["RoundRecord", "Store", "open_store"]
+__all__ = ["ReleaseRecord", "RoundState", "Store", "open_store"]

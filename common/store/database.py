@@ -1,18 +1,17 @@
 """One server's durable state behind one SQLAlchemy URL (SQLite in WAL mode by default)."""
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from sqlalchemy import Engine, create_engine, event, func, insert, make_url, select, update
+from sqlalchemy import Engine, Row, create_engine, event, func, insert, make_url, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.pool import StaticPool
 
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import AlreadyReleased, Misconfiguration, PeerViolation, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.secret import Secret
 from precad.common.store import tables
 from precad.common.task import Task
 
@@ -21,21 +20,31 @@ class RoundState(Enum):
     """How far a round has come on this server."""
 
     OPEN = "open"
+    """Nothing has left; a crash here costs nothing but the round."""
+    ABANDONED = "abandoned"
+    """Broken off before anything was released."""
     RELEASED = "released"
     """Charged, and the noisy share is persisted: nothing about it may change any more."""
+    FORFEITED = "forfeited"
+    """One server released and the other no longer can: charged on both, never reconstructed."""
     DONE = "done"
+    """Both noisy shares were held and the next model is persisted."""
 
 
 @dataclass(frozen=True, slots=True)
-class RoundRecord:
-    """One round as it is kept."""
+class ReleaseRecord:
+    """A round that has released on this server, as it is kept."""
 
     number: int
+    version: int
+    """t of the model θ_t that the round started from."""
     state: RoundState
     cohort_size: int
     model: Digest
-    valid_set: Digest | None
-    next_model: Digest | None
+    valid_set: Digest
+    valid: tuple[ClientId, ...]
+    rejections: Mapping[ClientId, Rejection]
+    noisy_share: bytes = field(repr=False)
 
 
 def open_store(url: str, task: Task, role: Role) -> "Store":
@@ -96,31 +105,29 @@ class Store:
                     f"{task.digest} a state folder of its own",
                 )
 
-    def key(self, name: str) -> Secret | None:
-        """A stored key of this task."""
+    def claims(self) -> Roster:
+        """Everybody who has enrolled here, in the frozen roster or not."""
         with self._engine.begin() as connection:
-            value = connection.execute(
-                select(tables.key.c.value).where(tables.key.c.name == name)
-            ).scalar()
-        return None if value is None else Secret(value)
+            return _roster(connection.execute(select(tables.enrolment)).all())
 
-    def keep_key(self, name: str, value: Secret) -> None:
-        """Store a key of this task; a different one under the same name is refused."""
-        try:
-            with self._engine.begin() as connection:
-                connection.execute(insert(tables.key).values(name=name, value=value.reveal()))
-        except IntegrityError:
-            if self.key(name) != value:
-                raise PeerViolation(f"key {name!r} of this task changed") from None
+    def claim(self, enrolment: Enrolment) -> None:
+        """Keep one client's claim."""
+        with self._engine.begin() as connection:
+            connection.execute(
+                insert(tables.enrolment).values(
+                    client=enrolment.client.name,
+                    records=enrolment.records,
+                    record_rate=enrolment.record_rate,
+                    in_roster=False,
+                )
+            )
 
     def roster(self) -> Roster | None:
         """The frozen roster, or None before round 0."""
+        frozen = tables.enrolment.c.in_roster
         with self._engine.begin() as connection:
-            rows = connection.execute(select(tables.enrolment)).all()
-        if not rows:
-            return None
-        enrolments = [Enrolment(ClientId(r.client), r.records, r.record_rate) for r in rows]
-        return Roster({enrolment.client: enrolment for enrolment in enrolments})
+            rows = connection.execute(select(tables.enrolment).where(frozen)).all()
+        return _roster(rows) if rows else None
 
     def freeze(self, roster: Roster) -> None:
         """Keep the roster; it never changes again. Raises PeerViolation if it would."""
@@ -129,26 +136,45 @@ class Store:
             if kept.digest() != roster.digest():
                 raise PeerViolation("the roster is frozen and can't change")
             return
+        enrolment = tables.enrolment
         with self._engine.begin() as connection:
             connection.execute(
-                insert(tables.enrolment),
-                [
-                    {"client": e.client.name, "records": e.records, "record_rate": e.record_rate}
-                    for e in roster.values()
-                ],
+                update(enrolment)
+                .where(enrolment.c.client.in_([client.name for client in roster]))
+                .values(in_roster=True)
             )
 
-    def begin_round(self, number: int, cohort_size: int, model: Digest) -> None:
-        """A round is about to open. Numbers are never used twice."""
+    def next_number(self) -> int:
+        """The first round number that was never used here."""
         with self._engine.begin() as connection:
+            newest = connection.execute(select(func.max(tables.training_round.c.number))).scalar()
+        return 0 if newest is None else newest + 1
+
+    def begin_round(self, number: int, version: int, cohort_size: int, model: Digest) -> None:
+        """A round is about to open. Raises PeerViolation when its number was used before."""
+        with self._engine.begin() as connection:
+            newest = connection.execute(select(func.max(tables.training_round.c.number))).scalar()
+            if newest is not None and number <= newest:
+                raise PeerViolation(f"round number {number} isn't above {newest}, the newest here")
             connection.execute(
                 insert(tables.training_round).values(
                     number=number,
+                    version=version,
                     state=RoundState.OPEN.value,
                     cohort_size=cohort_size,
                     model=model.value,
                 )
             )
+
+    def abandon_open(self) -> int:
+        """Rounds that were open when this server or the link broke off. Returns how many."""
+        rounds = tables.training_round
+        with self._engine.begin() as connection:
+            return connection.execute(
+                update(rounds)
+                .where(rounds.c.state == RoundState.OPEN.value)
+                .values(state=RoundState.ABANDONED.value)
+            ).rowcount
 
     def release(
         self,
@@ -201,23 +227,86 @@ class Store:
                 .values(state=RoundState.DONE.value, next_model=next_model.value)
             )
 
-    def rounds(self) -> tuple[RoundRecord, ...]:
-        """All rounds in order."""
+    def forfeit(
+        self,
+        number: int,
+        version: int,
+        cohort_size: int,
+        model: Digest,
+        valid: Collection[ClientId],
+    ) -> None:
+        """Give a round up that only one server released, charging it here too.
+
+        What the other server may have seen of it counts as spent on both ledgers.
+        """
+        rounds, charge = tables.training_round, tables.charge
+        with self._engine.begin() as connection:
+            changed = connection.execute(
+                update(rounds)
+                .where(rounds.c.number == number)
+                .values(state=RoundState.FORFEITED.value)
+            ).rowcount
+            if changed == 0:
+                connection.execute(
+                    insert(rounds).values(
+                        number=number,
+                        version=version,
+                        state=RoundState.FORFEITED.value,
+                        cohort_size=cohort_size,
+                        model=model.value,
+                    )
+                )
+            charged = set(
+                connection.execute(
+                    select(charge.c.client).where(charge.c.number == number)
+                ).scalars()
+            )
+            missing = [c.name for c in valid if c.name not in charged]
+            if missing:
+                connection.execute(
+                    insert(charge), [{"number": number, "client": name} for name in missing]
+                )
+
+    def release_of(self, version: int) -> ReleaseRecord | None:
+        """The round that released from model ``version`` and isn't forfeited, if there is one."""
+        rounds, charge, rejection = tables.training_round, tables.charge, tables.rejection
+        with self._engine.begin() as connection:
+            row = connection.execute(
+                select(rounds).where(
+                    rounds.c.version == version,
+                    rounds.c.state.in_([RoundState.RELEASED.value, RoundState.DONE.value]),
+                )
+            ).one_or_none()
+            if row is None:
+                return None
+            clients = connection.execute(
+                select(charge.c.client).where(charge.c.number == row.number)
+            ).scalars()
+            rejected = connection.execute(
+                select(rejection.c.client, rejection.c.reason).where(
+                    rejection.c.number == row.number
+                )
+            ).all()
+        return ReleaseRecord(
+            number=row.number,
+            version=row.version,
+            state=RoundState(row.state),
+            cohort_size=row.cohort_size,
+            model=Digest(row.model),
+            valid_set=Digest(row.valid_set),
+            valid=tuple(sorted(ClientId(client) for client in clients)),
+            rejections={ClientId(client): Rejection(reason) for client, reason in rejected},
+            noisy_share=row.noisy_share,
+        )
+
+    def states(self) -> dict[int, RoundState]:
+        """All rounds' states by number."""
+        rounds = tables.training_round
         with self._engine.begin() as connection:
             rows = connection.execute(
-                select(tables.training_round).order_by(tables.training_round.c.number)
+                select(rounds.c.number, rounds.c.state).order_by(rounds.c.number)
             ).all()
-        return tuple(
-            RoundRecord(
-                row.number,
-                RoundState(row.state),
-                row.cohort_size,
-                Digest(row.model),
-                None if row.valid_set is None else Digest(row.valid_set),
-                None if row.next_model is None else Digest(row.next_model),
-            )
-            for row in rows
-        )
+        return {number: RoundState(state) for number, state in rows}
 
     def participations(self) -> dict[ClientId, int]:
         """T_i so far: how often each client was charged."""
@@ -258,3 +347,8 @@ class Store:
                 f"correlated randomness of round {number}, batch {batch} was spent before; "
                 "using it twice would reveal differences of updates"
             ) from None
+
+
+def _roster(rows: Sequence[Row[Any]]) -> Roster:
+    enrolments = [Enrolment(ClientId(r.client), r.records, r.record_rate) for r in rows]
+    return Roster({enrolment.client: enrolment for enrolment in enrolments})

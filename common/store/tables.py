@@ -1,6 +1,7 @@
 """The tables of one server's database for one task."""
 
 from sqlalchemy import (
+    Boolean,
     Column,
     Float,
     Integer,
@@ -20,25 +21,20 @@ task = Table(
     Column("canonical", LargeBinary, nullable=False),
 )
 
-key = Table(
-    "key",
-    metadata,
-    Column("name", String(64), primary_key=True),
-    Column("value", LargeBinary, nullable=False),
-)
-
 enrolment = Table(
     "enrolment",
     metadata,
     Column("client", String(63), primary_key=True),
     Column("records", Integer, nullable=False),
     Column("record_rate", Float(53), nullable=False),
+    Column("in_roster", Boolean, nullable=False),
 )
 
 training_round = Table(
     "training_round",
     metadata,
     Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("version", Integer, nullable=False),
     Column("state", String(16), nullable=False),
     Column("cohort_size", Integer, nullable=False),
     Column("model", LargeBinary, nullable=False),

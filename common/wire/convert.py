@@ -88,8 +88,8 @@ def deal_request_from_wire(message: pb.DealRequest) -> DealRequest:
     )
 
 
-def deal_request_to_wire(request: DealRequest, role: str) -> pb.DealRequest:
-    """Inverse of ``deal_request_from_wire``, with who asks."""
+def deal_request_to_wire(request: DealRequest, role: str, epoch: bytes) -> pb.DealRequest:
+    """Inverse of ``deal_request_from_wire``, with who asks, and which start of the dealer."""
     return pb.DealRequest(
         task_digest=request.task.value,
         role=role,
@@ -98,4 +98,5 @@ def deal_request_to_wire(request: DealRequest, role: str) -> pb.DealRequest:
         clients=request.clients,
         dimension=request.dimension,
         comparisons=request.comparisons,
+        epoch=epoch,
     )

@@ -23,6 +23,8 @@ class RemoteDealer:
         self._role = role
         self._timeout_s = task.deadlines.peer
         self.bytes_received = 0
+        self.epoch = b""
+        """Which start of the dealer this server joined; its keys last as long."""
 
     def join(self) -> Secret:
         """This server's key for the task. Raises PeerUnavailable, AccessDenied, PeerViolation."""
@@ -31,11 +33,12 @@ class RemoteDealer:
             reply = self._stub.Join(request, timeout=self._timeout_s, wait_for_ready=True)
         except grpc.RpcError as error:
             raise error_of("the dealer", self._address, error) from None
+        self.epoch = reply.epoch
         return Secret(reply.key)
 
     def deal(self, request: DealRequest) -> RingVector:
         """This server's correction words. Raises PeerUnavailable, AccessDenied, PeerViolation."""
-        message = deal_request_to_wire(request, self._role.value)
+        message = deal_request_to_wire(request, self._role.value, self.epoch)
         data = bytearray()
         try:
             for piece in self._stub.Deal(message, timeout=self._timeout_s, wait_for_ready=True):

@@ -47,9 +47,9 @@ class OperatorConnection:
         except grpc.RpcError as error:
             raise error_of(self._who, self._address, error) from None
 
-    def model(self, task: Task, round_number: int) -> NDArray[np.float64]:
-        """The model that ``round_number`` starts from, ``[d] float64``; server A only."""
-        request = pb.ModelRequest(task_digest=task.digest.value, round=round_number)
+    def model(self, task: Task, version: int) -> NDArray[np.float64]:
+        """The model that round ``version`` starts from, ``[d] float64``; server A only."""
+        request = pb.ModelRequest(task_digest=task.digest.value, version=version)
         data = bytearray()
         try:
             for piece in self._aggregation.FetchModel(request, timeout=CALL_TIMEOUT_S):
@@ -58,9 +58,9 @@ class OperatorConnection:
             raise error_of(self._who, self._address, error) from None
         return from_bytes(data, task.dimension)
 
-    def model_digest(self, task: Task, round_number: int) -> Digest:
-        """Digest of the model that ``round_number`` starts from."""
-        request = pb.ModelRequest(task_digest=task.digest.value, round=round_number)
+    def model_digest(self, task: Task, version: int) -> Digest:
+        """Digest of the model that round ``version`` starts from."""
+        request = pb.ModelRequest(task_digest=task.digest.value, version=version)
         try:
             reply = self._aggregation.ModelDigest(request, timeout=CALL_TIMEOUT_S)
         except grpc.RpcError as error:

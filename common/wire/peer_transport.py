@@ -101,7 +101,8 @@ class ServedTransport:
         return _next(self._incoming, timeout_s)
 
     def close(self) -> None:
-        """End the stream."""
+        """End the stream; whoever still waits on it hears so."""
+        self._incoming.put(PeerUnavailable("the link to server A was replaced or closed"))
         self._loop.call_soon_threadsafe(self._outgoing.put_nowait, None)
 
     async def serve(self, requests: AsyncIterator[pb.LinkFrame]) -> AsyncIterator[pb.LinkFrame]:

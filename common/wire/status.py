@@ -26,6 +26,8 @@ _CODES: tuple[tuple[type[PrecadError], grpc.StatusCode], ...] = (
 
 def status_of(error: PrecadError) -> grpc.StatusCode:
     """The status code that a caller sees for ``error``."""
+    if isinstance(error, AccessDenied) and not error.authenticated:
+        return grpc.StatusCode.UNAUTHENTICATED
     for kind, code in _CODES:
         if isinstance(error, kind):
             return code
