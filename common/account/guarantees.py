@@ -50,7 +50,7 @@ class Adversary(StrEnum):
 _WORDS = {
     Adversary.ONE_SERVER: "one curious server, with any other clients",
     Adversary.CLIENTS_ONLY: "other clients only, both servers honest",
-    Adversary.CLIENT_LEVEL: "anyone who sees the models, about a whole client",
+    Adversary.CLIENT_LEVEL: "anyone who sees the models",
 }
 _ADJACENCY = {
     Adversary.ONE_SERVER: "add-remove-record",
