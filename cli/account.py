@@ -58,22 +58,25 @@ def account(
         bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")
     ] = False,
 ) -> None:
-    """What a run costs in privacy: (ε, δ) against each adversary, by three accountants.
+    """What a run costs in privacy, against whom, by three accountants.
 
-    ONE SERVER: a record, against one curious server with any other clients. The server sees who
-    takes part and knows its own noise: rate p, multiplier σ, once per participation.
+    ONE SERVER: a record, against one curious server with any other
+    clients. It sees who takes part and knows its own noise: rate p,
+    multiplier σ, once per participation.
 
-    CLIENTS ONLY: a record, against other clients, both servers honest. They see the models, with
-    both noises on: √2·σ.
+    CLIENTS ONLY: a record, against other clients, both servers honest.
+    They see the models, with both noises on: √2·σ.
 
-    CLIENT LEVEL: a whole client, against anyone who sees the models: rate q, √2·σ·R'/C. It needs
-    --record-clip and --client-clip, and is what bounds the harm that malicious clients can do.
+    CLIENT LEVEL: a whole client, against anyone who sees the models:
+    rate q, √2·σ·R'/C. It needs --record-clip and --client-clip, and is
+    what bounds the harm that malicious clients can do.
 
-    EXACT is the guarantee. RDP is an upper bound found in another way, a cross-check. GDP-CLT is
-    the PRECAD paper's formula, true in a limit only: it usually reports too small an ε.
+    EXACT is the guarantee. RDP is an upper bound found in another way,
+    a cross-check. GDP-CLT is the PRECAD paper's formula, true in a limit
+    only: it usually reports too small an ε.
 
-    Example: precad account --record-rate 0.2 --client-rate 1 --noise-multiplier 2 --rounds 60
-    --delta 1e-5
+    Example: precad account --record-rate 0.2 --client-rate 1
+    --noise-multiplier 2 --rounds 60 --delta 1e-5
     """
     with exit_on_error():
         statements = _statements(

@@ -65,19 +65,22 @@ def plan(
         bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")
     ] = False,
 ) -> None:
-    """Which σ, C/R, p, q and T give the privacy, robustness and accuracy that you want.
+    """Which settings give the privacy, robustness and accuracy you want.
 
-    PRIVACY sets the noise: the least σ for which a record has (ε, δ) against one curious server,
-    exactly, over as many participations as all but one client in 1,000 will have.
+    PRIVACY sets the noise: the least σ for which a record has (ε, δ)
+    against one curious server, exactly, over as many participations as
+    all but one client in 1,000 will have.
 
-    ROBUSTNESS sets the client clip C against that noise: with K malicious clients the expected
-    loss stays below B·Φ(Φ⁻¹(L/B) + K·μ). μ is the central limit theorem's, so this is for
-    planning; certify a finished run with `precad certify`.
+    ROBUSTNESS sets the client clip C against that noise: with K
+    malicious clients the expected loss stays below
+    B·Φ(Φ⁻¹(L/B) + K·μ). μ is the central limit theorem's: good for
+    planning; certify a finished run with precad certify.
 
-    ACCURACY has a proxy, noise over signal, that compares settings; it isn't an accuracy.
+    ACCURACY has a proxy, noise over signal, that compares settings; it
+    isn't an accuracy.
 
-    Example: precad plan --clients 2000 --records 600 --dimension 7850 --epsilon 2 --delta 1e-5
-    --plot plan.png
+    Example: precad plan --clients 2000 --records 600 --dimension 7850
+    --epsilon 2 --delta 1e-5 --plot plan.png
     """
     with exit_on_error():
         # NumPy and SciPy load here, so that `precad --help` doesn't wait for them.
