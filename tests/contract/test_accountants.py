@@ -92,7 +92,7 @@ def test_the_order_of_events_is_no_matter(accountant: Accountant) -> None:
 
 
 def test_together_costs_more_than_each_and_at_most_the_sum(accountant: Accountant) -> None:
-    parts = [STEP.times(30), MIXTURE, FULL]
+    parts: list[Event] = [STEP.times(30), MIXTURE, FULL]
     alone = [epsilon_of(accountant, part) for part in parts]
     together = epsilon_of(accountant, *parts)
     assert max(alone) < together < sum(alone)

@@ -1,6 +1,7 @@
 """What must hold for every parameter, and formulas against mpmath."""
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -39,7 +40,7 @@ def spent(name: AccountantName, event: Event, delta: float) -> float:
     return accountant.epsilon(delta)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(NAMES, RATES, SIGMAS, COUNTS, DELTAS)
 def test_epsilon_rises_with_rounds_and_rate_and_falls_with_noise_and_delta(
     name: AccountantName, rate: float, sigma: float, count: int, delta: float
@@ -55,7 +56,7 @@ def test_epsilon_rises_with_rounds_and_rate_and_falls_with_noise_and_delta(
     assert spent(name, same, delta * 2) <= base
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(RATES, SIGMAS, COUNTS, DELTAS, st.floats(0.05, 1.0))
 def test_exact_is_at_least_as_good_as_rdp_and_the_tight_conversion_as_mironovs(
     rate: float, sigma: float, count: int, delta: float, coin: float
@@ -70,7 +71,7 @@ def test_exact_is_at_least_as_good_as_rdp_and_the_tight_conversion_as_mironovs(
         assert tight <= mironov.epsilon(delta)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.floats(0.02, 0.5), SIGMAS, st.integers(5, 400), st.floats(0.05, 0.95))
 def test_the_atom_mixture_lies_between_rate_qp_and_every_round(
     rate: float, sigma: float, count: int, coin: float
@@ -107,7 +108,7 @@ def single_step_delta(rate: float, sigma: float, epsilon: float) -> float:
     return float(max(removing, adding))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.floats(0.01, 0.99), SIGMAS, st.floats(0.0, 3.0))
 def test_exact_never_goes_below_the_definition_and_stays_near(
     rate: float, sigma: float, epsilon: float
@@ -120,7 +121,7 @@ def test_exact_never_goes_below_the_definition_and_stays_near(
     assert reported == pytest.approx(truth, rel=5e-3, abs=1e-6)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(SIGMAS, st.integers(1, 200), DELTAS)
 def test_composition_never_goes_below_the_closed_form_of_the_gaussian(
     sigma: float, count: int, delta: float
@@ -137,7 +138,7 @@ def test_the_clt_closes_in_on_exact_where_its_limit_is() -> None:
         event = poisson_gaussian(rate=1 / math.sqrt(count), noise_multiplier=1.0, count=count)
         exact = spent(AccountantName.EXACT, event, 1e-5)
         gaps.append(1 - spent(AccountantName.GDP_CLT, event, 1e-5) / exact)
-    assert all(later < earlier for earlier, later in zip(gaps, gaps[1:], strict=False))
+    assert all(later < earlier for earlier, later in pairwise(gaps))
     assert 0 < gaps[-1] < 0.03
 
 

@@ -1,6 +1,7 @@
 """The papers' algorithms, and their printed numbers beside what holds."""
 
 import math
+from typing import Any
 
 import pytest
 
@@ -43,7 +44,7 @@ def exact(event: Event) -> float:
 
 
 def test_userdp_fedavg_costs_what_its_sampling_costs() -> None:
-    step = {"user_rate": 0.1, "noise_multiplier": 1.0, "rounds": 3}
+    step: dict[str, Any] = {"user_rate": 0.1, "noise_multiplier": 1.0, "rounds": 3}
     poisson = userdp_fedavg(sampling=Sampling.POISSON, **step)
     fixed = userdp_fedavg(sampling=Sampling.FIXED_SIZE, **step)
     assert poisson.effective_noise_multiplier == 1.0
@@ -54,7 +55,12 @@ def test_userdp_fedavg_costs_what_its_sampling_costs() -> None:
 
 
 def test_insdp_fedsgd_as_printed_is_below_what_holds_and_dopamine_above() -> None:
-    common = {"batch_rate": 0.4, "users_per_round": 10, "noise_multiplier": 3.0, "rounds": 200}
+    common: dict[str, Any] = {
+        "batch_rate": 0.4,
+        "users_per_round": 10,
+        "noise_multiplier": 3.0,
+        "rounds": 200,
+    }
     printed = xie_proposition_1(**common, user_rate=1 / 3, delta=DELTA)
     ours = insdp_fedsgd(**common, sampling=Sampling.POISSON, users=30)
     theirs = dopamine(**common, sampling=Sampling.POISSON)

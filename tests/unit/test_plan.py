@@ -146,7 +146,7 @@ def test_the_picture_is_a_png(tmp_path: Any, malicious: int) -> None:
         ("clip_ratio", -1.0),
     ],
 )
-def test_a_wrong_value_is_named(field: str, value: float) -> None:
+def test_a_wrong_value_is_named(field: str, value: Any) -> None:
     with pytest.raises(Misconfiguration) as refused:
         planned(**{field: value})
     assert refused.value.field == field
@@ -156,6 +156,7 @@ def test_a_wrong_value_is_named(field: str, value: float) -> None:
     ("field", "value"), [("record_rates", 0.0), ("client_rates", 1.5), ("rounds", 0)]
 )
 def test_a_wrong_candidate_is_named(field: str, value: Any) -> None:
+    candidates: dict[str, Any] = {field: (value,)}
     with pytest.raises(Misconfiguration) as refused:
-        planned(**{field: (value,)})
+        planned(**candidates)
     assert refused.value.field in field

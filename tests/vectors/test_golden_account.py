@@ -1,4 +1,4 @@
-"""The accounting cases of golden.json; the certificates among them are tested beside the certifier."""
+"""The accounting cases of golden.json; the certifier's are tested beside the certifier."""
 
 import json
 import math
