@@ -53,27 +53,27 @@ def test_the_table_names_each_adversary_in_words_and_the_clt_as_no_guarantee() -
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "remedy"),
+    ("option", "value", "field", "remedy"),
     [
-        ("--noise-multiplier", "0", "above 0"),
-        ("--record-rate", "1.5", "0 to 1"),
-        ("--client-rate", "-0.1", "0 to 1"),
-        ("--delta", "1", "below 1"),
-        ("--rounds", "-1", "whole number"),
-        ("--participations", "61", "at most 60"),
-        ("--sampling", "shuffle", "poisson or fixed-size"),
-        ("--sampling", "fixed-size", "2 clips"),
-        ("--record-clip", "1", "--client-clip is missing"),
-        ("--client-clip", "1", "--record-clip is missing"),
+        ("--noise-multiplier", "0", "noise_multiplier", "above 0"),
+        ("--record-rate", "1.5", "record_rate", "0 to 1"),
+        ("--client-rate", "-0.1", "client_rate", "0 to 1"),
+        ("--delta", "1", "delta", "below 1"),
+        ("--rounds", "-1", "rounds", "whole number"),
+        ("--participations", "61", "participations", "at most 60"),
+        ("--sampling", "shuffle", "sampling", "poisson or fixed-size"),
+        ("--sampling", "fixed-size", "sampling", "2 clips"),
+        ("--record-clip", "1", "client_clip", "together with --record-clip"),
+        ("--client-clip", "1", "record_clip", "together with --client-clip"),
     ],
 )
-def test_a_wrong_value_exits_2_and_names_the_option_and_the_remedy(
-    option: str, value: str, remedy: str
+def test_a_wrong_value_exits_2_and_names_the_field_and_the_remedy(
+    option: str, value: str, field: str, remedy: str
 ) -> None:
     result = runner.invoke(app, [*ACCOUNT, option, value, "--json"])
     assert result.exit_code == 2
     assert result.stdout == ""
-    assert option in result.stderr
+    assert field in result.stderr
     assert remedy in result.stderr
 
 
@@ -102,7 +102,7 @@ def test_plan_says_in_words_what_robustness_needs_and_when_nothing_fits() -> Non
 def test_plan_refuses_a_wrong_target() -> None:
     result = runner.invoke(app, [*PLAN, "--tolerated-loss", "0.1"])
     assert result.exit_code == 2
-    assert "--tolerated-loss 0.1" in result.stderr
+    assert "tolerated_loss = 0.1" in result.stderr
 
 
 def test_help_needs_no_numerics() -> None:
