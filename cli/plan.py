@@ -106,7 +106,7 @@ def plan(
             clip_ratio=clip_ratio,
         )
     if plot is not None:
-        from precad.common.account.trade_off_plot import draw  # noqa: PLC0415
+        from precad.cli.trade_off_plot import draw  # noqa: PLC0415
 
         draw(made, plot)
     if as_json:

@@ -249,7 +249,8 @@ def guarantees(
     """
     require_delta(delta)
     if adversaries is None:
-        adversaries = [a for a in Adversary if a is not Adversary.CLIENT_LEVEL or sensitivity_ratio]
+        without_clips = (Adversary.ONE_SERVER, Adversary.CLIENTS_ONLY)
+        adversaries = without_clips if sensitivity_ratio is None else tuple(Adversary)
     accountants = tuple(accountants)
     statements = []
     for adversary in adversaries:

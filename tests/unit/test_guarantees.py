@@ -131,6 +131,7 @@ def test_json_has_the_agreed_keys_and_no_infinity() -> None:
         ("participations", 61),
         ("participations", -1),
         ("sensitivity_ratio", -1.0),
+        ("sensitivity_ratio", 0.0),
     ],
 )
 def test_a_wrong_value_is_named(field: str, value: float) -> None:

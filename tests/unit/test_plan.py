@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from precad.cli.trade_off_plot import draw
 from precad.common.account import ExactAccountant, poisson_gaussian
 from precad.common.account.plan import (
     Plan,
@@ -14,7 +15,6 @@ from precad.common.account.plan import (
     privacy_trade_off,
     robustness_trade_off,
 )
-from precad.common.account.trade_off_plot import draw
 from precad.common.errors import Misconfiguration
 
 WANTED: dict[str, Any] = {
