@@ -3,8 +3,10 @@
 import typer
 
 from precad.cli import keys, serve
+from precad.cli.account import account
 from precad.cli.demo import demo
 from precad.cli.join import join
+from precad.cli.plan import plan
 from precad.cli.status import status
 
 app = typer.Typer(
@@ -20,6 +22,8 @@ app.add_typer(serve.app, name="serve")
 app.add_typer(keys.app, name="keys")
 app.command()(join)
 app.command()(status)
+app.command()(account)
+app.command()(plan)
 
 
 def main() -> None:

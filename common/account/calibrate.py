@@ -1,10 +1,12 @@
 """The other way round: least noise, most rounds, largest rate for a wanted (ε, δ).
 
-Every answer is checked by the accountant itself: it satisfies the target; a value a little
-further (``PRECISION`` for reals, 1 for counts) was seen not to.
+Every answer is checked by the accountant itself: it satisfies the target.
 """
 
+import math
 from collections.abc import Callable
+
+from scipy.optimize import brentq
 
 from precad.common.account.accountant import AccountantName
 from precad.common.account.events import Event
@@ -15,13 +17,18 @@ from precad.common.errors import Misconfiguration
 PRECISION = 1e-4
 """Relative width at which the search for a noise multiplier or a rate ends."""
 
-_LEAST_NOISE, _MOST_NOISE = 0.02, 1e5
+_LEAST_NOISE = 0.02
+_MOST_LOG_NOISE = 12
+
+
+def _spent(event: Event, delta: float, name: AccountantName) -> float:
+    accountant = accountant_named(name)
+    accountant.compose(event)
+    return accountant.epsilon(delta)
 
 
 def _within(event: Event, epsilon: float, delta: float, name: AccountantName) -> bool:
-    accountant = accountant_named(name)
-    accountant.compose(event)
-    return accountant.epsilon(delta) <= epsilon
+    return _spent(event, delta, name) <= epsilon
 
 
 def least_noise_multiplier(
@@ -40,36 +47,32 @@ def least_noise_multiplier(
         accountant: which ε counts.
 
     Returns:
-        σ, at most ``PRECISION`` (relative) above the least; 0.02 where that suffices.
+        σ, about ``PRECISION`` (relative) above the least; 0.02 where that suffices.
 
     Raises:
-        Misconfiguration: a parameter is out of its range, or no σ up to 100,000 suffices.
+        Misconfiguration: a parameter is out of its range, or no σ up to e^12 suffices.
     """
     require_epsilon(epsilon)
     require_delta(delta)
 
-    def enough(sigma: float) -> bool:
-        return _within(event_of(sigma), epsilon, delta, accountant)
+    def excess(log_sigma: float) -> float:
+        event = event_of(math.exp(log_sigma))
+        return _spent(event, delta, accountant) - epsilon
 
-    high = 1.0
-    while not enough(high):
-        high *= 2
-        if high > _MOST_NOISE:
+    low, high = math.log(_LEAST_NOISE), 0.0
+    if excess(low) <= 0:
+        return _LEAST_NOISE
+    while excess(high) > 0:
+        low, high = high, high + 1
+        if high > _MOST_LOG_NOISE:
             raise Misconfiguration(
-                "epsilon", epsilon, f"no noise multiplier up to {_MOST_NOISE:g} reaches it"
+                "epsilon", epsilon, f"no noise multiplier up to e^{_MOST_LOG_NOISE} reaches it"
             )
-    low = high / 2
-    while low >= _LEAST_NOISE and enough(low):
-        low, high = low / 2, low
-    if low < _LEAST_NOISE:
-        return _LEAST_NOISE if enough(_LEAST_NOISE) else high
-    while high / low > 1 + PRECISION:
-        middle = (low * high) ** 0.5
-        if enough(middle):
-            high = middle
-        else:
-            low = middle
-    return high
+    step = PRECISION / 2
+    log_sigma = float(brentq(excess, low, high, xtol=step)) + step
+    while excess(log_sigma) > 0:
+        log_sigma += step
+    return math.exp(log_sigma)
 
 
 def most_rounds(

@@ -25,7 +25,7 @@ _TAIL = 10.0
 # Grid cells per standard deviation of one step's loss. The excess of ε over a grid that is five
 # times finer stays below 0.1 %.
 _CELLS_PER_DEVIATION = 30
-_FEWEST_CELLS, _MOST_CELLS = 1_000, 100_000
+_FEWEST_CELLS, _MOST_CELLS = 1_000, 40_000
 _WIDEST_CELL = 0.02
 # The Fourier transform of a composition loses about this much mass per step to rounding; it is
 # added to δ, so that the answer stays an upper bound.

@@ -50,7 +50,7 @@ class Adversary(StrEnum):
 _WORDS = {
     Adversary.ONE_SERVER: "one curious server, with any other clients",
     Adversary.CLIENTS_ONLY: "other clients only, both servers honest",
-    Adversary.CLIENT_LEVEL: "anyone who sees the models, about a whole client",
+    Adversary.CLIENT_LEVEL: "anyone who sees the models",
 }
 _ADJACENCY = {
     Adversary.ONE_SERVER: "add-remove-record",
@@ -249,7 +249,8 @@ def guarantees(
     """
     require_delta(delta)
     if adversaries is None:
-        adversaries = [a for a in Adversary if a is not Adversary.CLIENT_LEVEL or sensitivity_ratio]
+        without_clips = (Adversary.ONE_SERVER, Adversary.CLIENTS_ONLY)
+        adversaries = without_clips if sensitivity_ratio is None else tuple(Adversary)
     accountants = tuple(accountants)
     statements = []
     for adversary in adversaries:

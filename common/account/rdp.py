@@ -82,11 +82,12 @@ class RdpAccountant:
         self._divergence = self._divergence + event.count * once
 
     def _one_step(self, step: SampledGaussian) -> NDArray[np.float64]:
+        sigma = step.effective_noise_multiplier
         match step.sampling, step.adjacency:
             case Sampling.POISSON, Adjacency.ADD_REMOVE:
-                curve = sampled_gaussian_rdp
+                return sampled_gaussian_rdp(step.rate, sigma, self._orders)
             case Sampling.FIXED_SIZE, Adjacency.REPLACE_ONE:
-                curve = fixed_size_rdp_curve
+                return fixed_size_rdp_curve(step.rate, sigma, self._orders)
             case _:
                 raise Misconfiguration(
                     "adjacency",
@@ -94,7 +95,6 @@ class RdpAccountant:
                     f"the rdp accountant doesn't know it with {step.sampling.value} sampling; "
                     "use add-remove with Poisson or replace-one with fixed-size sampling",
                 )
-        return curve(step.rate, step.effective_noise_multiplier, self._orders)
 
     def epsilon(self, delta: float) -> float:
         """The least ε ≥ 0 over the orders; see ``Accountant``.

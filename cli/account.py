@@ -1,0 +1,208 @@
+"""`precad account`: what a run costs in privacy, against whom, by three accountants."""
+
+import json
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from precad.cli.report import exit_on_error
+from precad.common.errors import Misconfiguration
+
+if TYPE_CHECKING:
+    from precad.common.account import Adversary, PrivacyStatement
+
+# e^20 is half a billion: no ratio of odds that large protects anybody.
+_NO_PROTECTION = 20.0
+
+
+def account(
+    *,
+    record_rate: Annotated[
+        float, typer.Option(help="p: probability of a record being drawn in a round, 0 to 1.")
+    ],
+    client_rate: Annotated[
+        float, typer.Option(help="q: probability of a client being drawn in a round, 0 to 1.")
+    ],
+    noise_multiplier: Annotated[
+        float, typer.Option(help="σ: standard deviation of one server's noise over R'.")
+    ],
+    rounds: Annotated[int, typer.Option(help="T: rounds of the run.")],
+    delta: Annotated[float, typer.Option(help="δ: above 0 and below 1, like 1e-5.")],
+    participations: Annotated[
+        int | None,
+        typer.Option(
+            help="T_i: how often the client took part, from its ledger. Without it this is a "
+            "plan: the 0.999 quantile of Binomial(T, q)."
+        ),
+    ] = None,
+    record_clip: Annotated[
+        float | None, typer.Option(help="R: bound on a record's gradient. Needs --client-clip.")
+    ] = None,
+    client_clip: Annotated[
+        float | None, typer.Option(help="C: bound on a client's update. Needs --record-clip.")
+    ] = None,
+    dimension: Annotated[
+        int | None,
+        typer.Option(
+            help="d: parameters of the model. With it R' is R + √d·2^−f; without it R is used, "
+            "which never makes ε too small."
+        ),
+    ] = None,
+    fractional_bits: Annotated[
+        int, typer.Option(help="f: fractional bits of the fixed point; only with --dimension.")
+    ] = 16,
+    sampling: Annotated[
+        str, typer.Option(help="How records and clients are drawn; this system runs poisson.")
+    ] = "poisson",
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")
+    ] = False,
+) -> None:
+    """What a run costs in privacy, against whom, by three accountants.
+
+    ONE SERVER: a record, against one curious server with any other
+    clients. It sees who takes part and knows its own noise: rate p,
+    multiplier σ, once per participation.
+
+    CLIENTS ONLY: a record, against other clients, both servers honest.
+    They see the models, with both noises on: √2·σ.
+
+    CLIENT LEVEL: a whole client, against anyone who sees the models:
+    rate q, √2·σ·R'/C. It needs --record-clip and --client-clip, and is
+    what bounds the harm that malicious clients can do.
+
+    EXACT is the guarantee. RDP is an upper bound found in another way,
+    a cross-check. GDP-CLT is the PRECAD paper's formula, true in a limit
+    only: it usually reports too small an ε.
+
+    Example: precad account --record-rate 0.2 --client-rate 1
+    --noise-multiplier 2 --rounds 60 --delta 1e-5
+    """
+    with exit_on_error():
+        statements = _statements(
+            record_rate=record_rate,
+            client_rate=client_rate,
+            noise_multiplier=noise_multiplier,
+            rounds=rounds,
+            delta=delta,
+            participations=participations,
+            sensitivity_ratio=_ratio(record_clip, client_clip, dimension, fractional_bits),
+            sampling=sampling,
+        )
+    if as_json:
+        typer.echo(json.dumps({"guarantees": [s.to_json() for s in statements]}, indent=2))
+    else:
+        _show(statements, planned=participations is None)
+
+
+def _statements(
+    *,
+    record_rate: float,
+    client_rate: float,
+    noise_multiplier: float,
+    rounds: int,
+    delta: float,
+    participations: int | None,
+    sensitivity_ratio: float | None,
+    sampling: str,
+) -> "tuple[PrivacyStatement, ...]":
+    # NumPy and SciPy load here, so that `precad --help` doesn't wait for them.
+    from precad.common.account import Sampling, guarantees  # noqa: PLC0415
+
+    if Sampling.named(sampling) is not Sampling.POISSON:
+        raise Misconfiguration(
+            "sampling",
+            sampling,
+            "this system draws by poisson; a fixed-size draw moves the sum by 2 clips, not 1, "
+            "so these guarantees wouldn't hold",
+        )
+    return guarantees(
+        record_rate=record_rate,
+        client_rate=client_rate,
+        noise_multiplier=noise_multiplier,
+        rounds=rounds,
+        delta=delta,
+        participations=participations,
+        sensitivity_ratio=sensitivity_ratio,
+    )
+
+
+def _ratio(
+    record_clip: float | None, client_clip: float | None, dimension: int | None, bits: int
+) -> float | None:
+    """R'/C, or None where neither clip was given."""
+    from precad.common.account import record_sensitivity  # noqa: PLC0415
+    from precad.common.account.parameters import require_positive  # noqa: PLC0415
+
+    if record_clip is None and client_clip is None:
+        return None
+    if record_clip is None:
+        raise Misconfiguration("record_clip", None, "give it together with --client-clip")
+    if client_clip is None:
+        raise Misconfiguration("client_clip", None, "give it together with --record-clip")
+    require_positive("record_clip", record_clip, "the bound on a record's gradient")
+    require_positive("client_clip", client_clip, "the bound on a client's update")
+    if dimension is None:
+        return record_clip / client_clip
+    return record_sensitivity(record_clip, dimension, bits) / client_clip
+
+
+def _show(statements: "tuple[PrivacyStatement, ...]", *, planned: bool) -> None:
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+
+    from precad.common.account import AccountantName, Adversary  # noqa: PLC0415
+
+    notes = {
+        AccountantName.EXACT: "the guarantee",
+        AccountantName.RDP: "upper bound, cross-check",
+        AccountantName.GDP_CLT: "asymptotic, not a guarantee",
+    }
+    console = Console(highlight=False)
+    console.print(f"Privacy at δ = {statements[0].delta:g}", style="bold")
+    for adversary in Adversary:
+        rows = [s for s in statements if s.adversary is adversary]
+        if not rows:
+            console.print(f"\n{adversary.value}: give --record-clip and --client-clip to see it.")
+            continue
+        first = rows[0]
+        what = "a whole client" if adversary is Adversary.CLIENT_LEVEL else "one record"
+        console.print(f"\n[bold]{adversary.value}[/]: {what}, against {adversary.words}")
+        console.print(
+            f"noise multiplier {first.noise_multiplier:.4g}, "
+            f"{first.compositions} {_counted(adversary, planned=planned)}"
+        )
+        table = Table()
+        table.add_column("accountant")
+        table.add_column("ε", justify="right")
+        table.add_column("μ", justify="right")
+        table.add_column("what it is")
+        for row in rows:
+            exact = row.accountant is AccountantName.EXACT
+            note = notes[row.accountant]
+            if exact and row.epsilon > _NO_PROTECTION:
+                note += ", too large to protect"
+            mu = "" if row.mu is None else f"{row.mu:.4g}"
+            table.add_row(
+                row.accountant.value,
+                f"{row.epsilon:.4g}",
+                mu,
+                note,
+                style="bold" if exact else "dim",
+            )
+        console.print(table)
+
+
+def _counted(adversary: "Adversary", *, planned: bool) -> str:
+    """What ``compositions`` counts, in words."""
+    from precad.common.account import PLANNING_QUANTILE, Adversary  # noqa: PLC0415
+
+    match adversary, planned:
+        case Adversary.ONE_SERVER, True:
+            return f"participations ({PLANNING_QUANTILE} quantile of Binomial(T, q))"
+        case Adversary.CLIENTS_ONLY, True:
+            return "rounds, in each of which the client is drawn with probability q"
+        case Adversary.CLIENT_LEVEL, _:
+            return "rounds"
+        case _:
+            return "participations"

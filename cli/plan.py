@@ -1,0 +1,224 @@
+"""`precad plan`: which σ, C/R, p, q and T give privacy, robustness and a usable model."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from precad.cli.report import exit_on_error
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from precad.common.account.plan import Plan, Setting
+
+
+def plan(
+    *,
+    clients: Annotated[int, typer.Option(help="n: enrolled clients.")],
+    records: Annotated[int, typer.Option(help="m: records of each client.")],
+    dimension: Annotated[int, typer.Option(help="d: parameters of the model.")],
+    epsilon: Annotated[float, typer.Option(help="ε of a record against one curious server.")],
+    delta: Annotated[float, typer.Option(help="δ: above 0 and below 1, like 1e-5.")],
+    noise_to_signal: Annotated[
+        float,
+        typer.Option(
+            help="Accuracy proxy wanted: norm of the run's noise over the norm of its signal if "
+            "all gradients agreed. Smaller is better; above 1 nothing is learnt."
+        ),
+    ] = 0.1,
+    malicious: Annotated[
+        int, typer.Option(help="K: clients that may submit anything. 0: no robustness wanted.")
+    ] = 1,
+    loss: Annotated[
+        float, typer.Option(help="L: expected loss on one record without attackers.")
+    ] = 0.2,
+    tolerated_loss: Annotated[
+        float, typer.Option(help="The loss that the K clients may cause at most, above L.")
+    ] = 0.5,
+    loss_bound: Annotated[
+        float, typer.Option(help="B: the largest value that the loss takes.")
+    ] = 1.0,
+    record_rate: Annotated[
+        list[float] | None, typer.Option(help="p to try; repeat it. Default: 0.05 and 0.2.")
+    ] = None,
+    client_rate: Annotated[
+        list[float] | None, typer.Option(help="q to try; repeat it. Default: 0.1, 0.3 and 1.")
+    ] = None,
+    rounds: Annotated[
+        list[int] | None, typer.Option(help="T to try; repeat it. Default: 50, 200 and 1000.")
+    ] = None,
+    noise_multiplier: Annotated[
+        float | None,
+        typer.Option(help="σ, if it is fixed already. Default: the least that ε allows."),
+    ] = None,
+    clip_ratio: Annotated[
+        float | None,
+        typer.Option(help="C/R, if it is fixed already. Default: the one with the least noise."),
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Write the trade-off as a PNG file here.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")
+    ] = False,
+) -> None:
+    """Which settings give the privacy, robustness and accuracy you want.
+
+    PRIVACY sets the noise: the least σ for which a record has (ε, δ)
+    against one curious server, exactly, over as many participations as
+    all but one client in 1,000 will have.
+
+    ROBUSTNESS sets the client clip C against that noise: with K
+    malicious clients the expected loss stays below
+    B·Φ(Φ⁻¹(L/B) + K·μ). μ is the central limit theorem's: good for
+    planning; certify a finished run with precad certify.
+
+    ACCURACY has a proxy, noise over signal, that compares settings; it
+    isn't an accuracy.
+
+    Example: precad plan --clients 2000 --records 600 --dimension 7850
+    --epsilon 2 --delta 1e-5 --plot plan.png
+    """
+    with exit_on_error():
+        # NumPy and SciPy load here, so that `precad --help` doesn't wait for them.
+        from precad.common.account import plan as planning  # noqa: PLC0415
+
+        made = planning.plan(
+            planning.Wanted(
+                clients=clients,
+                records=records,
+                dimension=dimension,
+                epsilon=epsilon,
+                delta=delta,
+                noise_to_signal=noise_to_signal,
+                malicious=malicious,
+                loss=loss,
+                tolerated_loss=tolerated_loss,
+                loss_bound=loss_bound,
+            ),
+            record_rates=record_rate or (0.05, 0.2),
+            client_rates=client_rate or (0.1, 0.3, 1.0),
+            rounds=rounds or (50, 200, 1000),
+            noise_multiplier=noise_multiplier,
+            clip_ratio=clip_ratio,
+        )
+    if plot is not None:
+        from precad.cli.trade_off_plot import draw  # noqa: PLC0415
+
+        draw(made, plot)
+    if as_json:
+        typer.echo(json.dumps(_document(made, plot), indent=2))
+    else:
+        _show(made, plot)
+
+
+def _document(made: "Plan", plot: Path | None) -> dict[str, Any]:
+    return {
+        "wanted": asdict(made.wanted),
+        "floor": asdict(made.floor) if made.floor else None,
+        "best": _setting(made.best) if made.best else None,
+        "settings": [_setting(setting) for setting in made.settings],
+        "plot": str(plot) if plot else None,
+    }
+
+
+def _setting(setting: "Setting") -> dict[str, Any]:
+    """One flat JSON object; a μ that leaves floating point is null."""
+    values = asdict(setting)
+    flat: dict[str, Any] = values.pop("schedule") | values
+    if flat["group_mu"] == float("inf"):
+        flat["group_mu"] = None
+    return flat | {"verdict": setting.verdict.value}
+
+
+def _show(made: "Plan", plot: Path | None) -> None:
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+
+    from precad.common.account.plan import Verdict  # noqa: PLC0415
+
+    wanted = made.wanted
+    console = Console(highlight=False)
+    console.print(
+        f"Wanted: ε ≤ {wanted.epsilon:g} at δ = {wanted.delta:g} against one curious server, "
+        f"noise over signal at most {wanted.noise_to_signal:g}, loss at most "
+        f"{wanted.tolerated_loss:g} with {wanted.malicious} malicious of {wanted.clients} clients."
+        "\n[dim]loss: at most this; at pmR: the same if the client clip never acted "
+        "(C = p·m·R); MB: uploads of one client.[/]"
+    )
+    table = Table(box=None, pad_edge=False)
+    for name in ("p", "q", "T", "σ", "C/R", "ε", "noise", "loss", "at pmR", "MB"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    for setting in made.settings:
+        schedule = setting.schedule
+        table.add_row(
+            f"{schedule.record_rate:g}",
+            f"{schedule.client_rate:g}",
+            str(schedule.rounds),
+            f"{setting.noise_multiplier:.3g}",
+            f"{setting.clip_ratio:.3g}",
+            f"{setting.epsilon:.3g}",
+            f"{setting.noise_to_signal:.3g}",
+            f"{setting.worst_loss:.3g}",
+            f"{setting.unclipped_worst_loss:.3g}",
+            f"{setting.upload_bytes / 1e6:.3g}",
+            setting.verdict.value,
+            style="bold" if setting.verdict is Verdict.MEETS else "dim",
+        )
+    console.print(table)
+    _say_best(console, made)
+    _say_robustness(console, made)
+    if plot is not None:
+        console.print(f"The trade-off is drawn in {plot}.")
+
+
+def _say_best(console: "Console", made: "Plan") -> None:
+    best = made.best
+    if best is None:
+        console.print(
+            "No setting meets everything. Loosen a target, enrol more clients, or use a "
+            "smaller model."
+        )
+        return
+    schedule = best.schedule
+    console.print(
+        f"Cheapest: p = {schedule.record_rate:g}, q = {schedule.client_rate:g}, "
+        f"T = {schedule.rounds}, σ = {best.noise_multiplier:.4g}, "
+        f"C = {best.clip_ratio:.4g}·R.",
+        style="bold",
+    )
+    console.print(
+        f"It costs each client up to {best.participations} participations, "
+        f"{best.gradients:,} per-record gradients and {best.upload_bytes / 1e6:,.1f} MB of "
+        f"uploads; a record spends ε = {best.epsilon:.3g} against one curious server and "
+        f"{best.epsilon_clients_only:.3g} against other clients."
+    )
+
+
+def _say_robustness(console: "Console", made: "Plan") -> None:
+    wanted = made.wanted
+    if made.floor is None:
+        console.print("No robustness was asked for, so C = p·m·R: the client clip never acts.")
+        return
+    from precad.common.account.plan import VACUOUS  # noqa: PLC0415
+
+    vacuous = sum(
+        setting.unclipped_worst_loss > VACUOUS * wanted.loss_bound for setting in made.settings
+    )
+    console.print(
+        f"With K = {wanted.malicious} malicious, a loss of {wanted.loss:g} stays at or below "
+        f"{wanted.tolerated_loss:g} only while noise/signal is at least "
+        f"{made.floor.noise_to_signal:.3g} (K·√d/(n·Kμ)), whatever σ, q and T; "
+        f"{wanted.noise_to_signal:g} needs at least {made.floor.clients:,} clients."
+    )
+    if vacuous:
+        console.print(
+            f"Privacy's noise alone, without a tighter client clip (C = p·m·R), bounds nothing in "
+            f"{vacuous} of {len(made.settings)} settings: its loss bound is above "
+            f"{VACUOUS:g}·B there."
+        )
+    console.print("Loss bounds by the central limit theorem: for planning, not a certificate.")

@@ -1,0 +1,388 @@
+"""Planning a task: which σ, C/R, q, p and T give privacy, robustness and a usable model.
+
+Everything is relative to the record clip R, so that R itself never enters.
+
+- **Privacy** sets the least σ: guarantee 1 (one server corrupted), exact, over the 0.999
+  quantile of a client's participations.
+- **Robustness** sets the largest C/(R·σ): PRECAD Theorem 2 in closed form with Lemma 8's μ by
+  the central limit theorem, hence asymptotic: good for planning; a finished run is certified
+  exactly.
+- **Accuracy** has a proxy: the norm of a run's summed noise over the norm of its summed signal
+  if every clipped gradient pointed the same way,
+  √2·σ·√d/(q·n·min(p·m, C/R)·√T). Real gradients agree less and shrink as training goes on, so
+  it compares settings; it doesn't predict an accuracy.
+
+With robustness the proxy can't fall below K·√d/(n·Kμ), whatever σ, q and T: only more clients
+or a smaller model help (``Floor``).
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precad.common.account import gdp
+from precad.common.account.calibrate import least_noise_multiplier
+from precad.common.account.events import poisson_gaussian
+from precad.common.account.exact import ExactAccountant
+from precad.common.account.guarantees import (
+    Adversary,
+    event_for,
+    planned_participations,
+    robustness_group_mu,
+)
+from precad.common.account.parameters import (
+    require_count,
+    require_delta,
+    require_epsilon,
+    require_noise_multiplier,
+    require_positive,
+    require_rate,
+)
+
+VACUOUS = 0.99
+"""A loss bound above this share of B says nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a task should give, and the data that it has.
+
+    Attributes:
+        clients: n, enrolled.
+        records: m, of each client.
+        dimension: d, parameters of the model.
+        epsilon: ε of a record against one curious server.
+        delta: δ, in (0, 1).
+        noise_to_signal: the accuracy proxy, at most this.
+        malicious: K clients that may submit anything; 0 for no robustness.
+        loss: expected loss L on one record without attackers, in (0, B).
+        tolerated_loss: the loss that K attackers may cause at most, in (L, B).
+        loss_bound: B, the largest value that the loss takes.
+    """
+
+    clients: int
+    records: int
+    dimension: int
+    epsilon: float
+    delta: float
+    noise_to_signal: float
+    malicious: int
+    loss: float
+    tolerated_loss: float
+    loss_bound: float
+
+    def __post_init__(self) -> None:
+        require_count("clients", self.clients, 1)
+        require_count("records", self.records, 1)
+        require_count("dimension", self.dimension, 1)
+        require_positive("epsilon", self.epsilon, "the wanted ε")
+        require_epsilon(self.epsilon)
+        require_delta(self.delta)
+        require_positive("noise_to_signal", self.noise_to_signal, "the wanted noise over signal")
+        require_count("malicious", self.malicious)
+        self.tolerated_group_mu()
+
+    def tolerated_group_mu(self) -> float:
+        """Kμ up to which the loss bound stays tolerated."""
+        return gdp.tolerated_group_mu(self.loss, self.tolerated_loss, self.loss_bound)
+
+
+class Verdict(StrEnum):
+    """How a setting fares."""
+
+    MEETS = "meets all"
+    TOO_NOISY = "too noisy"
+    NOT_PRIVATE = "ε too large"
+    LOSS_TOO_HIGH = "loss too high"
+    SAYS_NOTHING = "says nothing"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """How often data is touched.
+
+    Attributes:
+        record_rate: p, in (0, 1].
+        client_rate: q, in (0, 1].
+        rounds: T, 1 or more.
+    """
+
+    record_rate: float
+    client_rate: float
+    rounds: int
+
+    def __post_init__(self) -> None:
+        require_rate("record_rate", self.record_rate)
+        require_positive("record_rate", self.record_rate, "no record would be drawn")
+        require_rate("client_rate", self.client_rate)
+        require_positive("client_rate", self.client_rate, "no client would be drawn")
+        require_count("rounds", self.rounds, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One choice of σ, C/R, p, q and T, what it gives and what it costs.
+
+    Attributes:
+        schedule: p, q and T.
+        noise_multiplier: σ of each server.
+        clip_ratio: C/R.
+        participations: the 0.999 quantile of one client's.
+        epsilon: of a record against one curious server, exact.
+        epsilon_clients_only: of a record against other clients, exact.
+        noise_to_signal: the accuracy proxy over the run.
+        group_mu: Kμ by the central limit theorem; infinite where it leaves floating point.
+        worst_loss: what K attackers can cause at most, by that μ.
+        unclipped_worst_loss: the same if the client clip never acted (C = p·m·R): what
+            privacy's noise alone is worth against attackers.
+        gradients: per-record gradients that one client computes.
+        upload_bytes: that one client sends to both servers: a seed and d ring elements a round.
+        verdict: against what was wanted.
+    """
+
+    schedule: Schedule
+    noise_multiplier: float
+    clip_ratio: float
+    participations: int
+    epsilon: float
+    epsilon_clients_only: float
+    noise_to_signal: float
+    group_mu: float
+    worst_loss: float
+    unclipped_worst_loss: float
+    gradients: int
+    upload_bytes: int
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """What no σ, q or T can change once K attackers must be tolerated."""
+
+    noise_to_signal: float
+    """K·√d/(n·Kμ): the proxy is at least this."""
+    clients: int
+    """Enrolled clients for which the floor reaches the wanted proxy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Every setting tried, the best ones first.
+
+    Attributes:
+        wanted: what was asked.
+        settings: those that meet everything by what they cost in uploads, then the others by
+            the proxy.
+        floor: what robustness alone asks of the number of clients; None without attackers.
+    """
+
+    wanted: Wanted
+    settings: tuple[Setting, ...]
+    floor: Floor | None
+
+    @property
+    def best(self) -> Setting | None:
+        """The setting with the least uploads among those that meet everything."""
+        first = self.settings[0] if self.settings else None
+        return first if first is not None and first.verdict is Verdict.MEETS else None
+
+
+def plan(
+    wanted: Wanted,
+    *,
+    record_rates: Iterable[float],
+    client_rates: Iterable[float],
+    rounds: Iterable[int],
+    noise_multiplier: float | None = None,
+    clip_ratio: float | None = None,
+) -> Plan:
+    """Every combination of p, q and T with the σ and C/R that suit it best.
+
+    Args:
+        wanted: targets and data sizes.
+        record_rates: p to try, each in (0, 1].
+        client_rates: q to try, each in (0, 1].
+        rounds: T to try.
+        noise_multiplier: σ, if it is fixed already; else the least that privacy allows.
+        clip_ratio: C/R, if it is fixed already; else the one with the least noise over signal.
+
+    Raises:
+        Misconfiguration: a value is out of its range, or no noise reaches the wanted ε.
+    """
+    schedules = [
+        Schedule(record_rate=p, client_rate=q, rounds=t)
+        for p in record_rates
+        for q in client_rates
+        for t in rounds
+    ]
+    if noise_multiplier is not None:
+        require_noise_multiplier(noise_multiplier)
+    if clip_ratio is not None:
+        require_positive("clip_ratio", clip_ratio, "C/R, client clip over record clip")
+    settings = [_setting(wanted, s, noise_multiplier, clip_ratio) for s in schedules]
+    settings.sort(
+        key=lambda s: (
+            (0, s.upload_bytes, s.noise_to_signal)
+            if s.verdict is Verdict.MEETS
+            else (1, s.noise_to_signal, s.upload_bytes)
+        )
+    )
+    return Plan(wanted, tuple(settings), _floor(wanted))
+
+
+def _setting(
+    wanted: Wanted, schedule: Schedule, fixed_sigma: float | None, fixed_ratio: float | None
+) -> Setting:
+    p, q, t = schedule.record_rate, schedule.client_rate, schedule.rounds
+    participations = max(1, planned_participations(q, t))
+    sigma = fixed_sigma
+    if sigma is None:
+        sigma = least_noise_multiplier(
+            lambda s: poisson_gaussian(rate=p, noise_multiplier=s, count=participations),
+            epsilon=wanted.epsilon,
+            delta=wanted.delta,
+        )
+    whole = p * wanted.records
+    ratio = fixed_ratio
+    if ratio is None:
+        ratio = whole
+        if wanted.malicious:
+            mu = wanted.tolerated_group_mu() / wanted.malicious
+            ratio = min(whole, sigma * gdp.largest_clip_ratio(mu, q, t))
+    group, worst = _worst_loss(wanted, schedule, sigma, ratio)
+    _, unclipped = _worst_loss(wanted, schedule, sigma, whole)
+    proxy = float(noise_to_signal(wanted, schedule, sigma, np.asarray(ratio)))
+    spent = {
+        adversary: _exact(adversary, schedule, sigma, participations, wanted.delta)
+        for adversary in (Adversary.ONE_SERVER, Adversary.CLIENTS_ONLY)
+    }
+    epsilon = spent[Adversary.ONE_SERVER]
+    return Setting(
+        schedule=schedule,
+        noise_multiplier=sigma,
+        clip_ratio=ratio,
+        participations=participations,
+        epsilon=epsilon,
+        epsilon_clients_only=spent[Adversary.CLIENTS_ONLY],
+        noise_to_signal=proxy,
+        group_mu=group,
+        worst_loss=worst,
+        unclipped_worst_loss=unclipped,
+        gradients=round(whole * participations),
+        upload_bytes=participations * (8 * wanted.dimension + 32),
+        verdict=_verdict(wanted, epsilon, proxy, worst),
+    )
+
+
+def _exact(
+    adversary: Adversary, schedule: Schedule, sigma: float, participations: int, delta: float
+) -> float:
+    accountant = ExactAccountant()
+    accountant.compose(
+        event_for(
+            adversary,
+            record_rate=schedule.record_rate,
+            client_rate=schedule.client_rate,
+            noise_multiplier=sigma,
+            rounds=schedule.rounds,
+            participations=participations if adversary is Adversary.ONE_SERVER else None,
+        )
+    )
+    return accountant.epsilon(delta)
+
+
+def _worst_loss(
+    wanted: Wanted, schedule: Schedule, sigma: float, ratio: float
+) -> tuple[float, float]:
+    """Kμ and the loss bound at one C/R."""
+    group = robustness_group_mu(
+        client_rate=schedule.client_rate,
+        noise_multiplier=sigma,
+        rounds=schedule.rounds,
+        sensitivity_ratio=1 / ratio,
+        size=wanted.malicious,
+    )
+    return group, gdp.expected_loss_bounds(wanted.loss, wanted.loss_bound, group)[1]
+
+
+def noise_to_signal(
+    wanted: Wanted,
+    schedule: Schedule,
+    sigma: float,
+    ratio: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """The accuracy proxy √2·σ·√d/(q·n·min(p·m, C/R)·√T), for each C/R in ``ratio``."""
+    signal = (
+        schedule.client_rate
+        * wanted.clients
+        * np.minimum(schedule.record_rate * wanted.records, ratio)
+    )
+    noise = math.sqrt(2 * wanted.dimension) * sigma
+    return np.asarray(noise / (signal * math.sqrt(schedule.rounds)), dtype=np.float64)
+
+
+def robustness_trade_off(
+    wanted: Wanted, setting: Setting, malicious: int, points: int = 200
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Noise over signal and loss bound as C/R runs up to p·m at the setting's σ.
+
+    Args:
+        wanted: targets and data sizes; its own K is not used.
+        setting: p, q, T and σ.
+        malicious: K.
+        points: of the curve.
+
+    Returns:
+        Two ``[points]`` float64 arrays: the proxy (falling) and the worst loss (rising).
+    """
+    schedule, sigma = setting.schedule, setting.noise_multiplier
+    whole = schedule.record_rate * wanted.records
+    ratios = np.geomspace(whole / 1000, whole, points)
+    attacked = replace(wanted, malicious=malicious)
+    worst = [_worst_loss(attacked, schedule, sigma, float(ratio))[1] for ratio in ratios]
+    return noise_to_signal(wanted, schedule, sigma, ratios), np.array(worst)
+
+
+def privacy_trade_off(
+    wanted: Wanted, setting: Setting, points: int = 12
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Noise over signal and exact ε as σ varies around the setting's, with C = p·m·R.
+
+    Returns:
+        Two ``[points]`` float64 arrays: the proxy (rising) and ε (falling).
+    """
+    schedule = setting.schedule
+    sigmas = setting.noise_multiplier * np.geomspace(0.5, 4, points)
+    whole = np.asarray(schedule.record_rate * wanted.records)
+    proxy = [float(noise_to_signal(wanted, schedule, float(s), whole)) for s in sigmas]
+    epsilon = [
+        _exact(Adversary.ONE_SERVER, schedule, float(s), setting.participations, wanted.delta)
+        for s in sigmas
+    ]
+    return np.array(proxy), np.array(epsilon)
+
+
+def _verdict(wanted: Wanted, epsilon: float, proxy: float, worst: float) -> Verdict:
+    # The search for σ and for C/R ends a rounding away from its target.
+    slack = 1 + 1e-9
+    if epsilon > wanted.epsilon * slack:
+        return Verdict.NOT_PRIVATE
+    if wanted.malicious and worst > VACUOUS * wanted.loss_bound:
+        return Verdict.SAYS_NOTHING
+    if wanted.malicious and worst > wanted.tolerated_loss * slack:
+        return Verdict.LOSS_TOO_HIGH
+    if proxy > wanted.noise_to_signal * slack:
+        return Verdict.TOO_NOISY
+    return Verdict.MEETS
+
+
+def _floor(wanted: Wanted) -> Floor | None:
+    """ln(1+x) ≤ x in ``gdp.largest_clip_ratio`` gives C/(R·σ) ≤ √2·μ/(q·√T) for every q and T."""
+    if not wanted.malicious:
+        return None
+    reach = wanted.malicious * math.sqrt(wanted.dimension) / wanted.tolerated_group_mu()
+    return Floor(reach / wanted.clients, math.ceil(reach / wanted.noise_to_signal))

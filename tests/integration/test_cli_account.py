@@ -1,0 +1,116 @@
+"""`precad account` and `precad plan` as a person runs them."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from precad.cli.main import app
+
+RUN = ["--record-rate", "0.2", "--client-rate", "1", "--noise-multiplier", "2", "--rounds", "60"]
+ACCOUNT = ["account", *RUN, "--delta", "1e-5"]
+PLAN = [
+    "plan", "--clients", "2000", "--records", "600", "--dimension", "7850", "--epsilon", "2",
+    "--delta", "1e-5", "--record-rate", "0.05", "--client-rate", "0.1", "--rounds", "50",
+]  # fmt: skip
+runner = CliRunner()
+
+
+def test_json_is_one_document_with_nine_statements() -> None:
+    result = runner.invoke(
+        app, [*ACCOUNT, "--record-clip", "1", "--client-clip", "20", "--dimension", "650", "--json"]
+    )
+    assert result.exit_code == 0
+    document = json.loads(result.stdout)
+    assert list(document) == ["guarantees"]
+    found = {(g["adversary"], g["accountant"]): g for g in document["guarantees"]}
+    assert set(found) == {
+        (adversary, accountant)
+        for adversary in ("one-server", "clients-only", "client-level")
+        for accountant in ("exact", "rdp", "gdp-clt")
+    }
+    assert round(found["one-server", "exact"]["epsilon"], 2) == 3.83
+    assert round(found["one-server", "gdp-clt"]["epsilon"], 2) == 3.51
+    expected = 2**0.5 * 2 * (1 + 650**0.5 / 65536) / 20
+    assert found["client-level", "exact"]["noise_multiplier"] == pytest.approx(expected)
+
+
+def test_participations_replace_the_plan() -> None:
+    result = runner.invoke(app, [*ACCOUNT, "--participations", "20", "--json"])
+    document = json.loads(result.stdout)
+    assert {g["compositions"] for g in document["guarantees"]} == {20}
+
+
+def test_the_table_names_each_adversary_in_words_and_the_clt_as_no_guarantee() -> None:
+    shown = runner.invoke(app, ACCOUNT).stdout
+    for words in ("one curious server", "both servers honest", "not a guarantee", "3.832"):
+        assert words in shown
+    assert "give --record-clip and --client-clip" in shown
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "field", "remedy"),
+    [
+        ("--noise-multiplier", "0", "noise_multiplier", "above 0"),
+        ("--record-rate", "1.5", "record_rate", "0 to 1"),
+        ("--client-rate", "-0.1", "client_rate", "0 to 1"),
+        ("--delta", "1", "delta", "below 1"),
+        ("--rounds", "-1", "rounds", "whole number"),
+        ("--participations", "61", "participations", "at most 60"),
+        ("--sampling", "shuffle", "sampling", "poisson or fixed-size"),
+        ("--sampling", "fixed-size", "sampling", "2 clips"),
+        ("--record-clip", "1", "client_clip", "together with --record-clip"),
+        ("--client-clip", "1", "record_clip", "together with --client-clip"),
+    ],
+)
+def test_a_wrong_value_exits_2_and_names_the_field_and_the_remedy(
+    option: str, value: str, field: str, remedy: str
+) -> None:
+    result = runner.invoke(app, [*ACCOUNT, option, value, "--json"])
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert field in result.stderr
+    assert remedy in result.stderr
+
+
+def test_plan_gives_json_and_a_picture(tmp_path: Path) -> None:
+    picture = tmp_path / "plan.png"
+    result = runner.invoke(app, [*PLAN, "--plot", str(picture), "--json"])
+    assert result.exit_code == 0
+    document = json.loads(result.stdout)
+    assert list(document) == ["wanted", "floor", "best", "settings", "plot"]
+    assert document["best"] == document["settings"][0]
+    assert document["best"]["epsilon"] <= 2
+    assert document["best"]["verdict"] == "meets all"
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_plan_says_in_words_what_robustness_needs_and_when_nothing_fits() -> None:
+    shown = " ".join(runner.invoke(app, [*PLAN, "--malicious", "5"]).stdout.split())
+    assert "No setting meets everything" in shown
+    assert "needs at least 5,264 clients" in shown
+    assert "bounds nothing in 1 of 1 settings" in shown
+    without = " ".join(runner.invoke(app, [*PLAN, "--malicious", "0"]).stdout.split())
+    assert "Cheapest: p = 0.05" in without
+    assert "the client clip never acts" in without
+
+
+def test_plan_refuses_a_wrong_target() -> None:
+    result = runner.invoke(app, [*PLAN, "--tolerated-loss", "0.1"])
+    assert result.exit_code == 2
+    assert "tolerated_loss = 0.1" in result.stderr
+
+
+def test_help_needs_no_numerics() -> None:
+    code = (
+        "import sys; from typer.testing import CliRunner; from precad.cli.main import app\n"
+        "assert CliRunner().invoke(app, ['--help']).exit_code == 0\n"
+        "loaded = {'numpy', 'scipy', 'torch', 'dp_accounting', 'matplotlib'} & set(sys.modules)\n"
+        "sys.exit(str(loaded) if loaded else 0)"
+    )
+    path = os.pathsep.join(sys.path)
+    subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | {"PYTHONPATH": path})

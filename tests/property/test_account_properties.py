@@ -1,0 +1,232 @@
+"""What must hold for every parameter, and formulas against mpmath."""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mpmath import mp, mpf
+
+from precad.common.account import (
+    AccountantName,
+    AtomMixture,
+    Conversion,
+    Event,
+    ExactAccountant,
+    RdpAccountant,
+    accountant_named,
+    gdp,
+    poisson_gaussian,
+)
+from precad.common.account.as_printed import precad_case_2_by_pld
+from precad.common.account.rdp import ORDERS, mixture_rdp, sampled_gaussian_rdp
+
+mp.dps = 40
+
+RATES = st.floats(0.01, 0.9)
+SIGMAS = st.floats(0.4, 8.0)
+COUNTS = st.integers(1, 400)
+DELTAS = st.sampled_from([1e-3, 1e-5, 1e-8])
+NAMES = st.sampled_from(list(AccountantName))
+# The exact accountant's grid may add this much, and differs between parameters.
+GRID = 1.002
+
+
+def spent(name: AccountantName, event: Event, delta: float) -> float:
+    accountant = accountant_named(name)
+    accountant.compose(event)
+    return accountant.epsilon(delta)
+
+
+@settings(max_examples=25, deadline=None)
+@given(NAMES, RATES, SIGMAS, COUNTS, DELTAS)
+def test_epsilon_rises_with_rounds_and_rate_and_falls_with_noise_and_delta(
+    name: AccountantName, rate: float, sigma: float, count: int, delta: float
+) -> None:
+    base = spent(name, poisson_gaussian(rate=rate, noise_multiplier=sigma, count=count), delta)
+    for more in (
+        poisson_gaussian(rate=rate, noise_multiplier=sigma, count=count * 2),
+        poisson_gaussian(rate=rate * 1.1, noise_multiplier=sigma, count=count),
+        poisson_gaussian(rate=rate, noise_multiplier=sigma * 0.9, count=count),
+    ):
+        assert base <= spent(name, more, delta) * GRID
+    same = poisson_gaussian(rate=rate, noise_multiplier=sigma, count=count)
+    assert spent(name, same, delta * 2) <= base
+
+
+@settings(max_examples=25, deadline=None)
+@given(RATES, SIGMAS, COUNTS, DELTAS, st.floats(0.05, 1.0))
+def test_exact_is_at_least_as_good_as_rdp_and_the_tight_conversion_as_mironovs(
+    rate: float, sigma: float, count: int, delta: float, coin: float
+) -> None:
+    step = poisson_gaussian(rate=rate, noise_multiplier=sigma)
+    for event in (step.times(count), AtomMixture(step=step, probability=coin, count=count)):
+        exact = spent(AccountantName.EXACT, event, delta)
+        tight = spent(AccountantName.RDP, event, delta)
+        mironov = RdpAccountant(conversion=Conversion.MIRONOV)
+        mironov.compose(event)
+        assert exact <= tight * GRID
+        assert tight <= mironov.epsilon(delta)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.floats(0.02, 0.5), SIGMAS, st.integers(5, 400), st.floats(0.05, 0.95))
+def test_the_atom_mixture_lies_between_rate_qp_and_every_round(
+    rate: float, sigma: float, count: int, coin: float
+) -> None:
+    step = poisson_gaussian(rate=rate, noise_multiplier=math.sqrt(2) * sigma)
+    mixture = spent(
+        AccountantName.EXACT, AtomMixture(step=step, probability=coin, count=count), 1e-5
+    )
+    printed = precad_case_2_by_pld(
+        record_rate=rate, client_rate=coin, noise_multiplier=sigma, rounds=count, delta=1e-5
+    )
+    every = spent(AccountantName.EXACT, step.times(count), 1e-5)
+    assert printed.epsilon <= mixture * GRID
+    assert mixture <= every * GRID
+
+
+def single_step_delta(rate: float, sigma: float, epsilon: float) -> float:
+    """δ(ε) of one step by its definition, the larger direction, at 40 digits.
+
+    Removing: P = (1−q)·N(0) + q·N(1) against Q = N(0). The loss exceeds ε above one point.
+    """
+    q, s, e = mpf(rate), mpf(sigma), mpf(epsilon)
+
+    def above(x: mpf, mean: int) -> mpf:
+        return mp.ncdf((mean - x) / s)
+
+    cut = s**2 * mp.log((mp.exp(e) - 1 + q) / q) + mpf(1) / 2
+    removing = (1 - q) * above(cut, 0) + q * above(cut, 1) - mp.exp(e) * above(cut, 0)
+    adding = mpf(0)
+    if mp.exp(-e) > 1 - q:
+        low = s**2 * mp.log((mp.exp(-e) - 1 + q) / q) + mpf(1) / 2
+        base = 1 - above(low, 0)
+        adding = base - mp.exp(e) * ((1 - q) * base + q * (1 - above(low, 1)))
+    return float(max(removing, adding))
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.floats(0.01, 0.99), SIGMAS, st.floats(0.0, 3.0))
+def test_exact_never_goes_below_the_definition_and_stays_near(
+    rate: float, sigma: float, epsilon: float
+) -> None:
+    accountant = ExactAccountant()
+    accountant.compose(poisson_gaussian(rate=rate, noise_multiplier=sigma))
+    truth = single_step_delta(rate, sigma, epsilon)
+    reported = accountant.delta(epsilon)
+    assert reported >= truth
+    assert reported == pytest.approx(truth, rel=5e-3, abs=1e-6)
+
+
+@settings(max_examples=25, deadline=None)
+@given(SIGMAS, st.integers(1, 200), DELTAS)
+def test_composition_never_goes_below_the_closed_form_of_the_gaussian(
+    sigma: float, count: int, delta: float
+) -> None:
+    almost_all = poisson_gaussian(rate=1 - 1e-12, noise_multiplier=sigma, count=count)
+    truth = gdp.epsilon_of_delta(math.sqrt(count) / sigma, delta)
+    reported = spent(AccountantName.EXACT, almost_all, delta)
+    assert truth * (1 - 1e-9) <= reported <= truth * GRID
+
+
+def test_the_clt_closes_in_on_exact_where_its_limit_is() -> None:
+    gaps = []
+    for count in (10, 100, 1_000, 10_000):
+        event = poisson_gaussian(rate=1 / math.sqrt(count), noise_multiplier=1.0, count=count)
+        exact = spent(AccountantName.EXACT, event, 1e-5)
+        gaps.append(1 - spent(AccountantName.GDP_CLT, event, 1e-5) / exact)
+    assert all(later < earlier for earlier, later in pairwise(gaps))
+    assert 0 < gaps[-1] < 0.03
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.floats(0.05, 30.0), st.floats(0.0, 40.0))
+def test_gdp_delta_matches_mpmath(mu: float, epsilon: float) -> None:
+    m, e = mpf(mu), mpf(epsilon)
+    truth = mp.ncdf(-e / m + m / 2) - mp.exp(e) * mp.ncdf(-e / m - m / 2)
+    assert gdp.delta_of_epsilon(mu, epsilon) == pytest.approx(float(truth), rel=1e-6, abs=1e-14)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.floats(0.01, 30.0), st.sampled_from([1e-2, 1e-5, 1e-9]))
+def test_gdp_epsilon_inverts_delta_and_mu_inverts_epsilon(mu: float, delta: float) -> None:
+    epsilon = gdp.epsilon_of_delta(mu, delta)
+    if epsilon > 0:
+        assert gdp.delta_of_epsilon(mu, epsilon) == pytest.approx(delta, rel=1e-6)
+        assert gdp.mu_of_epsilon(epsilon, delta) == pytest.approx(mu, rel=1e-6)
+    else:
+        assert gdp.delta_of_epsilon(mu, 0.0) <= delta
+
+
+def test_a_huge_mu_still_has_an_epsilon_above_the_truth() -> None:
+    for mu in (1e5, 1e6, 1e7):
+        epsilon = gdp.epsilon_of_delta(mu, 1e-5)
+        assert mu**2 / 2 < epsilon <= mu**2 / 2 + 5 * mu
+    assert gdp.epsilon_of_delta(1e25, 1e-5) == pytest.approx(5e49)
+    assert gdp.epsilon_of_delta(math.inf, 1e-5) == math.inf
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.floats(0.05, 0.95), st.floats(0.5, 20.0), st.floats(0.05, 3.0))
+def test_the_loss_bound_is_the_numeric_optimum_over_all_real_epsilon(
+    share: float, bound: float, group: float
+) -> None:
+    lower, upper = gdp.expected_loss_bounds(share * bound, bound, group)
+    epsilons = np.linspace(-12, 12, 4801)
+    deltas = np.array([gdp.delta_of_epsilon(group, float(e)) for e in epsilons])
+    loss = share * bound
+    assert upper == pytest.approx((np.exp(epsilons) * loss + bound * deltas).min(), rel=1e-4)
+    assert lower == pytest.approx(
+        (np.exp(-epsilons) * (loss - bound * deltas)).max(), rel=1e-4, abs=1e-5 * bound
+    )
+    assert 0 <= lower <= loss <= upper <= bound
+
+
+@pytest.mark.parametrize("rate", [0.001, 0.1, 0.7])
+@pytest.mark.parametrize("sigma", [0.3, 1.0, 4.0])
+@pytest.mark.parametrize("alpha", [1.05, 1.5, 3.7, 8.25])
+def test_fractional_rdp_matches_mpmath(rate: float, sigma: float, alpha: float) -> None:
+    q, s, a = mpf(rate), mpf(sigma), mpf(alpha)
+
+    def integrand(x: mpf) -> mpf:
+        return mp.npdf(x, 0, s) * (1 - q + q * mp.exp((2 * x - 1) / (2 * s**2))) ** a
+
+    points = [-12 * s, 0, mpf(1) / 2, 1, a, a + 12 * s]
+    truth = mp.log(mp.quad(integrand, sorted(points))) / (a - 1)
+    assert sampled_gaussian_rdp(rate, sigma, (alpha,))[0] == pytest.approx(float(truth), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("rate", "sigma", "alpha"), [(0.01, 1.0, 32), (0.2, 0.5, 8), (0.5, 3.0, 400)]
+)
+def test_whole_order_rdp_matches_mpmath(rate: float, sigma: float, alpha: int) -> None:
+    q, s = mpf(rate), mpf(sigma)
+    moment = mp.fsum(
+        mp.binomial(alpha, k) * (1 - q) ** (alpha - k) * q**k * mp.exp(mpf(k * k - k) / (2 * s**2))
+        for k in range(alpha + 1)
+    )
+    truth = float(mp.log(moment) / (alpha - 1))
+    assert sampled_gaussian_rdp(rate, sigma, (float(alpha),))[0] == pytest.approx(truth, rel=1e-10)
+
+
+@given(st.floats(0.001, 0.999), st.floats(1e-6, 50.0), st.floats(1.01, 100.0))
+def test_mixture_rdp_matches_its_definition(coin: float, divergence: float, alpha: float) -> None:
+    mixed = mixture_rdp(np.array([divergence]), coin, (alpha,))[0]
+    a = mpf(alpha)
+    truth = mp.log(1 - mpf(coin) + mpf(coin) * mp.exp((a - 1) * mpf(divergence))) / (a - 1)
+    assert mixed == pytest.approx(float(truth), rel=1e-7)
+    assert mixed <= divergence * (1 + 1e-12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.floats(1e-3, 1.0), st.floats(0.3, 20.0), st.integers(1, 20_000), DELTAS)
+def test_no_order_at_an_end_of_the_range_binds(
+    rate: float, sigma: float, count: int, delta: float
+) -> None:
+    accountant = RdpAccountant()
+    accountant.compose(poisson_gaussian(rate=rate, noise_multiplier=sigma, count=count))
+    epsilon, order = accountant.epsilon_and_order(delta)
+    assert epsilon == 0 or ORDERS[0] < order < ORDERS[-1]

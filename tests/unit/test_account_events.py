@@ -1,0 +1,97 @@
+"""Events say everything, and refuse what can't hold."""
+
+from dataclasses import FrozenInstanceError
+from typing import Any
+
+import pytest
+
+from precad.common.account import (
+    Adjacency,
+    AtomMixture,
+    Denominator,
+    SampledGaussian,
+    Sampling,
+    poisson_gaussian,
+    record_sensitivity,
+)
+from precad.common.errors import Misconfiguration
+
+WHOLE: dict[str, Any] = {
+    "sampling": Sampling.POISSON,
+    "adjacency": Adjacency.ADD_REMOVE,
+    "rate": 0.1,
+    "noise_multiplier": 1.0,
+    "sensitivity": 1.0,
+    "denominator": Denominator.FIXED,
+}
+
+
+@pytest.mark.parametrize("field", list(WHOLE))
+def test_nothing_that_decides_the_cost_has_a_default(field: str) -> None:
+    with pytest.raises(TypeError, match=field):
+        SampledGaussian(**{k: v for k, v in WHOLE.items() if k != field})
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("rate", -0.1),
+        ("rate", 1.1),
+        ("rate", float("nan")),
+        ("noise_multiplier", 0.0),
+        ("noise_multiplier", -1.0),
+        ("noise_multiplier", float("inf")),
+        ("sensitivity", 0.0),
+        ("count", -1),
+        ("count", 1.5),
+        ("count", True),
+        ("denominator", Denominator.DATA_DEPENDENT),
+    ],
+)
+def test_a_value_out_of_range_is_named_with_its_remedy(field: str, value: object) -> None:
+    with pytest.raises(Misconfiguration) as refused:
+        SampledGaussian(**WHOLE | {field: value})
+    assert refused.value.field == field
+    assert refused.value.remedy
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"sampling": Sampling.FIXED_SIZE, "adjacency": Adjacency.REPLACE_ONE},
+        {"sampling": Sampling.FIXED_SIZE},
+        {"adjacency": Adjacency.REPLACE_ONE},
+    ],
+)
+def test_one_clip_is_refused_where_two_can_move(change: dict[str, Any]) -> None:
+    with pytest.raises(Misconfiguration) as refused:
+        SampledGaussian(**WHOLE | change)
+    assert refused.value.field == "sensitivity"
+    assert (
+        SampledGaussian(**WHOLE | change | {"sensitivity": 2.0}).effective_noise_multiplier == 0.5
+    )
+
+
+def test_a_mixture_counts_rounds_itself() -> None:
+    with pytest.raises(Misconfiguration):
+        AtomMixture(step=SampledGaussian(**WHOLE, count=2), probability=0.5)
+    with pytest.raises(Misconfiguration):
+        AtomMixture(step=SampledGaussian(**WHOLE), probability=1.5)
+
+
+def test_events_are_frozen() -> None:
+    with pytest.raises(FrozenInstanceError):
+        poisson_gaussian(rate=0.1, noise_multiplier=1.0).rate = 0.2  # type: ignore[misc]
+
+
+def test_an_unknown_sampling_scheme_is_named_with_the_known_ones() -> None:
+    assert Sampling.named("poisson") is Sampling.POISSON
+    with pytest.raises(Misconfiguration, match="poisson or fixed-size"):
+        Sampling.named("shuffle")
+
+
+def test_sensitivity_includes_the_rounding() -> None:
+    assert record_sensitivity(1.0, 650, 16) == pytest.approx(1 + 650**0.5 / 65536)
+    for bad in ((0.0, 650, 16), (1.0, 0, 16), (1.0, 650, -1)):
+        with pytest.raises(Misconfiguration):
+            record_sensitivity(*bad)
