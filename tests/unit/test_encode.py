@@ -19,7 +19,7 @@ def test_encoding_rounds_toward_zero() -> None:
 
 
 def test_encoding_and_decoding_are_exact_on_the_grid() -> None:
-    x = np.arange(-1000, 1000) * 2.0**-20
+    x = np.ldexp(np.arange(-1000, 1000, dtype=np.float64), -20)
     assert (decode(encode(x, 20), 20) == x).all()
 
 

@@ -84,10 +84,3 @@ def test_it_equals_no_bare_bytes_and_is_no_key_of_a_dict() -> None:
 def test_random_secrets_differ_and_have_the_length_asked_for() -> None:
     assert len(Secret.random(16)) == 16
     assert len({Secret.random().reveal() for _ in range(50)}) == 50
-
-
-def test_it_keeps_its_own_copy() -> None:
-    changing = bytearray(4)
-    secret = Secret(changing)
-    changing[0] = 1
-    assert secret.reveal() == bytes(4)
