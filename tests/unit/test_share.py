@@ -91,7 +91,7 @@ def test_each_server_gets_its_share_and_the_commitment_to_the_other() -> None:
 
 
 def test_nothing_random_is_used_twice() -> None:
-    seen = set()
+    seen: set[bytes] = set()
     for _ in range(20):
         to_a, to_b = made()
         parts = {
