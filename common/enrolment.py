@@ -9,6 +9,9 @@ from precad.common.identifiers import ClientId, Digest
 from precad.common.keystream import encode_context
 from precad.common.task import Task
 
+MAX_RECORDS = 2**31 - 1
+"""What a database's integer column and every digest can hold."""
+
 
 @dataclass(frozen=True, slots=True)
 class Enrolment:
@@ -26,8 +29,8 @@ class Enrolment:
         Raises:
             Misconfiguration: names the field, the value and the cap.
         """
-        if self.records < 1:
-            raise Misconfiguration("records", self.records, "must be at least 1")
+        if not 1 <= self.records <= MAX_RECORDS:
+            raise Misconfiguration("records", self.records, f"must be from 1 to {MAX_RECORDS}")
         if not 0 < self.record_rate <= task.privacy.record_rate:
             raise Misconfiguration(
                 "record_rate",

@@ -15,17 +15,8 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from precad.common.errors import Misconfiguration
+from precad.common.headroom import MAX_FRACTIONAL_BITS, Headroom
 from precad.common.identifiers import Digest
-
-TAU = 7
-"""Half-width of the range test in units of β: |z| ≤ τβ."""
-MAX_BOUND = 2**25
-"""Largest β for which whatever passes the range test has X·X < 2^62."""
-MIN_NOISE_UNITS = 1024.0
-"""Least noise standard deviation in units of the last place: below it the discrete Gaussian's
-PLD may not be taken for the continuous one's."""
-NOISE_DEVIATIONS = 10.0
-"""Standard deviations of noise for which a round's sum must have room."""
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Rate = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
@@ -123,7 +114,7 @@ class Task(_Section):
     privacy: PrivacySection
     training: TrainingSection
     enrolment: EnrolmentSection
-    fractional_bits: Annotated[int, Field(ge=1, le=52)] = 20
+    fractional_bits: Annotated[int, Field(ge=1, le=MAX_FRACTIONAL_BITS)] = 20
     """f: an update's unit in the last place is 2^−f."""
     projections: Annotated[int, Field(ge=40, le=256)] = 40
     """k: rows of the range test; soundness error 2^−k a submission."""
@@ -135,21 +126,30 @@ class Task(_Section):
         return sum(parameter.size for parameter in self.model.parameters)
 
     @cached_property
+    def headroom(self) -> Headroom:
+        """What decides how much room the ring leaves."""
+        return Headroom(
+            record_clip=self.privacy.record_clip,
+            client_clip=self.privacy.client_clip,
+            noise_multiplier=self.privacy.noise_multiplier,
+            dimension=self.dimension,
+            clients=self.enrolment.clients,
+        )
+
+    @cached_property
     def bound(self) -> int:
         """β = floor(C·2^f): the client bound in units of the last place."""
-        return math.floor(math.ldexp(self.privacy.client_clip, self.fractional_bits))
+        return self.headroom.bound(self.fractional_bits)
 
     @cached_property
     def effective_record_clip(self) -> float:
         """R' = R + √d·2^−f: the record's sensitivity with the rounding in it."""
-        rounding = math.ldexp(math.sqrt(self.dimension), -self.fractional_bits)
-        return self.privacy.record_clip + rounding
+        return self.headroom.effective_record_clip(self.fractional_bits)
 
     @cached_property
     def noise_units(self) -> float:
         """Standard deviation of one server's noise in units of the last place: σ·R'·2^f."""
-        scale = math.ldexp(self.effective_record_clip, self.fractional_bits)
-        return self.privacy.noise_multiplier * scale
+        return self.headroom.noise_units(self.fractional_bits)
 
     @cached_property
     def client_noise_multiplier(self) -> float:
@@ -170,58 +170,29 @@ class Task(_Section):
         return Digest.of(b"precad/v1/task\0" + self.canonical)
 
     @model_validator(mode="after")
-    def _headroom(self) -> Self:
-        """The rules of soundness.md; each error says what would fit."""
-        privacy, bits = self.privacy, self.fractional_bits
+    def _consistent(self) -> Self:
+        """What no field decides alone; each error says what would fit."""
+        privacy, enrolment = self.privacy, self.enrolment
         if privacy.record_clip > privacy.client_clip:
             _refuse(
                 "privacy.record_clip",
                 privacy.record_clip,
                 f"must be at most privacy.client_clip = {privacy.client_clip}",
             )
-        if self.enrolment.min_clients > self.enrolment.clients:
+        if enrolment.min_clients > enrolment.clients:
             _refuse(
                 "enrolment.min_clients",
-                self.enrolment.min_clients,
-                f"must be at most enrolment.clients = {self.enrolment.clients}",
+                enrolment.min_clients,
+                f"must be at most enrolment.clients = {enrolment.clients}",
             )
-        if self.bound < 1:
-            least = math.ceil(-math.log2(privacy.client_clip))
-            _refuse("fractional_bits", bits, f"β = floor(C·2^f) must be at least 1; use {least}")
-        if self.bound > MAX_BOUND:
-            most = math.floor(math.log2(MAX_BOUND / privacy.client_clip))
-            _refuse(
-                "fractional_bits",
-                bits,
-                f"β = floor(C·2^f) = {self.bound} must be at most 2^25 = {MAX_BOUND}; "
-                + (f"use at most {most}" if most >= 1 else "lower privacy.client_clip below 2^24"),
-            )
-        if 2 * TAU * self.bound * self.dimension >= 2**63:
-            most_d = (2**63 - 1) // (2 * TAU * self.bound)
-            _refuse(
-                "model.parameters",
-                f"d = {self.dimension}",
-                f"2τβd must be below 2^63; with β = {self.bound} at most d = {most_d} fits: "
-                "use fewer fractional_bits or a smaller model",
-            )
-        if self.noise_units < MIN_NOISE_UNITS:
-            more = math.ceil(math.log2(MIN_NOISE_UNITS / self.noise_units))
-            _refuse(
-                "fractional_bits",
-                bits,
-                f"the noise's standard deviation is {self.noise_units:.4g} units of the last "
-                f"place and must be at least 1024; use at least {bits + more}, "
-                "or a larger privacy.noise_multiplier",
-            )
-        noise_room = NOISE_DEVIATIONS * 2 * self.noise_units
-        room = 2**62 - noise_room
-        if self.enrolment.clients * self.bound >= room:
-            _refuse(
-                "enrolment.clients",
-                self.enrolment.clients,
-                f"n·β + 10 standard deviations of both servers' noise must be below 2^62; "
-                f"with β = {self.bound} at most {max(0, math.floor(room / self.bound))} fit",
-            )
+        names = [parameter.name for parameter in self.model.parameters]
+        if len(set(names)) != len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            _refuse("model.parameters", twice, "names two parameters; each needs its own name")
+        try:
+            self.headroom.check(self.fractional_bits)
+        except Misconfiguration as refusal:
+            raise _RefusedError(refusal) from None
         return self
 
     @classmethod
@@ -241,7 +212,7 @@ class Task(_Section):
         """A task from TOML text; unknown keys are refused. Raises Misconfiguration."""
         try:
             return cls.parse(tomllib.loads(text))
-        except tomllib.TOMLDecodeError as error:
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
             raise Misconfiguration("task", "TOML", f"can't be read: {error}") from None
 
     @classmethod
@@ -262,21 +233,21 @@ class Task(_Section):
             raise Misconfiguration("task", "JSON", f"can't be read: {error}") from None
 
 
-class _HeadroomError(ValueError):
+class _RefusedError(ValueError):
     def __init__(self, refusal: Misconfiguration) -> None:
         super().__init__(str(refusal))
         self.refusal = refusal
 
 
 def _refuse(field: str, value: object, remedy: str) -> None:
-    raise _HeadroomError(Misconfiguration(field, value, remedy))
+    raise _RefusedError(Misconfiguration(field, value, remedy))
 
 
 def _explain(error: ValidationError) -> Misconfiguration:
     """The first of pydantic's findings, in this project's form."""
     first = error.errors(include_url=False)[0]
     inner = first.get("ctx", {}).get("error")
-    if isinstance(inner, _HeadroomError):
+    if isinstance(inner, _RefusedError):
         return inner.refusal
     field = ".".join(str(part) for part in first["loc"]) or "task"
     if first["type"] == "extra_forbidden":

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from precad.client.train.models import logistic, mlp, model_section
 from precad.common.errors import Misconfiguration
-from precad.common.task import MAX_BOUND
+from precad.common.headroom import MAX_BOUND
 from precad.experiments.data import DataSet
 
 _MOST_FRACTIONAL_BITS = 20

@@ -1,3 +1,48 @@
-"""precad is imported before any test imports gRPC, which reads its TLS settings once."""
+"""What many tests need: a small task that can be varied field by field.
 
-import precad  # noqa: F401
+precad is imported here before any test imports gRPC, which reads its TLS settings once.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from precad.common.task import Task
+
+TaskMaker = Callable[..., Task]
+
+
+def task_values(dimension: int = 8) -> dict[str, Any]:
+    """The plain values of a valid small task."""
+    return {
+        "name": "small",
+        "model": {"parameters": [{"name": "w", "shape": [dimension]}]},
+        "privacy": {
+            "record_clip": 1.0,
+            "client_clip": 20.0,
+            "noise_multiplier": 2.0,
+            "record_rate": 0.2,
+            "client_rate": 1.0,
+        },
+        "training": {"learning_rate": 0.5, "rounds": 10},
+        "enrolment": {"clients": 10, "max_expected_records": 100.0},
+        "fractional_bits": 20,
+    }
+
+
+@pytest.fixture(scope="session")
+def make_task() -> TaskMaker:
+    """``make_task(dimension, {"privacy.client_clip": 30.1})``: a task with some fields changed."""
+
+    def make(dimension: int = 8, changes: dict[str, Any] | None = None) -> Task:
+        values = task_values(dimension)
+        for path, value in (changes or {}).items():
+            *sections, field = path.split(".")
+            section = values
+            for name in sections:
+                section = section.setdefault(name, {})
+            section[field] = value
+        return Task.parse(values)
+
+    return make

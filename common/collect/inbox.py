@@ -138,7 +138,8 @@ class Inbox:
             current = self._current(held.context.round, held.context.client)
             first = current.held.get(held.context.client)
             if first is not None:
-                if first.commitment == held.commitment:
+                own = (held.commitment, held.other_commitment)
+                if own == (first.commitment, first.other_commitment):
                     # The same bytes again: a retry, already counted.
                     held.discard()
                     return

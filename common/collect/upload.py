@@ -59,6 +59,7 @@ class Upload:
         self._path: Path | None = None
         self._file: BinaryIO | None = None
         self._memory = bytearray()
+        self._abandoned = False
         self.complete = False
         if spool is not None and role is not Role.SERVER_A:
             # A's seed is 32 bytes and never touches the disk.
@@ -74,8 +75,9 @@ class Upload:
         """The next bytes of the share.
 
         Raises:
-            RejectedSubmission: more bytes than the header announced.
+            RejectedSubmission: more bytes than the header announced, or the upload was abandoned.
         """
+        self._require_alive()
         self._received += len(piece)
         if self._received > self._header.share_bytes:
             self.abandon()
@@ -93,8 +95,10 @@ class Upload:
         """The upload's end. Hands the complete submission over.
 
         Raises:
-            RejectedSubmission: bytes are missing, or another submission came first.
+            RejectedSubmission: bytes are missing, another submission came first, or the upload
+                was abandoned.
         """
+        self._require_alive()
         if self._received < self._header.share_bytes:
             self.abandon()
             raise RejectedSubmission(
@@ -120,9 +124,16 @@ class Upload:
             raise
 
     def abandon(self) -> None:
-        """Drop what has arrived."""
+        """Drop what has arrived; the upload can't be taken up again."""
+        self._abandoned = True
         if self._file is not None:
             self._file.close()
         if self._path is not None:
             self._path.unlink(missing_ok=True)
         self._memory.clear()
+
+    def _require_alive(self) -> None:
+        if self._abandoned:
+            raise RejectedSubmission(
+                Rejection.TRUNCATED, "this upload was abandoned; send the same bytes again"
+            )

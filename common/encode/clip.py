@@ -40,11 +40,15 @@ def clip_record_norm(gradients: NDArray[np.float64], record_clip: float) -> NDAr
             float(largest[row]),
             "must be finite; check that record, the loss and the learning rate",
         )
-    unit = np.where(largest > 0, largest, 1.0)
-    norms = unit * np.linalg.norm(gradients / unit[:, None], axis=1)
+    unit = np.where(largest > 0, largest, 1.0)[:, None]
+    relative = gradients / unit
+    lengths = np.linalg.norm(relative, axis=1, keepdims=True)
     bound = record_clip * RECORD_MARGIN
-    factors = np.divide(bound, norms, out=np.ones_like(norms), where=norms > bound)
-    clipped: NDArray[np.float64] = gradients * factors[:, None]
+    with np.errstate(over="ignore"):
+        limits = bound / unit
+    # Never through the absolute norm: it may overflow though every entry is finite.
+    factors = np.divide(bound, lengths, out=np.ones_like(lengths), where=lengths > limits)
+    clipped: NDArray[np.float64] = np.where(lengths > limits, relative * factors, gradients)
     return clipped
 
 

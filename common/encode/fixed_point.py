@@ -18,7 +18,8 @@ def encode(x: NDArray[np.float64], fractional_bits: int) -> RingVector:
     Raises:
         Misconfiguration: an element is NaN, infinite, or its encoding is 2^62 or more.
     """
-    scaled = np.ldexp(x, fractional_bits)
+    with np.errstate(over="ignore"):  # an infinity is refused below
+        scaled = np.ldexp(x, fractional_bits)
     # The comparison is False for NaN.
     bad = ~(np.abs(scaled) < _LIMIT)
     if bad.any():

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from precad.common.deal import DealRequest, DealtRandomness, SpentTriples
 from precad.common.errors import Rejection
+from precad.common.headroom import TAU
 from precad.common.identifiers import ClientId, Role
 from precad.common.keystream import encode_context
 from precad.common.link import PeerLink
@@ -17,7 +18,7 @@ from precad.common.mpc.party import acting_as
 from precad.common.mpc.provider import DealtProvider
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
-from precad.common.task import TAU, Task
+from precad.common.task import Task
 from precad.common.validate.norm import excess_share
 from precad.common.validate.rows import project
 

@@ -8,10 +8,10 @@ import pytest
 from numpy.typing import NDArray
 
 from precad.common.encode.clip import CLIENT_MARGIN
+from precad.common.headroom import TAU
 from precad.common.identifiers import ClientId, Digest
 from precad.common.ring import RingVector, dot
 from precad.common.secret import Secret
-from precad.common.task import TAU
 from precad.common.validate.rows import BLOCK, project, row_blocks
 
 SECRET = Secret(bytes(range(32)))

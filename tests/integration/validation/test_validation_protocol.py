@@ -15,11 +15,12 @@ from precad.common.deal import (
     SpentTriples,
 )
 from precad.common.errors import PeerViolation, Rejection
+from precad.common.headroom import TAU
 from precad.common.identifiers import ClientId, Role
 from precad.common.link import PeerLink
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
-from precad.common.task import TAU, Task
+from precad.common.task import Task
 from precad.common.validate import SharedUpdate, comparisons_per_client, deal_request, validate
 
 DIMENSION = 16

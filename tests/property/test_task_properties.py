@@ -1,0 +1,151 @@
+"""Whatever a task says, it is refused with words or reads back the same."""
+
+import json
+import math
+import re
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from precad.common.errors import Misconfiguration
+from precad.common.headroom import MAX_BOUND
+from precad.common.task import Task
+
+positive = st.floats(0, exclude_min=True, allow_nan=False, allow_infinity=False)
+usual = st.floats(0.01, 30)
+rates = st.floats(0, 1, exclude_min=True)
+names = st.text(min_size=1, max_size=8)
+
+
+@st.composite
+def values(draw: Any, sizes: Any = positive) -> dict[str, Any]:
+    shapes = draw(
+        st.dictionaries(names, st.lists(st.integers(1, 50), min_size=1, max_size=3), min_size=1)
+    )
+    clip = draw(sizes)
+    clients = draw(st.integers(1, 100_000))
+    return {
+        "name": draw(st.from_regex(r"[a-z0-9][a-z0-9-]{0,62}", fullmatch=True)),
+        "model": {"parameters": [{"name": n, "shape": s} for n, s in shapes.items()]},
+        "privacy": {
+            "record_clip": clip * draw(st.floats(0.01, 1)) or clip,
+            "client_clip": clip,
+            "noise_multiplier": draw(sizes),
+            "record_rate": draw(rates),
+            "client_rate": draw(rates),
+            "delta": draw(st.floats(0, 1, exclude_min=True, exclude_max=True)),
+        },
+        "training": {"learning_rate": draw(positive), "rounds": draw(st.integers(1, 10**6))},
+        "enrolment": {"clients": clients, "max_expected_records": draw(positive)},
+        "fractional_bits": draw(st.integers(1, 52)),
+        "projections": draw(st.integers(40, 256)),
+    }
+
+
+@given(values())
+def test_every_task_is_made_or_refused_by_a_known_field(data: dict[str, Any]) -> None:
+    try:
+        task = Task.parse(data)
+    except Misconfiguration as refused:
+        section, _, field = refused.field.partition(".")
+        assert field in data[section] if field else section in data
+        return
+    # What headroom promises (soundness.md).
+    assert 1 <= task.bound <= MAX_BOUND
+    assert 14 * task.bound * task.dimension < 2**63
+    assert task.noise_units >= 1024
+    assert task.enrolment.clients * task.bound + 20 * task.noise_units < 2**62
+    assert all(math.isfinite(x) for x in (task.noise_units, task.client_noise_multiplier))
+
+
+@given(values(usual))
+def test_the_fractional_bits_that_a_refusal_names_make_a_task(data: dict[str, Any]) -> None:
+    refused = refusal_of(data)
+    if refused is None or refused.field != "fractional_bits":
+        return
+    found = re.search(r"use at (?:least|most) (\d+)", refused.remedy)
+    assert found, refused.remedy
+    bits = int(found[1])
+    assert 1 <= bits <= 52
+    again = refusal_of(data | {"fractional_bits": bits})
+    # Where no number of bits does it all, the next refusal is about something else.
+    assert again is None or again.field != "fractional_bits"
+
+
+def refusal_of(data: dict[str, Any]) -> Misconfiguration | None:
+    try:
+        Task.parse(data)
+    except Misconfiguration as refused:
+        return refused
+    return None
+
+
+@given(values(usual))
+def test_the_canonical_form_reads_back_the_same(data: dict[str, Any]) -> None:
+    data["fractional_bits"], data["privacy"]["noise_multiplier"] = 20, 1e3
+    task = Task.parse(data)
+    again = Task.from_canonical(task.canonical)
+    assert again.digest == task.digest
+    assert again.canonical == task.canonical
+    assert again == task
+    # And it is canonical: keys sorted, no space, in whatever order the values came.
+    shuffled = {key: data[key] for key in reversed(data)}
+    assert Task.parse(shuffled).digest == task.digest
+    loaded = json.loads(task.canonical)
+    assert json.dumps(loaded, sort_keys=True, separators=(",", ":")).encode() == task.canonical
+
+
+CHANGES = (
+    ("name", "other"),
+    ("fractional_bits", 19),
+    ("projections", 41),
+    ("model.architecture", "mlp"),
+    ("model.initial", "uniform"),
+    ("model.initial_seed", 1),
+    ("model.parameters", [{"name": "v", "shape": [8]}]),
+    ("model.parameters", [{"name": "w", "shape": [4, 2]}]),
+    ("privacy.record_clip", math.nextafter(1, 2)),
+    ("privacy.client_clip", math.nextafter(20, 21)),
+    ("privacy.noise_multiplier", math.nextafter(2, 3)),
+    ("privacy.record_rate", 0.21),
+    ("privacy.client_rate", 0.5),
+    ("privacy.delta", 1e-6),
+    ("privacy.epsilon_limit", 4.0),
+    ("training.learning_rate", 0.6),
+    ("training.rounds", 11),
+    ("enrolment.clients", 11),
+    ("enrolment.min_clients", 2),
+    ("enrolment.max_expected_records", 101.0),
+    ("deadlines.enrol", 1.0),
+    ("deadlines.collect", 1.0),
+    ("deadlines.rejoin", 1.0),
+    ("deadlines.peer", 1.0),
+)
+
+
+def test_every_field_is_in_the_digest(make_task: Any) -> None:
+    digests = [make_task().digest, *(make_task(8, {path: value}).digest for path, value in CHANGES)]
+    assert len(set(digests)) == len(CHANGES) + 1
+    leaves = set()
+
+    def walk(values: dict[str, Any], path: str) -> None:
+        for key, value in values.items():
+            if isinstance(value, dict):
+                walk(value, f"{path}{key}.")
+            else:
+                leaves.add(path + key)
+
+    walk(json.loads(make_task().canonical), "")
+    assert leaves == {path for path, _ in CHANGES}
+
+
+@settings(max_examples=200)
+@given(st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
+def test_no_bytes_crash_the_reader(data: bytes) -> None:
+    for read in (Task.from_canonical, lambda d: Task.from_toml(d.decode("utf-8", "replace"))):
+        try:
+            read(data)
+        except Misconfiguration:
+            continue
+        raise AssertionError("a few random bytes aren't a task")

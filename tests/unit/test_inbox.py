@@ -1,0 +1,398 @@
+"""One server's submissions: the first complete one of each client counts, the rest has reasons."""
+
+import dataclasses
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from precad.common.collect import Held, Inbox, SubmissionHeader
+from precad.common.errors import RejectedSubmission, Rejection
+from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.secret import Secret
+from precad.common.share import Commitment, Submission, shard
+from precad.common.task import Task
+
+D = 8
+MODEL = Digest(b"\2" * 32)
+ONE, TWO = ClientId("ward-1"), ClientId("ward-2")
+
+
+@pytest.fixture(scope="module")
+def task(make_task: Any) -> Task:
+    made: Task = make_task(D)
+    return made
+
+
+@pytest.fixture(params=[Role.SERVER_A, Role.SERVER_B], ids=["a", "b"])
+def role(request: pytest.FixtureRequest) -> Role:
+    given: Role = request.param
+    return given
+
+
+@pytest.fixture
+def inbox(task: Task, role: Role, tmp_path: Path) -> Inbox:
+    inbox = Inbox(role, task, tmp_path / "spool")
+    inbox.open(3, [TWO, ONE], MODEL)
+    return inbox
+
+
+def submission(task: Task, role: Role, client: ClientId = ONE, number: int = 3) -> Submission:
+    x = np.arange(D, dtype=np.int64)
+    pair = shard(x, task=task.digest, round_number=number, client=client, model=MODEL)
+    return pair[0] if role is Role.SERVER_A else pair[1]
+
+
+def header_of(s: Submission, **changes: Any) -> SubmissionHeader:
+    context = dataclasses.replace(s.context, **changes)
+    return SubmissionHeader(context, s.salt, s.other_commitment, len(s.share))
+
+
+def upload(inbox: Inbox, s: Submission, pieces: Sequence[int] = ()) -> None:
+    """Send all bytes, cut at ``pieces``."""
+    taking = inbox.start(header_of(s))
+    cuts = [0, *pieces, len(s.share)]
+    for start, end in itertools.pairwise(cuts):
+        taking.add(s.share.reveal()[start:end])
+    taking.finish()
+
+
+def spooled(tmp_path: Path) -> list[Path]:
+    return list((tmp_path / "spool").iterdir())
+
+
+def reason_of(call: Any) -> Rejection:
+    with pytest.raises(RejectedSubmission) as rejected:
+        call()
+    return rejected.value.reason
+
+
+@pytest.mark.parametrize("pieces", [(), (1,), (1, 2, 31), (0, 0, 5, 5)])
+def test_a_complete_upload_is_held_with_its_commitment(
+    task: Task, role: Role, inbox: Inbox, pieces: tuple[int, ...]
+) -> None:
+    s = submission(task, role)
+    upload(inbox, s, pieces)
+    assert inbox.progress() == (1, 2)
+    held = inbox.close()[ONE]
+    assert isinstance(held, Held)
+    assert held.commitment == s.commitment()
+    assert held.other_commitment == s.other_commitment
+    assert held.context == s.context
+
+
+def test_both_servers_shares_are_the_update(task: Task, tmp_path: Path) -> None:
+    x = np.array([-(2**63), 2**63 - 1, 0, 1, -1, 7, 8, 9], dtype=np.int64)
+    pair = shard(x, task=task.digest, round_number=0, client=ONE, model=MODEL)
+    total = np.zeros(D, dtype=np.int64)
+    for s in pair:
+        inbox = Inbox(s.role, task, tmp_path)
+        inbox.open(0, [ONE], MODEL)
+        upload(inbox, s, (9,))
+        held = inbox.close()[ONE]
+        assert isinstance(held, Held)
+        total += held.expand(D)
+    assert (total == x).all()
+
+
+def test_only_the_masked_share_touches_the_disk(
+    task: Task, role: Role, inbox: Inbox, tmp_path: Path
+) -> None:
+    s = submission(task, role)
+    upload(inbox, s)
+    kept = [path.read_bytes() for path in spooled(tmp_path)]
+    assert kept == ([] if role is Role.SERVER_A else [s.share.reveal()])
+
+
+def test_the_first_complete_submission_wins(
+    task: Task, role: Role, inbox: Inbox, tmp_path: Path
+) -> None:
+    first, second = submission(task, role), submission(task, role)
+    # The second starts before the first has ended, and ends after it.
+    late = inbox.start(header_of(second))
+    upload(inbox, first)
+    late.add(second.share.reveal())
+    assert reason_of(late.finish) is Rejection.DUPLICATE
+    # Once more, from the start.
+    assert reason_of(lambda: upload(inbox, second)) is Rejection.DUPLICATE
+    assert len(spooled(tmp_path)) == (0 if role is Role.SERVER_A else 1)
+    held = inbox.close()[ONE]
+    assert isinstance(held, Held)
+    assert held.commitment == first.commitment()
+    assert (held.expand(D) == expanded(first)).all()
+
+
+def expanded(s: Submission) -> Any:
+    return Held(s.context, s.role, s.commitment(), s.other_commitment, s.share).expand(D)
+
+
+def test_the_same_bytes_again_are_a_retry(
+    task: Task, role: Role, inbox: Inbox, tmp_path: Path
+) -> None:
+    s = submission(task, role)
+    for _ in range(3):
+        upload(inbox, s)
+    assert len(spooled(tmp_path)) == (0 if role is Role.SERVER_A else 1)
+    assert inbox.progress() == (1, 2)
+    assert isinstance(inbox.close()[ONE], Held)
+
+
+def test_the_same_share_with_another_claim_is_no_retry(
+    task: Task, role: Role, inbox: Inbox
+) -> None:
+    """Whoever changes what it claims for the other server sends a different submission."""
+    s = submission(task, role)
+    upload(inbox, s)
+    other = dataclasses.replace(s, other_commitment=Commitment(bytes(32)))
+    assert reason_of(lambda: upload(inbox, other)) is Rejection.DUPLICATE
+    held = inbox.close()[ONE]
+    assert isinstance(held, Held)
+    assert held.other_commitment == s.other_commitment
+
+
+def test_a_clients_bad_try_does_not_spoil_its_good_one(
+    task: Task, role: Role, inbox: Inbox
+) -> None:
+    s = submission(task, role)
+    for changes in ({"model": Digest(bytes(32))}, {"round": 2}, {"task": Digest(bytes(32))}):
+        reason_of(lambda c=changes: inbox.start(header_of(s, **c)))
+    upload(inbox, s)
+    assert isinstance(inbox.close()[ONE], Held)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason", "counted"),
+    [
+        ({"task": Digest(bytes(32))}, Rejection.WRONG_TASK, Rejection.ABSENT),
+        ({"round": 2}, Rejection.WRONG_ROUND, Rejection.ABSENT),
+        ({"round": 4}, Rejection.WRONG_ROUND, Rejection.ABSENT),
+        ({"round": 2**62}, Rejection.WRONG_ROUND, Rejection.ABSENT),
+        ({"model": Digest(bytes(32))}, Rejection.WRONG_MODEL, Rejection.WRONG_MODEL),
+        ({"client": ClientId("stranger")}, Rejection.NOT_SELECTED, Rejection.ABSENT),
+    ],
+)
+def test_what_is_bound_to_something_else_is_rejected_with_its_reason(
+    task: Task,
+    role: Role,
+    inbox: Inbox,
+    tmp_path: Path,
+    changes: dict[str, Any],
+    reason: Rejection,
+    counted: Rejection,
+) -> None:
+    header = header_of(submission(task, role), **changes)
+    assert reason_of(lambda: inbox.start(header)) is reason
+    assert spooled(tmp_path) == []
+    # Nobody else is touched.
+    upload(inbox, submission(task, role, TWO))
+    closed = inbox.close()
+    assert closed[ONE] is counted
+    assert isinstance(closed[TWO], Held)
+    assert set(closed) == {ONE, TWO}
+
+
+@pytest.mark.parametrize("announced", [0, 1, 31, 33, 63, 65, 2**40])
+def test_another_length_than_the_tasks_is_malformed_before_a_byte_is_taken(
+    task: Task, role: Role, inbox: Inbox, tmp_path: Path, announced: int
+) -> None:
+    header = dataclasses.replace(header_of(submission(task, role)), share_bytes=announced)
+    assert reason_of(lambda: inbox.start(header)) is Rejection.MALFORMED
+    assert spooled(tmp_path) == []
+    assert inbox.close()[ONE] is Rejection.MALFORMED
+
+
+@pytest.mark.parametrize("length", [0, 31, 33])
+def test_a_salt_of_another_length_is_malformed(task: Task, role: Role, length: int) -> None:
+    with pytest.raises(RejectedSubmission) as rejected:
+        dataclasses.replace(header_of(submission(task, role)), salt=Secret(bytes(length)))
+    assert rejected.value.reason is Rejection.MALFORMED
+
+
+def test_a_truncated_upload_is_rejected_and_leaves_nothing(
+    task: Task, role: Role, inbox: Inbox, tmp_path: Path
+) -> None:
+    s = submission(task, role)
+    taking = inbox.start(header_of(s))
+    taking.add(s.share.reveal()[:-1])
+    assert reason_of(taking.finish) is Rejection.TRUNCATED
+    assert not taking.complete
+    assert spooled(tmp_path) == []
+    assert inbox.progress() == (0, 2)
+    # The same bytes, whole this time, are welcome.
+    upload(inbox, s)
+    assert isinstance(inbox.close()[ONE], Held)
+
+
+def test_a_longer_upload_is_cut_off_at_once(
+    task: Task, role: Role, inbox: Inbox, tmp_path: Path
+) -> None:
+    s = submission(task, role)
+    taking = inbox.start(header_of(s))
+    taking.add(s.share.reveal())
+    assert reason_of(lambda: taking.add(b"\0")) is Rejection.MALFORMED
+    assert spooled(tmp_path) == []
+    # Its end, should it come, doesn't bring it back.
+    assert reason_of(taking.finish) is Rejection.TRUNCATED
+    assert inbox.close()[ONE] is Rejection.ABSENT
+
+
+@pytest.mark.parametrize("sent", [0, 5, None])
+def test_an_abandoned_upload_leaves_no_file_and_can_not_be_finished(
+    task: Task, role: Role, inbox: Inbox, tmp_path: Path, sent: int | None
+) -> None:
+    s = submission(task, role)
+    taking = inbox.start(header_of(s))
+    taking.add(s.share.reveal()[:sent])
+    taking.abandon()
+    taking.abandon()
+    assert spooled(tmp_path) == []
+    assert reason_of(taking.finish) is Rejection.TRUNCATED
+    assert reason_of(lambda: taking.add(b"")) is Rejection.TRUNCATED
+    assert inbox.close()[ONE] is Rejection.ABSENT
+
+
+def test_an_upload_that_ends_after_the_round_is_too_late(
+    task: Task, role: Role, inbox: Inbox, tmp_path: Path
+) -> None:
+    s = submission(task, role)
+    taking = inbox.start(header_of(s))
+    taking.add(s.share.reveal())
+    assert inbox.close()[ONE] is Rejection.ABSENT
+    assert reason_of(taking.finish) is Rejection.WRONG_ROUND
+    assert spooled(tmp_path) == []
+    inbox.open(4, [ONE], MODEL)
+    assert reason_of(lambda: upload(inbox, s)) is Rejection.WRONG_ROUND
+    assert inbox.close()[ONE] is Rejection.ABSENT
+
+
+def test_no_round_is_open_before_and_after(task: Task, role: Role) -> None:
+    inbox = Inbox(role, task)
+    assert inbox.progress() == (0, 0)
+    s = submission(task, role)
+    assert reason_of(lambda: upload(inbox, s)) is Rejection.WRONG_ROUND
+    inbox.open(3, [ONE], MODEL)
+    inbox.close()
+    assert reason_of(lambda: upload(inbox, s)) is Rejection.WRONG_ROUND
+
+
+def test_what_is_found_outside_is_counted_once_and_for_members_only(inbox: Inbox) -> None:
+    inbox.refuse(3, ONE, Rejection.TRUNCATED)
+    inbox.refuse(3, ONE, Rejection.MALFORMED)
+    inbox.refuse(2, TWO, Rejection.TRUNCATED)
+    inbox.refuse(3, ClientId("stranger"), Rejection.TRUNCATED)
+    assert dict(inbox.close()) == {ONE: Rejection.TRUNCATED, TWO: Rejection.ABSENT}
+    inbox.refuse(3, ONE, Rejection.TRUNCATED)
+
+
+def test_files_of_a_process_that_died_are_removed(task: Task, tmp_path: Path) -> None:
+    left_over = tmp_path / "ward-1-00.share"
+    left_over.write_bytes(b"x")
+    kept = tmp_path / "other.txt"
+    kept.write_bytes(b"x")
+    Inbox(Role.SERVER_B, task, tmp_path)
+    assert not left_over.exists()
+    assert kept.exists()
+
+
+def test_discarding_removes_the_file(task: Task, role: Role, inbox: Inbox, tmp_path: Path) -> None:
+    upload(inbox, submission(task, role))
+    held = inbox.close()[ONE]
+    assert isinstance(held, Held)
+    held.discard()
+    held.discard()
+    assert spooled(tmp_path) == []
+
+
+# --- waiting -----------------------------------------------------------------------------------
+
+
+def test_waiting_ends_when_all_are_held(task: Task, role: Role, inbox: Inbox) -> None:
+    def send() -> None:
+        for client in (ONE, TWO):
+            upload(inbox, submission(task, role, client))
+
+    sender = threading.Thread(target=send)
+    sender.start()
+    deadline = time.monotonic() + 30
+    inbox.wait([ONE, TWO], deadline)
+    assert time.monotonic() < deadline
+    assert inbox.progress() == (2, 2)
+    sender.join()
+
+
+def test_nobody_waits_for_who_has_gone(task: Task, role: Role, inbox: Inbox) -> None:
+    upload(inbox, submission(task, role))
+    deadline = time.monotonic() + 30
+    inbox.wait([ONE, TWO], deadline, gone=lambda client: client == TWO)
+    assert time.monotonic() < deadline
+    assert inbox.close()[TWO] is Rejection.ABSENT
+
+
+def test_a_client_that_goes_while_it_is_waited_for_is_noticed(inbox: Inbox) -> None:
+    gone = threading.Event()
+    threading.Timer(0.05, gone.set).start()
+    deadline = time.monotonic() + 30
+    inbox.wait([ONE], deadline, gone=lambda _: gone.is_set())
+    assert time.monotonic() < deadline
+
+
+def test_waiting_ends_at_the_deadline(inbox: Inbox) -> None:
+    deadline = time.monotonic() + 0.05
+    inbox.wait([ONE], deadline)
+    assert time.monotonic() >= deadline
+    assert inbox.progress() == (0, 2)
+
+
+def test_many_threads_upload_at_once(task: Task, role: Role, tmp_path: Path) -> None:
+    """Of each client's different submissions one is held, all others are duplicates."""
+    clients = [ClientId(f"c{i}") for i in range(12)]
+    tries = 4
+    inbox = Inbox(role, task, tmp_path / "spool")
+    inbox.open(3, clients, MODEL)
+    start = threading.Barrier(len(clients) * tries)
+    outcomes: list[tuple[ClientId, Submission, Rejection | None]] = []
+
+    def send(client: ClientId) -> None:
+        s = submission(task, role, client)
+        start.wait()
+        try:
+            upload(inbox, s, range(1, len(s.share)))
+            outcomes.append((client, s, None))
+        except RejectedSubmission as rejected:
+            outcomes.append((client, s, rejected.reason))
+
+    threads = [threading.Thread(target=send, args=[c]) for c in clients for _ in range(tries)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    closed = inbox.close()
+    for client in clients:
+        of_client = [(s, reason) for c, s, reason in outcomes if c == client]
+        taken = [s for s, reason in of_client if reason is None]
+        assert len(taken) == 1
+        assert [r for _, r in of_client if r].count(Rejection.DUPLICATE) == tries - 1
+        held = closed[client]
+        assert isinstance(held, Held)
+        assert held.commitment == taken[0].commitment()
+        assert (held.expand(D) == expanded(taken[0])).all()
+    assert len(spooled(tmp_path)) == (0 if role is Role.SERVER_A else len(clients))
+
+
+def test_neither_held_nor_logs_show_the_share(
+    task: Task, role: Role, inbox: Inbox, caplog: pytest.LogCaptureFixture
+) -> None:
+    s = submission(task, role)
+    upload(inbox, s)
+    held = inbox.close()[ONE]
+    with caplog.at_level(logging.DEBUG):
+        logging.getLogger("t").info("%s %r", held, header_of(s))
+    for secret in (s.share, s.salt):
+        assert secret.reveal().hex() not in caplog.text
+        assert repr(secret.reveal())[2:-1] not in caplog.text

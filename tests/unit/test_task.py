@@ -1,0 +1,345 @@
+"""The task: what is refused, and with which words."""
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from precad.common.errors import Misconfiguration
+from precad.common.headroom import MAX_BOUND
+from precad.common.task import Task
+
+SECTIONS = ("", "model.", "privacy.", "training.", "enrolment.", "deadlines.")
+
+
+def refusal(make_task: Any, changes: dict[str, Any], dimension: int = 8) -> Misconfiguration:
+    with pytest.raises(Misconfiguration) as refused:
+        make_task(dimension, changes)
+    return refused.value
+
+
+def suggested(refused: Misconfiguration) -> int:
+    """The whole number that the remedy says would fit."""
+    found = re.search(r"use at (?:least|most) (\d+)\b", refused.remedy)
+    assert found, refused.remedy
+    return int(found[1])
+
+
+def test_derived_quantities(make_task: Any) -> None:
+    task = make_task(9, {"privacy.client_clip": 30.1})
+    assert task.bound == math.floor(30.1 * 2**20)
+    assert task.effective_record_clip == 1 + 3 * 2.0**-20
+    assert task.noise_units == pytest.approx(2 * (2**20 + 3))
+    assert task.client_noise_multiplier == pytest.approx(
+        math.sqrt(2) * 2 * task.effective_record_clip / 30.1
+    )
+
+
+def test_the_dimension_is_that_of_all_parameters(make_task: Any) -> None:
+    parameters = [{"name": "w", "shape": [3, 4]}, {"name": "b", "shape": [4]}]
+    assert make_task(0, {"model.parameters": parameters}).dimension == 16
+
+
+# --- headroom: each rule with field, value, and what would fit ---------------------------------
+
+
+@pytest.mark.parametrize(
+    ("clip", "least"),
+    [
+        (0.3, 2),
+        (0.25, 2),
+        (math.nextafter(0.25, 0), 3),
+        (math.nextafter(0.5, 0), 2),
+        (2.0**-30, 30),
+        (math.nextafter(2.0**-30, 0), 31),
+    ],
+)
+def test_a_bound_below_one_unit_says_how_many_bits_it_takes(
+    make_task: Any, clip: float, least: int
+) -> None:
+    # Noise enough for any number of bits.
+    changes = {
+        "privacy.client_clip": clip,
+        "privacy.record_clip": clip,
+        "privacy.noise_multiplier": 1e4,
+        "fractional_bits": 1,
+    }
+    refused = refusal(make_task, changes)
+    assert (refused.field, refused.value) == ("fractional_bits", 1)
+    assert "β" in refused.remedy
+    assert suggested(refused) == least
+    assert make_task(8, changes | {"fractional_bits": least}).bound >= 1
+
+
+def test_a_client_clip_too_small_for_any_bits_is_named_itself(make_task: Any) -> None:
+    clip = 2.0**-53
+    refused = refusal(make_task, {"privacy.client_clip": clip, "privacy.record_clip": clip})
+    assert (refused.field, refused.value) == ("privacy.client_clip", clip)
+
+
+@pytest.mark.parametrize(
+    ("clip", "most"), [(33.0, 19), (32.0 + 2**-19, 19), (100.1, 18), (2.0**23, 2), (2.0**24, 1)]
+)
+def test_a_bound_above_2_to_the_25_says_how_many_bits_fit(
+    make_task: Any, clip: float, most: int
+) -> None:
+    changes = {"privacy.client_clip": clip, "privacy.noise_multiplier": 1e4, "fractional_bits": 25}
+    refused = refusal(make_task, changes)
+    assert (refused.field, refused.value) == ("fractional_bits", 25)
+    assert suggested(refused) == most
+    make_task(8, changes | {"fractional_bits": most})
+
+
+@pytest.mark.parametrize("clip", [2.0**24 + 0.5, 1e10, 1e300, 1.7e308])
+def test_a_client_clip_too_large_for_any_bits_is_named_itself(make_task: Any, clip: float) -> None:
+    refused = refusal(make_task, {"privacy.client_clip": clip})
+    assert (refused.field, refused.value) == ("privacy.client_clip", clip)
+    fits = {"privacy.client_clip": 2.0**24, "fractional_bits": 1, "privacy.noise_multiplier": 1e4}
+    assert "2^24" in refused.remedy
+    make_task(8, fits)
+
+
+def test_the_largest_bound_is_accepted(make_task: Any) -> None:
+    assert make_task(8, {"privacy.client_clip": 32.0}).bound == MAX_BOUND
+
+
+def test_too_many_parameters_say_how_many_fit(make_task: Any) -> None:
+    bound = 20 * 2**20
+    most = (2**63 - 1) // (14 * bound)
+    refused = refusal(make_task, {}, dimension=most + 1)
+    assert (refused.field, refused.value) == ("model.parameters", f"d = {most + 1}")
+    assert f"at most d = {most}" in refused.remedy
+    assert make_task(most).dimension == most
+
+
+@pytest.mark.parametrize(
+    ("dimension", "changes", "least"),
+    [
+        (8, {"fractional_bits": 1}, 10),
+        (8, {"fractional_bits": 12, "privacy.noise_multiplier": 0.1}, 14),
+        # √d·2^−f doesn't grow with the bits: a bit more doesn't double the noise's units.
+        (10_000, {"fractional_bits": 3, "privacy.record_clip": 2.0**-10}, 20),
+    ],
+)
+def test_too_little_noise_says_how_many_bits_it_takes(
+    make_task: Any, dimension: int, changes: dict[str, Any], least: int
+) -> None:
+    changes = {"privacy.client_clip": 2.0, "privacy.noise_multiplier": 1.0} | changes
+    refused = refusal(make_task, changes, dimension)
+    assert (refused.field, refused.value) == ("fractional_bits", changes["fractional_bits"])
+    assert "1024" in refused.remedy
+    assert suggested(refused) == least
+    make_task(dimension, changes | {"fractional_bits": least})
+    refusal(make_task, changes | {"fractional_bits": least - 1}, dimension)
+
+
+def test_too_little_noise_that_no_bits_can_mend_names_the_multiplier(make_task: Any) -> None:
+    """More bits would lift β above 2^25: the remedy must not send the reader round in circles."""
+    changes = {"privacy.client_clip": 32.0, "privacy.noise_multiplier": 1e-4}
+    refused = refusal(make_task, changes)
+    assert (refused.field, refused.value) == ("privacy.noise_multiplier", 1e-4)
+    found = re.search(r"at least ([0-9.e-]+)", refused.remedy)
+    assert found
+    assert make_task(8, changes | {"privacy.noise_multiplier": float(found[1])})
+
+
+@pytest.mark.parametrize("sigma", [1.1e10, 1e12, 1e300])
+def test_noise_that_leaves_no_room_says_how_much_fits(make_task: Any, sigma: float) -> None:
+    changes = {"privacy.record_clip": 20.0}
+    refused = refusal(make_task, changes | {"privacy.noise_multiplier": sigma})
+    assert (refused.field, refused.value) == ("privacy.noise_multiplier", sigma)
+    assert "2^62" in refused.remedy
+    found = re.search(r"at most ([0-9.e]+)$", refused.remedy)
+    assert found
+    most = float(found[1])
+    make_task(8, changes | {"privacy.noise_multiplier": most})
+    refusal(make_task, changes | {"privacy.noise_multiplier": most * 1.01})
+
+
+def test_a_record_clip_above_the_client_clip_is_refused(make_task: Any) -> None:
+    refused = refusal(make_task, {"privacy.record_clip": 20.5})
+    assert (refused.field, refused.value) == ("privacy.record_clip", 20.5)
+    assert "20.0" in refused.remedy
+    make_task(8, {"privacy.record_clip": 20.0})
+
+
+def test_a_least_number_of_clients_above_the_most_is_refused(make_task: Any) -> None:
+    refused = refusal(make_task, {"enrolment.min_clients": 11})
+    assert (refused.field, refused.value) == ("enrolment.min_clients", 11)
+    make_task(8, {"enrolment.min_clients": 10})
+
+
+# --- plain values ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_unknown_keys_are_refused_by_name(make_task: Any, section: str) -> None:
+    refused = refusal(make_task, {f"{section}nosie": 1})
+    assert refused.field == f"{section}nosie"
+    assert "unknown key" in refused.remedy
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        "name",
+        "model.parameters",
+        "privacy.record_clip",
+        "privacy.client_clip",
+        "privacy.noise_multiplier",
+        "privacy.record_rate",
+        "privacy.client_rate",
+        "training.learning_rate",
+        "training.rounds",
+        "enrolment.clients",
+        "enrolment.max_expected_records",
+    ],
+)
+def test_what_has_no_sound_default_is_required(field: str) -> None:
+    from_text = Task.from_toml(TOML)
+    assert from_text
+    last = field.rsplit(".", maxsplit=1)[-1]
+    without = re.sub(rf"^{last} = .*$", "", TOML, flags=re.MULTILINE)
+    with pytest.raises(Misconfiguration) as refused:
+        Task.from_toml(without)
+    assert refused.value.field == field
+    assert "required" in refused.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("privacy.record_clip", 0.0),
+        ("privacy.record_clip", math.nan),
+        ("privacy.client_clip", math.inf),
+        ("privacy.client_clip", -1.0),
+        ("privacy.noise_multiplier", 0.0),
+        ("privacy.noise_multiplier", math.inf),
+        ("privacy.record_rate", 0.0),
+        ("privacy.record_rate", 1.01),
+        ("privacy.client_rate", math.nan),
+        ("privacy.delta", 0.0),
+        ("privacy.delta", 1.0),
+        ("privacy.delta", math.nan),
+        ("privacy.epsilon_limit", 0.0),
+        ("privacy.client_clip", "30"),
+        ("privacy.client_clip", True),
+        ("training.rounds", 0),
+        ("training.rounds", 2.0),
+        ("training.rounds", True),
+        ("training.learning_rate", math.inf),
+        ("enrolment.clients", 0),
+        ("enrolment.max_expected_records", 0.0),
+        ("fractional_bits", 0),
+        ("fractional_bits", 53),
+        ("projections", 39),
+        ("projections", 257),
+        ("name", ""),
+        ("name", "A b"),
+        ("name", "ok\n"),
+        ("deadlines.collect", 0.0),
+        ("deadlines.peer", math.nan),
+        ("model.initial", "normal"),
+        ("model.initial_seed", -1),
+        ("model.parameters", []),
+        ("model.parameters.0.shape", [0]),
+        ("model.parameters.0.shape", [1] * 9),
+        ("model.parameters.0.name", ""),
+    ],
+)
+def test_values_out_of_range_are_refused_by_field(make_task: Any, field: str, value: Any) -> None:
+    path, given = field, value
+    if field.startswith("model.parameters.0"):
+        key = field.rsplit(".", maxsplit=1)[-1]
+        path, given = "model.parameters", [{"name": "w", "shape": [8]} | {key: value}]
+    refused = refusal(make_task, {path: given})
+    assert refused.field.startswith(field)
+
+
+def test_two_parameters_of_one_name_are_refused(make_task: Any) -> None:
+    """They would be one tensor in the model's file."""
+    twice = [{"name": "w", "shape": [3]}, {"name": "w", "shape": [5]}]
+    refused = refusal(make_task, {"model.parameters": twice})
+    assert (refused.field, refused.value) == ("model.parameters", "w")
+
+
+def test_whole_numbers_stand_for_real_ones(make_task: Any) -> None:
+    assert make_task(8, {"privacy.client_clip": 20}).digest == make_task().digest
+
+
+def test_it_is_frozen(make_task: Any) -> None:
+    task = make_task()
+    with pytest.raises(Exception, match="frozen"):
+        task.projections = 1
+    with pytest.raises(Exception, match="frozen"):
+        task.privacy.noise_multiplier = 0.1
+
+
+# --- reading -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "name = ", "name = 3", "[model", "= 1", "a = " + "[" * 3000, "name = 'x'\nname = 'y'"],
+)
+def test_text_that_is_no_task_is_a_misconfiguration(text: str) -> None:
+    with pytest.raises(Misconfiguration):
+        Task.from_toml(text)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b"3",
+        b"{",
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b'{"name": "\\ud800"}',
+        b'{"name": 1e999}',
+        b'{"training": {"rounds": ' + b"9" * 5000 + b"}}",
+    ],
+)
+def test_bytes_that_are_no_task_are_a_misconfiguration(data: bytes) -> None:
+    with pytest.raises(Misconfiguration):
+        Task.from_canonical(data)
+
+
+def test_files(tmp_path: Path) -> None:
+    path = tmp_path / "task.toml"
+    with pytest.raises(Misconfiguration, match=r"task\.toml"):
+        Task.load(path)
+    path.write_bytes(b"name = '\xff'")
+    with pytest.raises(Misconfiguration, match="can't be read"):
+        Task.load(path)
+    path.write_text(TOML, encoding="utf-8")
+    assert Task.load(path) == Task.from_toml(TOML)
+
+
+TOML = """\
+name = "ward-study"
+fractional_bits = 20
+
+[model]
+architecture = "logistic"
+parameters = [{ name = "weight", shape = [10, 64] }, { name = "bias", shape = [10] }]
+
+[privacy]
+record_clip = 1.0
+client_clip = 20.0
+noise_multiplier = 2.0
+record_rate = 0.2
+client_rate = 1.0
+
+[training]
+learning_rate = 6.0
+rounds = 60
+
+[enrolment]
+clients = 10
+max_expected_records = 60.0
+"""
