@@ -1,0 +1,107 @@
+"""The exact guarantee: the dominating pair of a group of k, composed by its privacy loss.
+
+k added records shift each round's sum by Bin(k, q) clips, so P is a mixture of Gaussians and Q one
+Gaussian (Ganesh, "Tight group-level DP guarantees for DP-SGD with sampling via mixture of
+Gaussians mechanisms", 2024, Thm 3.1). For additions the poisoned side is P, for deletions Q.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from precad.common.certify.guarantee import Curves, Direction, Guarantee, Identity
+from precad.common.certify.hockey_stick import HockeyStick
+from precad.common.certify.inputs import Floats, count, probabilities
+from precad.common.certify.loss_distribution import one_round
+from precad.common.certify.mechanism import Shift, SubsampledGaussian, group_shift
+from precad.common.errors import Misconfiguration
+
+
+@dataclass(frozen=True, slots=True)
+class PairCurves(Curves):
+    """Curves of one direction from both hockey sticks of its pair.
+
+    Attributes:
+        poisoned_over_clean: δ of poisoned‖clean; gives the upper curve, and the lower one through
+            the complement event.
+        clean_over_poisoned: δ of clean‖poisoned; gives the lower curve, and the upper one through
+            the complement event.
+    """
+
+    poisoned_over_clean: HockeyStick
+    clean_over_poisoned: HockeyStick
+
+    def upper(self, p: npt.ArrayLike) -> Floats:
+        """inf over real ε of e^ε p + δ_{poisoned‖clean}(ε)."""
+        p = probabilities("score", p)
+        return np.minimum(
+            self.poisoned_over_clean.upper(p), 1 - self.clean_over_poisoned.inverse_lower(1 - p)
+        )
+
+    def lower(self, p: npt.ArrayLike) -> Floats:
+        """sup over real ε of e^{−ε}(p − δ_{clean‖poisoned}(ε))."""
+        p = probabilities("score", p)
+        return np.maximum(
+            self.clean_over_poisoned.inverse_lower(p), 1 - self.poisoned_over_clean.upper(1 - p)
+        )
+
+
+def pair_of(
+    shift: Shift, mechanism: SubsampledGaussian, points_per_deviation: float
+) -> tuple[HockeyStick, HockeyStick]:
+    """Hockey sticks (with‖without, without‖with) of the shifted against the plain mechanism."""
+    both = one_round(shift, mechanism.noise_multiplier, mechanism.participation, points_per_deviation)
+    forward, reverse = (HockeyStick.of(losses.composed(mechanism.rounds)) for losses in both)
+    return forward, reverse
+
+
+@lru_cache(maxsize=1024)
+def _group_pair(
+    mechanism: SubsampledGaussian, k: int, points_per_deviation: float
+) -> tuple[HockeyStick, HockeyStick]:
+    return pair_of(group_shift(k, mechanism.rate), mechanism, points_per_deviation)
+
+
+@dataclass(frozen=True, slots=True)
+class ExactGroups(Guarantee):
+    """The exact trade-off of a Poisson-subsampled Gaussian for groups of any size.
+
+    Attributes:
+        mechanism: what was run.
+        points_per_deviation: fineness of the grid, at least 10. Coarser is sound, and looser.
+    """
+
+    mechanism: SubsampledGaussian
+    points_per_deviation: float = 20.0
+
+    def __post_init__(self) -> None:
+        if not self.points_per_deviation >= 10:
+            raise Misconfiguration(
+                "points_per_deviation", self.points_per_deviation, "at least 10, else radii shrink"
+            )
+
+    @property
+    def name(self) -> str:
+        """Exact."""
+        return "exact"
+
+    def sticks(self, k: int) -> tuple[HockeyStick, HockeyStick]:
+        """(with‖without, without‖with) for a group of k ≥ 1; kept for later calls."""
+        return _group_pair(self.mechanism, count("k", k, least=1), self.points_per_deviation)
+
+    def curves(self, k: int, direction: Direction) -> Curves:
+        """The group pair's curves; additions poison the clean Gaussian, deletions the mixture."""
+        if count("k", k) == 0 or self.mechanism.silent:
+            return Identity()
+        forward, reverse = self.sticks(k)
+        if direction is Direction.ADDITIONS:
+            return PairCurves(forward, reverse)
+        return PairCurves(reverse, forward)
+
+    def epsilon(self, delta: float, k: int = 1) -> float:
+        """The exact ε at δ for a group of k: the larger of the two directions."""
+        if self.mechanism.silent:
+            return 0.0
+        return max(stick.epsilon(delta) for stick in self.sticks(k))

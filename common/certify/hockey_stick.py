@@ -1,0 +1,89 @@
+"""δ(ε) over all real ε, and what it says about a score: the trade-off of a dominating pair."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import brentq
+from scipy.signal import lfilter
+
+from precad.common.certify.inputs import Floats, inside_unit_interval
+from precad.common.certify.loss_distribution import LossDistribution
+
+# The FFT's rounding stays below this; it is added to every δ, so that bounds stay bounds.
+_ROUNDING = 1e-11
+# Lines kept for the curve. Each is a valid bound by itself; 4,000 leave 1e-6 on the table.
+_LINES = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class HockeyStick:
+    """Lines ``numerator ≤ e^ε · denominator + δ`` of one pair of distributions.
+
+    Attributes:
+        epsilons: [n] float64, increasing.
+        deltas: [n] float64, δ(ε) rounded up.
+        _thresholds: [n − 1] float64, decreasing: the score below which the next line is better.
+    """
+
+    epsilons: Floats
+    deltas: Floats
+    _thresholds: Floats
+
+    @classmethod
+    def of(cls, losses: LossDistribution) -> "HockeyStick":
+        """From the (composed) loss distribution of numerator over denominator."""
+        masses = np.maximum(losses.masses, 0.0)
+        decay = np.exp(-losses.interval)
+        # above_j = Σ_{i>j} m_i and discounted_j = Σ_{i>j} m_i e^{ε_j − ε_i}: sums of bounded terms,
+        # unlike e^ε times a tail.
+        above = np.cumsum(masses[::-1])[::-1] - masses
+        shifted = np.concatenate([[0.0], masses[::-1][:-1]])
+        discounted = lfilter([decay], [1.0, -decay], shifted)[::-1]
+        epsilons = (losses.first + np.arange(len(masses))) * losses.interval
+        deltas = np.clip(above - discounted, 0, 1) + losses.infinite + _ROUNDING
+        keep = np.abs(epsilons) <= 60
+        epsilons, deltas = epsilons[keep], deltas[keep]
+        useful = np.flatnonzero((deltas > 2 * deltas[-1]) & (1 - deltas < 1 - 1e-13))
+        start, stop = (useful[0], useful[-1] + 2) if len(useful) else (0, len(epsilons))
+        # One step towards both ends: the lines with the extreme slopes cover the rest.
+        epsilons, deltas = epsilons[start:stop], deltas[start:stop]
+        if len(epsilons) > _LINES:
+            chosen = np.unique(np.linspace(0, len(epsilons) - 1, _LINES).astype(np.int64))
+            epsilons, deltas = epsilons[chosen], deltas[chosen]
+        # (δ_j − δ_{j+1})/(e^{ε_{j+1}} − e^{ε_j}), written so that no exponential overflows.
+        thresholds = (
+            np.exp(-epsilons[:-1]) * (deltas[:-1] - deltas[1:]) / np.expm1(np.diff(epsilons))
+        )
+        return cls(epsilons, deltas, np.minimum.accumulate(thresholds))
+
+    def upper(self, p: Floats) -> Floats:
+        """inf over real ε of e^ε p + δ(ε): the numerator's most, given p under the denominator."""
+        # Any line is a bound, so a threshold that rounding moved costs nothing but tightness.
+        line = np.searchsorted(-self._thresholds, -p)
+        return np.clip(np.exp(self.epsilons[line]) * p + self.deltas[line], 0, 1)
+
+    def inverse_lower(self, p: Floats) -> Floats:
+        """sup over real ε of e^{−ε}(p − δ(ε)): the denominator's least, given p under the numerator.
+
+        The inverse function of ``upper``; evaluated on the same lines.
+        """
+        ends = np.exp(self.epsilons[1:]) * self._thresholds + self.deltas[1:]
+        line = np.searchsorted(-ends, -p)
+        return np.clip(np.exp(-self.epsilons[line]) * (p - self.deltas[line]), 0, 1)
+
+    def delta(self, epsilon: float) -> float:
+        """δ(ε), from the lines: at most interpolation above the composed distribution's."""
+        return float(
+            np.interp(
+                np.exp(epsilon), np.exp(self.epsilons), self.deltas, right=float(self.deltas[-1])
+            )
+        )
+
+    def epsilon(self, delta: float) -> float:
+        """The least ε ≥ 0 with δ(ε) ≤ ``delta``; infinite where none is."""
+        inside_unit_interval("delta", delta)
+        if self.delta(0.0) <= delta:
+            return 0.0
+        if self.deltas[-1] > delta:
+            return float("inf")
+        return float(brentq(lambda e: self.delta(e) - delta, 0.0, float(self.epsilons[-1])))

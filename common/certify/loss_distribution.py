@@ -1,0 +1,169 @@
+"""One round's privacy loss on a grid that dominates the true one, and its T-fold composition.
+
+P is the sum with the group (a mixture of Gaussians), Q the sum without (one Gaussian). The loss
+at x is L(x) = ln P(x)/Q(x), increasing in x. Between two grid points the masses of P and of Q are
+kept and split onto the ends ("connect the dots", Doroshenko et al. 2022): the discrete pair
+dominates the true one, in both directions, at every real ε. Whatever is left out counts as
+infinite loss. Composition is dp-accounting's FFT convolution.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from dp_accounting.pld import common as pld_common
+from scipy.special import logsumexp, ndtr
+
+from precad.common.certify.inputs import Floats
+from precad.common.certify.mechanism import Shift
+
+# A loss of 45 decides any test: at most e^−45 of Q lies there. Beyond it, P's mass is infinite loss.
+_LARGEST_LOSS = 45.0
+# Standard deviations of noise kept on both sides; less than 1e-20 lies outside.
+_TAIL = 9.3
+# Grid points of one round, at most: a bound on memory. Beyond it the grid is coarser, still sound.
+_MOST_POINTS = 2**19
+_TAIL_MASS = 1e-15
+
+
+@dataclass(frozen=True, slots=True)
+class LossDistribution:
+    """Losses ``(first + i)·interval`` with probabilities ``masses[i]`` under the first argument.
+
+    Attributes:
+        first: index of the lowest loss.
+        masses: [n] float64.
+        infinite: probability of infinite loss.
+        interval: grid width, in nats.
+    """
+
+    first: int
+    masses: Floats
+    infinite: float
+    interval: float
+
+    def composed(self, times: int) -> "LossDistribution":
+        """``times`` independent rounds."""
+        if times == 1:
+            return self
+        offset, masses = pld_common.self_convolve(self.masses, times, _TAIL_MASS)
+        infinite = _TAIL_MASS - math.expm1(times * math.log1p(-self.infinite))
+        return LossDistribution(
+            self.first * times + offset, np.asarray(masses), min(1.0, infinite), self.interval
+        )
+
+    def with_participation(self, probability: float) -> "LossDistribution":
+        """The round happens with ``probability``; else an atom at loss 0 (privacy.md, guarantee 2)."""
+        if probability == 1:
+            return self
+        first = min(self.first, 0)
+        last = max(self.first + len(self.masses) - 1, 0)
+        masses = np.zeros(last - first + 1)
+        start = self.first - first
+        masses[start : start + len(self.masses)] = probability * self.masses
+        masses[-first] += 1 - probability
+        return LossDistribution(first, masses, probability * self.infinite, self.interval)
+
+
+def _log_ratio(x: Floats, shift: Shift, noise: float) -> tuple[Floats, Floats]:
+    """L(x) = ln Σ_i w_i e^{(2 i x − i²)/(2σ²)} and its derivative; both [n]."""
+    exponents = shift.log_weights + (shift.sizes * x[:, None] - shift.sizes**2 / 2) / noise**2
+    log_ratio = logsumexp(exponents, axis=1)
+    posterior = np.exp(exponents - log_ratio[:, None])
+    return np.asarray(log_ratio), np.asarray(posterior @ shift.sizes / noise**2)
+
+
+def _interval_masses(edges: Floats, shift: Shift, noise: float) -> tuple[Floats, Floats]:
+    """Masses of P and of Q between neighbouring edges; [n − 1] each."""
+
+    def between(mean: float) -> Floats:
+        scaled = (edges - mean) / noise
+        # The difference of the smaller tails keeps relative accuracy far out.
+        below, above = np.diff(ndtr(scaled)), -np.diff(ndtr(-scaled))
+        return np.asarray(np.where(scaled[:-1] > 0, above, below))
+
+    weights = np.exp(shift.log_weights)
+    p = np.zeros(len(edges) - 1)
+    for size, weight in zip(shift.sizes, weights, strict=True):
+        p += weight * between(float(size))
+    return p, between(0.0)
+
+
+def _inverse(losses: Floats, x: Floats, log_ratio: Floats, shift: Shift, noise: float) -> Floats:
+    """The x at which the loss is reached: interpolation, then Newton's steps inside the range."""
+    guess = np.interp(losses, log_ratio, x)
+    for _ in range(4):
+        value, slope = _log_ratio(guess, shift, noise)
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            step = np.where(slope > 0, (value - losses) / slope, 0.0)
+        guess = np.clip(guess - np.clip(step, -noise, noise), x[0], x[-1])
+    return np.maximum.accumulate(guess)
+
+
+def _standard_deviation(p: Floats, q: Floats, middle: Floats) -> float:
+    """The smaller of the loss's standard deviations under P and under Q."""
+
+    def spread(weights: Floats) -> float:
+        total = weights.sum()
+        mean = float(weights @ middle / total)
+        return math.sqrt(float(weights @ (middle - mean) ** 2 / total))
+
+    return min(spread(p), spread(q))
+
+
+def one_round(
+    shift: Shift, noise: float, participation: float, points_per_deviation: float
+) -> tuple[LossDistribution, LossDistribution]:
+    """The dominating loss distributions of one round, (P‖Q) and (Q‖P).
+
+    Args:
+        shift: of the sum, in contribution bounds; not all at 0.
+        noise: σ, the noise multiplier.
+        participation: probability that the round happens for the group.
+        points_per_deviation: grid points in one standard deviation of the loss, at least 10
+            (privacy.md: a coarser grid is sound, and shrinks the radius).
+    """
+    x = np.linspace(shift.sizes[0] - _TAIL * noise, shift.sizes[-1] + _TAIL * noise, 4001)
+    x = np.linspace(min(x[0], -_TAIL * noise), x[-1], 4001)
+    log_ratio, _ = _log_ratio(x, shift, noise)
+    p, q = _interval_masses(x, shift, noise)
+    middle = np.clip((log_ratio[1:] + log_ratio[:-1]) / 2, -_LARGEST_LOSS, _LARGEST_LOSS)
+    deviation = _standard_deviation(p, q, middle) * math.sqrt(participation)
+    low, high = max(log_ratio[0], -_LARGEST_LOSS), min(log_ratio[-1], _LARGEST_LOSS)
+    interval = max(deviation / points_per_deviation, (high - low) / _MOST_POINTS)
+
+    first, last = math.floor(low / interval), math.ceil(high / interval)
+    losses = np.arange(first, last + 1) * interval
+    edges = _inverse(losses, x, log_ratio, shift, noise)
+    edges[0], edges[-1] = (
+        x[0] if log_ratio[0] >= losses[0] else edges[0],
+        x[-1] if log_ratio[-1] <= losses[-1] else edges[-1],
+    )
+    p, q = _interval_masses(edges, shift, noise)
+    # Split so that both masses are kept: with v of P at the upper end and p − v at the lower,
+    # (p − v) e^{−l} + v e^{−l−h} = q.
+    with np.errstate(over="ignore"):
+        to_upper = np.clip((p - q * np.exp(losses[:-1])) / -math.expm1(-interval), 0, p)
+    forward = np.zeros(len(losses))
+    forward[:-1] += p - to_upper
+    forward[1:] += to_upper
+    with np.errstate(over="ignore"):
+        to_lower = np.clip((q - p * np.exp(-losses[1:])) / -math.expm1(-interval), 0, q)
+    reverse = np.zeros(len(losses))
+    reverse[1:] += q - to_lower
+    reverse[:-1] += to_lower
+
+    # Mass left of the grid has a loss of at most the lowest point under P, and the most under Q.
+    weights = np.exp(shift.log_weights)
+    forward[0] += float(weights @ ndtr((edges[0] - shift.sizes) / noise))
+    reverse[-1] += float(ndtr(-edges[-1] / noise))
+    forward_infinite = float(weights @ ndtr((shift.sizes - edges[-1]) / noise)) + shift.dropped
+    reverse_infinite = float(ndtr(edges[0] / noise))
+    return (
+        LossDistribution(first, forward, forward_infinite, interval).with_participation(
+            participation
+        ),
+        LossDistribution(-last, reverse[::-1].copy(), reverse_infinite, interval).with_participation(
+            participation
+        ),
+    )
