@@ -22,7 +22,9 @@ _LARGEST_LOSS = 45.0
 # Standard deviations of noise kept on both sides; less than 1e-20 lies outside.
 _TAIL = 9.3
 # Grid points of one round, at most: a bound on memory. Beyond it the grid is coarser, still sound.
-_MOST_POINTS = 2**19
+_MOST_POINTS = 2**17
+# Narrowest grid: losses below it are rounding.
+_NARROWEST = 1e-12
 _TAIL_MASS = 1e-15
 
 
@@ -123,16 +125,16 @@ def one_round(
         points_per_deviation: grid points in one standard deviation of the loss, at least 10
             (privacy.md: a coarser grid is sound, and shrinks the radius).
     """
-    x = np.linspace(shift.sizes[0] - _TAIL * noise, shift.sizes[-1] + _TAIL * noise, 4001)
-    x = np.linspace(min(x[0], -_TAIL * noise), x[-1], 4001)
+    x = np.linspace(-_TAIL * noise, shift.sizes[-1] + _TAIL * noise, 4001)
     log_ratio, _ = _log_ratio(x, shift, noise)
     p, q = _interval_masses(x, shift, noise)
     middle = np.clip((log_ratio[1:] + log_ratio[:-1]) / 2, -_LARGEST_LOSS, _LARGEST_LOSS)
     deviation = _standard_deviation(p, q, middle) * math.sqrt(participation)
     low, high = max(log_ratio[0], -_LARGEST_LOSS), min(log_ratio[-1], _LARGEST_LOSS)
-    interval = max(deviation / points_per_deviation, (high - low) / _MOST_POINTS)
+    interval = max(deviation / points_per_deviation, (high - low) / _MOST_POINTS, _NARROWEST)
 
-    first, last = math.floor(low / interval), math.ceil(high / interval)
+    first = math.floor(low / interval)
+    last = max(math.ceil(high / interval), first + 1)
     losses = np.arange(first, last + 1) * interval
     edges = _inverse(losses, x, log_ratio, shift, noise)
     edges[0], edges[-1] = (
@@ -153,10 +155,11 @@ def one_round(
     reverse[1:] += q - to_lower
     reverse[:-1] += to_lower
 
-    # Mass left of the grid has a loss of at most the lowest point under P, and the most under Q.
+    # What lies beyond an edge of the grid has a loss inside the outermost interval, or beyond it.
+    # Rounded up, that is the interval's upper end on one side and infinite loss on the other.
     weights = np.exp(shift.log_weights)
-    forward[0] += float(weights @ ndtr((edges[0] - shift.sizes) / noise))
-    reverse[-1] += float(ndtr(-edges[-1] / noise))
+    forward[1] += float(weights @ ndtr((edges[0] - shift.sizes) / noise))
+    reverse[-2] += float(ndtr(-edges[-1] / noise))
     forward_infinite = float(weights @ ndtr((shift.sizes - edges[-1]) / noise)) + shift.dropped
     reverse_infinite = float(ndtr(edges[0] / noise))
     return (

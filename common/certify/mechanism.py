@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
-from scipy.special import gammaln, xlog1py, xlogy
 
 from precad.common.certify.inputs import Floats, count, positive, rate
 from precad.common.errors import Misconfiguration
@@ -81,9 +80,16 @@ class Shift:
 
 def log_binomial(k: int, probability: float) -> Floats:
     """[k + 1] float64: log Pr[Bin(k, probability) = i]."""
-    i = np.arange(count("k", k) + 1, dtype=np.float64)
-    choose = gammaln(k + 1) - gammaln(i + 1) - gammaln(k - i + 1)
-    return np.asarray(choose + xlogy(i, probability) + xlog1py(k - i, -probability))
+    count("k", k)
+    if probability in (0.0, 1.0):
+        weights = np.full(k + 1, -np.inf)
+        weights[round(k * probability)] = 0.0
+        return weights
+    # Sums of the ratios' logarithms: gammaln would cost four digits at k = 500, and T rounds
+    # multiply that error.
+    i = np.arange(k, dtype=np.float64)
+    ratios = np.log((k - i) / (i + 1)) + (math.log(probability) - math.log1p(-probability))
+    return k * math.log1p(-probability) + np.concatenate([[0.0], np.cumsum(ratios)])
 
 
 def group_shift(k: int, probability: float, drop_below: float = -46.0) -> Shift:
