@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from precad.common.certify.guarantee import Curves, Direction, Guarantee, Identity
-from precad.common.certify.inputs import Floats, count, probabilities
+from precad.common.certify.inputs import Floats, count, positive, probabilities
 from precad.common.errors import Misconfiguration
 
 
@@ -96,3 +96,16 @@ class ApproximateCurves(Curves):
         if self.refined:
             bound = np.maximum(bound, 1 - self._upper(1 - p))
         return np.clip(bound, 0, 1)
+
+
+def xie_theorem_2(
+    p_a: npt.ArrayLike, p_b: npt.ArrayLike, epsilon: float, delta: float
+) -> Floats:
+    """K = (1/2ε)·log((F_A(e^ε − 1) + δ)/(F_B(e^ε − 1) + δ)): certified for every k < K (Xie eq. 6).
+
+    The closed form of `ApproximateDP` without refinement.
+    """
+    growth = np.expm1(positive("epsilon", epsilon))
+    p_a, p_b = probabilities("p_a", p_a), probabilities("p_b", p_b)
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.log((p_a * growth + delta) / (p_b * growth + delta)) / (2 * epsilon))

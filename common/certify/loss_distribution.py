@@ -4,7 +4,7 @@ P is the sum with the group (a mixture of Gaussians), Q the sum without (one Gau
 at x is L(x) = ln P(x)/Q(x), increasing in x. Between two grid points the masses of P and of Q are
 kept and split onto the ends ("connect the dots", Doroshenko et al. 2022): the discrete pair
 dominates the true one, in both directions, at every real ε. Whatever is left out counts as
-infinite loss. Composition is dp-accounting's FFT convolution.
+infinite loss. Composition is by FFT, on the range that dp-accounting's Chernoff bounds give.
 """
 
 import math
@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 from dp_accounting.pld import common as pld_common
-from scipy.special import logsumexp, ndtr
+from scipy.fft import irfft, next_fast_len, rfft
+from scipy.special import ndtr
 
 from precad.common.certify.inputs import Floats
-from precad.common.certify.mechanism import Shift
+from precad.common.certify.mechanism import Shift, log_ratio, log_ratio_slope
 
 # A loss of 45 decides any test: at most e^−45 of Q lies there. Beyond it, P's mass is infinite loss.
 _LARGEST_LOSS = 45.0
@@ -26,6 +27,8 @@ _MOST_POINTS = 2**17
 # Narrowest grid: losses below it are rounding.
 _NARROWEST = 1e-12
 _TAIL_MASS = 1e-15
+# Where Chernoff's bound is tried, in inverse grid lengths.
+_CHERNOFF_ORDERS = np.array([-20, -12, -7, -4, -2, 2, 4, 7, 12, 20])
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +51,16 @@ class LossDistribution:
         """``times`` independent rounds."""
         if times == 1:
             return self
-        offset, masses = pld_common.self_convolve(self.masses, times, _TAIL_MASS)
+        low, high = pld_common.compute_self_convolve_bounds(
+            self.masses, times, _TAIL_MASS, _CHERNOFF_ORDERS / len(self.masses)
+        )
+        size = next_fast_len(max(high - low + 1, len(self.masses)), real=True)
+        # The transform wraps around at ``size``; what matters is rolled back to the front.
+        wrapped = irfft(rfft(self.masses, size) ** times, size)
+        masses = np.roll(wrapped, -low)[: high - low + 1]
         infinite = _TAIL_MASS - math.expm1(times * math.log1p(-self.infinite))
         return LossDistribution(
-            self.first * times + offset, np.asarray(masses), min(1.0, infinite), self.interval
+            self.first * times + low, masses, min(1.0, infinite), self.interval
         )
 
     def with_participation(self, probability: float) -> "LossDistribution":
@@ -65,14 +74,6 @@ class LossDistribution:
         masses[start : start + len(self.masses)] = probability * self.masses
         masses[-first] += 1 - probability
         return LossDistribution(first, masses, probability * self.infinite, self.interval)
-
-
-def _log_ratio(x: Floats, shift: Shift, noise: float) -> tuple[Floats, Floats]:
-    """L(x) = ln Σ_i w_i e^{(2 i x − i²)/(2σ²)} and its derivative; both [n]."""
-    exponents = shift.log_weights + (shift.sizes * x[:, None] - shift.sizes**2 / 2) / noise**2
-    log_ratio = logsumexp(exponents, axis=1)
-    posterior = np.exp(exponents - log_ratio[:, None])
-    return np.asarray(log_ratio), np.asarray(posterior @ shift.sizes / noise**2)
 
 
 def _interval_masses(edges: Floats, shift: Shift, noise: float) -> tuple[Floats, Floats]:
@@ -91,11 +92,11 @@ def _interval_masses(edges: Floats, shift: Shift, noise: float) -> tuple[Floats,
     return p, between(0.0)
 
 
-def _inverse(losses: Floats, x: Floats, log_ratio: Floats, shift: Shift, noise: float) -> Floats:
+def _inverse(losses: Floats, x: Floats, loss_at_x: Floats, shift: Shift, noise: float) -> Floats:
     """The x at which the loss is reached: interpolation, then Newton's steps inside the range."""
-    guess = np.interp(losses, log_ratio, x)
-    for _ in range(4):
-        value, slope = _log_ratio(guess, shift, noise)
+    guess = np.interp(losses, loss_at_x, x)
+    for _ in range(3):
+        value, slope = log_ratio_slope(guess, shift, noise)
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             step = np.where(slope > 0, (value - losses) / slope, 0.0)
         guess = np.clip(guess - np.clip(step, -noise, noise), x[0], x[-1])
@@ -126,20 +127,20 @@ def one_round(
             (privacy.md: a coarser grid is sound, and shrinks the radius).
     """
     x = np.linspace(-_TAIL * noise, shift.sizes[-1] + _TAIL * noise, 4001)
-    log_ratio, _ = _log_ratio(x, shift, noise)
+    loss_at_x = log_ratio(x, shift, noise)
     p, q = _interval_masses(x, shift, noise)
-    middle = np.clip((log_ratio[1:] + log_ratio[:-1]) / 2, -_LARGEST_LOSS, _LARGEST_LOSS)
+    middle = np.clip((loss_at_x[1:] + loss_at_x[:-1]) / 2, -_LARGEST_LOSS, _LARGEST_LOSS)
     deviation = _standard_deviation(p, q, middle) * math.sqrt(participation)
-    low, high = max(log_ratio[0], -_LARGEST_LOSS), min(log_ratio[-1], _LARGEST_LOSS)
+    low, high = max(loss_at_x[0], -_LARGEST_LOSS), min(loss_at_x[-1], _LARGEST_LOSS)
     interval = max(deviation / points_per_deviation, (high - low) / _MOST_POINTS, _NARROWEST)
 
     first = math.floor(low / interval)
     last = max(math.ceil(high / interval), first + 1)
     losses = np.arange(first, last + 1) * interval
-    edges = _inverse(losses, x, log_ratio, shift, noise)
+    edges = _inverse(losses, x, loss_at_x, shift, noise)
     edges[0], edges[-1] = (
-        x[0] if log_ratio[0] >= losses[0] else edges[0],
-        x[-1] if log_ratio[-1] <= losses[-1] else edges[-1],
+        x[0] if loss_at_x[0] >= losses[0] else edges[0],
+        x[-1] if loss_at_x[-1] <= losses[-1] else edges[-1],
     )
     p, q = _interval_masses(edges, shift, noise)
     # Split so that both masses are kept: with v of P at the upper end and p − v at the lower,

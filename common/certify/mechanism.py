@@ -78,6 +78,31 @@ class Shift:
     dropped: float = 0.0
 
 
+def log_ratio(x: Floats, shift: Shift, noise: float) -> Floats:
+    """[n] float64: L(x) = ln Σ_i w_i e^{(2ix − i²)/(2σ²)}, the log-ratio of P to Q at ``x`` [n].
+
+    P = Σ w_i N(i, σ²) is one round's sum with the group, Q = N(0, σ²) without; L is increasing.
+    """
+    exponents = _exponents(x, shift, noise)
+    top = exponents.max(axis=1)
+    return np.asarray(top + np.log(np.exp(exponents - top[:, None]).sum(axis=1)))
+
+
+def log_ratio_slope(x: Floats, shift: Shift, noise: float) -> tuple[Floats, Floats]:
+    """L(x) as `log_ratio` gives it, and its derivative; both [n] float64."""
+    exponents = _exponents(x, shift, noise)
+    top = exponents.max(axis=1)
+    weights = np.exp(exponents - top[:, None])
+    total = weights.sum(axis=1)
+    return top + np.log(total), (weights @ shift.sizes) / (total * noise**2)
+
+
+def _exponents(x: Floats, shift: Shift, noise: float) -> Floats:
+    scaled = np.outer(x / noise**2, shift.sizes)
+    scaled += shift.log_weights - shift.sizes**2 / (2 * noise**2)
+    return scaled
+
+
 def log_binomial(k: int, probability: float) -> Floats:
     """[k + 1] float64: log Pr[Bin(k, probability) = i]."""
     count("k", k)

@@ -14,7 +14,7 @@ from scipy.special import logsumexp
 
 from precad.common.certify.guarantee import Curves, Direction, Guarantee, Identity
 from precad.common.certify.inputs import Booleans, Floats, count, probabilities
-from precad.common.certify.mechanism import Shift, SubsampledGaussian, log_binomial
+from precad.common.certify.mechanism import Shift, SubsampledGaussian, log_binomial, log_ratio
 from precad.common.errors import Misconfiguration
 
 ORDERS = tuple(1 + 2.0 ** (i / 4) for i in range(-40, 41))
@@ -259,20 +259,16 @@ def mixture_divergences(
     return forward, reverse
 
 
-def _log_ratio(x: Floats, shift: Shift, noise: float, near: int) -> Floats:
-    sizes = shift.sizes[:near]
+def _near_log_ratio(x: Floats, shift: Shift, noise: float, near: int) -> Floats:
+    part = Shift(shift.sizes[:near], shift.log_weights[:near])
     # In blocks, so that memory stays small at high orders.
-    blocks = [
-        logsumexp(
-            shift.log_weights[:near] + (sizes * part[:, None] - sizes**2 / 2) / noise**2, axis=1
-        )
-        for part in np.array_split(x, max(1, len(x) * near // 1_000_000))
-    ]
-    return np.concatenate(blocks)
+    blocks = np.array_split(x, 1 + len(x) * near // 1_000_000)
+    return np.concatenate([log_ratio(block, part, noise) for block in blocks])
 
 
 def _log_integral(log_values: Floats, step: float) -> float:
-    return float(logsumexp(log_values)) + math.log(step) + _ROUNDING
+    top = float(log_values.max())
+    return top + math.log(float(np.exp(log_values - top).sum()) * step) + _ROUNDING
 
 
 def _grid(low: float, high: float, noise: float) -> tuple[Floats, float]:
@@ -286,7 +282,7 @@ def _grid(low: float, high: float, noise: float) -> tuple[Floats, float]:
 def _forward_divergence(shift: Shift, noise: float, order: float, near: int) -> float:
     x, step = _grid(-12 * noise, order * shift.sizes[near - 1] + 12 * noise, noise)
     log_q = -((x / noise) ** 2) / 2 - math.log(noise * math.sqrt(2 * math.pi))
-    moment = _log_integral(order * _log_ratio(x, shift, noise, near) + log_q, step)
+    moment = _log_integral(order * _near_log_ratio(x, shift, noise, near) + log_q, step)
     return max(0.0, moment / (order - 1))
 
 
@@ -297,5 +293,5 @@ def _reverse_divergence(shift: Shift, noise: float, order: float) -> float:
     mean = float(np.exp(shift.log_weights) @ shift.sizes)
     x, step = _grid(-(order - 1) * mean - 12 * noise, 12 * noise, noise)
     log_q = -((x / noise) ** 2) / 2 - math.log(noise * math.sqrt(2 * math.pi))
-    moment = _log_integral(-(order - 1) * _log_ratio(x, shift, noise, near) + log_q, step)
+    moment = _log_integral(-(order - 1) * _near_log_ratio(x, shift, noise, near) + log_q, step)
     return max(0.0, moment / (order - 1))
