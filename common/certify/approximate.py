@@ -30,7 +30,9 @@ class ApproximateDP(Guarantee):
     def __post_init__(self) -> None:
         if not self.epsilons or len(self.epsilons) != len(self.deltas):
             raise Misconfiguration(
-                "epsilons", len(self.epsilons), f"give as many as deltas ({len(self.deltas)}), not 0"
+                "epsilons",
+                len(self.epsilons),
+                f"give as many as deltas ({len(self.deltas)}), not 0",
             )
         for epsilon, delta in zip(self.epsilons, self.deltas, strict=True):
             if not 0 <= epsilon < np.inf:
@@ -61,7 +63,9 @@ class ApproximateDP(Guarantee):
             factor = np.where(epsilons > 0, np.expm1(k * epsilons) / np.expm1(epsilons), k)
             deltas = np.where(np.asarray(self.deltas) > 0, np.asarray(self.deltas) * factor, 0.0)
         # δ_k above 1 (or overflown) says nothing and is clipped; the line through 1 is sound.
-        return ApproximateCurves(k * epsilons, np.minimum(np.nan_to_num(deltas, nan=1.0), 1.0), self.refined)
+        return ApproximateCurves(
+            k * epsilons, np.minimum(np.nan_to_num(deltas, nan=1.0), 1.0), self.refined
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +102,7 @@ class ApproximateCurves(Curves):
         return np.clip(bound, 0, 1)
 
 
-def xie_theorem_2(
-    p_a: npt.ArrayLike, p_b: npt.ArrayLike, epsilon: float, delta: float
-) -> Floats:
+def xie_theorem_2(p_a: npt.ArrayLike, p_b: npt.ArrayLike, epsilon: float, delta: float) -> Floats:
     """K = (1/2ε)·log((F_A(e^ε − 1) + δ)/(F_B(e^ε − 1) + δ)): certified for every k < K (Xie eq. 6).
 
     The closed form of `ApproximateDP` without refinement.

@@ -52,7 +52,9 @@ def pair_of(
     shift: Shift, mechanism: SubsampledGaussian, points_per_deviation: float
 ) -> tuple[HockeyStick, HockeyStick]:
     """Hockey sticks (with‖without, without‖with) of the shifted against the plain mechanism."""
-    both = one_round(shift, mechanism.noise_multiplier, mechanism.participation, points_per_deviation)
+    both = one_round(
+        shift, mechanism.noise_multiplier, mechanism.participation, points_per_deviation
+    )
     forward, reverse = (HockeyStick.of(losses.composed(mechanism.rounds)) for losses in both)
     return forward, reverse
 

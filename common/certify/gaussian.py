@@ -57,7 +57,11 @@ class GaussianDP(Guarantee):
     def curves(self, k: int, direction: Direction) -> Curves:
         """The same in both directions."""
         del direction
-        return Identity() if count("k", k) == 0 else GaussianCurves(min(k * self.mu, sys.float_info.max))
+        return (
+            Identity()
+            if count("k", k) == 0
+            else GaussianCurves(min(k * self.mu, sys.float_info.max))
+        )
 
     def radius(self, p_a: npt.ArrayLike, p_b: npt.ArrayLike) -> Floats:
         """K = (Φ⁻¹(p_A) − Φ⁻¹(p_B))/(2μ): the prediction holds for every k < K.

@@ -27,7 +27,9 @@ class ScoreBounds:
 
 def _scaled(value: npt.ArrayLike, bound: float, *, negative: bool) -> Floats:
     array = np.asarray(value, dtype=np.float64)
-    return probabilities("expectation / bound", (-array if negative else array) / positive("bound", bound))
+    return probabilities(
+        "expectation / bound", (-array if negative else array) / positive("bound", bound)
+    )
 
 
 def attack_bounds(
@@ -106,7 +108,9 @@ def fewest_attackers(
     return None if safe_up_to >= limit else safe_up_to + 1
 
 
-def xie_corollary_1(value: float, bound: float, ratio: float, epsilon: float, delta: float) -> float:
+def xie_corollary_1(
+    value: float, bound: float, ratio: float, epsilon: float, delta: float
+) -> float:
     """Xie Cor. 1 as printed: the real k at which Thm 3's bound on J' meets J/τ, or τJ for J < 0.
 
     Args:
@@ -121,7 +125,8 @@ def xie_corollary_1(value: float, bound: float, ratio: float, epsilon: float, de
         top = (growth * value + bound * delta) * ratio
         return math.log(top / (growth * value + bound * delta * ratio)) / epsilon
     return (
-        math.log((growth * value * ratio - bound * delta) / (growth * value - bound * delta)) / epsilon
+        math.log((growth * value * ratio - bound * delta) / (growth * value - bound * delta))
+        / epsilon
     )
 
 

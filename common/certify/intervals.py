@@ -68,9 +68,7 @@ class ScoreBound(Enum):
     BERNSTEIN = "bernstein"
 
 
-def clopper_pearson_lower(
-    successes: npt.ArrayLike, trials: npt.ArrayLike, error: float
-) -> Floats:
+def clopper_pearson_lower(successes: npt.ArrayLike, trials: npt.ArrayLike, error: float) -> Floats:
     """One-sided lower bound on a binomial's rate; 0 without successes.
 
     Clopper and Pearson 1934: the ``error`` quantile of Beta(s, n − s + 1).
@@ -79,9 +77,7 @@ def clopper_pearson_lower(
     return np.where(s > 0, betaincinv(np.maximum(s, 1), n - s + 1, error), 0.0)
 
 
-def clopper_pearson_upper(
-    successes: npt.ArrayLike, trials: npt.ArrayLike, error: float
-) -> Floats:
+def clopper_pearson_upper(successes: npt.ArrayLike, trials: npt.ArrayLike, error: float) -> Floats:
     """One-sided upper bound on a binomial's rate; 1 without failures."""
     s, n = np.asarray(successes, dtype=np.float64), np.asarray(trials, dtype=np.float64)
     # The lower bound of the failures: accurate where 1 − error would round.
@@ -100,11 +96,15 @@ def vote_counts(counts: npt.ArrayLike, models: int | None = None) -> Integers:
     """
     array = np.asarray(counts)
     if array.ndim != 2 or array.shape[1] < 2 or array.shape[0] < 1:
-        raise Misconfiguration("votes", f"shape {array.shape}", "give [points, classes], 2 classes at least")
+        raise Misconfiguration(
+            "votes", f"shape {array.shape}", "give [points, classes], 2 classes at least"
+        )
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise Misconfiguration("votes", "NaN or infinity", "votes are counts; mend the file")
     if array.dtype.kind not in "iuf" or (array.dtype.kind == "f" and (array % 1 != 0).any()):
-        raise Misconfiguration("votes", str(array.dtype), "votes are whole numbers; scores go in as scores")
+        raise Misconfiguration(
+            "votes", str(array.dtype), "votes are whole numbers; scores go in as scores"
+        )
     if (array < 0).any():
         raise Misconfiguration("votes", int(array.min()), "a count of votes is at least 0")
     array = array.astype(np.int64)
@@ -167,7 +167,9 @@ def simuem(counts: npt.ArrayLike, budget: ConfidenceBudget, models: int | None =
     """
     array = vote_counts(counts, models)
     if array.shape[1] != budget.classes:
-        raise Misconfiguration("classes", budget.classes, f"the votes have {array.shape[1]} columns")
+        raise Misconfiguration(
+            "classes", budget.classes, f"the votes have {array.shape[1]} columns"
+        )
     total = int(array[0].sum())
     first, second = _top_two(array)
     rows = np.arange(len(array))

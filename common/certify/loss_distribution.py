@@ -59,9 +59,7 @@ class LossDistribution:
         wrapped = irfft(rfft(self.masses, size) ** times, size)
         masses = np.roll(wrapped, -low)[: high - low + 1]
         infinite = _TAIL_MASS - math.expm1(times * math.log1p(-self.infinite))
-        return LossDistribution(
-            self.first * times + low, masses, min(1.0, infinite), self.interval
-        )
+        return LossDistribution(self.first * times + low, masses, min(1.0, infinite), self.interval)
 
     def with_participation(self, probability: float) -> "LossDistribution":
         """The round happens with ``probability``; else an atom at loss 0 (privacy.md, guarantee 2)."""
@@ -167,7 +165,7 @@ def one_round(
         LossDistribution(first, forward, forward_infinite, interval).with_participation(
             participation
         ),
-        LossDistribution(-last, reverse[::-1].copy(), reverse_infinite, interval).with_participation(
-            participation
-        ),
+        LossDistribution(
+            -last, reverse[::-1].copy(), reverse_infinite, interval
+        ).with_participation(participation),
     )

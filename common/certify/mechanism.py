@@ -132,6 +132,4 @@ def single_shift(probability: float) -> Shift:
     """One contribution with the given probability, else none."""
     if probability in (0.0, 1.0):
         return Shift(np.array([probability]), np.zeros(1))
-    return Shift(
-        np.array([0.0, 1.0]), np.array([math.log1p(-probability), math.log(probability)])
-    )
+    return Shift(np.array([0.0, 1.0]), np.array([math.log1p(-probability), math.log(probability)]))

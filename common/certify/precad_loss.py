@@ -21,7 +21,9 @@ def theorem_2(loss: npt.ArrayLike, bound: float, attackers: int, mu: float) -> S
     return attack_bounds(loss, bound, GaussianDP(mu), attackers, (Direction.ADDITIONS,))
 
 
-def client_noise_multiplier(noise_multiplier: float, record_clip: float, client_clip: float) -> float:
+def client_noise_multiplier(
+    noise_multiplier: float, record_clip: float, client_clip: float
+) -> float:
     """σ̃ = √2·σ·R/C of PRECAD (9); use R' = R + √d·2^−f for R (privacy.md)."""
     return (
         math.sqrt(2)

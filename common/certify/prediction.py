@@ -50,8 +50,12 @@ class PredictionCertificates:
             Certified(
                 int(label),
                 int(radius[i]),
-                by_direction[Direction.ADDITIONS][i] if Direction.ADDITIONS in by_direction else None,
-                by_direction[Direction.DELETIONS][i] if Direction.DELETIONS in by_direction else None,
+                by_direction[Direction.ADDITIONS][i]
+                if Direction.ADDITIONS in by_direction
+                else None,
+                by_direction[Direction.DELETIONS][i]
+                if Direction.DELETIONS in by_direction
+                else None,
             )
             if ok
             else Abstained("the confidence bounds do not separate the top label from the next")
@@ -162,9 +166,7 @@ def certify_prediction(
     return certify_predictions(one, guarantee, limit=limit).results()[0]
 
 
-def certified_accuracy(
-    radius: npt.ArrayLike, counted: npt.ArrayLike, at: npt.ArrayLike
-) -> Floats:
+def certified_accuracy(radius: npt.ArrayLike, counted: npt.ArrayLike, at: npt.ArrayLike) -> Floats:
     """Fraction of all points that are certified, right, and hold at each given radius.
 
     Args:
@@ -177,7 +179,9 @@ def certified_accuracy(
     """
     radius, counted = np.asarray(radius, dtype=np.float64), np.asarray(counted, dtype=bool)
     if radius.shape != counted.shape or not radius.size:
-        raise Misconfiguration("radius", radius.shape, f"same shape as the mask {counted.shape}, not 0")
+        raise Misconfiguration(
+            "radius", radius.shape, f"same shape as the mask {counted.shape}, not 0"
+        )
     at = np.atleast_1d(np.asarray(at, dtype=np.float64))
     held = np.sort(radius[counted])
     return np.asarray((len(held) - np.searchsorted(held, at, side="left")) / radius.size)

@@ -136,7 +136,9 @@ class RenyiDP(Guarantee):
     def __post_init__(self) -> None:
         if not self.orders or len(self.orders) != len(self.epsilons):
             raise Misconfiguration(
-                "orders", len(self.orders), f"give as many as epsilons ({len(self.epsilons)}), not 0"
+                "orders",
+                len(self.orders),
+                f"give as many as epsilons ({len(self.epsilons)}), not 0",
             )
         if not all(order > 1 for order in self.orders):
             raise Misconfiguration("orders", min(self.orders), "every order is above 1")
@@ -289,7 +291,11 @@ def _forward_divergence(shift: Shift, noise: float, order: float, near: int) -> 
 def _reverse_divergence(shift: Shift, noise: float, order: float) -> float:
     # Leaving components of P out only raises the divergence of Q from P.
     kept = shift.log_weights > shift.log_weights[0] - 80
-    near = max(int(np.flatnonzero(kept)[-1]) + 1, 1) if np.isfinite(shift.log_weights[0]) else len(kept)
+    near = (
+        max(int(np.flatnonzero(kept)[-1]) + 1, 1)
+        if np.isfinite(shift.log_weights[0])
+        else len(kept)
+    )
     mean = float(np.exp(shift.log_weights) @ shift.sizes)
     x, step = _grid(-(order - 1) * mean - 12 * noise, 12 * noise, noise)
     log_q = -((x / noise) ** 2) / 2 - math.log(noise * math.sqrt(2 * math.pi))

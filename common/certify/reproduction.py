@@ -12,7 +12,14 @@ from scipy.special import ndtr, ndtri
 from precad.common.certify.exact import PairCurves, pair_of
 from precad.common.certify.gaussian import gdp_delta
 from precad.common.certify.guarantee import Curves
-from precad.common.certify.inputs import Booleans, Floats, Integers, count, inside_unit_interval, positive
+from precad.common.certify.inputs import (
+    Booleans,
+    Floats,
+    Integers,
+    count,
+    inside_unit_interval,
+    positive,
+)
 from precad.common.certify.mechanism import SubsampledGaussian, single_shift
 from precad.common.certify.prediction import largest_group
 from precad.common.certify.renyi import (
@@ -65,9 +72,13 @@ def theorem_8(
         with_group, without_group = theorem_8_divergences(mechanism, r, orders)
         # One divergence for both directions, as the paper has it.
         worst = np.maximum(with_group, without_group)
-        return bool(RenyiCurves(np.asarray(orders), worst, worst, refined=False).separates(p_a, p_b))
+        return bool(
+            RenyiCurves(np.asarray(orders), worst, worst, refined=False).separates(p_a, p_b)
+        )
 
-    return Reproduction("Liu et al. 2023, Thm 8 and 10, RDP", _radius(separates, p_a, p_b), _THEOREM_8)
+    return Reproduction(
+        "Liu et al. 2023, Thm 8 and 10, RDP", _radius(separates, p_a, p_b), _THEOREM_8
+    )
 
 
 def theorem_8_joint(
@@ -83,7 +94,9 @@ def theorem_8_joint(
         worst = np.maximum(with_group, without_group)
         return bool((worst < reach).any() or (worst < reverse_reach).any())
 
-    return Reproduction("Liu et al. 2023, Thm 8; Xie Lemma 5", _radius(separates, p_a, p_b), _THEOREM_8)
+    return Reproduction(
+        "Liu et al. 2023, Thm 8; Xie Lemma 5", _radius(separates, p_a, p_b), _THEOREM_8
+    )
 
 
 def theorem_8_exact(p_a: float, p_b: float, mechanism: SubsampledGaussian) -> Reproduction:
@@ -94,7 +107,9 @@ def theorem_8_exact(p_a: float, p_b: float, mechanism: SubsampledGaussian) -> Re
         both: tuple[Curves, Curves] = (PairCurves(forward, reverse), PairCurves(reverse, forward))
         return all(bool(curves.separates(p_a, p_b)) for curves in both)
 
-    return Reproduction("Liu et al. 2023, Thm 8, exact PLD", _radius(separates, p_a, p_b), _THEOREM_8)
+    return Reproduction(
+        "Liu et al. 2023, Thm 8, exact PLD", _radius(separates, p_a, p_b), _THEOREM_8
+    )
 
 
 def theorem_8_limit(p_a: float, p_b: float, mechanism: SubsampledGaussian) -> Reproduction:
@@ -116,7 +131,9 @@ def xie_theorem_6_reach(p_a: float, p_b: float, order: float, k: int) -> Reprodu
     """
     value = _group_reach(p_a, p_b, order, count("k", k))
     return Reproduction(
-        "Xie et al. 2023, Thm 6", value, "holds for groups of 2^k, so far too loose: use RenyiGroups"
+        "Xie et al. 2023, Thm 6",
+        value,
+        "holds for groups of 2^k, so far too loose: use RenyiGroups",
     )
 
 
@@ -130,7 +147,9 @@ def xie_theorem_6(p_a: float, p_b: float, orders: Floats, epsilons: Floats) -> R
     # At k = 60 every order of use has run out.
     value = max((k for k in range(1, 61) if separates(k)), default=0) if p_a > p_b else None
     return Reproduction(
-        "Xie et al. 2023, Thm 6", value, "holds for groups of 2^k, so far too loose: use RenyiGroups"
+        "Xie et al. 2023, Thm 6",
+        value,
+        "holds for groups of 2^k, so far too loose: use RenyiGroups",
     )
 
 
@@ -156,7 +175,9 @@ def xie_fixed_size_epsilon(
     )
     value = float((mechanism.rounds * forward - math.log(delta) / (order - 1)).min())
     return Reproduction(
-        "Xie et al. 2023, Tables 4 to 8", value, "computed for Poisson sampling, stated for fixed-size"
+        "Xie et al. 2023, Tables 4 to 8",
+        value,
+        "computed for Poisson sampling, stated for fixed-size",
     )
 
 

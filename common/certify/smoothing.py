@@ -70,13 +70,17 @@ def certify_smoothing(
     array = vote_counts(counts)
     total = int(array[0].sum())
     if budget.classes != array.shape[1]:
-        raise Misconfiguration("classes", budget.classes, f"the votes have {array.shape[1]} columns")
+        raise Misconfiguration(
+            "classes", budget.classes, f"the votes have {array.shape[1]} columns"
+        )
     if selection is None:
         labels, error = np.argmax(array, axis=1), budget.per_interval
     else:
         chosen = vote_counts(selection)
         if chosen.shape != array.shape:
-            raise Misconfiguration("selection", chosen.shape, f"same shape as the votes {array.shape}")
+            raise Misconfiguration(
+                "selection", chosen.shape, f"same shape as the votes {array.shape}"
+            )
         labels, error = np.argmax(chosen, axis=1), (1 - budget.confidence) / budget.points
     p_a = clopper_pearson_lower(array[np.arange(len(array)), labels], total, error)
     certified = p_a > 0.5
@@ -93,7 +97,9 @@ def average_certified_radius(radius: npt.ArrayLike, counted: npt.ArrayLike) -> f
     """
     radius, counted = np.asarray(radius, dtype=np.float64), np.asarray(counted, dtype=bool)
     if radius.shape != counted.shape or not radius.size:
-        raise Misconfiguration("radius", radius.shape, f"same shape as the mask {counted.shape}, not 0")
+        raise Misconfiguration(
+            "radius", radius.shape, f"same shape as the mask {counted.shape}, not 0"
+        )
     return float(np.where(counted, radius, 0.0).mean())
 
 
@@ -133,6 +139,8 @@ def psac_factor(gradient_norm: npt.ArrayLike, clip: float, stabiliser: float) ->
     """
     norm = np.asarray(gradient_norm, dtype=np.float64)
     if not (np.isfinite(norm).all() and (norm >= 0).all()):
-        raise Misconfiguration("gradient_norm", "negative or NaN", "give finite norms of at least 0")
+        raise Misconfiguration(
+            "gradient_norm", "negative or NaN", "give finite norms of at least 0"
+        )
     r = positive("r", stabiliser)
     return np.asarray(positive("C", clip) / (norm + r / (norm + r)))
