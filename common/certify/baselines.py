@@ -64,7 +64,7 @@ def certify_bagging(
         lambda k, i: bagging_holds(a[i], b[i], k, training_size, bag_size), len(a), limit
     )
     return PredictionCertificates(
-        "bagging", intervals.labels, certified, {direction: radius for direction in BOTH}
+        "bagging", intervals.labels, certified, dict.fromkeys(BOTH, radius)
     )
 
 
@@ -84,5 +84,5 @@ def certify_partitions(counts: npt.ArrayLike) -> PredictionCertificates:
     rivals[rows, labels] = -1
     radius = (array[rows, labels] - rivals.max(axis=1)) // 2
     return PredictionCertificates(
-        "partitions", labels, np.ones(len(array), dtype=bool), {d: radius for d in BOTH}
+        "partitions", labels, np.ones(len(array), dtype=bool), dict.fromkeys(BOTH, radius)
     )

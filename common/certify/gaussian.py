@@ -80,7 +80,7 @@ def gdp_delta(epsilon: npt.ArrayLike, mu: float) -> Floats:
     # e^ε meets a vanishing tail where ε is large: 0 · ∞ is 0 there.
     with np.errstate(over="ignore", invalid="ignore"):
         product = np.where(tail > 0, np.exp(epsilon) * tail, 0.0)
-    return np.clip(ndtr(-epsilon / mu + mu / 2) - product, 0, 1)
+    return np.asarray(np.clip(ndtr(-epsilon / mu + mu / 2) - product, 0, 1))
 
 
 def clt_mu(sampling_rate: float, noise_multiplier: float, rounds: int) -> float:

@@ -154,7 +154,7 @@ class Iterated(Guarantee):
         return self.single.asymptotic
 
     def curves(self, k: int, direction: Direction) -> Curves:
-        """k turns of the curves for one change."""
+        """The turns, k of them, of the curves for one change."""
         result: Curves = Identity()
         step = self.single.curves(1, direction)
         for _ in range(count("k", k)):

@@ -12,6 +12,8 @@ from precad.common.certify.loss_distribution import LossDistribution
 # Rounding, in the FFT and in the masses over all rounds, stays below this; it is added to every δ,
 # so that bounds stay bounds.
 _ROUNDING = 1e-10
+# Slopes e^ε beyond ε = 60 say nothing that the last ones don't, and would overflow sums.
+_STEEPEST = 60
 # Lines kept for the curve. Each is a valid bound by itself; 4,000 leave 1e-6 on the table.
 _LINES = 4000
 
@@ -35,14 +37,14 @@ class HockeyStick:
         """From the (composed) loss distribution of numerator over denominator."""
         masses = np.maximum(losses.masses, 0.0)
         decay = np.exp(-losses.interval)
-        # above_j = Σ_{i>j} m_i and discounted_j = Σ_{i>j} m_i e^{ε_j − ε_i}: sums of bounded terms,
-        # unlike e^ε times a tail.
+        # above_j = Σ_{i>j} m_i and discounted_j = Σ_{i>j} m_i e^{ε_j − ε_i}: sums of bounded
+        # terms, unlike e^ε times a tail.
         above = np.cumsum(masses[::-1])[::-1] - masses
         shifted = np.concatenate([[0.0], masses[::-1][:-1]])
         discounted = lfilter([decay], [1.0, -decay], shifted)[::-1]
         epsilons = (losses.first + np.arange(len(masses))) * losses.interval
         deltas = np.clip(above - discounted, 0, 1) + losses.infinite + _ROUNDING
-        keep = np.abs(epsilons) <= 60
+        keep = np.abs(epsilons) <= _STEEPEST
         epsilons, deltas = epsilons[keep], deltas[keep]
         # Steeper lines than the first whose δ has reached its floor gain nothing.
         stop = int(np.searchsorted(-deltas, -(deltas[-1] + _ROUNDING))) + 1
@@ -58,15 +60,15 @@ class HockeyStick:
         return cls(epsilons, deltas, np.maximum.accumulate(thresholds[::-1])[::-1])
 
     def upper(self, p: Floats) -> Floats:
-        """inf over real ε of e^ε p + δ(ε): the numerator's most, given p under the denominator."""
+        """Infimum over real ε of e^ε p + δ(ε): the numerator's most, given p of the other."""
         # Any line is a bound, so a threshold that rounding moved costs nothing but tightness.
         line = np.searchsorted(-self._thresholds, -p)
         return np.clip(np.exp(self.epsilons[line]) * p + self.deltas[line], 0, 1)
 
     def inverse_lower(self, p: Floats) -> Floats:
-        """sup over real ε of e^{−ε}(p − δ(ε)): the denominator's least, given p under the numerator.
+        """Supremum over real ε of e^{−ε}(p − δ(ε)): the denominator's least.
 
-        The inverse function of ``upper``; evaluated on the same lines.
+        Given p under the numerator: the inverse function of ``upper``, on the same lines.
         """
         ends = np.exp(self.epsilons[1:]) * self._thresholds + self.deltas[1:]
         line = np.searchsorted(-ends, -p)

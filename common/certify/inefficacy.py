@@ -41,7 +41,7 @@ def attack_bounds(
     *,
     negative: bool = False,
 ) -> ScoreBounds:
-    """What an expectation J can become after k additions, or k deletions (the worse of those asked).
+    """What an expectation J can become after k additions or k deletions, the worse of those asked.
 
     Args:
         value: J, in [0, bound], or in [−bound, 0] where ``negative``.
@@ -132,7 +132,7 @@ def xie_corollary_1(
 
 @dataclass(frozen=True, slots=True)
 class MeanInterval:
-    """An expectation estimated from independent runs, with one-sided bounds at a given error each."""
+    """An expectation estimated from independent runs, with a bound on either side."""
 
     mean: float
     lower: float

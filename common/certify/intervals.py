@@ -17,6 +17,10 @@ from precad.common.certify.inputs import (
 )
 from precad.common.errors import Misconfiguration
 
+_LEAST_CLASSES = 2
+# Numbers of axes.
+_MATRIX, _STACK = 2, 3
+
 
 @dataclass(frozen=True, slots=True)
 class ConfidenceBudget:
@@ -37,7 +41,7 @@ class ConfidenceBudget:
 
     def __post_init__(self) -> None:
         inside_unit_interval("confidence", self.confidence)
-        count("classes", self.classes, least=2)
+        count("classes", self.classes, least=_LEAST_CLASSES)
         count("points", self.points, least=1)
 
     @property
@@ -95,7 +99,7 @@ def vote_counts(counts: npt.ArrayLike, models: int | None = None) -> Integers:
         Misconfiguration: wrong shape, a negative or fractional count, or rows that don't sum to M.
     """
     array = np.asarray(counts)
-    if array.ndim != 2 or array.shape[1] < 2 or array.shape[0] < 1:
+    if array.ndim != _MATRIX or array.shape[1] < _LEAST_CLASSES or not len(array):
         raise Misconfiguration(
             "votes", f"shape {array.shape}", "give [points, classes], 2 classes at least"
         )
@@ -129,7 +133,7 @@ def votes_of(labels: npt.ArrayLike, classes: int | None = None) -> Integers:
         Misconfiguration: wrong shape, or a label that isn't a class index below ``classes``.
     """
     array = np.asarray(labels)
-    if array.ndim != 2 or 0 in array.shape:
+    if array.ndim != _MATRIX or 0 in array.shape:
         raise Misconfiguration("labels", f"shape {array.shape}", "give [points, models]")
     if array.dtype.kind not in "iuf" or (array.dtype.kind == "f" and (array % 1 != 0).any()):
         raise Misconfiguration("labels", str(array.dtype), "labels are class indices 0, 1, …")
@@ -229,7 +233,7 @@ def score_intervals(
         Misconfiguration: wrong shape, NaN, a score outside [0, 1], another number of classes.
     """
     array = np.asarray(scores)
-    if array.ndim != 3 or 0 in array.shape or array.shape[2] < 2:
+    if array.ndim != _STACK or 0 in array.shape or array.shape[2] < _LEAST_CLASSES:
         raise Misconfiguration(
             "scores", f"shape {array.shape}", "give [points, models, classes], 2 classes at least"
         )

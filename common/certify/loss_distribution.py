@@ -18,7 +18,7 @@ from scipy.special import ndtr
 from precad.common.certify.inputs import Floats
 from precad.common.certify.mechanism import Shift, log_ratio, log_ratio_slope
 
-# A loss of 45 decides any test: at most e^−45 of Q lies there. Beyond it, P's mass is infinite loss.
+# A loss of 45 decides any test: at most e^−45 of Q lies there. Beyond it, loss is infinite.
 _LARGEST_LOSS = 45.0
 # Standard deviations of noise kept on both sides; less than 1e-20 lies outside.
 _TAIL = 9.3
@@ -62,7 +62,7 @@ class LossDistribution:
         return LossDistribution(self.first * times + low, masses, min(1.0, infinite), self.interval)
 
     def with_participation(self, probability: float) -> "LossDistribution":
-        """The round happens with ``probability``; else an atom at loss 0 (privacy.md, guarantee 2)."""
+        """The round happens with ``probability``; else the loss is 0 (privacy.md, guarantee 2)."""
         if probability == 1:
             return self
         first = min(self.first, 0)

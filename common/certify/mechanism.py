@@ -24,8 +24,8 @@ def _sampling(value: "Sampling | str") -> Sampling:
         raise Misconfiguration(
             "sampling",
             value,
-            "only 'poisson' with add/remove neighbours is certified; a fixed-size draw lets the sum "
-            "move by two clips, so its certificate at one clip would be false",
+            "only 'poisson' with add/remove neighbours is certified; a fixed-size draw lets the "
+            "sum move by two clips, so its certificate at one clip would be false",
         ) from None
 
 

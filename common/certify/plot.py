@@ -37,9 +37,7 @@ def plot_certified_accuracy(
         highest = int(one.radius[counted].max()) if counted.any() else 0
         radii = np.unique(np.linspace(0, highest + 1, 2000).astype(np.int64))
         share = 100 * certified_accuracy(one.radius, counted, radii)
-        label = one.guarantee + (
-            ", largest %d" % highest if counted.any() else ", nothing certified"
-        )
+        label = one.guarantee + (f", largest {highest}" if counted.any() else ", nothing certified")
         axes.step(
             radii,
             share,
@@ -62,6 +60,7 @@ def plot_certified_accuracy(
 
 def plot_loss_bounds(
     path: Path,
+    *,
     attackers: Floats,
     lower: Floats,
     upper: Floats,

@@ -7,8 +7,8 @@ from scipy.special import ndtri
 
 from precad.common.certify.gaussian import GaussianDP, clt_mu
 from precad.common.certify.guarantee import Direction
-from precad.common.certify.inputs import count, positive, rate
 from precad.common.certify.inefficacy import ScoreBounds, attack_bounds
+from precad.common.certify.inputs import count, positive, rate
 from precad.common.errors import Misconfiguration
 
 
@@ -43,7 +43,13 @@ def client_mu(
 
 
 def largest_clip_ratio(
-    loss: float, bound: float, target: float, attackers: int, client_rate: float, rounds: int
+    loss: float,
+    bound: float,
+    target: float,
+    *,
+    attackers: int,
+    client_rate: float,
+    rounds: int,
 ) -> float:
     """The largest C/(Rσ) for which K attackers leave the loss at most ``target`` (by the CLT).
 

@@ -40,7 +40,7 @@ class PredictionCertificates:
     @property
     def radius(self) -> Integers:
         """[points] int64: the least over directions; meaningful where ``certified``."""
-        return np.min(list(self.radii.values()), axis=0).astype(np.int64)
+        return np.asarray(np.min(list(self.radii.values()), axis=0), dtype=np.int64)
 
     def results(self) -> list[Result]:
         """One `Certified` or `Abstained` a point, in order."""

@@ -1,5 +1,6 @@
-"""Rényi guarantees as curves (Liu eq. 8, Lemma 12; Xie Lemma 5, Thm 5, 6), and the exact Rényi
-divergence of a group under Poisson sampling.
+"""Rényi guarantees as curves, and the Rényi divergence of a group under Poisson sampling.
+
+Liu eq. 8 and Lemma 12; Xie Lemma 5, Thm 5 and 6.
 
 Directions: an upper curve needs D_α(poisoned‖clean), a lower curve D_α(clean‖poisoned).
 """
@@ -49,13 +50,13 @@ class RenyiCurves(Curves):
             exponent = power[:, None] * (self.poisoned_over_clean[:, None] + np.log(p.ravel()))
         # An unknown divergence says nothing, about p = 0 too (∞ − ∞).
         exponent = np.where(np.isnan(exponent), 0.0, exponent)
-        return np.exp(np.minimum(exponent.min(axis=0), 0.0)).reshape(p.shape)
+        return np.asarray(np.exp(np.minimum(exponent.min(axis=0), 0.0))).reshape(p.shape)
 
     def _lower(self, p: Floats) -> Floats:
         power = self.orders / (self.orders - 1)
         with np.errstate(divide="ignore"):
             exponent = power[:, None] * np.log(p.ravel()) - self.clean_over_poisoned[:, None]
-        return np.exp(np.minimum(exponent.max(axis=0), 0.0)).reshape(p.shape)
+        return np.asarray(np.exp(np.minimum(exponent.max(axis=0), 0.0))).reshape(p.shape)
 
     def upper(self, p: npt.ArrayLike) -> Floats:
         """Min over α of (e^ε p)^{(α−1)/α}, ε = D_α(poisoned‖clean)."""
@@ -277,7 +278,7 @@ def _grid(low: float, high: float, noise: float) -> tuple[Floats, float]:
     # The integrand is analytic in a strip of half-width πσ² (the zeros of P/Q), and a mode's
     # standard deviation is about σ: this step leaves both errors under 1e-14.
     step = min(noise / 8, noise**2 / 2)
-    x = np.arange(math.floor(low / step), math.ceil(high / step) + 1) * step
+    x = np.arange(math.floor(low / step), math.ceil(high / step) + 1, dtype=np.float64) * step
     return x, step
 
 

@@ -1,4 +1,4 @@
-"""Certificate inputs from the folders of finished runs: what the ledger charged, not what was typed.
+"""Certificate inputs from the folders of finished runs: what the ledger charged.
 
 Votes need many independent runs of one task; M of them cost M-fold privacy, computed here.
 """
@@ -233,7 +233,7 @@ class Ensemble:
                 raise Misconfiguration(
                     "runs",
                     str(run.folder),
-                    f"differs from {first.folder} in {', '.join(differing)}; votes need runs of one task",
+                    f"differs from {first.folder} in {', '.join(differing)}; use runs of one task",
                 )
 
     @property
@@ -247,7 +247,7 @@ class Ensemble:
         Raises:
             Misconfiguration: a single run, one without predictions, or another number of points.
         """
-        if len(self.runs) < 2:
+        if len(self.runs) == 1:
             raise Misconfiguration(
                 "runs",
                 1,

@@ -83,7 +83,7 @@ def certify_smoothing(
             )
         labels, error = np.argmax(chosen, axis=1), (1 - budget.confidence) / budget.points
     p_a = clopper_pearson_lower(array[np.arange(len(array)), labels], total, error)
-    certified = p_a > 0.5
+    certified = p_a > 1 - p_a
     radius = np.where(certified, cohen_radius(p_a, noise), 0.0)
     return SmoothingCertificates(labels.astype(np.int64), certified, radius, p_a)
 
