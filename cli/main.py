@@ -2,7 +2,7 @@
 
 import typer
 
-from precad.cli import serve
+from precad.cli import certify, serve
 from precad.cli.join import join
 
 app = typer.Typer(
@@ -14,6 +14,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(serve.app, name="serve")
+app.add_typer(certify.app, name="certify")
 app.command()(join)
 
 

@@ -11,6 +11,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from precad.common.certify.approximate import ApproximateDP
 from precad.common.certify.guarantee import Curves, Direction, Guarantee, Identity
 from precad.common.certify.hockey_stick import HockeyStick
 from precad.common.certify.inputs import Floats, count, probabilities
@@ -111,3 +112,18 @@ class ExactGroups(Guarantee):
         if self.mechanism.silent:
             return 0.0
         return max(stick.epsilon(delta) for stick in self.sticks(k))
+
+    def as_approximate(self, delta: float | None = None) -> ApproximateDP:
+        """(ε, δ)-DP of one record or client, exact: at ``delta``, or for many ε to choose from.
+
+        The larger δ of both directions goes with each ε.
+        """
+        if self.mechanism.silent:
+            return ApproximateDP.single(0.0, 0.0)
+        if delta is not None:
+            return ApproximateDP.single(self.epsilon(delta), delta)
+        forward, reverse = self.sticks(1)
+        largest = min(float(forward.epsilons[-1]), float(reverse.epsilons[-1]))
+        epsilons = np.geomspace(largest / 1000, largest, 200) if largest > 0 else np.zeros(1)
+        deltas = [max(forward.delta(e), reverse.delta(e)) for e in epsilons]
+        return ApproximateDP(tuple(epsilons.tolist()), tuple(min(d, 1 - 1e-12) for d in deltas))

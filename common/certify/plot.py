@@ -6,6 +6,7 @@ import numpy as np
 
 from precad.common.certify.inputs import Booleans, Floats
 from precad.common.certify.prediction import PredictionCertificates, certified_accuracy
+from precad.common.certify.smoothing import SmoothingCertificates
 
 _COLOURS = ("#1b5e8c", "#c8553d", "#3a7d44", "#7d5ba6", "#8a6d3b", "#444444")
 _STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
@@ -95,4 +96,33 @@ def plot_loss_bounds(
     axes.grid(visible=True, alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
+    figure.savefig(path, dpi=150)
+
+
+def plot_smoothing(
+    path: Path, certificates: SmoothingCertificates, counted: Booleans, *, known: bool, noise: float
+) -> None:
+    """Certified accuracy by ℓ2 radius.
+
+    Args:
+        path: the picture, its format by suffix.
+        certificates: of all points.
+        counted: [points] bool, certified and (where true labels are known) right.
+        known: whether they are.
+        noise: σ.
+    """
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    figure = Figure(figsize=(7.2, 4.4), layout="constrained")
+    axes = figure.subplots()
+    radii = np.linspace(0, 1.05 * float(certificates.radius.max(initial=0.1)), 1000)
+    share = 100 * certified_accuracy(certificates.radius, counted, radii)
+    axes.plot(radii, share, color=_COLOURS[0], linewidth=1.8)
+    axes.set_xlabel("radius: ℓ2 distance of the input")
+    axes.set_ylabel("certified accuracy, %" if known else "points certified, %")
+    axes.set_ylim(0, 102)
+    axes.set_xlim(left=0)
+    axes.set_title(f"Randomised smoothing, σ = {noise:g}", fontsize=11, loc="left")
+    axes.grid(visible=True, alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=150)
