@@ -273,7 +273,7 @@ def prediction(
         directions = certify_input.directions_of(change.value)
         certificates = [certify_predictions(intervals, one, directions) for one in guarantees]
         results = certificates[0].results()
-        units = {"client": "clients"}.get(setting["unit"].value, "records")
+        units = certify_show.units_of(setting["unit"])
         if plot is not None:
             plot_certified_accuracy(
                 plot,
@@ -405,7 +405,7 @@ def loss(
             interval, promise, directions, bound=bound, attackers=attackers, ratios=tau or []
         )
         if plot is not None:
-            certify_loss.plot_report(plot, report, setting["unit"].value)
+            certify_loss.plot_report(plot, report, certify_show.units_of(setting["unit"]))
         if as_json:
             certify_show.print_json(
                 {

@@ -208,7 +208,7 @@ def _show_bounds(console: Console, report: LossReport, confidence: float) -> Non
             )
 
 
-def plot_report(path: Path, report: LossReport, unit: str) -> None:
+def plot_report(path: Path, report: LossReport, units: str) -> None:
     """The bounds' band.
 
     Raises:
@@ -224,6 +224,6 @@ def plot_report(path: Path, report: LossReport, unit: str) -> None:
         lower=np.array([low for _, _, low, _ in report.rows]),
         upper=np.array([up for _, _, _, up in report.rows]),
         expected=report.expected.mean,
-        unit=unit,
+        unit=units,
         title=f"What so many attackers can do to an expected loss of {report.expected.mean:.3g}",
     )

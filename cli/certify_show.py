@@ -14,7 +14,7 @@ from precad.common.certify import (
     certified_accuracy,
 )
 from precad.common.certify.result import Result
-from precad.common.certify.runs import Ensemble, PrivacyCost
+from precad.common.certify.runs import Ensemble, PrivacyCost, Unit
 
 CHANGES = {
     "either": "so many added, or so many deleted",
@@ -25,6 +25,11 @@ CHANGES = {
 """A change in words, by its option's name."""
 
 _SHOWN_POINTS = 10
+
+
+def units_of(unit: Unit) -> str:
+    """What a radius counts, in the plural."""
+    return "clients" if unit is Unit.CLIENT else "records"
 
 
 def print_json(document: dict[str, Any]) -> None:

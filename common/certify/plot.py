@@ -44,7 +44,7 @@ def plot_certified_accuracy(
             share,
             where="post",
             label=label,
-            linewidth=1.8,
+            linewidth=3.0 if i == 0 else 1.5,
             color=_COLOURS[i % len(_COLOURS)],
             linestyle=_STYLES[i % len(_STYLES)],
         )
@@ -88,7 +88,7 @@ def plot_loss_bounds(
     axes.plot(attackers, upper, color=_COLOURS[1], label="at most")
     axes.plot(attackers, lower, color=_COLOURS[0], label="at least")
     axes.axhline(expected, color="#444444", linewidth=1, linestyle=":", label="clean")
-    axes.set_xlabel(f"attackers ({unit})")
+    axes.set_xlabel(f"attackers: {unit} added or deleted")
     axes.set_ylabel("expected loss")
     axes.set_title(title, fontsize=11, loc="left")
     axes.set_xlim(left=0)
