@@ -145,7 +145,7 @@ def show_cost(console: Console, runs: Ensemble, cost: tuple[PrivacyCost, ...]) -
     for name in ("adversary", "neighbours", "compositions", "δ", "ε"):
         table.add_column(name, justify="left" if name in ("adversary", "neighbours") else "right")
     for one in cost:
-        epsilon = f"{one.epsilon:.3f}" if np.isfinite(one.epsilon) else "beyond 45"
+        epsilon = f"{one.epsilon:.3f}" if np.isfinite(one.epsilon) else "no bound"
         table.add_row(
             one.adversary, one.adjacency, f"{one.compositions:,}", f"{one.delta:g}", epsilon
         )

@@ -5,6 +5,7 @@ Gaussian (Ganesh, "Tight group-level DP guarantees for DP-SGD with sampling via 
 Gaussians mechanisms", 2024, Thm 3.1). For additions the poisoned side is P, for deletions Q.
 """
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -14,8 +15,8 @@ import numpy.typing as npt
 from precad.common.certify.approximate import ApproximateDP
 from precad.common.certify.guarantee import Curves, Direction, Guarantee, Identity
 from precad.common.certify.hockey_stick import HockeyStick
-from precad.common.certify.inputs import Floats, count, probabilities
-from precad.common.certify.loss_distribution import one_round
+from precad.common.certify.inputs import Floats, count, inside_unit_interval, probabilities
+from precad.common.certify.loss_distribution import LossDistribution, one_round
 from precad.common.certify.mechanism import Shift, SubsampledGaussian, group_shift
 from precad.common.errors import Misconfiguration
 
@@ -37,27 +38,38 @@ class PairCurves(Curves):
     def upper(self, p: npt.ArrayLike) -> Floats:
         """Infimum over real ε of e^ε p + δ_{poisoned‖clean}(ε)."""
         p = probabilities("score", p)
-        return np.minimum(
+        bound = np.minimum(
             self.poisoned_over_clean.upper(p), 1 - self.clean_over_poisoned.inverse_lower(1 - p)
         )
+        # What never happens without the group never happens with it: Gaussians share null sets.
+        return np.where(p == 0, 0.0, bound)
 
     def lower(self, p: npt.ArrayLike) -> Floats:
         """Supremum over real ε of e^{−ε}(p − δ_{clean‖poisoned}(ε))."""
         p = probabilities("score", p)
-        return np.maximum(
+        bound = np.maximum(
             self.clean_over_poisoned.inverse_lower(p), 1 - self.poisoned_over_clean.upper(1 - p)
         )
+        return np.where(p == 1, 1.0, bound)
+
+
+def composed_losses(
+    shift: Shift, mechanism: SubsampledGaussian, points_per_deviation: float
+) -> tuple[LossDistribution, LossDistribution]:
+    """All rounds' losses, (with‖without, without‖with), of the shifted mechanism and the plain."""
+    both = one_round(
+        shift, mechanism.noise_multiplier, mechanism.participation, points_per_deviation
+    )
+    forward, reverse = (losses.composed(mechanism.rounds) for losses in both)
+    return forward, reverse
 
 
 def pair_of(
     shift: Shift, mechanism: SubsampledGaussian, points_per_deviation: float
 ) -> tuple[HockeyStick, HockeyStick]:
-    """Hockey sticks (with‖without, without‖with) of the shifted against the plain mechanism."""
-    both = one_round(
-        shift, mechanism.noise_multiplier, mechanism.participation, points_per_deviation
-    )
-    forward, reverse = (HockeyStick.of(losses.composed(mechanism.rounds)) for losses in both)
-    return forward, reverse
+    """The hockey sticks of `composed_losses`."""
+    forward, reverse = composed_losses(shift, mechanism, points_per_deviation)
+    return HockeyStick.of(forward), HockeyStick.of(reverse)
 
 
 @lru_cache(maxsize=1024)
@@ -109,9 +121,12 @@ class ExactGroups(Guarantee):
 
     def epsilon(self, delta: float, k: int = 1) -> float:
         """The exact ε at δ for a group of k: the larger of the two directions."""
+        inside_unit_interval("delta", delta)
         if self.mechanism.silent:
             return 0.0
-        return max(stick.epsilon(delta) for stick in self.sticks(k))
+        shift = group_shift(count("k", k, least=1), self.mechanism.rate)
+        both = composed_losses(shift, self.mechanism, self.points_per_deviation)
+        return max(losses.epsilon(delta) for losses in both)
 
     def as_approximate(self, delta: float | None = None) -> ApproximateDP:
         """(ε, δ)-DP of one record or client, exact: at ``delta``, or for many ε to choose from.
@@ -121,7 +136,10 @@ class ExactGroups(Guarantee):
         if self.mechanism.silent:
             return ApproximateDP.single(0.0, 0.0)
         if delta is not None:
-            return ApproximateDP.single(self.epsilon(delta), delta)
+            epsilon = self.epsilon(delta)
+            if not math.isfinite(epsilon):
+                raise Misconfiguration("delta", delta, "no ε has so small a δ here; raise δ")
+            return ApproximateDP.single(epsilon, delta)
         forward, reverse = self.sticks(1)
         largest = min(float(forward.epsilons[-1]), float(reverse.epsilons[-1]))
         epsilons = np.geomspace(largest / 1000, largest, 200) if largest > 0 else np.zeros(1)

@@ -3,15 +3,10 @@
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import brentq
-from scipy.signal import lfilter
 
-from precad.common.certify.inputs import Floats, inside_unit_interval
-from precad.common.certify.loss_distribution import LossDistribution
+from precad.common.certify.inputs import Floats
+from precad.common.certify.loss_distribution import ROUNDING, LossDistribution
 
-# Rounding, in the FFT and in the masses over all rounds, stays below this; it is added to every δ,
-# so that bounds stay bounds.
-_ROUNDING = 1e-10
 # Slopes e^ε beyond ε = 60 say nothing that the last ones don't, and would overflow sums.
 _STEEPEST = 60
 # Lines kept for the curve. Each is a valid bound by itself; 4,000 leave 1e-6 on the table.
@@ -35,19 +30,14 @@ class HockeyStick:
     @classmethod
     def of(cls, losses: LossDistribution) -> "HockeyStick":
         """From the (composed) loss distribution of numerator over denominator."""
-        masses = np.maximum(losses.masses, 0.0)
-        decay = np.exp(-losses.interval)
-        # above_j = Σ_{i>j} m_i and discounted_j = Σ_{i>j} m_i e^{ε_j − ε_i}: sums of bounded
-        # terms, unlike e^ε times a tail.
-        above = np.cumsum(masses[::-1])[::-1] - masses
-        shifted = np.concatenate([[0.0], masses[::-1][:-1]])
-        discounted = lfilter([decay], [1.0, -decay], shifted)[::-1]
-        epsilons = (losses.first + np.arange(len(masses))) * losses.interval
-        deltas = np.clip(above - discounted, 0, 1) + losses.infinite + _ROUNDING
+        epsilons, deltas = losses.profile()
         keep = np.abs(epsilons) <= _STEEPEST
+        if not keep.any():
+            # Every loss decides the test: the pair is told apart, and 0 ≤ p' ≤ 1 is all there is.
+            return cls(np.zeros(1), np.ones(1), np.zeros(0))
         epsilons, deltas = epsilons[keep], deltas[keep]
         # Steeper lines than the first whose δ has reached its floor gain nothing.
-        stop = int(np.searchsorted(-deltas, -(deltas[-1] + _ROUNDING))) + 1
+        stop = int(np.searchsorted(-deltas, -(deltas[-1] + ROUNDING))) + 1
         epsilons, deltas = epsilons[:stop], deltas[:stop]
         if len(epsilons) > _LINES:
             chosen = np.unique(np.linspace(0, len(epsilons) - 1, _LINES).astype(np.int64))
@@ -81,12 +71,3 @@ class HockeyStick:
                 np.exp(epsilon), np.exp(self.epsilons), self.deltas, right=float(self.deltas[-1])
             )
         )
-
-    def epsilon(self, delta: float) -> float:
-        """The least ε ≥ 0 with δ(ε) ≤ ``delta``; infinite where none is."""
-        inside_unit_interval("delta", delta)
-        if self.delta(0.0) <= delta:
-            return 0.0
-        if self.deltas[-1] > delta:
-            return float("inf")
-        return float(brentq(lambda e: self.delta(e) - delta, 0.0, float(self.epsilons[-1])))

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from dp_accounting.pld import common as pld_common
 from scipy.fft import irfft, next_fast_len, rfft
+from scipy.signal import lfilter
 from scipy.special import ndtr
 
 from precad.common.certify.inputs import Floats
@@ -29,6 +30,10 @@ _NARROWEST = 1e-12
 _TAIL_MASS = 1e-15
 # Where Chernoff's bound is tried, in inverse grid lengths.
 _CHERNOFF_ORDERS = np.array([-20, -12, -7, -4, -2, 2, 4, 7, 12, 20])
+
+
+ROUNDING = 1e-10
+"""Added to every δ: rounding, in the FFT and in the masses over all rounds, stays below it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +65,30 @@ class LossDistribution:
         masses = np.roll(wrapped, -low)[: high - low + 1]
         infinite = _TAIL_MASS - math.expm1(times * math.log1p(-self.infinite))
         return LossDistribution(self.first * times + low, masses, min(1.0, infinite), self.interval)
+
+    def profile(self) -> tuple[Floats, Floats]:
+        """Every grid point's ε, increasing, and δ(ε) rounded up; [n] float64 each."""
+        masses = np.maximum(self.masses, 0.0)
+        decay = math.exp(-self.interval)
+        # above_j = Σ_{i>j} m_i and discounted_j = Σ_{i>j} m_i e^{ε_j − ε_i}: sums of bounded
+        # terms, unlike e^ε times a tail.
+        above = np.cumsum(masses[::-1])[::-1] - masses
+        shifted = np.concatenate([[0.0], masses[::-1][:-1]])
+        discounted = lfilter([decay], [1.0, -decay], shifted)[::-1]
+        epsilons = (self.first + np.arange(len(masses), dtype=np.float64)) * self.interval
+        return epsilons, np.clip(above - discounted, 0, 1) + self.infinite + ROUNDING
+
+    def epsilon(self, delta: float) -> float:
+        """The least ε ≥ 0 with δ(ε) ≤ ``delta``; infinite where none is."""
+        epsilons, deltas = self.profile()
+        j = int(np.searchsorted(-deltas, -delta))
+        if j == len(deltas):
+            return math.inf
+        if j == 0:
+            return max(0.0, float(epsilons[0]))
+        # Between grid points δ is linear in e^ε.
+        share = (deltas[j - 1] - delta) / (deltas[j - 1] - deltas[j])
+        return max(0.0, float(epsilons[j - 1] + math.log1p(share * math.expm1(self.interval))))
 
     def with_participation(self, probability: float) -> "LossDistribution":
         """The round happens with ``probability``; else the loss is 0 (privacy.md, guarantee 2)."""
