@@ -2,7 +2,7 @@
 
 import typer
 
-from precad.cli import keys, serve
+from precad.cli import certify, keys, serve
 from precad.cli.account import account
 from precad.cli.demo import demo
 from precad.cli.join import join
@@ -17,13 +17,15 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
     rich_markup_mode=None,
 )
+# In the order of a newcomer's interest.
 app.command()(demo)
-app.add_typer(serve.app, name="serve")
+app.command()(plan)
+app.command()(account)
+app.add_typer(certify.app, name="certify")
 app.add_typer(keys.app, name="keys")
+app.add_typer(serve.app, name="serve")
 app.command()(join)
 app.command()(status)
-app.command()(account)
-app.command()(plan)
 
 
 def main() -> None:

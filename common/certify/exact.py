@@ -1,0 +1,147 @@
+"""The exact guarantee: the dominating pair of a group of k, composed by its privacy loss.
+
+k added records shift each round's sum by Bin(k, q) clips, so P is a mixture of Gaussians and Q one
+Gaussian (Ganesh, "Tight group-level DP guarantees for DP-SGD with sampling via mixture of
+Gaussians mechanisms", 2024, Thm 3.1). For additions the poisoned side is P, for deletions Q.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from precad.common.certify.approximate import ApproximateDP
+from precad.common.certify.guarantee import Curves, Direction, Guarantee, Identity
+from precad.common.certify.hockey_stick import HockeyStick
+from precad.common.certify.inputs import Floats, count, inside_unit_interval, probabilities
+from precad.common.certify.loss_distribution import LossDistribution, one_round
+from precad.common.certify.mechanism import Shift, SubsampledGaussian, group_shift
+from precad.common.errors import Misconfiguration
+
+
+@dataclass(frozen=True, slots=True)
+class PairCurves(Curves):
+    """Curves of one direction from both hockey sticks of its pair.
+
+    Attributes:
+        poisoned_over_clean: δ of poisoned‖clean; gives the upper curve, and the lower one through
+            the complement event.
+        clean_over_poisoned: δ of clean‖poisoned; gives the lower curve, and the upper one through
+            the complement event.
+    """
+
+    poisoned_over_clean: HockeyStick
+    clean_over_poisoned: HockeyStick
+
+    def upper(self, p: npt.ArrayLike) -> Floats:
+        """Infimum over real ε of e^ε p + δ_{poisoned‖clean}(ε)."""
+        p = probabilities("score", p)
+        bound = np.minimum(
+            self.poisoned_over_clean.upper(p), 1 - self.clean_over_poisoned.inverse_lower(1 - p)
+        )
+        # What never happens without the group never happens with it: Gaussians share null sets.
+        return np.where(p == 0, 0.0, bound)
+
+    def lower(self, p: npt.ArrayLike) -> Floats:
+        """Supremum over real ε of e^{−ε}(p − δ_{clean‖poisoned}(ε))."""
+        p = probabilities("score", p)
+        bound = np.maximum(
+            self.clean_over_poisoned.inverse_lower(p), 1 - self.poisoned_over_clean.upper(1 - p)
+        )
+        return np.where(p == 1, 1.0, bound)
+
+
+def composed_losses(
+    shift: Shift, mechanism: SubsampledGaussian, points_per_deviation: float
+) -> tuple[LossDistribution, LossDistribution]:
+    """All rounds' losses, (with‖without, without‖with), of the shifted mechanism and the plain."""
+    both = one_round(
+        shift, mechanism.noise_multiplier, mechanism.participation, points_per_deviation
+    )
+    forward, reverse = (losses.composed(mechanism.rounds) for losses in both)
+    return forward, reverse
+
+
+def pair_of(
+    shift: Shift, mechanism: SubsampledGaussian, points_per_deviation: float
+) -> tuple[HockeyStick, HockeyStick]:
+    """The hockey sticks of `composed_losses`."""
+    forward, reverse = composed_losses(shift, mechanism, points_per_deviation)
+    return HockeyStick.of(forward), HockeyStick.of(reverse)
+
+
+@lru_cache(maxsize=1024)
+def _group_pair(
+    mechanism: SubsampledGaussian, k: int, points_per_deviation: float
+) -> tuple[HockeyStick, HockeyStick]:
+    return pair_of(group_shift(k, mechanism.rate), mechanism, points_per_deviation)
+
+
+# Coarser grids are sound, but shrink radii: 29 becomes 19 (privacy.md).
+_LEAST_POINTS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class ExactGroups(Guarantee):
+    """The exact trade-off of a Poisson-subsampled Gaussian for groups of any size.
+
+    Attributes:
+        mechanism: what was run.
+        points_per_deviation: fineness of the grid, at least 10. Coarser is sound, and looser.
+    """
+
+    mechanism: SubsampledGaussian
+    points_per_deviation: float = 20.0
+
+    def __post_init__(self) -> None:
+        if not self.points_per_deviation >= _LEAST_POINTS:
+            raise Misconfiguration(
+                "points_per_deviation", self.points_per_deviation, "at least 10, else radii shrink"
+            )
+
+    @property
+    def name(self) -> str:
+        """Exact."""
+        return "exact"
+
+    def sticks(self, k: int) -> tuple[HockeyStick, HockeyStick]:
+        """(with‖without, without‖with) for a group of k ≥ 1; kept for later calls."""
+        return _group_pair(self.mechanism, count("k", k, least=1), self.points_per_deviation)
+
+    def curves(self, k: int, direction: Direction) -> Curves:
+        """The group pair's curves; additions poison the clean Gaussian, deletions the mixture."""
+        if count("k", k) == 0 or self.mechanism.silent:
+            return Identity()
+        forward, reverse = self.sticks(k)
+        if direction is Direction.ADDITIONS:
+            return PairCurves(forward, reverse)
+        return PairCurves(reverse, forward)
+
+    def epsilon(self, delta: float, k: int = 1) -> float:
+        """The exact ε at δ for a group of k: the larger of the two directions."""
+        inside_unit_interval("delta", delta)
+        if self.mechanism.silent:
+            return 0.0
+        shift = group_shift(count("k", k, least=1), self.mechanism.rate)
+        both = composed_losses(shift, self.mechanism, self.points_per_deviation)
+        return max(losses.epsilon(delta) for losses in both)
+
+    def as_approximate(self, delta: float | None = None) -> ApproximateDP:
+        """(ε, δ)-DP of one record or client, exact: at ``delta``, or for many ε to choose from.
+
+        The larger δ of both directions goes with each ε.
+        """
+        if self.mechanism.silent:
+            return ApproximateDP.single(0.0, 0.0)
+        if delta is not None:
+            epsilon = self.epsilon(delta)
+            if not math.isfinite(epsilon):
+                raise Misconfiguration("delta", delta, "no ε has so small a δ here; raise δ")
+            return ApproximateDP.single(epsilon, delta)
+        forward, reverse = self.sticks(1)
+        largest = min(float(forward.epsilons[-1]), float(reverse.epsilons[-1]))
+        epsilons = np.geomspace(largest / 1000, largest, 200) if largest > 0 else np.zeros(1)
+        deltas = [max(forward.delta(e), reverse.delta(e)) for e in epsilons]
+        return ApproximateDP(tuple(epsilons.tolist()), tuple(min(d, 1 - 1e-12) for d in deltas))

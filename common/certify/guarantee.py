@@ -1,0 +1,260 @@
+"""A guarantee is a pair of dominating curves per direction (privacy.md, "One certifier").
+
+For any score in [0, 1] (a probability, a vote, a bounded loss over its bound) whose expectation
+is p on the clean data, the expectation p' after k additions (or k deletions) obeys
+``lower_k(p) ≤ p' ≤ upper_k(p)``. Every certificate of this package is a statement about such
+curves; how they come about (ε and δ, Rényi, Gaussian, the exact pair) is the guarantee's matter.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+import numpy.typing as npt
+
+from precad.common.certify.inputs import Booleans, Floats, count, probabilities
+from precad.common.errors import Misconfiguration
+
+
+class Direction(Enum):
+    """What the attacker did to the clean data."""
+
+    ADDITIONS = "additions"
+    DELETIONS = "deletions"
+
+
+BOTH = (Direction.ADDITIONS, Direction.DELETIONS)
+
+
+class Curves(ABC):
+    """Bounds on a score after one fixed change of the data, vectorised over the clean score."""
+
+    @abstractmethod
+    def upper(self, p: npt.ArrayLike) -> Floats:
+        """The most that a score of p can become; same shape as ``p``, in [p, 1]."""
+
+    @abstractmethod
+    def lower(self, p: npt.ArrayLike) -> Floats:
+        """The least that a score of p can become; same shape as ``p``, in [0, p]."""
+
+    def separates(self, p_a: npt.ArrayLike, p_b: npt.ArrayLike) -> Booleans:
+        """Whether A stays strictly ahead of B: ``lower(p_a) > upper(p_b)`` (Liu Thm 10)."""
+        return np.asarray(self.lower(p_a) > self.upper(p_b))
+
+
+class Guarantee(ABC):
+    """What a mechanism promises about groups of k records or clients.
+
+    Only what derives from this class can be turned into a certificate; a `Reproduction` of a
+    printed but unsound bound does not.
+    """
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """For tables and legends."""
+
+    @property
+    def asymptotic(self) -> bool:
+        """Whether the curves hold only in a limit, so that what they say is no guarantee."""
+        return False
+
+    @abstractmethod
+    def curves(self, k: int, direction: Direction) -> Curves:
+        """The curves for k additions or deletions; k = 0 gives the identity.
+
+        Raises:
+            Misconfiguration: k is negative.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Identity(Curves):
+    """Nothing changed: p' = p."""
+
+    def upper(self, p: npt.ArrayLike) -> Floats:
+        """``p`` itself."""
+        return probabilities("score", p)
+
+    def lower(self, p: npt.ArrayLike) -> Floats:
+        """``p`` itself."""
+        return probabilities("score", p)
+
+
+@dataclass(frozen=True, slots=True)
+class Best(Curves):
+    """The tightest of several sound curves, point by point."""
+
+    members: tuple[Curves, ...]
+
+    def upper(self, p: npt.ArrayLike) -> Floats:
+        """The least of the members' upper curves."""
+        return np.asarray(np.min([curve.upper(p) for curve in self.members], axis=0))
+
+    def lower(self, p: npt.ArrayLike) -> Floats:
+        """The greatest of the members' lower curves."""
+        return np.asarray(np.max([curve.lower(p) for curve in self.members], axis=0))
+
+
+@dataclass(frozen=True, slots=True)
+class InTurn(Curves):
+    """One change after another: D → D' → D''. The later curves apply to the earlier bounds."""
+
+    first: Curves
+    then: Curves
+
+    def upper(self, p: npt.ArrayLike) -> Floats:
+        """``then.upper(first.upper(p))``."""
+        return self.then.upper(self.first.upper(p))
+
+    def lower(self, p: npt.ArrayLike) -> Floats:
+        """``then.lower(first.lower(p))``."""
+        return self.then.lower(self.first.lower(p))
+
+
+@dataclass(frozen=True, slots=True)
+class BestOf(Guarantee):
+    """The best sound curve of several guarantees about the same mechanism."""
+
+    members: tuple[Guarantee, ...]
+
+    @property
+    def name(self) -> str:
+        """The members' names."""
+        return "best of " + ", ".join(member.name for member in self.members)
+
+    @property
+    def asymptotic(self) -> bool:
+        """One asymptotic member makes the whole asymptotic."""
+        return any(member.asymptotic for member in self.members)
+
+    def curves(self, k: int, direction: Direction) -> Curves:
+        """The tightest curve at every point."""
+        return Best(tuple(member.curves(k, direction) for member in self.members))
+
+
+@dataclass(frozen=True, slots=True)
+class Iterated(Guarantee):
+    """Groups by applying the curves of a single change k times.
+
+    Sound for any mechanism, and what f-DP's group privacy says (Dong, Roth, Su 2022, Thm 2.14).
+    """
+
+    single: Guarantee
+
+    @property
+    def name(self) -> str:
+        """The single guarantee's name, marked."""
+        return f"{self.single.name}, iterated"
+
+    @property
+    def asymptotic(self) -> bool:
+        """As the single guarantee."""
+        return self.single.asymptotic
+
+    def curves(self, k: int, direction: Direction) -> Curves:
+        """The turns, k of them, of the curves for one change."""
+        result: Curves = Identity()
+        step = self.single.curves(1, direction)
+        for _ in range(count("k", k)):
+            result = InTurn(result, step)
+        return result
+
+
+def mixed(guarantee: Guarantee, additions: int, deletions: int) -> Curves:
+    """Curves for ``additions`` and ``deletions`` together; either order is sound, so the best.
+
+    k replaced records or clients are k of each.
+    """
+    add = guarantee.curves(additions, Direction.ADDITIONS)
+    delete = guarantee.curves(deletions, Direction.DELETIONS)
+    return Best((InTurn(add, delete), InTurn(delete, add)))
+
+
+@dataclass(frozen=True, slots=True)
+class Replacements(Guarantee):
+    """k records or clients replaced: k deletions and k additions, whatever the direction asked.
+
+    This is what k enrolled clients turned malicious do to a run in which they were honest.
+    """
+
+    base: Guarantee
+
+    @property
+    def name(self) -> str:
+        """The base guarantee's name, marked."""
+        return f"{self.base.name}, replacements"
+
+    @property
+    def asymptotic(self) -> bool:
+        """As the base guarantee."""
+        return self.base.asymptotic
+
+    def curves(self, k: int, direction: Direction) -> Curves:
+        """The mixed curves; both directions are the same change."""
+        del direction
+        return Identity() if k == 0 else mixed(self.base, k, k)
+
+
+@dataclass(frozen=True, slots=True)
+class ValidationAllowance(Guarantee):
+    """The base curves, less the chance that validation let a bad submission through.
+
+    Each malicious submission passes the range test unlawfully with probability at most 2^−bits
+    (soundness.md, part 1). k malicious clients make at most one submission a round each, so by
+    the union bound every bound moves by k · rounds · 2^−bits. Deletions submit nothing.
+    """
+
+    base: Guarantee
+    rounds: int
+    soundness_bits: int
+
+    def __post_init__(self) -> None:
+        count("rounds", self.rounds)
+        count("soundness_bits", self.soundness_bits, least=1)
+
+    @property
+    def name(self) -> str:
+        """The base guarantee's name: the allowance is part of the statement, not another one."""
+        return self.base.name
+
+    @property
+    def asymptotic(self) -> bool:
+        """As the base guarantee."""
+        return self.base.asymptotic
+
+    def curves(self, k: int, direction: Direction) -> Curves:
+        """The base curves widened by the allowance."""
+        inner = self.base.curves(k, direction)
+        if direction is Direction.DELETIONS:
+            return inner
+        return _Widened(inner, min(1.0, k * self.rounds * 2.0**-self.soundness_bits))
+
+
+@dataclass(frozen=True, slots=True)
+class _Widened(Curves):
+    inner: Curves
+    by: float
+
+    def upper(self, p: npt.ArrayLike) -> Floats:
+        return np.minimum(1.0, self.inner.upper(p) + self.by)
+
+    def lower(self, p: npt.ArrayLike) -> Floats:
+        return np.maximum(0.0, self.inner.lower(p) - self.by)
+
+
+def require_guarantee(value: object) -> Guarantee:
+    """``value``, if it may be turned into a certificate.
+
+    Raises:
+        Misconfiguration: it is a reproduction of a printed bound, or something else.
+    """
+    if not isinstance(value, Guarantee):
+        raise Misconfiguration(
+            "guarantee",
+            type(value).__name__,
+            "only a Guarantee certifies (ExactGroups, RenyiGroups, ApproximateDP, GaussianDP…); "
+            "a Reproduction shows what a paper printed and certifies nothing",
+        )
+    return value

@@ -1,0 +1,158 @@
+"""Bounds on a bounded expectation after an attack: losses and attack inefficacy, both signs.
+
+B·lower_k(J/B) ≤ J' ≤ B·upper_k(J/B) for J in [0, B] (Xie Thm 3, PRECAD Thm 2); the mirror image
+for J in [−B, 0]. And the fewest attackers who can push J' down to a given level (Xie Cor. 1).
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from precad.common.certify.guarantee import BOTH, Direction, Guarantee, require_guarantee
+from precad.common.certify.inputs import Floats, Integers, count, positive, probabilities
+from precad.common.certify.intervals import ScoreBound, mean_half_width
+from precad.common.certify.prediction import LARGEST_GROUP, largest_group
+from precad.common.errors import Misconfiguration
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreBounds:
+    """J' lies in [lower, upper] after the change; float64 arrays of J's shape."""
+
+    lower: Floats
+    upper: Floats
+
+
+def _scaled(value: npt.ArrayLike, bound: float, *, negative: bool) -> Floats:
+    array = np.asarray(value, dtype=np.float64)
+    return probabilities(
+        "expectation / bound", (-array if negative else array) / positive("bound", bound)
+    )
+
+
+def attack_bounds(
+    value: npt.ArrayLike,
+    bound: float,
+    guarantee: Guarantee,
+    k: int,
+    directions: tuple[Direction, ...] = BOTH,
+    *,
+    negative: bool = False,
+) -> ScoreBounds:
+    """What an expectation J can become after k additions or k deletions, the worse of those asked.
+
+    Args:
+        value: J, in [0, bound], or in [−bound, 0] where ``negative``.
+        bound: B, above 0.
+        guarantee: never a `Reproduction`.
+        k: attackers.
+        directions: which changes to bound.
+        negative: the score is at most 0 (Xie Thm 3's second case).
+
+    Raises:
+        Misconfiguration: J outside its range, NaN, a reproduction for a guarantee.
+    """
+    require_guarantee(guarantee)
+    p = _scaled(value, bound, negative=negative)
+    curves = [guarantee.curves(count("k", k), direction) for direction in directions]
+    lower = bound * np.min([curve.lower(p) for curve in curves], axis=0)
+    upper = bound * np.max([curve.upper(p) for curve in curves], axis=0)
+    return ScoreBounds(-upper, -lower) if negative else ScoreBounds(lower, upper)
+
+
+def fewest_attackers(
+    value: float,
+    bound: float,
+    ratio: float,
+    guarantee: Guarantee,
+    directions: tuple[Direction, ...] = BOTH,
+    *,
+    negative: bool = False,
+    limit: int = LARGEST_GROUP,
+) -> int | None:
+    """The least k for which the bounds don't exclude J' ≤ J/τ (or J' ≤ τJ where ``negative``).
+
+    Args:
+        value: J.
+        bound: B.
+        ratio: τ ≥ 1; where ``negative``, at most −B/J, else the goal lies outside the range.
+        guarantee: never a `Reproduction`.
+        directions: which changes the attacker may make.
+        negative: the score is at most 0.
+        limit: largest group searched.
+
+    Returns:
+        k; None where the goal is excluded for every k searched, or lies outside the range.
+    """
+    require_guarantee(guarantee)
+    if not ratio >= 1:
+        raise Misconfiguration("tau", ratio, "give a ratio of at least 1")
+    p = float(_scaled(value, bound, negative=negative))
+    goal = p * ratio if negative else p / ratio
+    if goal > 1:
+        return None
+    if ratio == 1 or p == 0:
+        return 0
+
+    def out_of_reach(k: int, points: Integers) -> npt.NDArray[np.bool_]:
+        curves = [guarantee.curves(k, direction) for direction in directions]
+        safe = all(
+            bool(curve.upper(p) < goal) if negative else bool(curve.lower(p) > goal)
+            for curve in curves
+        )
+        return np.full(len(points), safe)
+
+    safe_up_to = int(largest_group(out_of_reach, 1, limit)[0])
+    return None if safe_up_to >= limit else safe_up_to + 1
+
+
+def xie_corollary_1(
+    value: float, bound: float, ratio: float, epsilon: float, delta: float
+) -> float:
+    """Xie Cor. 1 as printed: the real k at which Thm 3's bound on J' meets J/τ, or τJ for J < 0.
+
+    Args:
+        value: J(D), in [0, C̄] or [−C̄, 0).
+        bound: C̄.
+        ratio: τ ≥ 1.
+        epsilon: ε > 0 of one user.
+        delta: δ of one user.
+    """
+    growth = math.expm1(positive("epsilon", epsilon))
+    if value >= 0:
+        top = (growth * value + bound * delta) * ratio
+        return math.log(top / (growth * value + bound * delta * ratio)) / epsilon
+    return (
+        math.log((growth * value * ratio - bound * delta) / (growth * value - bound * delta))
+        / epsilon
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class MeanInterval:
+    """An expectation estimated from independent runs, with a bound on either side."""
+
+    mean: float
+    lower: float
+    upper: float
+    runs: int
+
+
+def expected_loss(
+    losses: npt.ArrayLike, bound: float, confidence: float, how: ScoreBound = ScoreBound.HOEFFDING
+) -> MeanInterval:
+    """J from [runs] losses in [0, bound], both bounds together at ``confidence``.
+
+    Raises:
+        Misconfiguration: wrong shape, NaN, a loss outside [0, bound].
+    """
+    scaled = _scaled(losses, bound, negative=False)
+    if scaled.ndim != 1 or not scaled.size:
+        raise Misconfiguration("losses", f"shape {scaled.shape}", "give one mean loss a run")
+    width = float(mean_half_width(scaled, (1 - confidence) / 2, how))
+    mean = float(scaled.mean())
+    return MeanInterval(
+        bound * mean, bound * max(0.0, mean - width), bound * min(1.0, mean + width), scaled.size
+    )

@@ -1,0 +1,135 @@
+"""The trained mechanism, and how far k records or clients shift one round's noisy sum."""
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+from precad.common.certify.inputs import Floats, count, positive, rate
+from precad.common.errors import Misconfiguration
+
+
+class Sampling(Enum):
+    """How a round's records or clients are drawn."""
+
+    POISSON = "poisson"
+    """Each one alone, with a fixed probability; neighbours differ by adding or removing one."""
+
+
+def _sampling(value: "Sampling | str") -> Sampling:
+    try:
+        return Sampling(value)
+    except ValueError:
+        raise Misconfiguration(
+            "sampling",
+            value,
+            "only 'poisson' with add/remove neighbours is certified; a fixed-size draw lets the "
+            "sum move by two clips, so its certificate at one clip would be false",
+        ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class SubsampledGaussian:
+    """T rounds of: draw each with probability q, add up clipped contributions, add N(0, σ²·clip²).
+
+    Attributes:
+        sampling: the scheme; a string is converted, an unknown one refused.
+        rate: q, the probability that one record or client is drawn in a round.
+        noise_multiplier: σ, the noise's standard deviation over one contribution's bound.
+        rounds: T.
+        participation: the probability that a round happens at all for the group, known to the
+            adversary: a client is drawn (q) and then draws its records (p). 1 where every round
+            counts.
+    """
+
+    sampling: Sampling | str
+    rate: float
+    noise_multiplier: float
+    rounds: int
+    participation: float = 1.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sampling", _sampling(self.sampling))
+        rate("sampling_rate", self.rate)
+        positive("noise_multiplier", self.noise_multiplier)
+        count("rounds", self.rounds)
+        rate("participation", self.participation)
+
+    @property
+    def silent(self) -> bool:
+        """Whether nobody's data ever reaches an output."""
+        return self.rounds == 0 or self.rate == 0 or self.participation == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """Distribution of the shift of one round's sum, in contribution bounds.
+
+    Attributes:
+        sizes: [m] float64, increasing, at least 0.
+        log_weights: [m] float64, natural logarithms of the probabilities.
+        dropped: probability of shifts that were left out; the user of this class must count that
+            much mass as telling the two cases apart with certainty.
+    """
+
+    sizes: Floats
+    log_weights: Floats
+    dropped: float = 0.0
+
+
+def log_ratio(x: Floats, shift: Shift, noise: float) -> Floats:
+    """[n] float64: L(x) = ln Σ_i w_i e^{(2ix − i²)/(2σ²)}, the log-ratio of P to Q at ``x`` [n].
+
+    P = Σ w_i N(i, σ²) is one round's sum with the group, Q = N(0, σ²) without; L is increasing.
+    """
+    exponents = _exponents(x, shift, noise)
+    top = exponents.max(axis=1)
+    return np.asarray(top + np.log(np.exp(exponents - top[:, None]).sum(axis=1)))
+
+
+def log_ratio_slope(x: Floats, shift: Shift, noise: float) -> tuple[Floats, Floats]:
+    """L(x) as `log_ratio` gives it, and its derivative; both [n] float64."""
+    exponents = _exponents(x, shift, noise)
+    top = exponents.max(axis=1)
+    weights = np.exp(exponents - top[:, None])
+    total = weights.sum(axis=1)
+    return top + np.log(total), (weights @ shift.sizes) / (total * noise**2)
+
+
+def _exponents(x: Floats, shift: Shift, noise: float) -> Floats:
+    scaled = np.outer(x / noise**2, shift.sizes)
+    scaled += shift.log_weights - shift.sizes**2 / (2 * noise**2)
+    return scaled
+
+
+def log_binomial(k: int, probability: float) -> Floats:
+    """[k + 1] float64: log Pr[Bin(k, probability) = i]."""
+    count("k", k)
+    if probability in (0.0, 1.0):
+        weights = np.full(k + 1, -np.inf)
+        weights[round(k * probability)] = 0.0
+        return weights
+    # Sums of the ratios' logarithms: gammaln would cost four digits at k = 500, and T rounds
+    # multiply that error.
+    i = np.arange(k, dtype=np.float64)
+    ratios = np.log((k - i) / (i + 1)) + (math.log(probability) - math.log1p(-probability))
+    return k * math.log1p(-probability) + np.concatenate([[0.0], np.cumsum(ratios)])
+
+
+def group_shift(k: int, probability: float, drop_below: float = -46.0) -> Shift:
+    """Bin(k, q) unit contributions: k records of one direction, each drawn alone (Ganesh 2024).
+
+    Shifts whose log-probability is under ``drop_below`` are left out and counted in ``dropped``.
+    """
+    log_weights = log_binomial(k, probability)
+    kept = log_weights >= drop_below
+    dropped = float(np.exp(log_weights[~kept]).sum()) if not kept.all() else 0.0
+    return Shift(np.flatnonzero(kept).astype(np.float64), log_weights[kept], dropped)
+
+
+def single_shift(probability: float) -> Shift:
+    """One contribution with the given probability, else none."""
+    if probability in (0.0, 1.0):
+        return Shift(np.array([probability]), np.zeros(1))
+    return Shift(np.array([0.0, 1.0]), np.array([math.log1p(-probability), math.log(probability)]))

@@ -1,0 +1,197 @@
+"""What the papers print where it is wrong or needlessly weak, to be compared with.
+
+Everything here returns a `Reproduction`, which no certifying function takes.
+"""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from scipy.special import ndtr, ndtri
+
+from precad.common.certify.exact import PairCurves, pair_of
+from precad.common.certify.gaussian import gdp_delta
+from precad.common.certify.guarantee import Curves
+from precad.common.certify.inputs import (
+    Booleans,
+    Floats,
+    Integers,
+    count,
+    inside_unit_interval,
+    positive,
+)
+from precad.common.certify.mechanism import SubsampledGaussian, single_shift
+from precad.common.certify.prediction import largest_group
+from precad.common.certify.renyi import (
+    ORDERS,
+    RenyiCurves,
+    mixture_divergences,
+    renyi_reach_clean_over_poisoned,
+    renyi_reach_poisoned_over_clean,
+)
+from precad.common.certify.result import Reproduction
+
+_THEOREM_8 = (
+    "assumes that r records together move the sum by one clip; with per-record clipping they move "
+    "it by up to r clips (sigma=30, q=.01, T=100, p_A=.99: r=700 already flips the prediction)"
+)
+
+
+def _joint_rate(mechanism: SubsampledGaussian, r: int) -> float:
+    """1 − (1 − q)^r, the rate at which Theorem 8 lets the whole group arrive as one record."""
+    return -math.expm1(r * math.log1p(-mechanism.rate)) if mechanism.rate < 1 else 1.0
+
+
+def theorem_8_divergences(
+    mechanism: SubsampledGaussian, r: int, orders: tuple[float, ...] = ORDERS
+) -> tuple[Floats, Floats]:
+    """[orders] each: T-fold Rényi divergences, with‖without and back, as Liu Thm 8 has them."""
+    forward, reverse = mixture_divergences(
+        single_shift(_joint_rate(mechanism, r)), mechanism.noise_multiplier, np.asarray(orders)
+    )
+    return mechanism.rounds * forward, mechanism.rounds * reverse
+
+
+def _radius(separates: Callable[[int], bool], p_a: float, p_b: float) -> int | None:
+    """The largest r, the search's limit meaning every r; None where not even r = 0 holds."""
+    if not p_a > p_b:
+        return None
+
+    def holds(r: int, points: Integers) -> Booleans:
+        return np.full(len(points), separates(r))
+
+    return int(largest_group(holds, 1)[0])
+
+
+def theorem_8(
+    p_a: float, p_b: float, mechanism: SubsampledGaussian, orders: tuple[float, ...] = ORDERS
+) -> Reproduction:
+    """Liu et al.'s radius: Theorem 8's divergences in Theorem 10 with RDP outcomes (UNSOUND)."""
+
+    def separates(r: int) -> bool:
+        with_group, without_group = theorem_8_divergences(mechanism, r, orders)
+        # One divergence for both directions, as the paper has it.
+        worst = np.maximum(with_group, without_group)
+        return bool(
+            RenyiCurves(np.asarray(orders), worst, worst, refined=False).separates(p_a, p_b)
+        )
+
+    return Reproduction(
+        "Liu et al. 2023, Thm 8 and 10, RDP", _radius(separates, p_a, p_b), _THEOREM_8
+    )
+
+
+def theorem_8_joint(
+    p_a: float, p_b: float, mechanism: SubsampledGaussian, orders: tuple[float, ...] = ORDERS
+) -> Reproduction:
+    """Theorem 8's divergences in Xie's joint test, Lemma 5 (UNSOUND)."""
+    order = np.asarray(orders)
+    reach = renyi_reach_poisoned_over_clean(p_a, p_b, order)
+    reverse_reach = renyi_reach_clean_over_poisoned(p_a, p_b, order)
+
+    def separates(r: int) -> bool:
+        with_group, without_group = theorem_8_divergences(mechanism, r, orders)
+        worst = np.maximum(with_group, without_group)
+        return bool((worst < reach).any() or (worst < reverse_reach).any())
+
+    return Reproduction(
+        "Liu et al. 2023, Thm 8; Xie Lemma 5", _radius(separates, p_a, p_b), _THEOREM_8
+    )
+
+
+def theorem_8_exact(p_a: float, p_b: float, mechanism: SubsampledGaussian) -> Reproduction:
+    """Theorem 8's rate 1 − (1 − q)^r with an exact accountant: still UNSOUND."""
+
+    def separates(r: int) -> bool:
+        forward, reverse = pair_of(single_shift(_joint_rate(mechanism, r)), mechanism, 20.0)
+        both: tuple[Curves, Curves] = (PairCurves(forward, reverse), PairCurves(reverse, forward))
+        return all(bool(curves.separates(p_a, p_b)) for curves in both)
+
+    return Reproduction(
+        "Liu et al. 2023, Thm 8, exact PLD", _radius(separates, p_a, p_b), _THEOREM_8
+    )
+
+
+def theorem_8_limit(p_a: float, p_b: float, mechanism: SubsampledGaussian) -> Reproduction:
+    """Theorem 8 as r grows without end: rate 1, D_α = αT/(2σ²), and bounds that stop moving.
+
+    The value is (lower bound on A's score, upper bound on B's) for every r (UNSOUND).
+    """
+    orders = 1 + np.geomspace(1e-3, 1e4, 20_001)
+    divergence = orders * mechanism.rounds / (2 * mechanism.noise_multiplier**2)
+    curves = RenyiCurves(orders, divergence, divergence, refined=False)
+    value = (float(curves.lower(p_a)), float(curves.upper(p_b)))
+    return Reproduction("Liu et al. 2023, Thm 8, r → ∞", value, _THEOREM_8)
+
+
+def xie_theorem_6_reach(p_a: float, p_b: float, order: float, k: int) -> Reproduction:
+    """The largest single-user ε_{R,α} at which Xie's Thm 6 certifies k users, at one order.
+
+    Sound when ε bounds both directions, but (α/2^k, 3^k ε) is group privacy for 2^k users.
+    """
+    value = _group_reach(p_a, p_b, order, count("k", k))
+    return Reproduction(
+        "Xie et al. 2023, Thm 6",
+        value,
+        "holds for groups of 2^k, so far too loose: use RenyiGroups",
+    )
+
+
+def xie_theorem_6(p_a: float, p_b: float, orders: Floats, epsilons: Floats) -> Reproduction:
+    """The largest k that Xie's Thm 6 certifies from single-user (α, ε)-RDP, over all orders."""
+
+    def separates(k: int) -> bool:
+        reaches = [_group_reach(p_a, p_b, float(order), k) for order in orders]
+        return bool((epsilons <= np.array(reaches)).any())
+
+    # At k = 60 every order of use has run out.
+    value = max((k for k in range(1, 61) if separates(k)), default=0) if p_a > p_b else None
+    return Reproduction(
+        "Xie et al. 2023, Thm 6",
+        value,
+        "holds for groups of 2^k, so far too loose: use RenyiGroups",
+    )
+
+
+def _group_reach(p_a: float, p_b: float, order: float, doublings: int) -> float:
+    reduced = order / 2.0**doublings
+    if reduced <= 1:
+        return 0.0
+    return float(renyi_reach_poisoned_over_clean(p_a, p_b, reduced)) / 3.0**doublings
+
+
+def xie_fixed_size_epsilon(
+    mechanism: SubsampledGaussian, delta: float, orders: tuple[float, ...]
+) -> Reproduction:
+    """The ε that Xie's tables print: Poisson RDP with Mironov's conversion ε + ln(1/δ)/(α − 1).
+
+    Stated for sampling without replacement at a fixed size, where it under-reports: two clips
+    can differ (Table 4, σ = 0.5: at least 18.07 for 6.93).
+    """
+    inside_unit_interval("delta", delta)
+    order = np.asarray(orders)
+    forward, _ = mixture_divergences(
+        single_shift(mechanism.rate), mechanism.noise_multiplier, order, 700.0
+    )
+    value = float((mechanism.rounds * forward - math.log(delta) / (order - 1)).min())
+    return Reproduction(
+        "Xie et al. 2023, Tables 4 to 8",
+        value,
+        "computed for Poisson sampling, stated for fixed-size",
+    )
+
+
+def precad_theorem_2_printed(loss: float, bound: float, attackers: int, mu: float) -> Reproduction:
+    """PRECAD (6) and (7) with ε ≥ 0, as printed: (lower, upper), which may exceed the bound.
+
+    The optimum over all real ε is ε* = −m(Φ⁻¹(L/B) + m/2) above, m(m/2 − Φ⁻¹(L/B)) below, with
+    m = Kμ; where it is negative, the printed restriction leaves ε = 0.
+    """
+    m = count("attackers", attackers, least=1) * positive("mu", mu)
+    quantile = float(ndtri(loss / positive("bound", bound)))
+    at_zero = float(gdp_delta(0.0, m))
+    upper = bound * float(ndtr(quantile + m)) if -quantile >= m / 2 else loss + bound * at_zero
+    lower = bound * float(ndtr(quantile - m)) if quantile <= m / 2 else loss - bound * at_zero
+    return Reproduction(
+        "PRECAD Thm 2 as printed", (lower, upper), "sound but loose, or vacuous: use theorem_2"
+    )

@@ -1,0 +1,49 @@
+"""What certifying a point can say. Abstaining is an answer of its own, never a radius of −1."""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+
+@dataclass(frozen=True, slots=True)
+class Certified:
+    """The prediction stays ``label`` after any change of at most ``radius``.
+
+    Attributes:
+        label: class index.
+        radius: certified number of records or clients (test-time: an ℓ2 distance).
+        additions: the radius against additions alone, where asked.
+        deletions: the radius against deletions alone, where asked.
+    """
+
+    label: int
+    radius: int | float
+    additions: int | None = None
+    deletions: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Abstained:
+    """Nothing is certified at this point, not even the clean prediction."""
+
+    reason: str
+
+
+Result: TypeAlias = Certified | Abstained
+
+
+@dataclass(frozen=True, slots=True)
+class Reproduction:
+    """What a printed statement gives, reproduced to be compared; never a certificate.
+
+    Deliberately not a `Guarantee` and not a `Result`: no function of this package that certifies
+    takes one.
+
+    Attributes:
+        statement: name and source of the printed statement.
+        value: what it gives.
+        why_not: why it certifies nothing.
+    """
+
+    statement: str
+    value: float | int | tuple[float, ...] | None
+    why_not: str

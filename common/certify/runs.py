@@ -1,0 +1,307 @@
+"""Certificate inputs from the folders of finished runs: what the ledger charged.
+
+Votes need many independent runs of one task; M of them cost M-fold privacy, computed here.
+"""
+
+import json
+import math
+from dataclasses import dataclass, fields
+from enum import Enum
+from pathlib import Path
+from typing import assert_never
+
+import numpy as np
+
+from precad.common.certify.exact import ExactGroups
+from precad.common.certify.inputs import (
+    Floats,
+    Integers,
+    count,
+    inside_unit_interval,
+    positive,
+    rate,
+)
+from precad.common.certify.intervals import votes_of
+from precad.common.certify.mechanism import Sampling, SubsampledGaussian
+from precad.common.certify.precad_loss import client_noise_multiplier
+from precad.common.errors import Misconfiguration
+
+
+class Unit(Enum):
+    """What k counts."""
+
+    CLIENT = "client"
+    """Whole clients, each anything within the client clip."""
+    RECORD = "record"
+    """Records of any clients. Every client counts as drawn in every round, since k records may be
+    spread so that one of their owners nearly always is."""
+    RECORD_OF_ONE_CLIENT = "record-of-one-client"
+    """Records of one client, in play only in the rounds in which that client is drawn."""
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateInputs:
+    """What a run enforced and charged (``certificate_inputs`` of its summary.json).
+
+    Attributes:
+        task_digest: hex SHA-256 of the task.
+        noise_multiplier: σ of each server.
+        record_clip: R.
+        effective_record_clip: R' = R + √d·2^−f, with the rounding.
+        client_clip: C.
+        client_rate: q.
+        record_rate: p, the largest over clients.
+        rounds: T, rounds charged.
+        delta: δ of the task.
+        clients: enrolled clients.
+        malicious_submission_soundness_bits: rows of the range test, k.
+    """
+
+    task_digest: str
+    noise_multiplier: float
+    record_clip: float
+    effective_record_clip: float
+    client_clip: float
+    client_rate: float
+    record_rate: float
+    rounds: int
+    delta: float
+    clients: int
+    malicious_submission_soundness_bits: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.task_digest, str) or not self.task_digest:
+            raise Misconfiguration("task_digest", self.task_digest, "give the task's digest in hex")
+        for name in ("noise_multiplier", "record_clip", "effective_record_clip", "client_clip"):
+            positive(name, getattr(self, name))
+        for name in ("client_rate", "record_rate"):
+            rate(name, getattr(self, name))
+        inside_unit_interval("delta", self.delta)
+        count("rounds", self.rounds)
+        count("clients", self.clients, least=1)
+        count(
+            "malicious_submission_soundness_bits", self.malicious_submission_soundness_bits, least=1
+        )
+        if self.effective_record_clip < self.record_clip:
+            raise Misconfiguration(
+                "effective_record_clip",
+                self.effective_record_clip,
+                "R' includes R: at least record_clip",
+            )
+
+    def mechanism(self, unit: Unit, rounds: int | None = None) -> SubsampledGaussian:
+        """The robustness mechanism of one unit; both servers honest, so √2·σ of noise.
+
+        Args:
+            unit: what a group is made of.
+            rounds: T, unless the run's own.
+        """
+        total = self.rounds if rounds is None else rounds
+        record_noise = math.sqrt(2) * self.noise_multiplier
+        match unit:
+            case Unit.CLIENT:
+                return SubsampledGaussian(
+                    Sampling.POISSON, self.client_rate, self._client_noise(), total
+                )
+            case Unit.RECORD:
+                return SubsampledGaussian(Sampling.POISSON, self.record_rate, record_noise, total)
+            case Unit.RECORD_OF_ONE_CLIENT:
+                return SubsampledGaussian(
+                    Sampling.POISSON, self.record_rate, record_noise, total, self.client_rate
+                )
+        assert_never(unit)
+
+    def _client_noise(self) -> float:
+        return client_noise_multiplier(
+            self.noise_multiplier, self.effective_record_clip, self.client_clip
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PrivacyCost:
+    """Exact ε of publishing all runs' models.
+
+    Attributes:
+        adversary: in words.
+        adjacency: in words.
+        compositions: rounds of all runs together.
+        epsilon: at ``delta``.
+        delta: as the task's.
+    """
+
+    adversary: str
+    adjacency: str
+    compositions: int
+    epsilon: float
+    delta: float
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedRun:
+    """One run's folder.
+
+    Attributes:
+        folder: where it lies.
+        inputs: from its summary.
+        predictions: [points] int64 on the public test set, or None.
+        losses: [points] float64 in [0, 1], or None.
+    """
+
+    folder: Path
+    inputs: CertificateInputs
+    predictions: Integers | None
+    losses: Floats | None
+
+    @classmethod
+    def read(cls, folder: Path) -> "FinishedRun":
+        """Reads ``summary.json`` and, where there, ``predictions.npy`` and ``losses.npy``.
+
+        Raises:
+            Misconfiguration: the folder isn't a finished run, or a file is malformed.
+        """
+        path = folder / "summary.json"
+        try:
+            summary = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise Misconfiguration(
+                "runs", str(folder), "give folders of finished runs; this has no summary.json"
+            ) from None
+        except ValueError as error:
+            raise Misconfiguration("runs", str(path), f"not JSON ({error})") from None
+        given = summary.get("certificate_inputs") if isinstance(summary, dict) else None
+        if not isinstance(given, dict):
+            raise Misconfiguration("runs", str(path), "has no certificate_inputs; use a newer run")
+        names = [field.name for field in fields(CertificateInputs)]
+        missing = [name for name in names if name not in given]
+        if missing:
+            raise Misconfiguration(
+                "runs", str(path), f"certificate_inputs lacks {', '.join(missing)}"
+            )
+        try:
+            inputs = CertificateInputs(**{name: given[name] for name in names})
+        except TypeError as error:
+            raise Misconfiguration("runs", str(path), f"certificate_inputs: {error}") from None
+        predictions, losses = _array(folder / "predictions.npy"), _array(folder / "losses.npy")
+        if predictions is not None and predictions.dtype.kind not in "iu":
+            raise Misconfiguration("predictions", str(predictions.dtype), "give int64 labels")
+        return cls(
+            folder,
+            inputs,
+            None if predictions is None else predictions.astype(np.int64),
+            None if losses is None else losses.astype(np.float64),
+        )
+
+
+def _array(path: Path) -> "np.ndarray[tuple[int, ...], np.dtype[np.generic]] | None":
+    if not path.exists():
+        return None
+    try:
+        array: np.ndarray[tuple[int, ...], np.dtype[np.generic]] = np.load(path, allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise Misconfiguration("runs", str(path), f"not a plain .npy array ({error})") from None
+    if array.ndim != 1 or not array.size:
+        raise Misconfiguration("runs", str(path), f"give one value a test point, not {array.shape}")
+    return array
+
+
+@dataclass(frozen=True, slots=True)
+class Ensemble:
+    """M independent runs of one task.
+
+    Attributes:
+        runs: at least one, all with the same certificate inputs.
+    """
+
+    runs: tuple[FinishedRun, ...]
+
+    def __post_init__(self) -> None:
+        if not self.runs:
+            raise Misconfiguration("runs", "none", "give at least one folder of a finished run")
+        first = self.runs[0]
+        seen: set[Path] = set()
+        for run in self.runs:
+            folder = run.folder.resolve()
+            if folder in seen:
+                raise Misconfiguration("runs", str(run.folder), "a run votes once; give it once")
+            seen.add(folder)
+            differing = [
+                field.name
+                for field in fields(CertificateInputs)
+                if getattr(run.inputs, field.name) != getattr(first.inputs, field.name)
+            ]
+            if differing:
+                raise Misconfiguration(
+                    "runs",
+                    str(run.folder),
+                    f"differs from {first.folder} in {', '.join(differing)}; use runs of one task",
+                )
+
+    @property
+    def inputs(self) -> CertificateInputs:
+        """What every run enforced and charged."""
+        return self.runs[0].inputs
+
+    def votes(self, classes: int | None = None) -> Integers:
+        """[points, classes] int64, one vote a run.
+
+        Raises:
+            Misconfiguration: a single run, one without predictions, or another number of points.
+        """
+        if len(self.runs) == 1:
+            raise Misconfiguration(
+                "runs",
+                1,
+                "one run gives no votes; give many independent runs, or use `certify loss`",
+            )
+        columns = []
+        for run in self.runs:
+            if run.predictions is None:
+                raise Misconfiguration("runs", str(run.folder), "has no predictions.npy")
+            columns.append(run.predictions)
+        if len({len(column) for column in columns}) > 1:
+            raise Misconfiguration("predictions", "of different lengths", "use one public test set")
+        return votes_of(np.stack(columns, axis=1), classes)
+
+    def mean_losses(self) -> Floats:
+        """[runs] float64: each run's mean loss on the public test set.
+
+        Raises:
+            Misconfiguration: a run without losses, or a loss outside [0, 1].
+        """
+        means = []
+        for run in self.runs:
+            if run.losses is None:
+                raise Misconfiguration("runs", str(run.folder), "has no losses.npy")
+            if not (
+                np.isfinite(run.losses).all() and run.losses.min() >= 0 and run.losses.max() <= 1
+            ):
+                raise Misconfiguration(
+                    "losses", str(run.folder), "losses lie in [0, 1]; scale them"
+                )
+            means.append(run.losses.mean())
+        return np.asarray(means)
+
+    def privacy_cost(self) -> tuple[PrivacyCost, ...]:
+        """Exact ε of all M runs together: privacy.md's three guarantees over M·T rounds.
+
+        The record-level cost against a corrupted server counts every round as a participation,
+        the most that it can be.
+        """
+        given = self.inputs
+        total = len(self.runs) * given.rounds
+        server = SubsampledGaussian(
+            Sampling.POISSON, given.record_rate, given.noise_multiplier, total
+        )
+        cases = (
+            ("one server corrupted", "add or remove a record", server),
+            (
+                "clients only",
+                "add or remove a record",
+                given.mechanism(Unit.RECORD_OF_ONE_CLIENT, total),
+            ),
+            ("clients only", "add or remove a client", given.mechanism(Unit.CLIENT, total)),
+        )
+        return tuple(
+            PrivacyCost(who, what, total, ExactGroups(mechanism).epsilon(given.delta), given.delta)
+            for who, what, mechanism in cases
+        )

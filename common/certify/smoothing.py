@@ -1,0 +1,146 @@
+"""Test-time certificates by randomised smoothing (Cohen et al. 2019; DP-CERT eq. 6, 14)."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import ndtri
+
+from precad.common.certify.gaussian import GaussianDP
+from precad.common.certify.inputs import Booleans, Floats, Integers, positive, probabilities
+from precad.common.certify.intervals import (
+    ConfidenceBudget,
+    clopper_pearson_lower,
+    vote_counts,
+)
+from precad.common.certify.result import Abstained, Certified, Result
+from precad.common.errors import Misconfiguration
+
+
+@dataclass(frozen=True, slots=True)
+class SmoothingCertificates:
+    """ℓ2 radii of many inputs.
+
+    Attributes:
+        labels: [points] int64.
+        certified: [points] bool.
+        radius: [points] float64, in the inputs' units; 0 where the point abstains.
+        p_a: [points] float64, lower bound on the top class's probability under noise.
+    """
+
+    labels: Integers
+    certified: Booleans
+    radius: Floats
+    p_a: Floats
+
+    def results(self) -> list[Result]:
+        """One `Certified` or `Abstained` a point, in order."""
+        return [
+            Certified(int(label), float(radius))
+            if ok
+            else Abstained("the top class isn't more likely than all others together")
+            for label, ok, radius in zip(self.labels, self.certified, self.radius, strict=True)
+        ]
+
+
+def cohen_radius(p_a: npt.ArrayLike, noise: float) -> Floats:
+    """σ·Φ⁻¹(p_A): `GaussianDP` with μ = 1/σ and p_B = 1 − p_A; negative below one half."""
+    p_a = probabilities("p_a", p_a)
+    return GaussianDP(1 / positive("sigma", noise)).radius(p_a, 1 - p_a)
+
+
+def certify_smoothing(
+    counts: npt.ArrayLike,
+    noise: float,
+    budget: ConfidenceBudget,
+    selection: npt.ArrayLike | None = None,
+) -> SmoothingCertificates:
+    """Cohen's CERTIFY for many inputs.
+
+    Args:
+        counts: [points, classes], the predictions under input noise N(0, σ²I).
+        noise: σ.
+        budget: with ``selection``, one interval is paid for at the whole budget; without, the
+            label comes from the same votes and every class pays (α/L).
+        selection: [points, classes], other, independent predictions that choose the label.
+
+    Raises:
+        Misconfiguration: bad counts, other shapes, σ not above 0.
+    """
+    array = vote_counts(counts)
+    total = int(array[0].sum())
+    if budget.classes != array.shape[1]:
+        raise Misconfiguration(
+            "classes", budget.classes, f"the votes have {array.shape[1]} columns"
+        )
+    if selection is None:
+        labels, error = np.argmax(array, axis=1), budget.per_interval
+    else:
+        chosen = vote_counts(selection)
+        if chosen.shape != array.shape:
+            raise Misconfiguration(
+                "selection", chosen.shape, f"same shape as the votes {array.shape}"
+            )
+        labels, error = np.argmax(chosen, axis=1), (1 - budget.confidence) / budget.points
+    p_a = clopper_pearson_lower(array[np.arange(len(array)), labels], total, error)
+    certified = p_a > 1 - p_a
+    radius = np.where(certified, cohen_radius(p_a, noise), 0.0)
+    return SmoothingCertificates(labels.astype(np.int64), certified, radius, p_a)
+
+
+def average_certified_radius(radius: npt.ArrayLike, counted: npt.ArrayLike) -> float:
+    """ACR (DP-CERT eq. 6): abstentions and wrong labels count as radius 0, over all points.
+
+    Args:
+        radius: [points]; ignored where not counted.
+        counted: [points] bool, certified and right.
+    """
+    radius, counted = np.asarray(radius, dtype=np.float64), np.asarray(counted, dtype=bool)
+    if radius.shape != counted.shape or not radius.size:
+        raise Misconfiguration(
+            "radius", radius.shape, f"same shape as the mask {counted.shape}, not 0"
+        )
+    return float(np.where(counted, radius, 0.0).mean())
+
+
+@dataclass(frozen=True, slots=True)
+class Hinge:
+    """MACER's robustness loss, and where it applies.
+
+    Attributes:
+        value: [points] float64, 0 where it doesn't apply.
+        margin: [points] float64, Φ⁻¹(p_y) − Φ⁻¹(p_other).
+        applies: [points] bool, whether the smoothed prediction is right.
+    """
+
+    value: Floats
+    margin: Floats
+    applies: Booleans
+
+
+def macer_hinge(p_true: npt.ArrayLike, p_runner_up: npt.ArrayLike, gamma: float) -> Hinge:
+    """max(0, γ − (Φ⁻¹(p_y) − Φ⁻¹(p_{ŷ≠y}))), DP-CERT eq. (14), with its mask.
+
+    The printed equation leaves out that it is defined on right predictions only; on wrong ones
+    it would reward confidence in a mistake's repair by another term's job.
+    """
+    p_true, p_other = probabilities("p_true", p_true), probabilities("p_runner_up", p_runner_up)
+    with np.errstate(invalid="ignore"):
+        margin = np.asarray(ndtri(p_true) - ndtri(p_other))
+    applies = np.asarray(p_true > p_other)
+    hinge = np.maximum(0.0, positive("gamma", gamma) - margin)
+    return Hinge(np.where(applies, hinge, 0.0), margin, applies)
+
+
+def psac_factor(gradient_norm: npt.ArrayLike, clip: float, stabiliser: float) -> Floats:
+    """Per-sample adaptive clipping (DP-CERT eq. 9): C/(‖g‖ + r/(‖g‖ + r)).
+
+    The clipped norm is below C for every gradient, so C stays the sensitivity.
+    """
+    norm = np.asarray(gradient_norm, dtype=np.float64)
+    if not (np.isfinite(norm).all() and (norm >= 0).all()):
+        raise Misconfiguration(
+            "gradient_norm", "negative or NaN", "give finite norms of at least 0"
+        )
+    r = positive("r", stabiliser)
+    return np.asarray(positive("C", clip) / (norm + r / (norm + r)))
