@@ -21,6 +21,7 @@ RUN /opt/precad/bin/pip install --no-cache-dir --disable-pip-version-check ${PIP
         -r /opt/precad/requirements.txt
 
 FROM dependencies AS package
+ARG PIP_ARGS=
 COPY . /source
 RUN /opt/precad/bin/pip wheel --no-cache-dir --disable-pip-version-check ${PIP_ARGS} \
         --no-deps --wheel-dir /package /source

@@ -19,6 +19,8 @@ cd "$(dirname "$0")/.."
 
 readonly PARTS=(server_a server_b client-1 client-2 client-3)
 readonly TRAINING_S=300
+# What `make` set up, where it did; else any Python 3.11 with pip.
+python=${PYTHON:-$([[ -x .venv/bin/python ]] && echo .venv/bin/python || echo python3.11)}
 work=$(mktemp -d "${TMPDIR:-/tmp}/precad-containers.XXXXXX")
 engine=
 own_base=
@@ -94,14 +96,14 @@ make_base() {
     quietly debootstrap timeout 600 debootstrap --variant=minbase \
         --include=python3,python3-pip,python3-venv,ca-certificates bookworm "$work/base" \
         || skip "debootstrap gets no Debian here; give BASE"
-    "${PYTHON:-python3.11}" - >"$work/requirements.txt" <<'PYTHON'
+    "$python" - >"$work/requirements.txt" <<'PYTHON'
 import tomllib
 from pathlib import Path
 
 project = tomllib.loads(Path("pyproject.toml").read_text())
 print(*project["build-system"]["requires"], *project["project"]["dependencies"], sep="\n")
 PYTHON
-    quietly wheels timeout 600 "${PYTHON:-python3.11}" -m pip wheel --wheel-dir "$work/base/wheels" \
+    quietly wheels timeout 600 "$python" -m pip wheel --wheel-dir "$work/base/wheels" \
         -r "$work/requirements.txt" || fail "pip gets no wheels on this machine"
     own_base=precad-test-base-$$
     tar -C "$work/base" -c . | docker import - "$own_base" >/dev/null
@@ -118,7 +120,7 @@ connects() { # SERVICE HOST PORT
 
 container() { "${compose[@]}" ps --all --quiet "$1"; }
 
-final_model() { # SERVICE: the digest that its log ends with
+final_model() { # SERVICE: the digest of the final model, each time that its log states one
     docker logs "$(container "$1")" 2>&1 | sed -nE 's/.*(final model|rounds: model) ([0-9a-f]{64})$/\2/p'
 }
 
@@ -143,21 +145,30 @@ SECONDS=0
 quietly build timeout 1200 "${compose[@]}" build dealer || fail "the image doesn't build"
 say "image built in $SECONDS s"
 
-SECONDS=0
-quietly up timeout 300 "${compose[@]}" up --detach || fail "the containers don't start"
-for part in "${PARTS[@]}"; do
-    status=$(timeout $((TRAINING_S - SECONDS > 0 ? TRAINING_S - SECONDS : 1)) \
-        docker wait "$(container "$part")") || fail "$part didn't end within $TRAINING_S s"
-    ((status == 0)) || fail "$part ended with status $status"
-done
-say "training finished in $SECONDS s"
+run_training() {
+    SECONDS=0
+    quietly up timeout 300 "${compose[@]}" up --detach || fail "the containers don't start"
+    for part in "${PARTS[@]}"; do
+        status=$(timeout $((TRAINING_S > SECONDS ? TRAINING_S - SECONDS : 1)) \
+            docker wait "$(container "$part")") || fail "$part didn't end within $TRAINING_S s"
+        ((status == 0)) || fail "$part ended with status $status"
+    done
+    say "training finished in $SECONDS s"
+}
 
+run_training
 digest=$(final_model server_a)
 [[ $digest =~ ^[0-9a-f]{64}$ ]] || fail "server_a states no final model"
 for part in "${PARTS[@]}"; do
     [[ $(final_model "$part") == "$digest" ]] || fail "server_a and $part end with different models"
 done
 say "servers and clients have model $digest"
+
+# With its volumes in place, a finished training comes back as it was.
+run_training
+for part in "${PARTS[@]}"; do
+    [[ $(final_model "$part" | sort -u) == "$digest" ]] || fail "$part came back with another model"
+done
 
 address=$(docker inspect --format '{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}' \
     "$(container dealer)")
