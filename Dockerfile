@@ -1,0 +1,47 @@
+# One image for every part: which part a container plays is its command.
+#
+#   docker build -t precad .
+#
+# BASE      any image with Python 3.11 (python3, venv, pip) on glibc.
+# PIP_ARGS  further arguments for pip, such as where to look for packages. They are recorded in
+#           the image's history: no passwords.
+ARG BASE=python:3.11-slim
+
+# The requirements by themselves: as long as they stay the same, the layer with torch, CrypTen
+# and the others is taken from the cache, whatever else changes in pyproject.toml or the source.
+FROM ${BASE} AS requirements
+COPY pyproject.toml /
+RUN python3 -c 'import tomllib; print("\n".join(tomllib.load(open("/pyproject.toml", "rb"))["project"]["dependencies"]))' > /requirements.txt
+
+FROM ${BASE} AS dependencies
+ARG PIP_ARGS=
+RUN python3 -m venv /opt/precad
+COPY --from=requirements /requirements.txt /opt/precad/
+RUN /opt/precad/bin/pip install --no-cache-dir --disable-pip-version-check ${PIP_ARGS} \
+        -r /opt/precad/requirements.txt
+
+FROM dependencies AS package
+ARG PIP_ARGS=
+COPY . /source
+RUN /opt/precad/bin/pip wheel --no-cache-dir --disable-pip-version-check ${PIP_ARGS} \
+        --no-deps --wheel-dir /package /source
+
+FROM dependencies
+COPY --from=package /package /package
+RUN /opt/precad/bin/pip install --no-cache-dir --disable-pip-version-check \
+        --no-index --no-deps /package/*.whl \
+    && groupadd --gid 10001 precad \
+    && useradd --uid 10001 --gid 10001 --home-dir /precad --no-log-init precad \
+    # A new volume takes over the owner of the folder that it is mounted on.
+    && install -d -o precad -g precad /precad \
+    && install -d -o precad -g precad -m 0700 /precad/state
+
+# Nothing may be written outside state/ and /tmp, so that the root file system can be read-only.
+ENV PATH=/opt/precad/bin:$PATH \
+    PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1 \
+    MPLCONFIGDIR=/tmp/matplotlib
+WORKDIR /precad
+USER precad
+ENTRYPOINT ["precad"]
+CMD ["--help"]

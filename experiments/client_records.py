@@ -1,0 +1,53 @@
+"""Write every client's part of a public data set: what containers train on in the example.
+
+``python -m precad.experiments.client_records digits --clients 3 --output records`` writes
+``records/client-1/client-1.npz`` and so on, one folder a client.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from precad.common.errors import PrecadError
+from precad.common.identifiers import ClientId
+from precad.experiments.data import load
+from precad.experiments.partition import shards, write_client_data
+
+SHARDS_PER_CLIENT = 4
+SEED = 1
+
+
+def write_records(dataset: str, clients: int, output: Path) -> list[Path]:
+    """Deal the training records out to ``client-1``, ``client-2``, … and return the files.
+
+    Raises:
+        Misconfiguration: no such data set, or too few records for so many clients.
+    """
+    data = load(dataset)
+    paths = []
+    for number, part in enumerate(
+        shards(data.train_y, clients, SHARDS_PER_CLIENT, SEED), start=1
+    ):
+        client = ClientId(f"client-{number}")
+        folder = output / client.name
+        folder.mkdir(parents=True, exist_ok=True)
+        paths.append(write_client_data(folder, client, data.train_x[part], data.train_y[part]))
+    return paths
+
+
+def main(
+    dataset: Annotated[str, typer.Argument(help="digits or breast-cancer.")],
+    clients: Annotated[int, typer.Option(min=1, help="How many clients.")],
+    output: Annotated[Path, typer.Option(help="The folder; one folder a client is made in it.")],
+) -> None:
+    """Write every client's part of a data set."""
+    try:
+        for path in write_records(dataset, clients, output):
+            typer.echo(path)
+    except PrecadError as error:
+        raise SystemExit(f"precad: {error}") from None
+
+
+if __name__ == "__main__":
+    typer.run(main)
