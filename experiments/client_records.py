@@ -26,9 +26,7 @@ def write_records(dataset: str, clients: int, output: Path) -> list[Path]:
     """
     data = load(dataset)
     paths = []
-    for number, part in enumerate(
-        shards(data.train_y, clients, SHARDS_PER_CLIENT, SEED), start=1
-    ):
+    for number, part in enumerate(shards(data.train_y, clients, SHARDS_PER_CLIENT, SEED), start=1):
         client = ClientId(f"client-{number}")
         folder = output / client.name
         folder.mkdir(parents=True, exist_ok=True)
