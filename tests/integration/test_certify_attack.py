@@ -1,0 +1,127 @@
+"""A real attack on a real subsampled Gaussian mechanism, against the certificates.
+
+The mechanism is simulated round by round: each of r malicious records, all pushing one way with
+the whole clip, is drawn with probability q, and Gaussian noise is added. The training "algorithm"
+turns the T noisy sums into a prediction as the attacker likes best: label A unless the likelihood
+ratio of poisoned to clean training is high (Neyman and Pearson). That is the worst algorithm that
+the guarantee covers, so the attacked score must lie inside the bounds, and close to the exact one.
+"""
+
+import math
+
+import numpy as np
+import pytest
+
+from precad.common.certify import (
+    Certified,
+    Direction,
+    ExactGroups,
+    RenyiGroups,
+    SubsampledGaussian,
+    certify_prediction,
+    reproduction,
+)
+from precad.common.certify.inputs import Floats
+from precad.common.certify.mechanism import Shift, log_binomial, log_ratio
+
+TRAININGS = 200_000
+CLOSE = 0.008
+
+
+def trainings(
+    m: SubsampledGaussian, group: int, malicious: int, generator: np.random.Generator
+) -> Floats:
+    """[trainings] float64: log-likelihood ratio of ``group`` malicious records to none, all rounds.
+
+    Args:
+        m: the mechanism.
+        group: what the attacker tests for.
+        malicious: how many malicious records really take part.
+        generator: of the simulation.
+    """
+    shift = Shift(np.arange(group + 1.0), log_binomial(group, m.rate))
+    table = np.linspace(-9 * m.noise_multiplier, group + 9 * m.noise_multiplier, 20_001)
+    loss = log_ratio(table, shift, m.noise_multiplier)
+    total = np.zeros(TRAININGS)
+    for _ in range(m.rounds):
+        drawn = generator.binomial(malicious, m.rate, TRAININGS)
+        total += np.interp(
+            drawn + m.noise_multiplier * generator.standard_normal(TRAININGS), table, loss
+        )
+    return total
+
+
+GROUP = 6
+CASES = [
+    SubsampledGaussian("poisson", 0.05, 1.0, 20),
+    SubsampledGaussian("poisson", 0.3, 4.0, 20),
+    SubsampledGaussian("poisson", 1.0, 10.0, 10),
+    SubsampledGaussian("poisson", 0.01, 0.7, 30),
+]
+# Five standard errors of the attacked score, and of the threshold's quantile.
+SAMPLING_ERROR = 2 * 5 * math.sqrt(0.25 / TRAININGS)
+
+
+@pytest.mark.parametrize(
+    "m", CASES, ids=lambda m: f"q{m.rate}-sigma{m.noise_multiplier}-T{m.rounds}"
+)
+def test_the_best_attack_stays_inside_and_comes_close(m: SubsampledGaussian) -> None:
+    generator = np.random.default_rng(2026)
+    without = trainings(m, GROUP, 0, generator)
+    with_group = trainings(m, GROUP, GROUP, generator)
+    for direction in Direction:
+        # Under additions a poisoned training has the higher ratio, under deletions the lower.
+        if direction is Direction.ADDITIONS:
+            clean, poisoned = without, with_group
+        else:
+            clean, poisoned = -with_group, -without
+        exact, renyi = (g(m).curves(GROUP, direction) for g in (ExactGroups, RenyiGroups))
+        for p_a in (0.6, 0.9, 0.99):
+            threshold = np.quantile(clean, p_a)
+            attacked_a = float((poisoned <= threshold).mean())
+            attacked_b = float((poisoned > threshold).mean())
+            for curves in (exact, renyi):
+                assert attacked_a >= float(curves.lower(p_a)) - SAMPLING_ERROR
+                assert attacked_b <= float(curves.upper(1 - p_a)) + SAMPLING_ERROR
+            # Close: the exact bound is what the best attack reaches, up to sampling.
+            assert attacked_a <= float(exact.lower(p_a)) + CLOSE
+            assert attacked_b >= float(exact.upper(1 - p_a)) - CLOSE
+
+
+def test_an_attack_just_beyond_the_radius_succeeds() -> None:
+    """The exact radius is the true one: the attack flips the prediction right after it."""
+    m = SubsampledGaussian("poisson", 0.3, 4.0, 20)
+    result = certify_prediction(0.9, 0.1, 0, ExactGroups(m))
+    assert isinstance(result, Certified)
+    assert result.additions is not None
+    scores = []
+    for r in (result.additions - 1, result.additions + 2):
+        generator = np.random.default_rng(7)
+        clean, poisoned = trainings(m, r, 0, generator), trainings(m, r, r, generator)
+        scores.append(float((poisoned <= np.quantile(clean, 0.9)).mean()))
+    assert scores[0] > 0.5 > scores[1]
+
+
+def test_the_same_attack_breaks_theorem_8() -> None:
+    m = SubsampledGaussian("poisson", 0.01, 30.0, 100)
+    p_a, r, runs = 0.99, 700, 100_000
+    printed = reproduction.theorem_8(p_a, 1 - p_a, m)
+    assert isinstance(printed.value, int)
+    assert printed.value >= r, "Theorem 8 certifies 700 records"
+    generator = np.random.default_rng(700)
+    # Two labels; the sum of all rounds is a sufficient statistic to within the sampling's noise.
+    clean = m.noise_multiplier * math.sqrt(m.rounds) * generator.standard_normal(runs)
+    threshold = m.noise_multiplier * math.sqrt(m.rounds) * 2.3263478740408408
+    poisoned = np.zeros(runs)
+    for _ in range(m.rounds):
+        poisoned += generator.binomial(r, m.rate, runs)
+        poisoned += m.noise_multiplier * generator.standard_normal(runs)
+    assert (clean <= threshold).mean() == pytest.approx(p_a, abs=0.005)
+    score_a = float((poisoned <= threshold).mean())
+    assert score_a < 0.5, "and label B wins"
+    exact = ExactGroups(m)
+    curves = exact.curves(r, Direction.ADDITIONS)
+    assert score_a >= float(curves.lower(p_a)) - 0.02
+    honest = certify_prediction(p_a, 1 - p_a, 0, exact)
+    assert isinstance(honest, Certified)
+    assert honest.radius < r
