@@ -110,11 +110,14 @@ def log_binomial(k: int, probability: float) -> Floats:
         weights = np.full(k + 1, -np.inf)
         weights[round(k * probability)] = 0.0
         return weights
-    # Sums of the ratios' logarithms: gammaln would cost four digits at k = 500, and T rounds
-    # multiply that error.
+    # Sums of the ratios' logarithms, outwards from the mode: near it every weight is right to
+    # rounding, and T rounds multiply what isn't (gammaln would cost four digits at k = 500).
     i = np.arange(k, dtype=np.float64)
     ratios = np.log((k - i) / (i + 1)) + (math.log(probability) - math.log1p(-probability))
-    return k * math.log1p(-probability) + np.concatenate([[0.0], np.cumsum(ratios)])
+    mode = min(int((k + 1) * probability), k)
+    below = np.cumsum(-ratios[:mode][::-1])[::-1]
+    weights = np.concatenate([below, [0.0], np.cumsum(ratios[mode:])])
+    return np.asarray(weights - math.log(float(np.exp(weights).sum())))
 
 
 def group_shift(k: int, probability: float, drop_below: float = -46.0) -> Shift:

@@ -1,0 +1,428 @@
+"""Certifying: results and their types, intervals, baselines, losses, and bad input."""
+
+import itertools
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from dp_accounting.pld import privacy_loss_distribution
+from scipy.stats import binom
+
+from precad.common.certify import (
+    Abstained,
+    ApproximateDP,
+    Certified,
+    ConfidenceBudget,
+    Direction,
+    ExactGroups,
+    GaussianDP,
+    Guarantee,
+    Intervals,
+    Iterated,
+    RenyiDP,
+    RenyiGroups,
+    Replacements,
+    Reproduction,
+    ScoreBound,
+    SubsampledGaussian,
+    ValidationAllowance,
+    attack_bounds,
+    certified_accuracy,
+    certify_bagging,
+    certify_partitions,
+    certify_prediction,
+    certify_predictions,
+    certify_smoothing,
+    expected_loss,
+    fewest_attackers,
+    ma_expectation_bound,
+    reproduction,
+    score_intervals,
+    simuem,
+    theorem_2,
+    votes_of,
+)
+from precad.common.certify.baselines import bagging_holds
+from precad.common.certify.inputs import Integers
+from precad.common.certify.intervals import clopper_pearson_lower, clopper_pearson_upper
+from precad.common.certify.mechanism import group_shift, log_binomial
+from precad.common.errors import Misconfiguration
+
+MECHANISM = SubsampledGaussian("poisson", 0.01, 1.0, 20)
+ONE = Intervals(np.array([0]), np.array([0.99]), np.array([0.01]))
+TWO_CLASSES = ConfidenceBudget(0.9, 2)
+
+
+# Results and their types
+
+
+def test_separated_votes_are_certified_and_close_ones_abstain() -> None:
+    counts = [[990, 10, 0], [400, 380, 220]]
+    found = certify_predictions(simuem(counts, ConfidenceBudget(0.999, 3)), ExactGroups(MECHANISM))
+    sure, close = found.results()
+    assert isinstance(sure, Certified)
+    assert sure.label == 0
+    assert sure.radius == min(sure.additions or 0, sure.deletions or 0) > 0
+    assert isinstance(close, Abstained)
+
+
+def test_the_radius_is_the_last_that_separates_and_the_next_does_not() -> None:
+    guarantee = ExactGroups(MECHANISM)
+    result = certify_prediction(0.97, 0.02, 1, guarantee)
+    assert isinstance(result, Certified)
+    for direction, radius in (
+        (Direction.ADDITIONS, result.additions),
+        (Direction.DELETIONS, result.deletions),
+    ):
+        assert radius is not None
+        assert guarantee.curves(radius, direction).separates(0.97, 0.02)
+        assert not guarantee.curves(radius + 1, direction).separates(0.97, 0.02)
+
+
+def test_a_tie_in_the_bounds_abstains() -> None:
+    assert isinstance(certify_prediction(0.4, 0.4, 0, GaussianDP(0.1)), Abstained)
+
+
+def test_points_are_certified_alike_alone_and_together() -> None:
+    generator = np.random.default_rng(5)
+    p_a = generator.uniform(0.5, 1, 60)
+    p_b = (1 - p_a) * generator.uniform(0, 1.2, 60)
+    labels = np.arange(60)
+    for guarantee in (ExactGroups(MECHANISM), RenyiGroups(MECHANISM), GaussianDP(0.05)):
+        together = certify_predictions(Intervals(labels, p_a, p_b), guarantee).results()
+        alone = [
+            certify_prediction(a, b, i, guarantee)
+            for i, (a, b) in enumerate(zip(p_a, p_b, strict=True))
+        ]
+        assert together == alone
+
+
+def test_without_influence_every_group_is_certified() -> None:
+    for silent in (
+        SubsampledGaussian("poisson", 0.0, 1.0, 10),
+        SubsampledGaussian("poisson", 0.5, 1.0, 0),
+        SubsampledGaussian("poisson", 0.5, 1.0, 10, participation=0.0),
+    ):
+        result = certify_prediction(0.6, 0.3, 0, ExactGroups(silent), limit=500)
+        assert result == Certified(0, 500, 500, 500)
+
+
+def test_replacements_cost_about_twice_as_much() -> None:
+    guarantee = GaussianDP(0.1)
+    single = certify_prediction(0.9, 0.05, 0, guarantee)
+    replaced = certify_prediction(0.9, 0.05, 0, Replacements(guarantee))
+    assert isinstance(single, Certified)
+    assert isinstance(replaced, Certified)
+    assert single.radius == 14
+    assert replaced.radius == 7
+
+
+def test_validation_adds_malicious_submissions_times_its_soundness_error() -> None:
+    base = GaussianDP(0.1)
+    widened = ValidationAllowance(base, rounds=60, soundness_bits=10)
+    for p in (0.2, 0.7):
+        added = base.curves(3, Direction.ADDITIONS)
+        got = widened.curves(3, Direction.ADDITIONS)
+        assert float(got.upper(p)) == pytest.approx(float(added.upper(p)) + 3 * 60 / 1024)
+        assert float(got.lower(p)) == pytest.approx(max(0, float(added.lower(p)) - 3 * 60 / 1024))
+        same = widened.curves(3, Direction.DELETIONS)
+        assert same.upper(p) == base.curves(3, Direction.DELETIONS).upper(p)
+
+
+REPRODUCTIONS = [
+    reproduction.theorem_8(0.99, 0.01, MECHANISM),
+    reproduction.theorem_8_joint(0.99, 0.01, MECHANISM),
+    reproduction.theorem_8_exact(0.99, 0.01, MECHANISM),
+    reproduction.theorem_8_limit(0.99, 0.01, MECHANISM),
+    reproduction.xie_fixed_size_epsilon(MECHANISM, 1e-5, (2.0, 8.0)),
+    reproduction.xie_theorem_6_reach(0.9, 0.05, 16.0, 2),
+    reproduction.precad_theorem_2_printed(0.9, 1.0, 1, 0.3),
+]
+
+
+@pytest.mark.parametrize("printed", REPRODUCTIONS, ids=lambda printed: printed.statement)
+def test_a_reproduction_never_becomes_a_certificate(printed: Reproduction) -> None:
+    assert printed.why_not
+    assert not isinstance(printed, Guarantee | Certified)
+    assert not hasattr(printed, "curves")
+    with pytest.raises(Misconfiguration, match="guarantee"):
+        certify_predictions(ONE, printed)  # type: ignore[arg-type]
+    with pytest.raises(Misconfiguration, match="guarantee"):
+        certify_prediction(0.99, 0.01, 0, printed)  # type: ignore[arg-type]
+    with pytest.raises(Misconfiguration, match="guarantee"):
+        attack_bounds(0.5, 1.0, printed, 1)  # type: ignore[arg-type]
+    with pytest.raises(Misconfiguration, match="guarantee"):
+        fewest_attackers(0.5, 1.0, 2.0, printed)  # type: ignore[arg-type]
+
+
+def test_precad_as_printed_is_vacuous_where_the_closed_form_is_not() -> None:
+    printed = reproduction.precad_theorem_2_printed(0.9, 1.0, 1, 0.3).value
+    assert isinstance(printed, tuple)
+    assert printed[1] == pytest.approx(1.0192, abs=1e-4)
+    assert float(theorem_2(0.9, 1.0, 1, 0.3).upper) < 0.95
+
+
+# Mechanism and divergences
+
+
+def test_binomial_weights_are_accurate() -> None:
+    for k, q in ((1, 0.3), (500, 0.002), (1000, 0.5)):
+        expected = binom.logpmf(np.arange(k + 1), k, q)
+        assert log_binomial(k, q) == pytest.approx(expected, rel=1e-9, abs=1e-11)
+        shift = group_shift(k, q)
+        assert np.exp(shift.log_weights).sum() + shift.dropped == pytest.approx(1, abs=1e-13)
+
+
+def test_the_whole_group_is_drawn_at_rate_one() -> None:
+    curves = ExactGroups(SubsampledGaussian("poisson", 1.0, 10.0, 4)).curves(3, Direction.ADDITIONS)
+    closed = GaussianDP(0.2).curves(3, Direction.ADDITIONS)
+    assert float(curves.upper(0.3)) == pytest.approx(float(closed.upper(0.3)), abs=1e-3)
+
+
+def test_the_exact_pair_agrees_with_dp_accounting() -> None:
+    q, noise, rounds, r = 0.05, 1.5, 40, 3
+    theirs = privacy_loss_distribution.from_mixture_gaussian_mechanism(
+        noise,
+        list(range(r + 1)),
+        binom.pmf(np.arange(r + 1), r, q).tolist(),
+        value_discretization_interval=2e-3,
+    ).self_compose(rounds)
+    forward, reverse = ExactGroups(SubsampledGaussian("poisson", q, noise, rounds)).sticks(r)
+    for epsilon in (-1.0, 0.0, 0.5, 2.0, 4.0):
+        largest = theirs.get_delta_for_epsilon(epsilon)
+        assert max(forward.delta(epsilon), reverse.delta(epsilon)) == pytest.approx(
+            largest, abs=2e-4
+        )
+
+
+def test_generic_renyi_groups_use_the_least_doubling() -> None:
+    rdp = RenyiDP((16.0,), (0.1,), refined=False)
+    curves = rdp.curves(3, Direction.ADDITIONS)
+    # 3 ≤ 2^2: order 16/4, divergence 9·0.1.
+    assert float(curves.upper(0.1)) == pytest.approx((math.exp(0.9) * 0.1) ** (3 / 4))
+    beyond = rdp.curves(17, Direction.ADDITIONS)
+    assert float(beyond.upper(0.1)) == 1
+    assert float(beyond.lower(0.9)) == 0
+
+
+# Intervals
+
+
+def test_clopper_pearson_matches_the_binomial_tail() -> None:
+    lower = float(clopper_pearson_lower(930, 1000, 1e-4))
+    assert binom.sf(929, 1000, lower) == pytest.approx(1e-4)
+    upper = float(clopper_pearson_upper(12, 1000, 1e-4))
+    assert binom.cdf(12, 1000, upper) == pytest.approx(1e-4)
+    assert float(clopper_pearson_lower(0, 10, 0.05)) == 0
+    assert float(clopper_pearson_upper(10, 10, 0.05)) == 1
+
+
+def test_the_budget_is_split_over_classes_points_and_strictness() -> None:
+    assert ConfidenceBudget(0.999, 10).per_interval == pytest.approx(1e-4)
+    assert ConfidenceBudget(0.999, 10, points=100).per_interval == pytest.approx(1e-6)
+    assert ConfidenceBudget(0.999, 10, strict=True).per_interval == pytest.approx(5e-5)
+    counts = [[700, 200, 100]]
+    loose, strict = (simuem(counts, ConfidenceBudget(0.999, 3, strict=s)) for s in (False, True))
+    assert strict.p_a < loose.p_a
+    assert strict.p_b > loose.p_b
+
+
+def test_simuem_covers_at_its_confidence() -> None:
+    generator = np.random.default_rng(1)
+    truth = np.array([0.6, 0.3, 0.1])
+    intervals = simuem(generator.multinomial(200, truth, 4000), ConfidenceBudget(0.9, 3))
+    missed = (intervals.labels != 0) | (intervals.p_a > 0.6) | (intervals.p_b < 0.3)
+    assert missed.mean() < 0.1
+
+
+def test_labels_become_votes() -> None:
+    assert votes_of([[0, 2, 2], [1, 1, 1]], 3).tolist() == [[1, 0, 2], [0, 3, 0]]
+
+
+@pytest.mark.parametrize("bound", ScoreBound)
+def test_scores_bound_their_expectation(bound: ScoreBound) -> None:
+    generator = np.random.default_rng(3)
+    scores = generator.dirichlet([8.0, 1.0, 1.0], size=(300, 500))
+    intervals = score_intervals(scores, ConfidenceBudget(0.99, 3), bound)
+    assert (intervals.labels == 0).all()
+    assert (intervals.p_a < 0.8).mean() > 0.99
+    assert (intervals.p_b > 0.1).mean() > 0.99
+    assert (intervals.p_a > 0.6).all()
+
+
+def test_bernstein_is_tighter_for_scores_that_hardly_vary() -> None:
+    scores = np.broadcast_to([0.9, 0.1], (4, 1000, 2))
+    budget = ConfidenceBudget(0.999, 2)
+    hoeffding, bernstein = (score_intervals(scores, budget, bound) for bound in ScoreBound)
+    assert (bernstein.p_a > hoeffding.p_a).all()
+
+
+def test_unnormalised_scores_are_not_capped_by_the_top_one() -> None:
+    scores = np.full((1, 2000, 2), 0.9)
+    intervals = score_intervals(scores, ConfidenceBudget(0.99, 2))
+    assert intervals.p_b[0] > 0.9
+    assert isinstance(certify_predictions(intervals, GaussianDP(0.1)).results()[0], Abstained)
+
+
+# Losses and attackers
+
+
+def test_loss_bounds_take_the_worse_direction() -> None:
+    guarantee = ExactGroups(SubsampledGaussian("poisson", 0.05, 0.8, 30))
+    both = attack_bounds(0.3, 2.0, guarantee, 2)
+    single = [attack_bounds(0.3, 2.0, guarantee, 2, (direction,)) for direction in Direction]
+    assert both.upper == max(one.upper for one in single)
+    assert both.lower == min(one.lower for one in single)
+    assert single[0].upper != single[1].upper
+
+
+def test_a_negative_score_mirrors_a_positive_one() -> None:
+    guarantee = ApproximateDP.single(0.3, 1e-3)
+    positive = attack_bounds([0.2, 0.5], 1.0, guarantee, 3)
+    negative = attack_bounds([-0.2, -0.5], 1.0, guarantee, 3, negative=True)
+    assert negative.lower == pytest.approx(-positive.upper)
+    assert negative.upper == pytest.approx(-positive.lower)
+
+
+def test_fewest_attackers_is_where_the_bound_first_allows_the_goal() -> None:
+    guarantee = GaussianDP(0.2)
+    k = fewest_attackers(0.5, 1.0, 4.0, guarantee)
+    assert k is not None
+    assert float(attack_bounds(0.5, 1.0, guarantee, k).lower) <= 0.125
+    assert float(attack_bounds(0.5, 1.0, guarantee, k - 1).lower) > 0.125
+    assert fewest_attackers(0.5, 1.0, 1.0, guarantee) == 0
+    assert fewest_attackers(0.5, 1.0, 4.0, GaussianDP(0.0), limit=100) is None
+
+
+def test_an_expected_loss_covers_its_truth() -> None:
+    interval = expected_loss(np.full(1000, 0.5), 2.0, 0.99)
+    assert interval.lower < 0.5 < interval.upper
+    assert interval.upper - interval.lower < 0.25
+
+
+# Baselines
+
+
+def test_ma_bound_is_group_privacy_spelled_out() -> None:
+    printed = ApproximateDP.single(0.3, 1e-3, refined=False)
+    for k in (1, 4):
+        lower = printed.curves(k, Direction.ADDITIONS).lower(0.6)
+        assert float(ma_expectation_bound(0.6, k, 0.3, 1e-3)) == pytest.approx(float(lower))
+
+
+def test_bagging_agrees_with_exact_fractions_over_all_sizes() -> None:
+    n, s = 30, 4
+    for k, (p_a, p_b) in itertools.product(range(1, 8), ((0.95, 0.02), (0.7, 0.2), (0.99, 0.01))):
+        worst = max(
+            Fraction(size, n) ** s - 2 * Fraction(max(n, size) - k, n) ** s
+            for size in range(n - k, n + k + 1)
+        )
+        expected = p_a - p_b > 1 + worst
+        assert bool(bagging_holds(np.array([p_a]), np.array([p_b]), k, n, s)[0]) is expected
+
+
+def test_bagging_radius_on_known_numbers() -> None:
+    one = Intervals(np.array([3, 1]), np.array([0.99, 0.4]), np.array([0.01, 0.5]))
+    sure, close = certify_bagging(one, 60_000, 100).results()
+    assert isinstance(close, Abstained)
+    assert isinstance(sure, Certified)
+    # Replacing k records gives 1 − (1 − k/n)^s < (p_A − p_B)/2, the paper's simplest case.
+    replaced = 60_000 * (1 - (1 - 0.49) ** (1 / 100))
+    assert 0 < sure.radius <= replaced
+
+
+def test_partitions_agree_with_moving_votes() -> None:
+    generator = np.random.default_rng(11)
+    counts = generator.multinomial(11, [0.5, 0.3, 0.2], 60)
+    found = certify_partitions(counts)
+    for row, label, radius in zip(counts, found.labels, found.radius, strict=True):
+
+        def winner(votes: list[int]) -> int:
+            return int(np.argmax(votes))
+
+        def flips(changed: int, row: Integers = row, label: int = int(label)) -> bool:
+            for rival in range(3):
+                if rival != label:
+                    moved = row.tolist()
+                    step = min(changed, moved[label])
+                    moved[label] -= step
+                    moved[rival] += step
+                    if winner(moved) != label:
+                        return True
+            return False
+
+        assert not flips(int(radius))
+        assert flips(int(radius) + 1)
+
+
+def test_certified_accuracy_counts_everybody() -> None:
+    shares = certified_accuracy([5, 0, 3, 9], [True, True, False, True], [0, 1, 5, 6, 10])
+    assert shares.tolist() == [0.75, 0.5, 0.5, 0.25, 0.0]
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("field", "make"),
+    [
+        ("sampling", lambda: SubsampledGaussian("fixed-size", 0.1, 1.0, 1)),
+        ("sampling_rate", lambda: SubsampledGaussian("poisson", 1.5, 1.0, 1)),
+        ("sampling_rate", lambda: SubsampledGaussian("poisson", -0.1, 1.0, 1)),
+        ("sampling_rate", lambda: SubsampledGaussian("poisson", math.nan, 1.0, 1)),
+        ("noise_multiplier", lambda: SubsampledGaussian("poisson", 0.1, 0.0, 1)),
+        ("noise_multiplier", lambda: SubsampledGaussian("poisson", 0.1, -1.0, 1)),
+        ("noise_multiplier", lambda: SubsampledGaussian("poisson", 0.1, math.inf, 1)),
+        ("rounds", lambda: SubsampledGaussian("poisson", 0.1, 1.0, -1)),
+        ("participation", lambda: SubsampledGaussian("poisson", 0.1, 1.0, 1, 2.0)),
+        ("points_per_deviation", lambda: ExactGroups(MECHANISM, 5)),
+        ("delta", lambda: ExactGroups(MECHANISM).epsilon(1.0)),
+        ("k", lambda: ExactGroups(MECHANISM).curves(-1, Direction.ADDITIONS)),
+        ("score", lambda: GaussianDP(1).curves(1, Direction.ADDITIONS).upper(1.5)),
+        ("score", lambda: GaussianDP(1).curves(1, Direction.ADDITIONS).upper(math.nan)),
+        ("mu", lambda: GaussianDP(-1)),
+        ("epsilon", lambda: ApproximateDP.single(-0.1, 0.0)),
+        ("delta", lambda: ApproximateDP.single(0.1, 1.0)),
+        ("orders", lambda: RenyiDP((1.0,), (0.1,))),
+        ("orders", lambda: RenyiGroups(MECHANISM, (0.5,))),
+        ("confidence", lambda: ConfidenceBudget(1.0, 10)),
+        ("confidence", lambda: ConfidenceBudget(0.0, 10)),
+        ("classes", lambda: ConfidenceBudget(0.9, 1)),
+        ("votes", lambda: simuem([[10, 2], [10, 1]], TWO_CLASSES)),
+        ("votes", lambda: simuem([[10, 2]], TWO_CLASSES, models=13)),
+        ("votes", lambda: simuem([[10, -2], [4, 4]], TWO_CLASSES)),
+        ("votes", lambda: simuem([[1.5, 2.5]], TWO_CLASSES)),
+        ("votes", lambda: simuem([[math.nan, 2.0]], TWO_CLASSES)),
+        ("votes", lambda: simuem([1, 2, 3], TWO_CLASSES)),
+        ("votes", lambda: simuem([[0, 0]], TWO_CLASSES)),
+        ("classes", lambda: simuem([[5, 5, 5]], TWO_CLASSES)),
+        ("labels", lambda: votes_of([[0, -1]])),
+        ("labels", lambda: votes_of([[0, 5]], 3)),
+        ("scores", lambda: score_intervals(np.full((1, 2, 2), np.nan), TWO_CLASSES)),
+        ("scores", lambda: score_intervals(np.full((1, 2, 2), 1.1), TWO_CLASSES)),
+        ("scores", lambda: score_intervals(np.ones((2, 2)), TWO_CLASSES)),
+        ("bound", lambda: attack_bounds(0.5, 0.0, GaussianDP(1), 1)),
+        ("expectation / bound", lambda: attack_bounds(2.0, 1.0, GaussianDP(1), 1)),
+        ("tau", lambda: fewest_attackers(0.5, 1.0, 0.5, GaussianDP(1))),
+        ("sigma", lambda: certify_smoothing([[9, 1]], 0.0, TWO_CLASSES)),
+        (
+            "selection",
+            lambda: certify_smoothing([[9, 1]], 1.0, TWO_CLASSES, [[1, 0, 0]]),
+        ),
+        (
+            "training_size",
+            lambda: certify_bagging(ONE, 0, 5),
+        ),
+        (
+            "directions",
+            lambda: certify_predictions(ONE, GaussianDP(1), ()),
+        ),
+        ("k", lambda: Iterated(GaussianDP(1)).curves(-2, Direction.ADDITIONS)),
+    ],
+)
+def test_bad_input_names_field_and_remedy(field: str, make: object) -> None:
+    with pytest.raises(Misconfiguration) as caught:
+        make()  # type: ignore[operator]
+    assert caught.value.field == field
+    assert caught.value.remedy
