@@ -1,0 +1,292 @@
+"""`precad certify` from files and from the folders of finished runs."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from precad.cli.main import app
+from precad.common.certify import ExactGroups, SubsampledGaussian
+from precad.common.certify.runs import Ensemble, FinishedRun, Unit
+
+MNIST_LIKE = ["--sampling-rate", str(128 / 60000), "--noise-multiplier", "3", "--rounds", "469"]
+SMALL = ["--sampling-rate", "0.05", "--noise-multiplier", "2", "--rounds", "20"]
+INPUTS = {
+    "task_digest": "ab" * 32,
+    "noise_multiplier": 30.0,
+    "record_clip": 1.0,
+    "effective_record_clip": 1.002,
+    "client_clip": 20.0,
+    "client_rate": 0.2,
+    "record_rate": 0.1,
+    "rounds": 30,
+    "delta": 1e-5,
+    "clients": 10,
+    "malicious_submission_soundness_bits": 40,
+}
+
+
+def certify(*arguments: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, ["certify", *arguments])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def document(*arguments: str) -> dict[str, Any]:
+    code, out, err = certify(*arguments, "--json")
+    assert code == 0, err
+    found = json.loads(out)
+    assert isinstance(found, dict)
+    return found
+
+
+def refused(*arguments: str) -> str:
+    code, out, err = certify(*arguments)
+    assert code == 2
+    assert out == ""
+    return err
+
+
+@pytest.fixture
+def votes(tmp_path: Path) -> Path:
+    path = tmp_path / "votes.npy"
+    np.save(path, np.array([[1000] + [0] * 9, [600, 350, 50] + [0] * 7, [510, 490] + [0] * 8]))
+    return path
+
+
+def finished(folder: Path, **changed: object) -> Path:
+    folder.mkdir()
+    summary = {"accuracy": 0.9, "certificate_inputs": {**INPUTS, **changed}}
+    (folder / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> list[str]:
+    generator = np.random.default_rng(0)
+    truth = np.arange(50) % 3
+    folders = []
+    for i in range(30):
+        folder = finished(tmp_path / f"run-{i}")
+        wrong = generator.random(50) < 0.02
+        np.save(
+            folder / "predictions.npy", np.where(wrong, (truth + 1) % 3, truth).astype(np.int64)
+        )
+        np.save(folder / "losses.npy", generator.uniform(0.1, 0.3, 50))
+        folders.append(str(folder))
+    return folders
+
+
+def test_the_mnist_like_row_by_command(votes: Path) -> None:
+    found = document("prediction", str(votes), *MNIST_LIKE, "--confidence", "0.999")
+    sure, moderate, close = found["points"]
+    assert sure["label"] == 0
+    assert sure["radius"] == 149
+    assert 0 < moderate["radius"] < 149
+    assert "radius" not in close
+    assert close["abstained"]
+    assert found["abstained"] == 1
+    assert found["models"] == 1000
+
+
+@pytest.mark.parametrize("kind", ["exact", "rdp", "adp", "gdp"])
+def test_every_guarantee(votes: Path, kind: str) -> None:
+    found = document("prediction", str(votes), *MNIST_LIKE, "--guarantee", kind)
+    assert found["asymptotic"] is (kind == "gdp")
+    radius = found["points"][0]["radius"]
+    assert 90 < radius <= 149
+    assert (kind == "exact") is (radius == 149)
+
+
+def test_csv_and_labels_give_the_same_as_npy(votes: Path, tmp_path: Path) -> None:
+    expected = document("prediction", str(votes), *SMALL)["points"]
+    counts = np.load(votes)
+    csv = tmp_path / "votes.csv"
+    np.savetxt(csv, counts, delimiter=",", fmt="%d", header=",".join("abcdefghij"), comments="")
+    assert document("prediction", str(csv), *SMALL)["points"] == expected
+    labels = tmp_path / "labels.npy"
+    np.save(labels, np.stack([np.repeat(np.arange(10), row) for row in counts]))
+    found = document("prediction", str(labels), *SMALL, "--format", "labels", "--classes", "10")
+    assert found["points"] == expected
+
+
+def test_scores_from_npy_and_csv(tmp_path: Path) -> None:
+    generator = np.random.default_rng(2)
+    scores = generator.dirichlet([9.0, 1.0], size=(4, 200))
+    np.save(tmp_path / "scores.npy", scores)
+    found = document("prediction", str(tmp_path / "scores.npy"), *SMALL, "--interval", "bernstein")
+    rows = [[p, m, *scores[p, m]] for p in range(4) for m in range(200)]
+    np.savetxt(tmp_path / "scores.csv", np.array(rows)[::-1], delimiter=",")
+    same = document(
+        "prediction",
+        str(tmp_path / "scores.csv"),
+        *SMALL,
+        "--format",
+        "scores",
+        "--interval",
+        "bernstein",
+    )
+    assert same["points"] == found["points"]
+    assert found["points"][0]["radius"] > 0
+
+
+def test_strict_simultaneous_and_replacements_shrink_radii(votes: Path) -> None:
+    plain = document("prediction", str(votes), *MNIST_LIKE)["points"][0]["radius"]
+    for options in (["--strict"], ["--simultaneous"], ["--change", "replacements"]):
+        shrunk = document("prediction", str(votes), *MNIST_LIKE, *options)["points"][0]["radius"]
+        assert 0 < shrunk < plain
+    one_sided = document("prediction", str(votes), *MNIST_LIKE, "--change", "additions")["points"][
+        0
+    ]
+    assert one_sided["radius"] == one_sided["radius_additions"]
+    assert "radius_deletions" not in one_sided
+
+
+def test_people_get_a_table_and_a_picture(votes: Path, tmp_path: Path) -> None:
+    picture, truth = tmp_path / "radius.png", tmp_path / "truth.csv"
+    truth.write_text("0\n0\n1\n", encoding="utf-8")
+    code, out, err = certify(
+        "prediction",
+        str(votes),
+        *SMALL,
+        "--also",
+        "gdp",
+        "--labels",
+        str(truth),
+        "--plot",
+        str(picture),
+    )
+    assert code == 0, err
+    assert "Certified accuracy" in out
+    assert "not guaranteed" in out
+    assert "abstained" in out
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_runs_vote_and_say_what_they_cost(runs: list[str]) -> None:
+    found = document("prediction", "--runs", *runs, "--classes", "3")
+    assert found["unit"] == "client"
+    assert found["models"] == 30
+    assert found["soundness_bits"] == 40
+    assert found["mechanism"]["sampling_rate"] == 0.2
+    assert found["mechanism"]["noise_multiplier"] == pytest.approx(2**0.5 * 30 * 1.002 / 20)
+    assert found["mechanism"]["rounds"] == 30
+    assert max(point["radius"] for point in found["points"]) >= 1
+    costs = found["runs"]["joint_privacy_cost"]
+    assert [cost["compositions"] for cost in costs] == [900] * 3
+    server = SubsampledGaussian("poisson", 0.1, 30.0, 900)
+    assert costs[0]["epsilon"] == pytest.approx(ExactGroups(server).epsilon(1e-5))
+    single = document("loss", "--runs", runs[0], "--loss", "0.2")["runs"]["joint_privacy_cost"]
+    assert all(one["epsilon"] < many["epsilon"] for one, many in zip(single, costs, strict=True))
+
+
+def test_records_of_one_client_are_safer_than_records_anywhere(runs: list[str]) -> None:
+    anywhere = document("prediction", "--runs", *runs, "--unit", "record")
+    one_client = document("prediction", "--runs", *runs, "--unit", "record-of-one-client")
+    assert anywhere["soundness_bits"] is None
+    assert one_client["mechanism"]["participation"] == 0.2
+    pairs = zip(anywhere["points"], one_client["points"], strict=True)
+    assert all(a["radius"] < b["radius"] for a, b in pairs)
+
+
+def test_losses_of_runs_and_bounds_as_functions_of_one(runs: list[str], tmp_path: Path) -> None:
+    found = document("loss", "--runs", *runs, "--tau", "1.1", "--attackers", "3")
+    assert found["expected_loss"]["runs"] == 30
+    assert found["expected_loss"]["lower"] < 0.2 < found["expected_loss"]["upper"]
+    uppers = [row["upper"] for row in found["bounds"]]
+    assert uppers == sorted(uppers)
+    assert len(uppers) == 4
+    alone = document("loss", "--runs", runs[0])
+    assert alone["expected_loss"] is None
+    assert len({row["loss"] for row in alone["bounds"]}) > 3
+    code, out, _ = certify("loss", "--runs", *runs, "--plot", str(tmp_path / "loss.png"))
+    assert code == 0
+    assert "Joint privacy cost of these 30 runs" in out
+
+
+def test_a_known_loss_and_a_file_of_losses(tmp_path: Path) -> None:
+    known = document("loss", "--loss", "0.2", *SMALL, "--tau", "2", "--unit", "client")
+    assert known["bounds"][0] == {"loss": 0.2, "attackers": 0, "lower": 0.2, "upper": 0.2}
+    assert known["fewest_attackers"][0]["attackers"] >= 1
+    path = tmp_path / "losses.csv"
+    np.savetxt(path, np.full((400, 1), 0.2))
+    estimated = document("loss", str(path), *SMALL, "--interval", "bernstein")
+    assert estimated["expected_loss"]["mean"] == pytest.approx(0.2)
+    assert estimated["bounds"][3]["upper"] > known["bounds"][3]["upper"]
+
+
+def test_smoothing_with_and_without_selection(tmp_path: Path) -> None:
+    counts, selection = tmp_path / "noisy.npy", tmp_path / "selection.npy"
+    np.save(counts, np.array([[9900, 60, 40], [5100, 4800, 100]]))
+    np.save(selection, np.array([[99, 1, 0], [60, 40, 0]]))
+    with_selection = document(
+        "smoothing", str(counts), "--sigma", "0.5", "--selection", str(selection)
+    )
+    assert with_selection["points"][0]["radius"] == pytest.approx(1.1062098325510947)
+    assert with_selection["points"][1]["abstained"]
+    without = document("smoothing", str(counts), "--sigma", "0.5")
+    assert without["points"][0]["radius"] < with_selection["points"][0]["radius"]
+
+
+def test_bad_input_names_the_field(votes: Path, runs: list[str], tmp_path: Path) -> None:
+    np.save(tmp_path / "uneven.npy", np.array([[5, 5], [5, 4]]))
+    np.save(tmp_path / "nan.npy", np.full((1, 3, 2), np.nan))
+    np.save(tmp_path / "object.npy", np.array([{"a": 1}]), allow_pickle=True)
+    (tmp_path / "words.csv").write_text("a,b\nc,d\n", encoding="utf-8")
+    path = str(votes)
+    assert "row 1 sums to 9" in refused("prediction", str(tmp_path / "uneven.npy"), *SMALL)
+    assert "NaN" in refused("prediction", str(tmp_path / "nan.npy"), *SMALL)
+    assert "NaN" in refused("prediction", str(tmp_path / "words.csv"), *SMALL)
+    assert ".npy array of numbers" in refused("prediction", str(tmp_path / "object.npy"), *SMALL)
+    assert "no such file" in refused("prediction", str(tmp_path / "none.npy"), *SMALL)
+    assert "sampling_rate = 1.2" in refused(
+        "prediction", path, "--sampling-rate", "1.2", *SMALL[2:]
+    )
+    assert "noise_multiplier = 0.0" in refused(
+        "prediction", path, *SMALL, "--noise-multiplier", "0"
+    )
+    assert "confidence = 1.0" in refused("prediction", path, *SMALL, "--confidence", "1")
+    assert "'poisson'" in refused("prediction", path, *SMALL, "--sampling", "fixed-size")
+    assert "--rounds = None" in refused("prediction", path, *SMALL[:4])
+    assert "votes" in refused("prediction", *SMALL)
+    assert "sigma = -1.0" in refused("smoothing", path, "--sigma", "-1")
+    assert "ledgers" in refused("prediction", "--runs", *runs, "--noise-multiplier", "3")
+    assert "ledgers" in refused("loss", "--runs", *runs, "--rounds", "3")
+    assert "one run gives no votes" in refused("prediction", "--runs", runs[0])
+    assert "give it once" in refused("prediction", "--runs", runs[0], runs[0])
+
+
+def test_runs_of_different_tasks_or_unfinished_are_refused(runs: list[str], tmp_path: Path) -> None:
+    other = finished(tmp_path / "other", task_digest="cd" * 32, rounds=29)
+    assert "task_digest, rounds" in refused("prediction", "--runs", runs[0], str(other))
+    (tmp_path / "empty").mkdir()
+    assert "no summary.json" in refused("prediction", "--runs", runs[0], str(tmp_path / "empty"))
+    old = tmp_path / "old"
+    old.mkdir()
+    (old / "summary.json").write_text("{}", encoding="utf-8")
+    assert "certificate_inputs" in refused("prediction", "--runs", runs[0], str(old))
+    broken = finished(tmp_path / "broken", noise_multiplier=0.0)
+    assert "noise_multiplier = 0.0" in refused("prediction", "--runs", runs[0], str(broken))
+    silent = finished(tmp_path / "silent")
+    assert "no predictions.npy" in refused("prediction", "--runs", runs[0], str(silent))
+
+
+def test_units_of_a_finished_run(tmp_path: Path) -> None:
+    run = FinishedRun.read(finished(tmp_path / "run"))
+    inputs = Ensemble((run,)).inputs
+    client = inputs.mechanism(Unit.CLIENT)
+    record = inputs.mechanism(Unit.RECORD)
+    assert client.rate == 0.2
+    assert client.noise_multiplier == pytest.approx(2**0.5 * 30 * 1.002 / 20)
+    assert record.rate == 0.1
+    assert record.noise_multiplier == pytest.approx(2**0.5 * 30)
+    assert record.participation == 1
+
+
+def test_help_teaches() -> None:
+    for command in ("prediction", "loss", "smoothing"):
+        code, out, _ = certify(command, "--help")
+        assert code == 0
+        assert f"precad certify {command}" in out
