@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from precad.common.account.gdp import clt_mu
 from precad.common.certify import (
     ConfidenceBudget,
     Direction,
@@ -18,7 +19,6 @@ from precad.common.certify import (
     ScoreBound,
     SubsampledGaussian,
     ValidationAllowance,
-    clt_mu,
     score_intervals,
     simuem,
     votes_of,

@@ -12,7 +12,7 @@ from precad.common.certify.baselines import (
     ma_expectation_bound,
 )
 from precad.common.certify.exact import ExactGroups
-from precad.common.certify.gaussian import GaussianDP, clt_mu, gdp_delta
+from precad.common.certify.gaussian import GaussianDP
 from precad.common.certify.guarantee import (
     BOTH,
     BestOf,
@@ -89,11 +89,9 @@ __all__ = [
     "certify_predictions",
     "certify_smoothing",
     "client_mu",
-    "clt_mu",
     "cohen_radius",
     "expected_loss",
     "fewest_attackers",
-    "gdp_delta",
     "largest_clip_ratio",
     "ma_expectation_bound",
     "macer_hinge",

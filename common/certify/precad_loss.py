@@ -5,7 +5,8 @@ import math
 import numpy.typing as npt
 from scipy.special import ndtri
 
-from precad.common.certify.gaussian import GaussianDP, clt_mu
+from precad.common.account.gdp import clt_mu
+from precad.common.certify.gaussian import GaussianDP
 from precad.common.certify.guarantee import Direction
 from precad.common.certify.inefficacy import ScoreBounds, attack_bounds
 from precad.common.certify.inputs import count, positive, rate

@@ -9,8 +9,8 @@ from collections.abc import Callable
 import numpy as np
 from scipy.special import ndtr, ndtri
 
+from precad.common.account.gdp import delta_of_epsilon
 from precad.common.certify.exact import PairCurves, pair_of
-from precad.common.certify.gaussian import gdp_delta
 from precad.common.certify.guarantee import Curves
 from precad.common.certify.inputs import (
     Booleans,
@@ -189,7 +189,7 @@ def precad_theorem_2_printed(loss: float, bound: float, attackers: int, mu: floa
     """
     m = count("attackers", attackers, least=1) * positive("mu", mu)
     quantile = float(ndtri(loss / positive("bound", bound)))
-    at_zero = float(gdp_delta(0.0, m))
+    at_zero = delta_of_epsilon(m, 0.0)
     upper = bound * float(ndtr(quantile + m)) if -quantile >= m / 2 else loss + bound * at_zero
     lower = bound * float(ndtr(quantile - m)) if quantile <= m / 2 else loss - bound * at_zero
     return Reproduction(

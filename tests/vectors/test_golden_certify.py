@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from precad.common.account.gdp import clt_mu, delta_of_epsilon
 from precad.common.certify import (
     Abstained,
     ApproximateDP,
@@ -28,9 +29,7 @@ from precad.common.certify import (
     certify_prediction,
     certify_smoothing,
     client_mu,
-    clt_mu,
     fewest_attackers,
-    gdp_delta,
     largest_clip_ratio,
     macer_hinge,
     psac_factor,
@@ -202,7 +201,7 @@ def test_group_tightness(case: dict[str, Any]) -> None:
     assert direct == e["direct_group_rdp"] == e["direct_group_rdp_alpha_any"]
     near(float(GaussianDP(mu).radius(p_a, p_b)), e["gdp_exact_K"], case["tolerance"])
     epsilons = np.geomspace(mu / 100, 20 * mu, 4000)
-    best = max(float(xie_theorem_2(p_a, p_b, eps, float(gdp_delta(eps, mu)))) for eps in epsilons)
+    best = max(float(xie_theorem_2(p_a, p_b, eps, delta_of_epsilon(mu, eps))) for eps in epsilons)
     close(case, best, "adp_thm2_bestK")
 
 
