@@ -28,6 +28,7 @@ from precad.common.certify.inefficacy import (
     attack_bounds,
     expected_loss,
     fewest_attackers,
+    theorem_2,
     xie_corollary_1,
 )
 from precad.common.certify.intervals import (
@@ -39,7 +40,6 @@ from precad.common.certify.intervals import (
     votes_of,
 )
 from precad.common.certify.mechanism import Sampling, SubsampledGaussian
-from precad.common.certify.precad_loss import client_mu, largest_clip_ratio, theorem_2
 from precad.common.certify.prediction import (
     PredictionCertificates,
     certified_accuracy,
@@ -88,11 +88,9 @@ __all__ = [
     "certify_prediction",
     "certify_predictions",
     "certify_smoothing",
-    "client_mu",
     "cohen_radius",
     "expected_loss",
     "fewest_attackers",
-    "largest_clip_ratio",
     "ma_expectation_bound",
     "macer_hinge",
     "mixed",

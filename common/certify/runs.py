@@ -12,6 +12,7 @@ from typing import assert_never
 
 import numpy as np
 
+from precad.common.account.guarantees import client_noise_multiplier
 from precad.common.certify.exact import ExactGroups
 from precad.common.certify.inputs import (
     Floats,
@@ -23,7 +24,6 @@ from precad.common.certify.inputs import (
 )
 from precad.common.certify.intervals import votes_of
 from precad.common.certify.mechanism import Sampling, SubsampledGaussian
-from precad.common.certify.precad_loss import client_noise_multiplier
 from precad.common.errors import Misconfiguration
 
 
@@ -100,9 +100,10 @@ class CertificateInputs:
         record_noise = math.sqrt(2) * self.noise_multiplier
         match unit:
             case Unit.CLIENT:
-                return SubsampledGaussian(
-                    Sampling.POISSON, self.client_rate, self._client_noise(), total
+                noise = client_noise_multiplier(
+                    self.noise_multiplier, self.effective_record_clip / self.client_clip
                 )
+                return SubsampledGaussian(Sampling.POISSON, self.client_rate, noise, total)
             case Unit.RECORD:
                 return SubsampledGaussian(Sampling.POISSON, self.record_rate, record_noise, total)
             case Unit.RECORD_OF_ONE_CLIENT:
@@ -110,11 +111,6 @@ class CertificateInputs:
                     Sampling.POISSON, self.record_rate, record_noise, total, self.client_rate
                 )
         assert_never(unit)
-
-    def _client_noise(self) -> float:
-        return client_noise_multiplier(
-            self.noise_multiplier, self.effective_record_clip, self.client_clip
-        )
 
 
 @dataclass(frozen=True, slots=True)

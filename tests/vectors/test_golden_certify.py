@@ -9,7 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from precad.common.account.gdp import clt_mu, delta_of_epsilon
+from precad.common.account.gdp import (
+    clt_mu,
+    delta_of_epsilon,
+    largest_clip_ratio,
+    tolerated_group_mu,
+)
+from precad.common.account.guarantees import client_noise_multiplier
 from precad.common.certify import (
     Abstained,
     ApproximateDP,
@@ -28,9 +34,7 @@ from precad.common.certify import (
     certified_accuracy,
     certify_prediction,
     certify_smoothing,
-    client_mu,
     fewest_attackers,
-    largest_clip_ratio,
     macer_hinge,
     psac_factor,
     reproduction,
@@ -45,7 +49,6 @@ from precad.common.certify.intervals import (
     hoeffding_half_width,
 )
 from precad.common.certify.mechanism import Shift, log_binomial, single_shift
-from precad.common.certify.precad_loss import client_noise_multiplier
 from precad.common.certify.renyi import (
     ORDERS,
     mixture_divergences,
@@ -100,8 +103,9 @@ def test_precad_theorem_2(case: dict[str, Any]) -> None:
 @named("precad_mu9")
 def test_precad_own_experiment_says_nothing(case: dict[str, Any]) -> None:
     i = case["inputs"]
-    close(case, client_noise_multiplier(i["sigma"], i["R"], i["C"]), "sigma_tilde")
-    mu = client_mu(i["sigma"], i["R"], i["C"], i["q"], i["T"])
+    noise = client_noise_multiplier(i["sigma"], i["R"] / i["C"])
+    close(case, noise, "sigma_tilde")
+    mu = clt_mu(i["q"], noise, i["T"])
     close(case, mu, "mu")
     close(case, float(theorem_2(0.2, 1.0, 1, mu).upper), "upper_bound_L0p2_B1_K1")
 
@@ -110,9 +114,8 @@ def test_precad_own_experiment_says_nothing(case: dict[str, Any]) -> None:
 def test_precad_largest_clip_ratio(case: dict[str, Any]) -> None:
     i = case["inputs"]
     for attackers in (1, 5, 10):
-        ratio = largest_clip_ratio(
-            i["L"], i["B"], i["target"], attackers=attackers, client_rate=i["q"], rounds=i["T"]
-        )
+        wanted = tolerated_group_mu(i["L"], i["target"], i["B"]) / attackers
+        ratio = largest_clip_ratio(wanted, i["q"], i["T"])
         close(case, ratio, f"K{attackers}")
         mu = clt_mu(i["q"], math.sqrt(2) / ratio, i["T"])
         assert float(theorem_2(i["L"], i["B"], attackers, mu).upper) == pytest.approx(i["target"])
