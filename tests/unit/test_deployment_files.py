@@ -1,0 +1,47 @@
+"""The files under deploy/ say what the parts can use, and fit each other."""
+
+from pathlib import Path
+
+import pytest
+
+from precad.client.settings import JoinSettings
+from precad.common.serve.settings import DealerSettings, ServerASettings, ServerBSettings
+from precad.common.task import Task
+from precad.experiments.client_records import write_records
+from precad.experiments.data import load
+from precad.experiments.partition import read_client_data
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+CLIENTS = ("client-1", "client-2", "client-3")
+
+
+def test_every_part_finds_the_others_at_the_address_they_listen_on() -> None:
+    dealer = DealerSettings.load(DEPLOY / "dealer.toml")
+    a = ServerASettings.load(DEPLOY / "server-a.toml")
+    b = ServerBSettings.load(DEPLOY / "server-b.toml")
+    clients = [JoinSettings.load(DEPLOY / f"{name}.toml") for name in CLIENTS]
+
+    def port(address: str) -> str:
+        return address.rpartition(":")[2]
+
+    assert {a.dealer, b.dealer} == {f"dealer:{port(dealer.listen)}"}
+    assert a.server_b == f"server_b:{port(b.listen)}"
+    assert {client.server_a for client in clients} == {f"server_a:{port(a.listen)}"}
+    assert {client.server_b for client in clients} == {f"server_b:{port(b.listen)}"}
+    assert tuple(client.client for client in clients) == CLIENTS
+
+
+def test_the_clients_records_are_what_the_task_allows(tmp_path: Path) -> None:
+    task = Task.load(DEPLOY / "task.toml")
+    assert task.enrolment.clients == task.enrolment.min_clients == len(CLIENTS)
+    paths = write_records("digits", len(CLIENTS), tmp_path)
+    assert paths == [tmp_path / name / f"{name}.npz" for name in CLIENTS]
+    sizes = [len(read_client_data(path)[1]) for path in paths]
+    assert sum(sizes) == len(load("digits").train_y)
+    assert max(sizes) * task.privacy.record_rate <= task.enrolment.max_expected_records
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_a_client_reads_the_file_that_is_written_for_it(name: str) -> None:
+    settings = JoinSettings.load(DEPLOY / f"{name}.toml")
+    assert settings.data == DEPLOY / "records" / f"{name}.npz"
