@@ -164,10 +164,18 @@ def test_an_unreadable_list_is_a_violation(data: bytes) -> None:
 
 
 @given(cohorts)
-def test_what_crosses_is_commitments_and_reasons_only(
+def test_what_crosses_is_commitments_signatures_and_reasons_only(
     pairs: list[tuple[Claim | Rejection, Claim | Rejection]],
 ) -> None:
     at_a = collected(Role.SERVER_A, [a for a, _ in pairs])
     for entry in describe(at_a).entries:
-        assert entry.model_dump().keys() == {"client", "own", "other", "reason"}
+        assert entry.model_dump().keys() == {
+            "client",
+            "own",
+            "other",
+            "signed",
+            "signature",
+            "certificate",
+            "reason",
+        }
         assert (entry.reason is None) == (entry.own is not None)
