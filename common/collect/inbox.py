@@ -144,7 +144,11 @@ class Inbox:
 
     def _accept(self, held: Held) -> None:
         # Only now this server's own commitment is known: nothing unsigned is ever held.
-        self.verifier.check(held.signature, held.signed)
+        try:
+            self.verifier.check(held.signature, held.signed)
+        except RejectedSubmission as rejected:
+            self.refuse(held.context.round, held.context.client, rejected.reason)
+            raise
         with self._changed:
             current = self._current(held.context.round, held.context.client)
             first = current.held.get(held.context.client)
