@@ -2,7 +2,7 @@
 
 import typer
 
-from precad.cli import certify, keys, serve
+from precad.cli import certify, enrol, keys, serve
 from precad.cli.account import account
 from precad.cli.demo import demo
 from precad.cli.join import join
@@ -23,6 +23,7 @@ app.command()(plan)
 app.command()(account)
 app.add_typer(certify.app, name="certify")
 app.add_typer(keys.app, name="keys")
+app.add_typer(enrol.app, name="enrol")
 app.add_typer(serve.app, name="serve")
 app.command()(join)
 app.command()(status)

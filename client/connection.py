@@ -23,9 +23,10 @@ from precad.common.errors import (
     TaskMismatch,
 )
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.identity import Identity, Plaintext, open_channel
+from precad.common.identity import Identity, Plaintext, open_channel, signer_for
 from precad.common.model import from_bytes, model_digest
 from precad.common.ring import RingVector
+from precad.common.secret import Secret
 from precad.common.share import Submission, shard
 from precad.common.task import Task
 from precad.common.wire.convert import header_to_wire
@@ -36,6 +37,8 @@ from precad.protos.precad_pb2_grpc import AggregationStub
 PIECE_BYTES = 1 << 20
 CALL_TIMEOUT_S = 30.0
 RETRY_S = 0.5
+_WORTH_A_RETRY = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED}
+"""The second: an upload of this client that broke off is still open at the server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,7 @@ class Servers:
     ) -> None:
         self.task = task
         self.client = client
+        self._signer = signer_for(identity)
         self._patience_s = task.deadlines.enrol if patience_s is None else patience_s
         self._addresses = {Role.SERVER_A: server_a, Role.SERVER_B: server_b}
         self._channels = {
@@ -119,8 +123,13 @@ class Servers:
                     f"{self._addresses[role]} is {reply.role}, not {role.value}: mend the addresses"
                 )
 
-    def enrol(self, records: int, record_rate: float) -> None:
+    def enrol(self, records: int, record_rate: float, token: Secret | None = None) -> None:
         """Take part, at both servers. The same claim again changes nothing.
+
+        Args:
+            records: |D_i|.
+            record_rate: p_i.
+            token: from the operator, where the servers ask for one; good for both.
 
         Raises:
             Misconfiguration: the claim passes a cap of the task.
@@ -132,6 +141,7 @@ class Servers:
             client=self.client.name,
             records=records,
             record_rate=record_rate,
+            token="" if token is None else token.reveal().decode(),
         )
         # B first: whoever A knows, B must know.
         for role in (Role.SERVER_B, Role.SERVER_A):
@@ -188,7 +198,7 @@ class Servers:
     def prepare(
         self, round_number: int, model: Digest, x: RingVector
     ) -> tuple[Submission, Submission]:
-        """Split ``x`` (``[d] int64``) for the two servers. Keep the pair for retries."""
+        """Split ``x`` (``[d] int64``) for the two servers, signed. Keep the pair for retries."""
         if x.shape != (self.task.dimension,) or x.dtype != np.int64:
             raise RejectedSubmission(
                 Rejection.MALFORMED,
@@ -200,6 +210,7 @@ class Servers:
             round_number=round_number,
             client=self.client,
             model=model,
+            signer=self._signer,
         )
 
     def submit(
@@ -234,7 +245,7 @@ class Servers:
                     upload_pieces(submission), timeout=remaining, wait_for_ready=True
                 )
             except grpc.RpcError as error:
-                if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                if error.code() not in _WORTH_A_RETRY:
                     raise self._error(role, error) from None
                 time.sleep(min(RETRY_S, max(0.0, deadline - time.monotonic())))
                 continue

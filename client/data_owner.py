@@ -47,6 +47,7 @@ class DataOwner:
             server; taking part ends before it would be passed.
         record_rate: p_i; the task's unless given.
         state: folder where this owner's account survives restarts; in memory unless given.
+        token: one-time enrolment token from the operator, where the servers ask for one.
 
     Raises:
         Misconfiguration: task, data, model or limit can't be used; says which and what would do.
@@ -66,6 +67,7 @@ class DataOwner:
         epsilon_limit: float | None = None,
         record_rate: float | None = None,
         state: str | Path | None = None,
+        token: str | None = None,
     ) -> None:
         from torch.nn import functional  # noqa: PLC0415 -- seconds to import
 
@@ -81,6 +83,7 @@ class DataOwner:
         self._identity = (
             load_identity(Path(identity)) if isinstance(identity, str | Path) else identity
         )
+        self._token = None if token is None else Secret(token.encode())
         path = None
         if state is not None:
             Path(state).mkdir(parents=True, exist_ok=True)
@@ -100,8 +103,12 @@ class DataOwner:
         self._rehearse()
         with Servers(self.task, self.client, *self._addresses, self._identity) as servers:
             servers.check_task()
-            servers.enrol(len(self._records), self._record_rate)
+            self.enrol(servers)
             return take_part(servers, self.budget, self.update, on_notice)
+
+    def enrol(self, servers: Servers) -> None:
+        """Enrol at both servers with this owner's number of records. Raises as `Servers.enrol`."""
+        servers.enrol(len(self._records), self._record_rate, self._token)
 
     def _rehearse(self) -> None:
         """One update over the first record, thrown away.

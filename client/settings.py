@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, SecretStr
 
 from precad.client.data_owner import DataOwner
 from precad.common.serve.settings import Address, Settings
@@ -21,6 +21,8 @@ class JoinSettings(Settings):
     """Folder for the owner's own account."""
     epsilon_limit: Annotated[float, Field(gt=0)] | None = None
     record_rate: Annotated[float, Field(gt=0, le=1)] | None = None
+    token: SecretStr | None = None
+    """One-time enrolment token from the operator, where the servers ask for one."""
 
     def data_owner(self, data: Any) -> DataOwner:
         """The data owner that these settings describe, over ``data``. Raises Misconfiguration."""
@@ -34,4 +36,5 @@ class JoinSettings(Settings):
             epsilon_limit=self.epsilon_limit,
             record_rate=self.record_rate,
             state=self.state,
+            token=None if self.token is None else self.token.get_secret_value(),
         )

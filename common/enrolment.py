@@ -1,8 +1,13 @@
 """The roster: who takes part in a task, frozen before round 0."""
 
 import math
+import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId, Digest
@@ -53,6 +58,46 @@ class Roster(Mapping[ClientId, Enrolment]):
     def __init__(self, enrolments: "Mapping[ClientId, Enrolment]") -> None:
         self._by_client = {client: enrolments[client] for client in sorted(enrolments)}
 
+    @classmethod
+    def load(cls, path: Path, task: Task) -> Self:
+        """The operator's roster from a TOML file: one `[[clients]]` table each.
+
+        ```
+        [[clients]]
+        client = "ward-3"
+        records = 120
+        record_rate = 0.2
+        ```
+
+        Raises:
+            Misconfiguration: the file can't be read, a key is unknown or missing, a client is
+                listed twice, or the task doesn't allow an entry. Names the file and the entry.
+        """
+        source = f"roster {path}"
+        try:
+            text = path.read_text(encoding="utf-8")
+            entries = _RosterFile.model_validate(tomllib.loads(text)).clients
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            field = ".".join(str(part) for part in first["loc"])
+            raise Misconfiguration(f"{source}: {field}", first["input"], first["msg"]) from None
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+            raise Misconfiguration("roster", str(path), f"can't be read: {error}") from None
+        enrolments: dict[ClientId, Enrolment] = {}
+        for entry in entries:
+            claim = Enrolment(ClientId(entry.client), entry.records, entry.record_rate)
+            claim.check(task)
+            if claim.client in enrolments:
+                raise Misconfiguration(source, entry.client, "is listed twice; remove one entry")
+            enrolments[claim.client] = claim
+        if not task.enrolment.min_clients <= len(enrolments) <= task.enrolment.clients:
+            raise Misconfiguration(
+                source,
+                f"{len(enrolments)} clients",
+                f"the task takes {task.enrolment.min_clients} to {task.enrolment.clients}",
+            )
+        return cls(enrolments)
+
     def __getitem__(self, client: ClientId) -> Enrolment:
         return self._by_client[client]
 
@@ -79,3 +124,17 @@ class Roster(Mapping[ClientId, Enrolment]):
         for client, enrolment in self._by_client.items():
             parts += [client.encoded(), enrolment.records, enrolment.record_rate.hex().encode()]
         return Digest.of(encode_context("roster", *parts))
+
+
+class _RosterEntry(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    client: str
+    records: int
+    record_rate: Annotated[float, Field(allow_inf_nan=False)]
+
+
+class _RosterFile(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    clients: list[_RosterEntry]

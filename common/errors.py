@@ -40,6 +40,9 @@ class Rejection(Enum):
     """The upload ended before the announced number of bytes."""
     DUPLICATE = "duplicate"
     """A second, different submission of the same client in one round."""
+    BAD_SIGNATURE = "bad-signature"
+    """Not signed by the client's own certificate, over something else, or not the same for both
+    servers."""
     UNMATCHED = "unmatched"
     """The two servers hold shares whose commitments don't cross-check."""
     OUT_OF_RANGE = "out-of-range"
@@ -63,6 +66,10 @@ class PeerViolation(PrecadError):
 
 class PeerUnavailable(PrecadError):
     """The other side didn't answer within its deadline, or isn't there."""
+
+
+class TooManyCalls(PrecadError):
+    """One caller keeps more calls open than one may; it waits and tries again."""
 
 
 class TaskMismatch(PrecadError):

@@ -68,7 +68,7 @@ def run(settings: JoinSettings, kind: str) -> None:
         settings.load_identity(),
     ) as servers:
         servers.check_task()
-        servers.enrol(len(data[1]), owner.task.privacy.record_rate)
+        owner.enrol(servers)
         take_part(servers, owner.budget, compute)
 
 

@@ -68,10 +68,13 @@ class EnrolRequest(_message.Message):
     CLIENT_FIELD_NUMBER: _builtins.int
     RECORDS_FIELD_NUMBER: _builtins.int
     RECORD_RATE_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
     task_digest: _builtins.bytes
     client: _builtins.str
     records: _builtins.int
     record_rate: _builtins.float
+    token: _builtins.str
+    """One-time token from the operator, where the servers ask for one."""
     def __init__(
         self,
         *,
@@ -79,10 +82,11 @@ class EnrolRequest(_message.Message):
         client: _builtins.str = ...,
         records: _builtins.int = ...,
         record_rate: _builtins.float = ...,
+        token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "record_rate", b"record_rate", "records", b"records", "task_digest", b"task_digest"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "record_rate", b"record_rate", "records", b"records", "task_digest", b"task_digest", "token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -362,6 +366,8 @@ class SubmissionHeader(_message.Message):
     SALT_FIELD_NUMBER: _builtins.int
     OTHER_COMMITMENT_FIELD_NUMBER: _builtins.int
     SHARE_BYTES_FIELD_NUMBER: _builtins.int
+    SIGNATURE_FIELD_NUMBER: _builtins.int
+    CERTIFICATES_FIELD_NUMBER: _builtins.int
     task_digest: _builtins.bytes
     round: _builtins.int
     client: _builtins.str
@@ -370,6 +376,14 @@ class SubmissionHeader(_message.Message):
     salt: _builtins.bytes
     other_commitment: _builtins.bytes
     share_bytes: _builtins.int
+    signature: _builtins.bytes
+    """ECDSA on P-256 (DER) over task, round, client, model, nonce and both commitments; the same
+    to both servers. Empty in plaintext.
+    """
+    @_builtins.property
+    def certificates(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """DER: the client's certificate, then any intermediate ones."""
+
     def __init__(
         self,
         *,
@@ -381,10 +395,12 @@ class SubmissionHeader(_message.Message):
         salt: _builtins.bytes = ...,
         other_commitment: _builtins.bytes = ...,
         share_bytes: _builtins.int = ...,
+        signature: _builtins.bytes = ...,
+        certificates: _abc.Iterable[_builtins.bytes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "model_digest", b"model_digest", "nonce", b"nonce", "other_commitment", b"other_commitment", "round", b"round", "salt", b"salt", "share_bytes", b"share_bytes", "task_digest", b"task_digest"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificates", b"certificates", "client", b"client", "model_digest", b"model_digest", "nonce", b"nonce", "other_commitment", b"other_commitment", "round", b"round", "salt", b"salt", "share_bytes", b"share_bytes", "signature", b"signature", "task_digest", b"task_digest"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -8,6 +8,7 @@ from precad.common.ring import RingVector, from_bytes
 from precad.common.secret import Secret
 from precad.common.share.additive import mask
 from precad.common.share.commitment import Commitment, SubmissionContext
+from precad.common.share.signature import Signature, signed_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,15 @@ class Held:
     other_commitment: Commitment
     """As the client claims it for the other server."""
     share: Secret | Path = field(repr=False)
+    signature: Signature | None = field(default=None, repr=False)
+    """Checked already, over ``signed``."""
+
+    @property
+    def signed(self) -> bytes:
+        """What the client signed, as this server sees it: its own commitment isn't a claim."""
+        pair = (self.commitment, self.other_commitment)
+        a, b = pair if self.role is Role.SERVER_A else reversed(pair)
+        return signed_bytes(self.context, a, b)
 
     def expand(self, dimension: int) -> RingVector:
         """The share as ``[d] int64``."""

@@ -14,6 +14,7 @@ from precad.common.collect.held import Held
 from precad.common.collect.upload import SubmissionHeader, Upload
 from precad.common.errors import RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.share.signature import UNSIGNED, Verifier
 from precad.common.share.submission import share_bytes
 from precad.common.task import Task
 
@@ -36,9 +37,17 @@ class Inbox:
         role: which server.
         task: gives the digest, the share's length and the caps.
         spool: folder for B's shares; None keeps them in memory.
+        verifier: checks signatures; without certificates there are none.
     """
 
-    def __init__(self, role: Role, task: Task, spool: Path | None = None) -> None:
+    def __init__(
+        self,
+        role: Role,
+        task: Task,
+        spool: Path | None = None,
+        verifier: Verifier = UNSIGNED,
+    ) -> None:
+        self.verifier = verifier
         self._role = role
         self._task = task
         self._spool = spool
@@ -134,6 +143,12 @@ class Inbox:
             self._changed.notify_all()
 
     def _accept(self, held: Held) -> None:
+        # Only now this server's own commitment is known: nothing unsigned is ever held.
+        try:
+            self.verifier.check(held.signature, held.signed)
+        except RejectedSubmission as rejected:
+            self.refuse(held.context.round, held.context.client, rejected.reason)
+            raise
         with self._changed:
             current = self._current(held.context.round, held.context.client)
             first = current.held.get(held.context.client)
@@ -164,6 +179,7 @@ class Inbox:
                 f"share announces {header.share_bytes} bytes, this task's has {self._share_bytes} "
                 f"(d = {self._task.dimension})",
             )
+        self.verifier.admit(header.signature, header.context.client)
 
     def _current(self, number: int, client: ClientId) -> _OpenRound:
         current = self._round

@@ -16,6 +16,7 @@ from precad.common.share.commitment import (
     SubmissionContext,
     committer,
 )
+from precad.common.share.signature import Signature
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,7 @@ class SubmissionHeader:
     salt: Secret
     other_commitment: Commitment
     share_bytes: int
+    signature: Signature | None = None
 
     def __post_init__(self) -> None:
         if len(self.salt) != SALT_BYTES:
@@ -95,8 +97,8 @@ class Upload:
         """The upload's end. Hands the complete submission over.
 
         Raises:
-            RejectedSubmission: bytes are missing, another submission came first, or the upload
-                was abandoned.
+            RejectedSubmission: bytes are missing, the signature isn't over these, another
+                submission came first, or the upload was abandoned.
         """
         self._require_alive()
         if self._received < self._header.share_bytes:
@@ -115,6 +117,7 @@ class Upload:
             Commitment(self._hash.digest()),
             self._header.other_commitment,
             share,
+            self._header.signature,
         )
         self.complete = True
         try:

@@ -5,6 +5,7 @@ from precad.common.identity.channel import add_port, open_aio_channel, open_chan
 from precad.common.identity.credentials import Identity, Plaintext, load_identity
 from precad.common.identity.deployment import create_local_keys
 from precad.common.identity.principal import Principal
+from precad.common.identity.sign import check_own_key, signer_for, verifier_for
 
 __all__ = [
     "Identity",
@@ -12,9 +13,12 @@ __all__ = [
     "Principal",
     "add_port",
     "caller",
+    "check_own_key",
     "create_local_keys",
     "load_identity",
     "open_aio_channel",
     "open_channel",
     "require",
+    "signer_for",
+    "verifier_for",
 ]

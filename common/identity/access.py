@@ -41,10 +41,7 @@ def caller(
     """
     if isinstance(identity, Plaintext):
         return claimed or _claimed_in_metadata(context)
-    pem = list(context.auth_context().get("x509_pem_cert", ()))
-    if len(pem) != 1:
-        raise AccessDenied("call over a connection with mutual TLS", Denial.NO_CERTIFICATE)
-    certificate, principal = _parse(pem[0])
+    certificate, principal = _of_connection(context)
     if principal is None:
         raise AccessDenied("the certificate names no single precad party", Denial.MALFORMED_NAME)
     match validity_fault(certificate, now):
@@ -76,6 +73,18 @@ def require(
         allowed = ", ".join(role.value for role in roles) or "nobody"
         raise AccessDenied(f"{principal} called what is for {allowed}")
     return principal
+
+
+def peer_certificate(context: Context) -> x509.Certificate:
+    """The certificate at the other end of a call. Raises AccessDenied without one."""
+    return _of_connection(context)[0]
+
+
+def _of_connection(context: Context) -> tuple[x509.Certificate, Principal | None]:
+    pem = list(context.auth_context().get("x509_pem_cert", ()))
+    if len(pem) != 1:
+        raise AccessDenied("call over a connection with mutual TLS", Denial.NO_CERTIFICATE)
+    return _parse(pem[0])
 
 
 @lru_cache(maxsize=4096)

@@ -1,8 +1,10 @@
 """What a certificate says: whose it is, from when until when, for what."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
@@ -105,3 +107,33 @@ def is_authority(certificate: x509.Certificate) -> bool:
         return certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     except x509.ExtensionNotFound:
         return False
+
+
+def has_chain(
+    own: x509.Certificate,
+    intermediates: Sequence[x509.Certificate],
+    authorities: Sequence[x509.Certificate],
+    now: datetime | None = None,
+) -> bool:
+    """Whether valid authorities, over intermediate ones, lead to one that is believed."""
+    current = own
+    candidates = [each for each in intermediates if is_authority(each)]
+    while not any(_issued(current, each, now) for each in authorities):
+        following = next((each for each in candidates if _issued(current, each, now)), None)
+        if following is None:
+            return False
+        candidates.remove(following)
+        current = following
+    return True
+
+
+def _issued(
+    certificate: x509.Certificate, authority: x509.Certificate, now: datetime | None
+) -> bool:
+    if validity_fault(authority, now) is not None:
+        return False
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Self
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 
 from precad.common.errors import Misconfiguration
 from precad.common.identity.certificate import (
     check_algorithm,
     check_purpose,
+    has_chain,
     is_authority,
     principal_of,
     read_certificates,
@@ -81,7 +81,12 @@ class Identity:
                 f"{fault} (valid from {own.not_valid_before_utc:%Y-%m-%d %H:%M} to "
                 f"{own.not_valid_after_utc:%Y-%m-%d %H:%M} UTC): check the clock, or {_NEW_ONE}",
             )
-        _check_chain(own, intermediates, authorities, source, now)
+        if not has_chain(own, intermediates, authorities, now):
+            raise Misconfiguration(
+                "certificate",
+                source,
+                f"not issued by a valid authority in {CA_FILE}; take both files from one operator",
+            )
         try:
             principal = principal_of(own)
         except Misconfiguration as error:
@@ -138,36 +143,3 @@ def _check_key(own: x509.Certificate, key: Secret, path: Path) -> None:
             f"belongs to another certificate than {CERTIFICATE_FILE}; "
             "put the pair that was issued together in the folder, or renew",
         )
-
-
-def _check_chain(
-    own: x509.Certificate,
-    intermediates: list[x509.Certificate],
-    authorities: list[x509.Certificate],
-    source: str,
-    now: datetime | None,
-) -> None:
-    current = own
-    candidates = [each for each in intermediates if is_authority(each)]
-    while not any(_issued(current, each, now) for each in authorities):
-        following = next((each for each in candidates if _issued(current, each, now)), None)
-        if following is None:
-            raise Misconfiguration(
-                "certificate",
-                source,
-                f"not issued by a valid authority in {CA_FILE}; take both files from one operator",
-            )
-        candidates.remove(following)
-        current = following
-
-
-def _issued(
-    certificate: x509.Certificate, authority: x509.Certificate, now: datetime | None
-) -> bool:
-    if validity_fault(authority, now) is not None:
-        return False
-    try:
-        certificate.verify_directly_issued_by(authority)
-    except (ValueError, TypeError, InvalidSignature):
-        return False
-    return True

@@ -2,7 +2,8 @@
 
 `run_round` plays the clients, server A, server B and the dealer on the same role objects that
 the processes use; only gRPC is missing. It is the oracle that the networked run is tested
-against. The two servers run in two threads, because their protocol is a conversation.
+against. The two servers run in two threads, because their protocol is a conversation. Within one
+process there are no certificates, hence no signatures (`precad.common.share.signature.Unsigned`).
 """
 
 from collections.abc import Callable, Mapping
@@ -133,6 +134,7 @@ def _submit(submission: Submission, inbox: Inbox) -> None:
             submission.salt,
             submission.other_commitment,
             len(submission.share),
+            submission.signature,
         )
         upload = inbox.start(header)
         upload.add(submission.share.reveal())

@@ -9,9 +9,10 @@ from precad.common.collect import Upload
 from precad.common.enrolment import Enrolment
 from precad.common.errors import AccessDenied, PrecadError, RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Role
-from precad.common.identity import Principal, require
+from precad.common.identity import Principal, check_own_key, require
 from precad.common.model import to_bytes
 from precad.common.serve.feed import Event, RoundDone, RoundOpened, TrainingDone
+from precad.common.serve.limits import Call, Limits, OpenCalls, in_time
 from precad.common.serve.session import Session
 from precad.common.wire.convert import check_task, header_from_wire
 from precad.common.wire.status import status_of
@@ -31,8 +32,9 @@ async def refuse(context: Context, error: PrecadError) -> Never:
 class AggregationService(AggregationServicer):
     """What data owners see of one server."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, limits: Limits | None = None) -> None:
         self._session = session
+        self._calls = OpenCalls(limits or Limits())
 
     async def Describe(  # noqa: N802 -- gRPC's name
         self,
@@ -59,7 +61,7 @@ class AggregationService(AggregationServicer):
             check_task(self._session.task, request.task_digest)
             client = self._client(context, request.client)
             claim = Enrolment(client, request.records, request.record_rate)
-            return pb.EnrolReply(enrolled=self._session.register.enrol(claim))
+            return pb.EnrolReply(enrolled=self._session.register.enrol(claim, request.token))
         except PrecadError as error:
             await refuse(context, error)
 
@@ -70,14 +72,14 @@ class AggregationService(AggregationServicer):
         try:
             check_task(self._session.task, request.task_digest)
             client = self._client(context, request.client)
+            with (
+                self._calls.one_more(Principal.client(client.name), Call.WATCH),
+                self._session.presence.watch(client),
+            ):
+                async for event in self._session.feed.follow(from_start=False):
+                    yield _notice(event, client)
         except PrecadError as error:
             await refuse(context, error)
-        self._session.presence.arrive(client)
-        try:
-            async for event in self._session.feed.follow(from_start=False):
-                yield _notice(event, client)
-        finally:
-            self._session.presence.leave(client)
 
     async def ModelDigest(  # noqa: N802
         self, request: pb.ModelRequest, context: Context
@@ -96,64 +98,85 @@ class AggregationService(AggregationServicer):
     ) -> AsyncIterator[pb.ModelPiece]:
         """The model, in pieces of 1 MiB."""
         try:
-            require(context, self._session.identity, Role.CLIENT, Role.OPERATOR)
+            caller = require(context, self._session.identity, Role.CLIENT, Role.OPERATOR)
             check_task(self._session.task, request.task_digest)
-            data = memoryview(to_bytes(self._session.shelf.get(request.version).theta))
+            with self._calls.one_more(caller, Call.FETCH):
+                data = memoryview(to_bytes(self._session.shelf.get(request.version).theta))
+                for start in range(0, len(data), PIECE_BYTES):
+                    piece = bytes(data[start : start + PIECE_BYTES])
+                    self._session.traffic.add(f"{self._session.role.value} to clients", len(piece))
+                    yield pb.ModelPiece(data=piece)
         except PrecadError as error:
             await refuse(context, error)
-        for start in range(0, len(data), PIECE_BYTES):
-            piece = bytes(data[start : start + PIECE_BYTES])
-            self._session.traffic.add(f"{self._session.role.value} to clients", len(piece))
-            yield pb.ModelPiece(data=piece)
 
     async def Submit(  # noqa: N802
         self, request_iterator: AsyncIterator[pb.SubmissionPiece], context: Context
     ) -> pb.Receipt:
         """A share, in pieces. Rejections are answers, not errors: they are expected."""
-        upload: Upload | None = None
         try:
-            try:
-                async for piece in request_iterator:
-                    kind = piece.WhichOneof("piece")
-                    if upload is None:
-                        if kind != "header":
-                            raise RejectedSubmission(
-                                Rejection.MALFORMED, "the first piece must be the header"
-                            )
-                        upload = self._start(piece.header, context)
-                    elif kind == "share":
-                        self._session.traffic.add(
-                            f"clients to {self._session.role.value}", len(piece.share)
-                        )
-                        upload.add(piece.share)
-                    else:
-                        raise RejectedSubmission(
-                            Rejection.MALFORMED, "only the share's bytes may follow the header"
-                        )
-                if upload is None:
-                    raise RejectedSubmission(Rejection.TRUNCATED, "the upload is empty")
-                upload.finish()
-            except RejectedSubmission as rejected:
-                self._count(upload, rejected)
-                return pb.Receipt(rejection=rejected.reason.value, detail=rejected.detail)
-            return pb.Receipt()
+            # Before the header says who it is about: a caller that sends none is counted too.
+            caller = require(context, self._session.identity, Role.CLIENT)
+            with self._calls.one_more(caller, Call.SUBMIT):
+                await self._receive(request_iterator, context)
+        except RejectedSubmission as rejected:
+            return pb.Receipt(rejection=rejected.reason.value, detail=rejected.detail)
         except PrecadError as error:
             await refuse(context, error)
+        return pb.Receipt()
+
+    async def _receive(
+        self, request_iterator: AsyncIterator[pb.SubmissionPiece], context: Context
+    ) -> None:
+        """One upload, from its header to its end. Raises RejectedSubmission, AccessDenied."""
+        pieces = in_time(
+            request_iterator,
+            idle_s=self._calls.limits.idle_s,
+            total_s=self._session.task.deadlines.collect,
+        )
+        upload: Upload | None = None
+        try:
+            async for piece in pieces:
+                kind = piece.WhichOneof("piece")
+                if upload is None:
+                    if kind != "header":
+                        raise RejectedSubmission(
+                            Rejection.MALFORMED, "the first piece must be the header"
+                        )
+                    upload = self._start(piece.header, context)
+                elif kind == "share":
+                    self._session.traffic.add(
+                        f"clients to {self._session.role.value}", len(piece.share)
+                    )
+                    upload.add(piece.share)
+                else:
+                    raise RejectedSubmission(
+                        Rejection.MALFORMED, "only the share's bytes may follow the header"
+                    )
+            if upload is None:
+                raise RejectedSubmission(Rejection.TRUNCATED, "the upload is empty")
+            upload.finish()
+        except RejectedSubmission as rejected:
+            if upload is not None:
+                self._count(upload.context.round, upload.context.client, rejected.reason)
+            raise
         finally:
             if upload is not None and not upload.complete:
                 # The stream broke off or was refused: nothing of it is kept.
                 upload.abandon()
-                self._session.inbox.refuse(
-                    upload.context.round, upload.context.client, Rejection.TRUNCATED
-                )
+                self._count(upload.context.round, upload.context.client, Rejection.TRUNCATED)
 
     def _start(self, header: pb.SubmissionHeader, context: Context) -> Upload:
-        self._client(context, header.client)
-        return self._session.inbox.start(header_from_wire(header))
+        client = self._client(context, header.client)
+        try:
+            checked = header_from_wire(header)
+            check_own_key(context, self._session.identity, checked.signature)
+        except RejectedSubmission as rejected:
+            self._count(header.round, client, rejected.reason)
+            raise
+        return self._session.inbox.start(checked)
 
-    def _count(self, upload: Upload | None, rejected: RejectedSubmission) -> None:
-        if upload is not None:
-            self._session.inbox.refuse(upload.context.round, upload.context.client, rejected.reason)
+    def _count(self, round_number: int, client: ClientId, reason: Rejection) -> None:
+        self._session.inbox.refuse(round_number, client, reason)
 
     def _client(self, context: Context, name: str) -> ClientId:
         """The client that calls; its certificate must be its own. Raises AccessDenied."""

@@ -12,7 +12,8 @@ import grpc
 from precad.common.collect import Inbox
 from precad.common.errors import PrecadError
 from precad.common.identifiers import Role
-from precad.common.identity import add_port
+from precad.common.identity import add_port, verifier_for
+from precad.common.serve.admission import admission_of
 from precad.common.serve.aggregation import AggregationService
 from precad.common.serve.feed import Feed, TrainingDone, TrainingStopped
 from precad.common.serve.operation import OperationService
@@ -35,6 +36,8 @@ MAX_REQUEST_BYTES = 2 << 20
 """No single message is longer: shares, models and openings travel in pieces of 1 MiB."""
 SERVER_OPTIONS = (
     ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
+    # A client needs a handful of calls at once, server A one link.
+    ("grpc.max_concurrent_streams", 32),
     ("grpc.so_reuseport", 0),
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
@@ -99,8 +102,8 @@ def _open_session(role: Role, settings: ServerSettings) -> Session:
         settings=settings,
         identity=identity,
         store=store,
-        inbox=Inbox(role, task, settings.state / "spool"),
-        register=Register(task, store),
+        inbox=Inbox(role, task, settings.state / "spool", verifier_for(identity)),
+        register=Register(task, store, admission_of(settings, task)),
         presence=Presence(task.deadlines.rejoin),
         shelf=shelf,
         feed=Feed(asyncio.get_running_loop()),

@@ -3,10 +3,13 @@
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId
+from precad.common.serve.admission import Admission, AnyClient
 from precad.common.store import Store
 from precad.common.task import Task
 
@@ -17,20 +20,23 @@ class Register:
     Args:
         task: gives the caps.
         store: keeps the claims and the frozen roster through restarts.
+        admission: who may enrol; any client unless given.
     """
 
-    def __init__(self, task: Task, store: Store) -> None:
+    def __init__(self, task: Task, store: Store, admission: Admission | None = None) -> None:
         self._task = task
+        self._admission = admission or AnyClient()
         self._store = store
         self._changed = threading.Condition()
         frozen = store.roster()
         self._frozen = frozen is not None
         self._enrolments: dict[ClientId, Enrolment] = dict(frozen or store.claims())
 
-    def enrol(self, enrolment: Enrolment) -> int:
+    def enrol(self, enrolment: Enrolment, token: str = "") -> int:
         """Add a client; the same claim again is confirmed. Returns how many are enrolled.
 
         Raises:
+            AccessDenied: not on the operator's roster, or without a good token.
             Misconfiguration: a cap is passed, the claim differs from the first, the task is
                 full, or enrolment is over.
         """
@@ -56,6 +62,8 @@ class Register:
                     enrolment.client.name,
                     f"the task is full: enrolment.clients = {self._task.enrolment.clients}",
                 )
+            # Last: a token isn't spent on a claim that is refused for something else.
+            self._admission.admit(enrolment, token)
             self._store.claim(enrolment)
             self._enrolments[enrolment.client] = enrolment
             self._changed.notify_all()
@@ -101,16 +109,17 @@ class Presence:
         self._watching: Counter[ClientId] = Counter()
         self._left: dict[ClientId, float] = {}
 
-    def arrive(self, client: ClientId) -> None:
-        """A watch began."""
+    @contextmanager
+    def watch(self, client: ClientId) -> Iterator[None]:
+        """A watch, from its beginning to its end."""
         with self._lock:
             self._watching[client] += 1
-
-    def leave(self, client: ClientId) -> None:
-        """A watch ended."""
-        with self._lock:
-            self._watching[client] -= 1
-            self._left[client] = time.monotonic()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._watching[client] -= 1
+                self._left[client] = time.monotonic()
 
     def gone(self, client: ClientId) -> bool:
         """Whether waiting for this client is pointless."""

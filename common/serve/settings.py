@@ -2,7 +2,7 @@
 
 import tomllib
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -87,6 +87,10 @@ class ServerSettings(Settings):
     """SQLAlchemy URL; SQLite in the state folder unless given."""
     linger: Annotated[float, Field(ge=0, le=86_400)] = 30.0
     """Seconds that the finished model stays on offer."""
+    enrolment: Literal["open", "roster", "token"] = "open"
+    """Who may enrol: any client with a certificate, those on the roster, or with a token."""
+    roster: Path | None = None
+    """With `enrolment = "roster"`: the operator's list (TOML), the same at both servers."""
 
 
 class ServerASettings(ServerSettings):

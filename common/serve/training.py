@@ -40,7 +40,7 @@ log = logging.getLogger("precad")
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.2, 3.0
 """Waits between attempts to get back to the other server or the dealer."""
-_ENTRY_BYTES = 512
+_ENTRY_BYTES = 1024
 _WORDS_PER_COMPARISON = 64
 
 
@@ -160,7 +160,7 @@ def settle(
     started: float,
 ) -> None:
     """From two lists of held submissions to the next model, persisted and announced."""
-    matched = match(opened, session.role, collected, theirs)
+    matched = match(opened, session.role, collected, theirs, session.inbox.verifier)
     released = release(aggregator, validate_and_sum(aggregator, matched))
     finished = reconstruct(aggregator, released, session.shelf.current.theta)
     _keep(session, finished, started)

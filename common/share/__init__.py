@@ -1,18 +1,32 @@
-"""Additive sharing, salted commitments, and what a client sends to each server."""
+"""Additive sharing, salted commitments, signatures, and what a client sends to each server."""
 
 from precad.common.share.additive import SEED_BYTES, mask, reconstruct, split
 from precad.common.share.commitment import Commitment, SubmissionContext, commit, committer
+from precad.common.share.signature import (
+    UNSIGNED,
+    Signature,
+    Signer,
+    Unsigned,
+    Verifier,
+    signed_bytes,
+)
 from precad.common.share.submission import Submission, shard
 
 __all__ = [
     "SEED_BYTES",
+    "UNSIGNED",
     "Commitment",
+    "Signature",
+    "Signer",
     "Submission",
     "SubmissionContext",
+    "Unsigned",
+    "Verifier",
     "commit",
     "committer",
     "mask",
     "reconstruct",
     "shard",
+    "signed_bytes",
     "split",
 ]

@@ -14,6 +14,7 @@ from precad.common.share.commitment import (
     SubmissionContext,
     commit,
 )
+from precad.common.share.signature import UNSIGNED, Signature, Signer, signed_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,8 @@ class Submission:
     share: Secret
     """A: the 32-byte seed. B: ``8·d`` bytes, little-endian ring elements."""
     other_commitment: Commitment
+    signature: Signature | None = None
+    """The same for both servers; None where there are no certificates."""
 
     def commitment(self) -> Commitment:
         """The commitment to this share, as the other server holds it."""
@@ -38,12 +41,19 @@ def share_bytes(role: Role, dimension: int) -> int:
 
 
 def shard(
-    x: RingVector, *, task: Digest, round_number: int, client: ClientId, model: Digest
+    x: RingVector,
+    *,
+    task: Digest,
+    round_number: int,
+    client: ClientId,
+    model: Digest,
+    signer: Signer = UNSIGNED,
 ) -> tuple[Submission, Submission]:
     """Split ``x`` (``[d] int64``) into the submissions for A and for B.
 
     Seed, salts and nonce are fresh from the CSPRNG: call it once per round and keep the result
-    for retries. A second call with another x would not reuse anything.
+    for retries. A second call with another x would not reuse anything. ``signer`` signs both
+    commitments; servers with certificates refuse what isn't signed.
     """
     context = SubmissionContext(task, round_number, client, model, secrets.token_bytes(NONCE_BYTES))
     seed = Secret.random(SEED_BYTES)
@@ -51,7 +61,8 @@ def shard(
     share_b = Secret(to_bytes(split(x, seed, context)))
     commitment_a = commit(context, Role.SERVER_A, salt_a, seed.reveal())
     commitment_b = commit(context, Role.SERVER_B, salt_b, share_b.reveal())
+    signature = signer.sign(signed_bytes(context, commitment_a, commitment_b))
     return (
-        Submission(context, Role.SERVER_A, salt_a, seed, commitment_b),
-        Submission(context, Role.SERVER_B, salt_b, share_b, commitment_a),
+        Submission(context, Role.SERVER_A, salt_a, seed, commitment_b, signature),
+        Submission(context, Role.SERVER_B, salt_b, share_b, commitment_a, signature),
     )

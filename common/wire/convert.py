@@ -6,7 +6,7 @@ from precad.common.errors import Misconfiguration, RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Digest
 from precad.common.link import Frame
 from precad.common.secret import Secret
-from precad.common.share import Commitment, Submission, SubmissionContext
+from precad.common.share import Commitment, Signature, Submission, SubmissionContext
 from precad.common.task import Task
 from precad.protos import precad_pb2 as pb
 
@@ -19,7 +19,7 @@ def check_task(task: Task, digest: bytes) -> None:
 
 def header_to_wire(submission: Submission) -> pb.SubmissionHeader:
     """The first piece of an upload."""
-    context = submission.context
+    context, signature = submission.context, submission.signature
     return pb.SubmissionHeader(
         task_digest=context.task.value,
         round=context.round,
@@ -29,6 +29,8 @@ def header_to_wire(submission: Submission) -> pb.SubmissionHeader:
         salt=submission.salt.reveal(),
         other_commitment=submission.other_commitment.value,
         share_bytes=len(submission.share),
+        signature=b"" if signature is None else signature.value,
+        certificates=() if signature is None else signature.certificates,
     )
 
 
@@ -44,11 +46,15 @@ def header_from_wire(message: pb.SubmissionHeader) -> SubmissionHeader:
         )
     except Misconfiguration as error:
         raise RejectedSubmission(Rejection.MALFORMED, str(error)) from None
+    signature = None
+    if message.signature or message.certificates:
+        signature = Signature(message.signature, tuple(message.certificates))
     return SubmissionHeader(
         context,
         Secret(message.salt),
         Commitment(message.other_commitment),
         message.share_bytes,
+        signature,
     )
 
 

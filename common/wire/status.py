@@ -11,6 +11,7 @@ from precad.common.errors import (
     PrecadError,
     RejectedSubmission,
     TaskMismatch,
+    TooManyCalls,
 )
 
 _CODES: tuple[tuple[type[PrecadError], grpc.StatusCode], ...] = (
@@ -18,6 +19,7 @@ _CODES: tuple[tuple[type[PrecadError], grpc.StatusCode], ...] = (
     (Misconfiguration, grpc.StatusCode.INVALID_ARGUMENT),
     (RejectedSubmission, grpc.StatusCode.INVALID_ARGUMENT),
     (AccessDenied, grpc.StatusCode.PERMISSION_DENIED),
+    (TooManyCalls, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (BudgetExceeded, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (PeerUnavailable, grpc.StatusCode.UNAVAILABLE),
     (PeerViolation, grpc.StatusCode.FAILED_PRECONDITION),
@@ -51,6 +53,8 @@ def error_of(who: str, address: str, error: grpc.RpcError) -> PrecadError:
         )
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return PeerUnavailable(f"{who} at {address} didn't answer within the deadline")
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        return PeerUnavailable(f"{who} at {address} has no room for this call now: {detail}")
     if code in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED):
         return AccessDenied(f"{who} at {address} refuses: {detail}")
     return PeerViolation(f"{who} at {address}: {detail or code.name}")

@@ -51,7 +51,7 @@ def collected(role: Role, given: list[Claim | Rejection]) -> dict[ClientId, Item
 
 
 def both(pairs: list[tuple[Claim | Rejection, Claim | Rejection]]) -> tuple[Matched, Matched]:
-    opened = Opened(0, tuple(NAMES[: len(pairs)]), MODEL)
+    opened = Opened(0, 0, tuple(NAMES[: len(pairs)]), MODEL)
     at_a = collected(Role.SERVER_A, [a for a, _ in pairs])
     at_b = collected(Role.SERVER_B, [b for _, b in pairs])
     # As it crosses the link.
@@ -132,7 +132,7 @@ def test_what_does_not_match_is_discarded(tmp_path: Any) -> None:
         held(NAMES[0], Role.SERVER_B, Claim(b"\1" * 32, b"\2" * 32)), share=path
     )
     theirs = describe({NAMES[0]: Rejection.ABSENT})
-    match(Opened(0, (NAMES[0],), MODEL), Role.SERVER_B, {NAMES[0]: own}, theirs)
+    match(Opened(0, 0, (NAMES[0],), MODEL), Role.SERVER_B, {NAMES[0]: own}, theirs)
     assert not path.exists()
 
 
@@ -141,7 +141,7 @@ def test_a_list_over_another_cohort_is_a_violation(listed: list[int]) -> None:
     entries = tuple(HeldEntry(client=NAMES[i].name, reason=Rejection.ABSENT) for i in listed)
     own = collected(Role.SERVER_A, [Rejection.ABSENT, Rejection.ABSENT])
     with pytest.raises(PeerViolation, match="cohort"):
-        match(Opened(0, tuple(NAMES[:2]), MODEL), Role.SERVER_A, own, HeldList(entries=entries))
+        match(Opened(0, 0, tuple(NAMES[:2]), MODEL), Role.SERVER_A, own, HeldList(entries=entries))
 
 
 @pytest.mark.parametrize(
@@ -164,10 +164,18 @@ def test_an_unreadable_list_is_a_violation(data: bytes) -> None:
 
 
 @given(cohorts)
-def test_what_crosses_is_commitments_and_reasons_only(
+def test_what_crosses_is_commitments_signatures_and_reasons_only(
     pairs: list[tuple[Claim | Rejection, Claim | Rejection]],
 ) -> None:
     at_a = collected(Role.SERVER_A, [a for a, _ in pairs])
     for entry in describe(at_a).entries:
-        assert entry.model_dump().keys() == {"client", "own", "other", "reason"}
+        assert entry.model_dump().keys() == {
+            "client",
+            "own",
+            "other",
+            "signed",
+            "signature",
+            "certificate",
+            "reason",
+        }
         assert (entry.reason is None) == (entry.own is not None)

@@ -1,0 +1,107 @@
+"""`precad enrol`: the operator lets clients in, one token each."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from precad.cli.report import exit_on_error
+from precad.common.errors import Misconfiguration
+from precad.common.identifiers import Digest
+
+app = typer.Typer(
+    help="""Who may enrol in a task. A server's settings say which way it is:
+
+        enrolment = "open"                 any client with a certificate (the default)
+        enrolment = "roster"               those in the file that `roster` names,
+        roster = "roster.toml"             with just these records and rates
+        enrolment = "token"                who brings a token made here
+
+    The roster, the same at both servers, has one table a client:
+
+        [[clients]]
+        client = "ward-3"
+        records = 120
+        record_rate = 0.2
+
+    Always within the task's caps, and never once round 0 has begun.
+    """,
+    no_args_is_help=True,
+)
+
+State = Annotated[
+    list[Path],
+    typer.Option("--state", help="A server's state folder; may be repeated.", show_default=False),
+]
+
+
+@app.command()
+def token(
+    state: State,
+    *,
+    count: Annotated[int, typer.Option("--count", min=1, max=10_000, help="How many.")] = 1,
+    digest: Annotated[
+        list[str] | None,
+        typer.Option("--digest", help="Accept the token of this digest, made elsewhere."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+) -> None:
+    """Make one-time tokens that these servers accept; each becomes its first user's.
+
+    A client needs one token for both servers. Where A and B have operators of their own, one
+    makes the token and tells the other its digest, which is no secret and no token:
+
+        precad enrol token --state state-a                  (A's operator: token and digest)
+        precad enrol token --state state-b --digest 5d0c…   (B's operator)
+
+    Servers keep digests only: a token is shown once, here. Give it to one client, over a channel
+    that nobody else reads; it goes into the client's settings as `token = "…"`. Run this as the
+    server's user; a running server takes new tokens at once.
+    """
+    from precad.common.serve.tokens import TokenBook, new_token, token_digest  # noqa: PLC0415
+
+    with exit_on_error():
+        if digest and count > 1:
+            raise Misconfiguration("count", count, "is for new tokens; --digest takes its own")
+        made = [] if digest else [new_token() for _ in range(count)]
+        digests = [_digest(each) for each in digest or ()] or [token_digest(each) for each in made]
+        for folder in state:
+            book = TokenBook(folder)
+            for each in digests:
+                book.add(each)
+    if as_json:
+        typer.echo(json.dumps({"tokens": made, "digests": [str(each) for each in digests]}))
+        return
+    for each in made:
+        typer.echo(each)
+    for each in digests:
+        typer.echo(f"digest {each}", err=True)
+
+
+@app.command()
+def show(
+    state: State,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+) -> None:
+    """A server's tokens, by digest, and whose they became."""
+    from precad.common.serve.tokens import TokenBook  # noqa: PLC0415
+
+    with exit_on_error():
+        states = {str(folder): TokenBook(folder).states() for folder in state}
+    if as_json:
+        listing = {folder: [asdict(each) for each in found] for folder, found in states.items()}
+        typer.echo(json.dumps(listing))
+        return
+    for folder, found in states.items():
+        for each in found:
+            typer.echo(f"{folder} {each.digest} {each.client or 'unused'}")
+
+
+def _digest(text: str) -> Digest:
+    try:
+        return Digest(bytes.fromhex(text))
+    except (ValueError, Misconfiguration):
+        raise Misconfiguration("digest", text, "64 hexadecimal digits, as shown") from None

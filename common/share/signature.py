@@ -1,0 +1,116 @@
+"""A client's signature over its submission: which two shares belong together, and to what.
+
+Both servers get it. Each checks it over its own commitment, computed from the bytes that arrived,
+and over the other one as the client claims it. So neither server can be talked into a share that
+the client didn't send to the other, and no client can deny the pair afterwards.
+
+Who signs and who checks are Protocols: certificates are `precad.common.identity.sign`'s business.
+"""
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from precad.common.errors import RejectedSubmission, Rejection
+from precad.common.identifiers import ClientId
+from precad.common.keystream import encode_context
+from precad.common.share.commitment import Commitment, SubmissionContext
+
+MAX_SIGNATURE_BYTES = 72
+"""ECDSA on P-256 in DER."""
+MAX_CERTIFICATES = 4
+MAX_CERTIFICATE_BYTES = 4096
+
+
+def signed_bytes(
+    context: SubmissionContext, commitment_a: Commitment, commitment_b: Commitment
+) -> bytes:
+    """What a client signs: task, round, client, model, nonce and both commitments; injective."""
+    return encode_context(
+        "submission-signature",
+        context.task.value,
+        context.round,
+        context.client.encoded(),
+        context.model.value,
+        context.nonce,
+        commitment_a.value,
+        commitment_b.value,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """A signature and the certificate that it is to be checked with.
+
+    Lengths are checked here, before anything is parsed.
+    """
+
+    value: bytes = field(repr=False)
+    certificates: tuple[bytes, ...] = field(repr=False)
+    """DER: the client's own, then any intermediate ones."""
+
+    def __post_init__(self) -> None:
+        if not 0 < len(self.value) <= MAX_SIGNATURE_BYTES:
+            raise RejectedSubmission(
+                Rejection.MALFORMED,
+                f"signature has {len(self.value)} bytes, must have 1 to {MAX_SIGNATURE_BYTES}",
+            )
+        lengths = [len(each) for each in self.certificates]
+        if not 0 < len(lengths) <= MAX_CERTIFICATES or max(lengths) > MAX_CERTIFICATE_BYTES:
+            raise RejectedSubmission(
+                Rejection.MALFORMED,
+                f"certificates of {lengths[: MAX_CERTIFICATES + 1]} bytes; at most "
+                f"{MAX_CERTIFICATES} of {MAX_CERTIFICATE_BYTES} bytes may come",
+            )
+
+    @property
+    def fingerprint(self) -> bytes:
+        """SHA-256 of the client's certificate."""
+        return hashlib.sha256(self.certificates[0]).digest()
+
+
+class Signer(Protocol):
+    """A client's pen."""
+
+    def sign(self, signed: bytes) -> Signature | None:
+        """The signature over ``signed``; None where there are no certificates."""
+
+
+class Verifier(Protocol):
+    """A server's eye. Both methods raise RejectedSubmission with BAD_SIGNATURE."""
+
+    def admit(self, signature: Signature | None, client: ClientId) -> None:
+        """Whether the signature's certificate is ``client``'s and counts now."""
+
+    def check(self, signature: Signature | None, signed: bytes) -> None:
+        """Whether the signature is its certificate's over ``signed``."""
+
+
+class Unsigned:
+    """Signer and verifier where there are no certificates: in plaintext, and in one process.
+
+    A signature that nobody can check is refused rather than ignored: a server with certificates
+    that was given this verifier by mistake would refuse every submission.
+    """
+
+    def sign(self, signed: bytes) -> None:  # noqa: ARG002 -- the Protocol's
+        """No signature."""
+        return
+
+    def admit(self, signature: Signature | None, client: ClientId) -> None:
+        """Only the absence of a signature."""
+        if signature is not None:
+            raise RejectedSubmission(
+                Rejection.BAD_SIGNATURE,
+                f"client {client} signed, but this server runs in plaintext and can't check it",
+            )
+
+    def check(self, signature: Signature | None, signed: bytes) -> None:  # noqa: ARG002
+        """Only the absence of a signature."""
+        if signature is not None:
+            raise RejectedSubmission(
+                Rejection.BAD_SIGNATURE, "a signature came from a server that runs in plaintext"
+            )
+
+
+UNSIGNED = Unsigned()
