@@ -162,12 +162,11 @@ MANY = roster([ClientId(f"c{i}") for i in range(20_000)])
 @pytest.mark.parametrize("rate", [0.01, 0.25, 0.5, 0.99])
 def test_clients_are_drawn_at_the_rate(rate: float) -> None:
     """Two-sided binomial test; a right sampler fails once in a million."""
-    drawn = select_cohort(MANY, rate)
-    assert stats.binomtest(len(drawn), len(MANY), rate).pvalue > 1e-6
-    # A rate that is 10 % off would be noticed.
-    assert stats.binomtest(len(drawn), len(MANY), min(rate * 1.15, 0.9999)).pvalue < 1e-3 or (
-        rate == 0.01
-    )
+    drawn = len(select_cohort(MANY, rate))
+    assert stats.binomtest(drawn, len(MANY), rate).pvalue > 1e-6
+    # The test can fail: at half the odds.
+    wrong = rate / (2 - rate)
+    assert stats.binomtest(drawn, len(MANY), wrong).pvalue < 1e-6
 
 
 def test_all_are_drawn_at_rate_one() -> None:
