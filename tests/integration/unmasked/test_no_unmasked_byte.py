@@ -114,6 +114,16 @@ def test_what_is_on_the_disk_while_a_round_is_open(watch: Any, task: Task) -> No
             assert secret not in kept
 
 
+def test_the_share_that_is_kept_is_the_one_that_is_sent(watch: Any, task: Task) -> None:
+    """And it is no longer the bare sum of shares."""
+    watched = watch(task, {VICTIM: update(1)})
+    for view in watched:
+        (sent,) = view.messages(view.sent, "noisy-share")
+        kept = b"".join(d for n, d in view.stored.items() if n.endswith("(end)"))
+        assert sent in kept
+        assert sent != to_bytes(view.expanded(VICTIM, 8))
+
+
 def test_no_server_gets_what_is_meant_for_the_other(watch: Any, task: Task) -> None:
     watched = watch(task, {VICTIM: update(1), OTHERS[0]: update(2)})
     for view, other in ((watched.a, watched.b), (watched.b, watched.a)):
