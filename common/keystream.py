@@ -20,7 +20,10 @@ _ZEROS = bytes(1 << 16)
 
 
 def encode_context(purpose: str, *context: bytes | int) -> bytes:
-    """``precad/v1/<purpose>`` and the context, each part with its length: injective."""
+    """``precad/v1/<purpose>`` and the context, each part with its length: injective.
+
+    An int stands for its 8 bytes; which parts are ints is fixed by the purpose.
+    """
     parts = [DOMAIN + purpose.encode()]
     parts += [struct.pack("<Q", c) if isinstance(c, int) else c for c in context]
     return b"".join(struct.pack("<I", len(part)) + part for part in parts)

@@ -62,16 +62,15 @@ def accept_roster(
     proposal = RosterProposal.from_bytes(link.receive("roster", timeout_s=timeout_s))
     enrolments = [Enrolment(ClientId(e.client), e.records, e.record_rate) for e in proposal.entries]
     proposed = Roster({enrolment.client: enrolment for enrolment in enrolments})
-    refusal = ""
     try:
         if len(proposed) != len(enrolments):
             raise PeerViolation("the roster names a client twice")
         for enrolment in enrolments:
             enrolment.check(task)
         check_roster(own(), proposed, task.enrolment.min_clients)
-    except Exception as error:
-        refusal = str(error)
+    except BaseException as error:
+        # Whatever stopped this server, A must not take its silence or an empty text for consent.
+        link.send("roster", Verdict(refusal=str(error) or type(error).__name__).to_bytes())
         raise
-    finally:
-        link.send("roster", Verdict(refusal=refusal).to_bytes())
+    link.send("roster", Verdict().to_bytes())
     return proposed

@@ -59,7 +59,8 @@ def open_store(url: str, task: Task, role: Role) -> "Store":
         Misconfiguration: the database holds another task or another role.
     """
     in_memory = make_url(url).get_backend_name() == "sqlite" and not make_url(url).database
-    # One connection for all threads: an SQLite database in memory exists once per connection.
+    # An SQLite database in memory is its one connection, for the thread that opened it: shared
+    # between threads, one's commit would be the other's too.
     engine = create_engine(url, **({"poolclass": StaticPool} if in_memory else {}))
     if engine.dialect.name == "sqlite":
         event.listen(engine, "connect", _durable_sqlite)

@@ -1,0 +1,228 @@
+"""A whole round against the plain sum: exact without noise, whatever the clients send."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from precad.common.encode import clip_update
+from precad.common.encode.clip import squared_norm
+from precad.common.enrolment import Enrolment, Roster
+from precad.common.errors import Rejection
+from precad.common.identifiers import ClientId, Role
+from precad.common.model import apply_update, model_digest, to_bytes
+from precad.common.round import settling
+from precad.common.round.run_round import run_round
+from precad.common.round.states import Finished
+from precad.common.task import Task
+
+D = 6
+Maker = Callable[..., Task]
+Updates = dict[ClientId, NDArray[np.int64]]
+
+
+class NoNoise:
+    def draw(self, dimension: int) -> NDArray[np.int64]:
+        return np.zeros(dimension, dtype=np.int64)
+
+
+class FixedNoise:
+    """Not zero, so that what a round releases can be seen to hold both servers' parts."""
+
+    def __init__(self, role: Role) -> None:
+        self._value = 1_000_003 if role is Role.SERVER_A else 2_000_029
+
+    def draw(self, dimension: int) -> NDArray[np.int64]:
+        return np.full(dimension, self._value, dtype=np.int64)
+
+
+def roster(task: Task) -> Roster:
+    names = [ClientId(f"c{i}") for i in range(task.enrolment.clients)]
+    return Roster({name: Enrolment(name, 100, 0.1) for name in names})
+
+
+def theta(task: Task) -> NDArray[np.float64]:
+    return np.linspace(-1, 1, task.dimension)
+
+
+def play(
+    task: Task,
+    updates: Updates,
+    noise: Callable[[Role], Any] = lambda _: NoNoise(),
+    number: int = 0,
+) -> Finished:
+    """One round; what both servers end with is checked to be the same, to the byte."""
+    a, b = run_round(task, roster(task), theta(task), updates, number=number, noise=noise)
+    assert (a.opened, a.valid, a.rejections) == (b.opened, b.valid, b.rejections)
+    assert (a.noisy_sum == b.noisy_sum).all()
+    assert to_bytes(a.theta) == to_bytes(b.theta)
+    assert a.model == b.model
+    # θ_{t+1} and its digest are what the sum says.
+    stepped = apply_update(theta(task), a.noisy_sum, task, roster(task).denominator(1.0))
+    assert to_bytes(a.theta) == to_bytes(stepped)
+    assert a.model == model_digest(task.digest, number + 1, task.model.parameters, stepped)
+    # Every selected client is accounted for.
+    assert set(a.valid) | set(a.rejections) == set(updates)
+    assert not set(a.valid) & set(a.rejections)
+    return a
+
+
+def integer_sum(updates: Updates, dimension: int) -> list[int]:
+    """Over the integers, in Python's own."""
+    return [sum(int(x[j]) for x in updates.values()) for j in range(dimension)]
+
+
+def named(vectors: Sequence[NDArray[Any]]) -> Updates:
+    return {ClientId(f"c{i}"): np.asarray(x, dtype=np.int64) for i, x in enumerate(vectors)}
+
+
+def extremes(task: Task) -> list[NDArray[np.int64]]:
+    """Valid vectors at the border: norm exactly β."""
+    beta, d = task.bound, task.dimension
+    unit = np.eye(d, dtype=np.int64)
+    # 3-4-5 and the like keep the norm whole.
+    pythagoras = np.zeros(d, dtype=np.int64)
+    pythagoras[:2] = (3 * (beta // 5), -4 * (beta // 5))
+    return [beta * unit[0], -beta * unit[d - 1], pythagoras, np.zeros(d, dtype=np.int64)]
+
+
+word = st.integers(-(2**40), 2**40)
+
+
+@st.composite
+def honest(draw: Any, bound: int) -> NDArray[np.int64]:
+    x = np.array(draw(st.lists(word, min_size=D, max_size=D)), dtype=np.int64)
+    return clip_update(x, bound, 20)
+
+
+@settings(max_examples=25)
+@given(st.data())
+def test_without_noise_the_sum_is_exact(make_task: Maker, data: st.DataObject) -> None:
+    task = make_task(D)
+    update = honest(task.bound) | st.sampled_from(extremes(task))
+    updates = named(data.draw(st.lists(update, max_size=6)))
+    finished = play(task, updates)
+    assert finished.valid == tuple(updates)
+    assert finished.noisy_sum.tolist() == integer_sum(updates, D)
+
+
+def test_extreme_updates_add_up_exactly(make_task: Maker) -> None:
+    task = make_task(D, {"privacy.client_clip": 32.0})
+    assert task.bound == 2**25
+    one_side = named([task.bound * np.eye(D, dtype=np.int64)[0]] * 10)
+    finished = play(task, one_side)
+    assert finished.noisy_sum.tolist() == [10 * 2**25, 0, 0, 0, 0, 0]
+    assert len(finished.valid) == 10
+
+
+def bad(task: Task) -> dict[str, NDArray[np.int64]]:
+    beta, d = task.bound, task.dimension
+    unit = np.eye(d, dtype=np.int64)
+    return {
+        "one-too-long": (beta + 1) * unit[1],
+        "twice": 2 * beta * unit[0],
+        "wrap": 2**32 * unit[0],
+        "wrap-everywhere": np.full(d, 2**32, dtype=np.int64),
+        "square-zero": np.array([2**32, 3 * 2**33, -(2**40)] + [0] * (d - 3), dtype=np.int64),
+        "lowest": np.full(d, -(2**63), dtype=np.int64),
+        "random": np.random.default_rng(5).integers(-(2**63), 2**63, d, dtype=np.int64),
+    }
+
+
+def test_the_rejected_do_not_touch_the_sum(make_task: Maker) -> None:
+    task = make_task(D, {"enrolment.clients": 12})
+    good = extremes(task)
+    vectors = [*bad(task).values()]
+    # Good and bad in turns, so that places matter.
+    mixed = [x for pair in zip(vectors, good, strict=False) for x in pair] + vectors[len(good) :]
+    updates = named(mixed)
+    finished = play(task, updates)
+    valid = {c: x for c, x in updates.items() if squared_norm(x) <= task.bound**2}
+    assert len(valid) == len(good)
+    assert finished.valid == tuple(sorted(valid))
+    assert finished.noisy_sum.tolist() == integer_sum(valid, D)
+    reasons = set(finished.rejections.values())
+    assert reasons == {Rejection.OUT_OF_RANGE, Rejection.NORM_EXCEEDED}
+
+
+def test_a_share_of_the_wrong_length_is_malformed_and_nobody_elses_affair(
+    make_task: Maker,
+) -> None:
+    task = make_task(D)
+    good = extremes(task)[0]
+    updates = named([good, np.ones(D + 1), np.ones(D - 1), np.empty(0), good])
+    finished = play(task, updates)
+    assert finished.valid == (ClientId("c0"), ClientId("c4"))
+    assert set(finished.rejections.values()) == {Rejection.MALFORMED}
+    assert (finished.noisy_sum == 2 * good).all()
+
+
+def test_a_round_without_any_client_releases_noise(make_task: Maker) -> None:
+    finished = play(make_task(D), {}, noise=FixedNoise)
+    assert finished.valid == ()
+    assert (finished.noisy_sum == 3_000_032).all()
+
+
+def test_a_round_whose_submissions_are_all_rejected_releases_noise(make_task: Maker) -> None:
+    task = make_task(D)
+    finished = play(task, named(list(bad(task).values())), noise=FixedNoise)
+    assert finished.valid == ()
+    assert (finished.noisy_sum == 3_000_032).all()
+    assert len(finished.rejections) == len(bad(task))
+
+
+def test_each_servers_noise_is_added_once(make_task: Maker) -> None:
+    task = make_task(D)
+    updates = named(extremes(task) * 2)
+    finished = play(task, updates, noise=FixedNoise)
+    expected = [s + 3_000_032 for s in integer_sum(updates, D)]
+    assert finished.noisy_sum.tolist() == expected
+
+
+@pytest.mark.parametrize("batch_words", [1, D, 2 * D, 3 * D + 1])
+def test_a_round_of_several_batches_is_the_same_round(
+    make_task: Maker, monkeypatch: pytest.MonkeyPatch, batch_words: int
+) -> None:
+    monkeypatch.setattr(settling, "BATCH_WORDS", batch_words)
+    task = make_task(D)
+    updates = named([*extremes(task), bad(task)["wrap"], *extremes(task)[:2]])
+    finished = play(task, updates)
+    assert finished.valid == tuple(c for c in updates if c != ClientId("c4"))
+    valid = {c: x for c, x in updates.items() if c in finished.valid}
+    assert finished.noisy_sum.tolist() == integer_sum(valid, D)
+
+
+def test_a_vector_longer_than_a_block_and_a_frame(make_task: Maker) -> None:
+    """140,000 words: several frames for each opening, many blocks of rows."""
+    d = 140_000
+    task = make_task(d)
+    random = np.random.default_rng(6)
+    vectors = [
+        clip_update(random.integers(-(2**20), 2**20, d, dtype=np.int64), task.bound, 20)
+        for _ in range(2)
+    ]
+    updates = named([*vectors, np.full(d, 2**32)])
+    finished = play(task, updates)
+    assert finished.rejections == {ClientId("c2"): Rejection.OUT_OF_RANGE}
+    assert (finished.noisy_sum == vectors[0] + vectors[1]).all()
+
+
+def test_later_rounds_are_bound_to_their_number(make_task: Maker) -> None:
+    task = make_task(D)
+    updates = named(extremes(task))
+    first, later = play(task, updates), play(task, updates, number=7)
+    assert (first.noisy_sum == later.noisy_sum).all()
+    assert later.opened.number == 7
+    assert first.model != later.model
+
+
+def test_with_its_own_noise_two_rounds_differ(make_task: Maker) -> None:
+    task = make_task(D)
+    a, b = run_round(task, roster(task), theta(task), {})
+    again, _ = run_round(task, roster(task), theta(task), {})
+    assert (a.noisy_sum == b.noisy_sum).all()
+    assert (a.noisy_sum != again.noisy_sum).any()

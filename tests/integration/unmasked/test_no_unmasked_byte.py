@@ -1,0 +1,156 @@
+"""No server, stored file or log line ever holds a word of an update."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from precad.common.encode.clip import squared_norm
+from precad.common.identifiers import ClientId, Role
+from precad.common.ring import to_bytes
+from precad.common.task import Task
+
+VICTIM = ClientId("victim")
+OTHERS = [ClientId("other-1"), ClientId("other-2")]
+
+
+def update(seed: int, d: int = 8) -> NDArray[np.int64]:
+    """Valid, and with no small entry, so that none of its words is seen by chance."""
+    random = np.random.default_rng(seed)
+    sign = random.choice([-1, 1], d)
+    return sign * random.integers(2**20, 2**22, d, dtype=np.int64)
+
+
+def traces(x: NDArray[np.int64], bits: int = 20) -> dict[bytes, str]:
+    """Each word of ``x`` in every form in which it might be written down."""
+    found: dict[bytes, str] = {}
+    for value in x.tolist():
+        word = value.to_bytes(8, "little", signed=True)
+        texts = {
+            "little-endian": word,
+            "big-endian": word[::-1],
+            "hexadecimal": word.hex().encode(),
+            "big-endian hexadecimal": word[::-1].hex().encode(),
+            "decimal": str(abs(value)).encode(),
+            "real": repr(abs(value) * 2.0**-bits).encode(),
+            "float64": np.float64(value * 2.0**-bits).tobytes(),
+            "escaped": repr(word)[2:-1].encode(),
+        }
+        found |= {form: name for name, form in texts.items()}
+    return found
+
+
+def seen(x: NDArray[np.int64], data: bytes) -> set[str]:
+    return {name for form, name in traces(x).items() if form in data}
+
+
+@pytest.fixture
+def task(make_task: Callable[..., Task]) -> Task:
+    return make_task(8)
+
+
+def test_nothing_that_a_server_receives_or_stores_or_logs_shows_a_word(
+    watch: Any, task: Task, capfd: pytest.CaptureFixture[str]
+) -> None:
+    updates = {VICTIM: update(1), OTHERS[0]: update(2), OTHERS[1]: update(3)}
+    assert all(squared_norm(x) <= task.bound**2 for x in updates.values())
+    watched = watch(task, updates)
+    for view in watched:
+        assert view.outcome.valid == tuple(sorted(updates))
+        blobs = view.blobs()
+        # The view is whole: uploads, openings, comparisons, randomness, files.
+        for part in ("share of victim", "dealer key", "triple 0 2", "file state.db (end)"):
+            assert part in blobs
+        assert sum("validate/0/compare" in name for name in blobs) > 10
+        blobs["log"] = watched.log.encode()
+        blobs["output"] = "".join(capfd.readouterr()).encode()
+        # What is released, too: with its noise it is no update and no sum of them.
+        blobs["release"] = to_bytes(view.outcome.noisy_sum) + view.outcome.theta.tobytes()
+        total = np.sum(list(updates.values()), axis=0)
+        for x in (*updates.values(), total, total - updates[VICTIM]):
+            assert {name: seen(x, data) for name, data in blobs.items() if seen(x, data)} == {}
+    assert "INSERT INTO charge" in watched.log
+
+
+def test_the_search_finds_what_is_there(watch: Any, task: Task) -> None:
+    """The control: the same search, where a word does show."""
+    x = update(1)
+    for shown in (
+        b"..." + to_bytes(x)[24:40] + b"...",
+        str(x.tolist()).encode(),
+        str((x * 2.0**-20).tolist()).encode(),
+        to_bytes(x).hex().encode(),
+        (x * 2.0**-20).tobytes(),
+        repr(to_bytes(x)).encode(),
+        x[3:4].astype(">i8").tobytes(),
+    ):
+        assert seen(x, shown)
+
+    class Off:
+        def draw(self, dimension: int) -> NDArray[np.int64]:
+            return np.zeros(dimension, dtype=np.int64)
+
+    # Without noise a lone client's update is what the round releases; without A's mask it is B's
+    # share. Both are found.
+    watched = watch(task, {VICTIM: x}, noise=lambda _: Off())
+    assert seen(x, to_bytes(watched.a.outcome.noisy_sum))
+    both = watched.a.expanded(VICTIM, 8) + watched.b.expanded(VICTIM, 8)
+    assert seen(x, to_bytes(both))
+
+
+def test_what_is_on_the_disk_while_a_round_is_open(watch: Any, task: Task) -> None:
+    watched = watch(task, {VICTIM: update(1)})
+    shares = [data for name, data in watched.b.stored.items() if name.endswith(".share")]
+    assert shares == [watched.b.shares[VICTIM]]
+    # A's seed is never written; B's share is gone after the round.
+    assert not [name for name in watched.a.stored if ".share" in name]
+    assert not [name for name in watched.b.stored if name.endswith(".share (end)")]
+    for view in watched:
+        seeds = [watched.a.shares[VICTIM], watched.b.shares[VICTIM]]
+        kept = b"".join(d for n, d in view.stored.items() if n.endswith("(end)"))
+        for secret in (*seeds, view.dealer_key, view.headers[0].salt.reveal()):
+            assert secret not in kept
+
+
+def test_the_share_that_is_kept_is_the_one_that_is_sent(watch: Any, task: Task) -> None:
+    """And it is no longer the bare sum of shares."""
+    watched = watch(task, {VICTIM: update(1)})
+    for view in watched:
+        (sent,) = view.messages(view.sent, "noisy-share")
+        kept = b"".join(d for n, d in view.stored.items() if n.endswith("(end)"))
+        assert sent in kept
+        assert sent != to_bytes(view.expanded(VICTIM, 8))
+
+
+def test_no_server_gets_what_is_meant_for_the_other(watch: Any, task: Task) -> None:
+    watched = watch(task, {VICTIM: update(1), OTHERS[0]: update(2)})
+    for view, other in ((watched.a, watched.b), (watched.b, watched.a)):
+        own = b"\0".join(view.blobs().values())
+        secrets = [other.dealer_key, *(header.salt.reveal() for header in other.headers)]
+        for client, share in other.shares.items():
+            secrets += [share, to_bytes(other.expanded(client, 8))]
+        secrets += [to_bytes(other.own_triple(place)[0]) for place in range(2)]
+        if other.role is Role.SERVER_B:
+            secrets.append(to_bytes(other.dealt[0][1]))
+        for secret in secrets:
+            assert secret not in own
+            # Nor a part of it.
+            words = [secret[i : i + 8] for i in range(0, len(secret) - 7, 8)]
+            assert not [word for word in words if word in own]
+
+
+def test_no_log_line_shows_a_share_a_seed_or_a_salt(watch: Any, task: Task) -> None:
+    watched = watch(task, {VICTIM: update(1)})
+    for view in watched:
+        secrets = [view.shares[VICTIM], view.dealer_key, view.headers[0].salt.reveal()]
+        for secret in secrets:
+            for start in range(0, len(secret) - 7, 8):
+                piece = secret[start : start + 8]
+                assert piece.hex() not in watched.log
+                assert repr(piece)[2:-1] not in watched.log
+        shown = repr(view.held) + repr(view.received) + repr(view.outcome)
+        for secret in secrets:
+            assert secret.hex()[:16] not in shown
+            assert repr(secret[:8])[2:-1] not in shown

@@ -1,0 +1,290 @@
+"""Imports point one way, mathematics stays pure, and nothing dangerous is called."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PARTS = ("common", "client", "server_a", "server_b", "dealer", "experiments", "cli")
+# Which parts each part may import; protos are for whoever is on the wire.
+ALLOWED = {
+    "common": {"common", "protos"},
+    "client": {"client", "common", "protos"},
+    "server_a": {"server_a", "common", "protos"},
+    "server_b": {"server_b", "common", "protos"},
+    "dealer": {"dealer", "common", "protos"},
+    "experiments": {"experiments", "client", "common"},
+    # The command line starts every part.
+    "cli": {*PARTS, "protos"},
+}
+PURE = (
+    "account",
+    "aggregate",
+    "certify",
+    "collect",
+    "deal",
+    "encode",
+    "enrolment.py",
+    "errors.py",
+    "headroom.py",
+    "identifiers.py",
+    "keystream.py",
+    "link",
+    "model",
+    "mpc",
+    "noise.py",
+    "ring.py",
+    "secret.py",
+    "share",
+    "task.py",
+    "validate",
+)
+IMPURE = ("grpc", "google.protobuf", "sqlalchemy", "precad.protos")
+RANDOM = ("random", "numpy.random", "torch.random")
+# Where the secrets are: shares, masks, rows, triples, noise, cohorts, samples of records. Not
+# client/participant.py, whose waits before it tries again are spread by Python's generator.
+SECRET = (
+    "common/collect",
+    "common/deal",
+    "common/keystream.py",
+    "common/link",
+    "common/mpc",
+    "common/noise.py",
+    "common/round",
+    "common/secret.py",
+    "common/serve",
+    "common/share",
+    "common/store",
+    "common/validate",
+    "common/wire",
+    "common/identity",
+    "client/train/sample.py",
+    "client/train/update.py",
+    "client/connection.py",
+    "client/data_owner.py",
+    "dealer",
+    "server_a",
+    "server_b",
+)
+
+
+def sources(*under: str) -> list[Path]:
+    """Python files of the given folders or files, without generated code."""
+    found = []
+    for name in under:
+        path = ROOT / name
+        found += [path] if path.suffix == ".py" else sorted(path.rglob("*.py"))
+    return [path for path in found if path.is_file() and "_pb2" not in path.name]
+
+
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    """Every module that is imported anywhere, also inside functions."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            assert node.module
+            yield node.module
+            # `from precad import protos` names a part too.
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def within(module: str, packages: tuple[str, ...]) -> bool:
+    return any(module == p or module.startswith(f"{p}.") for p in packages)
+
+
+def relative(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_imports_point_one_way(part: str) -> None:
+    files = sources(part)
+    assert files
+    wrong = [
+        (relative(path), module)
+        for path in files
+        for module in imported(tree_of(path))
+        if module.startswith("precad.") and module.split(".")[1] not in ALLOWED[part]
+    ]
+    # `from precad import __version__` imports no part.
+    assert [(p, m) for p, m in wrong if m != "precad.__version__"] == []
+
+
+def test_the_check_sees_an_import_between_servers() -> None:
+    tree = ast.parse("def f():\n    from precad.server_b import follow\n")
+    assert "precad.server_b" in set(imported(tree))
+    assert "server_b" not in ALLOWED["server_a"]
+
+
+@pytest.mark.parametrize("name", PURE)
+def test_mathematics_imports_no_network_and_no_storage(name: str) -> None:
+    wrong = [
+        (relative(path), module)
+        for path in sources(f"common/{name}")
+        for module in imported(tree_of(path))
+        if within(module, IMPURE)
+    ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("module", "impure"),
+    [
+        *((name, IMPURE) for name in ("encode", "share", "account", "noise", "model", "task")),
+        # CrypTen itself loads TensorBoard's writer, and with it protobuf.
+        ("validate", ("grpc", "sqlalchemy", "precad.protos")),
+    ],
+)
+def test_mathematics_loads_no_network_and_no_storage(module: str, impure: tuple[str, ...]) -> None:
+    """At run time, with everything that it imports in turn."""
+    program = (
+        f"import sys, precad.common.{module}\n"
+        f"loaded = [m for m in sys.modules if any(m == p or m.startswith(p + '.') "
+        f"for p in {impure!r})]\n"
+        "sys.exit(str(sorted(loaded)) if loaded else 0)"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program],
+        check=False,
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"},
+    )
+    assert run.returncode == 0, run.stderr
+
+
+FORBIDDEN_CALLS = {
+    "eval",
+    "exec",
+    "compile",
+    "__import__",
+    "torch.load",
+    "torch.save",
+    "numpy.load",
+    "joblib.load",
+    "os.system",
+    "yaml.load",
+}
+FORBIDDEN_MODULES = ("pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve")
+
+
+def full_name(node: ast.expr, aliases: dict[str, str]) -> str:
+    """``np.random.normal`` as ``numpy.random.normal``."""
+    if isinstance(node, ast.Name):
+        return aliases.get(node.id, node.id)
+    if isinstance(node, ast.Attribute):
+        return f"{full_name(node.value, aliases)}.{node.attr}"
+    return "?"
+
+
+def aliases_of(tree: ast.AST) -> dict[str, str]:
+    aliases = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            aliases.update({a.asname: a.name for a in node.names if a.asname})
+        elif isinstance(node, ast.ImportFrom):
+            aliases.update({a.asname or a.name: f"{node.module}.{a.name}" for a in node.names})
+    return aliases
+
+
+def dangers(tree: ast.AST) -> list[str]:
+    """Calls and imports that run or unpickle what somebody else wrote."""
+    aliases = aliases_of(tree)
+    found = [module for module in imported(tree) if within(module, FORBIDDEN_MODULES)]
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        name = full_name(node.func, aliases)
+        keywords = {k.arg: k.value for k in node.keywords}
+        if name == "numpy.load":
+            allowed = keywords.get("allow_pickle")
+            # NumPy's default is False; only a literal False may be written.
+            if allowed is None or (isinstance(allowed, ast.Constant) and allowed.value is False):
+                continue
+        shell = keywords.get("shell")
+        if name in FORBIDDEN_CALLS or (
+            name.startswith("subprocess.") and shell is not None and ast.literal_eval(shell)
+        ):
+            found.append(name)
+    return found
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_nothing_is_unpickled_or_evaluated(part: str) -> None:
+    found = {relative(path): dangers(tree_of(path)) for path in sources(part)}
+    assert {path: names for path, names in found.items() if names} == {}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import pickle",
+        "from pickle import loads",
+        "import torch as t\nt.load('x')",
+        "from torch import load\nload('x')",
+        "import numpy as np\nnp.load('x', allow_pickle=True)",
+        "import numpy as np\nnp.load('x', allow_pickle=flag)",
+        "eval('1')",
+        "def f():\n    import subprocess\n    subprocess.run('x', shell=True)",
+    ],
+)
+def test_the_check_sees_what_is_dangerous(source: str) -> None:
+    assert dangers(ast.parse(source))
+
+
+def weak_randomness(tree: ast.AST) -> list[str]:
+    """Uses of Python's, NumPy's or torch's generators, none of which may make a secret."""
+    aliases = aliases_of(tree)
+    found = [module for module in imported(tree) if within(module, RANDOM)]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            name = full_name(node.func, aliases)
+            if within(name, RANDOM) or name in {
+                "torch.rand",
+                "torch.randn",
+                "torch.randint",
+                "torch.manual_seed",
+                "torch.Generator",
+            }:
+                found.append(name)
+    return found
+
+
+def test_secrets_come_from_no_statistical_generator() -> None:
+    files = sources(*SECRET)
+    assert len(files) > 40
+    found = {relative(path): weak_randomness(tree_of(path)) for path in files}
+    assert {path: names for path, names in found.items() if names} == {}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import random",
+        "import numpy as np\nnp.random.default_rng()",
+        "from numpy.random import default_rng",
+        "import torch\ntorch.randint(3)",
+    ],
+)
+def test_the_check_sees_weak_randomness(source: str) -> None:
+    assert weak_randomness(ast.parse(source))
+
+
+def test_crypten_is_imported_in_one_place() -> None:
+    importers = {
+        relative(path)
+        for path in sources(*PARTS)
+        for module in imported(tree_of(path))
+        if within(module, ("crypten",))
+    }
+    assert importers == {"common/mpc/crypten_import.py"}

@@ -1,0 +1,223 @@
+"""Before round 0: greeting, the row secret, and the roster that both must hold."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from precad.common.enrolment import Enrolment, Roster
+from precad.common.errors import Misconfiguration, PeerViolation
+from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.link import PeerLink, memory_pair
+from precad.common.round.messages import EnrolmentEntry, RosterProposal, Verdict
+from precad.common.round.setup import accept_roster, agree_row_secret, greet, propose_roster
+from precad.common.task import Task
+
+MODEL = Digest(b"\1" * 32)
+A, B = Role.SERVER_A, Role.SERVER_B
+
+
+@pytest.fixture(scope="module")
+def task(make_task: Any) -> Task:
+    made: Task = make_task()
+    return made
+
+
+def links(task: Task) -> tuple[PeerLink, PeerLink]:
+    a, b = (
+        PeerLink(end, task.digest, max_message_bytes=1 << 20, timeout_s=5) for end in memory_pair()
+    )
+    return a, b
+
+
+def both(at_a: Callable[[], Any], at_b: Callable[[], Any]) -> tuple[Any, Any]:
+    def play(call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except Exception as error:  # noqa: BLE001 - looked at by the test
+            return error
+
+    with ThreadPoolExecutor(2) as threads:
+        a, b = threads.submit(play, at_a), threads.submit(play, at_b)
+        return a.result(), b.result()
+
+
+def roster(*claims: tuple[str, int, float]) -> Roster:
+    return Roster({ClientId(n): Enrolment(ClientId(n), r, p) for n, r, p in claims})
+
+
+# --- greeting ----------------------------------------------------------------------------------
+
+
+def test_servers_at_the_same_place_greet(task: Task) -> None:
+    a, b = links(task)
+    assert both(lambda: greet(a, A, 3, MODEL), lambda: greet(b, B, 3, MODEL)) == (None, None)
+
+
+def test_servers_of_one_role_refuse_each_other(task: Task) -> None:
+    a, b = links(task)
+    for error in both(lambda: greet(a, A, 0, MODEL), lambda: greet(b, A, 0, MODEL)):
+        assert isinstance(error, PeerViolation)
+        assert "server-a too" in str(error)
+
+
+@pytest.mark.parametrize(("number", "model"), [(4, MODEL), (3, Digest(bytes(32)))])
+def test_servers_at_different_places_refuse_each_other(
+    task: Task, number: int, model: Digest
+) -> None:
+    a, b = links(task)
+    for error in both(lambda: greet(a, A, 3, MODEL), lambda: greet(b, B, number, model)):
+        assert isinstance(error, PeerViolation)
+        assert "trainings differ" in str(error)
+
+
+# --- the row secret ----------------------------------------------------------------------------
+
+
+def secret(task: Task) -> bytes:
+    a, b = links(task)
+    at_a, at_b = both(lambda: agree_row_secret(a, A, task), lambda: agree_row_secret(b, B, task))
+    assert at_a == at_b
+    assert len(at_a) == 32
+    revealed: bytes = at_a.reveal()
+    return revealed
+
+
+def test_both_servers_get_the_same_row_secret_and_every_link_another(task: Task) -> None:
+    assert len({secret(task) for _ in range(10)}) == 10
+
+
+def test_the_row_secret_is_neither_servers_own_bytes(task: Task) -> None:
+    seen = []
+
+    class Spy:
+        def __init__(self, end: Any) -> None:
+            self._end = end
+
+        def put(self, frame: Any) -> None:
+            seen.append(frame.payload)
+            self._end.put(frame)
+
+        def get(self, timeout_s: float) -> Any:
+            return self._end.get(timeout_s)
+
+    ends = [Spy(end) for end in memory_pair()]
+    a, b = (PeerLink(e, task.digest, max_message_bytes=64, timeout_s=5) for e in ends)
+    at_a, _ = both(lambda: agree_row_secret(a, A, task), lambda: agree_row_secret(b, B, task))
+    assert len(seen) == 2
+    assert at_a.reveal() not in seen
+
+
+def test_one_servers_bytes_alone_do_not_decide_the_row_secret(task: Task) -> None:
+    """B plays the same bytes twice; A's own make the secret another."""
+    made = set()
+    for _ in range(2):
+        a, b = links(task)
+        b.send("row-secret", bytes(32))
+        made.add(agree_row_secret(a, A, task).reveal())
+    assert len(made) == 2
+
+
+@pytest.mark.parametrize("length", [0, 16, 31, 33])
+def test_a_contribution_of_another_length_is_a_violation(task: Task, length: int) -> None:
+    a, b = links(task)
+    b.send("row-secret", bytes(length))
+    with pytest.raises(PeerViolation, match=f"{length} bytes"):
+        agree_row_secret(a, A, task)
+
+
+# --- the roster --------------------------------------------------------------------------------
+
+OWN = roster(("a", 100, 0.1), ("b", 50, 0.2), ("c", 10, 0.05))
+
+
+def proposed(task: Task, at_a: Roster, at_b: Callable[[], Roster]) -> tuple[Any, Any]:
+    a, b = links(task)
+    return both(lambda: propose_roster(a, at_a), lambda: accept_roster(b, at_b, task, timeout_s=5))
+
+
+def test_b_takes_the_roster_that_it_knows(task: Task) -> None:
+    a, b = proposed(task, OWN, lambda: OWN)
+    assert a is None
+    assert b.digest() == OWN.digest()
+
+
+def test_a_may_leave_out_whom_it_has_not_seen(task: Task) -> None:
+    some = roster(("a", 100, 0.1), ("c", 10, 0.05))
+    a, b = proposed(task, some, lambda: OWN)
+    assert a is None
+    assert b.digest() == some.digest()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        roster(("a", 101, 0.1), ("b", 50, 0.2)),
+        roster(("a", 100, 0.1 + 1e-16)),
+        roster(("a", 100, 0.1), ("stranger", 1, 0.1)),
+    ],
+)
+def test_b_refuses_claims_that_it_does_not_know(task: Task, other: Roster) -> None:
+    a, b = proposed(task, other, lambda: OWN)
+    assert isinstance(b, PeerViolation)
+    assert isinstance(a, PeerViolation)
+    assert "different enrolments" in str(b)
+    assert str(b) in str(a)
+
+
+def test_b_refuses_claims_beyond_the_tasks_caps(task: Task) -> None:
+    greedy = roster(("a", 10_000, 0.1))
+    a, b = proposed(task, greedy, lambda: greedy)
+    assert isinstance(b, Misconfiguration)
+    assert "max_expected_records" in str(a)
+
+
+def test_b_refuses_too_few_clients(make_task: Any) -> None:
+    task = make_task(8, {"enrolment.min_clients": 4})
+    a, b = proposed(task, OWN, lambda: OWN)
+    assert isinstance(b, Misconfiguration)
+    assert isinstance(a, PeerViolation)
+
+
+def test_b_refuses_a_roster_that_names_a_client_twice(task: Task) -> None:
+    a, b = links(task)
+    entry = EnrolmentEntry(client="a", records=100, record_rate=0.1)
+    a.send("roster", RosterProposal(entries=(entry, entry)).to_bytes())
+    with pytest.raises(PeerViolation, match="twice"):
+        accept_roster(b, lambda: OWN, task, timeout_s=5)
+    assert "twice" in Verdict.from_bytes(a.receive("roster")).refusal
+
+
+@pytest.mark.parametrize("error", [TimeoutError(), AssertionError(), KeyboardInterrupt()])
+def test_a_b_that_fails_without_a_word_never_seems_to_agree(
+    task: Task, error: BaseException
+) -> None:
+    a, b = links(task)
+
+    def fail() -> Roster:
+        raise error
+
+    entry = EnrolmentEntry(client="a", records=100, record_rate=0.1)
+    a.send("roster", RosterProposal(entries=(entry,)).to_bytes())
+    with pytest.raises(type(error)):
+        accept_roster(b, fail, task, timeout_s=5)
+    assert Verdict.from_bytes(a.receive("roster")).refusal
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b'{"entries":[{"client":"a","records":0,"record_rate":0.1}]}',
+        b'{"entries":[{"client":"a","records":1,"record_rate":1.5}]}',
+        b'{"entries":[{"client":"a","records":1,"record_rate":NaN}]}',
+        b'{"entries":[{"client":"A","records":1,"record_rate":0.1}]}',
+        b'{"entries":[],"more":1}',
+    ],
+)
+def test_an_unreadable_roster_is_a_violation(task: Task, data: bytes) -> None:
+    a, b = links(task)
+    a.send("roster", data)
+    with pytest.raises(PeerViolation, match="RosterProposal"):
+        accept_roster(b, lambda: OWN, task, timeout_s=5)
