@@ -57,9 +57,7 @@ class LocalDeployment:
         (folder / "logs").mkdir(exist_ok=True)
         if not plaintext:
             create_local_keys(folder / "keys", [client.name for client in data])
-        write_settings(
-            folder, task, data, self.addresses, plaintext=plaintext, linger_s=linger_s
-        )
+        write_settings(folder, task, data, self.addresses, plaintext=plaintext, linger_s=linger_s)
         self._plaintext = plaintext
 
     def __enter__(self) -> Self:

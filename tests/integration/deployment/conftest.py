@@ -145,9 +145,7 @@ def deploy(tmp_path: Path, make_task: TaskMaker) -> Iterator[Deploy]:
 
 
 @pytest.fixture(scope="package")
-def running(
-    tmp_path_factory: pytest.TempPathFactory, make_task: TaskMaker
-) -> Iterator[Running]:
+def running(tmp_path_factory: pytest.TempPathFactory, make_task: TaskMaker) -> Iterator[Running]:
     """A training that goes on for as long as tests play rounds of it."""
     task = make_task(
         DIMENSION,
