@@ -29,6 +29,7 @@ from precad.common.ring import RingVector
 from precad.common.share import Submission, shard
 from precad.common.task import Task
 from precad.common.wire.convert import header_to_wire
+from precad.common.wire.patience import call_patiently
 from precad.common.wire.status import error_of
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub
@@ -107,8 +108,11 @@ class Servers:
         """
         for role, stub in self._stubs.items():
             try:
-                reply = stub.Describe(
-                    pb.DescribeRequest(), timeout=self._patience_s, wait_for_ready=True
+                reply = call_patiently(
+                    lambda timeout_s, stub=stub: stub.Describe(
+                        pb.DescribeRequest(), timeout=timeout_s
+                    ),
+                    self._patience_s,
                 )
             except grpc.RpcError as error:
                 raise self._error(role, error) from None
@@ -136,7 +140,11 @@ class Servers:
         # B first: whoever A knows, B must know.
         for role in (Role.SERVER_B, Role.SERVER_A):
             try:
-                self._stubs[role].Enrol(request, timeout=self._patience_s, wait_for_ready=True)
+                enrol = self._stubs[role].Enrol
+                call_patiently(
+                    lambda timeout_s, enrol=enrol: enrol(request, timeout=timeout_s),
+                    self._patience_s,
+                )
             except grpc.RpcError as error:
                 raise self._error(role, error) from None
 
@@ -160,8 +168,11 @@ class Servers:
         """
         request = pb.ModelRequest(task_digest=self.task.digest.value, version=version)
         try:
-            at_b = self._stubs[Role.SERVER_B].ModelDigest(
-                request, timeout=CALL_TIMEOUT_S, wait_for_ready=True
+            at_b = call_patiently(
+                lambda timeout_s: self._stubs[Role.SERVER_B].ModelDigest(
+                    request, timeout=timeout_s
+                ),
+                CALL_TIMEOUT_S,
             )
         except grpc.RpcError as error:
             raise self._error(Role.SERVER_B, error) from None
