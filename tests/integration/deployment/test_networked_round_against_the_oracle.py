@@ -48,11 +48,9 @@ def mixed_updates(running: "Running", rng: np.random.Generator) -> dict[int, Rin
     return updates
 
 
-def units(
-    running: "Running", before: NDArray[np.float64], after: NDArray[np.float64]
-) -> RingVector:
+def units(moved: NDArray[np.float64], fractional_bits: int) -> RingVector:
     """The noisy sum that moved the model, in units of the last place, exactly."""
-    moved = np.ldexp(after - before, running.task.fractional_bits)
+    moved = np.ldexp(moved, fractional_bits)
     assert np.array_equal(moved, np.trunc(moved))
     return moved.astype(np.int64)
 
