@@ -76,8 +76,8 @@ def token(
         return
     for each in made:
         typer.echo(each)
-    for each in digests:
-        typer.echo(f"digest {each}", err=True)
+    for known in digests:
+        typer.echo(f"digest {known}", err=True)
 
 
 @app.command()

@@ -4,11 +4,12 @@ Nothing here needs torch: the lowest level submits any vector.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 import grpc
 import numpy as np
@@ -30,6 +31,7 @@ from precad.common.secret import Secret
 from precad.common.share import Submission, shard
 from precad.common.task import Task
 from precad.common.wire.convert import header_to_wire
+from precad.common.wire.patience import call_patiently
 from precad.common.wire.status import error_of
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub
@@ -39,6 +41,7 @@ CALL_TIMEOUT_S = 30.0
 RETRY_S = 0.5
 _WORTH_A_RETRY = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED}
 """The second: an upload of this client that broke off is still open at the server."""
+Reply = TypeVar("Reply")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +113,7 @@ class Servers:
             PeerViolation: a server plays another role.
         """
         for role, stub in self._stubs.items():
-            try:
-                reply = stub.Describe(
-                    pb.DescribeRequest(), timeout=self._patience_s, wait_for_ready=True
-                )
-            except grpc.RpcError as error:
-                raise self._error(role, error) from None
+            reply = self._patiently(role, partial(stub.Describe, pb.DescribeRequest()))
             if reply.task_digest != self.task.digest.value:
                 raise TaskMismatch(str(self.task.digest), reply.task_digest.hex())
             if reply.role != role.value:
@@ -145,10 +143,7 @@ class Servers:
         )
         # B first: whoever A knows, B must know.
         for role in (Role.SERVER_B, Role.SERVER_A):
-            try:
-                self._stubs[role].Enrol(request, timeout=self._patience_s, wait_for_ready=True)
-            except grpc.RpcError as error:
-                raise self._error(role, error) from None
+            self._patiently(role, partial(self._stubs[role].Enrol, request))
 
     def watch(self) -> Iterator[pb.Notice]:
         """Server A's notices, from the current round on. Raises PeerUnavailable, PeerViolation."""
@@ -169,12 +164,8 @@ class Servers:
             PeerUnavailable: a server isn't there.
         """
         request = pb.ModelRequest(task_digest=self.task.digest.value, version=version)
-        try:
-            at_b = self._stubs[Role.SERVER_B].ModelDigest(
-                request, timeout=CALL_TIMEOUT_S, wait_for_ready=True
-            )
-        except grpc.RpcError as error:
-            raise self._error(Role.SERVER_B, error) from None
+        digest_of = partial(self._stubs[Role.SERVER_B].ModelDigest, request)
+        at_b = self._patiently(Role.SERVER_B, digest_of, CALL_TIMEOUT_S)
         data = bytearray()
         limit = self.task.dimension * 8
         try:
@@ -251,6 +242,15 @@ class Servers:
                 continue
             rejection = Rejection(reply.rejection) if reply.rejection else None
             return Receipt(role, rejection, reply.detail)
+
+    def _patiently(
+        self, role: Role, call: Callable[..., Reply], patience_s: float | None = None
+    ) -> Reply:
+        patience = self._patience_s if patience_s is None else patience_s
+        try:
+            return call_patiently(lambda timeout_s: call(timeout=timeout_s), patience)
+        except grpc.RpcError as error:
+            raise self._error(role, error) from None
 
     def _error(self, role: Role, error: grpc.RpcError) -> Exception:
         return error_of(f"server {role.value[-1].upper()}", self._addresses[role], error)

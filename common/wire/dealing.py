@@ -8,6 +8,7 @@ from precad.common.ring import RingVector, from_bytes
 from precad.common.secret import Secret
 from precad.common.task import Task
 from precad.common.wire.convert import deal_request_to_wire
+from precad.common.wire.patience import call_patiently
 from precad.common.wire.status import error_of
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import DealingStub
@@ -30,7 +31,9 @@ class RemoteDealer:
         """This server's key for the task. Raises PeerUnavailable, AccessDenied, PeerViolation."""
         request = pb.JoinRequest(task_digest=self._task.digest.value, role=self._role.value)
         try:
-            reply = self._stub.Join(request, timeout=self._timeout_s, wait_for_ready=True)
+            reply = call_patiently(
+                lambda timeout_s: self._stub.Join(request, timeout=timeout_s), self._timeout_s
+            )
         except grpc.RpcError as error:
             raise error_of("the dealer", self._address, error) from None
         self.epoch = reply.epoch

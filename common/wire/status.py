@@ -25,6 +25,9 @@ _CODES: tuple[tuple[type[PrecadError], grpc.StatusCode], ...] = (
     (PeerViolation, grpc.StatusCode.FAILED_PRECONDITION),
 )
 
+_WRONG_NAME = ("Hostname Verification Check failed", "is not in peer certificate")
+"""How gRPC says, from version to version, that a certificate isn't the expected party's."""
+
 
 def status_of(error: PrecadError) -> grpc.StatusCode:
     """The status code that a caller sees for ``error``."""
@@ -46,13 +49,21 @@ def error_of(who: str, address: str, error: grpc.RpcError) -> PrecadError:
     """
     code = error.code()
     detail = error.details() or ""
+    if code is grpc.StatusCode.UNAVAILABLE and any(words in detail for words in _WRONG_NAME):
+        return PeerUnavailable(
+            f"{who} isn't at {address}: whoever answers there has another party's certificate; "
+            "mend the address"
+        )
     if code is grpc.StatusCode.UNAVAILABLE:
         return PeerUnavailable(
-            f"{who} at {address} can't be reached ({_short(detail)}); "
-            "check that it runs, its address, and that both sides use the same root certificate"
+            f"{who} at {address} can't be reached ({_short(detail)}); check that it runs, its "
+            "address, and that both sides use TLS with the same root certificate"
         )
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return PeerUnavailable(f"{who} at {address} didn't answer within the deadline")
+        return PeerUnavailable(
+            f"{who} at {address} didn't answer within the deadline; "
+            "check that it runs, its address, and the network between"
+        )
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return PeerUnavailable(f"{who} at {address} has no room for this call now: {detail}")
     if code in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED):

@@ -15,7 +15,7 @@ from precad.common.identifiers import ClientId, Role
 from precad.common.identity import Identity, Plaintext, create_local_keys, load_identity
 from precad.common.task import Task
 from precad.common.wire.operator import OperatorConnection
-from precad.experiments.local.files import Data, free_addresses, write_settings
+from precad.experiments.local.files import LINGER_S, Data, free_addresses, write_settings
 
 SERVERS = ("dealer", "server-b", "server-a")
 STOP_S = 10.0
@@ -32,6 +32,7 @@ class LocalDeployment:
         data: each client's records.
         bad: clients that misbehave, and how (``experiments.bad_client.KINDS``).
         plaintext: no TLS; loopback only.
+        linger_s: how long servers whose training ended stay; until stopped unless given.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class LocalDeployment:
         *,
         bad: Mapping[ClientId, str] | None = None,
         plaintext: bool = False,
+        linger_s: float = LINGER_S,
     ) -> None:
         self.folder = folder
         self.task = task
@@ -55,7 +57,7 @@ class LocalDeployment:
         (folder / "logs").mkdir(exist_ok=True)
         if not plaintext:
             create_local_keys(folder / "keys", [client.name for client in data])
-        write_settings(folder, task, data, self.addresses, plaintext=plaintext)
+        write_settings(folder, task, data, self.addresses, plaintext=plaintext, linger_s=linger_s)
         self._plaintext = plaintext
 
     def __enter__(self) -> Self:
@@ -72,8 +74,11 @@ class LocalDeployment:
     def start_servers(self) -> None:
         """Start the dealer, B and A."""
         for name in SERVERS:
-            part = name.removeprefix("server-")
-            self._start(name, "-m", "precad.cli.main", "serve", part)
+            self.start_server(name)
+
+    def start_server(self, name: str) -> None:
+        """Start one of ``SERVERS``."""
+        self._start(name, "-m", "precad.cli.main", "serve", name.removeprefix("server-"))
 
     def start_clients(self) -> None:
         """Start every client."""

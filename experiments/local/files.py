@@ -64,6 +64,7 @@ def write_settings(
     addresses: Mapping[str, str],
     *,
     plaintext: bool,
+    linger_s: float = LINGER_S,
 ) -> None:
     """Write every party's settings, and every client's records, under ``folder``."""
     (folder / "task.toml").write_text(task_to_toml(task), encoding="utf-8")
@@ -82,7 +83,7 @@ def write_settings(
             "server_b": b,
             "dealer": dealer,
             "state": "state/server-a",
-            "linger": LINGER_S,
+            "linger": linger_s,
         },
         "server-b": {
             **common,
@@ -90,7 +91,7 @@ def write_settings(
             "listen": b,
             "dealer": dealer,
             "state": "state/server-b",
-            "linger": LINGER_S,
+            "linger": linger_s,
         },
     }
     records = folder / "records"

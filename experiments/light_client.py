@@ -1,0 +1,123 @@
+"""A client without torch that submits what it is given: for tests, rehearsals and load.
+
+Many of them fit into one process. Each follows server A's notices in a thread of its own; who
+holds it decides what to submit, round by round.
+"""
+
+import threading
+import time
+from typing import Self
+
+from precad.client.connection import Receipt, Servers
+from precad.common.errors import PeerUnavailable, PrecadError
+from precad.common.identifiers import Digest
+from precad.common.ring import RingVector
+from precad.protos import precad_pb2 as pb
+
+
+class LightClient:
+    """One enrolled client, steered by hand.
+
+    Args:
+        servers: the client's way to both servers; closed with this object.
+        records: |D_i|, claimed when it enrols.
+    """
+
+    def __init__(self, servers: Servers, records: int = 1) -> None:
+        self.servers = servers
+        self._records = records
+        self._changed = threading.Condition()
+        self._open: tuple[pb.RoundOpen, float] | None = None
+        self._over: dict[int, pb.RoundOver] = {}
+        self._ended: PrecadError | pb.Notice | None = None
+        self._closing = False
+        self._thread = threading.Thread(target=self._follow, name="watch", daemon=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+    def join(self) -> None:
+        """Check the task, enrol at both servers and follow the notices. Raises PrecadError."""
+        self.servers.check_task()
+        self.servers.enrol(self._records, self.servers.task.privacy.record_rate)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Leave without a word."""
+        self._closing = True
+        self.servers.close()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def opened(self, *, after: int = -1, fresh_s: float, timeout_s: float) -> pb.RoundOpen:
+        """The open round, once there is one later than ``after`` that is new enough.
+
+        Args:
+            after: number of a round that is known already.
+            fresh_s: a round that opened longer ago is let pass.
+            timeout_s: how long to wait.
+
+        Raises:
+            PeerUnavailable: no such round opened in time, or the training ended.
+        """
+        deadline = time.monotonic() + timeout_s
+        with self._changed:
+            while True:
+                if self._open is not None:
+                    event, at = self._open
+                    if event.round > after and time.monotonic() - at < fresh_s:
+                        return event
+                self._wait(deadline, f"a round after {after}")
+
+    def over(self, number: int, timeout_s: float) -> pb.RoundOver:
+        """How round ``number`` ended for this client. Raises PeerUnavailable as ``opened`` does."""
+        deadline = time.monotonic() + timeout_s
+        with self._changed:
+            while number not in self._over:
+                self._wait(deadline, f"the end of round {number}")
+            return self._over[number]
+
+    def ended(self, timeout_s: float) -> pb.Notice:
+        """The notice that ended the training. Raises PeerUnavailable as ``opened`` does."""
+        deadline = time.monotonic() + timeout_s
+        with self._changed:
+            while not isinstance(self._ended, pb.Notice):
+                self._wait(deadline, "the training's end")
+            return self._ended
+
+    def submit(self, event: pb.RoundOpen, x: RingVector) -> tuple[Receipt, Receipt]:
+        """Share ``x`` (``[d] int64``) honestly, whatever it is. Returns A's and B's receipt."""
+        return self.servers.submit(self.servers.prepare(event.round, Digest(event.model_digest), x))
+
+    def _wait(self, deadline: float, what: str) -> None:
+        if isinstance(self._ended, PrecadError):
+            raise self._ended
+        remaining = deadline - time.monotonic()
+        if self._ended is not None or remaining <= 0:
+            why = "the training ended" if self._ended is not None else "time is up"
+            raise PeerUnavailable(f"{self.servers.client} saw nothing of {what}: {why}")
+        self._changed.wait(remaining)
+
+    def _follow(self) -> None:
+        ended: PrecadError | pb.Notice = PeerUnavailable("server A ended the notices")
+        try:
+            for notice in self.servers.watch():
+                with self._changed:
+                    match notice.WhichOneof("event"):
+                        case "open":
+                            self._open = notice.open, time.monotonic()
+                        case "over":
+                            self._over[notice.over.round] = notice.over
+                        case _:
+                            ended = notice
+                    self._changed.notify_all()
+        except PrecadError as error:
+            if self._closing:
+                return
+            ended = error
+        with self._changed:
+            self._ended = ended
+            self._changed.notify_all()

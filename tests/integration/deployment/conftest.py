@@ -1,0 +1,199 @@
+"""Real servers in processes of their own, over TLS, and light clients in threads of the test.
+
+The deployment is shared by all tests of this folder: its training has rounds enough, and each
+test plays as many as it wants. Rounds that nobody plays close at their deadline.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import precad
+from precad.client.connection import Servers
+from precad.common.identifiers import ClientId, Role
+from precad.common.identity import load_identity
+from precad.common.ring import RingVector
+from precad.common.task import Task
+from precad.experiments.light_client import LightClient
+from precad.experiments.local import LocalDeployment
+from precad.protos import precad_pb2 as pb
+
+TaskMaker = Callable[..., Task]
+Act = Callable[[LightClient, pb.RoundOpen], object]
+
+DIMENSION = 256
+CLIENTS = 24
+COLLECT_S = 10.0
+START_S = 60.0
+COUNTED = "counted"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _sources_for_processes() -> Iterator[None]:
+    """Processes that tests start find precad, installed or not."""
+    patch = pytest.MonkeyPatch()
+    sources = str(Path(precad.__file__).parents[1])
+    patch.setenv("PYTHONPATH", os.pathsep.join([sources, os.environ.get("PYTHONPATH", "")]))
+    yield
+    patch.undo()
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """One round that a test played."""
+
+    event: pb.RoundOpen
+    outcome: Mapping[str, str]
+    """For each client ``counted``, or the reason that its notice gave."""
+    seconds: float
+
+
+@dataclass(slots=True)
+class Running:
+    """A deployment and its clients."""
+
+    deployment: LocalDeployment
+    clients: Sequence[LightClient]
+    _last: int = field(default=-1)
+
+    @property
+    def task(self) -> Task:
+        return self.deployment.task
+
+    def play(self, acts: Mapping[int, Act | RingVector], rest: Act | RingVector) -> Played:
+        """Play a round: what the clients with these numbers do, and what the others do.
+
+        A vector stands for an honest submission of it.
+        """
+        event = self.clients[0].opened(
+            after=self._last, fresh_s=COLLECT_S / 4, timeout_s=2 * COLLECT_S + START_S
+        )
+        started = time.monotonic()
+        self._last = event.round
+
+        def act(number: int) -> None:
+            what = acts.get(number, rest)
+            client = self.clients[number]
+            if isinstance(what, np.ndarray):
+                client.submit(event, what)
+            else:
+                what(client, event)
+
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(act, range(len(self.clients))))
+        outcome = {}
+        for client in self.clients:
+            over = client.over(event.round, COLLECT_S + START_S)
+            assert over.counted == (over.rejection == "")
+            outcome[client.servers.client.name] = COUNTED if over.counted else over.rejection
+        return Played(event, outcome, time.monotonic() - started)
+
+    def stranger(self, name: str, **changes: Any) -> Servers:
+        """A further connection of an enrolled client, with something about it changed."""
+        values: dict[str, Any] = {
+            "task": self.task,
+            "client": ClientId(name),
+            "server_a": self.deployment.addresses["server-a"],
+            "server_b": self.deployment.addresses["server-b"],
+            "identity": load_identity(self.deployment.folder / "keys" / name),
+            "patience_s": 2.0,
+        }
+        return Servers(**(values | changes))
+
+
+Deploy = Callable[..., LocalDeployment]
+
+
+@pytest.fixture
+def deploy(tmp_path: Path, make_task: TaskMaker) -> Iterator[Deploy]:
+    """``deploy({"deadlines.peer": 1.0}, clients=2)``: settings and keys; nothing runs yet.
+
+    Whatever the test starts of it is stopped afterwards.
+    """
+    made: list[LocalDeployment] = []
+
+    def make(changes: Mapping[str, Any] | None = None, clients: int = 2) -> LocalDeployment:
+        task = make_task(
+            8,
+            {
+                "training.rounds": 1000,
+                "enrolment.clients": clients,
+                "deadlines.enrol": 30.0,
+                "deadlines.collect": 20.0,
+                "deadlines.rejoin": 0.3,
+                "deadlines.peer": 2.0,
+                "deadlines.outage": 2.0,
+            }
+            | dict(changes or {}),
+        )
+        deployment = LocalDeployment(
+            tmp_path / f"deployment-{len(made)}", task, records_of(clients), linger_s=0
+        )
+        made.append(deployment)
+        return deployment
+
+    yield make
+    for deployment in made:
+        deployment.stop()
+
+
+@pytest.fixture(scope="package")
+def running(tmp_path_factory: pytest.TempPathFactory, make_task: TaskMaker) -> Iterator[Running]:
+    """A training that goes on for as long as tests play rounds of it."""
+    task = make_task(
+        DIMENSION,
+        {
+            "privacy.client_clip": 32.0,
+            "privacy.noise_multiplier": 2.0,
+            # η over the denominator q·Σ p·|D| is 1: θ moves by the noisy sum itself.
+            "training.learning_rate": CLIENTS * 0.2,
+            "training.rounds": 10_000,
+            "enrolment.clients": CLIENTS,
+            "fractional_bits": 16,
+            "deadlines.enrol": START_S,
+            "deadlines.collect": COLLECT_S,
+            "deadlines.rejoin": 0.3,
+            "deadlines.peer": 30.0,
+            "deadlines.outage": 30.0,
+        },
+    )
+    folder = tmp_path_factory.mktemp("running")
+    with LocalDeployment(folder, task, records_of(CLIENTS)) as deployment:
+        deployment.start_servers()
+        clients = light_clients(deployment)
+        try:
+            with ThreadPoolExecutor(8) as threads:
+                list(threads.map(LightClient.join, clients))
+            yield Running(deployment, clients)
+        finally:
+            for client in clients:
+                client.close()
+
+
+def records_of(clients: int) -> dict[ClientId, tuple[Any, Any]]:
+    """One record a client: nothing here trains."""
+    x, y = np.zeros((1, 1), dtype=np.float32), np.zeros(1, dtype=np.int64)
+    return {ClientId(f"ward-{number:02d}"): (x, y) for number in range(clients)}
+
+
+def light_clients(deployment: LocalDeployment) -> list[LightClient]:
+    """A light client for each of the deployment's clients."""
+    return [
+        LightClient(
+            Servers(
+                deployment.task,
+                client,
+                deployment.addresses[Role.SERVER_A.value],
+                deployment.addresses[Role.SERVER_B.value],
+                load_identity(deployment.folder / "keys" / client.name),
+            )
+        )
+        for client in deployment.clients
+    ]

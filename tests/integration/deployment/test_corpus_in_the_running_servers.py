@@ -1,0 +1,106 @@
+"""What must be rejected and what must be accepted (soundness.md), by the servers as they run."""
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from precad.common.encode import clip_update
+from precad.common.encode.clip import squared_norm
+from precad.common.errors import Rejection
+from precad.common.ring import RingVector
+
+if TYPE_CHECKING:
+    from tests.integration.deployment.conftest import Running
+
+COUNTED = "counted"
+OUT_OF_RANGE = Rejection.OUT_OF_RANGE.value
+NORM_EXCEEDED = Rejection.NORM_EXCEEDED.value
+LEAST = -(2**63)
+Case = tuple[RingVector, str]
+
+
+def unit(dimension: int, value: int, *, at: int = 0) -> RingVector:
+    x = np.zeros(dimension, dtype=np.int64)
+    x[at] = value
+    return x
+
+
+def of_norm(dimension: int, length: int) -> RingVector:
+    """Four coordinates of length/2: X·X is length² exactly, for even lengths."""
+    x = np.zeros(dimension, dtype=np.int64)
+    x[[0, 7, 100, -1]] = length // 2
+    x[7] *= -1
+    assert squared_norm(x) == length * length
+    return x
+
+
+def play_cases(running: "Running", cases: list[Case], rest: RingVector) -> list[str]:
+    """Submit each vector once, one a client and round; how each ended."""
+    ended: list[str] = []
+    size = len(running.clients)
+    for start in range(0, len(cases), size):
+        part = cases[start : start + size]
+        played = running.play(dict(enumerate(x for x, _ in part)), rest)
+        outcomes = list(played.outcome.values())
+        ended += outcomes[: len(part)]
+        # Honest clients beside them always count.
+        assert outcomes[len(part) :] == [COUNTED] * (size - len(part))
+    return ended
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(20240)
+
+
+def test_every_forged_vector_is_rejected_with_its_reason_and_honest_ones_count(
+    running: "Running", rng: np.random.Generator
+) -> None:
+    d, beta = running.task.dimension, running.task.bound
+    square_zero = np.zeros(d, dtype=np.int64)
+    square_zero[:3] = 2**32, 3 * 2**33, -(2**40)
+    assert int(np.dot(square_zero, square_zero)) == 0
+    cases: list[Case] = [
+        (unit(d, 2**32), OUT_OF_RANGE),
+        (np.full(d, 2**32, dtype=np.int64), OUT_OF_RANGE),
+        (square_zero, OUT_OF_RANGE),
+        (unit(d, LEAST), OUT_OF_RANGE),
+        (unit(d, LEAST) + unit(d, LEAST, at=5), OUT_OF_RANGE),
+        (np.full(d, LEAST, dtype=np.int64), OUT_OF_RANGE),
+        (unit(d, 2**63 - 1), OUT_OF_RANGE),
+        (unit(d, 15 * beta), OUT_OF_RANGE),
+        (np.full(d, 64 * beta // math.isqrt(d), dtype=np.int64), OUT_OF_RANGE),
+        (unit(d, beta + 1), NORM_EXCEEDED),
+        (unit(d, -beta - 1), NORM_EXCEEDED),
+        (unit(d, beta) + unit(d, 1, at=1), NORM_EXCEEDED),
+        (unit(d, 2 * beta), NORM_EXCEEDED),
+        (np.full(d, 2 * beta // math.isqrt(d), dtype=np.int64), NORM_EXCEEDED),
+    ]
+    for i in range(64):
+        multiples = rng.integers(LEAST, 2**63 - 1, d, endpoint=True) << i
+        multiples[0] |= np.int64(1) << i  # not zero, also where i = 63
+        cases.append((multiples, OUT_OF_RANGE))
+    accepted = [
+        np.zeros(d, dtype=np.int64),
+        unit(d, beta),
+        unit(d, -beta, at=d - 1),
+        of_norm(d, beta),
+        -of_norm(d, beta),
+        unit(d, 1),
+        unit(d, -1),
+    ]
+    for _ in range(35):
+        total = np.trunc(rng.choice([1e2, 1e5, 1e7]) * rng.standard_normal(d)).astype(np.int64)
+        accepted.append(clip_update(total, beta, running.task.fractional_bits))
+    cases += [(x, COUNTED) for x in accepted]
+    order = rng.permutation(len(cases))
+    shuffled = [cases[i] for i in order]
+    ended = play_cases(running, shuffled, of_norm(d, beta))
+    wrong = [
+        (int(order[i]), expected, got)
+        for i, ((_, expected), got) in enumerate(zip(shuffled, ended, strict=True))
+        if expected != got
+    ]
+    assert not wrong

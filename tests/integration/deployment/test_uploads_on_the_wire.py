@@ -1,0 +1,269 @@
+"""Uploads that are wrong in their bytes, their binding or their number, against real servers."""
+
+import secrets
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import grpc
+import numpy as np
+import pytest
+
+from precad.client.connection import Receipt, upload_pieces
+from precad.common.errors import RejectedSubmission, Rejection
+from precad.common.identifiers import Digest, Role
+from precad.common.identity import load_identity, open_channel
+from precad.common.ring import RingVector
+from precad.common.secret import Secret
+from precad.common.share import Submission
+from precad.common.task import Task
+from precad.experiments.light_client import LightClient
+from precad.protos import precad_pb2 as pb
+from precad.protos.precad_pb2_grpc import AggregationStub
+
+if TYPE_CHECKING:
+    from tests.integration.deployment.conftest import Running
+
+COUNTED = "counted"
+Pair = tuple[Submission, Submission]
+Receipts = tuple[Receipt, Receipt]
+Act = Callable[[LightClient, pb.RoundOpen], object]
+
+
+class Cast:
+    """Ways to misbehave in one round; what the servers answered is kept by name."""
+
+    def __init__(self, running: "Running") -> None:
+        self.running = running
+        self.receipts: dict[str, Receipts] = {}
+        self._channels: list[grpc.Channel] = []
+
+    def close(self) -> None:
+        for channel in self._channels:
+            channel.close()
+
+    def one(self, value: int = 1) -> RingVector:
+        x = np.zeros(self.running.task.dimension, dtype=np.int64)
+        x[3] = value
+        return x
+
+    def pair(self, client: LightClient, event: pb.RoundOpen, value: int = 1) -> Pair:
+        return client.servers.prepare(event.round, Digest(event.model_digest), self.one(value))
+
+    def send(self, name: str, client: LightClient, pair: Pair) -> None:
+        self.receipts[name] = client.servers.submit(pair)
+
+    def reasons(self, name: str) -> tuple[Rejection | None, Rejection | None]:
+        a, b = self.receipts[name]
+        return a.rejection, b.rejection
+
+    # Each of these is what one client does in the round.
+
+    def short_share(self, client: LightClient, event: pb.RoundOpen) -> None:
+        a, b = self.pair(client, event)
+        self.send("short", client, (a, replace(b, share=Secret(b.share.reveal()[:-8]))))
+
+    def short_share_to_both(self, client: LightClient, event: pb.RoundOpen) -> None:
+        a, b = (
+            replace(item, share=Secret(item.share.reveal()[:-8]))
+            for item in self.pair(client, event)
+        )
+        self.send("shorter", client, (a, b))
+
+    def long_share(self, client: LightClient, event: pb.RoundOpen) -> None:
+        a, b = self.pair(client, event)
+        self.send("long", client, (replace(a, share=Secret(secrets.token_bytes(40))), b))
+
+    def other_task(self, client: LightClient, event: pb.RoundOpen) -> None:
+        other = Task.parse(self.running.task.model_dump() | {"name": "another"})
+        with self.running.stranger(client.servers.client.name, task=other) as servers:
+            pair = servers.prepare(event.round, Digest(event.model_digest), self.one())
+            self.receipts["task"] = servers.submit(pair)
+
+    def other_round(self, client: LightClient, event: pb.RoundOpen) -> None:
+        model = Digest(event.model_digest)
+        self.send("round", client, client.servers.prepare(event.round + 1, model, self.one()))
+
+    def other_model(self, client: LightClient, event: pb.RoundOpen) -> None:
+        model = Digest(secrets.token_bytes(32))
+        self.send("model", client, client.servers.prepare(event.round, model, self.one()))
+
+    def two_vectors(self, client: LightClient, event: pb.RoundOpen) -> None:
+        """One vector's share to A, another's to B."""
+        first, second = self.pair(client, event), self.pair(client, event, 2)
+        self.send("unmatched", client, (first[0], second[1]))
+
+    def second_thoughts(self, client: LightClient, event: pb.RoundOpen) -> None:
+        """A submission, then a different one."""
+        self.send("first", client, self.pair(client, event))
+        self.send("second", client, self.pair(client, event, self.running.task.bound + 1))
+
+    def bad_first(self, client: LightClient, event: pb.RoundOpen) -> None:
+        """A forged submission, then an honest one: too late."""
+        self.send("forged", client, self.pair(client, event, 2**32))
+        self.send("honest", client, self.pair(client, event))
+
+    def same_again(self, client: LightClient, event: pb.RoundOpen) -> None:
+        """The same bytes three times, as after a broken link."""
+        pair = self.pair(client, event)
+        for name in ("once", "twice", "thrice"):
+            self.send(name, client, pair)
+
+    def announced_more(self, client: LightClient, event: pb.RoundOpen) -> None:
+        """B's upload ends before the announced number of bytes; then all of it comes."""
+        a, b = self.pair(client, event)
+        header, share = upload_pieces(b)
+        first = pb.SubmissionPiece(share=share.share[:100])
+        reply = self.stub(client).Submit(iter([header, first]), timeout=5)
+        assert (reply.rejection, "100 of" in reply.detail) == ("truncated", True)
+        self.send("whole", client, (a, b))
+
+    def broke_off(self, client: LightClient, event: pb.RoundOpen) -> None:
+        """A's share arrives; the stream to B is cancelled midway and never comes again."""
+        a, b = self.pair(client, event)
+        header, share = upload_pieces(b)
+        halfway, over = threading.Event(), threading.Event()
+
+        def pieces() -> Iterator[pb.SubmissionPiece]:
+            yield header
+            yield pb.SubmissionPiece(share=share.share[:100])
+            # gRPC asks for the next piece once this one is on its way.
+            halfway.set()
+            over.wait(5)
+
+        call = self.stub(client).Submit.future(pieces(), timeout=5)
+        assert halfway.wait(5)
+        call.cancel()
+        over.set()
+        with pytest.raises((grpc.FutureCancelledError, grpc.RpcError)):
+            call.result()
+        # Only to A: a server that hears nothing more from this client says why.
+        reply = self.stub(client, Role.SERVER_A).Submit(upload_pieces(a), timeout=5)
+        assert reply.rejection == ""
+
+    def only_to_a(self, client: LightClient, event: pb.RoundOpen) -> None:
+        a, _ = self.pair(client, event)
+        self.stub(client, Role.SERVER_A).Submit(upload_pieces(a), timeout=5)
+
+    def without_header(self, client: LightClient, event: pb.RoundOpen) -> None:
+        del event
+        pieces = [pb.SubmissionPiece(share=b"x" * 64)]
+        reply = self.stub(client).Submit(iter(pieces), timeout=5)
+        assert (reply.rejection, "header" in reply.detail) == ("malformed", True)
+        reply = self.stub(client).Submit(iter(()), timeout=5)
+        assert (reply.rejection, reply.detail) == ("truncated", "the upload is empty")
+
+    def as_another(self, client: LightClient, event: pb.RoundOpen) -> None:
+        """A submission in another client's name, with the own certificate."""
+        victim = self.running.clients[-1].servers
+        pair = victim.prepare(event.round, Digest(event.model_digest), self.one(2**32))
+        for item in pair:
+            with pytest.raises(grpc.RpcError) as caught:
+                self.stub(client, item.role).Submit(upload_pieces(item), timeout=5)
+            assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
+            assert victim.client.name in str(caught.value.details())
+
+    def silent(self, client: LightClient, event: pb.RoundOpen) -> None:
+        """Nothing at all."""
+
+    def stub(self, client: LightClient, role: Role = Role.SERVER_B) -> AggregationStub:
+        """The bare service, with this client's certificate."""
+        deployment, name = self.running.deployment, client.servers.client.name
+        identity = load_identity(deployment.folder / "keys" / name)
+        channel = open_channel(deployment.addresses[role.value], identity, role)
+        self._channels.append(channel)
+        return AggregationStub(channel)
+
+
+@pytest.fixture
+def cast(running: "Running") -> Iterator[Cast]:
+    made = Cast(running)
+    yield made
+    made.close()
+
+
+def test_wrong_uploads_are_rejected_with_their_reason_and_touch_nobody_else(
+    running: "Running", cast: Cast
+) -> None:
+    acts = [
+        (cast.short_share, "malformed"),
+        (cast.long_share, "malformed"),
+        # Not about this task or round: nothing came, as far as this round goes.
+        (cast.other_task, "absent"),
+        (cast.other_round, "absent"),
+        (cast.other_model, "wrong-model"),
+        (cast.two_vectors, "unmatched"),
+        (cast.second_thoughts, COUNTED),
+        (cast.bad_first, "out-of-range"),
+        (cast.same_again, COUNTED),
+        (cast.announced_more, COUNTED),
+        (cast.broke_off, "truncated"),
+        (cast.only_to_a, "absent"),
+        (cast.without_header, "absent"),
+        (cast.as_another, "absent"),
+        (cast.silent, "absent"),
+    ]
+    played = running.play({n: act for n, (act, _) in enumerate(acts)}, cast.one(running.task.bound))
+    outcomes = list(played.outcome.values())
+    names = [act.__name__ for act, _ in acts]
+    assert dict(zip(names, outcomes, strict=False)) == dict(
+        zip(names, [reason for _, reason in acts], strict=True)
+    )
+    # Also the one whose name was taken in vain.
+    assert outcomes[len(acts) :] == [COUNTED] * (len(running.clients) - len(acts))
+
+    assert cast.reasons("short") == (None, Rejection.MALFORMED)
+    assert cast.reasons("long") == (Rejection.MALFORMED, None)
+    assert cast.reasons("task") == (Rejection.WRONG_TASK,) * 2
+    assert cast.reasons("round") == (Rejection.WRONG_ROUND,) * 2
+    assert cast.reasons("model") == (Rejection.WRONG_MODEL,) * 2
+    assert cast.reasons("unmatched") == (None, None)
+    assert cast.reasons("first") == (None, None)
+    assert cast.reasons("second") == (Rejection.DUPLICATE,) * 2
+    assert cast.reasons("forged") == (None, None)
+    assert cast.reasons("honest") == (Rejection.DUPLICATE,) * 2
+    for again in ("once", "twice", "thrice", "whole"):
+        assert cast.reasons(again) == (None, None)
+
+
+def test_a_wrong_upload_says_what_is_wrong_and_can_be_mended_in_the_same_round(
+    running: "Running", cast: Cast
+) -> None:
+    def mended(wrong: Act) -> Act:
+        def act(client: LightClient, event: pb.RoundOpen) -> None:
+            wrong(client, event)
+            cast.send("mended", client, cast.pair(client, event))
+
+        return act
+
+    wrong = [cast.short_share_to_both, cast.other_task, cast.other_model, cast.other_round]
+    played = running.play({n: mended(act) for n, act in enumerate(wrong)}, cast.one())
+    event = played.event
+    assert set(played.outcome.values()) == {COUNTED}
+    size = 8 * running.task.dimension
+    b = cast.receipts["shorter"][1].detail
+    assert f"{size - 8} bytes" in b
+    assert f"has {size}" in b
+    for receipt in cast.receipts["task"]:
+        assert str(running.task.digest) in receipt.detail
+    for receipt in cast.receipts["model"]:
+        assert event.model_digest.hex() in receipt.detail
+    for receipt in cast.receipts["round"]:
+        assert f"for round {event.round + 1}, round {event.round} is open" in receipt.detail
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 0.5])
+def test_a_vector_that_is_no_ring_vector_never_leaves_the_client(
+    running: "Running", value: float
+) -> None:
+    x = np.full(running.task.dimension, value)
+    servers = running.clients[0].servers
+    with pytest.raises(RejectedSubmission, match=r"float64\[256\], this task's is int64\[256\]"):
+        servers.prepare(0, running.task.digest, x)
+
+
+def test_a_vector_of_another_shape_never_leaves_the_client(running: "Running") -> None:
+    for shape in [(255,), (257,), (1, 256), ()]:
+        with pytest.raises(RejectedSubmission, match=r"this task's is int64\[256\]"):
+            running.clients[0].servers.prepare(0, running.task.digest, np.zeros(shape, np.int64))
