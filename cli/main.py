@@ -2,7 +2,7 @@
 
 import typer
 
-from precad.cli import certify, keys, serve
+from precad.cli import certify, keys, ledger, serve
 from precad.cli.account import account
 from precad.cli.demo import demo
 from precad.cli.join import join
@@ -26,6 +26,7 @@ app.add_typer(keys.app, name="keys")
 app.add_typer(serve.app, name="serve")
 app.command()(join)
 app.command()(status)
+app.add_typer(ledger.app, name="ledger")
 
 
 def main() -> None:

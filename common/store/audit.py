@@ -81,7 +81,9 @@ def read_ledger(url: str) -> LedgerView:
         for client, count, rate in connection.execute(charged.group_by(charge.client)):
             found[client] = ClientCharges(ClientId(client), count, rate)
         state = tables.training_round.c.state
-        states = dict(connection.execute(select(state, func.count()).group_by(state)).tuples())
+        states: dict[str, int] = dict(
+            connection.execute(select(state, func.count()).group_by(state)).tuples()
+        )
     return LedgerView(
         task=task,
         role=role,
@@ -176,7 +178,7 @@ def _round_findings(connection: Connection, chain: list[LedgerEntry]) -> Iterato
     for entry in chain:
         by_round.setdefault(entry.number, []).append(entry)
     rejection, rounds = tables.rejection.c, tables.training_round
-    rejected = dict(
+    rejected: dict[int, int] = dict(
         connection.execute(
             select(rejection.number, func.count()).group_by(rejection.number)
         ).tuples()
