@@ -2,7 +2,7 @@
 
 import typer
 
-from precad.cli import certify, enrol, keys, serve
+from precad.cli import certify, enrol, keys, ledger, serve
 from precad.cli.account import account
 from precad.cli.demo import demo
 from precad.cli.join import join
@@ -27,6 +27,7 @@ app.add_typer(enrol.app, name="enrol")
 app.add_typer(serve.app, name="serve")
 app.command()(join)
 app.command()(status)
+app.add_typer(ledger.app, name="ledger")
 
 
 def main() -> None:

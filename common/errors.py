@@ -92,6 +92,13 @@ class AlreadyReleased(PrecadError):
     """A second, different release was asked of one round."""
 
 
+class StorageFailure(PrecadError):
+    """The durable state can't be read or written: disk full, damaged, database gone.
+
+    What was being done isn't done, and nothing that depends on it may leave.
+    """
+
+
 class Denial(Enum):
     """Why a caller may not do what it asked. The same word in errors, logs and counters."""
 

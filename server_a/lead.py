@@ -78,9 +78,12 @@ def _freeze_roster(session: Session, enrolment_ends: float) -> None:
 def _lead_round(session: Session, aggregator: Aggregator) -> None:
     started = time.monotonic()
     current = session.shelf.current
-    cohort = select_cohort(aggregator.roster, session.task.privacy.client_rate)
+    drawn = select_cohort(aggregator.roster, session.task.privacy.client_rate)
     # A client at its cap is still drawn, and then contributes zero: the denominator stays.
-    cohort = aggregator.within_budget(cohort)
+    cohort = aggregator.within_budget(drawn)
+    if drawn and not cohort:
+        # The rounds go on to T all the same: an early end would tell what no noise covers.
+        log.warning("everybody drawn is at the privacy limit: this round releases noise alone")
     # B opens its inbox before A announces anything: no honest client can be early.
     opened = propose(aggregator, session.next_number, current.round, cohort, current.digest)
     session.next_number += 1

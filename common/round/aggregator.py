@@ -6,16 +6,15 @@ One object per server and task; the round's steps are functions of it and of the
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Protocol
 
-from precad.common.account import most_participations
 from precad.common.deal import DealRequest, DealtRandomness
 from precad.common.enrolment import Roster
 from precad.common.identifiers import ClientId, Role
 from precad.common.link import PeerLink
 from precad.common.noise import NoiseSource
 from precad.common.ring import RingVector
+from precad.common.round.budget import may_take_part
 from precad.common.secret import Secret
 from precad.common.store import Store
 from precad.common.task import Task
@@ -63,31 +62,19 @@ class Aggregator:
     def within_budget(self, clients: Iterable[ClientId]) -> tuple[ClientId, ...]:
         """Those whose next participation keeps their record-level exact ε within the task's limit.
 
-        Counted from this server's own durable ledger; against one corrupted server.
+        Counted from this server's own durable ledger; against one corrupted server. Both servers
+        ask before any client is asked to work.
         """
-        limit = self.task.privacy.epsilon_limit
-        if limit is None:
+        if self.task.privacy.epsilon_limit is None:
             return tuple(clients)
         spent = self.store.participations()
         return tuple(
             client
             for client in clients
-            if spent.get(client, 0) < _cap(self.task, self.roster[client].record_rate, limit)
+            if may_take_part(self.task, self.roster[client].record_rate, spent.get(client, 0))
         )
 
     def randomness(self, request: DealRequest) -> DealtRandomness:
         """Correlated randomness for one batch of validation."""
         corrections = self.dealing.deal(request)
         return DealtRandomness(self.role, self.dealer_key, request, corrections)
-
-
-@lru_cache(maxsize=1024)
-def _cap(task: Task, record_rate: float, epsilon_limit: float) -> int:
-    """Participations that one client may be charged for; bisection over exact accounts."""
-    return most_participations(
-        record_rate=record_rate,
-        noise_multiplier=task.privacy.noise_multiplier,
-        delta=task.privacy.delta,
-        epsilon_limit=epsilon_limit,
-        ceiling=task.training.rounds,
-    )

@@ -1,5 +1,29 @@
 """What a server keeps through a crash: roster, rounds, ledger, spent triples."""
 
-from precad.common.store.database import ReleaseRecord, RoundState, Store, open_store
+from precad.common.store.audit import (
+    Audit,
+    ClientCharges,
+    Finding,
+    LedgerView,
+    audit_ledger,
+    read_ledger,
+)
+from precad.common.store.database import Store, open_store
+from precad.common.store.ledger import Charge, LedgerEntry, LedgerEvent
+from precad.common.store.rounds import ReleaseRecord, RoundState
 
-__all__ = ["ReleaseRecord", "RoundState", "Store", "open_store"]
+__all__ = [
+    "Audit",
+    "Charge",
+    "ClientCharges",
+    "Finding",
+    "LedgerEntry",
+    "LedgerEvent",
+    "LedgerView",
+    "ReleaseRecord",
+    "RoundState",
+    "Store",
+    "audit_ledger",
+    "open_store",
+    "read_ledger",
+]

@@ -1,0 +1,205 @@
+"""`precad ledger`: what a server charged its clients, and whether anybody changed it since."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from precad.cli.report import exit_on_error
+from precad.common.errors import Misconfiguration
+
+if TYPE_CHECKING:
+    from precad.common.store import LedgerView
+
+app = typer.Typer(
+    help="""A server's privacy ledger: who was charged for how many releases.
+
+    For the server's operator, on its own machine. The server may be running. STATE is its state
+    folder, or the SQLAlchemy URL of its database. Clients don't see this: their own account
+    rests on not knowing in which rounds the others took part.
+    """,
+    no_args_is_help=True,
+)
+
+State = Annotated[
+    str, typer.Argument(help="The server's state folder, or its database's URL.", metavar="STATE")
+]
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")]
+
+
+@app.command()
+def show(
+    state: State,
+    client: Annotated[
+        str | None, typer.Option(help="This client alone.", show_default=False)
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Participations and exact ε of every client.
+
+    ε is of one record, against one corrupted server with any other clients, at the task's δ.
+    CAP is what the task's epsilon_limit allows within its rounds.
+    """
+    from precad.common.store import read_ledger  # noqa: PLC0415
+
+    with exit_on_error():
+        view = read_ledger(_url(state))
+        document = _document(view, client)
+    if as_json:
+        typer.echo(json.dumps(document, indent=2))
+    else:
+        _show(document)
+
+
+@app.command()
+def verify(
+    state: State,
+    head: Annotated[
+        str | None,
+        typer.Option(
+            help="A head noted earlier, in hex: it must still be in the chain.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Recompute the ledger's chain, and hold the rounds against it. Exit 1 where it is broken.
+
+    Every entry's hash covers its content, its charges and the hash before it. Note the head that
+    this prints, away from the server: with --head it shows even a ledger replaced as a whole.
+    """
+    from precad.common.store import audit_ledger  # noqa: PLC0415
+
+    with exit_on_error():
+        audit = audit_ledger(_url(state), _digest(head))
+    if as_json:
+        findings = [{"where": f.where, "what": f.what} for f in audit.findings]
+        typer.echo(
+            json.dumps(
+                {
+                    "sound": not findings,
+                    "entries": audit.entries,
+                    "head": str(audit.head),
+                    "findings": findings,
+                },
+                indent=2,
+            )
+        )
+    else:
+        for finding in audit.findings:
+            typer.echo(f"{finding.where}: {finding.what}")
+        typer.echo(
+            f"{'BROKEN' if audit.findings else 'sound'}: {audit.entries} entries, head {audit.head}"
+        )
+    if audit.findings:
+        raise typer.Exit(1)
+
+
+def _url(state: str) -> str:
+    if "://" in state:
+        return state
+    folder = Path(state)
+    database = folder / "state.db"
+    if not database.is_file():
+        raise Misconfiguration(
+            "STATE",
+            state,
+            "isn't a server's state folder: it holds no state.db; give a URL for "
+            "a database elsewhere",
+        )
+    return f"sqlite:///{database.resolve()}"
+
+
+def _digest(text: str | None) -> Any:
+    from precad.common.identifiers import Digest  # noqa: PLC0415
+
+    if text is None:
+        return None
+    try:
+        return Digest(bytes.fromhex(text))
+    except ValueError:
+        raise Misconfiguration("--head", text, "give the 64 hex digits of a head") from None
+
+
+def _document(view: "LedgerView", only: str | None) -> dict[str, Any]:
+    # The accountants load here, so that `precad --help` doesn't wait for them.
+    from precad.common.account import record_epsilon  # noqa: PLC0415
+    from precad.common.round.budget import participation_cap  # noqa: PLC0415
+
+    privacy = view.task.privacy
+    shown = [c for c in view.clients if only is None or c.client.name == only]
+    if only is not None and not shown:
+        raise Misconfiguration("--client", only, "is neither enrolled nor charged here")
+    clients = []
+    for row in shown:
+        cap = participation_cap(view.task, row.record_rate)
+        clients.append(
+            {
+                "client": row.client.name,
+                "record_rate": row.record_rate,
+                "participations": row.participations,
+                "epsilon": record_epsilon(
+                    record_rate=row.record_rate,
+                    noise_multiplier=privacy.noise_multiplier,
+                    participations=row.participations,
+                    delta=privacy.delta,
+                ),
+                "cap": cap,
+                "remaining": None if cap is None else max(0, cap - row.participations),
+            }
+        )
+    return {
+        "task": view.task.name,
+        "task_digest": str(view.task.digest),
+        "role": view.role.value,
+        "delta": privacy.delta,
+        "noise_multiplier": privacy.noise_multiplier,
+        "epsilon_limit": privacy.epsilon_limit,
+        "clients": clients,
+        "totals": {
+            "clients": len(clients),
+            "participations": sum(c.participations for c in shown),
+            "epsilon_max": max((c["epsilon"] for c in clients), default=0.0),
+            "rounds_released": view.released,
+            "rounds_forfeited": view.forfeited,
+            "rounds": view.task.training.rounds,
+        },
+        "entries": view.entries,
+        "head": str(view.head),
+    }
+
+
+def _show(document: dict[str, Any]) -> None:
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+
+    console = Console(highlight=False)
+    limit = document["epsilon_limit"]
+    console.print(
+        f"[bold]{document['role']}, task {document['task']}[/]\n"
+        f"exact ε of one record against one corrupted server, at δ = {document['delta']:g}, "
+        f"σ = {document['noise_multiplier']:g}; "
+        + ("no limit" if limit is None else f"limit {limit:g}")
+    )
+    table = Table()
+    table.add_column("client")
+    for name in ("p", "participations", "ε", "cap", "remaining"):
+        table.add_column(name, justify="right")
+    for row in document["clients"]:
+        table.add_row(
+            row["client"],
+            f"{row['record_rate']:g}",
+            str(row["participations"]),
+            f"{row['epsilon']:.4g}",
+            "–" if row["cap"] is None else str(row["cap"]),
+            "–" if row["remaining"] is None else str(row["remaining"]),
+        )
+    console.print(table)
+    totals = document["totals"]
+    console.print(
+        f"{totals['clients']} clients, {totals['participations']} participations, "
+        f"largest ε {totals['epsilon_max']:.4g}; {totals['rounds_released']} of "
+        f"{totals['rounds']} rounds released, {totals['rounds_forfeited']} forfeited\n"
+        f"{document['entries']} entries, head {document['head']}"
+    )

@@ -1,0 +1,145 @@
+"""Connecting to the database: which ones there are, how commits become durable, what fails."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy.exc import (
+    ArgumentError,
+    DataError,
+    DBAPIError,
+    IntegrityError,
+    ProgrammingError,
+)
+from sqlalchemy.pool import QueuePool, StaticPool
+
+from precad.common.errors import Misconfiguration, StorageFailure
+
+_BACKENDS = "give sqlite:///path/to/state.db or postgresql://user@host/database"
+
+
+def parse_url(text: str) -> URL:
+    """A URL of a kind of database that precad keeps its state in.
+
+    Raises:
+        Misconfiguration: another kind of database, or no URL.
+    """
+    try:
+        url = make_url(text)
+    except ArgumentError:
+        # The text may hold a password: it isn't repeated.
+        raise Misconfiguration("database", "…", f"isn't a SQLAlchemy URL; {_BACKENDS}") from None
+    match url.get_backend_name():
+        case "sqlite":
+            return url.set(drivername="sqlite")
+        case "postgresql":
+            return url.set(drivername="postgresql+psycopg")
+        case other:
+            raise Misconfiguration("database", other, _BACKENDS)
+
+
+def is_in_memory(url: URL) -> bool:
+    """Whether the database ends with its connection."""
+    return url.get_backend_name() == "sqlite" and url.database in (None, "", ":memory:")
+
+
+def file_of(url: URL) -> Path | None:
+    """The file of an SQLite database; None for the others."""
+    if url.get_backend_name() != "sqlite" or is_in_memory(url):
+        return None
+    return Path(url.database or "").resolve()
+
+
+def writing_engine(url: URL) -> Engine:
+    """An engine with one connection, for the one server that owns the database.
+
+    One, because a session's lock on PostgreSQL must live and die with the connection that
+    writes (``lock``), and because an SQLite database in memory exists once per connection.
+    """
+    if is_in_memory(url):
+        engine = _engine(url, poolclass=StaticPool)
+    else:
+        engine = _engine(url, poolclass=QueuePool, pool_size=1, max_overflow=0, pool_pre_ping=True)
+    if url.get_backend_name() == "sqlite":
+        event.listen(engine, "connect", _durable_sqlite)
+        # IMMEDIATE: what a transaction reads can't change before it writes.
+        event.listen(engine, "begin", lambda connection: _begin(connection, "BEGIN IMMEDIATE"))
+    return engine
+
+
+def reading_engine(url: URL) -> Engine:
+    """An engine that changes nothing, beside a running server; one transaction, one snapshot.
+
+    Raises:
+        Misconfiguration: there is no such file.
+    """
+    path = file_of(url)
+    if path is not None and not path.is_file():
+        raise Misconfiguration("state", str(path), "there is no such file")
+    if url.get_backend_name() == "postgresql":
+        return _engine(
+            url,
+            isolation_level="REPEATABLE READ",
+            connect_args={"options": "-c default_transaction_read_only=on"},
+        )
+    engine = _engine(url)
+    event.listen(engine, "connect", _read_only_sqlite)
+    event.listen(engine, "begin", lambda connection: _begin(connection, "BEGIN"))
+    return engine
+
+
+@contextmanager
+def storage_errors() -> Iterator[None]:
+    """The database's failures as StorageFailure; mistakes in statements stay what they are."""
+    try:
+        yield
+    except (IntegrityError, ProgrammingError, DataError):
+        raise
+    except DBAPIError as error:
+        raise StorageFailure(_explain(error.orig or error)) from error
+    except sqlite3.Error as error:  # from setting a connection up, which SQLAlchemy doesn't wrap
+        raise StorageFailure(_explain(error)) from error
+
+
+def _engine(url: URL, **options: Any) -> Engine:
+    try:
+        return create_engine(url, **options)
+    except ModuleNotFoundError as missing:
+        raise Misconfiguration(
+            "database",
+            url.render_as_string(hide_password=True),
+            f"needs the package {missing.name}: pip install 'precad[postgres]'",
+        ) from None
+
+
+def _durable_sqlite(connection: Any, _record: object) -> None:
+    # Python's module would begin transactions on its own, and never before a CREATE TABLE.
+    connection.isolation_level = None
+    connection.execute("PRAGMA journal_mode=WAL")
+    # FULL: a charge that was committed survives a power cut, also in WAL mode.
+    connection.execute("PRAGMA synchronous=FULL")
+
+
+def _read_only_sqlite(connection: Any, _record: object) -> None:
+    connection.isolation_level = None
+    connection.execute("PRAGMA query_only=ON")
+
+
+def _begin(connection: Connection, statement: str) -> None:
+    connection.exec_driver_sql(statement)
+
+
+def _explain(error: BaseException) -> str:
+    said = " ".join(str(error).split())
+    remedy = "see to the database, then start again: the state is as it was before"
+    if "malformed" in said or "not a database" in said:
+        remedy = (
+            "the file is damaged. Put back the newest copy only if no round was played since; "
+            "otherwise start a new task"
+        )
+    elif "full" in said or "disk I/O" in said or "No space" in said:
+        remedy = "make room on the disk, then start again: the state is as it was before"
+    return f"the durable state can't be used ({said}); {remedy}"

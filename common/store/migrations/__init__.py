@@ -1,0 +1,1 @@
+"""Alembic's folder: one file in ``versions`` per change of the tables."""
