@@ -46,7 +46,7 @@ clean_up() {
     fi
     if [[ -n $engine ]]; then
         # The engine is the first process of its namespaces: all else in them ends with it.
-        kill -KILL "$engine"
+        kill -KILL "$engine" 2>/dev/null
         wait "$engine" 2>/dev/null
     fi
     rm -rf "$work"
