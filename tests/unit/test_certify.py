@@ -110,6 +110,12 @@ def test_without_influence_every_group_is_certified() -> None:
         assert result == Certified(0, 500, 500, 500)
 
 
+def test_hardly_any_noise_certifies_nothing_but_the_clean_prediction() -> None:
+    loud = SubsampledGaussian("poisson", 0.9, 0.05, 200)
+    for guarantee in (ExactGroups(loud), RenyiGroups(loud), ExactGroups(loud).as_approximate()):
+        assert certify_prediction(0.9999, 1e-4, 0, guarantee) == Certified(0, 0, 0, 0)
+
+
 def test_replacements_cost_about_twice_as_much() -> None:
     guarantee = GaussianDP(0.1)
     single = certify_prediction(0.9, 0.05, 0, guarantee)
