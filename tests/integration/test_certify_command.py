@@ -206,6 +206,13 @@ def test_losses_of_runs_and_bounds_as_functions_of_one(runs: list[str], tmp_path
     assert "Joint privacy cost of these 30 runs" in out
 
 
+def test_bounds_that_say_nothing_are_called_so(tmp_path: Path) -> None:
+    loud = finished(tmp_path / "loud", noise_multiplier=2.0, client_rate=1.0)
+    code, out, _ = certify("loss", "--runs", str(loud))
+    assert code == 0
+    assert "say nothing" in out
+
+
 def test_a_known_loss_and_a_file_of_losses(tmp_path: Path) -> None:
     known = document("loss", "--loss", "0.2", *SMALL, "--tau", "2", "--unit", "client")
     assert known["bounds"][0] == {"loss": 0.2, "attackers": 0, "lower": 0.2, "upper": 0.2}
