@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from precad.common.certify.runs import Ensemble, PrivacyCost
 
 app = typer.Typer(
-    help="Certify predictions, losses and test-time robustness of private models.",
+    help="What bad owners, records or inputs can't change.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )

@@ -178,6 +178,17 @@ def _show_functions(console: Console, report: LossReport) -> None:
     for value in dict.fromkeys(value for value, _, _, _ in report.rows):
         table.add_row(f"{value:g}", *(cells[value, k] for k in counts))
     console.print(table)
+    _say_if_vacuous(console, report)
+
+
+def _say_if_vacuous(console: Console, report: LossReport) -> None:
+    single = [(low, up) for _, k, low, up in report.rows if k == 1]
+    little = 1e-3 * report.bound
+    if single and all(low < little and up > report.bound - little for low, up in single):
+        console.print(
+            "At these parameters the bounds say nothing, even of one attacker: there is too little "
+            "noise for what one may contribute. `precad plan` finds parameters that say something."
+        )
 
 
 def _show_bounds(console: Console, report: LossReport, confidence: float) -> None:
@@ -196,6 +207,7 @@ def _show_bounds(console: Console, report: LossReport, confidence: float) -> Non
     for _, k, low, up in report.rows:
         table.add_row(f"{k:,}", f"{low:.4f}", f"{up:.4f}")
     console.print(table)
+    _say_if_vacuous(console, report)
     vacuous = next((k for _, k, low, up in report.rows if up >= report.bound * (1 - 1e-6)), None)
     if vacuous is not None:
         console.print(f"From {vacuous} attackers on the upper bound says nothing.")

@@ -56,6 +56,9 @@ class LossDistribution:
         """``times`` independent rounds."""
         if times == 1:
             return self
+        if self.infinite >= 1 - _TAIL_MASS:
+            # One round already tells the two apart for certain.
+            return LossDistribution(0, np.zeros(1), 1.0, self.interval)
         low, high = pld_common.compute_self_convolve_bounds(
             self.masses, times, _TAIL_MASS, _CHERNOFF_ORDERS / len(self.masses)
         )

@@ -17,7 +17,6 @@ from precad.common.certify.inputs import (
     Floats,
     Integers,
     count,
-    inside_unit_interval,
     positive,
 )
 from precad.common.certify.mechanism import SubsampledGaussian, single_shift
@@ -158,27 +157,6 @@ def _group_reach(p_a: float, p_b: float, order: float, doublings: int) -> float:
     if reduced <= 1:
         return 0.0
     return float(renyi_reach_poisoned_over_clean(p_a, p_b, reduced)) / 3.0**doublings
-
-
-def xie_fixed_size_epsilon(
-    mechanism: SubsampledGaussian, delta: float, orders: tuple[float, ...]
-) -> Reproduction:
-    """The ε that Xie's tables print: Poisson RDP with Mironov's conversion ε + ln(1/δ)/(α − 1).
-
-    Stated for sampling without replacement at a fixed size, where it under-reports: two clips
-    can differ (Table 4, σ = 0.5: at least 18.07 for 6.93).
-    """
-    inside_unit_interval("delta", delta)
-    order = np.asarray(orders)
-    forward, _ = mixture_divergences(
-        single_shift(mechanism.rate), mechanism.noise_multiplier, order, 700.0
-    )
-    value = float((mechanism.rounds * forward - math.log(delta) / (order - 1)).min())
-    return Reproduction(
-        "Xie et al. 2023, Tables 4 to 8",
-        value,
-        "computed for Poisson sampling, stated for fixed-size",
-    )
 
 
 def precad_theorem_2_printed(loss: float, bound: float, attackers: int, mu: float) -> Reproduction:

@@ -39,11 +39,11 @@ class Reproduction:
     takes one.
 
     Attributes:
-        statement: name and source of the printed statement.
+        source: the printed statement.
         value: what it gives.
-        why_not: why it certifies nothing.
+        flaw: why it certifies nothing.
     """
 
-    statement: str
+    source: str
     value: float | int | tuple[float, ...] | None
-    why_not: str
+    flaw: str

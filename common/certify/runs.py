@@ -12,8 +12,9 @@ from typing import assert_never
 
 import numpy as np
 
+from precad.common.account.events import AtomMixture, Event, poisson_gaussian
+from precad.common.account.exact import ExactAccountant
 from precad.common.account.guarantees import client_noise_multiplier
-from precad.common.certify.exact import ExactGroups
 from precad.common.certify.inputs import (
     Floats,
     Integers,
@@ -89,26 +90,22 @@ class CertificateInputs:
                 "R' includes R: at least record_clip",
             )
 
-    def mechanism(self, unit: Unit, rounds: int | None = None) -> SubsampledGaussian:
-        """The robustness mechanism of one unit; both servers honest, so √2·σ of noise.
-
-        Args:
-            unit: what a group is made of.
-            rounds: T, unless the run's own.
-        """
-        total = self.rounds if rounds is None else rounds
+    def mechanism(self, unit: Unit) -> SubsampledGaussian:
+        """The robustness mechanism of one unit; both servers honest, so √2·σ of noise."""
         record_noise = math.sqrt(2) * self.noise_multiplier
         match unit:
             case Unit.CLIENT:
                 noise = client_noise_multiplier(
                     self.noise_multiplier, self.effective_record_clip / self.client_clip
                 )
-                return SubsampledGaussian(Sampling.POISSON, self.client_rate, noise, total)
+                return SubsampledGaussian(Sampling.POISSON, self.client_rate, noise, self.rounds)
             case Unit.RECORD:
-                return SubsampledGaussian(Sampling.POISSON, self.record_rate, record_noise, total)
+                return SubsampledGaussian(
+                    Sampling.POISSON, self.record_rate, record_noise, self.rounds
+                )
             case Unit.RECORD_OF_ONE_CLIENT:
                 return SubsampledGaussian(
-                    Sampling.POISSON, self.record_rate, record_noise, total, self.client_rate
+                    Sampling.POISSON, self.record_rate, record_noise, self.rounds, self.client_rate
                 )
         assert_never(unit)
 
@@ -285,19 +282,27 @@ class Ensemble:
         """
         given = self.inputs
         total = len(self.runs) * given.rounds
-        server = SubsampledGaussian(
-            Sampling.POISSON, given.record_rate, given.noise_multiplier, total
+        server = poisson_gaussian(
+            rate=given.record_rate, noise_multiplier=given.noise_multiplier, count=total
         )
-        cases = (
+        record, client = (given.mechanism(u) for u in (Unit.RECORD_OF_ONE_CLIENT, Unit.CLIENT))
+        step = poisson_gaussian(rate=record.rate, noise_multiplier=record.noise_multiplier)
+        models = AtomMixture(step=step, probability=record.participation, count=total)
+        whole = poisson_gaussian(
+            rate=client.rate, noise_multiplier=client.noise_multiplier, count=total
+        )
+        cases: tuple[tuple[str, str, Event], ...] = (
             ("one server corrupted", "add or remove a record", server),
-            (
-                "clients only",
-                "add or remove a record",
-                given.mechanism(Unit.RECORD_OF_ONE_CLIENT, total),
-            ),
-            ("clients only", "add or remove a client", given.mechanism(Unit.CLIENT, total)),
+            ("clients only", "add or remove a record", models),
+            ("clients only", "add or remove a client", whole),
         )
         return tuple(
-            PrivacyCost(who, what, total, ExactGroups(mechanism).epsilon(given.delta), given.delta)
-            for who, what, mechanism in cases
+            PrivacyCost(who, what, total, _exact_epsilon(event, given.delta), given.delta)
+            for who, what, event in cases
         )
+
+
+def _exact_epsilon(event: Event, delta: float) -> float:
+    accountant = ExactAccountant()
+    accountant.compose(event)
+    return accountant.epsilon(delta)

