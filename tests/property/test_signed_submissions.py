@@ -236,6 +236,21 @@ def authority_certificate(
     )
 
 
+def test_a_certificate_of_no_known_version_is_refused(
+    one: CertificateSigner, server: CertificateVerifier
+) -> None:
+    """The library has an exception of its own for it, which is no ValueError."""
+    good = one.sign(b"x")
+    der = good.certificates[0]
+    version_3 = b"\xa0\x03\x02\x01\x02"
+    assert der.count(version_3) == 1
+    odd = replace(good, certificates=(der.replace(version_3, version_3[:-1] + b"\x26"),))
+    assert reason_of(lambda: server.admit(odd, ONE)) is Rejection.BAD_SIGNATURE
+
+
+# A damaged serial number or name is still parsed, with a warning; the chain then doesn't hold.
+@pytest.mark.filterwarnings("ignore::cryptography.utils.CryptographyDeprecationWarning")
+@pytest.mark.filterwarnings("ignore:Attribute's length:UserWarning")
 @FIXED
 @given(st.integers(0, 5000), st.integers(1, 255), st.binary(max_size=300))
 def test_damaged_certificates_are_refused_and_never_crash(
