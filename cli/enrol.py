@@ -76,8 +76,8 @@ def token(
         return
     for each in made:
         typer.echo(each)
-    for known in digests:
-        typer.echo(f"digest {known}", err=True)
+    for accepted in digests:
+        typer.echo(f"digest {accepted}", err=True)
 
 
 @app.command()

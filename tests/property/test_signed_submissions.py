@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -261,7 +262,7 @@ def test_damaged_certificates_are_refused_and_never_crash(
     der[at % len(der)] ^= flip
     for certificates in ((bytes(der),), (junk,), (bytes(der), junk), (*good.certificates, junk)):
         damaged = replace(good, certificates=certificates)
-        assert reason_of(lambda d=damaged: server.admit(d, ONE)) is Rejection.BAD_SIGNATURE
+        assert reason_of(partial(server.admit, damaged, ONE)) is Rejection.BAD_SIGNATURE
 
 
 @FIXED
@@ -404,7 +405,7 @@ def test_a_share_that_was_not_signed_for_is_never_held(servers: Servers, ward_1:
         changed = bytearray(submission.share.reveal())
         changed[0] ^= 1
         swapped = replace(submission, share=Secret(bytes(changed)))
-        assert reason_of(lambda s=swapped: servers.send(s)) is Rejection.BAD_SIGNATURE
+        assert reason_of(partial(servers.send, swapped)) is Rejection.BAD_SIGNATURE
     assert list(servers.spool.iterdir()) == []
     both_say(servers, Rejection.BAD_SIGNATURE)
 
@@ -416,7 +417,7 @@ def test_another_claim_for_the_other_server_is_never_held(
     for submission in servers.pair(ward_1):
         if submission.role is role:
             lie = replace(submission, other_commitment=Commitment(bytes(32)))
-            assert reason_of(lambda s=lie: servers.send(s)) is Rejection.BAD_SIGNATURE
+            assert reason_of(partial(servers.send, lie)) is Rejection.BAD_SIGNATURE
         else:
             servers.send(submission)
     both_say(servers, Rejection.BAD_SIGNATURE)
