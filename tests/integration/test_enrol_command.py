@@ -2,9 +2,9 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
-from click.testing import Result
 from typer.testing import CliRunner
 
 from precad.cli.main import app
@@ -15,7 +15,7 @@ from precad.common.serve.tokens import TokenBook
 ONE, TWO = ClientId("ward-1"), ClientId("ward-2")
 
 
-def run(*arguments: str | Path) -> Result:
+def run(*arguments: str | Path) -> Any:
     return CliRunner().invoke(app, ["enrol", *map(str, arguments)])
 
 
