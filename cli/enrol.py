@@ -69,15 +69,15 @@ def token(
         digests = [_digest(each) for each in digest or ()] or [token_digest(each) for each in made]
         for folder in state:
             book = TokenBook(folder)
-            for each in digests:
-                book.add(each)
+            for accepted in digests:
+                book.add(accepted)
     if as_json:
         typer.echo(json.dumps({"tokens": made, "digests": [str(each) for each in digests]}))
         return
     for each in made:
         typer.echo(each)
-    for known in digests:
-        typer.echo(f"digest {known}", err=True)
+    for accepted in digests:
+        typer.echo(f"digest {accepted}", err=True)
 
 
 @app.command()

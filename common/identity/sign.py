@@ -34,6 +34,7 @@ _UNUSABLE = (
     Misconfiguration,
     ValueError,
     UnsupportedAlgorithm,
+    x509.InvalidVersion,
     x509.DuplicateExtension,
     x509.UnsupportedGeneralNameType,
 )
@@ -148,14 +149,14 @@ def check_own_key(
 def _parse(signature: Signature) -> list[x509.Certificate]:
     try:
         return [x509.load_der_x509_certificate(each) for each in signature.certificates]
-    except ValueError:
+    except _UNUSABLE:
         _refuse("the certificates aren't X.509 in DER")
 
 
 def _public_key(certificate: x509.Certificate) -> object:
     try:
         return certificate.public_key()
-    except (ValueError, UnsupportedAlgorithm):
+    except _UNUSABLE:
         _refuse("the certificate's key can't be read")
 
 

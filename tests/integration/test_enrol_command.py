@@ -1,0 +1,66 @@
+"""`precad enrol` as an operator uses it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from precad.cli.main import app
+from precad.common.errors import AccessDenied
+from precad.common.identifiers import ClientId
+from precad.common.serve.tokens import TokenBook
+
+ONE, TWO = ClientId("ward-1"), ClientId("ward-2")
+
+
+def run(*arguments: str | Path) -> Any:
+    return CliRunner().invoke(app, ["enrol", *map(str, arguments)])
+
+
+def test_a_token_made_for_both_servers_works_at_both(tmp_path: Path) -> None:
+    result = run("token", "--state", tmp_path / "a", "--state", tmp_path / "b")
+    assert result.exit_code == 0
+    token = result.stdout.strip()
+    for server in ("a", "b"):
+        book = TokenBook(tmp_path / server)
+        book.redeem(token, ONE)
+        with pytest.raises(AccessDenied):
+            book.redeem(token, TWO)
+
+
+def test_the_other_operator_needs_the_digest_alone(tmp_path: Path) -> None:
+    made = json.loads(run("token", "--state", tmp_path / "a", "--json").stdout)
+    (token,), (digest,) = made["tokens"], made["digests"]
+    result = run("token", "--state", tmp_path / "b", "--digest", digest, "--json")
+    assert json.loads(result.stdout) == {"tokens": [], "digests": [digest]}
+    TokenBook(tmp_path / "b").redeem(token, ONE)
+
+
+def test_many_at_once_are_all_different(tmp_path: Path) -> None:
+    lines = run("token", "--state", tmp_path, "--count", "5").stdout.split()
+    assert len(set(lines)) == 5
+    assert len(TokenBook(tmp_path).states()) == 5
+
+
+def test_show_names_users_and_no_token(tmp_path: Path) -> None:
+    used, unused = run("token", "--state", tmp_path, "--count", "2").stdout.split()
+    TokenBook(tmp_path).redeem(used, ONE)
+    text = run("show", "--state", tmp_path).stdout
+    listing = json.loads(run("show", "--state", tmp_path, "--json").stdout)
+    assert sorted(str(each["client"]) for each in listing[str(tmp_path)]) == ["None", "ward-1"]
+    assert "ward-1" in text
+    assert "unused" in text
+    assert used not in text
+    assert unused not in text
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--digest", "xyz"], ["--digest", "00"], ["--digest", "0" * 64, "--count", "2"]]
+)
+def test_a_wrong_value_is_a_usage_error(tmp_path: Path, arguments: list[str]) -> None:
+    result = run("token", "--state", tmp_path, *arguments)
+    assert result.exit_code == 2
+    assert "Traceback" not in result.output
+    assert TokenBook(tmp_path).states() == []

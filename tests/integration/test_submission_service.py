@@ -1,0 +1,503 @@
+"""Real servers with mutual TLS: signed uploads, enrolment by token, limits; a bad caller hurts
+nobody else."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import numpy as np
+import pytest
+
+from precad.client.connection import Receipt, Servers, upload_pieces
+from precad.common.collect import Held, Inbox
+from precad.common.enrolment import Enrolment, Roster
+from precad.common.errors import AccessDenied, PeerUnavailable, PrecadError, Rejection
+from precad.common.identifiers import ClientId, Role
+from precad.common.identity import (
+    Identity,
+    Plaintext,
+    Principal,
+    add_port,
+    create_local_keys,
+    load_identity,
+    open_channel,
+    verifier_for,
+)
+from precad.common.identity.deployment import Deployment
+from precad.common.identity.sign import CertificateSigner
+from precad.common.round.matching import describe, match
+from precad.common.round.states import Opened
+from precad.common.secret import Secret
+from precad.common.serve.admission import Admission, ByToken
+from precad.common.serve.aggregation import AggregationService
+from precad.common.serve.feed import Feed, RoundOpened
+from precad.common.serve.limits import Limits
+from precad.common.serve.process import SERVER_OPTIONS
+from precad.common.serve.register import Presence, Register
+from precad.common.serve.session import Session
+from precad.common.serve.settings import ServerBSettings
+from precad.common.serve.shelf import Shelf
+from precad.common.serve.tokens import TokenBook, new_token, token_digest
+from precad.common.share import Submission, shard, signed_bytes
+from precad.common.store import open_store
+from precad.common.task import Task
+from precad.protos import precad_pb2 as pb
+from precad.protos.precad_pb2_grpc import AggregationStub, add_AggregationServicer_to_server
+
+ONE, TWO = ClientId("ward-1"), ClientId("ward-2")
+A, B = Role.SERVER_A, Role.SERVER_B
+Code = grpc.StatusCode
+DEADLINE_S = 20.0
+
+
+class Deployed:
+    """Servers A and B on one event loop, without a training: rounds are opened by the test."""
+
+    def __init__(
+        self,
+        folder: Path,
+        task: Task,
+        identities: dict[Role, Identity | Plaintext],
+        *,
+        limits: Limits | None = None,
+        admissions: dict[Role, Admission] | None = None,
+    ) -> None:
+        self.folder = folder
+        self.task = task
+        self.sessions: dict[Role, Session] = {}
+        self.addresses: dict[Role, str] = {}
+        self._servers: list[grpc.aio.Server] = []
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+        for role, identity in identities.items():
+            admission = (admissions or {}).get(role)
+            self._on_loop(self._start(role, identity, limits, admission))
+
+    def _on_loop(self, work: Any) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(DEADLINE_S)
+
+    async def _start(
+        self,
+        role: Role,
+        identity: Identity | Plaintext,
+        limits: Limits | None,
+        admission: Admission | None,
+    ) -> None:
+        state = self.folder / role.value
+        state.mkdir(exist_ok=True)
+        store = open_store(f"sqlite:///{state / 'state.db'}", self.task, role)
+        settings = ServerBSettings(
+            task=state, listen="127.0.0.1:1", dealer="127.0.0.1:2", state=state
+        )
+        session = Session(
+            role=role,
+            task=self.task,
+            settings=settings,
+            identity=identity,
+            store=store,
+            inbox=Inbox(role, self.task, state / "spool", verifier_for(identity)),
+            register=Register(self.task, store, admission),
+            presence=Presence(1.0),
+            shelf=Shelf(self.task, state / "model.safetensors"),
+            feed=Feed(asyncio.get_running_loop()),
+        )
+        server = grpc.aio.server(options=SERVER_OPTIONS)
+        add_AggregationServicer_to_server(AggregationService(session, limits), server)
+        port = add_port(server, "127.0.0.1:0", identity)
+        await server.start()
+        self._servers.append(server)
+        self.sessions[role] = session
+        self.addresses[role] = f"127.0.0.1:{port}"
+
+    def close(self) -> None:
+        for server in self._servers:
+            self._on_loop(server.stop(0))
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+        for session in self.sessions.values():
+            session.store.close()
+
+    def open_round(self, number: int = 0) -> None:
+        for session in self.sessions.values():
+            session.inbox.open(number, [ONE, TWO], session.shelf.current.digest)
+
+    def connect(self, client: ClientId, identity: Identity | Plaintext) -> Servers:
+        return Servers(
+            self.task, client, self.addresses[A], self.addresses[B], identity, patience_s=DEADLINE_S
+        )
+
+    def pair(self, servers: Servers) -> tuple[Submission, Submission]:
+        x = np.arange(self.task.dimension, dtype=np.int64)
+        return servers.prepare(0, self.sessions[A].shelf.current.digest, x)
+
+    def outcome(self) -> dict[ClientId, Rejection | str]:
+        """The round's end on both servers, which must be the same."""
+        model = self.sessions[A].shelf.current.digest
+        opened = Opened(0, 0, (ONE, TWO), model)
+        collected = {role: session.inbox.close() for role, session in self.sessions.items()}
+        of_a, of_b = (
+            match(
+                opened,
+                own,
+                collected[own],
+                describe(collected[other]),
+                self.sessions[own].inbox.verifier,
+            )
+            for own, other in ((A, B), (B, A))
+        )
+        assert of_a.rejections == of_b.rejections
+        assert list(of_a.submissions) == list(of_b.submissions)
+        return {**of_a.rejections, **dict.fromkeys(of_a.submissions, "counted")}
+
+    def spooled(self) -> list[Path]:
+        return list((self.folder / B.value / "spool").iterdir())
+
+
+Deploy = Callable[..., Deployed]
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("keys")
+    create_local_keys(directory, [ONE.name, TWO.name])
+    return directory
+
+
+@pytest.fixture(scope="module")
+def identities(keys: Path) -> dict[ClientId, Identity]:
+    return {client: load_identity(keys / client.name) for client in (ONE, TWO)}
+
+
+@pytest.fixture
+def deploy(keys: Path, tmp_path: Path, make_task: Any) -> Iterator[Deploy]:
+    started = []
+
+    def start(*, changes: dict[str, Any] | None = None, plaintext: bool = False, **kw: Any) -> Any:
+        parties = {
+            role: Plaintext() if plaintext else load_identity(keys / role.value) for role in (A, B)
+        }
+        deployed = Deployed(tmp_path, make_task(8, changes), parties, **kw)
+        started.append(deployed)
+        return deployed
+
+    yield start
+    for deployed in started:
+        deployed.close()
+
+
+def reasons(receipts: tuple[Receipt, Receipt]) -> list[Rejection | None]:
+    return [receipt.rejection for receipt in receipts]
+
+
+# --- signatures --------------------------------------------------------------------------------
+
+
+def test_an_honest_submission_counts(deploy: Deploy, identities: dict[ClientId, Identity]) -> None:
+    deployed = deploy()
+    deployed.open_round()
+    with deployed.connect(ONE, identities[ONE]) as servers:
+        pair = deployed.pair(servers)
+        assert reasons(servers.submit(pair)) == [None, None]
+        # The same bytes again change nothing.
+        assert reasons(servers.submit(pair)) == [None, None]
+    assert deployed.outcome() == {ONE: "counted", TWO: Rejection.ABSENT}
+
+
+def test_an_unsigned_submission_is_refused_and_nothing_of_it_kept(
+    deploy: Deploy, identities: dict[ClientId, Identity]
+) -> None:
+    deployed = deploy()
+    deployed.open_round()
+    with deployed.connect(ONE, identities[ONE]) as servers:
+        a, b = (replace(s, signature=None) for s in deployed.pair(servers))
+        assert reasons(servers.submit((a, b))) == [Rejection.BAD_SIGNATURE] * 2
+    assert deployed.spooled() == []
+    assert deployed.outcome() == {ONE: Rejection.BAD_SIGNATURE, TWO: Rejection.ABSENT}
+
+
+def test_another_clients_submission_replayed_is_refused_and_its_owner_untouched(
+    deploy: Deploy, identities: dict[ClientId, Identity]
+) -> None:
+    deployed = deploy()
+    deployed.open_round()
+    with (
+        deployed.connect(ONE, identities[ONE]) as victim,
+        deployed.connect(TWO, identities[TWO]) as thief,
+    ):
+        pair = deployed.pair(victim)
+        # As it is: the connection is another client's.
+        with pytest.raises(AccessDenied, match="ward-2"):
+            thief.submit(pair)
+        # In the thief's own name: the signature is another client's.
+        renamed = [replace(s, context=replace(s.context, client=TWO)) for s in pair]
+        assert reasons(thief.submit((renamed[0], renamed[1]))) == [Rejection.BAD_SIGNATURE] * 2
+        # Signed again by the thief: the commitments are bound to their owner.
+        signer = CertificateSigner(identities[TWO])
+        a, b = renamed
+        signed = signed_bytes(a.context, pair[0].commitment(), pair[1].commitment())
+        again = [replace(s, signature=signer.sign(signed)) for s in (a, b)]
+        assert reasons(thief.submit((again[0], again[1]))) == [Rejection.BAD_SIGNATURE] * 2
+        assert reasons(victim.submit(pair)) == [None, None]
+    assert deployed.outcome() == {ONE: "counted", TWO: Rejection.BAD_SIGNATURE}
+
+
+def test_the_key_that_signed_must_be_the_connections(
+    deploy: Deploy, keys: Path, tmp_path: Path, identities: dict[ClientId, Identity]
+) -> None:
+    deployed = deploy()
+    deployed.open_round()
+    # Another good certificate of the same client, as a stolen one would be.
+    Deployment.open(keys).issue(Principal.client(ONE.name), out=tmp_path / "second")
+    second = CertificateSigner(load_identity(tmp_path / "second"))
+    with deployed.connect(ONE, identities[ONE]) as servers:
+        a, b = deployed.pair(servers)
+        signature = second.sign(signed_bytes(a.context, a.commitment(), b.commitment()))
+        pair = (replace(a, signature=signature), replace(b, signature=signature))
+        receipts = servers.submit(pair)
+    assert reasons(receipts) == [Rejection.BAD_SIGNATURE] * 2
+    assert "another key" in receipts[0].detail
+    assert deployed.outcome()[ONE] is Rejection.BAD_SIGNATURE
+
+
+def test_different_pairs_to_a_and_b_have_one_reason_on_both(
+    deploy: Deploy, identities: dict[ClientId, Identity]
+) -> None:
+    deployed = deploy()
+    deployed.open_round()
+    with deployed.connect(ONE, identities[ONE]) as servers:
+        first, second = deployed.pair(servers), deployed.pair(servers)
+        assert reasons(servers.submit((first[0], second[1]))) == [None, None]
+    assert deployed.outcome() == {ONE: Rejection.UNMATCHED, TWO: Rejection.ABSENT}
+
+
+def test_plaintext_takes_unsigned_submissions_and_no_signed_ones(
+    deploy: Deploy, identities: dict[ClientId, Identity]
+) -> None:
+    deployed = deploy(plaintext=True)
+    deployed.open_round()
+    with deployed.connect(ONE, Plaintext()) as one, deployed.connect(TWO, Plaintext()) as two:
+        pair = deployed.pair(one)
+        assert pair[0].signature is None
+        assert reasons(one.submit(pair)) == [None, None]
+        x = np.arange(deployed.task.dimension, dtype=np.int64)
+        signed = shard(
+            x,
+            task=deployed.task.digest,
+            round_number=0,
+            client=TWO,
+            model=pair[0].context.model,
+            signer=CertificateSigner(identities[TWO]),
+        )
+        assert reasons(two.submit(signed)) == [Rejection.BAD_SIGNATURE] * 2
+    assert deployed.outcome() == {ONE: "counted", TWO: Rejection.BAD_SIGNATURE}
+
+
+# --- slow and greedy callers -------------------------------------------------------------------
+
+
+class Stalling:
+    """An upload that sends these pieces and then keeps its stream open, or repeats the last."""
+
+    def __init__(self, pieces: list[pb.SubmissionPiece], drip_s: float | None = None) -> None:
+        self._pieces = pieces
+        self._drip_s = drip_s
+        self._end = threading.Event()
+
+    def __iter__(self) -> Iterator[pb.SubmissionPiece]:
+        yield from self._pieces
+        while not self._end.wait(self._drip_s):
+            yield pb.SubmissionPiece(share=b"")
+
+    def end(self) -> None:
+        self._end.set()
+
+
+@pytest.fixture
+def stalled() -> Iterator[Callable[..., Stalling]]:
+    made: list[Stalling] = []
+
+    def make(pieces: list[pb.SubmissionPiece], drip_s: float | None = None) -> Stalling:
+        made.append(Stalling(pieces, drip_s))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.end()
+
+
+@pytest.mark.parametrize("role", [A, B])
+@pytest.mark.parametrize("kind", ["no header", "no share", "half", "drip"])
+def test_a_slow_loris_is_cut_off_and_keeps_nothing(
+    deploy: Deploy,
+    identities: dict[ClientId, Identity],
+    stalled: Callable[..., Stalling],
+    role: Role,
+    kind: str,
+) -> None:
+    collect_s = 0.6 if kind == "drip" else 60.0
+    idle_s = 60.0 if kind == "drip" else 0.3
+    deployed = deploy(changes={"deadlines.collect": collect_s}, limits=Limits(idle_s=idle_s))
+    deployed.open_round()
+    with deployed.connect(ONE, identities[ONE]) as servers:
+        pair = deployed.pair(servers)
+        submission = pair[0] if role is A else pair[1]
+        header, share = upload_pieces(submission)
+        half = pb.SubmissionPiece(share=share.share[:16])
+        pieces = {"no header": [], "no share": [header], "half": [header, half], "drip": [header]}
+        upload = stalled(pieces[kind], 0.05 if kind == "drip" else None)
+        with open_channel(deployed.addresses[role], identities[ONE], role) as channel:
+            receipt = AggregationStub(channel).Submit(iter(upload), timeout=DEADLINE_S)
+        assert receipt.rejection == Rejection.TRUNCATED.value
+        assert deployed.spooled() == []
+        # Its place is free again, and the whole upload is welcome.
+        assert reasons(servers.submit(pair, DEADLINE_S)) == [None, None]
+    assert deployed.outcome()[ONE] == "counted"
+
+
+def test_an_upload_that_stalls_for_good_is_truncated_on_both(
+    deploy: Deploy, identities: dict[ClientId, Identity], stalled: Callable[..., Stalling]
+) -> None:
+    deployed = deploy(limits=Limits(idle_s=0.2))
+    deployed.open_round()
+    with deployed.connect(ONE, identities[ONE]) as servers:
+        header, _ = upload_pieces(deployed.pair(servers)[1])
+        with open_channel(deployed.addresses[B], identities[ONE], B) as channel:
+            AggregationStub(channel).Submit(iter(stalled([header])), timeout=DEADLINE_S)
+    assert deployed.outcome() == {ONE: Rejection.TRUNCATED, TWO: Rejection.ABSENT}
+
+
+def test_one_client_holds_two_uploads_open_and_no_third(
+    deploy: Deploy, identities: dict[ClientId, Identity], stalled: Callable[..., Stalling]
+) -> None:
+    deployed = deploy()
+    deployed.open_round()
+    with (
+        open_channel(deployed.addresses[A], identities[ONE], A) as channel,
+        deployed.connect(TWO, identities[TWO]) as other,
+    ):
+        submit = AggregationStub(channel).Submit
+        # Without a header: the connection's certificate says who calls.
+        uploads = [stalled([]) for _ in range(2)]
+        open_calls = [submit.future(iter(upload), timeout=DEADLINE_S) for upload in uploads]
+        session = deployed.sessions[A]
+        wait_for_refusal(submit, stalled)
+        # Nobody else notices.
+        assert reasons(other.submit(deployed.pair(other))) == [None, None]
+        for upload in uploads:
+            upload.end()
+        for call in open_calls:
+            assert call.result().rejection == Rejection.TRUNCATED.value
+        assert session.inbox.progress() == (1, 2)
+        assert submit(iter([]), timeout=DEADLINE_S).rejection == Rejection.TRUNCATED.value
+
+
+def wait_for_refusal(submit: Any, stalled: Callable[..., Stalling]) -> None:
+    """The open calls may be a moment on their way; then every further one is refused."""
+    for _ in range(100):
+        upload = stalled([])
+        call = submit.future(iter(upload), timeout=0.2)
+        code = call.code()
+        upload.end()
+        if code is Code.RESOURCE_EXHAUSTED:
+            assert "ward-1" in call.details()
+            return
+    pytest.fail("a third upload was let in")
+
+
+def test_one_client_watches_twice_and_not_thrice(
+    deploy: Deploy, identities: dict[ClientId, Identity]
+) -> None:
+    deployed = deploy()
+    session = deployed.sessions[A]
+    session.feed.publish(notice_of(session))
+    request = pb.WatchRequest(task_digest=deployed.task.digest.value, client=ONE.name)
+    with open_channel(deployed.addresses[A], identities[ONE], A) as channel:
+        stub = AggregationStub(channel)
+        watches = [stub.Watch(request, timeout=DEADLINE_S) for _ in range(2)]
+        for watch in watches:
+            next(watch)
+        with pytest.raises(grpc.RpcError) as refused:
+            next(stub.Watch(request, timeout=DEADLINE_S))
+        assert refused.value.code() is Code.RESOURCE_EXHAUSTED
+        # The SDK takes it as a server to come back to.
+        with (
+            deployed.connect(ONE, identities[ONE]) as servers,
+            pytest.raises(PeerUnavailable, match="no room"),
+        ):
+            next(servers.watch())
+        with deployed.connect(TWO, identities[TWO]) as servers:
+            assert next(servers.watch()).WhichOneof("event") == "open"
+        for watch in watches:
+            watch.cancel()
+    assert session.presence.watching() <= 3
+
+
+def notice_of(session: Session) -> Any:
+    return RoundOpened(Opened(0, 0, (ONE,), session.shelf.current.digest), 1.0)
+
+
+# --- enrolment ---------------------------------------------------------------------------------
+
+
+def test_one_token_enrols_one_client_at_both_servers(
+    deploy: Deploy, identities: dict[ClientId, Identity], tmp_path: Path
+) -> None:
+    books = {role: TokenBook(tmp_path / role.value) for role in (A, B)}
+    deployed = deploy(admissions={role: ByToken(book) for role, book in books.items()})
+    token = new_token()
+    for book in books.values():
+        book.add(token_digest(token))
+    with (
+        deployed.connect(TWO, identities[TWO]) as two,
+        deployed.connect(ONE, identities[ONE]) as one,
+    ):
+        with pytest.raises(AccessDenied, match="brings no token"):
+            one.enrol(100, 0.2)
+        with pytest.raises(AccessDenied, match="no such token"):
+            one.enrol(100, 0.2, Secret(new_token().encode()))
+        one.enrol(100, 0.2, Secret(token.encode()))
+        one.enrol(100, 0.2, Secret(token.encode()))
+        with pytest.raises(AccessDenied, match="another client") as denied:
+            two.enrol(100, 0.2, Secret(token.encode()))
+        assert token not in str(denied.value)
+    for session in deployed.sessions.values():
+        assert dict(session.register.roster()) == {ONE: Enrolment(ONE, 100, 0.2)}
+
+
+def test_after_round_0_no_token_helps(
+    deploy: Deploy, identities: dict[ClientId, Identity], tmp_path: Path
+) -> None:
+    books = {role: TokenBook(tmp_path / role.value) for role in (A, B)}
+    deployed = deploy(admissions={role: ByToken(book) for role, book in books.items()})
+    token = new_token()
+    for role, book in books.items():
+        book.add(token_digest(token))
+        deployed.sessions[role].register.freeze(Roster({TWO: Enrolment(TWO, 1, 0.1)}))
+    with (
+        deployed.connect(ONE, identities[ONE]) as servers,
+        pytest.raises(PrecadError, match="too late"),
+    ):
+        servers.enrol(100, 0.2, Secret(token.encode()))
+    assert {state.client for book in books.values() for state in book.states()} == {None}
+
+
+def test_held_submissions_keep_the_signature_that_was_checked(
+    deploy: Deploy, identities: dict[ClientId, Identity]
+) -> None:
+    deployed = deploy()
+    deployed.open_round()
+    with deployed.connect(ONE, identities[ONE]) as servers:
+        pair = deployed.pair(servers)
+        servers.submit(pair)
+    for session in deployed.sessions.values():
+        held = session.inbox.close()[ONE]
+        assert isinstance(held, Held)
+        assert held.signature == pair[0].signature
+        session.inbox.verifier.check(held.signature, held.signed)

@@ -1,0 +1,271 @@
+"""Who may enrol: anyone, those on the operator's roster, or who brings a one-time token."""
+
+import base64
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from precad.common.enrolment import Enrolment, Roster
+from precad.common.errors import AccessDenied, Misconfiguration
+from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.serve.admission import AnyClient, ByToken, Listed, admission_of
+from precad.common.serve.register import Register
+from precad.common.serve.settings import ServerBSettings
+from precad.common.serve.tokens import TokenBook, new_token, token_digest
+from precad.common.store import open_store
+from precad.common.task import Task
+
+ONE, TWO = ClientId("ward-1"), ClientId("ward-2")
+CLAIM, OTHER = Enrolment(ONE, 100, 0.2), Enrolment(TWO, 100, 0.2)
+
+
+@pytest.fixture(scope="module")
+def task(make_task: Any) -> Task:
+    made: Task = make_task(8, {"enrolment.clients": 2})
+    return made
+
+
+@pytest.fixture
+def book(tmp_path: Path) -> TokenBook:
+    return TokenBook(tmp_path / "state")
+
+
+def issue(book: TokenBook) -> str:
+    token = new_token()
+    book.add(token_digest(token))
+    return token
+
+
+# --- tokens ------------------------------------------------------------------------------------
+
+
+def test_tokens_are_32_fresh_bytes_of_base32() -> None:
+    tokens = {new_token() for _ in range(50)}
+    assert len(tokens) == 50
+    assert {len(base64.b32decode(token + "====")) for token in tokens} == {32}
+
+
+def test_a_token_is_its_first_users_and_nobody_elses(book: TokenBook) -> None:
+    token = issue(book)
+    book.redeem(token, ONE)
+    # Again, as after a restart.
+    book.redeem(token, ONE)
+    with pytest.raises(AccessDenied, match="another client"):
+        book.redeem(token, TWO)
+    assert [state.client for state in book.states()] == [ONE.name]
+
+
+def test_use_survives_a_restart(book: TokenBook, tmp_path: Path) -> None:
+    token = issue(book)
+    book.redeem(token, ONE)
+    with pytest.raises(AccessDenied, match="another client"):
+        TokenBook(tmp_path / "state").redeem(token, TWO)
+
+
+def test_adding_a_token_again_does_not_free_it(book: TokenBook) -> None:
+    token = issue(book)
+    book.redeem(token, ONE)
+    book.add(token_digest(token))
+    with pytest.raises(AccessDenied):
+        book.redeem(token, TWO)
+
+
+def test_one_token_serves_both_servers(tmp_path: Path) -> None:
+    token = new_token()
+    for server in ("a", "b"):
+        book = TokenBook(tmp_path / server)
+        book.add(token_digest(token))
+        book.redeem(token, ONE)
+
+
+def test_only_the_digest_is_kept(book: TokenBook, tmp_path: Path) -> None:
+    token = issue(book)
+    book.redeem(token, ONE)
+    raw = base64.b32decode(token + "====")
+    kept = [path for path in (tmp_path / "state" / "tokens").iterdir() if path.is_file()]
+    assert kept
+    for path in kept:
+        for secret in (token.encode(), raw, raw.hex().encode()):
+            assert secret not in path.name.encode() + path.read_bytes()
+    assert {path.stat().st_mode & 0o077 for path in kept if path.suffix == ""} == {0}
+
+
+def test_case_and_blanks_around_do_not_matter(book: TokenBook) -> None:
+    book.redeem(f"  {issue(book).lower()}\n", ONE)
+
+
+@pytest.mark.parametrize(
+    "token",
+    ["", "x", "A" * 52, "A" * 51, "1" * 52, "Ä" * 52, "../../x", "A" * 2_000_000, "\0" * 52],
+)
+def test_what_is_no_token_is_refused_without_repeating_it(book: TokenBook, token: str) -> None:
+    issue(book)
+    with pytest.raises(AccessDenied) as denied:
+        book.redeem(token, ONE)
+    assert len(str(denied.value)) < 200
+    assert len(token) < 20 or token not in str(denied.value)
+    assert [state.client for state in book.states()] == [None]
+
+
+def test_no_folder_means_no_tokens(book: TokenBook) -> None:
+    assert book.states() == []
+    with pytest.raises(AccessDenied, match="no such token"):
+        book.redeem(new_token(), ONE)
+
+
+def test_of_many_who_redeem_at_once_one_wins(book: TokenBook) -> None:
+    token = issue(book)
+    clients = [ClientId(f"c{i}") for i in range(16)]
+    start = threading.Barrier(len(clients))
+    won = []
+
+    def redeem(client: ClientId) -> None:
+        start.wait()
+        try:
+            book.redeem(token, client)
+        except AccessDenied:
+            return
+        won.append(client.name)
+
+    threads = [threading.Thread(target=redeem, args=[client]) for client in clients]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(won) == 1
+    assert [state.client for state in book.states()] == won
+
+
+# --- the register asks -------------------------------------------------------------------------
+
+
+def register(task: Task, admission: Any) -> Register:
+    return Register(task, open_store("sqlite://", task, Role.SERVER_B), admission)
+
+
+def test_a_token_is_not_spent_on_a_claim_that_is_refused(task: Task, book: TokenBook) -> None:
+    token = issue(book)
+    enrolling = register(task, ByToken(book))
+    with pytest.raises(Misconfiguration, match="max_expected_records"):
+        enrolling.enrol(Enrolment(TWO, 501, 0.2), token)
+    assert enrolling.enrol(CLAIM, token) == 1
+
+
+def test_without_a_token_nobody_enrols(task: Task, book: TokenBook) -> None:
+    issue(book)
+    enrolling = register(task, ByToken(book))
+    with pytest.raises(AccessDenied, match="brings no token"):
+        enrolling.enrol(CLAIM)
+    assert len(enrolling.roster()) == 0
+
+
+def test_a_used_token_enrols_nobody_else(task: Task, book: TokenBook) -> None:
+    token = issue(book)
+    enrolling = register(task, ByToken(book))
+    enrolling.enrol(CLAIM, token)
+    with pytest.raises(AccessDenied, match="another client"):
+        enrolling.enrol(OTHER, token)
+    assert list(enrolling.roster()) == [ONE]
+    # The first one may say it again.
+    assert enrolling.enrol(CLAIM, token) == 1
+
+
+def test_no_token_and_no_list_opens_a_frozen_roster(task: Task, book: TokenBook) -> None:
+    token = issue(book)
+    for admission in (ByToken(book), Listed(Roster({TWO: OTHER})), AnyClient()):
+        enrolling = register(task, admission)
+        enrolling.freeze(Roster({ONE: CLAIM}))
+        with pytest.raises(Misconfiguration, match="too late"):
+            enrolling.enrol(OTHER, token)
+    assert [state.client for state in book.states()] == [None]
+
+
+def test_the_listed_enrol_with_what_the_list_says(task: Task) -> None:
+    enrolling = register(task, Listed(Roster({ONE: CLAIM})))
+    for claim in (Enrolment(ONE, 101, 0.2), Enrolment(ONE, 100, 0.1)):
+        with pytest.raises(AccessDenied, match=r"says 100 at rate 0\.2"):
+            enrolling.enrol(claim)
+    with pytest.raises(AccessDenied, match="ward-2 isn't on the operator's roster"):
+        enrolling.enrol(OTHER)
+    assert enrolling.enrol(CLAIM) == 1
+
+
+# --- the roster file and the settings ----------------------------------------------------------
+
+ENTRY = '[[clients]]\nclient = "ward-1"\nrecords = 100\nrecord_rate = 0.2\n'
+
+
+def test_a_roster_file_is_read(tmp_path: Path, task: Task) -> None:
+    path = tmp_path / "roster.toml"
+    path.write_text(ENTRY + ENTRY.replace("ward-1", "ward-2"))
+    assert dict(Roster.load(path, task)) == {ONE: CLAIM, TWO: OTHER}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "clients"),
+        ("clients = []", "0 clients"),
+        (ENTRY * 2, "twice"),
+        ("".join(ENTRY.replace("ward-1", f"w{i}") for i in range(3)), "3 clients"),
+        (ENTRY + "note = 1\n", "note"),
+        (ENTRY.replace("ward-1", "Ward 1"), "Ward 1"),
+        (ENTRY.replace("100", '"100"'), "records"),
+        (ENTRY.replace("100", "0"), "records"),
+        (ENTRY.replace("100", "501"), "max_expected_records"),
+        (ENTRY.replace("0.2", "0.3"), "record_rate"),
+        (ENTRY.replace("0.2", "nan"), "record_rate"),
+        (ENTRY.replace("records = 100\n", ""), "records"),
+        ("[[clients", "read"),
+    ],
+)
+def test_a_bad_roster_file_says_what_is_wrong(
+    tmp_path: Path, task: Task, text: str, message: str
+) -> None:
+    path = tmp_path / "roster.toml"
+    path.write_text(text)
+    with pytest.raises(Misconfiguration, match=message):
+        Roster.load(path, task)
+
+
+def test_a_missing_roster_file_is_named(tmp_path: Path, task: Task) -> None:
+    with pytest.raises(Misconfiguration, match=r"nowhere\.toml"):
+        Roster.load(tmp_path / "nowhere.toml", task)
+
+
+def settings(folder: Path, more: str) -> ServerBSettings:
+    path = folder / "server.toml"
+    path.write_text(
+        'task = "task.toml"\nlisten = "127.0.0.1:1"\ndealer = "127.0.0.1:2"\n'
+        f'state = "state"\ninsecure_plaintext = true\n{more}'
+    )
+    return ServerBSettings.load(path)
+
+
+def test_settings_choose_who_may_enrol(tmp_path: Path, task: Task) -> None:
+    (tmp_path / "roster.toml").write_text(ENTRY)
+    assert isinstance(admission_of(settings(tmp_path, ""), task), AnyClient)
+    assert isinstance(admission_of(settings(tmp_path, 'enrolment = "token"'), task), ByToken)
+    listed = 'enrolment = "roster"\nroster = "roster.toml"'
+    assert isinstance(admission_of(settings(tmp_path, listed), task), Listed)
+
+
+@pytest.mark.parametrize(
+    "more",
+    ['enrolment = "roster"', 'roster = "r.toml"', 'enrolment = "token"\nroster = "r.toml"'],
+)
+def test_half_a_setting_is_refused(tmp_path: Path, task: Task, more: str) -> None:
+    with pytest.raises(Misconfiguration, match="roster"):
+        admission_of(settings(tmp_path, more), task)
+
+
+def test_an_unknown_way_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Misconfiguration, match="enrolment"):
+        settings(tmp_path, 'enrolment = "closed"')
+
+
+def test_digests_separate_tokens_from_other_uses() -> None:
+    token = new_token()
+    assert token_digest(token) != Digest.of(base64.b32decode(token + "===="))
