@@ -24,7 +24,8 @@ def half(pieces: Iterator[pb.SubmissionPiece]) -> Iterator[pb.SubmissionPiece]:
     yield next(pieces)
     data = next(pieces).share
     yield pb.SubmissionPiece(share=data[: len(data) // 2])
-    print("half", flush=True)
+    sys.stdout.write("half\n")
+    sys.stdout.flush()
     time.sleep(600)
 
 
