@@ -24,7 +24,12 @@ def status(
     ] = False,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
 ) -> None:
-    """Ask a server where its training stands: for operators."""
+    """Ask a server where its training stands: for operators.
+
+    Phase, rounds done, the model's digest, who took part how often, what was rejected and why:
+
+        precad status a.example:7301 --identity keys/operator
+    """
     from precad.common.identity import Plaintext, load_identity  # noqa: PLC0415
     from precad.common.wire.operator import OperatorConnection  # noqa: PLC0415
 

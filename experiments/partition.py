@@ -35,7 +35,13 @@ def shards(labels: NDArray[np.int64], clients: int, shards_per_client: int, seed
     """
     if shards_per_client < 1:
         raise Misconfiguration("shards_per_client", shards_per_client, "must be at least 1")
-    _check(len(labels), clients * shards_per_client)
+    if not 1 <= clients * shards_per_client <= len(labels):
+        raise Misconfiguration(
+            "clients",
+            clients,
+            f"must be from 1 to {len(labels) // shards_per_client}: {len(labels)} records are "
+            f"cut into {shards_per_client} shards a client",
+        )
     pieces = np.array_split(np.argsort(labels, kind="stable"), clients * shards_per_client)
     drawn = np.random.default_rng(seed).permutation(len(pieces)).reshape(clients, -1)
     return [np.sort(np.concatenate([pieces[i] for i in mine])) for mine in drawn]

@@ -14,10 +14,10 @@ from precad.cli.report import exit_on_error
 def demo(
     dataset: Annotated[str, typer.Option(help="digits or breast-cancer.")] = "digits",
     model: Annotated[str, typer.Option(help="logistic or mlp.")] = "logistic",
-    clients: Annotated[int, typer.Option(help="How many data owners.")] = 10,
-    rounds: Annotated[int | None, typer.Option(help="T; about 60 unless given.")] = None,
+    clients: Annotated[int, typer.Option(min=1, help="How many data owners.")] = 10,
+    rounds: Annotated[int | None, typer.Option(min=1, help="T; about 60 unless given.")] = None,
     client_rate: Annotated[
-        float, typer.Option(help="q: the chance that a data owner is drawn for a round.")
+        float, typer.Option(max=1, help="q: the chance that a data owner is drawn for a round.")
     ] = 1.0,
     attack: Annotated[
         str | None,
@@ -29,7 +29,9 @@ def demo(
     attackers: Annotated[
         int | None, typer.Option(help="How many data owners attack; 1 unless given.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the partition of the data; noise has none.")] = 1,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Of the partition of the data; noise has none.")
+    ] = 1,
     output: Annotated[
         Path | None,
         typer.Option(help="Folder for model, plot and logs; precad-demo/<time> unless given."),

@@ -37,11 +37,13 @@ class Settings(BaseModel):
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             field = ".".join(str(part) for part in first["loc"])
+            missing = first["type"] == "missing"
             remedy = {
-                "extra_forbidden": "unknown key; remove it or mend its name",
+                "extra_forbidden": f"unknown key in {path}; remove it or mend its name",
                 "missing": f"is required in {path}",
+                "string_pattern_mismatch": "give host:port, such as 127.0.0.1:7301",
             }.get(first["type"], first["msg"])
-            raise Misconfiguration(field, first["input"], remedy) from None
+            raise Misconfiguration(field, None if missing else first["input"], remedy) from None
 
     def relative_to(self, folder: Path) -> Self:
         """The same with relative paths taken from ``folder``."""

@@ -123,6 +123,7 @@ def deploy(tmp_path: Path, make_task: TaskMaker) -> Iterator[Deploy]:
         task = make_task(
             8,
             {
+                **logistic(3),
                 "training.rounds": 1000,
                 "enrolment.clients": clients,
                 "deadlines.enrol": 30.0,
@@ -150,6 +151,7 @@ def running(tmp_path_factory: pytest.TempPathFactory, make_task: TaskMaker) -> I
     task = make_task(
         DIMENSION,
         {
+            **logistic(127),
             "privacy.client_clip": 32.0,
             "privacy.noise_multiplier": 2.0,
             # η over the denominator q·Σ p·|D| is 1: θ moves by the noisy sum itself.
@@ -177,9 +179,15 @@ def running(tmp_path_factory: pytest.TempPathFactory, make_task: TaskMaker) -> I
                 client.close()
 
 
+def logistic(features: int) -> dict[str, Any]:
+    """A model of two classes, which `precad join` can build: 2·features + 2 parameters."""
+    weight, bias = {"name": "1.weight", "shape": [2, features]}, {"name": "1.bias", "shape": [2]}
+    return {"model.architecture": "logistic", "model.parameters": [weight, bias]}
+
+
 def records_of(clients: int) -> dict[ClientId, tuple[Any, Any]]:
     """One record a client: nothing here trains."""
-    x, y = np.zeros((1, 1), dtype=np.float32), np.zeros(1, dtype=np.int64)
+    x, y = np.zeros((1, 127), dtype=np.float32), np.zeros(1, dtype=np.int64)
     return {ClientId(f"ward-{number:02d}"): (x, y) for number in range(clients)}
 
 

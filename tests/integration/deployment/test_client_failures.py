@@ -1,0 +1,181 @@
+"""What a data owner hears when it can't take part: what, where, and what to do; the servers and
+the other data owners go on."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from precad.client import DataOwner
+from precad.client.connection import Servers
+from precad.common.errors import (
+    AccessDenied,
+    Misconfiguration,
+    PeerUnavailable,
+    PeerViolation,
+    TaskMismatch,
+)
+from precad.common.identifiers import ClientId
+from precad.common.identity import Plaintext, load_identity
+from precad.common.task import Task
+from precad.experiments.local.files import free_addresses, task_to_toml
+
+if TYPE_CHECKING:
+    from tests.integration.deployment.conftest import Deploy, Running
+
+COUNTED = "counted"
+CHECK = "check that it runs, its address"
+Meet = Callable[[Servers], None]
+ERRORS = (AccessDenied, PeerUnavailable, PeerViolation, TaskMismatch)
+
+
+def said(servers: Servers, meet: Meet = Servers.check_task) -> str:
+    """The error that ``meet`` ends in."""
+    with servers, pytest.raises(ERRORS) as caught:
+        meet(servers)
+    return str(caught.value)
+
+
+def still_running(running: "Running") -> None:
+    """Everybody else's next round is whole."""
+    zero = np.zeros(running.task.dimension, dtype=np.int64)
+    assert set(running.play({}, zero).outcome.values()) == {COUNTED}
+
+
+@pytest.fixture
+def nobody() -> str:
+    """An address where nobody listens."""
+    return free_addresses(1)[0]
+
+
+@pytest.mark.parametrize("server", ["server_a", "server_b"])
+def test_a_server_that_is_not_there_is_named_with_its_address_and_the_remedy(
+    running: "Running", nobody: str, server: str
+) -> None:
+    name = f"server {server[-1].upper()}"
+    error = said(running.stranger("ward-00", patience_s=0.5, **{server: nobody}))
+    assert f"{name} at {nobody} can't be reached" in error
+    assert "refused" in error
+    assert CHECK in error
+
+
+def test_one_servers_address_in_the_others_place_is_named(running: "Running") -> None:
+    addresses = running.deployment.addresses
+    a, b, dealer = (addresses[name] for name in ("server-a", "server-b", "dealer"))
+    for wrong in ({"server_b": a}, {"server_a": b}, {"server_b": dealer}, {"server_a": dealer}):
+        ((server, address),) = wrong.items()
+        error = said(running.stranger("ward-00", patience_s=0.5, **wrong))
+        assert f"server {server[-1].upper()} isn't at {address}" in error
+        assert "another party's certificate; mend the address" in error
+
+
+def test_a_client_without_tls_hears_that_the_server_wants_it(running: "Running") -> None:
+    stranger = running.stranger("ward-00", patience_s=0.5, identity=Plaintext())
+    error = said(stranger)
+    assert running.deployment.addresses["server-a"] in error
+    assert "both sides use TLS with the same root certificate" in error
+    still_running(running)
+
+
+def test_another_clients_certificate_gets_nothing(running: "Running") -> None:
+    other = load_identity(running.deployment.folder / "keys" / "ward-01")
+    stranger = running.stranger("ward-00", identity=other)
+    error = said(stranger, lambda servers: servers.enrol(1, running.task.privacy.record_rate))
+    assert "ward-01" in error
+    assert "ward-00" in error
+    still_running(running)
+
+
+def test_another_task_is_refused_with_both_digests(running: "Running") -> None:
+    task = Task.parse(running.task.model_dump() | {"name": "another"})
+    meetings: list[Meet] = [
+        Servers.check_task,
+        lambda servers: servers.enrol(1, task.privacy.record_rate),
+        lambda servers: list(servers.watch()).clear(),
+    ]
+    for meet in meetings:
+        error = said(running.stranger("ward-00", task=task), meet)
+        assert str(task.digest) in error
+        assert str(running.task.digest) in error
+        assert "same task file" in error
+    still_running(running)
+
+
+def test_a_late_client_hears_that_enrolment_is_over(running: "Running") -> None:
+    still_running(running)  # the roster is frozen
+    stranger = running.stranger("ward-00")
+    # The own claim again is confirmed; another one isn't taken.
+    stranger.enrol(1, running.task.privacy.record_rate)
+    error = said(stranger, lambda servers: servers.enrol(2, running.task.privacy.record_rate))
+    assert "claims are frozen" in error
+
+
+def test_a_claim_above_the_tasks_cap_never_leaves_the_client(running: "Running") -> None:
+    with running.stranger("ward-00") as servers:
+        with pytest.raises(Misconfiguration, match=r"max_expected_records = 100"):
+            servers.enrol(10_000, running.task.privacy.record_rate)
+        with pytest.raises(Misconfiguration, match=r"at most the task's 0\.2"):
+            servers.enrol(1, 0.3)
+
+
+def join(config: Path, **settings: object) -> subprocess.CompletedProcess[str]:
+    """`precad join` with some of its settings changed."""
+    lines = [line for line in config.read_text().splitlines() if line.split(" ")[0] not in settings]
+    lines += [f"{key} = {json.dumps(str(value))}" for key, value in settings.items()]
+    changed = config.with_name("changed.toml")
+    changed.write_text("\n".join(lines) + "\n")
+    return subprocess.run(
+        [sys.executable, "-m", "precad.cli.main", "join", "--config", str(changed)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_join_ends_with_status_1_and_says_why_on_its_last_line(
+    running: "Running", tmp_path: Path
+) -> None:
+    task = Task.parse(running.task.model_dump() | {"name": "another"})
+    (tmp_path / "other.toml").write_text(task_to_toml(task))
+    ended = join(running.deployment.folder / "ward-00.toml", task=tmp_path / "other.toml")
+    assert (ended.returncode, ended.stdout) == (1, "")
+    last = ended.stderr.splitlines()[-1]
+    assert last.startswith(f"precad: task digest differs: ours {task.digest}, theirs")
+    assert str(running.task.digest) in last
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_nan_is_told_to_the_owner_before_anything_is_sent(
+    deploy: "Deploy", make_task: Callable[..., Task]
+) -> None:
+    """The owner's own rehearsal finds it; the servers needn't even be there."""
+    task = make_task(
+        6,
+        {
+            "model.architecture": "logistic",
+            "model.parameters": [
+                {"name": "1.weight", "shape": [2, 2]},
+                {"name": "1.bias", "shape": [2]},
+            ],
+        },
+    )
+    x = np.array([[np.nan, 1.0], [1.0, 2.0]], dtype=np.float32)
+    identity = load_identity(deploy().folder / "keys" / "ward-00")
+    owner = DataOwner(
+        "ward-00",
+        task=task,
+        data=(x, np.array([0, 1])),
+        server_a="127.0.0.1:1",
+        server_b="127.0.0.1:1",
+        identity=identity,
+    )
+    with pytest.raises(Misconfiguration, match="must be finite"):
+        owner.run()
+    assert owner.budget.participations == 0
+    assert owner.client == ClientId("ward-00")

@@ -1,0 +1,97 @@
+"""A data owner that fails in the middle of a round: the round is the others'."""
+
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from precad.client import DataOwner
+from precad.client.connection import Servers
+from precad.common.errors import Misconfiguration
+from precad.common.identifiers import ClientId, Role
+from precad.common.identity import load_identity
+from precad.experiments.light_client import LightClient
+
+if TYPE_CHECKING:
+    from tests.integration.deployment.conftest import Deploy
+
+SCRIPT = Path(__file__).parent / "half_upload.py"
+COLLECT_S = 60.0
+SOON_S = 20.0
+"""Far below the collection's deadline: nobody waited for those who are gone."""
+
+
+def test_a_nan_and_a_killed_client_leave_the_round_to_the_others(deploy: "Deploy") -> None:
+    deployment = deploy({"deadlines.collect": COLLECT_S, "deadlines.peer": 20.0}, clients=3)
+    a, b = deployment.addresses["server-a"], deployment.addresses["server-b"]
+    keys = deployment.folder / "keys"
+    deployment.start_servers()
+
+    # The first record is fine, and with it the rehearsal; nearly every sample holds a NaN.
+    x = np.full((200, 3), np.nan, dtype=np.float32)
+    x[0] = 1.0
+    owner = DataOwner(
+        "ward-00",
+        task=deployment.task,
+        data=(x, np.zeros(200, dtype=np.int64)),
+        server_a=a,
+        server_b=b,
+        identity=keys / "ward-00",
+    )
+    arguments = [sys.executable, str(SCRIPT), str(deployment.folder), "ward-01", a, b]
+    with (
+        subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as victim,
+        ThreadPoolExecutor(1) as threads,
+        LightClient(
+            Servers(deployment.task, ClientId("ward-02"), a, b, load_identity(keys / "ward-02"))
+        ) as client,
+    ):
+        try:
+            sad = threads.submit(owner.run)
+            client.join()
+            event = client.opened(fresh_s=COLLECT_S, timeout_s=60)
+            with pytest.raises(Misconfiguration) as caught:
+                sad.result(30)
+            assert "must be finite" in str(caught.value)
+            assert "gradient of record" in str(caught.value)
+            # Nothing was sent, and nothing was charged.
+            assert owner.budget.participations == 0
+
+            assert line_of(victim, 30) == "half\n"
+            killed = time.monotonic()
+            victim.send_signal(signal.SIGKILL)
+            zero = np.zeros(deployment.task.dimension, dtype=np.int64)
+            assert [receipt.rejection for receipt in client.submit(event, zero)] == [None, None]
+            assert client.over(event.round, SOON_S).counted
+            following = client.opened(after=event.round, fresh_s=COLLECT_S, timeout_s=SOON_S)
+            client.submit(following, zero)
+            assert client.over(following.round, SOON_S).counted
+            assert time.monotonic() - killed < SOON_S
+        finally:
+            victim.kill()
+    reports = deployment.operator(Role.SERVER_A).reports()
+    first, second = next(reports), next(reports)
+    assert (first.cohort, first.accepted) == (3, 1)
+    assert dict(first.rejected) == {"absent": 1, "truncated": 1}
+    assert (second.accepted, dict(second.rejected)) == (1, {"absent": 2})
+    # No half of an upload stays behind.
+    spool = deployment.folder / "state" / "server-b" / "spool"
+    assert list(spool.iterdir()) == []
+    deployment.check_alive()
+
+
+def line_of(process: "subprocess.Popen[str]", timeout_s: float) -> str:
+    """The process's next line, within the deadline."""
+    assert process.stdout is not None
+    lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+    stdout = process.stdout
+    threading.Thread(target=lambda: lines.put(stdout.readline()), daemon=True).start()
+    return lines.get(timeout=timeout_s)

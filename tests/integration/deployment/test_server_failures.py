@@ -1,0 +1,144 @@
+"""A server or a dealer that isn't there, or runs another task: who waits for it stops within its
+deadlines, with status 1 and words that say what, where and what to do; so do the clients."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from precad.client.connection import Servers
+from precad.common.identity import load_identity
+from precad.common.task import Task
+from precad.experiments.light_client import LightClient
+from precad.experiments.local import LocalDeployment
+from precad.experiments.local.files import free_addresses, task_to_toml
+
+if TYPE_CHECKING:
+    from tests.integration.deployment.conftest import Deploy
+
+SHORT = {"deadlines.peer": 1.0, "deadlines.outage": 1.0}
+STOPPED_S = 40.0
+"""Deadlines above, and the start of processes on a busy machine."""
+SERVERS = ("server-a", "server-b")
+
+
+def change(deployment: LocalDeployment, party: str, key: str, value: str) -> None:
+    """Change one setting of a party."""
+    path = deployment.folder / f"{party}.toml"
+    lines = [line for line in path.read_text().splitlines() if not line.startswith(f"{key} =")]
+    path.write_text("\n".join([*lines, f'{key} = "{value}"\n']))
+
+
+def another_task_for(deployment: LocalDeployment, party: str) -> Task:
+    """Give a party another task than everybody else's."""
+    other = Task.parse(deployment.task.model_dump() | {"name": "another"})
+    (deployment.folder / "other.toml").write_text(task_to_toml(other))
+    change(deployment, party, "task", "other.toml")
+    return other
+
+
+def why(deployment: LocalDeployment, party: str) -> str:
+    """The one line with which a server said why it stopped."""
+    lines = [x for x in deployment.log(party).splitlines() if "ERROR training stopped: " in x]
+    assert len(lines) == 1, deployment.log(party)
+    assert "Traceback" not in deployment.log(party)
+    return lines[0]
+
+
+@contextmanager
+def joined(deployment: LocalDeployment) -> Iterator[list[LightClient]]:
+    """A light client for every client, enrolled."""
+    a, b = deployment.addresses["server-a"], deployment.addresses["server-b"]
+    clients = [
+        LightClient(
+            Servers(deployment.task, c, a, b, load_identity(deployment.folder / "keys" / c.name))
+        )
+        for c in deployment.clients
+    ]
+    try:
+        for client in clients:
+            client.join()
+        yield clients
+    finally:
+        for client in clients:
+            client.close()
+
+
+def test_a_server_alone_stops_and_names_the_other(deploy: "Deploy") -> None:
+    deployment = deploy(SHORT)
+    nobody = free_addresses(1)[0]
+    change(deployment, "server-a", "server_b", nobody)
+    for name in SERVERS:
+        deployment.start_server(name)
+    assert deployment.wait(SERVERS, STOPPED_S) == {"server-a": 1, "server-b": 1}
+    error = why(deployment, "server-a")
+    assert f"server B at {nobody} wasn't there within 1 s" in error
+    assert "check that it runs, its address" in error
+    error = why(deployment, "server-b")
+    assert "server A didn't connect within 1 s" in error
+    assert "check that it runs and that its server_b address is this server's" in error
+
+
+def test_without_a_dealer_both_servers_stop_and_name_it(deploy: "Deploy") -> None:
+    deployment = deploy(SHORT)
+    for name in SERVERS:
+        deployment.start_server(name)
+    with joined(deployment) as clients:
+        stopped = [client.ended(STOPPED_S).stopped.error for client in clients]
+    assert deployment.wait(SERVERS, STOPPED_S) == {"server-a": 1, "server-b": 1}
+    dealer = deployment.addresses["dealer"]
+    for error in (*stopped, why(deployment, "server-a")):
+        assert f"the dealer at {dealer} can't be reached" in error
+        assert "check that it runs, its address" in error
+
+
+def test_a_dealer_that_dies_in_the_training_stops_it_with_words(deploy: "Deploy") -> None:
+    deployment = deploy(SHORT)
+    deployment.start_servers()
+    with joined(deployment) as clients:
+        zero = np.zeros(deployment.task.dimension, dtype=np.int64)
+        event = clients[0].opened(fresh_s=60, timeout_s=60)
+        for client in clients:
+            client.submit(event, zero)
+        assert all(client.over(event.round, 30).counted for client in clients)
+        following = clients[0].opened(after=event.round, fresh_s=60, timeout_s=30)
+        deployment.processes["dealer"].kill()
+        for client in clients:
+            client.submit(following, zero)
+        for client in clients:
+            error = client.ended(STOPPED_S).stopped.error
+            assert f"the dealer at {deployment.addresses['dealer']}" in error
+            assert "check that it runs, its address" in error
+    assert deployment.wait(SERVERS, STOPPED_S) == {"server-a": 1, "server-b": 1}
+
+
+Wrong = Callable[[str, str], str]
+
+
+@pytest.mark.parametrize(
+    ("party", "said"),
+    [("server-b", "task digest differs"), ("dealer", "the dealer at")],
+)
+def test_different_tasks_stop_the_servers_with_both_digests(
+    deploy: "Deploy", party: str, said: str
+) -> None:
+    # A mismatch is no outage: nobody waits for it to pass.
+    deployment = deploy({"deadlines.peer": 20.0, "deadlines.outage": 500.0})
+    other = another_task_for(deployment, party)
+    deployment.start_servers()
+    if party == "dealer":
+        with joined(deployment):
+            ended = deployment.wait(SERVERS, STOPPED_S)
+    else:
+        ended = deployment.wait(SERVERS, STOPPED_S)
+    assert ended == {"server-a": 1, "server-b": 1}
+    for name in SERVERS:
+        error = why(deployment, name)
+        assert said in error
+        assert str(deployment.task.digest) in error
+        assert str(other.digest) in error
+        assert "give both parties the same task file" in error
+    # The dealer goes on, for whoever comes with its task.
+    assert deployment.processes["dealer"].poll() is None

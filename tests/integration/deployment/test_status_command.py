@@ -1,0 +1,70 @@
+"""`precad status` against running servers."""
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+if TYPE_CHECKING:
+    from tests.integration.deployment.conftest import Running
+
+
+def status(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "precad.cli.main", "status", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("server", ["a", "b"])
+def test_status_is_one_json_document_of_what_the_server_did(
+    running: "Running", server: str
+) -> None:
+    zero = np.zeros(running.task.dimension, dtype=np.int64)
+    bad = zero.copy()
+    bad[0] = 2**32
+    running.play({3: bad}, zero)
+    address = running.deployment.addresses[f"server-{server}"]
+    keys = running.deployment.folder / "keys"
+    asked = status(address, "--server", server, "--identity", keys / "operator", "--json")
+    assert (asked.returncode, asked.stderr) == (0, "")
+    facts = json.loads(asked.stdout)
+    assert asked.stdout.count("\n") == 1
+    assert facts["role"] == f"server-{server}"
+    assert facts["task"] == running.task.name
+    assert facts["task_digest"] == str(running.task.digest)
+    assert (facts["phase"], facts["error"]) == ("training", "")
+    assert facts["enrolled"] == len(running.clients)
+    assert facts["rounds"] == running.task.training.rounds
+    assert 1 <= facts["rounds_done"] < facts["rounds"]
+    assert len(facts["model_digest"]) == 64
+    assert facts["rejected"]["out-of-range"] >= 1
+    assert facts["participations"]["ward-00"] >= 1
+    assert sum(facts["bytes"].values()) > 0
+
+    table = status(address, "--server", server, "--identity", keys / "operator")
+    assert table.returncode == 0
+    for words in ("task digest", str(running.task.digest), "out-of-range", "ward-00", "training"):
+        assert words in table.stdout
+
+
+def test_status_says_when_another_server_answers(running: "Running") -> None:
+    b = running.deployment.addresses["server-b"]
+    keys = running.deployment.folder / "keys"
+    asked = status(b, "--server", "a", "--identity", keys / "operator")
+    assert (asked.returncode, asked.stdout) == (1, "")
+    assert f"server A isn't at {b}" in asked.stderr
+
+
+def test_status_is_for_operators(running: "Running") -> None:
+    a = running.deployment.addresses["server-a"]
+    asked = status(a, "--identity", running.deployment.folder / "keys" / "ward-00")
+    assert (asked.returncode, asked.stdout) == (1, "")
+    assert "not-allowed" in asked.stderr
+    assert "operator" in asked.stderr

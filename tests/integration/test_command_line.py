@@ -1,0 +1,224 @@
+"""`precad` as a person meets it: help that teaches, and refusals that say what to do."""
+
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from precad.cli.main import app
+from precad.experiments.local.files import to_toml
+
+USAGE_ERROR = 2
+ADDRESS = "127.0.0.1:7301"
+
+
+def run(*arguments: object) -> Any:
+    return CliRunner().invoke(app, [*map(str, arguments)])
+
+
+def refused(*arguments: object) -> str:
+    """What stderr says, on one line of ours, after a refusal with status 2."""
+    result = run(*arguments)
+    assert result.exit_code == USAGE_ERROR, result.output
+    assert result.stdout == ""
+    lines = [line for line in result.stderr.splitlines() if line.startswith("precad: ")]
+    assert len(lines) == 1, result.stderr
+    assert "Traceback" not in result.stderr
+    return lines[0]
+
+
+def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Every command and subcommand there is."""
+    yield path
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from commands(inner, (*path, name))
+
+
+ALL = list(commands(typer.main.get_command(app)))
+
+
+@pytest.mark.parametrize("path", ALL, ids=" ".join)
+def test_every_command_explains_itself_and_each_of_its_options(path: tuple[str, ...]) -> None:
+    result = run(*path, "--help")
+    assert result.exit_code == 0
+    command: Any = typer.main.get_command(app)
+    for name in path:
+        command = command.commands[name]
+    assert len(command.help.split()) >= 4
+    for parameter in command.params:
+        if isinstance(parameter, click.Option) and "--help" not in parameter.opts:
+            assert parameter.help, parameter.name
+    for name in getattr(command, "commands", {}):
+        assert name in result.stdout
+
+
+def test_help_lists_the_parts_of_a_deployment() -> None:
+    assert {("demo",), ("join",), ("status",), ("keys",), ("serve",)} <= set(ALL)
+    assert {("serve", part) for part in ("a", "b", "dealer")} <= set(ALL)
+
+
+def test_help_shows_a_settings_file_that_is_one(tmp_path: Path) -> None:
+    for command, needed in (("serve", {"server_b", "dealer", "state"}), ("join", {"client"})):
+        text = run(command, "--help").stdout
+        lines = [line.strip() for line in text.splitlines() if " = " in line]
+        shown = tomllib.loads("\n".join(lines))
+        assert needed | {"task", "identity"} <= set(shown), tmp_path
+
+
+def test_no_command_shows_the_help() -> None:
+    for path in ((), ("serve",), ("keys",)):
+        result = run(*path)
+        assert result.exit_code == USAGE_ERROR
+        assert "Usage:" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["demo", "--dataset", "chess"], ["dataset", "'chess'", "digits, breast-cancer"]),
+        (["demo", "--model", "oracle"], ["model", "'oracle'", "digits mlp"]),
+        (["demo", "--attack", "rain"], ["--attack", "'rain'", "wraparound", "dropout"]),
+        (["demo", "--attackers", "2"], ["--attackers", "2", "--attack wraparound"]),
+        (
+            ["demo", "--attack", "garbage", "--attackers", "10"],
+            ["--attackers", "10", "fewer than the 10 clients"],
+        ),
+        (
+            ["demo", "--attack", "garbage", "--attackers", "0"],
+            ["--attackers", "0", "at least 1"],
+        ),
+        (["demo", "--clients", "400"], ["clients", "400", "from 1 to 359"]),
+        (["demo", "--client-rate", "0"], ["client_rate", "0.0", "greater than 0"]),
+        (["status", ADDRESS], ["--identity", "--insecure-plaintext"]),
+        (["status", ADDRESS, "--server", "c", "--insecure-plaintext"], ["--server", "'c'"]),
+        (["status", "nowhere", "--insecure-plaintext"], ["address", "'nowhere'", "host:port"]),
+        (["status", ADDRESS, "--identity", "/nowhere"], ["/nowhere"]),
+    ],
+)
+def test_a_wrong_value_is_named_with_its_field_and_the_remedy(
+    arguments: list[str], said: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    error = refused(*arguments)
+    for words in said:
+        assert words in error
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [
+        (["demo", "--clients", "0"], "--clients"),
+        (["demo", "--rounds", "0"], "--rounds"),
+        (["demo", "--rounds", "many"], "--rounds"),
+        (["demo", "--seed", "-1"], "--seed"),
+        (["demo", "--client-rate", "2"], "--client-rate"),
+        (["demo", "--nonsense"], "--nonsense"),
+        (["serve", "a"], "--config"),
+        (["join"], "--config"),
+        (["status"], "address"),
+    ],
+)
+def test_an_option_that_cannot_be_is_named(arguments: list[str], option: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == USAGE_ERROR
+    assert option in result.stderr
+    assert "--help" in result.stderr
+
+
+def test_a_folder_that_holds_something_is_not_written_to(tmp_path: Path) -> None:
+    (tmp_path / "precious").write_text("mine")
+    error = refused("demo", "--output", tmp_path)
+    assert f"--output = '{tmp_path}'" in error
+    assert "isn't empty" in error
+    assert [path.name for path in tmp_path.iterdir()] == ["precious"]
+
+
+def settings(part: str) -> dict[str, object]:
+    """Settings of one part, all well but for a task file that isn't there."""
+    values: dict[str, object] = {
+        "task": "task.toml",
+        "listen": ADDRESS,
+        "dealer": "127.0.0.1:7303",
+        "state": "state",
+        "insecure_plaintext": True,
+    }
+    match part:
+        case "a":
+            return values | {"server_b": "127.0.0.1:7302"}
+        case "b":
+            return values
+        case "dealer":
+            return {key: values[key] for key in ("task", "listen", "insecure_plaintext")}
+        case _:
+            own = {"client": "ward-3", "server_a": ADDRESS, "server_b": ADDRESS, "data": "x.npz"}
+            return {key: values[key] for key in ("task", "state", "insecure_plaintext")} | own
+
+
+PARTS = {"a": ("serve", "a"), "b": ("serve", "b"), "dealer": ("serve", "dealer"), "c": ("join",)}
+
+
+@pytest.fixture(params=sorted(PARTS))
+def part(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_a_broken_settings_file_is_named_with_what_is_wrong(part: str, tmp_path: Path) -> None:
+    config, command = tmp_path / "settings.toml", PARTS[part]
+    good = settings(part)
+    address = "server_a" if part == "c" else "listen"
+
+    def error(changed: dict[str, object]) -> str:
+        config.write_text(to_toml(changed))
+        return refused(*command, "--config", config)
+
+    assert f"config = '{config}': can't be read" in refused(*command, "--config", config)
+    config.write_bytes(b'task = "unfinished\n')
+    assert "at line 1" in refused(*command, "--config", config)
+    config.write_bytes(b"\xff\xfe")
+    assert f"config = '{config}': can't be read" in refused(*command, "--config", config)
+
+    assert f"lisen = 3: unknown key in {config}; remove it" in error(good | {"lisen": 3})
+    without = {key: value for key, value in good.items() if key != address}
+    assert f"{address} = None: is required in {config}" in error(without)
+    assert f"{address} = '7301': give host:port" in error(good | {address: "7301"})
+    # All well but for the task file: it is named with the folder of the settings file.
+    assert f"task = '{tmp_path / 'task.toml'}': can't be read" in error(good)
+
+
+def test_a_broken_task_file_is_named_with_the_field(part: str, tmp_path: Path) -> None:
+    (tmp_path / "settings.toml").write_text(to_toml(settings(part)))
+    (tmp_path / "task.toml").write_text('name = "x"\ncolour = "red"\n')
+    if part == "c":
+        # Records are read first.
+        assert "data" in refused(*PARTS[part], "--config", tmp_path / "settings.toml")
+    else:
+        error = refused(*PARTS[part], "--config", tmp_path / "settings.toml")
+        assert "is required" in error
+
+
+def test_plaintext_and_an_identity_exclude_each_other(part: str, tmp_path: Path) -> None:
+    good = settings(part) | {"task": str(tmp_path / "task.toml")}
+    (tmp_path / "settings.toml").write_text(to_toml(good | {"identity": "keys/somebody"}))
+    write_task(tmp_path / "task.toml")
+    if part != "c":
+        error = refused(*PARTS[part], "--config", tmp_path / "settings.toml")
+        assert "identity" in error
+        assert "not both" in error
+
+
+def write_task(path: Path) -> None:
+    """A small valid task."""
+    path.write_text(
+        to_toml({"name": "small"})
+        + "[model]\nparameters = [{ name = 'w', shape = [8] }]\n"
+        + "[privacy]\nrecord_clip = 1.0\nclient_clip = 20.0\nnoise_multiplier = 2.0\n"
+        + "record_rate = 0.2\nclient_rate = 1.0\n"
+        + "[training]\nlearning_rate = 0.5\nrounds = 10\n"
+        + "[enrolment]\nclients = 10\nmax_expected_records = 100.0\n"
+    )
