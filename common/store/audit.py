@@ -81,9 +81,8 @@ def read_ledger(url: str) -> LedgerView:
         for client, count, rate in connection.execute(charged.group_by(charge.client)):
             found[client] = ClientCharges(ClientId(client), count, rate)
         state = tables.training_round.c.state
-        states: dict[str, int] = dict(
-            connection.execute(select(state, func.count()).group_by(state)).tuples()
-        )
+        counted = connection.execute(select(state, func.count()).group_by(state))
+        states: dict[str, int] = {row[0]: row[1] for row in counted}
     return LedgerView(
         task=task,
         role=role,
@@ -150,7 +149,8 @@ def _charge_findings(
     connection: Connection, chain: list[LedgerEntry], task: Task
 ) -> Iterator[Finding]:
     enrolment = tables.enrolment.c
-    rates = dict(connection.execute(select(enrolment.client, enrolment.record_rate)).tuples())
+    claims = connection.execute(select(enrolment.client, enrolment.record_rate))
+    rates: dict[str, float] = {row.client: row.record_rate for row in claims}
     for entry in chain:
         if entry.noise_multiplier != task.privacy.noise_multiplier:
             yield Finding(
@@ -178,11 +178,8 @@ def _round_findings(connection: Connection, chain: list[LedgerEntry]) -> Iterato
     for entry in chain:
         by_round.setdefault(entry.number, []).append(entry)
     rejection, rounds = tables.rejection.c, tables.training_round
-    rejected: dict[int, int] = dict(
-        connection.execute(
-            select(rejection.number, func.count()).group_by(rejection.number)
-        ).tuples()
-    )
+    counted = connection.execute(select(rejection.number, func.count()).group_by(rejection.number))
+    rejected: dict[int, int] = {row[0]: row[1] for row in counted}
     for row in connection.execute(select(rounds).order_by(rounds.c.number)):
         where = f"round {row.number}"
         own = by_round.pop(row.number, [])

@@ -96,7 +96,8 @@ def append(
     A client that isn't enrolled here is charged at the task's rate, which no client's passes.
     """
     enrolment = tables.enrolment.c
-    rates = dict(connection.execute(select(enrolment.client, enrolment.record_rate)).tuples())
+    claims = connection.execute(select(enrolment.client, enrolment.record_rate))
+    rates: dict[str, float] = {row.client: row.record_rate for row in claims}
     cap = task.privacy.record_rate
     length, head = connection.execute(
         select(tables.task.c.ledger_length, tables.task.c.ledger_head)

@@ -151,6 +151,8 @@ def test_a_list_over_another_cohort_is_a_violation(listed: list[int]) -> None:
         b"{}",
         b'{"entries":[{"client":"C"}]}',
         b'{"entries":[{"client":"c","own":"00"}]}',
+        b'{"entries":[{"client":"c"}]}',
+        b'{"entries":[{"client":"c","own":"' + b"00" * 32 + b'"}]}',
         b'{"entries":[{"client":"c","reason":"no-such"}]}',
         b'{"entries":[{"client":"c","more":1}]}',
         b'{"entries":[{"client":"c\\n"}]}',

@@ -17,7 +17,7 @@ from precad.common.round.aggregator import Aggregator
 from precad.common.round.messages import Cohort, Verdict
 from precad.common.round.opening import answer, propose, require_enough, select_cohort
 from precad.common.secret import Secret
-from precad.common.store import open_store
+from precad.common.store import RoundState, open_store
 from precad.common.task import Task
 
 MODEL, OTHER_MODEL = Digest(b"\1" * 32), Digest(b"\2" * 32)
@@ -63,8 +63,8 @@ def opened(pair: tuple[Aggregator, Aggregator], cohort: list[ClientId], at_b: An
             return error
 
     with ThreadPoolExecutor(2) as threads:
-        a = threads.submit(play, lambda: propose(pair[0], 0, cohort, MODEL))
-        b = threads.submit(play, lambda: answer(pair[1], 0, MODEL, before_agreeing=at_b))
+        a = threads.submit(play, lambda: propose(pair[0], 4, 3, cohort, MODEL))
+        b = threads.submit(play, lambda: answer(pair[1], 3, MODEL, before_agreeing=at_b))
         return a.result(), b.result()
 
 
@@ -72,11 +72,10 @@ def test_both_open_the_same_round(pair: tuple[Aggregator, Aggregator]) -> None:
     told = []
     a, b = opened(pair, [NAMES[3], NAMES[0]], lambda *given: told.append(given))
     assert a == b
-    assert (a.number, a.cohort, a.model) == (0, (NAMES[0], NAMES[3]), MODEL)
-    assert told == [(0, (NAMES[0], NAMES[3]), MODEL)]
+    assert (a.number, a.version, a.cohort, a.model) == (4, 3, (NAMES[0], NAMES[3]), MODEL)
+    assert told == [(4, (NAMES[0], NAMES[3]), MODEL)]
     for server in pair:
-        (record,) = server.store.rounds()
-        assert (record.number, record.cohort_size, record.model) == (0, 2, MODEL)
+        assert server.store.states() == {4: RoundState.OPEN}
 
 
 def test_an_empty_cohort_is_a_round(pair: tuple[Aggregator, Aggregator]) -> None:
@@ -92,11 +91,10 @@ def never(*_: object) -> None:
 def refused(pair: tuple[Aggregator, Aggregator], proposal: Cohort) -> tuple[PeerViolation, str]:
     """B's error, and what it tells A, about a proposal that an honest A wouldn't make."""
     link = pair[0].link
-    link.begin_round(0)
     link.send("cohort", proposal.to_bytes())
     with pytest.raises(PeerViolation) as violation:
-        answer(pair[1], 0, MODEL, before_agreeing=never)
-    assert pair[1].store.rounds() == ()
+        answer(pair[1], 3, MODEL, before_agreeing=never)
+    assert pair[1].store.states() == {}
     return violation.value, Verdict.from_bytes(link.receive("cohort")).refusal
 
 
@@ -112,9 +110,21 @@ def refused(pair: tuple[Aggregator, Aggregator], proposal: Cohort) -> tuple[Peer
 def test_b_refuses_and_says_why(
     pair: tuple[Aggregator, Aggregator], clients: tuple[str, ...], model: Digest, words: str
 ) -> None:
-    error, told = refused(pair, Cohort(clients=clients, model=str(model)))
+    error, told = refused(pair, Cohort(number=4, clients=clients, model=str(model)))
     assert words in str(error)
     assert words in told
+
+
+@pytest.mark.parametrize("number", [0, 3, 4])
+def test_b_refuses_a_round_number_that_was_used(
+    pair: tuple[Aggregator, Aggregator], number: int
+) -> None:
+    pair[1].store.begin_round(4, 0, 0, MODEL)
+    link = pair[0].link
+    link.send("cohort", Cohort(number=number, clients=("c0",), model=str(MODEL)).to_bytes())
+    with pytest.raises(PeerViolation, match=f"number {number} was used"):
+        answer(pair[1], 3, MODEL, before_agreeing=never)
+    assert "used before" in Verdict.from_bytes(link.receive("cohort")).refusal
 
 
 def test_b_refuses_clients_at_their_privacy_limit(
@@ -122,7 +132,7 @@ def test_b_refuses_clients_at_their_privacy_limit(
 ) -> None:
     limited = make_task(8, {"privacy.epsilon_limit": 1e-6})
     at_b = dataclasses.replace(pair[1], task=limited)
-    error, told = refused((pair[0], at_b), Cohort(clients=("c0",), model=str(MODEL)))
+    error, told = refused((pair[0], at_b), Cohort(number=4, clients=("c0",), model=str(MODEL)))
     assert "privacy limit" in str(error)
     assert "c0" in told
 
@@ -132,26 +142,33 @@ def test_a_learns_of_the_refusal(pair: tuple[Aggregator, Aggregator]) -> None:
     assert isinstance(a, PeerViolation)
     assert isinstance(b, PeerViolation)
     assert "stranger" in str(a)
-    assert pair[0].store.rounds() == ()
+    assert pair[0].store.states() == {}
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"{}", b'{"clients":["../x"],"model":"00"}', b'{"clients":3}', b"\xff"]
+    "data",
+    [
+        b"",
+        b"{}",
+        b'{"number":4,"clients":["../x"],"model":"' + b"00" * 32 + b'"}',
+        b'{"clients":3}',
+        b"\xff",
+    ],
 )
 def test_an_unreadable_proposal_is_a_violation(
     pair: tuple[Aggregator, Aggregator], data: bytes
 ) -> None:
-    pair[0].link.begin_round(0)
     pair[0].link.send("cohort", data)
     with pytest.raises(PeerViolation, match="Cohort"):
-        answer(pair[1], 0, MODEL, before_agreeing=never)
+        answer(pair[1], 3, MODEL, before_agreeing=never)
 
 
 def test_the_end_of_training_opens_nothing(pair: tuple[Aggregator, Aggregator]) -> None:
-    pair[0].link.begin_round(0)
-    pair[0].link.send("cohort", Cohort(clients=(), model=str(MODEL), over=True).to_bytes())
-    assert answer(pair[1], 0, MODEL, before_agreeing=never) is None
-    assert pair[1].store.rounds() == ()
+    pair[0].link.send(
+        "cohort", Cohort(number=4, clients=(), model=str(MODEL), over=True).to_bytes()
+    )
+    assert answer(pair[1], 3, MODEL, before_agreeing=never) is None
+    assert pair[1].store.states() == {}
 
 
 # --- selection ---------------------------------------------------------------------------------

@@ -11,9 +11,7 @@ from sqlalchemy.exc import IntegrityError
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import AlreadyReleased, Misconfiguration, PeerViolation, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.secret import Secret
-from precad.common.store import Store, open_store
-from precad.common.store.database import RoundState
+from precad.common.store import RoundState, Store, open_store
 from precad.common.task import Task
 
 MODEL, NEXT, VALID_SET = Digest(b"\1" * 32), Digest(b"\2" * 32), Digest(b"\3" * 32)
@@ -44,8 +42,13 @@ def file_url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path}/state.db"
 
 
+def begin(store: Store, number: int = 0, version: int | None = None) -> None:
+    """Open a round, from the model of its own number unless told otherwise."""
+    store.begin_round(number, number if version is None else version, 3, MODEL)
+
+
 def released(store: Store, number: int = 0, share: bytes = SHARE) -> None:
-    store.begin_round(number, 3, MODEL)
+    begin(store, number)
     store.release(number, [A, B], VALID_SET, {C: Rejection.ABSENT}, share)
 
 
@@ -76,7 +79,7 @@ def test_two_databases_in_memory_are_two(task: Task) -> None:
     one = open_store("sqlite://", task, Role.SERVER_A)
     other = open_store("sqlite://", task, Role.SERVER_B)
     released(one)
-    assert other.rounds() == ()
+    assert other.states() == {}
 
 
 def test_a_commit_survives_a_power_cut(file_url: str, task: Task) -> None:
@@ -93,9 +96,14 @@ def test_a_release_charges_the_valid_and_counts_the_rejected(store: Store) -> No
     released(store)
     assert store.participations() == {A: 1, B: 1}
     assert store.rejections() == {Rejection.ABSENT: 1}
-    (record,) = store.rounds()
-    assert (record.state, record.valid_set) == (RoundState.RELEASED, VALID_SET)
-    assert noisy_shares(store) == [SHARE]
+    record = store.release_of(0)
+    assert record is not None
+    assert (record.number, record.state) == (0, RoundState.RELEASED)
+    assert (record.valid, record.valid_set) == ((A, B), VALID_SET)
+    assert record.rejections == {C: Rejection.ABSENT}
+    assert record.noisy_share == SHARE
+    assert SHARE.hex()[:16] not in repr(record)
+    assert repr(SHARE)[2:20] not in repr(record)
 
 
 def noisy_shares(store: Store) -> list[bytes | None]:
@@ -113,7 +121,9 @@ def test_a_round_releases_once(store: Store, valid: list[ClientId], share: bytes
         store.release(0, valid, Digest(bytes(32)), {}, share)
     assert store.participations() == {A: 1, B: 1}
     assert noisy_shares(store) == [SHARE]
-    assert store.rounds()[0].valid_set == VALID_SET
+    record = store.release_of(0)
+    assert record is not None
+    assert record.valid_set == VALID_SET
 
 
 def test_a_finished_round_does_not_release_again(store: Store) -> None:
@@ -121,7 +131,7 @@ def test_a_finished_round_does_not_release_again(store: Store) -> None:
     store.finish_round(0, NEXT)
     with pytest.raises(AlreadyReleased):
         store.release(0, [A], VALID_SET, {}, SHARE)
-    assert store.rounds()[0].state is RoundState.DONE
+    assert store.states()[0] is RoundState.DONE
 
 
 def test_a_round_that_never_opened_does_not_release(store: Store) -> None:
@@ -141,7 +151,7 @@ def test_a_failure_inside_a_release_leaves_nothing_of_it(
     store: Store, broken: dict[str, Any]
 ) -> None:
     """Share, charge and rejections are one transaction: no share without its charge."""
-    store.begin_round(0, 3, MODEL)
+    begin(store)
     whole = {"valid": [A, B], "rejections": {C: Rejection.ABSENT}}
     given = whole | broken
     with pytest.raises((IntegrityError, AttributeError)):
@@ -149,7 +159,7 @@ def test_a_failure_inside_a_release_leaves_nothing_of_it(
     assert noisy_shares(store) == [None]
     assert store.participations() == {}
     assert store.rejections() == {}
-    assert store.rounds()[0].state is RoundState.OPEN
+    assert store.states()[0] is RoundState.OPEN
     # And it can still be released, once.
     store.release(0, [A, B], VALID_SET, {C: Rejection.ABSENT}, SHARE)
     assert store.participations() == {A: 1, B: 1}
@@ -159,7 +169,7 @@ def test_a_charge_that_cannot_be_written_keeps_the_share_from_being_written(
     file_url: str, task: Task, tmp_path: Path
 ) -> None:
     store = open_store(file_url, task, Role.SERVER_A)
-    store.begin_round(0, 1, MODEL)
+    begin(store)
     with sqlite3.connect(tmp_path / "state.db") as direct:
         direct.execute(
             "CREATE TRIGGER full BEFORE INSERT ON charge BEGIN SELECT RAISE(ABORT, 'full'); END"
@@ -169,33 +179,73 @@ def test_a_charge_that_cannot_be_written_keeps_the_share_from_being_written(
     store.close()
     again = open_store(file_url, task, Role.SERVER_A)
     assert noisy_shares(again) == [None]
-    assert again.rounds()[0].state is RoundState.OPEN
+    assert again.states()[0] is RoundState.OPEN
 
 
 def test_an_empty_round_releases_too(store: Store) -> None:
-    store.begin_round(0, 0, MODEL)
+    begin(store)
     store.release(0, [], VALID_SET, {}, SHARE)
     assert noisy_shares(store) == [SHARE]
     assert store.participations() == {}
 
 
-def test_round_numbers_are_never_used_twice(store: Store) -> None:
-    released(store)
-    with pytest.raises(IntegrityError):
-        store.begin_round(0, 3, MODEL)
-    assert noisy_shares(store) == [SHARE]
+@pytest.mark.parametrize("number", [0, 3, 4])
+def test_round_numbers_only_rise(store: Store, number: int) -> None:
+    released(store, 4)
+    assert store.next_number() == 5
+    with pytest.raises(PeerViolation, match="newest"):
+        begin(store, number, version=9)
+    assert store.states() == {4: RoundState.RELEASED}
+    begin(store, 5)
 
 
 def test_a_round_is_not_done_before_it_is_released(store: Store) -> None:
-    store.begin_round(0, 1, MODEL)
+    begin(store)
     store.finish_round(0, NEXT)
-    (record,) = store.rounds()
-    assert (record.state, record.next_model) == (RoundState.OPEN, None)
+    assert store.states() == {0: RoundState.OPEN}
+
+
+def test_a_round_that_broke_off_never_releases(store: Store) -> None:
+    released(store, 0)
+    begin(store, 1)
+    assert store.abandon_open() == 1
+    with pytest.raises(AlreadyReleased):
+        store.release(1, [A], VALID_SET, {}, SHARE)
+    # What was released isn't touched.
+    assert store.states() == {0: RoundState.RELEASED, 1: RoundState.ABANDONED}
+    assert store.participations() == {A: 1, B: 1}
+
+
+def test_a_forfeited_round_stays_charged(store: Store) -> None:
+    released(store)
+    store.forfeit(0, 0, 3, MODEL, [A, B, C])
+    assert store.states() == {0: RoundState.FORFEITED}
+    assert store.participations() == {A: 1, B: 1, C: 1}
+    assert store.release_of(0) is None
+    # Again, and it changes nothing.
+    store.forfeit(0, 0, 3, MODEL, [A, B, C])
+    assert store.participations() == {A: 1, B: 1, C: 1}
+    with pytest.raises(AlreadyReleased):
+        store.release(0, [A], VALID_SET, {}, SHARE)
+
+
+def test_a_round_that_only_the_other_server_knew_is_charged_here_too(store: Store) -> None:
+    store.forfeit(6, 2, 3, MODEL, [A, C])
+    assert store.participations() == {A: 1, C: 1}
+    assert store.next_number() == 7
+
+
+def test_a_done_round_is_not_forfeited(store: Store) -> None:
+    released(store)
+    store.finish_round(0, NEXT)
+    with pytest.raises(AlreadyReleased, match="done"):
+        store.forfeit(0, 0, 3, MODEL, [A, B])
+    assert store.states() == {0: RoundState.DONE}
 
 
 def test_the_ledger_counts_every_release(store: Store) -> None:
     for number in range(5):
-        store.begin_round(number, 3, MODEL)
+        begin(store, number)
         valid = [A] if number % 2 else [A, B]
         store.release(number, valid, VALID_SET, {C: Rejection.OUT_OF_RANGE}, SHARE)
     assert store.participations() == {A: 5, B: 3}
@@ -222,10 +272,16 @@ def test_what_was_spent_stays_spent_after_a_restart(file_url: str, task: Task) -
         open_store(file_url, task, Role.SERVER_A).spend(7, 3)
 
 
-# --- roster and keys ---------------------------------------------------------------------------
+# --- the roster ---------------------------------------------------------------------------------
+
+
+def claimed(store: Store, roster: Roster) -> None:
+    for enrolment in roster.values():
+        store.claim(enrolment)
 
 
 def test_the_roster_is_frozen(store: Store) -> None:
+    claimed(store, roster(A, B, C))
     assert store.roster() is None
     store.freeze(roster(A, B))
     store.freeze(roster(B, A))
@@ -241,19 +297,12 @@ def test_rates_are_kept_to_the_last_bit(store: Store) -> None:
     rates = [0.1, 1 / 3, 5e-324, 0.30000000000000004]
     names = [ClientId(f"c{i}") for i in range(len(rates))]
     given = Roster({n: Enrolment(n, 1, p) for n, p in zip(names, rates, strict=True)})
+    claimed(store, given)
+    assert store.claims().digest() == given.digest()
     store.freeze(given)
     kept = store.roster()
     assert kept is not None
     assert [e.record_rate for e in kept.values()] == rates
-
-
-def test_a_key_stays_what_it_is(store: Store) -> None:
-    assert store.key("dealer") is None
-    store.keep_key("dealer", Secret(bytes(32)))
-    store.keep_key("dealer", Secret(bytes(32)))
-    with pytest.raises(PeerViolation, match="changed"):
-        store.keep_key("dealer", Secret(b"\1" * 32))
-    assert store.key("dealer") == Secret(bytes(32))
 
 
 # --- restart -----------------------------------------------------------------------------------
@@ -261,29 +310,35 @@ def test_a_key_stays_what_it_is(store: Store) -> None:
 
 def test_everything_survives_a_restart(file_url: str, task: Task) -> None:
     store = open_store(file_url, task, Role.SERVER_A)
+    claimed(store, roster(A, B, C))
     store.freeze(roster(A, B, C))
-    store.keep_key("dealer", Secret(b"\4" * 32))
     released(store, 0)
     store.finish_round(0, NEXT)
     released(store, 1, SHARE[::-1])
-    store.begin_round(2, 3, NEXT)
-    before = (store.rounds(), store.participations(), store.rejections(), noisy_shares(store))
+    begin(store, 2)
+
+    def kept(store: Store) -> tuple[object, ...]:
+        frozen = store.roster()
+        return (
+            store.states(),
+            store.release_of(0),
+            store.release_of(1),
+            store.participations(),
+            store.rejections(),
+            store.next_number(),
+            None if frozen is None else frozen.digest(),
+        )
+
+    before = kept(store)
     store.close()
     again = open_store(file_url, task, Role.SERVER_A)
-    assert (
-        again.rounds(),
-        again.participations(),
-        again.rejections(),
-        noisy_shares(again),
-    ) == before
-    kept = again.roster()
-    assert kept is not None
-    assert kept.digest() == roster(A, B, C).digest()
-    assert again.key("dealer") == Secret(b"\4" * 32)
-    assert [r.state for r in again.rounds()] == [
+    assert kept(again) == before
+    assert list(again.states().values()) == [
         RoundState.DONE,
         RoundState.RELEASED,
         RoundState.OPEN,
     ]
+    assert kept(again)[-1] == roster(A, B, C).digest()
     with pytest.raises(AlreadyReleased):
         again.release(1, [A], VALID_SET, {}, SHARE)
+    again.close()
