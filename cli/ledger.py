@@ -131,20 +131,22 @@ def _document(view: "LedgerView", only: str | None) -> dict[str, Any]:
     shown = [c for c in view.clients if only is None or c.client.name == only]
     if only is not None and not shown:
         raise Misconfiguration("--client", only, "is neither enrolled nor charged here")
-    clients = []
+    clients, largest = [], 0.0
     for row in shown:
+        epsilon = record_epsilon(
+            record_rate=row.record_rate,
+            noise_multiplier=privacy.noise_multiplier,
+            participations=row.participations,
+            delta=privacy.delta,
+        )
+        largest = max(largest, epsilon)
         cap = participation_cap(view.task, row.record_rate)
         clients.append(
             {
                 "client": row.client.name,
                 "record_rate": row.record_rate,
                 "participations": row.participations,
-                "epsilon": record_epsilon(
-                    record_rate=row.record_rate,
-                    noise_multiplier=privacy.noise_multiplier,
-                    participations=row.participations,
-                    delta=privacy.delta,
-                ),
+                "epsilon": epsilon,
                 "cap": cap,
                 "remaining": None if cap is None else max(0, cap - row.participations),
             }
@@ -160,7 +162,7 @@ def _document(view: "LedgerView", only: str | None) -> dict[str, Any]:
         "totals": {
             "clients": len(clients),
             "participations": sum(c.participations for c in shown),
-            "epsilon_max": max((c["epsilon"] for c in clients), default=0.0),
+            "epsilon_max": largest,
             "rounds_released": view.released,
             "rounds_forfeited": view.forfeited,
             "rounds": view.task.training.rounds,

@@ -3,14 +3,21 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Column, Connection, func, select
 
 from precad.common.errors import StorageFailure
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.store import tables
 from precad.common.store.engine import parse_url, reading_engine, storage_errors
-from precad.common.store.ledger import LedgerEntry, LedgerEvent, entries, ledger_start
+from precad.common.store.ledger import (
+    LedgerEntry,
+    LedgerEvent,
+    claimed_rates,
+    entries,
+    ledger_start,
+)
 from precad.common.store.migrate import require_current
 from precad.common.store.rounds import CHARGED, RoundState
 from precad.common.task import Task
@@ -72,17 +79,15 @@ def read_ledger(url: str) -> LedgerView:
     """
     with _snapshot(url) as connection:
         task, role, length, head = _owner(connection)
-        charge, enrolment = tables.charge.c, tables.enrolment.c
+        charge = tables.charge.c
         found = {
             client: ClientCharges(ClientId(client), 0, rate)
-            for client, rate in connection.execute(select(enrolment.client, enrolment.record_rate))
+            for client, rate in claimed_rates(connection).items()
         }
         charged = select(charge.client, func.count(), func.max(charge.record_rate))
         for client, count, rate in connection.execute(charged.group_by(charge.client)):
             found[client] = ClientCharges(ClientId(client), count, rate)
-        state = tables.training_round.c.state
-        counted = connection.execute(select(state, func.count()).group_by(state))
-        states: dict[str, int] = {row[0]: row[1] for row in counted}
+        states = _counts(connection, tables.training_round.c.state)
     return LedgerView(
         task=task,
         role=role,
@@ -148,9 +153,7 @@ def _chain_findings(
 def _charge_findings(
     connection: Connection, chain: list[LedgerEntry], task: Task
 ) -> Iterator[Finding]:
-    enrolment = tables.enrolment.c
-    claims = connection.execute(select(enrolment.client, enrolment.record_rate))
-    rates: dict[str, float] = {row.client: row.record_rate for row in claims}
+    rates = claimed_rates(connection)
     for entry in chain:
         if entry.noise_multiplier != task.privacy.noise_multiplier:
             yield Finding(
@@ -177,9 +180,8 @@ def _round_findings(connection: Connection, chain: list[LedgerEntry]) -> Iterato
     by_round: dict[int, list[LedgerEntry]] = {}
     for entry in chain:
         by_round.setdefault(entry.number, []).append(entry)
-    rejection, rounds = tables.rejection.c, tables.training_round
-    counted = connection.execute(select(rejection.number, func.count()).group_by(rejection.number))
-    rejected: dict[int, int] = {row[0]: row[1] for row in counted}
+    rounds = tables.training_round
+    rejected = _counts(connection, tables.rejection.c.number)
     for row in connection.execute(select(rounds).order_by(rounds.c.number)):
         where = f"round {row.number}"
         own = by_round.pop(row.number, [])
@@ -214,6 +216,12 @@ def _round_findings(connection: Connection, chain: list[LedgerEntry]) -> Iterato
             )
     for number in by_round:
         yield Finding(f"round {number}", "is charged, and isn't among the rounds")
+
+
+def _counts(connection: Connection, column: Column[Any]) -> dict[Any, int]:
+    """How many rows there are of each value."""
+    rows = connection.execute(select(column, func.count()).group_by(column))
+    return {row[0]: row[1] for row in rows}
 
 
 def _owner(connection: Connection) -> tuple[Task, Role, int, Digest]:

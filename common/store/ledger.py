@@ -95,9 +95,7 @@ def append(
 
     A client that isn't enrolled here is charged at the task's rate, which no client's passes.
     """
-    enrolment = tables.enrolment.c
-    claims = connection.execute(select(enrolment.client, enrolment.record_rate))
-    rates: dict[str, float] = {row.client: row.record_rate for row in claims}
+    rates = claimed_rates(connection)
     cap = task.privacy.record_rate
     length, head = connection.execute(
         select(tables.task.c.ledger_length, tables.task.c.ledger_head)
@@ -163,6 +161,13 @@ def entries(connection: Connection) -> Iterator[LedgerEntry]:
             yield _entry(row, [Charge(ClientId(c.client), float(c.record_rate)) for c in charges])
         except (ValueError, TypeError, PrecadError) as error:
             raise StorageFailure(f"ledger entry {row.sequence} can't be read: {error}") from None
+
+
+def claimed_rates(connection: Connection) -> dict[str, float]:
+    """p_i of everybody who enrolled, by name."""
+    enrolment = tables.enrolment.c
+    rows = connection.execute(select(enrolment.client, enrolment.record_rate))
+    return {row.client: row.record_rate for row in rows}
 
 
 def participations(connection: Connection) -> dict[ClientId, int]:

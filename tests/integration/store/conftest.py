@@ -1,0 +1,157 @@
+"""The databases that a server's state may live in, each empty, and what most tests write there.
+
+PostgreSQL is a real server of the tests' own, on a socket in a temporary folder. Where its
+programs are missing the tests for it are skipped, but under CI they fail.
+"""
+
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine, make_url
+
+from precad.common.enrolment import Enrolment, Roster
+from precad.common.errors import Rejection
+from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.store import Store, open_store
+from precad.common.task import Task
+
+MODEL, VALID_SET = Digest(b"\1" * 32), Digest(b"\3" * 32)
+WARDS = tuple(ClientId(f"ward-{letter}") for letter in "abc")
+RATES = (0.2, 0.1, 1 / 30)
+SHARE = bytes(range(64))
+_MISSING = "PostgreSQL's initdb and pg_ctl aren't here: install Debian's package postgresql"
+
+
+def _program(name: str) -> str | None:
+    found = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
+    return str(found[-1]) if found else shutil.which(name)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[str]:
+    """URL of a running PostgreSQL server's maintenance database."""
+    initdb, control = _program("initdb"), _program("pg_ctl")
+    if initdb is None or control is None:
+        if os.environ.get("CI"):
+            pytest.fail(_MISSING)
+        pytest.skip(_MISSING)
+    # Short: a socket's path may have 107 characters. PostgreSQL refuses to run as root.
+    folder = Path(tempfile.mkdtemp(prefix="precad-pg-", dir="/tmp"))
+    user: str | None = None
+    if os.geteuid() == 0:
+        user = "postgres" if "postgres" in {entry.pw_name for entry in pwd.getpwall()} else "nobody"
+        shutil.chown(folder, user)
+
+    def call(*command: str) -> None:
+        done = subprocess.run(
+            command, user=user, cwd=folder, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    data = str(folder / "data")
+    call(initdb, "-D", data, "-A", "trust", "-U", "precad", "-E", "UTF8", "--no-sync")
+    options = f"-c listen_addresses= -c unix_socket_directories={folder} -c fsync=off"
+    call(control, "-D", data, "-w", "-l", str(folder / "log"), "-o", options, "start")
+    yield f"postgresql+psycopg://precad@/postgres?host={folder}"
+    call(control, "-D", data, "-m", "immediate", "stop")
+    shutil.rmtree(folder)
+
+
+_NUMBERS = count()
+
+
+@pytest.fixture
+def postgres_url(postgres: str) -> str:
+    """URL of a new, empty database."""
+    name = f"state{next(_NUMBERS)}"
+    engine = create_engine(postgres, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.exec_driver_sql(f"CREATE DATABASE {name}")
+    engine.dispose()
+    return make_url(postgres).set(database=name).render_as_string(hide_password=False)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def durable_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty database that outlives its process."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/state.db"
+    url: str = request.getfixturevalue("postgres_url")
+    return url
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty database of each kind."""
+    if request.param == "memory":
+        return "sqlite://"
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/state.db"
+    url: str = request.getfixturevalue("postgres_url")
+    return url
+
+
+@pytest.fixture(scope="session")
+def task(make_task: Any) -> Task:
+    made: Task = make_task()
+    return made
+
+
+Opener = Callable[..., Store]
+
+
+@pytest.fixture
+def opener(task: Task) -> Iterator[Opener]:
+    """Open a store; all that are open at the test's end are closed."""
+    opened: list[Store] = []
+
+    def open_one(url: str, *, task: Task = task, role: Role = Role.SERVER_A) -> Store:
+        opened.append(open_store(url, task, role))
+        return opened[-1]
+
+    yield open_one
+    for store in opened:
+        store.close()
+
+
+@pytest.fixture
+def store(url: str, opener: Opener) -> Store:
+    return opener(url)
+
+
+@pytest.fixture(scope="session")
+def roster() -> Roster:
+    """Three wards; the third samples at a rate that no decimal writes exactly."""
+    return Roster({w: Enrolment(w, 100, rate) for w, rate in zip(WARDS, RATES, strict=True)})
+
+
+@pytest.fixture
+def enrolled(roster: Roster) -> Callable[[Store], Store]:
+    """Enrol the wards and freeze."""
+
+    def enrol(store: Store) -> Store:
+        for enrolment in roster.values():
+            store.claim(enrolment)
+        store.freeze(roster)
+        return store
+
+    return enrol
+
+
+@pytest.fixture
+def released() -> Callable[..., None]:
+    """Play one round up to its release: two wards valid, the third absent."""
+
+    def play(store: Store, number: int = 0, version: int = 0, share: bytes = SHARE) -> None:
+        store.begin_round(number, version, 3, MODEL)
+        store.release(number, WARDS[:2], VALID_SET, {WARDS[2]: Rejection.ABSENT}, share)
+
+    return play

@@ -1,0 +1,336 @@
+"""The ledger's chain: sound after anything that a server does, broken by anything else."""
+
+import hashlib
+import json
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, text
+from typer.testing import CliRunner
+
+from precad.cli.main import app
+from precad.common.account import most_participations, record_epsilon
+from precad.common.errors import Misconfiguration, Rejection, StorageFailure
+from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.store import Store, audit_ledger, read_ledger
+from precad.common.task import Task
+
+MODEL, NEXT, VALID_SET = Digest(b"\1" * 32), Digest(b"\2" * 32), Digest(b"\3" * 32)
+A, B, C = (ClientId(name) for name in ("ward-a", "ward-b", "ward-c"))
+Opener = Callable[..., Store]
+Invoke = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def played_url(
+    durable_url: str,
+    opener: Opener,
+    enrolled: Callable[[Store], Store],
+    released: Callable[..., None],
+) -> str:
+    """A training with everything in it: done, empty, abandoned, forfeited here and there."""
+    store = enrolled(opener(durable_url))
+    released(store, 0, version=0)
+    store.finish_round(0, NEXT)
+    store.begin_round(1, 1, 2, NEXT)
+    store.release(1, [], VALID_SET, {A: Rejection.ABSENT, B: Rejection.NORM_EXCEEDED}, bytes(64))
+    store.finish_round(1, NEXT)
+    store.begin_round(2, 2, 3, NEXT)
+    store.abandon_open()
+    released(store, 3, version=2)
+    store.forfeit(3, 2, 3, MODEL, [A, B])
+    store.forfeit(5, 2, 3, MODEL, [C])
+    released(store, 6, version=2)
+    store.close()
+    return durable_url
+
+
+@pytest.fixture
+def invoke() -> Invoke:
+    """Run ``precad ledger …``: exit status and everything said."""
+
+    def run(*arguments: str) -> tuple[int, str]:
+        done = CliRunner().invoke(app, ["ledger", *arguments])
+        return done.exit_code, done.output
+
+    return run
+
+
+def tamper(url: str, *statements: str) -> None:
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        for statement in statements:
+            connection.execute(text(statement))
+    engine.dispose()
+
+
+def findings(url: str) -> list[str]:
+    return [f"{finding.where}: {finding.what}" for finding in audit_ledger(url).findings]
+
+
+# --- the chain ---------------------------------------------------------------------------------
+
+
+def test_what_a_server_writes_is_sound(played_url: str) -> None:
+    audit = audit_ledger(played_url)
+    assert audit.findings == ()
+    assert audit.entries == 6  # rounds 0, 1, 3, its forfeit, 5, 6: round 2 left nothing
+    view = read_ledger(played_url)
+    assert (view.released, view.forfeited) == (3, 2)
+    assert (view.role, view.head) == (Role.SERVER_A, audit.head)
+    assert {c.client: c.participations for c in view.clients} == {A: 3, B: 3, C: 1}
+
+
+def test_an_empty_ledger_is_sound(durable_url: str, opener: Opener) -> None:
+    opener(durable_url)
+    audit = audit_ledger(durable_url)
+    assert (audit.entries, audit.findings) == (0, ())
+
+
+def test_an_entrys_hash_is_as_documented(
+    durable_url: str, opener: Opener, released: Callable[..., None], task: Task
+) -> None:
+    """Computed here from nothing but hashlib, so that it stays the same across versions."""
+
+    def encoded(purpose: str, *parts: bytes | int) -> bytes:
+        whole = [b"precad/v1/" + purpose.encode()]
+        whole += [struct.pack("<Q", p) if isinstance(p, int) else p for p in parts]
+        return hashlib.sha256(b"".join(struct.pack("<I", len(p)) + p for p in whole)).digest()
+
+    store = opener(durable_url)
+    released(store, 4, version=2)
+    start = encoded("ledger", task.digest.value, b"server-a")
+    rate = (0.2).hex().encode()  # not enrolled here: charged at the task's rate
+    head = encoded(
+        "ledger-entry",
+        start,
+        1,
+        b"released",
+        4,
+        2,
+        (2.0).hex().encode(),
+        VALID_SET.value,
+        hashlib.sha256(bytes(range(64))).digest(),
+        b"ward-a",
+        rate,
+        b"ward-b",
+        rate,
+    )
+    assert read_ledger(durable_url).head.value == head
+
+
+@pytest.mark.parametrize(
+    ("statement", "found"),
+    [
+        ("UPDATE charge SET client = 'ward-c' WHERE number = 0 AND client = 'ward-b'", "entry 1"),
+        ("UPDATE charge SET record_rate = 0.01 WHERE client = 'ward-a'", "entry 1"),
+        ("DELETE FROM charge WHERE number = 0 AND client = 'ward-a'", "entry 1"),
+        ("DELETE FROM charge WHERE number = 5", "entry 5"),
+        (
+            "INSERT INTO charge (number, client, record_rate, sequence) "
+            "VALUES (1, 'ward-a', 0.2, 2)",
+            "entry 2",
+        ),
+        (
+            "INSERT INTO charge (number, client, record_rate, sequence) "
+            "VALUES (8, 'ward-a', 0.2, 77)",
+            "charges: 1 charges belong to no entry",
+        ),
+        ("UPDATE charge SET sequence = 6 WHERE number = 0 AND client = 'ward-a'", "entry 1"),
+        ("UPDATE ledger SET noise_multiplier = 4 WHERE sequence = 3", "entry 3"),
+        ("UPDATE ledger SET number = 2 WHERE sequence = 1", "entry 1"),
+        ("UPDATE ledger SET version = 9 WHERE sequence = 1", "entry 1"),
+        ("UPDATE ledger SET event = 'forfeited' WHERE sequence = 1", "entry 1"),
+        ("UPDATE ledger SET event = 'gift' WHERE sequence = 1", "entry 1 can't be read"),
+        ("UPDATE ledger SET valid_set = share_digest WHERE sequence = 1", "entry 1"),
+        ("UPDATE ledger SET previous = hash WHERE sequence = 3", "entry 3: doesn't follow"),
+        ("UPDATE ledger SET hash = previous WHERE sequence = 3", "entry 4: doesn't follow"),
+        ("DELETE FROM ledger WHERE sequence = 1", "entry 2: entry 1 is missing"),
+        ("DELETE FROM ledger WHERE sequence = 3", "entry 4: entry 3 is missing"),
+        ("DELETE FROM ledger WHERE sequence = 6", "ledger: has 5 entries where 6 were written"),
+        ("DELETE FROM ledger", "ledger: has 0 entries"),
+        (
+            "UPDATE task SET ledger_head = (SELECT hash FROM ledger WHERE sequence = 1)",
+            "ledger: doesn't end",
+        ),
+        ("UPDATE training_round SET state = 'abandoned' WHERE number = 6", "round 6"),
+        ("UPDATE training_round SET state = 'done' WHERE number = 3", "round 3"),
+        ("UPDATE training_round SET state = 'forfeited' WHERE number = 0", "round 0"),
+        ("UPDATE training_round SET state = 'forfeited' WHERE number = 2", "round 2"),
+        ("UPDATE training_round SET version = 8 WHERE number = 6", "round 6: starts from model 8"),
+        ("UPDATE training_round SET noisy_share = model WHERE number = 0", "round 0: its noisy"),
+        ("UPDATE training_round SET noisy_share = NULL WHERE number = 0", "round 0: its noisy"),
+        ("UPDATE training_round SET valid_set = model WHERE number = 0", "round 0: its valid set"),
+        ("DELETE FROM training_round WHERE number = 5", "round 5: is charged"),
+        ("DELETE FROM rejection WHERE number = 1 AND client = 'ward-b'", "round 1: of a cohort"),
+        ("UPDATE enrolment SET record_rate = 0.15 WHERE client = 'ward-b'", "entry 1: charges"),
+    ],
+)
+def test_a_change_shows(played_url: str, statement: str, found: str) -> None:
+    # A second release of one version is refused by an index; a tamperer would drop it.
+    tamper(played_url, "DROP INDEX one_release_of_a_version", statement)
+    said = findings(played_url)
+    assert any(found in finding for finding in said), said
+
+
+def test_a_round_that_was_never_charged_shows(played_url: str) -> None:
+    tamper(
+        played_url,
+        "INSERT INTO training_round (number, version, state, cohort_size, model) "
+        "SELECT 7, 3, 'released', 3, model FROM training_round WHERE number = 0",
+    )
+    assert findings(played_url) == ["round 7: is released, and the ledger doesn't charge it"]
+
+
+def test_cutting_the_end_off_everywhere_shows_against_a_noted_head(played_url: str) -> None:
+    """Whoever may write to the database can make a shorter ledger sound; not one noted before."""
+    noted = audit_ledger(played_url).head
+    tamper(
+        played_url,
+        "DELETE FROM ledger WHERE sequence = 6",
+        "DELETE FROM charge WHERE number = 6",
+        "DELETE FROM rejection WHERE number = 6",
+        "DELETE FROM training_round WHERE number = 6",
+        "UPDATE task SET ledger_length = 5, "
+        "ledger_head = (SELECT hash FROM ledger WHERE sequence = 5)",
+    )
+    assert findings(played_url) == []
+    (finding,) = audit_ledger(played_url, noted).findings
+    assert str(noted) in finding.what
+
+
+def test_a_head_noted_earlier_stays_in_a_ledger_that_grew(
+    durable_url: str, opener: Opener, released: Callable[..., None]
+) -> None:
+    store = opener(durable_url)
+    heads = [audit_ledger(durable_url).head]
+    for number in range(3):
+        released(store, number, version=number)
+        heads.append(audit_ledger(durable_url).head)
+    assert len(set(heads)) == 4
+    assert all(audit_ledger(durable_url, head).findings == () for head in heads)
+
+
+def test_another_servers_ledger_in_this_ones_place_shows(played_url: str) -> None:
+    tamper(played_url, "UPDATE task SET role = 'server-b'")
+    assert findings(played_url)[0] == "entry 1: doesn't follow on the entry before it"
+
+
+def test_another_task_in_this_ones_place_shows(played_url: str) -> None:
+    tamper(played_url, "UPDATE task SET digest = 'f00'")
+    with pytest.raises(StorageFailure, match="isn't the one that its digest names"):
+        audit_ledger(played_url)
+
+
+def test_reading_changes_nothing_and_needs_no_lock(
+    durable_url: str, opener: Opener, released: Callable[..., None]
+) -> None:
+    store = opener(durable_url)
+    released(store)
+    assert read_ledger(durable_url).entries == 1
+    released(store, 1, version=1)
+    assert read_ledger(durable_url).entries == 2
+    assert audit_ledger(durable_url).findings == ()
+
+
+def test_there_must_be_a_ledger(tmp_path: Path) -> None:
+    with pytest.raises(Misconfiguration, match="no such file"):
+        read_ledger(f"sqlite:///{tmp_path}/state.db")
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- precad ledger -----------------------------------------------------------------------------
+
+
+def test_show_gives_exact_epsilon_by_client(played_url: str, invoke: Invoke, task: Task) -> None:
+    status, output = invoke("show", played_url, "--json")
+    assert status == 0
+    document = json.loads(output)
+    shown = {row["client"]: row for row in document["clients"]}
+    for name, rate, count in (("ward-a", 0.2, 3), ("ward-b", 0.1, 3), ("ward-c", 1 / 30, 1)):
+        assert shown[name]["participations"] == count
+        assert shown[name]["record_rate"] == rate
+        assert shown[name]["epsilon"] == record_epsilon(
+            record_rate=rate,
+            noise_multiplier=task.privacy.noise_multiplier,
+            participations=count,
+            delta=task.privacy.delta,
+        )
+        assert (shown[name]["cap"], shown[name]["remaining"]) == (None, None)
+    assert document["totals"] == {
+        "clients": 3,
+        "participations": 7,
+        "epsilon_max": shown["ward-a"]["epsilon"],
+        "rounds_released": 3,
+        "rounds_forfeited": 2,
+        "rounds": 10,
+    }
+    assert document["head"] == str(audit_ledger(played_url).head)
+
+
+def test_show_tells_what_remains_below_the_limit(
+    tmp_path: Path,
+    opener: Opener,
+    make_task: Callable[..., Task],
+    released: Callable[..., None],
+    invoke: Invoke,
+) -> None:
+    task = make_task(8, {"privacy.epsilon_limit": 1.0})
+    store = opener(f"sqlite:///{tmp_path}/state.db", task=task)
+    released(store)
+    cap = most_participations(
+        record_rate=0.2, noise_multiplier=2.0, delta=1e-5, epsilon_limit=1.0, ceiling=10
+    )
+    assert 1 < cap < 10
+    _, output = invoke("show", str(tmp_path), "--client", "ward-b", "--json")
+    (row,) = json.loads(output)["clients"]
+    assert (row["client"], row["cap"], row["remaining"]) == ("ward-b", cap, cap - 1)
+
+
+def test_show_is_a_table_for_people(played_url: str, invoke: Invoke) -> None:
+    status, output = invoke("show", played_url)
+    assert status == 0
+    for word in ("server-a", "ward-a", "ward-b", "ward-c", "remaining", "2 forfeited"):
+        assert word in output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("show", "{folder}/nowhere"), "isn't a server's state folder"),
+        (("verify", "{folder}/nowhere"), "isn't a server's state folder"),
+        (("show", "{folder}", "--client", "ward-z"), "neither enrolled nor charged"),
+        (("verify", "{folder}", "--head", "f00"), "64 hex digits"),
+        (("verify", "{folder}", "--head", "zz"), "64 hex digits"),
+    ],
+)
+def test_a_wrong_value_is_explained(
+    tmp_path: Path, opener: Opener, invoke: Invoke, arguments: tuple[str, ...], says: str
+) -> None:
+    opener(f"sqlite:///{tmp_path}/state.db").close()
+    status, output = invoke(*(argument.format(folder=tmp_path) for argument in arguments))
+    assert status == 2
+    assert says in output
+
+
+def test_verify_says_sound_and_exits_0(played_url: str, invoke: Invoke) -> None:
+    head = str(audit_ledger(played_url).head)
+    assert invoke("verify", played_url, "--head", head) == (0, f"sound: 6 entries, head {head}\n")
+    status, output = invoke("verify", played_url, "--json")
+    assert status == 0
+    assert json.loads(output) == {"sound": True, "entries": 6, "head": head, "findings": []}
+
+
+def test_verify_says_what_broke_and_where_and_exits_1(played_url: str, invoke: Invoke) -> None:
+    tamper(played_url, "DELETE FROM charge WHERE number = 0 AND client = 'ward-a'")
+    status, output = invoke("verify", played_url)
+    assert status == 1
+    assert "entry 1: its content or its charges were changed\n" in output
+    assert "BROKEN: 6 entries" in output
+    status, output = invoke("verify", played_url, "--json")
+    assert status == 1
+    document = json.loads(output)
+    assert document["sound"] is False
+    assert document["findings"][0]["where"] == "entry 1"

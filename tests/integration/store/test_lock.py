@@ -1,0 +1,133 @@
+"""One process per database: the second is refused, also when the first never said goodbye."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine, event, make_url
+
+from precad.common.errors import Misconfiguration, StorageFailure
+from precad.common.identifiers import ClientId, Digest
+from precad.common.store import RoundState, Store
+from precad.common.task import Task
+
+Opener = Callable[..., Store]
+MODEL, VALID_SET, WARDS = Digest(b"\1" * 32), Digest(b"\3" * 32), (ClientId("ward-a"),)
+SOURCE = str(Path(__file__).parents[3] / "src")
+HOLD = """
+import sys
+from precad.common.identifiers import Role
+from precad.common.store import open_store
+from precad.common.task import Task
+store = open_store(sys.argv[1], Task.from_canonical(sys.argv[2].encode()), Role.SERVER_A)
+store.spend(0, 0)
+print("open", flush=True)
+sys.stdin.read()
+store.close()
+"""
+
+
+@contextmanager
+def other_process(url: str, task: Task) -> Iterator["subprocess.Popen[str]"]:
+    """A process that has the database open until its input ends."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, url, task.canonical.decode()],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": SOURCE},
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "open\n"
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_second_process_is_refused_until_the_first_ends(
+    durable_url: str, task: Task, opener: Opener
+) -> None:
+    with other_process(durable_url, task) as process:
+        with pytest.raises(Misconfiguration, match="works with this database") as refused:
+            opener(durable_url)
+        assert refused.value.field == "state"
+        if durable_url.startswith("sqlite"):
+            assert f"process {process.pid} " in str(refused.value)
+        process.communicate("")
+        assert process.returncode == 0
+    opener(durable_url)
+
+
+def test_a_killed_process_holds_nothing(tmp_path: Path, task: Task, opener: Opener) -> None:
+    url = f"sqlite:///{tmp_path}/state.db"
+    with other_process(url, task) as process:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    opener(url)
+
+
+def test_one_process_does_not_open_a_database_twice(durable_url: str, opener: Opener) -> None:
+    first = opener(durable_url)
+    with pytest.raises(Misconfiguration, match="works with this database"):
+        opener(durable_url)
+    first.spend(0, 0)
+    first.close()
+    first.close()
+    opener(durable_url)
+
+
+def test_another_path_to_the_same_file_is_the_same_database(tmp_path: Path, opener: Opener) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    opener(f"sqlite:///{tmp_path}/real/state.db")
+    with pytest.raises(Misconfiguration, match=str(os.getpid())):
+        opener(f"sqlite:///{tmp_path}/link/state.db")
+
+
+def test_a_broken_connection_takes_the_lock_anew(
+    postgres: str, postgres_url: str, opener: Opener
+) -> None:
+    """After a restart of PostgreSQL, whoever connects first owns the state; the other stops."""
+    store = opener(postgres_url)
+    admin = create_engine(postgres, isolation_level="AUTOCOMMIT")
+
+    def cut() -> None:
+        with admin.connect() as connection:
+            connection.exec_driver_sql(
+                "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
+                f"WHERE datname = '{make_url(postgres_url).database}'"
+            )
+
+    cut()
+    store.spend(0, 0)
+    cut()
+    opener(postgres_url)
+    with pytest.raises(Misconfiguration, match="works with this database"):
+        store.spend(0, 1)
+    admin.dispose()
+
+
+def test_a_connection_that_breaks_inside_a_release_is_an_error_and_no_release(
+    postgres_url: str, opener: Opener, released: Callable[..., None]
+) -> None:
+    store = opener(postgres_url)
+    store.begin_round(0, 0, 3, MODEL)
+
+    def cut(connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+        if statement.startswith("INSERT INTO charge"):
+            connection.connection.dbapi_connection.close()
+
+    event.listen(store._engine, "before_cursor_execute", cut)
+    with pytest.raises(StorageFailure, match="can't be used"):
+        store.release(0, WARDS, VALID_SET, {}, bytes(64))
+    event.remove(store._engine, "before_cursor_execute", cut)
+    assert store.states() == {0: RoundState.OPEN}
+    assert store.participations() == {}
+    released(store, 1)

@@ -1,0 +1,142 @@
+"""Opening a database brings it to this version's schema, all of it or nothing."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import Engine, inspect, text
+from sqlalchemy.exc import DatabaseError
+
+from precad.common.errors import Misconfiguration
+from precad.common.store import Store, audit_ledger, read_ledger, tables
+from precad.common.store.engine import parse_url, writing_engine
+from precad.common.store.migrate import MIGRATIONS, migrate
+
+Opener = Callable[..., Store]
+NEXT_STEP = """
+from alembic import op
+import sqlalchemy as sa
+revision = "next"
+down_revision = "0001"
+
+def upgrade():
+    op.add_column("charge", sa.Column("note", sa.String(8)))
+    op.execute("UPDATE charge SET note = 'old'")
+    {then}
+"""
+
+
+@pytest.fixture
+def next_version(tmp_path: Path) -> Callable[[str], Path]:
+    """The migrations of a version that adds a column, and then does something else."""
+
+    def make(then: str = "") -> Path:
+        folder = tmp_path / "100% newer"
+        shutil.copytree(MIGRATIONS, folder, ignore=shutil.ignore_patterns("__pycache__"))
+        (folder / "versions" / "next.py").write_text(NEXT_STEP.format(then=then))
+        return folder
+
+    return make
+
+
+@pytest.fixture
+def filled_url(durable_url: str, opener: Opener, released: Callable[..., None]) -> str:
+    """A database of today's schema with a release in it."""
+    store = opener(durable_url)
+    released(store)
+    store.close()
+    return durable_url
+
+
+def engine_of(url: str) -> Engine:
+    return writing_engine(parse_url(url))
+
+
+def columns(engine: Engine, table: str) -> set[str]:
+    return {column["name"] for column in inspect(engine).get_columns(table)}
+
+
+def test_the_migrated_schema_is_the_one_that_the_code_uses(durable_url: str) -> None:
+    engine = engine_of(durable_url)
+    with engine.begin() as connection:
+        migrate(connection)
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, tables.metadata) == []
+        # compare_metadata doesn't look into an index's condition.
+        (index,) = inspect(connection).get_indexes("training_round")
+        condition = str(index["dialect_options"][f"{engine.dialect.name}_where"])
+        assert "released" in condition
+        assert "done" in condition
+    engine.dispose()
+
+
+def test_a_database_made_in_memory_is_the_same(opener: Opener) -> None:
+    """It is made without migrations, for speed."""
+    store = opener("sqlite://")
+    with store._transaction() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, tables.metadata) == []
+
+
+def test_an_older_database_is_brought_up_to_date_with_its_data(
+    filled_url: str, next_version: Callable[..., Path]
+) -> None:
+    engine = engine_of(filled_url)
+    with engine.begin() as connection:
+        migrate(connection, next_version())
+        notes = connection.execute(text("SELECT client, note FROM charge ORDER BY client")).all()
+    assert [tuple(row) for row in notes] == [("ward-a", "old"), ("ward-b", "old")]
+    engine.dispose()
+
+
+def test_a_migration_that_fails_leaves_the_old_database(
+    filled_url: str, next_version: Callable[..., Path], opener: Opener
+) -> None:
+    engine = engine_of(filled_url)
+    broken = next_version('op.execute("DROP TABLE charge"); op.execute("no SQL")')
+    with pytest.raises(DatabaseError), engine.begin() as connection:
+        migrate(connection, broken)
+    assert "note" not in columns(engine, "charge")
+    engine.dispose()
+    assert len(opener(filled_url).participations()) == 2
+
+
+def test_a_newer_database_is_refused_and_stays_as_it_is(
+    filled_url: str, next_version: Callable[..., Path], opener: Opener
+) -> None:
+    engine = engine_of(filled_url)
+    with engine.begin() as connection:
+        migrate(connection, next_version())
+    for use in (opener, read_ledger, audit_ledger):
+        with pytest.raises(Misconfiguration, match=r"newer precad .* up to 0001"):
+            use(filled_url)
+    assert "note" in columns(engine, "charge")
+    engine.dispose()
+
+
+def test_tables_of_somebody_else_are_left_alone(durable_url: str, opener: Opener) -> None:
+    engine = engine_of(durable_url)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE task (name VARCHAR(8))"))
+    with pytest.raises(Misconfiguration, match="empty database"):
+        opener(durable_url)
+    assert columns(engine, "task") == {"name"}
+    engine.dispose()
+
+
+def test_other_tables_beside_are_no_obstacle(durable_url: str, opener: Opener) -> None:
+    engine = engine_of(durable_url)
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE other (name VARCHAR(8))"))
+    engine.dispose()
+    assert opener(durable_url).states() == {}
+
+
+def test_reading_an_empty_database_says_so(durable_url: str, tmp_path: Path) -> None:
+    if durable_url.startswith("sqlite"):
+        (tmp_path / "state.db").touch()
+    with pytest.raises(Misconfiguration, match="no state of a precad server"):
+        read_ledger(durable_url)
