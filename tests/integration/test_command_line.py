@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 import typer
 from typer.testing import CliRunner
@@ -51,7 +50,7 @@ def test_every_command_explains_itself_and_each_of_its_options(path: tuple[str, 
         command = command.commands[name]
     assert len(command.help.split()) >= 4
     for parameter in command.params:
-        if isinstance(parameter, click.Option) and "--help" not in parameter.opts:
+        if parameter.param_type_name == "option" and "--help" not in parameter.opts:
             assert parameter.help, parameter.name
     for name in getattr(command, "commands", {}):
         assert name in result.stdout

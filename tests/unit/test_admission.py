@@ -175,7 +175,9 @@ def test_a_used_token_enrols_nobody_else(task: Task, book: TokenBook) -> None:
 def test_no_token_and_no_list_opens_a_frozen_roster(task: Task, book: TokenBook) -> None:
     token = issue(book)
     for admission in (ByToken(book), Listed(Roster({TWO: OTHER})), AnyClient()):
-        enrolling = register(task, admission)
+        store = open_store("sqlite://", task, Role.SERVER_B)
+        store.claim(CLAIM)
+        enrolling = Register(task, store, admission)
         enrolling.freeze(Roster({ONE: CLAIM}))
         with pytest.raises(Misconfiguration, match="too late"):
             enrolling.enrol(OTHER, token)
