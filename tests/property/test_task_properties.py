@@ -120,6 +120,7 @@ CHANGES = (
     ("deadlines.enrol", 1.0),
     ("deadlines.collect", 1.0),
     ("deadlines.rejoin", 1.0),
+    ("deadlines.outage", 1.0),
     ("deadlines.peer", 1.0),
 )
 

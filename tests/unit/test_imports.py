@@ -17,7 +17,7 @@ ALLOWED = {
     "server_a": {"server_a", "common", "protos"},
     "server_b": {"server_b", "common", "protos"},
     "dealer": {"dealer", "common", "protos"},
-    "experiments": {"experiments", "client", "common"},
+    "experiments": {"experiments", "client", "common", "protos"},
     # The command line starts every part.
     "cli": {*PARTS, "protos"},
 }

@@ -114,7 +114,7 @@ def test_roster() -> None:
 def test_task() -> None:
     task = Task.from_toml(TASK)
     assert task.canonical.decode() == (
-        '{"deadlines":{"collect":60.0,"enrol":120.0,"peer":60.0,"rejoin":5.0},'
+        '{"deadlines":{"collect":60.0,"enrol":120.0,"outage":600.0,"peer":60.0,"rejoin":5.0},'
         '"enrolment":{"clients":10,"max_expected_records":60.0,"min_clients":1},'
         '"fractional_bits":20,'
         '"model":{"architecture":"logistic","initial":"zeros","initial_seed":0,'
@@ -125,5 +125,5 @@ def test_task() -> None:
         '"projections":40,'
         '"training":{"learning_rate":6.0,"rounds":60}}'
     )
-    assert str(task.digest) == "0e81de38ef6512e51f71f6eb772a4b6a6069f89d422411b22bd6ee4d8c367732"
+    assert str(task.digest) == "fe6a0bf6aa3a9e7ee0c9048dfbaaf5a647b9655630a738f6506758b23772263a"
     assert task.digest == Digest.of(b"precad/v1/task\0" + task.canonical)
