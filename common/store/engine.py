@@ -83,7 +83,7 @@ def reading_engine(url: URL) -> Engine:
         return _engine(
             url,
             isolation_level="REPEATABLE READ",
-            connect_args={"options": "-c default_transaction_read_only=on"},
+            execution_options={"postgresql_readonly": True},
         )
     engine = _engine(url)
     event.listen(engine, "connect", _read_only_sqlite)

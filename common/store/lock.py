@@ -6,6 +6,7 @@ Two servers on one state would release one round twice, each with a noise of its
 import fcntl
 import hashlib
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ from precad.common.errors import Misconfiguration
 from precad.common.store.engine import file_of
 
 _REMEDY = "stop it first, or give this server a state of its own"
+
+_ATTEMPTS, _PAUSE_S = 10, 0.1
+"""PostgreSQL takes a moment to see that a process was killed, and then ends its session."""
 
 
 class FileLock:
@@ -78,8 +82,12 @@ def _advisory_lock(connection: Any, _record: object) -> None:
         (schema,) = cursor.fetchone()
         digest = hashlib.sha256(f"precad/v1/state/{schema}".encode()).digest()
         key = int.from_bytes(digest[:8], "big", signed=True)
-        cursor.execute("SELECT pg_try_advisory_lock(%s)", (key,))
-        (locked,) = cursor.fetchone()
+        for _ in range(_ATTEMPTS):
+            cursor.execute("SELECT pg_try_advisory_lock(%s)", (key,))
+            (locked,) = cursor.fetchone()
+            if locked:
+                break
+            time.sleep(_PAUSE_S)
     connection.commit()
     if not locked:
         name = connection.info.dbname

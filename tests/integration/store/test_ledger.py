@@ -2,12 +2,14 @@
 
 import hashlib
 import json
+import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from sqlalchemy import create_engine, text
+from sqlalchemy.exc import DBAPIError
 from typer.testing import CliRunner
 
 from precad.cli.main import app
@@ -15,36 +17,64 @@ from precad.common.account import most_participations, record_epsilon
 from precad.common.errors import Misconfiguration, Rejection, StorageFailure
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.store import Store, audit_ledger, read_ledger
+from precad.common.store.engine import parse_url, reading_engine
 from precad.common.task import Task
 
 MODEL, NEXT, VALID_SET = Digest(b"\1" * 32), Digest(b"\2" * 32), Digest(b"\3" * 32)
 A, B, C = (ClientId(name) for name in ("ward-a", "ward-b", "ward-c"))
 Opener = Callable[..., Store]
+CHARGE = "INSERT INTO charge (number, client, record_rate, sequence) VALUES"
 Invoke = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
-def played_url(
-    durable_url: str,
-    opener: Opener,
-    enrolled: Callable[[Store], Store],
-    released: Callable[..., None],
-) -> str:
+def play(enrolled: Callable[[Store], Store], released: Callable[..., None]) -> Callable[..., None]:
     """A training with everything in it: done, empty, abandoned, forfeited here and there."""
-    store = enrolled(opener(durable_url))
-    released(store, 0, version=0)
-    store.finish_round(0, NEXT)
-    store.begin_round(1, 1, 2, NEXT)
-    store.release(1, [], VALID_SET, {A: Rejection.ABSENT, B: Rejection.NORM_EXCEEDED}, bytes(64))
-    store.finish_round(1, NEXT)
-    store.begin_round(2, 2, 3, NEXT)
-    store.abandon_open()
-    released(store, 3, version=2)
-    store.forfeit(3, 2, 3, MODEL, [A, B])
-    store.forfeit(5, 2, 3, MODEL, [C])
-    released(store, 6, version=2)
+
+    def run(store: Store) -> None:
+        enrolled(store)
+        released(store, 0, version=0)
+        store.finish_round(0, NEXT)
+        store.begin_round(1, 1, 2, NEXT)
+        reasons = {A: Rejection.ABSENT, B: Rejection.NORM_EXCEEDED}
+        store.release(1, [], VALID_SET, reasons, bytes(64))
+        store.finish_round(1, NEXT)
+        store.begin_round(2, 2, 3, NEXT)
+        store.abandon_open()
+        released(store, 3, version=2)
+        store.forfeit(3, 2, 3, MODEL, [A, B])
+        store.forfeit(5, 2, 3, MODEL, [C])
+        released(store, 6, version=2)
+
+    return run
+
+
+@pytest.fixture
+def played_url(durable_url: str, opener: Opener, play: Callable[[Store], None]) -> str:
+    """Such a training, in each kind of database."""
+    store = opener(durable_url)
+    play(store)
     store.close()
     return durable_url
+
+
+@pytest.fixture(scope="module")
+def played_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the first test that wants a copy of such a training keeps it for the others."""
+    return tmp_path_factory.mktemp("played") / "state.db"
+
+
+@pytest.fixture
+def copy_url(
+    played_file: Path, tmp_path: Path, opener: Opener, play: Callable[[Store], None]
+) -> str:
+    """A copy of such a training in SQLite, for tests that each spoil it in their own way."""
+    if not played_file.exists():
+        store = opener(f"sqlite:///{played_file}")
+        play(store)
+        store.close()
+    shutil.copy(played_file, tmp_path / "copy.db")
+    return f"sqlite:///{tmp_path}/copy.db"
 
 
 @pytest.fixture
@@ -128,16 +158,8 @@ def test_an_entrys_hash_is_as_documented(
         ("UPDATE charge SET record_rate = 0.01 WHERE client = 'ward-a'", "entry 1"),
         ("DELETE FROM charge WHERE number = 0 AND client = 'ward-a'", "entry 1"),
         ("DELETE FROM charge WHERE number = 5", "entry 5"),
-        (
-            "INSERT INTO charge (number, client, record_rate, sequence) "
-            "VALUES (1, 'ward-a', 0.2, 2)",
-            "entry 2",
-        ),
-        (
-            "INSERT INTO charge (number, client, record_rate, sequence) "
-            "VALUES (8, 'ward-a', 0.2, 77)",
-            "charges: 1 charges belong to no entry",
-        ),
+        (f"{CHARGE} (1, 'ward-a', 0.2, 2)", "entry 2"),
+        (f"{CHARGE} (8, 'ward-a', 0.2, 77)", "charges: 1 charges belong to no entry"),
         ("UPDATE charge SET sequence = 6 WHERE number = 0 AND client = 'ward-a'", "entry 1"),
         ("UPDATE ledger SET noise_multiplier = 4 WHERE sequence = 3", "entry 3"),
         ("UPDATE ledger SET number = 2 WHERE sequence = 1", "entry 1"),
@@ -168,10 +190,10 @@ def test_an_entrys_hash_is_as_documented(
         ("UPDATE enrolment SET record_rate = 0.15 WHERE client = 'ward-b'", "entry 1: charges"),
     ],
 )
-def test_a_change_shows(played_url: str, statement: str, found: str) -> None:
+def test_a_change_shows(copy_url: str, statement: str, found: str) -> None:
     # A second release of one version is refused by an index; a tamperer would drop it.
-    tamper(played_url, "DROP INDEX one_release_of_a_version", statement)
-    said = findings(played_url)
+    tamper(copy_url, "DROP INDEX one_release_of_a_version", statement)
+    said = findings(copy_url)
     assert any(found in finding for finding in said), said
 
 
@@ -235,6 +257,14 @@ def test_reading_changes_nothing_and_needs_no_lock(
     assert audit_ledger(durable_url).findings == ()
 
 
+def test_a_reader_cannot_write(played_url: str) -> None:
+    engine = reading_engine(parse_url(played_url))
+    with pytest.raises(DBAPIError, match=r"read-?only"), engine.begin() as connection:
+        connection.execute(text("DELETE FROM ledger"))
+    engine.dispose()
+    assert findings(played_url) == []
+
+
 def test_there_must_be_a_ledger(tmp_path: Path) -> None:
     with pytest.raises(Misconfiguration, match="no such file"):
         read_ledger(f"sqlite:///{tmp_path}/state.db")
@@ -292,7 +322,7 @@ def test_show_tells_what_remains_below_the_limit(
 def test_show_is_a_table_for_people(played_url: str, invoke: Invoke) -> None:
     status, output = invoke("show", played_url)
     assert status == 0
-    for word in ("server-a", "ward-a", "ward-b", "ward-c", "remaining", "2 forfeited"):
+    for word in ("server-a", "ward-a", "ward-b", "ward-c", "remaining", "7 participations"):
         assert word in output
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, event, make_url
+from sqlalchemy import create_engine, event
 
 from precad.common.errors import Misconfiguration, StorageFailure
 from precad.common.identifiers import ClientId, Digest
@@ -102,7 +102,7 @@ def test_a_broken_connection_takes_the_lock_anew(
         with admin.connect() as connection:
             connection.exec_driver_sql(
                 "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
-                f"WHERE datname = '{make_url(postgres_url).database}'"
+                "WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
             )
 
     cut()

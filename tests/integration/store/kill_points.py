@@ -1,0 +1,96 @@
+"""Kill a process at one point after another of a write, and tell what was left each time.
+
+Run as a program by ``test_durability``: ``kill_points.py URL TASK release|forfeit``. Every point
+gets a round and a process of its own; one line of JSON on stdout tells what a new process finds.
+"""
+
+import itertools
+import json
+import os
+import signal
+import sys
+from typing import Any
+
+from sqlalchemy import event
+
+from precad.common.errors import Rejection
+from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.store import Store, audit_ledger, open_store
+from precad.common.task import Task
+
+MODEL, VALID_SET = Digest(b"\1" * 32), Digest(b"\3" * 32)
+A, B, C = (ClientId(f"ward-{letter}") for letter in "abc")
+SURVIVED = 42
+
+
+def arm(store: Store, point: int) -> None:
+    """Kill this process when it comes to its ``point``-th point from now on."""
+    left = itertools.count(-point)
+
+    def pass_point(*_what: Any) -> None:
+        if next(left) == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    dialect = store._engine.dialect
+    commit = dialect.do_commit
+
+    def commit_and_pass(connection: Any) -> None:
+        commit(connection)
+        pass_point()
+
+    event.listen(store._engine, "before_cursor_execute", pass_point)
+    event.listen(store._engine, "after_cursor_execute", pass_point)
+    event.listen(store._engine, "commit", pass_point)
+    setattr(dialect, "do_commit", commit_and_pass)  # noqa: B010 -- mypy refuses the assignment
+
+
+def write(url: str, task: Task, operation: str, point: int) -> None:
+    """One round, whose number and model are ``point``, killed at that point."""
+    store = open_store(url, task, Role.SERVER_A)
+    store.begin_round(point, point, 3, MODEL)
+    arm(store, point)
+    if operation == "release":
+        store.release(point, [A, B], VALID_SET, {C: Rejection.ABSENT}, bytes([point]) * 4096)
+    else:
+        store.forfeit(point, point, 3, MODEL, [A, B])
+
+
+def left_behind(url: str, task: Task, point: int) -> dict[str, Any]:
+    """What the next process finds of the round."""
+    store = open_store(url, task, Role.SERVER_A)
+    record = store.release_of(point)
+    found = {
+        "point": point,
+        "state": store.states()[point].value,
+        "charged": sum(store.participations().values()),
+        "rejected": sum(store.rejections().values()),
+        "share": record is not None and record.noisy_share == bytes([point]) * 4096,
+        "entries": audit_ledger(url).entries,
+        "findings": [finding.what for finding in audit_ledger(url).findings],
+    }
+    store.abandon_open()
+    store.close()
+    return found
+
+
+def main() -> None:
+    """All points, until a process gets through."""
+    url, task, operation = sys.argv[1], Task.from_canonical(sys.argv[2].encode()), sys.argv[3]
+    for point in itertools.count():
+        child = os.fork()
+        if child == 0:
+            write(url, task, operation, point)
+            os._exit(SURVIVED)
+        _, status = os.waitpid(child, 0)
+        survived = os.waitstatus_to_exitcode(status) == SURVIVED
+        if not survived and not os.WIFSIGNALED(status):
+            sys.exit("the process failed in another way")
+        # Flushed at once: a child must not inherit lines and write them too.
+        sys.stdout.write(json.dumps(left_behind(url, task, point) | {"survived": survived}) + "\n")
+        sys.stdout.flush()
+        if survived:
+            return
+
+
+if __name__ == "__main__":
+    main()

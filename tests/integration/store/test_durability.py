@@ -1,0 +1,174 @@
+"""Killed, out of room, damaged: a release is there whole or not at all, and never silently."""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from precad.common.errors import StorageFailure
+from precad.common.identifiers import ClientId, Digest
+from precad.common.round.settling import release
+from precad.common.round.states import Opened, Validated
+from precad.common.store import RoundState, Store, audit_ledger
+from precad.common.task import Task
+
+MODEL, VALID_SET = Digest(b"\1" * 32), Digest(b"\3" * 32)
+A, B = ClientId("ward-a"), ClientId("ward-b")
+HERE = Path(__file__).parent
+Opener = Callable[..., Store]
+
+
+@pytest.mark.parametrize("operation", ["release", "forfeit"])
+def test_a_process_killed_anywhere_leaves_all_or_nothing(
+    durable_url: str, task: Task, operation: str
+) -> None:
+    """kill -9 before and after every statement and around the commit."""
+    done = subprocess.run(
+        [sys.executable, HERE / "kill_points.py", durable_url, task.canonical.decode(), operation],
+        env={**os.environ, "PYTHONPATH": str(HERE.parents[2] / "src")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    points = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(points) > 14
+    whole = 0
+    for found in points:
+        assert found["findings"] == [], found
+        if found["state"] == "open":
+            assert not found["share"]
+        else:
+            whole += 1
+            assert found["state"] == {"release": "released", "forfeit": "forfeited"}[operation]
+            assert found["share"] == (operation == "release")
+        # Two charges, one rejection and one entry for every whole round before and at this point.
+        assert found["charged"] == 2 * whole, found
+        assert found["rejected"] == (whole if operation == "release" else 0), found
+        assert found["entries"] == whole, found
+    # Killed after the commit it is there; killed before, it isn't; and one got through.
+    assert [found["state"] != "open" for found in points][-2:] == [True, True]
+    assert whole == 2
+    assert [found["survived"] for found in points] == [False] * (len(points) - 1) + [True]
+
+
+# --- no room -----------------------------------------------------------------------------------
+
+
+@contextmanager
+def files_no_longer_than(limit: int) -> Iterator[None]:
+    """Like a full disk, for this process's files: writing beyond ``limit`` bytes fails."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_on_a_full_disk_nothing_is_released(tmp_path: Path, opener: Opener) -> None:
+    url = f"sqlite:///{tmp_path}/state.db"
+    store = opener(url)
+    store.begin_round(0, 0, 3, MODEL)
+    size = max(file.stat().st_size for file in tmp_path.iterdir())
+    share = bytes(1 << 20)
+    with files_no_longer_than(size + 8192), pytest.raises(StorageFailure, match="make room"):
+        store.release(0, [A, B], VALID_SET, {}, share)
+    assert store.states() == {0: RoundState.OPEN}
+    assert store.participations() == {}
+    store.close()
+    # After the restart too; and with room again the round can release.
+    again = opener(url)
+    assert again.states() == {0: RoundState.OPEN}
+    again.release(0, [A, B], VALID_SET, {}, share)
+    assert again.participations() == {A: 1, B: 1}
+    assert again.rejections() == {}
+    again.close()
+    assert [f.what for f in audit_ledger(url).findings] == [
+        "of a cohort of 3, 2 are charged and 0 rejected"
+    ]
+
+
+def test_a_release_that_cannot_be_kept_is_never_sent(tmp_path: Path, opener: Opener) -> None:
+    """The round's own step: the noisy share isn't handed to what would send it."""
+    store = opener(f"sqlite:///{tmp_path}/state.db")
+    store.begin_round(0, 0, 2, MODEL)
+    d = 1 << 17
+    aggregator: Any = SimpleNamespace(
+        store=store,
+        task=SimpleNamespace(dimension=d),
+        noise=SimpleNamespace(draw=lambda count: np.zeros(count, dtype=np.int64)),
+    )
+    opened = Opened(0, 0, (A, B), MODEL)
+    validated = Validated(opened, (A, B), VALID_SET, {}, np.ones(d, dtype=np.int64))
+    size = max(file.stat().st_size for file in tmp_path.iterdir())
+    with files_no_longer_than(size + 8192), pytest.raises(StorageFailure):
+        release(aggregator, validated)
+    assert store.states() == {0: RoundState.OPEN}
+    assert store.participations() == {}
+    # Room again: the released share is what was kept.
+    done = release(aggregator, validated)
+    record = store.release_of(0)
+    assert record is not None
+    assert record.noisy_share == done.noisy_share.astype("<i8").tobytes()
+
+
+# --- damage ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def released_file(tmp_path: Path, opener: Opener, released: Callable[..., None]) -> Path:
+    """A closed SQLite database with a released round, several pages long."""
+    store = opener(f"sqlite:///{tmp_path}/state.db")
+    released(store, share=bytes(range(256)) * 64)
+    store.close()
+    return tmp_path / "state.db"
+
+
+@pytest.mark.parametrize(
+    ("start", "length"), [(0, 100), (100, 4000), (4096, 4096)], ids=["header", "schema", "page 2"]
+)
+def test_a_damaged_file_is_an_error_and_not_an_empty_state(
+    released_file: Path, opener: Opener, start: int, length: int
+) -> None:
+    data = bytearray(released_file.read_bytes())
+    data[start : start + length] = b"\xa5" * length
+    released_file.write_bytes(data)
+    with pytest.raises(StorageFailure, match="damaged"):
+        opener(f"sqlite:///{released_file}").release_of(0)
+    with pytest.raises(StorageFailure, match="damaged"):
+        audit_ledger(f"sqlite:///{released_file}")
+
+
+def test_one_changed_bit_of_a_share_is_noticed(released_file: Path, opener: Opener) -> None:
+    """SQLite has no checksums; the ledger's digest of the share serves as one."""
+    data = bytearray(released_file.read_bytes())
+    place = data.rindex(bytes(range(100, 200)))
+    data[place] ^= 1
+    released_file.write_bytes(data)
+    with pytest.raises(StorageFailure, match="round 0"):
+        opener(f"sqlite:///{released_file}").release_of(0)
+    (finding,) = audit_ledger(f"sqlite:///{released_file}").findings
+    assert finding.where == "round 0"
+
+
+def test_a_truncated_file_is_an_error(released_file: Path, opener: Opener) -> None:
+    os.truncate(released_file, 8192)
+    with pytest.raises(StorageFailure, match="damaged"):
+        opener(f"sqlite:///{released_file}").release_of(0)
+
+
+def test_a_commit_survives_a_power_cut(tmp_path: Path, opener: Opener) -> None:
+    store = opener(f"sqlite:///{tmp_path}/state.db")
+    with store._engine.connect() as connection:
+        assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
+        assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 2  # FULL

@@ -1,0 +1,148 @@
+"""The task's privacy limit: the participation that would pass it is refused beforehand."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from precad.common.account import record_epsilon
+from precad.common.enrolment import Enrolment, Roster
+from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.round import budget
+from precad.common.round.aggregator import Aggregator
+from precad.common.round.budget import may_take_part, participation_cap
+from precad.common.store import Store, open_store
+from precad.common.task import Task
+
+MODEL, VALID_SET = Digest(b"\1" * 32), Digest(b"\3" * 32)
+OFTEN, SELDOM, NEW = (ClientId(name) for name in ("often", "seldom", "new"))
+RATES = {OFTEN: 0.2, SELDOM: 0.02, NEW: 0.2}
+LIMIT = 1.0
+
+
+def limited(make_task: Callable[..., Task], limit: float | None = LIMIT, rounds: int = 10) -> Task:
+    return make_task(8, {"privacy.epsilon_limit": limit, "training.rounds": rounds})
+
+
+def epsilon(task: Task, rate: float, participations: int) -> float:
+    return record_epsilon(
+        record_rate=rate,
+        noise_multiplier=task.privacy.noise_multiplier,
+        participations=participations,
+        delta=task.privacy.delta,
+    )
+
+
+@pytest.fixture
+def task(make_task: Callable[..., Task]) -> Task:
+    return limited(make_task)
+
+
+@pytest.fixture
+def store(task: Task) -> Iterator[Store]:
+    store = open_store("sqlite://", task, Role.SERVER_A)
+    yield store
+    store.close()
+
+
+def aggregator_of(task: Task, store: Store) -> Aggregator:
+    unused: Any = None
+    return Aggregator(
+        task=task,
+        role=Role.SERVER_A,
+        roster=Roster({c: Enrolment(c, 100, rate) for c, rate in RATES.items()}),
+        link=unused,
+        dealing=unused,
+        dealer_key=unused,
+        row_secret=unused,
+        noise=unused,
+        store=store,
+    )
+
+
+def play(store: Store, number: int, *clients: ClientId) -> None:
+    store.begin_round(number, number, len(clients), MODEL)
+    store.release(number, clients, VALID_SET, {}, bytes(64))
+
+
+def test_the_cap_is_the_last_participation_within_the_limit(task: Task) -> None:
+    cap = participation_cap(task, 0.2)
+    assert cap is not None
+    assert 1 < cap < task.training.rounds
+    assert epsilon(task, 0.2, cap) <= LIMIT < epsilon(task, 0.2, cap + 1)
+
+
+def test_a_limit_that_is_met_exactly_isnt_passed(make_task: Callable[..., Task]) -> None:
+    exactly = epsilon(limited(make_task), 0.2, 4)
+    assert participation_cap(limited(make_task, exactly), 0.2) == 4
+    below = exactly * (1 - 1e-12)
+    assert participation_cap(limited(make_task, below), 0.2) == 3
+
+
+def test_a_client_is_refused_from_its_cap_on_and_not_before(task: Task, store: Store) -> None:
+    cap = participation_cap(task, 0.2)
+    assert cap is not None
+    aggregator = aggregator_of(task, store)
+    for number in range(cap):
+        assert aggregator.within_budget(RATES) == (OFTEN, SELDOM, NEW), number
+        play(store, number, OFTEN, SELDOM)
+    # The seldom-sampled records have spent less with as many participations.
+    assert aggregator.within_budget(RATES) == (SELDOM, NEW)
+    assert aggregator.within_budget([OFTEN]) == ()
+    # Asking changes nothing.
+    assert aggregator.within_budget(RATES) == (SELDOM, NEW)
+
+
+def test_a_forfeited_round_counts_against_the_limit(task: Task, store: Store) -> None:
+    cap = participation_cap(task, 0.2)
+    assert cap is not None
+    for number in range(cap - 1):
+        play(store, number, OFTEN)
+    assert OFTEN in aggregator_of(task, store).within_budget(RATES)
+    store.forfeit(cap - 1, cap - 1, 1, MODEL, [OFTEN])
+    assert OFTEN not in aggregator_of(task, store).within_budget(RATES)
+
+
+def test_without_a_limit_everybody_may(make_task: Callable[..., Task]) -> None:
+    task = limited(make_task, None)
+    assert participation_cap(task, 0.2) is None
+    assert may_take_part(task, 0.2, 10**6)
+
+
+def test_a_limit_of_less_than_one_round_lets_nobody_in(make_task: Callable[..., Task]) -> None:
+    task = limited(make_task, 1e-6)
+    assert participation_cap(task, 0.2) == 0
+    assert not may_take_part(task, 0.2, 0)
+
+
+def test_more_charges_than_rounds_are_judged_by_epsilon_alone(
+    make_task: Callable[..., Task],
+) -> None:
+    """Forfeited rounds are charged beside the task's own; the number of rounds is no limit."""
+    task = limited(make_task, 50.0, rounds=3)
+    assert participation_cap(task, 0.2) == 3
+    assert may_take_part(task, 0.2, 3)
+    tight = limited(make_task, epsilon(task, 0.2, 4), rounds=3)
+    assert may_take_part(tight, 0.2, 3)
+    assert not may_take_part(tight, 0.2, 4)
+
+
+@pytest.mark.parametrize("rate", [0.2, 0.1, 0.02])
+def test_the_answer_is_the_epsilon_of_the_clients_own_rate(task: Task, rate: float) -> None:
+    for spent in range(task.training.rounds):
+        within = epsilon(task, rate, spent + 1) <= LIMIT
+        assert may_take_part(task, rate, spent) == within, spent
+
+
+def test_many_rates_cost_one_account_below_the_common_cap(
+    task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[float] = []
+
+    def count(record_rate: float, *_rest: Any) -> int:
+        asked.append(record_rate)
+        return 5
+
+    monkeypatch.setattr(budget, "_bisected", count)
+    assert all(may_take_part(task, 0.1 + number / 1e4, 3) for number in range(100))
+    assert set(asked) == {0.2}
