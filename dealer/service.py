@@ -38,8 +38,8 @@ class DealingService(DealingServicer):
     ) -> pb.JoinReply:
         """This server's own key for the task."""
         try:
-            check_task(self._task, request.task_digest)
             role = self._server(context, request.role)
+            check_task(self._task, request.task_digest)
         except PrecadError as error:
             await refuse(context, error)
         log.info("%s joined", role.value)
@@ -50,8 +50,8 @@ class DealingService(DealingServicer):
     ) -> AsyncIterator[pb.DealPiece]:
         """This server's correction words."""
         try:
-            check_task(self._task, request.task_digest)
             role = self._server(context, request.role)
+            check_task(self._task, request.task_digest)
             if not hmac.compare_digest(request.epoch, self._epoch):
                 raise PeerUnavailable("the dealer has restarted since; join again")
             if request.dimension != self._task.dimension:
