@@ -6,7 +6,6 @@ identifiers, never shares, seeds or keys.
 
 from enum import Enum
 
-
 MAX_TEXT = 2000
 """Longest text of an error, in characters: it may quote what a stranger sent."""
 _MAX_VALUE = 200

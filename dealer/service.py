@@ -58,6 +58,14 @@ class DealingService(DealingServicer):
                 raise Misconfiguration(
                     "dimension", request.dimension, f"this task has d = {self._task.dimension}"
                 )
+            comparisons = request.clients * (2 * self._task.projections + 1)
+            if request.clients > self._task.enrolment.clients or request.comparisons != comparisons:
+                raise Misconfiguration(
+                    "clients, comparisons",
+                    (request.clients, request.comparisons),
+                    f"this task has at most {self._task.enrolment.clients} clients, with "
+                    f"{2 * self._task.projections + 1} comparisons each",
+                )
             wanted = deal_request_from_wire(request)
             words = await asyncio.to_thread(self._dealer.corrections, role, wanted)
         except PrecadError as error:

@@ -35,7 +35,7 @@ CLIENT = ClientId("ward-1")
 NOWHERE = "127.0.0.1:1"
 
 
-class Aborted(Exception):  # noqa: N818 -- an outcome, as in gRPC
+class Aborted(Exception):
     """The call ended with a status code."""
 
     def __init__(self, code: grpc.StatusCode, details: str) -> None:
@@ -113,7 +113,7 @@ class Stage:
     """Servers, dealer, client and identity files, made once a process."""
 
     def __init__(self) -> None:
-        memory = Path("/dev/shm")  # noqa: S108 -- a file system in memory, where there is one
+        memory = Path("/dev/shm")
         parent = memory if memory.is_dir() else None
         self._temporary = tempfile.TemporaryDirectory(prefix="precad-fuzz-", dir=parent)
         self.folder = Path(self._temporary.name)
