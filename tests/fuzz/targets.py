@@ -35,7 +35,7 @@ from precad.common.certify.intervals import ScoreBound, vote_counts
 from precad.common.certify.runs import Unit
 from precad.common.collect import Held
 from precad.common.enrolment import Enrolment, Roster
-from precad.common.errors import MAX_TEXT, PrecadError
+from precad.common.errors import MAX_TEXT, PeerViolation, PrecadError
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity import load_identity, signer_for
 from precad.common.identity.certificate import (
@@ -202,7 +202,7 @@ class _Frames:
     def get(self, timeout_s: float) -> Frame:
         del timeout_s
         if not self._frames:
-            raise messages.PeerViolation("no more frames")
+            raise PeerViolation("no more frames")
         return self._frames.pop(0)
 
 
@@ -571,7 +571,10 @@ def _text(parse: Callable[[str], object]) -> Callable[[bytes], None]:
 
 
 def _file(parse: Callable[[Path], object], suffix: str) -> Callable[[bytes], None]:
-    return lambda data: parse(stage().file(data, suffix)) and None
+    def parse_file(data: bytes) -> None:
+        parse(stage().file(data, suffix))
+
+    return parse_file
 
 
 _OWN = (Role.CLIENT, CLIENT.name)
