@@ -26,6 +26,7 @@ from precad.common.certify import (
 from precad.common.certify.intervals import vote_counts
 from precad.common.certify.runs import Ensemble, FinishedRun, Unit
 from precad.common.errors import Misconfiguration
+from precad.common.npy import read_npy
 
 
 def read_array(field: str, path: Path) -> np.ndarray[Any, np.dtype[Any]]:
@@ -36,12 +37,11 @@ def read_array(field: str, path: Path) -> np.ndarray[Any, np.dtype[Any]]:
     """
     if not path.is_file():
         raise Misconfiguration(field, str(path), "there is no such file")
+    if path.suffix == ".npy":
+        return read_npy(field, path)
     try:
-        if path.suffix == ".npy":
-            array: np.ndarray[Any, np.dtype[Any]] = np.load(path, allow_pickle=False, mmap_mode="r")
-            return array
         return _read_csv(path)
-    except (ValueError, EOFError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise Misconfiguration(
             field, str(path), f"give a .npy array of numbers, or CSV ({error})"
         ) from None

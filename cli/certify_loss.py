@@ -72,7 +72,7 @@ def expectation(
     if array.ndim == 2 and 1 in array.shape:
         # A CSV of one column or one row is one loss a run.
         array = array.ravel()
-    if array.ndim not in (1, 2):
+    if array.ndim not in (1, 2) or not array.size:
         raise Misconfiguration("losses", f"shape {array.shape}", "give [runs] or [runs, points]")
     if not (np.isfinite(array).all() and array.min() >= 0 and array.max() <= bound):
         raise Misconfiguration("losses", "NaN or out of range", f"losses lie in [0, {bound:g}]")

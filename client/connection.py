@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from precad.common.enrolment import Enrolment
 from precad.common.errors import (
+    MAX_TEXT,
     PeerUnavailable,
     PeerViolation,
     RejectedSubmission,
@@ -240,8 +241,8 @@ class Servers:
                     raise self._error(role, error) from None
                 time.sleep(min(RETRY_S, max(0.0, deadline - time.monotonic())))
                 continue
-            rejection = Rejection(reply.rejection) if reply.rejection else None
-            return Receipt(role, rejection, reply.detail)
+            rejection = rejection_of(reply.rejection) if reply.rejection else None
+            return Receipt(role, rejection, reply.detail[:MAX_TEXT])
 
     def _patiently(
         self, role: Role, call: Callable[..., Reply], patience_s: float | None = None
@@ -254,6 +255,14 @@ class Servers:
 
     def _error(self, role: Role, error: grpc.RpcError) -> Exception:
         return error_of(f"server {role.value[-1].upper()}", self._addresses[role], error)
+
+
+def rejection_of(word: str) -> Rejection:
+    """The rejection that a server names. Raises PeerViolation for a word that is none."""
+    try:
+        return Rejection(word)
+    except ValueError:
+        raise PeerViolation(f"a server rejects for no reason that there is: {word!r}") from None
 
 
 def upload_pieces(submission: Submission) -> Iterator[pb.SubmissionPiece]:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precad.client.budget import OwnBudget
-from precad.client.connection import Servers
+from precad.client.connection import Servers, rejection_of
 from precad.common.errors import PeerUnavailable, PeerViolation
 from precad.common.identifiers import Digest
 from precad.common.ring import RingVector
@@ -116,10 +116,9 @@ def _handle(
             if notice.over.counted:
                 result.counted += 1
             elif notice.over.rejection:
-                result.rejected[notice.over.rejection] += 1
-                log.warning(
-                    "round %d: submission rejected: %s", notice.over.round, notice.over.rejection
-                )
+                reason = rejection_of(notice.over.rejection).value
+                result.rejected[reason] += 1
+                log.warning("round %d: submission rejected: %s", notice.over.round, reason)
         case "finished":
             result.theta = servers.fetch_model(
                 notice.finished.version, notice.finished.model_digest
@@ -144,7 +143,8 @@ def _play(
         log.warning("the owner's privacy limit is reached; leaving the training")
         result.ended = "budget"
         return
-    deadline = time.monotonic() + event.collect_seconds
+    # The task's own deadline first: whatever is announced, NaN too, can't stretch it.
+    deadline = time.monotonic() + min(servers.task.deadlines.collect, event.collect_seconds)
     theta = servers.fetch_model(event.version, event.model_digest)
     view = RoundView(event.round, theta, Digest(event.model_digest))
     pair = servers.prepare(event.round, view.model, compute(view))

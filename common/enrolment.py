@@ -81,7 +81,7 @@ class Roster(Mapping[ClientId, Enrolment]):
             first = error.errors(include_url=False)[0]
             field = ".".join(str(part) for part in first["loc"])
             raise Misconfiguration(f"{source}: {field}", first["input"], first["msg"]) from None
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise Misconfiguration("roster", str(path), f"can't be read: {error}") from None
         enrolments: dict[ClientId, Enrolment] = {}
         for entry in entries:

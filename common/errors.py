@@ -6,16 +6,23 @@ identifiers, never shares, seeds or keys.
 
 from enum import Enum
 
+MAX_TEXT = 2000
+"""Longest text of an error, in characters: it may quote what a stranger sent."""
+_MAX_VALUE = 200
+
 
 class PrecadError(Exception):
-    """Root of all errors that precad raises on purpose."""
+    """Root of all errors that precad raises on purpose; its text is bounded."""
+
+    def __init__(self, text: str = "") -> None:
+        super().__init__(_cut(text, MAX_TEXT))
 
 
 class Misconfiguration(PrecadError):
     """A value given by a person is wrong: names the field, the value and the remedy."""
 
     def __init__(self, field: str, value: object, remedy: str) -> None:
-        super().__init__(f"{field} = {value!r}: {remedy}")
+        super().__init__(f"{_cut(field, _MAX_VALUE)} = {_shown(value)}: {remedy}")
         self.field = field
         self.value = value
         self.remedy = remedy
@@ -57,7 +64,7 @@ class RejectedSubmission(PrecadError):
     def __init__(self, reason: Rejection, detail: str) -> None:
         super().__init__(f"{reason.value}: {detail}")
         self.reason = reason
-        self.detail = detail
+        self.detail = _cut(detail, MAX_TEXT)
 
 
 class PeerViolation(PrecadError):
@@ -128,3 +135,16 @@ class AccessDenied(PrecadError):
     def authenticated(self) -> bool:
         """True where the caller is known and only this call isn't its to make."""
         return self.reason is Denial.NOT_ALLOWED
+
+
+def _shown(value: object) -> str:
+    try:
+        # A string is cut before it is quoted: quoting may make it four times as long.
+        return _cut(repr(value[:_MAX_VALUE] if isinstance(value, str) else value), _MAX_VALUE)
+    except (ValueError, RecursionError):
+        # An integer of thousands of digits, or lists within lists.
+        return f"a {type(value).__name__} too large to show"
+
+
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else f"{text[: length - 1]}…"

@@ -212,7 +212,8 @@ class Task(_Section):
         """A task from TOML text; unknown keys are refused. Raises Misconfiguration."""
         try:
             return cls.parse(tomllib.loads(text))
-        except (tomllib.TOMLDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
+            # Integers of thousands of digits are a plain ValueError.
             raise Misconfiguration("task", "TOML", f"can't be read: {error}") from None
 
     @classmethod

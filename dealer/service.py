@@ -38,8 +38,8 @@ class DealingService(DealingServicer):
     ) -> pb.JoinReply:
         """This server's own key for the task."""
         try:
-            check_task(self._task, request.task_digest)
             role = self._server(context, request.role)
+            check_task(self._task, request.task_digest)
         except PrecadError as error:
             await refuse(context, error)
         log.info("%s joined", role.value)
@@ -50,13 +50,21 @@ class DealingService(DealingServicer):
     ) -> AsyncIterator[pb.DealPiece]:
         """This server's correction words."""
         try:
-            check_task(self._task, request.task_digest)
             role = self._server(context, request.role)
+            check_task(self._task, request.task_digest)
             if not hmac.compare_digest(request.epoch, self._epoch):
                 raise PeerUnavailable("the dealer has restarted since; join again")
             if request.dimension != self._task.dimension:
                 raise Misconfiguration(
                     "dimension", request.dimension, f"this task has d = {self._task.dimension}"
+                )
+            comparisons = request.clients * (2 * self._task.projections + 1)
+            if request.clients > self._task.enrolment.clients or request.comparisons != comparisons:
+                raise Misconfiguration(
+                    "clients, comparisons",
+                    (request.clients, request.comparisons),
+                    f"this task has at most {self._task.enrolment.clients} clients, with "
+                    f"{2 * self._task.projections + 1} comparisons each",
                 )
             wanted = deal_request_from_wire(request)
             words = await asyncio.to_thread(self._dealer.corrections, role, wanted)

@@ -5,13 +5,13 @@ experiment's description, not a secret.
 """
 
 from pathlib import Path
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId
+from precad.common.npy import read_npz
 
 Partition = list[NDArray[np.int64]]
 """For each client the ascending indices of its records; every record is in exactly one."""
@@ -82,12 +82,7 @@ def read_client_data(path: Path) -> tuple[NDArray[np.float32], NDArray[np.int64]
     Raises:
         Misconfiguration: the file can't be read, or isn't of this form.
     """
-    try:
-        # Without pickles a file can hold nothing but numbers.
-        with np.load(path, allow_pickle=False) as file:
-            x, y = file["x"], file["y"]
-    except (OSError, ValueError, KeyError, BadZipFile) as error:
-        raise Misconfiguration("data", str(path), f"can't be read: {error}") from None
+    x, y = read_npz("data", path, "x", "y")
     if x.ndim == 0 or y.ndim == 0 or len(x) != len(y):
         raise Misconfiguration("data", str(path), "x and y must have one row per record")
     return x, y

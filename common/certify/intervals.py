@@ -20,6 +20,8 @@ from precad.common.errors import Misconfiguration
 _LEAST_CLASSES = 2
 # Numbers of axes.
 _MATRIX, _STACK = 2, 3
+_MOST_CLASSES, _MOST_VOTES, _MOST_COUNTS = 100_000, 2**31, 2**27
+"""Beyond what anybody certifies: one wrong label in a file mustn't fill the memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,8 @@ def vote_counts(counts: npt.ArrayLike, models: int | None = None) -> Integers:
         )
     if (array < 0).any():
         raise Misconfiguration("votes", int(array.min()), "a count of votes is at least 0")
+    if (array > _MOST_VOTES).any():
+        raise Misconfiguration("votes", int(array.max()), f"at most {_MOST_VOTES} models vote")
     array = array.astype(np.int64)
     sums = array.sum(axis=1)
     expected = int(sums[0]) if models is None else count("models", models, least=1)
@@ -140,6 +144,13 @@ def votes_of(labels: npt.ArrayLike, classes: int | None = None) -> Integers:
     array = array.astype(np.int64)
     highest = int(array.max())
     total = max(highest + 1, 2) if classes is None else count("classes", classes, least=2)
+    if total > _MOST_CLASSES or total * len(array) > _MOST_COUNTS:
+        raise Misconfiguration(
+            "labels",
+            highest if classes is None else classes,
+            f"{len(array)} points with {total} classes don't fit: at most {_MOST_CLASSES} classes, "
+            f"and {_MOST_COUNTS} counts in all",
+        )
     if array.min() < 0 or highest >= total:
         raise Misconfiguration(
             "labels", int(array.min() if array.min() < 0 else highest), f"give 0 to {total - 1}"

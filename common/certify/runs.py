@@ -26,6 +26,7 @@ from precad.common.certify.inputs import (
 from precad.common.certify.intervals import votes_of
 from precad.common.certify.mechanism import Sampling, SubsampledGaussian
 from precad.common.errors import Misconfiguration
+from precad.common.npy import Array, read_npy
 
 
 class Unit(Enum):
@@ -159,7 +160,7 @@ class FinishedRun:
             raise Misconfiguration(
                 "runs", str(folder), "give folders of finished runs; this has no summary.json"
             ) from None
-        except ValueError as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise Misconfiguration("runs", str(path), f"not JSON ({error})") from None
         given = summary.get("certificate_inputs") if isinstance(summary, dict) else None
         if not isinstance(given, dict):
@@ -185,13 +186,10 @@ class FinishedRun:
         )
 
 
-def _array(path: Path) -> "np.ndarray[tuple[int, ...], np.dtype[np.generic]] | None":
+def _array(path: Path) -> Array | None:
     if not path.exists():
         return None
-    try:
-        array: np.ndarray[tuple[int, ...], np.dtype[np.generic]] = np.load(path, allow_pickle=False)
-    except (ValueError, EOFError) as error:
-        raise Misconfiguration("runs", str(path), f"not a plain .npy array ({error})") from None
+    array = read_npy("runs", path)
     if array.ndim != 1 or not array.size:
         raise Misconfiguration("runs", str(path), f"give one value a test point, not {array.shape}")
     return array

@@ -3,8 +3,9 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
-from precad.common.ring import RingVector, from_bytes
+from precad.common.ring import WORD_BYTES, RingVector, from_bytes
 from precad.common.secret import Secret
 from precad.common.share.additive import mask
 from precad.common.share.commitment import Commitment, SubmissionContext
@@ -36,10 +37,14 @@ class Held:
         return signed_bytes(self.context, a, b)
 
     def expand(self, dimension: int) -> RingVector:
-        """The share as ``[d] int64``."""
+        """The share as ``[d] int64``. Raises Misconfiguration if its file was meddled with."""
         data = self.share.read_bytes() if isinstance(self.share, Path) else self.share.reveal()
         if self.role is Role.SERVER_A:
             return mask(Secret(data), self.context, dimension)
+        if len(data) != dimension * WORD_BYTES:
+            raise Misconfiguration(
+                "spool", f"{len(data)} bytes", "a share's file was changed while its round was open"
+            )
         return from_bytes(data)
 
     def discard(self) -> None:

@@ -10,7 +10,12 @@ from cryptography import x509
 
 from precad.common.errors import AccessDenied, Denial, Misconfiguration
 from precad.common.identifiers import Role
-from precad.common.identity.certificate import principal_of, validity_fault
+from precad.common.identity.certificate import (
+    MALFORMED,
+    principal_of,
+    require_whole,
+    validity_fault,
+)
 from precad.common.identity.channel import NAME_METADATA, ROLE_METADATA
 from precad.common.identity.credentials import Identity, Plaintext
 from precad.common.identity.principal import Principal
@@ -90,7 +95,12 @@ def _of_connection(context: Context) -> tuple[x509.Certificate, Principal | None
 @lru_cache(maxsize=4096)
 def _parse(pem: bytes) -> tuple[x509.Certificate, Principal | None]:
     # One certificate makes many calls; who it names doesn't change.
-    certificate = x509.load_pem_x509_certificate(pem)
+    try:
+        certificate = x509.load_pem_x509_certificate(pem)
+        require_whole(certificate)
+    except MALFORMED:
+        # TLS let it pass, so an authority of ours signed it.
+        raise AccessDenied("the certificate can't be parsed", Denial.MALFORMED_NAME) from None
     try:
         return certificate, principal_of(certificate)
     except Misconfiguration:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
@@ -12,6 +12,15 @@ from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
 from precad.common.identity.principal import Principal
 
+MALFORMED = (
+    ValueError,
+    TypeError,
+    UnsupportedAlgorithm,
+    x509.InvalidVersion,
+    x509.DuplicateExtension,
+    x509.UnsupportedGeneralNameType,
+)
+"""What the library raises for bytes from outside: some at once, some when a part is asked for."""
 SERVING_ROLES = frozenset({Role.SERVER_A, Role.SERVER_B, Role.DEALER})
 
 
@@ -22,9 +31,22 @@ def read_certificates(pem: bytes, *, source: str) -> list[x509.Certificate]:
         Misconfiguration: none inside, or bytes that aren't certificates.
     """
     try:
-        return x509.load_pem_x509_certificates(pem)
-    except ValueError as error:
+        found = x509.load_pem_x509_certificates(pem)
+        for each in found:
+            require_whole(each)
+    except MALFORMED as error:
         raise Misconfiguration("certificate", source, f"not a PEM certificate ({error})") from None
+    return found
+
+
+def require_whole(certificate: x509.Certificate) -> None:
+    """Parse every part that the library leaves for later. Raises one of ``MALFORMED``."""
+    # Damage must show where bytes come in, not wherever a part is used first.
+    for part in ("version", "issuer", "subject", "extensions"):
+        getattr(certificate, part)
+    for moment in ("not_valid_before_utc", "not_valid_after_utc"):
+        getattr(certificate, moment)
+    certificate.public_key()
 
 
 def principal_of(certificate: x509.Certificate) -> Principal:
@@ -46,7 +68,7 @@ def dns_names(holder: x509.Certificate | x509.CertificateSigningRequest) -> list
         names = holder.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
         return []
-    except (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType) as error:
+    except MALFORMED as error:
         raise Misconfiguration("certificate", "extensions", f"malformed ({error})") from None
     return names.get_values_for_type(x509.DNSName)
 

@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives import serialization
 
 from precad.common.errors import Misconfiguration
 from precad.common.identity.certificate import (
+    MALFORMED,
     check_algorithm,
     check_purpose,
     has_chain,
@@ -129,7 +130,7 @@ def _read_key(path: Path) -> Secret:
 def _check_key(own: x509.Certificate, key: Secret, path: Path) -> None:
     try:
         private = serialization.load_pem_private_key(key.reveal(), password=None)
-    except (ValueError, TypeError):
+    except MALFORMED:
         # The parser's own message may quote the input, hence it is dropped.
         raise Misconfiguration(
             "key", str(path / KEY_FILE), "not an unencrypted PEM private key"

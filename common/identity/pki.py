@@ -16,6 +16,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from precad.common.errors import Misconfiguration
 from precad.common.identity.certificate import (
+    MALFORMED,
     SERVING_ROLES,
     check_algorithm,
     dns_names,
@@ -98,7 +99,7 @@ def read_request(pem: bytes, expected: Principal, *, source: str) -> ec.Elliptic
         request = x509.load_pem_x509_csr(pem)
         whole = request.is_signature_valid
         key = request.public_key()
-    except ValueError as error:
+    except MALFORMED as error:
         raise Misconfiguration("request", source, f"not a PEM request ({error})") from None
     if not whole:
         raise Misconfiguration("request", source, "its signature doesn't match its key")

@@ -10,6 +10,7 @@ from pathlib import Path
 from cryptography import x509
 
 from precad.common.errors import Misconfiguration
+from precad.common.identity.certificate import MALFORMED
 
 _log = logging.getLogger(__name__)
 _PEM_BLOCK = re.compile(rb"-----BEGIN X509 CRL-----.+?-----END X509 CRL-----", re.DOTALL)
@@ -105,10 +106,10 @@ def read_revocation_lists(
     """
     try:
         lists = [x509.load_pem_x509_crl(block) for block in _PEM_BLOCK.findall(pem)]
-        # Entries are parsed lazily: a damaged one must show here.
+        # Parts are parsed when asked for: a damaged one must show here.
         for each in lists:
-            list(each)
-    except ValueError as error:
+            _ = (each.issuer, each.last_update_utc, each.extensions, list(each))
+    except MALFORMED as error:
         raise Misconfiguration("crl", source, f"not a revocation list ({error})") from None
     if not lists:
         raise Misconfiguration("crl", source, "holds no PEM revocation list")
@@ -124,5 +125,5 @@ def _signed(revocations: x509.CertificateRevocationList, authority: x509.Certifi
     # Authorities' keys are of the kinds that sign lists; any other raises TypeError.
     try:
         return revocations.is_signature_valid(authority.public_key())  # type: ignore[arg-type]
-    except TypeError:
+    except MALFORMED:
         return False

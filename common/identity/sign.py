@@ -18,11 +18,13 @@ from precad.common.errors import Misconfiguration, RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId
 from precad.common.identity.access import Context, peer_certificate
 from precad.common.identity.certificate import (
+    MALFORMED,
     check_algorithm,
     check_purpose,
     has_chain,
     principal_of,
     read_certificates,
+    require_whole,
     validity_fault,
 )
 from precad.common.identity.credentials import CA_FILE, CERTIFICATE_FILE, Identity, Plaintext
@@ -30,15 +32,6 @@ from precad.common.identity.principal import Principal
 from precad.common.share.signature import UNSIGNED, Signature, Signer, Verifier
 
 _ALGORITHM = ec.ECDSA(hashes.SHA256())
-_UNUSABLE = (
-    Misconfiguration,
-    ValueError,
-    UnsupportedAlgorithm,
-    x509.InvalidVersion,
-    x509.DuplicateExtension,
-    x509.UnsupportedGeneralNameType,
-)
-"""What the library raises for a certificate from outside: extensions are parsed when asked for."""
 
 
 def signer_for(identity: Identity | Plaintext) -> Signer:
@@ -94,7 +87,7 @@ class CertificateVerifier:
             check_purpose(own, principal, source="submission")
             issued = has_chain(own, intermediates, self._authorities, now)
             fault = validity_fault(own, now)
-        except _UNUSABLE as error:
+        except (Misconfiguration, *MALFORMED) as error:
             _refuse(f"the certificate can't be used: {error}")
         if principal != Principal.client(client.name):
             _refuse(f"the certificate is {principal}'s, the submission is client {client}'s")
@@ -148,9 +141,12 @@ def check_own_key(
 
 def _parse(signature: Signature) -> list[x509.Certificate]:
     try:
-        return [x509.load_der_x509_certificate(each) for each in signature.certificates]
-    except _UNUSABLE:
+        found = [x509.load_der_x509_certificate(each) for each in signature.certificates]
+        for each in found:
+            require_whole(each)
+    except MALFORMED:
         _refuse("the certificates aren't X.509 in DER")
+    return found
 
 
 def _public_key(certificate: x509.Certificate) -> object:

@@ -10,6 +10,9 @@ from precad.common.identifiers import ClientId
 Hex32 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 ClientName = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
 
+Number = Annotated[int, Field(ge=0, lt=2**63)]
+"""What databases and digests hold."""
+
 
 class Message(BaseModel):
     """A message in canonical JSON; unknown fields are refused."""
@@ -35,9 +38,9 @@ class Message(BaseModel):
 class ReleaseView(Message):
     """A released round, as one server tells the other after a break."""
 
-    number: Annotated[int, Field(ge=0)]
-    version: Annotated[int, Field(ge=0)]
-    cohort_size: Annotated[int, Field(ge=0)]
+    number: Number
+    version: Number
+    cohort_size: Number
     valid_set: Hex32
     valid: tuple[ClientName, ...]
 
@@ -46,9 +49,9 @@ class Position(Message):
     """First message on a link: who speaks, and where its training stands."""
 
     role: Literal["server-a", "server-b"]
-    version: Annotated[int, Field(ge=0)]
+    version: Number
     model: Hex32
-    next_number: Annotated[int, Field(ge=0)]
+    next_number: Number
     pending: ReleaseView | None = None
     """Released from the current model, without the other server's noisy share yet."""
     last: ReleaseView | None = None
@@ -59,7 +62,7 @@ class EnrolmentEntry(Message):
     """One client of the proposed roster."""
 
     client: ClientName
-    records: Annotated[int, Field(ge=1)]
+    records: Annotated[int, Field(ge=1, lt=2**63)]
     record_rate: Annotated[float, Field(gt=0, le=1)]
 
 
@@ -72,7 +75,7 @@ class RosterProposal(Message):
 class Cohort(Message):
     """A's proposal for a round, or its word that training is over."""
 
-    number: Annotated[int, Field(ge=0)]
+    number: Number
     clients: tuple[ClientName, ...]
     model: Hex32
     over: bool = False
@@ -126,4 +129,4 @@ class SetCheck(Message):
     """Digest of something both must hold alike, and its count."""
 
     digest: Hex32
-    count: Annotated[int, Field(ge=0)]
+    count: Number

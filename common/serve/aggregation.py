@@ -58,8 +58,8 @@ class AggregationService(AggregationServicer):
     ) -> pb.EnrolReply:
         """Take part."""
         try:
-            check_task(self._session.task, request.task_digest)
             client = self._client(context, request.client)
+            check_task(self._session.task, request.task_digest)
             claim = Enrolment(client, request.records, request.record_rate)
             return pb.EnrolReply(enrolled=self._session.register.enrol(claim, request.token))
         except PrecadError as error:
@@ -70,8 +70,8 @@ class AggregationService(AggregationServicer):
     ) -> AsyncIterator[pb.Notice]:
         """What happens, as far as this client may know it."""
         try:
-            check_task(self._session.task, request.task_digest)
             client = self._client(context, request.client)
+            check_task(self._session.task, request.task_digest)
             with (
                 self._calls.one_more(Principal.client(client.name), Call.WATCH),
                 self._session.presence.watch(client),

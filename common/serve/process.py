@@ -16,6 +16,7 @@ from precad.common.identity import add_port, verifier_for
 from precad.common.serve.admission import admission_of
 from precad.common.serve.aggregation import AggregationService
 from precad.common.serve.feed import Feed, TrainingDone, TrainingStopped
+from precad.common.serve.limits import Limits
 from precad.common.serve.operation import OperationService
 from precad.common.serve.register import Presence, Register
 from precad.common.serve.session import Phase, Session
@@ -63,10 +64,8 @@ async def run_server(
     Raises:
         Misconfiguration: settings, task, identity or state can't be used.
     """
-    session = _open_session(role, settings)
-    server = grpc.aio.server(options=SERVER_OPTIONS)
-    add_AggregationServicer_to_server(AggregationService(session), server)
-    add_OperationServicer_to_server(OperationService(session), server)
+    session = open_session(role, settings)
+    server = make_server(session)
     if extend is not None:
         extend(server, session)
     port = add_port(server, settings.listen, session.identity)
@@ -89,7 +88,16 @@ async def run_server(
     return 0 if session.phase is Phase.DONE else 1
 
 
-def _open_session(role: Role, settings: ServerSettings) -> Session:
+def make_server(session: Session, limits: Limits | None = None) -> grpc.aio.Server:
+    """The gRPC server with what every server offers; not yet listening."""
+    server = grpc.aio.server(options=SERVER_OPTIONS)
+    add_AggregationServicer_to_server(AggregationService(session, limits), server)
+    add_OperationServicer_to_server(OperationService(session), server)
+    return server
+
+
+def open_session(role: Role, settings: ServerSettings) -> Session:
+    """What the settings describe, opened. Called on the event loop. Raises Misconfiguration."""
     task = settings.load_task()
     identity = settings.load_identity()
     settings.state.mkdir(parents=True, exist_ok=True, mode=0o700)

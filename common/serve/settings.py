@@ -30,7 +30,7 @@ class Settings(BaseModel):
         """Settings from a TOML file. Raises Misconfiguration naming file, field and remedy."""
         try:
             data = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise Misconfiguration("config", str(path), f"can't be read: {error}") from None
         try:
             return cls.model_validate(data).relative_to(path.resolve().parent)
@@ -47,12 +47,11 @@ class Settings(BaseModel):
 
     def relative_to(self, folder: Path) -> Self:
         """The same with relative paths taken from ``folder``."""
-        paths = {
-            name: folder / value
-            for name, value in self
-            if isinstance(value, Path) and not value.is_absolute()
-        }
-        return self.model_copy(update=paths)
+        paths = {name: value for name, value in self if isinstance(value, Path)}
+        for name, value in paths.items():
+            if "\0" in str(value):
+                raise Misconfiguration(name, str(value), "isn't a path")
+        return self.model_copy(update={name: folder / value for name, value in paths.items()})
 
     def load_task(self) -> Task:
         """The task. Raises Misconfiguration."""

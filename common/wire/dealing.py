@@ -3,8 +3,9 @@
 import grpc
 
 from precad.common.deal import DealRequest
+from precad.common.errors import PeerViolation
 from precad.common.identifiers import Role
-from precad.common.ring import RingVector, from_bytes
+from precad.common.ring import WORD_BYTES, RingVector, from_bytes
 from precad.common.secret import Secret
 from precad.common.task import Task
 from precad.common.wire.convert import deal_request_to_wire
@@ -43,10 +44,15 @@ class RemoteDealer:
         """This server's correction words. Raises PeerUnavailable, AccessDenied, PeerViolation."""
         message = deal_request_to_wire(request, self._role.value, self.epoch)
         data = bytearray()
+        words = request.correction_words if self._role is Role.SERVER_B else 0
         try:
             for piece in self._stub.Deal(message, timeout=self._timeout_s, wait_for_ready=True):
                 data += piece.words
+                if len(data) > words * WORD_BYTES:
+                    raise PeerViolation(f"the dealer sent more than {words} correction words")
         except grpc.RpcError as error:
             raise error_of("the dealer", self._address, error) from None
         self.bytes_received += len(data)
+        if len(data) != words * WORD_BYTES:
+            raise PeerViolation(f"the dealer sent {len(data)} bytes for {words} correction words")
         return from_bytes(data)

@@ -6,9 +6,11 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
+from precad.common.errors import PeerViolation
 from precad.common.identifiers import Digest, Role
 from precad.common.identity import Identity, Plaintext, open_channel
 from precad.common.model import from_bytes
+from precad.common.ring import WORD_BYTES
 from precad.common.task import Task
 from precad.common.wire.status import error_of
 from precad.protos import precad_pb2 as pb
@@ -54,6 +56,8 @@ class OperatorConnection:
         try:
             for piece in self._aggregation.FetchModel(request, timeout=CALL_TIMEOUT_S):
                 data += piece.data
+                if len(data) > task.dimension * WORD_BYTES:
+                    raise PeerViolation(f"{self._who} sent a model longer than the task's")
         except grpc.RpcError as error:
             raise error_of(self._who, self._address, error) from None
         return from_bytes(data, task.dimension)

@@ -1,0 +1,69 @@
+"""Arrays from NumPy files that anybody may have written: never unpickled, numbers only."""
+
+import zlib
+from pathlib import Path
+from tokenize import TokenError
+from typing import Any, TypeAlias
+from zipfile import BadZipFile
+
+import numpy as np
+
+from precad.common.errors import Misconfiguration
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+_UNREADABLE = (
+    OSError,
+    ValueError,
+    EOFError,
+    # Headers are Python literals.
+    SyntaxError,
+    TokenError,
+    RecursionError,
+    # A header may announce any length, and is believed.
+    MemoryError,
+    OverflowError,
+    # Zip's many features.
+    BadZipFile,
+    KeyError,
+    NotImplementedError,
+    RuntimeError,
+    zlib.error,
+)
+"""What NumPy and zipfile raise for files that are damaged or made up."""
+
+
+def read_npy(field: str, path: Path) -> Array:
+    """The array of a ``.npy`` file, mapped and not yet read.
+
+    Raises:
+        Misconfiguration: no such file, no array of numbers, or shorter than its header says.
+    """
+    try:
+        array: Array = np.lib.format.open_memmap(path, mode="r")
+    except _UNREADABLE as error:
+        raise _refusal(field, path, error) from None
+    return _numbers(field, path, array)
+
+
+def read_npz(field: str, path: Path, *names: str) -> tuple[Array, ...]:
+    """The arrays of these names in a ``.npz`` file.
+
+    Raises:
+        Misconfiguration: no such file or array, or an array of something else than numbers.
+    """
+    try:
+        with path.open("rb") as opened, np.lib.npyio.NpzFile(opened, allow_pickle=False) as file:
+            found = [np.asarray(file[name]) for name in names]
+    except _UNREADABLE as error:
+        raise _refusal(field, path, error) from None
+    return tuple(_numbers(field, path, array) for array in found)
+
+
+def _numbers(field: str, path: Path, array: Array) -> Array:
+    if array.dtype.kind not in "biuf":
+        raise Misconfiguration(field, str(path), f"holds {array.dtype}; give an array of numbers")
+    return array
+
+
+def _refusal(field: str, path: Path, error: BaseException) -> Misconfiguration:
+    return Misconfiguration(field, str(path), f"can't be read as arrays of numbers: {error}")

@@ -1,0 +1,255 @@
+"""What the fuzz targets run against: the real services and readers, without a network."""
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+from typing import Any, Never
+
+import grpc
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from precad.client.budget import OwnBudget
+from precad.client.connection import Servers
+from precad.client.participant import take_part
+from precad.common.deal import DealerRole
+from precad.common.identifiers import ClientId, Role
+from precad.common.identity import Plaintext, create_local_keys, load_identity, verifier_for
+from precad.common.ring import RingVector
+from precad.common.serve.aggregation import AggregationService
+from precad.common.serve.feed import TrainingDone
+from precad.common.serve.operation import OperationService
+from precad.common.serve.process import open_session
+from precad.common.serve.session import Session
+from precad.common.serve.settings import ServerASettings, ServerBSettings, ServerSettings
+from precad.common.task import Task
+from precad.common.wire.dealing import RemoteDealer
+from precad.dealer.service import DealingService
+from precad.experiments.local.files import task_to_toml
+from precad.protos import precad_pb2 as pb
+
+D = 8
+ROUND = 3
+CLIENT = ClientId("ward-1")
+NOWHERE = "127.0.0.1:1"
+
+
+class Aborted(Exception):
+    """The call ended with a status code."""
+
+    def __init__(self, code: grpc.StatusCode, details: str) -> None:
+        super().__init__(f"{code.name}: {details}")
+        self.code = code
+        self.details = details
+
+
+class FakeContext:
+    """What a servicer sees of a caller on loopback without TLS."""
+
+    def __init__(self, role: Role, name: str) -> None:
+        self._metadata = (("precad-role", role.value), ("precad-name", name))
+
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        return self._metadata
+
+    async def abort(self, code: grpc.StatusCode, details: str = "") -> Never:
+        raise Aborted(code, details)
+
+
+class Refusing(grpc.RpcError):
+    """A server that ends a call."""
+
+    def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.FAILED_PRECONDITION
+
+    def details(self) -> str:
+        return "no"
+
+
+def small_task() -> Task:
+    return Task.parse(
+        {
+            "name": "small",
+            "model": {"parameters": [{"name": "w", "shape": [D]}]},
+            "privacy": {
+                "record_clip": 1.0,
+                "client_clip": 20.0,
+                "noise_multiplier": 2.0,
+                "record_rate": 0.2,
+                "client_rate": 1.0,
+            },
+            "training": {"learning_rate": 0.5, "rounds": 10},
+            "enrolment": {"clients": 10, "max_expected_records": 100.0},
+            "deadlines": {"enrol": 0.01, "collect": 0.01},
+        }
+    )
+
+
+def split(data: bytes) -> list[bytes]:
+    """A stream's messages: each after two bytes of length, the last one as long as it is."""
+    pieces = []
+    while data:
+        length = int.from_bytes(data[:2], "big")
+        pieces.append(data[2 : 2 + length])
+        data = data[2 + length :]
+    return pieces
+
+
+def join(*pieces: bytes) -> bytes:
+    """Inverse of ``split``."""
+    return b"".join(len(piece).to_bytes(2, "big") + piece for piece in pieces)
+
+
+def parsed(kind: Any, data: bytes) -> Any:
+    """The message; None where gRPC's own parser already refuses the bytes."""
+    try:
+        return kind.FromString(data)
+    except DecodeError:
+        return None
+
+
+class Stage:
+    """Servers, dealer, client and identity files, made once a process."""
+
+    def __init__(self) -> None:
+        memory = Path("/dev/shm")
+        parent = memory if memory.is_dir() else None
+        self._temporary = tempfile.TemporaryDirectory(prefix="precad-fuzz-", dir=parent)
+        self.folder = Path(self._temporary.name)
+        self.task = small_task()
+        self.loop = asyncio.new_event_loop()
+        (self.folder / "task.toml").write_text(task_to_toml(self.task), encoding="utf-8")
+        create_local_keys(self.folder / "keys", [CLIENT.name])
+        self.identity = load_identity(self.folder / "keys" / "server-a")
+        self.client_identity = load_identity(self.folder / "keys" / CLIENT.name)
+        self.verifier = verifier_for(self.identity)
+        self.sessions = {
+            role: self.loop.run_until_complete(self._session(role))
+            for role in (Role.SERVER_A, Role.SERVER_B)
+        }
+        self.aggregation = {role: AggregationService(s) for role, s in self.sessions.items()}
+        self.operation = OperationService(self.sessions[Role.SERVER_A])
+        plain = Plaintext()
+        self._servers = Servers(self.task, CLIENT, NOWHERE, NOWHERE, plain, patience_s=0.01)
+        self._channel = grpc.insecure_channel(NOWHERE)
+        self._dealer = RemoteDealer(self._channel, NOWHERE, self.task, Role.SERVER_B)
+
+    def close(self) -> None:
+        self._servers.close()
+        self._channel.close()
+        for session in self.sessions.values():
+            session.store.close()
+        self.loop.close()
+        self._temporary.cleanup()
+
+    async def _session(self, role: Role) -> Session:
+        values: dict[str, Any] = {
+            "task": self.folder / "task.toml",
+            "insecure_plaintext": True,
+            "listen": NOWHERE,
+            "dealer": NOWHERE,
+            "state": self.folder / role.value,
+        }
+        settings: ServerSettings = (
+            ServerASettings(**values, server_b=NOWHERE)
+            if role is Role.SERVER_A
+            else ServerBSettings(**values)
+        )
+        session = open_session(role, settings)
+        session.feed.publish(TrainingDone(0, session.shelf.current.digest))
+        await asyncio.sleep(0)
+        return session
+
+    def file(self, data: bytes, suffix: str = "") -> Path:
+        """A file with these bytes; the next call may replace it."""
+        path = self.folder / f"input{suffix}"
+        path.write_bytes(data)
+        return path
+
+    def call(self, handler: Callable[..., Any], request: Any, role: Role, name: str) -> None:
+        """One unary call or answered stream, to its end."""
+        answer = handler(request, FakeContext(role, name))
+        self.loop.run_until_complete(_exhaust(answer))
+
+    def submit(self, role: Role, messages: list[pb.SubmissionPiece]) -> None:
+        """One upload into an open round."""
+        session = self.sessions[role]
+        session.inbox.open(ROUND, [CLIENT], session.shelf.current.digest)
+        handler = self.aggregation[role].Submit
+        try:
+            self.call(lambda _, context: handler(_stream(messages), context), None, *_OWN)
+        finally:
+            session.inbox.cancel()
+        assert role is Role.SERVER_A or not list((self.folder / role.value / "spool").iterdir())
+
+    def dealer(self) -> DealingService:
+        """A dealer's start of its own: it remembers what it dealt."""
+        service = DealingService(self.task, DealerRole(self.task.digest), Plaintext())
+        service._epoch = bytes(16)
+        return service
+
+    def remote_dealer(self, pieces: list[pb.DealPiece], reply: pb.JoinReply) -> RemoteDealer:
+        """A server's way to a dealer that answers this."""
+        answers: Any = _Answers({"Join": reply, "Deal": pieces})
+        self._dealer._stub = answers
+        return self._dealer
+
+    def take_part(self, answers: dict[str, Any]) -> None:
+        """A client's whole training against servers that answer this, and then stop."""
+        stopped = pb.Notice(stopped=pb.TrainingStopped(error="over"))
+        answers = {**answers, "Watch": [*answers["Watch"], stopped]}
+        at_b = pb.DescribeReply()
+        at_b.CopyFrom(answers["Describe"])
+        if at_b.role == "server-a":
+            at_b.role = "server-b"
+        stubs: Any = {
+            Role.SERVER_A: _Answers(answers),
+            Role.SERVER_B: _Answers({**answers, "Describe": at_b}),
+        }
+        self._servers._stubs = stubs
+        self._servers.check_task()
+        self._servers.enrol(50, 0.2)
+        take_part(self._servers, OwnBudget(self.task, 0.2, None, None), self._update)
+
+    def _update(self, _view: object) -> RingVector:
+        return np.zeros(D, dtype=np.int64)
+
+
+_OWN = (Role.CLIENT, CLIENT.name)
+
+
+class _Answers:
+    """A stub whose methods answer what they are told; streams can be cancelled."""
+
+    def __init__(self, answers: dict[str, Any]) -> None:
+        self._answers = answers
+
+    def __getattr__(self, method: str) -> Callable[..., Any]:
+        def call(request: Any, **_: object) -> Any:
+            if isinstance(request, Iterator):
+                list(request)
+            answer = self._answers.get(method)
+            if answer is None:
+                raise Refusing
+            return _Stream(answer) if isinstance(answer, list) else answer
+
+        return call
+
+
+class _Stream(list[Any]):
+    def cancel(self) -> None:
+        self.clear()
+
+
+async def _stream(messages: list[Any]) -> AsyncIterator[Any]:
+    for message in messages:
+        yield message
+
+
+async def _exhaust(answer: Any) -> None:
+    if hasattr(answer, "__aiter__"):
+        async for _ in answer:
+            pass
+    else:
+        await answer

@@ -1,0 +1,679 @@
+"""Every parser of bytes from outside, as a function of bytes that raises PrecadError alone.
+
+A target has seeds: well-formed inputs, from which both hypothesis (tests/property) and the
+coverage-guided run (run.py beside this file) start. ``check`` is what holds for every input.
+"""
+
+import io
+import json
+import struct
+import zipfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+from safetensors.numpy import save
+from tests.fuzz.stage import CLIENT, ROUND, Aborted, D, Stage, join, parsed, split
+
+from precad.cli.certify_input import (
+    ensemble,
+    guarantee_of,
+    intervals_of,
+    mechanism_of,
+    read_array,
+    true_labels,
+)
+from precad.cli.certify_loss import expectation
+from precad.client.settings import JoinSettings
+from precad.common.certify.inefficacy import expected_loss
+from precad.common.certify.inputs import Floats
+from precad.common.certify.intervals import ScoreBound, vote_counts
+from precad.common.certify.runs import Unit
+from precad.common.collect import Held
+from precad.common.enrolment import Enrolment, Roster
+from precad.common.errors import MAX_TEXT, PeerViolation, PrecadError
+from precad.common.identifiers import ClientId, Role
+from precad.common.identity import load_identity, signer_for
+from precad.common.identity.certificate import (
+    check_algorithm,
+    check_purpose,
+    has_chain,
+    principal_of,
+    read_certificates,
+    validity_fault,
+)
+from precad.common.identity.credentials import REVOCATION_FILE
+from precad.common.identity.pki import make_request, new_key, read_request, to_pem
+from precad.common.identity.principal import Principal
+from precad.common.identity.revocation import RevocationList, read_revocation_lists
+from precad.common.identity.summary import summarise
+from precad.common.link import SETUP_ROUND, Frame, PeerLink
+from precad.common.model import from_bytes as model_from_bytes
+from precad.common.model import load_model, save_model
+from precad.common.round import messages
+from precad.common.round.matching import describe
+from precad.common.serve.settings import DealerSettings, ServerASettings, ServerBSettings
+from precad.common.serve.tokens import new_token, token_digest
+from precad.common.share import Signature, shard
+from precad.common.task import Task
+from precad.common.validate import deal_request
+from precad.common.wire.convert import (
+    deal_request_from_wire,
+    deal_request_to_wire,
+    frame_from_wire,
+    frame_to_wire,
+    header_from_wire,
+    header_to_wire,
+)
+from precad.common.wire.status import error_of
+from precad.experiments.local.files import task_to_toml, to_toml
+from precad.experiments.partition import read_client_data
+from precad.protos import precad_pb2 as pb
+
+BUGS = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
+"""How a call ends whose handler raised something unforeseen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A parser and what it usually reads."""
+
+    parse: Callable[[bytes], object]
+    seeds: Callable[[], Sequence[bytes]]
+
+    def check(self, data: bytes) -> None:
+        """Parse; any error but ours, or one of ours without bounds, is raised."""
+        try:
+            self.parse(data)
+        except PrecadError as error:
+            _check_text(str(error))
+        except Aborted as ended:
+            if ended.code in BUGS:
+                raise
+            _check_text(ended.details)
+
+
+def _check_text(text: str) -> None:
+    if len(text) > MAX_TEXT:
+        raise AssertionError(f"an error of {len(text)} characters")
+
+
+@cache
+def stage() -> Stage:
+    """Made at first use, once a process."""
+    return Stage()
+
+
+# --- calls to the servers and the dealer --------------------------------------------------------
+
+
+def _header(data: bytes) -> None:
+    message = parsed(pb.SubmissionHeader, data)
+    if message is not None:
+        header_from_wire(message)
+
+
+def _submit(role: Role) -> Callable[[bytes], None]:
+    def parse(data: bytes) -> None:
+        pieces = [parsed(pb.SubmissionPiece, piece) for piece in split(data)]
+        if None not in pieces:
+            stage().submit(role, pieces)
+
+    return parse
+
+
+def _submissions(role: Role) -> list[bytes]:
+    here = stage()
+    pair = shard(
+        np.arange(D, dtype=np.int64),
+        task=here.task.digest,
+        round_number=ROUND,
+        client=CLIENT,
+        model=here.sessions[role].shelf.current.digest,
+    )
+    own = pair[0] if role is Role.SERVER_A else pair[1]
+    share = own.share.reveal()
+    header = header_to_wire(own)
+    whole = [
+        pb.SubmissionPiece(header=header),
+        pb.SubmissionPiece(share=share[:16]),
+        pb.SubmissionPiece(share=share[16:]),
+    ]
+    return [
+        join(*(piece.SerializeToString() for piece in whole[:count]))
+        for count in range(1, len(whole) + 1)
+    ]
+
+
+def _call(kind: Any, service: str, method: str, role: Role, name: str) -> Callable[[bytes], None]:
+    def parse(data: bytes) -> None:
+        request = parsed(kind, data)
+        if request is not None:
+            here = stage()
+            services: dict[str, Any] = {
+                "aggregation": here.aggregation[Role.SERVER_A],
+                "operation": here.operation,
+                "dealing": here.dealer() if service == "dealing" else None,
+            }
+            here.call(getattr(services[service], method), request, role, name)
+
+    return parse
+
+
+def _requests(*requests: Any) -> Callable[[], list[bytes]]:
+    def seeds() -> list[bytes]:
+        digest = stage().task.digest.value
+        found = []
+        for request in requests:
+            request.task_digest = digest
+            found.append(request.SerializeToString())
+        return found
+
+    return seeds
+
+
+def _deal_words(data: bytes) -> None:
+    wanted = deal_request(stage().task, ROUND, 0, 1)
+    first, *others = [*split(data), b""]
+    reply = parsed(pb.JoinReply, first)
+    pieces = [parsed(pb.DealPiece, piece) for piece in others]
+    if reply is not None and None not in pieces:
+        dealer = stage().remote_dealer(pieces, reply)
+        dealer.join()
+        dealer.deal(wanted)
+
+
+# --- between the servers ------------------------------------------------------------------------
+
+
+class _Frames:
+    """A transport that brings these frames, then nothing."""
+
+    def __init__(self, frames: list[Frame]) -> None:
+        self._frames = frames
+
+    def put(self, frame: Frame) -> None:
+        raise AssertionError(frame)
+
+    def get(self, timeout_s: float) -> Frame:
+        del timeout_s
+        if not self._frames:
+            raise PeerViolation("no more frames")
+        return self._frames.pop(0)
+
+
+def _link(data: bytes) -> None:
+    received = [parsed(pb.LinkFrame, piece) for piece in split(data)]
+    frames = [frame_from_wire(message) for message in received if message is not None]
+    link = PeerLink(_Frames(frames), stage().task.digest, max_message_bytes=64, timeout_s=1)
+    while True:
+        link.receive("cohort")
+
+
+def _frames() -> list[bytes]:
+    digest = stage().task.digest
+    frames = [
+        Frame(digest, SETUP_ROUND, "cohort", number, b"x" * 8, last=number != 1)
+        for number in range(4)
+    ]
+    return [join(*(frame_to_wire(frame).SerializeToString() for frame in frames))]
+
+
+MESSAGES = (
+    messages.Position,
+    messages.RosterProposal,
+    messages.Cohort,
+    messages.Verdict,
+    messages.HeldList,
+    messages.SetCheck,
+    messages.ReleaseView,
+)
+
+
+def _peer_message(data: bytes) -> None:
+    message = MESSAGES[data[0] % len(MESSAGES)].from_bytes(data[1:]) if data else None
+    match message:
+        case messages.HeldList():
+            for entry in message.by_client().values():
+                bytes.fromhex((entry.own or "") + (entry.other or "") + (entry.signature or ""))
+        case messages.RosterProposal():
+            claims = [
+                Enrolment(ClientId(e.client), e.records, e.record_rate) for e in message.entries
+            ]
+            for claim in claims:
+                claim.check(stage().task)
+            Roster({claim.client: claim for claim in claims}).digest()
+        case messages.Position() | messages.Cohort() | messages.ReleaseView():
+            # Numbers end up in the database and in digests.
+            for value in message.model_dump().values():
+                if isinstance(value, int):
+                    struct.pack("<q", value)
+        case _:
+            pass
+
+
+def _peer_messages() -> list[bytes]:
+    digest, view = "ab" * 32, {"number": 1, "version": 1, "cohort_size": 1}
+    entry = {"client": "ward-1", "own": digest, "other": digest, "signed": digest}
+    values: list[dict[str, Any]] = [
+        {"role": "server-a", "version": 1, "model": digest, "next_number": 2},
+        {"entries": [{"client": "ward-1", "records": 9, "record_rate": 0.1}]},
+        {"number": 1, "clients": ["ward-1"], "model": digest, "over": False},
+        {"refusal": "no"},
+        {"entries": [entry, {"client": "ward-2", "reason": "absent"}]},
+        {"digest": digest, "count": 3},
+        {**view, "valid_set": digest, "valid": ["ward-1"]},
+    ]
+    seeds = [bytes([i]) + json.dumps(value).encode() for i, value in enumerate(values)]
+    signed = {**entry, "signature": "00", "certificate": digest}
+    pending = {**values[0], "pending": values[6], "last": values[6]}
+    empty = bytes([4]) + describe({}).to_bytes()
+    return [
+        *seeds,
+        bytes([4]) + json.dumps({"entries": [signed]}).encode(),
+        bytes([0]) + json.dumps(pending).encode(),
+        empty,
+    ]
+
+
+# --- what servers say to a client ---------------------------------------------------------------
+
+_REPLIES: tuple[tuple[str, Any], ...] = (
+    ("Describe", pb.DescribeReply),
+    ("Enrol", pb.EnrolReply),
+    ("ModelDigest", pb.ModelDigestReply),
+    ("FetchModel", pb.ModelPiece),
+    ("Submit", pb.Receipt),
+)
+
+
+def _client(data: bytes) -> None:
+    pieces = [*split(data), *[b""] * len(_REPLIES)]
+    answers: dict[str, Any] = {}
+    for (method, kind), piece in zip(_REPLIES, pieces, strict=False):
+        answers[method] = parsed(kind, piece)
+    answers["FetchModel"] = [answers["FetchModel"]]
+    notices = [parsed(pb.Notice, piece) for piece in pieces[len(_REPLIES) :] if piece]
+    if None not in [*answers.values(), *answers["FetchModel"], *notices]:
+        stage().take_part(answers | {"Watch": notices})
+
+
+def _conversations() -> list[bytes]:
+    here = stage()
+    model = here.sessions[Role.SERVER_A].shelf.current.digest.value
+    described = pb.DescribeReply(role="server-a", task_digest=here.task.digest.value)
+    opened = pb.RoundOpen(round=1, model_digest=model, selected=True, collect_seconds=9, version=0)
+    notices = [
+        pb.Notice(open=opened),
+        pb.Notice(over=pb.RoundOver(round=1, counted=True)),
+        pb.Notice(over=pb.RoundOver(round=1, rejection="absent")),
+        pb.Notice(finished=pb.TrainingOver(version=0, model_digest=model)),
+    ]
+    replies = [
+        described,
+        pb.EnrolReply(enrolled=1),
+        pb.ModelDigestReply(model_digest=model),
+        pb.ModelPiece(data=bytes(8 * D)),
+        pb.Receipt(rejection="absent", detail="x"),
+    ]
+    return [
+        join(*(m.SerializeToString() for m in [*replies, *notices[:count]]))
+        for count in range(len(notices) + 1)
+    ]
+
+
+def _error_text(data: bytes) -> None:
+    """Whatever a hostile server ends a call with becomes an error of ours."""
+
+    class Ended(grpc.RpcError):
+        def code(self) -> grpc.StatusCode:
+            codes = list(grpc.StatusCode)
+            return codes[len(data) % len(codes)]
+
+        def details(self) -> str:
+            return data.decode(errors="replace")
+
+    raise error_of("server A", "a.example:1", Ended())
+
+
+# --- shares, models, tasks, settings ------------------------------------------------------------
+
+
+def _held(data: bytes) -> None:
+    here = stage()
+    pair = shard(
+        np.zeros(D, dtype=np.int64),
+        task=here.task.digest,
+        round_number=ROUND,
+        client=CLIENT,
+        model=here.sessions[Role.SERVER_A].shelf.current.digest,
+    )
+    path = here.file(data, ".share")
+    held = Held(pair[1].context, Role.SERVER_B, pair[1].commitment(), pair[0].commitment(), path)
+    assert held.expand(D).shape == (D,)
+
+
+def _settings(data: bytes) -> None:
+    kinds = (ServerASettings, ServerBSettings, DealerSettings, JoinSettings)
+    kind = kinds[data[0] % len(kinds)] if data else DealerSettings
+    settings = kind.load(stage().file(data[1:], ".toml"))
+    settings.load_task()
+    settings.load_identity()
+
+
+def _settings_seeds() -> list[bytes]:
+    folder = stage().folder
+    common: dict[str, object] = {"task": str(folder / "task.toml"), "insecure_plaintext": True}
+    server = {**common, "listen": "[::1]:1", "dealer": "b:2", "state": "s"}
+    client = {"client": "ward-1", "server_a": "a:1", "server_b": "b:1", "data": "x", "state": "s"}
+    values: list[dict[str, object]] = [
+        {**server, "server_b": "c:3", "linger": 1.5, "enrolment": "token"},
+        {**server, "roster": "r.toml", "database": "sqlite://"},
+        {"task": "t", "identity": "keys/dealer", "listen": "127.0.0.1:1"},
+        {**common, **client, "epsilon_limit": 1.0, "record_rate": 0.5, "token": "t"},
+    ]
+    return [bytes([i]) + to_toml(value).encode() for i, value in enumerate(values)]
+
+
+def _roster(data: bytes) -> None:
+    Roster.load(stage().file(data, ".toml"), stage().task)
+
+
+# --- certificates, lists, keys, signatures, tokens ----------------------------------------------
+
+
+def _certificate(data: bytes) -> None:
+    path = stage().file(data, ".pem")
+    summarise(path)
+    found = read_certificates(data, source="input")
+    authorities = read_certificates(stage().identity.ca, source="ca")
+    has_chain(found[0], found[1:], authorities, None)
+    validity_fault(found[0])
+    check_algorithm(found[0].public_key(), source="input")
+    check_purpose(found[0], principal_of(found[0]), source="input")
+
+
+def _identity_file(name: str) -> Callable[[bytes], None]:
+    def parse(data: bytes) -> None:
+        folder = stage().folder / "keys" / CLIENT.name
+        path = folder / name
+        before = path.read_bytes()
+        try:
+            path.write_bytes(data)
+            load_identity(folder)
+        finally:
+            path.write_bytes(before)
+
+    return parse
+
+
+def _identity_seeds(name: str) -> Callable[[], list[bytes]]:
+    def seeds() -> list[bytes]:
+        keys = stage().folder / "keys"
+        return [(keys / who / name).read_bytes() for who in (CLIENT.name, "server-a")]
+
+    return seeds
+
+
+def _revocations(data: bytes) -> None:
+    authorities = read_certificates(stage().identity.ca, source="ca")
+    RevocationList(stage().file(data, ".pem"), authorities)
+    read_revocation_lists(data, authorities, source="input")
+
+
+def _request(data: bytes) -> None:
+    read_request(data, Principal.client("ward-1"), source="input")
+
+
+def _signature(data: bytes) -> None:
+    value, *certificates = [*split(data), b""]
+    signature = Signature(value, tuple(each for each in certificates if each))
+    stage().verifier.check(signature, b"signed")
+    stage().verifier.admit(signature, CLIENT)
+
+
+def _signatures() -> list[bytes]:
+    good = signer_for(stage().client_identity).sign(b"signed")
+    assert good is not None
+    return [join(good.value, *good.certificates)]
+
+
+def _token(data: bytes) -> None:
+    token_digest(data.decode(errors="surrogateescape"))
+
+
+# --- files of models, records, votes and runs ---------------------------------------------------
+
+
+def _models() -> list[bytes]:
+    task = stage().task
+    path = stage().folder / "seed.safetensors"
+    save_model(path, task, 1, np.arange(D, dtype=np.float64))
+    w = np.ones(D)
+    return [path.read_bytes(), save({"w": w}), save({"w": w.astype(np.float16)}, {"round": "1"})]
+
+
+def _npz(**arrays: Any) -> bytes:
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    return file.getvalue()
+
+
+def _npy(array: Any) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+def _records() -> list[bytes]:
+    x, y = np.ones((3, 2), dtype=np.float32), np.arange(3)
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x.npy", _npy(x))
+        archive.writestr("y.npy", _npy(y))
+    return [_npz(x=x, y=y), packed.getvalue(), _npy(x)]
+
+
+def _certify(suffix: str) -> Callable[[bytes], None]:
+    def parse(data: bytes) -> None:
+        path = stage().file(data[1:], suffix)
+        match data[0] % 5 if data else 0:
+            case 0:
+                intervals_of(path, None, **_INTERVALS)
+            case 1:
+                intervals_of(path, "labels", **_INTERVALS)
+            case 2:
+                intervals_of(path, "scores", **_INTERVALS)
+            case 3:
+                true_labels(path, 3)
+                vote_counts(read_array("votes", path))
+            case _:
+                expectation(None, path, None, bound=1.0, confidence=0.9, inequality="hoeffding")
+
+    return parse
+
+
+_INTERVALS: dict[str, Any] = {
+    "confidence": 0.9,
+    "classes": None,
+    "models": None,
+    "simultaneous": False,
+    "strict": False,
+    "bound": "hoeffding",
+}
+
+
+def _arrays() -> list[bytes]:
+    votes = np.array([[3, 1], [0, 4], [2, 2]])
+    arrays = (votes, votes % 2, np.full((3, 2, 2), 0.5), np.arange(3), np.full((4, 2), 0.5))
+    return [bytes([i]) + _npy(array) for i, array in enumerate(arrays)]
+
+
+def _tables() -> list[bytes]:
+    texts = ("a,b\n3,1\n0,4\n", "0,1\n1,1\n", "0,0,0.5,0.5\n0,1,1,0\n", "0\n1\n1\n", "0.5\n0.25\n")
+    return [bytes([i]) + text.encode() for i, text in enumerate(texts)]
+
+
+def _run(data: bytes) -> None:
+    folder = stage().folder / "run"
+    folder.mkdir(exist_ok=True)
+    (folder / "summary.json").write_bytes(data)
+    runs = ensemble([folder])
+    for unit in Unit:
+        mechanism = mechanism_of(runs, unit, sampling=None, rate=None, noise=None, rounds=None)
+        bits = runs.inputs.malicious_submission_soundness_bits
+        guarantee_of("gdp", mechanism, delta=None, soundness_bits=bits, replacements=False)
+
+
+def _run_arrays(data: bytes) -> None:
+    folder = stage().folder / "run-arrays"
+    folder.mkdir(exist_ok=True)
+    (folder / "summary.json").write_bytes(_summaries()[0])
+    for name in ("predictions.npy", "losses.npy"):
+        (folder / name).write_bytes(data)
+    run = ensemble([folder]).runs[0]
+    if run.losses is not None:
+        losses: Floats = run.losses
+        if losses.min() >= 0 and losses.max() <= 1:
+            expected_loss(losses, 1.0, 0.9, ScoreBound.HOEFFDING)
+
+
+def _summaries() -> list[bytes]:
+    inputs = {
+        "task_digest": "ab" * 32,
+        "noise_multiplier": 2.0,
+        "record_clip": 1.0,
+        "effective_record_clip": 1.001,
+        "client_clip": 20.0,
+        "client_rate": 1.0,
+        "record_rate": 0.2,
+        "rounds": 10,
+        "delta": 1e-5,
+        "clients": 10,
+        "malicious_submission_soundness_bits": 40,
+    }
+    return [json.dumps({"certificate_inputs": inputs}).encode()]
+
+
+def _toml_tasks() -> list[bytes]:
+    return [task_to_toml(stage().task).encode(), (Path("deploy") / "task.toml").read_bytes()]
+
+
+def _text(parse: Callable[[str], object]) -> Callable[[bytes], None]:
+    def decoded(data: bytes) -> None:
+        parse(data.decode(errors="replace"))
+
+    return decoded
+
+
+def _file(parse: Callable[[Path], object], suffix: str) -> Callable[[bytes], None]:
+    def parse_file(data: bytes) -> None:
+        parse(stage().file(data, suffix))
+
+    return parse_file
+
+
+_OWN = (Role.CLIENT, CLIENT.name)
+_SERVER = (Role.SERVER_A, "server-a")
+_OPERATOR = (Role.OPERATOR, "operator")
+
+
+def _deal_seeds() -> list[bytes]:
+    wanted = deal_request(stage().task, ROUND, 0, 2)
+    return [deal_request_to_wire(wanted, "server-b", bytes(16)).SerializeToString()]
+
+
+def _deal_request(data: bytes) -> None:
+    message = parsed(pb.DealRequest, data)
+    if message is not None:
+        deal_request_from_wire(message)
+
+
+def _request_seeds() -> list[bytes]:
+    return [to_pem(make_request(new_key(), Principal.client("ward-1")))]
+
+
+def _word_seeds() -> list[bytes]:
+    words = deal_request(stage().task, ROUND, 0, 1).correction_words * 8
+    reply = pb.JoinReply(key=bytes(32), epoch=bytes(16))
+    pieces = [pb.DealPiece(words=bytes(words)), pb.DealPiece(words=bytes(8))]
+    return [join(*(m.SerializeToString() for m in [reply, *pieces[:n]])) for n in (1, 2)]
+
+
+TARGETS: dict[str, Target] = {
+    "submission-header": Target(_header, lambda: [header_to_wire(_pair()[0]).SerializeToString()]),
+    "submit-a": Target(_submit(Role.SERVER_A), lambda: _submissions(Role.SERVER_A)),
+    "submit-b": Target(_submit(Role.SERVER_B), lambda: _submissions(Role.SERVER_B)),
+    "enrol": Target(
+        _call(pb.EnrolRequest, "aggregation", "Enrol", *_OWN),
+        _requests(pb.EnrolRequest(client="ward-1", records=5, record_rate=0.1, token="x")),
+    ),
+    "watch": Target(
+        _call(pb.WatchRequest, "aggregation", "Watch", *_OWN),
+        _requests(pb.WatchRequest(client="ward-1")),
+    ),
+    "model-digest": Target(
+        _call(pb.ModelRequest, "aggregation", "ModelDigest", *_OWN),
+        _requests(pb.ModelRequest(), pb.ModelRequest(version=2**64 - 1)),
+    ),
+    "fetch-model": Target(
+        _call(pb.ModelRequest, "aggregation", "FetchModel", *_OWN), _requests(pb.ModelRequest())
+    ),
+    "status": Target(
+        _call(pb.StatusRequest, "operation", "Status", *_OPERATOR), _requests(pb.StatusRequest())
+    ),
+    "reports": Target(
+        _call(pb.StatusRequest, "operation", "Reports", *_OPERATOR), _requests(pb.StatusRequest())
+    ),
+    "join": Target(
+        _call(pb.JoinRequest, "dealing", "Join", *_SERVER),
+        _requests(pb.JoinRequest(role="server-a")),
+    ),
+    "deal": Target(_call(pb.DealRequest, "dealing", "Deal", *_SERVER), _deal_seeds),
+    "deal-request": Target(_deal_request, _deal_seeds),
+    "deal-words": Target(_deal_words, _word_seeds),
+    "link": Target(_link, _frames),
+    "peer-messages": Target(_peer_message, _peer_messages),
+    "client": Target(_client, _conversations),
+    "error-text": Target(_error_text, lambda: [b"no", b"x" * 5000]),
+    "share": Target(_held, lambda: [bytes(8 * D)]),
+    "model-vector": Target(lambda data: model_from_bytes(data, D), lambda: [bytes(8 * D)]),
+    "task-toml": Target(_text(Task.from_toml), _toml_tasks),
+    "task-canonical": Target(Task.from_canonical, lambda: [stage().task.canonical]),
+    "settings": Target(_settings, _settings_seeds),
+    "roster": Target(
+        _roster,
+        lambda: [b'[[clients]]\nclient = "ward-3"\nrecords = 120\nrecord_rate = 0.2\n'],
+    ),
+    "certificate": Target(_certificate, _identity_seeds("cert.pem")),
+    "identity-ca": Target(_identity_file("ca.pem"), _identity_seeds("ca.pem")),
+    "identity-key": Target(_identity_file("key.pem"), _identity_seeds("key.pem")),
+    "identity-crl": Target(_identity_file(REVOCATION_FILE), _identity_seeds(REVOCATION_FILE)),
+    "revocations": Target(_revocations, _identity_seeds(REVOCATION_FILE)),
+    "signing-request": Target(_request, _request_seeds),
+    "signature": Target(_signature, _signatures),
+    "token": Target(_token, lambda: [new_token().encode()]),
+    "model-file": Target(
+        _file(lambda path: load_model(path, stage().task), ".safetensors"), _models
+    ),
+    "client-data": Target(_file(read_client_data, ".npz"), _records),
+    "certify-npy": Target(_certify(".npy"), _arrays),
+    "certify-csv": Target(_certify(".csv"), _tables),
+    "run-summary": Target(_run, _summaries),
+    "run-arrays": Target(_run_arrays, lambda: [_npy(np.arange(3)), _npy(np.full(3, 0.5))]),
+}
+
+
+def _pair() -> Any:
+    here = stage()
+    return shard(
+        np.zeros(D, dtype=np.int64),
+        task=here.task.digest,
+        round_number=ROUND,
+        client=CLIENT,
+        model=here.sessions[Role.SERVER_A].shelf.current.digest,
+    )

@@ -1,0 +1,143 @@
+"""Servers A, B and the dealer with mutual TLS, on an event loop in a thread of this process."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import grpc
+import grpc.aio
+import pytest
+
+from precad.common.deal import DealerRole
+from precad.common.identifiers import ClientId, Role
+from precad.common.identity import Identity, add_port, create_local_keys, load_identity
+from precad.common.serve.limits import Limits
+from precad.common.serve.process import SERVER_OPTIONS, make_server, open_session
+from precad.common.serve.session import Session
+from precad.common.serve.settings import ServerASettings, ServerBSettings
+from precad.common.task import Task
+from precad.dealer.service import DealingService
+from precad.experiments.local.files import task_to_toml
+from precad.protos.precad_pb2_grpc import (
+    add_DealingServicer_to_server,
+    add_PeerServicer_to_server,
+)
+from precad.server_b.follow import PeerService
+
+T = TypeVar("T")
+NOWHERE = "127.0.0.1:1"
+"""An address in the settings that nobody dials here."""
+
+
+class LoopThread:
+    """An event loop that runs beside the test."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self._thread.start()
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        future: Future[T] = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
+        return future.result(timeout=30)
+
+    def stop(self) -> None:
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(timeout=10)
+        self.loop.close()
+
+
+@dataclass(slots=True)
+class Running:
+    """One server that listens."""
+
+    address: str
+    server: grpc.aio.Server
+    session: Session | None
+
+    def open_round(self, number: int, *clients: str) -> None:
+        """Take submissions for a round; nobody plays the rest of it."""
+        assert self.session is not None
+        cohort = [ClientId(name) for name in clients]
+        self.session.inbox.open(number, cohort, self.session.shelf.current.digest)
+
+
+@dataclass(slots=True)
+class Site:
+    """Where servers are started: keys, task, states."""
+
+    folder: Path
+    task: Task
+    loop: LoopThread
+    started: list[Running] = field(default_factory=list)
+
+    def identity(self, name: str) -> Identity:
+        return load_identity(self.folder / "keys" / name)
+
+    def start(self, role: Role, limits: Limits | None = None) -> Running:
+        """Server A, server B or the dealer, as its process would start it."""
+        running = self.loop.run(self._start(role, limits))
+        self.started.append(running)
+        return running
+
+    def stop(self, running: Running) -> None:
+        """As a process's end would; its state stays."""
+        self.started.remove(running)
+        self.loop.run(running.server.stop(None))
+        if running.session is not None:
+            running.session.store.close()
+
+    async def _start(self, role: Role, limits: Limits | None) -> Running:
+        if role is Role.DEALER:
+            identity = self.identity("dealer")
+            server = grpc.aio.server(options=SERVER_OPTIONS)
+            service = DealingService(self.task, DealerRole(self.task.digest), identity)
+            add_DealingServicer_to_server(service, server)
+            session = None
+        else:
+            session = open_session(role, self._settings(role))
+            identity = self.identity(role.value)
+            server = make_server(session, limits)
+            if role is Role.SERVER_B:
+                add_PeerServicer_to_server(PeerService(session), server)
+        port = add_port(server, "127.0.0.1:0", identity)
+        await server.start()
+        return Running(f"127.0.0.1:{port}", server, session)
+
+    def _settings(self, role: Role) -> ServerASettings | ServerBSettings:
+        values: dict[str, Any] = {
+            "task": self.folder / "task.toml",
+            "identity": self.folder / "keys" / role.value,
+            "listen": NOWHERE,
+            "dealer": NOWHERE,
+            "state": self.folder / "state" / role.value,
+        }
+        if role is Role.SERVER_A:
+            return ServerASettings(**values, server_b=NOWHERE)
+        return ServerBSettings(**values)
+
+
+MakeSite = Callable[..., Site]
+
+
+@pytest.fixture(scope="module")
+def make_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeSite]:
+    """``make_site(task, "ward-1", …)``: keys for these clients, and room for servers."""
+    sites: list[Site] = []
+
+    def make(task: Task, *clients: str) -> Site:
+        folder = tmp_path_factory.mktemp("site")
+        (folder / "task.toml").write_text(task_to_toml(task), encoding="utf-8")
+        create_local_keys(folder / "keys", clients)
+        sites.append(Site(folder, task, LoopThread()))
+        return sites[-1]
+
+    yield make
+    for site in sites:
+        for running in list(site.started):
+            site.stop(running)
+        site.loop.stop()

@@ -1,0 +1,376 @@
+"""Every RPC × every identity: what each gets. docs/access.md is this table and can't drift.
+
+``PRECAD_WRITE_ACCESS_TABLE=1 python -m pytest tests/integration/hostile/test_access_table.py``
+writes the document anew.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from precad.client.connection import upload_pieces
+from precad.common.identifiers import ClientId, Role
+from precad.common.identity import Identity, Principal, load_identity, signer_for
+from precad.common.identity.deployment import Deployment
+from precad.common.identity.pki import Authority, key_to_pem, new_key, to_pem
+from precad.common.serve.feed import TrainingDone
+from precad.common.share import shard
+from precad.common.validate import deal_request
+from precad.common.wire.convert import deal_request_to_wire
+from precad.protos import precad_pb2 as pb
+from precad.protos.precad_pb2_grpc import AggregationStub, DealingStub, OperationStub, PeerStub
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "access.md"
+DEADLINE_S = 10.0
+PLACES = (Role.SERVER_A, Role.SERVER_B, Role.DEALER)
+RPCS = (
+    "Aggregation.Describe",
+    "Aggregation.Enrol",
+    "Aggregation.Watch",
+    "Aggregation.ModelDigest",
+    "Aggregation.FetchModel",
+    "Aggregation.Submit",
+    "Operation.Status",
+    "Operation.Reports",
+    "Peer.Link",
+    "Dealing.Join",
+    "Dealing.Deal",
+)
+OFFERED = {
+    Role.SERVER_A: RPCS[:8],
+    Role.SERVER_B: RPCS[:9],
+    Role.DEALER: RPCS[9:],
+}
+RIGHT_PARTY = {
+    "Aggregation": Principal.client("ward-1"),
+    "Operation": Principal.service(Role.OPERATOR),
+    "Peer": Principal.service(Role.SERVER_A),
+    "Dealing": Principal.service(Role.SERVER_A),
+}
+"""Whose name the bad certificates carry, so that nothing but their fault keeps them out."""
+NO_CONNECTION = (
+    "no TLS",
+    "no certificate",
+    "self-signed",
+    "another root's",
+    "expired",
+    "not yet valid",
+)
+FAULTY = (*NO_CONNECTION, "revoked", "two names of ours")
+NAMED = (
+    "client ward-1",
+    "client ward-2, as ward-1",
+    "operator",
+    "dealer",
+    "server A",
+    "server B",
+    "server B, as server A",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """An identity and whom its messages name."""
+
+    identity: Identity | None
+    """None: no certificate."""
+    client: str = "ward-1"
+    server: str = "server-a"
+    tls: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    code: grpc.StatusCode
+    text: str
+
+
+class Outcomes(dict[tuple[Role, str, str], Outcome]):
+    """By place, caller and RPC."""
+
+
+def bad_certificate(base: Identity, root: Authority, party: Principal, fault: str) -> Identity:
+    """The party's certificate with one fault."""
+    key = new_key()
+    now = datetime.now(UTC)
+    days = {"expired": (-3, -1), "not yet valid": (1, 3)}.get(fault, (-1, 1))
+    authority = Authority.create() if fault == "another root's" else root
+    names = [party.dns_name]
+    if fault == "two names of ours":
+        names.append("ward-9.client.precad")
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, party.dns_name)])
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject if fault == "self-signed" else authority.certificate.subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now + timedelta(days=days[0]))
+        .not_valid_after(now + timedelta(days=days[1]))
+        .add_extension(
+            x509.ExtendedKeyUsage(
+                [ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH]
+            ),
+            critical=False,
+        )
+        .add_extension(
+            x509.SubjectAlternativeName([x509.DNSName(name) for name in names]), critical=False
+        )
+    )
+    certificate = builder.sign(key if fault == "self-signed" else authority.key, hashes.SHA256())
+    return replace(base, cert=to_pem(certificate), key=key_to_pem(key))
+
+
+def revoked_certificate(base: Identity, keys: Path, service: str) -> Identity:
+    """A second certificate of the right party, revoked since; its first one stays good."""
+    party = RIGHT_PARTY[service]
+    deployment = Deployment.open(keys)
+    before = {each.serial_number for each in deployment.issued()}
+    folder = deployment.issue(party, out=keys / f"revoked-{service}")
+    issued = {each.serial_number for each in deployment.issued()} - before
+    stolen = replace(
+        base,
+        cert=(folder / "cert.pem").read_bytes(),
+        key=type(base.key)((folder / "key.pem").read_bytes()),
+    )
+    deployment.revoke(issued)
+    return stolen
+
+
+def callers(keys: Path, service: str) -> dict[str, Caller]:
+    """Everybody who tries, for the RPCs of one service."""
+    base = load_identity(keys / "ward-1")
+    root, party = Deployment.open(keys)._authority, RIGHT_PARTY[service]
+    found = {
+        "no TLS": Caller(None, tls=False),
+        "no certificate": Caller(None),
+        "revoked": Caller(revoked_certificate(base, keys, service)),
+    }
+    for fault in FAULTY:
+        if fault not in found:
+            found[fault] = Caller(bad_certificate(base, root, party, fault))
+    return found | {
+        "client ward-1": Caller(base),
+        "client ward-2, as ward-1": Caller(load_identity(keys / "ward-2")),
+        "operator": Caller(load_identity(keys / "operator")),
+        "dealer": Caller(load_identity(keys / "dealer")),
+        "server A": Caller(load_identity(keys / "server-a")),
+        "server B": Caller(load_identity(keys / "server-b"), server="server-b"),
+        "server B, as server A": Caller(load_identity(keys / "server-b"), server="server-a"),
+    }
+
+
+def channel_of(caller: Caller, address: str, place: Role, ca: bytes) -> grpc.Channel:
+    if not caller.tls:
+        return grpc.insecure_channel(address)
+    identity = caller.identity
+    credentials = (
+        grpc.ssl_channel_credentials(ca)
+        if identity is None
+        else grpc.ssl_channel_credentials(ca, identity.key.reveal(), identity.cert)
+    )
+    options = (
+        ("grpc.ssl_target_name_override", Principal.service(place).dns_name),
+        ("grpc.use_local_subchannel_pool", 1),
+    )
+    return grpc.secure_channel(address, credentials, options)
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What the calls are made with."""
+
+    site: Any
+    running: Mapping[Role, Any]
+    submissions: Mapping[Role, Any]
+
+    def call(self, rpc: str, channel: grpc.Channel, caller: Caller, place: Role) -> Any:
+        """One well-formed call; returns the answer, or raises grpc.RpcError."""
+        task = self.site.task
+        digest = task.digest.value
+        aggregation, operation = AggregationStub(channel), OperationStub(channel)
+        model = pb.ModelRequest(task_digest=digest)
+        match rpc.partition(".")[2]:
+            case "Describe":
+                return aggregation.Describe(pb.DescribeRequest(), timeout=DEADLINE_S)
+            case "Enrol":
+                request = pb.EnrolRequest(
+                    task_digest=digest, client=caller.client, records=50, record_rate=0.2
+                )
+                return aggregation.Enrol(request, timeout=DEADLINE_S)
+            case "Watch":
+                watch = pb.WatchRequest(task_digest=digest, client=caller.client)
+                return list(aggregation.Watch(watch, timeout=DEADLINE_S))
+            case "ModelDigest":
+                return aggregation.ModelDigest(model, timeout=DEADLINE_S)
+            case "FetchModel":
+                return list(aggregation.FetchModel(model, timeout=DEADLINE_S))
+            case "Submit":
+                pieces = upload_pieces(self.submissions.get(place, self.submissions[Role.SERVER_A]))
+                receipt = aggregation.Submit(pieces, timeout=DEADLINE_S)
+                assert receipt == pb.Receipt(), receipt
+                return receipt
+            case "Status":
+                return operation.Status(pb.StatusRequest(), timeout=DEADLINE_S)
+            case "Reports":
+                return list(operation.Reports(pb.StatusRequest(), timeout=DEADLINE_S))
+            case "Link":
+                return list(PeerStub(channel).Link(iter(()), timeout=DEADLINE_S))
+            case "Join":
+                join = pb.JoinRequest(task_digest=digest, role=caller.server)
+                return DealingStub(channel).Join(join, timeout=DEADLINE_S)
+            case _:
+                wanted = deal_request(task, 0, 0, 1)
+                deal = deal_request_to_wire(wanted, caller.server, self.epoch)
+                return list(DealingStub(channel).Deal(deal, timeout=DEADLINE_S))
+
+    @property
+    def epoch(self) -> bytes:
+        """Of the dealer's start, as server A learns it."""
+        address = self.running[Role.DEALER].address
+        identity = self.site.identity("server-a")
+        with channel_of(Caller(identity), address, Role.DEALER, identity.ca) as channel:
+            request = pb.JoinRequest(task_digest=self.site.task.digest.value, role="server-a")
+            return DealingStub(channel).Join(request, timeout=DEADLINE_S).epoch
+
+
+@pytest.fixture(scope="module")
+def outcomes(make_site: Any, make_task: Any) -> Outcomes:
+    """The whole table, played against real servers."""
+    site = make_site(make_task(8), "ward-1", "ward-2")
+    running = {place: site.start(place) for place in PLACES}
+    model = running[Role.SERVER_A].session.shelf.current.digest
+    submissions = shard(
+        np.arange(8, dtype=np.int64),
+        task=site.task.digest,
+        round_number=0,
+        client=ClientId("ward-1"),
+        model=model,
+        signer=signer_for(site.identity("ward-1")),
+    )
+    for place in (Role.SERVER_A, Role.SERVER_B):
+        running[place].open_round(0, "ward-1")
+        # Streams end after the training's end: a call of the table needn't be cut off.
+        running[place].session.feed.publish(TrainingDone(0, model))
+    bench = Bench(site, running, dict(zip(PLACES, submissions, strict=False)))
+    found = Outcomes()
+    for service in RIGHT_PARTY:
+        known = callers(site.folder / "keys", service)
+        for place, (who, caller) in ((p, each) for p in PLACES for each in known.items()):
+            ca = site.identity("ward-1").ca
+            with channel_of(caller, running[place].address, place, ca) as channel:
+                for rpc in RPCS:
+                    if rpc.startswith(service):
+                        found[place, who, rpc] = outcome(bench.call, rpc, channel, caller, place)
+    return found
+
+
+def outcome(call: Callable[..., Any], *arguments: Any) -> Outcome:
+    try:
+        call(*arguments)
+    except grpc.RpcError as error:
+        return Outcome(error.code(), str(error.details()))
+    return Outcome(grpc.StatusCode.OK, "")
+
+
+def expected_code(place: Role, who: str, rpc: str) -> grpc.StatusCode:
+    """The rules in short; the document has what really came."""
+    if who in NO_CONNECTION:
+        return grpc.StatusCode.UNAVAILABLE
+    if rpc not in OFFERED[place]:
+        return grpc.StatusCode.UNIMPLEMENTED
+    if who in FAULTY:
+        return grpc.StatusCode.UNAUTHENTICATED
+    service, _, method = rpc.partition(".")
+    names_a_client = method in ("Enrol", "Watch", "Submit")
+    allowed: dict[str, tuple[str, ...]] = {
+        "Aggregation": ("client ward-1",)
+        if names_a_client
+        else ("client ward-1", "client ward-2, as ward-1", "operator"),
+        "Operation": ("operator",),
+        "Peer": ("server A",),
+        "Dealing": ("server A", "server B"),
+    }
+    if who in allowed[service]:
+        return grpc.StatusCode.OK
+    return grpc.StatusCode.PERMISSION_DENIED
+
+
+def test_every_rpc_gives_every_identity_what_the_rules_say(outcomes: Outcomes) -> None:
+    found = {key: outcome.code for key, outcome in outcomes.items()}
+    wanted = {
+        (place, who, rpc): expected_code(place, who, rpc)
+        for place in PLACES
+        for who in (*FAULTY, *NAMED)
+        for rpc in RPCS
+    }
+    assert found == wanted
+
+
+def test_refusals_say_why_and_name_no_secret(outcomes: Outcomes) -> None:
+    for (place, who, rpc), found in outcomes.items():
+        if found.code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
+            reason = found.text.partition(":")[0]
+            assert reason in ("revoked", "malformed-name", "not-allowed"), (place, who, rpc)
+            assert len(found.text) < 200
+
+
+def test_the_document_is_this_table(outcomes: Outcomes) -> None:
+    text = "\n".join(lines(outcomes)) + "\n"
+    if os.environ.get("PRECAD_WRITE_ACCESS_TABLE"):
+        DOCUMENT.write_text(text, encoding="utf-8")
+    assert DOCUMENT.read_text(encoding="utf-8") == text
+
+
+TITLES = {Role.SERVER_A: "Server A", Role.SERVER_B: "Server B", Role.DEALER: "The dealer"}
+HEAD = """\
+# Who may call what
+Every RPC, tried by every identity over real connections. `tests/integration/hostile/\
+test_access_table.py` plays it and fails when this page differs; it also writes it \
+(`PRECAD_WRITE_ACCESS_TABLE=1`).
+
+- **no connection**: the TLS handshake fails, and the caller sees `UNAVAILABLE`. The certificates \
+with a fault carry the name of the party that may call, so that nothing but the fault keeps them \
+out.
+- "as ward-1", "as server A": the message names another than the certificate. The certificate \
+counts; RPCs whose message names nobody answer whoever's role is right.
+- Any other RPC than those in a server's table is `UNIMPLEMENTED` there, for whoever gets a \
+connection.
+- A number points to the text below the table."""
+
+
+def lines(outcomes: Outcomes) -> Iterator[str]:
+    """The document."""
+    yield from HEAD.split("\n")
+    for place in PLACES:
+        texts: dict[str, int] = {}
+        rpcs = OFFERED[place]
+        yield ""
+        yield f"## {TITLES[place]}"
+        yield f"| caller | {' | '.join(rpc.partition('.')[2] for rpc in rpcs)} |"
+        yield f"| --- |{' --- |' * len(rpcs)}"
+        for who in (*FAULTY, *NAMED):
+            cells = [cell(outcomes[place, who, rpc], texts) for rpc in rpcs]
+            yield f"| {who} | {' | '.join(cells)} |"
+        yield ""
+        for text, number in texts.items():
+            yield f"{number}. {text}"
+
+
+def cell(found: Outcome, texts: dict[str, int]) -> str:
+    if found.code is grpc.StatusCode.OK:
+        return "**yes**"
+    if found.code is grpc.StatusCode.UNAVAILABLE:
+        return "no connection"
+    number = texts.setdefault(found.text, len(texts) + 1)
+    return f"`{found.code.name}` {number}"

@@ -1,0 +1,273 @@
+"""Bytes that once came through a parser as something else than our own error; all found by fuzzing.
+
+Each case is as small as it could be made; the targets are those of tests/fuzz.
+"""
+
+import io
+import json
+import zipfile
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from cryptography import x509
+from tests.fuzz.stage import join, split
+from tests.fuzz.targets import TARGETS, stage
+
+from precad.common.errors import MAX_TEXT, Misconfiguration, PrecadError
+from precad.common.identity.pki import to_pem
+from precad.protos import precad_pb2 as pb
+
+VERSION_3, NO_VERSION = bytes.fromhex("a003020102"), bytes.fromhex("a003020122")
+KEY_TYPE, NO_KEY_TYPE = bytes.fromhex("2a8648ce3d0201"), bytes.fromhex("2a8648ce3d0209")
+IS_CA, IS_NOTHING = bytes.fromhex("30060101ff"), bytes.fromhex("30060501ff")
+LIST_VERSION, NO_LIST_VERSION = bytes.fromhex("020101300a"), bytes.fromhex("020171300a")
+CURVE, NO_CURVE = bytes.fromhex("2a8648ce3d030107"), bytes.fromhex("2a8644ce3d030107")
+
+
+def refused(target: str, data: bytes) -> PrecadError:
+    """The error of ours that these bytes end in."""
+    with pytest.raises(PrecadError) as caught:
+        TARGETS[target].parse(data)
+    assert len(str(caught.value)) <= MAX_TEXT
+    return caught.value
+
+
+def seed(target: str, number: int = 0) -> bytes:
+    return TARGETS[target].seeds()[number]
+
+
+def patched(pem: bytes, old: bytes, new: bytes) -> bytes:
+    """A PEM file of one object with some bytes of its DER replaced, unparsed."""
+    import base64  # noqa: PLC0415 -- beside its one use
+
+    first, *body, last = pem.decode().strip().splitlines()
+    der = base64.b64decode("".join(body))
+    assert der.count(old) >= 1
+    text = base64.encodebytes(der.replace(old, new, 1)).decode()
+    return f"{first}\n{text}{last}\n".encode()
+
+
+def npy(array: Any) -> bytes:
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+def packed(**members: bytes) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in members.items():
+            archive.writestr(f"{name}.npy", data)
+    return file.getvalue()
+
+
+RECORDS = packed(x=npy(np.ones(3)), y=npy(np.ones(3)))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [(VERSION_3, NO_VERSION), (KEY_TYPE, NO_KEY_TYPE), (CURVE, NO_CURVE)]
+)
+def test_damaged_certificates(old: bytes, new: bytes) -> None:
+    damaged = patched(seed("certificate"), old, new)
+    refused("certificate", damaged)
+    refused("identity-ca", patched(seed("identity-ca"), old, new))
+
+
+def test_an_authority_with_damaged_constraints() -> None:
+    refused("identity-ca", patched(seed("identity-ca"), IS_CA, IS_NOTHING))
+    refused("certificate", patched(seed("identity-ca"), IS_CA, IS_NOTHING))
+
+
+def test_a_damaged_revocation_list() -> None:
+    damaged = patched(seed("revocations"), LIST_VERSION, NO_LIST_VERSION)
+    refused("revocations", damaged)
+    refused("identity-crl", damaged)
+
+
+def test_a_revocation_list_with_a_damaged_issuer() -> None:
+    # The type of the common name becomes one whose value can't be a string.
+    damaged = patched(seed("revocations"), bytes.fromhex("0603550403"), bytes.fromhex("060355042d"))
+    refused("revocations", damaged)
+
+
+def test_a_signing_request_on_an_unknown_curve() -> None:
+    refused("signing-request", patched(seed("signing-request"), CURVE, NO_CURVE))
+
+
+def test_a_key_of_an_unknown_kind() -> None:
+    refused("identity-key", patched(seed("identity-key"), KEY_TYPE, NO_KEY_TYPE))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [(VERSION_3, NO_VERSION), (KEY_TYPE, NO_KEY_TYPE), (CURVE, NO_CURVE)]
+)
+def test_a_submission_signed_with_a_damaged_certificate(old: bytes, new: bytes) -> None:
+    value, *certificates = split(seed("signature"))
+    damaged = certificates[0].replace(old, new, 1)
+    assert damaged != certificates[0]
+    refused("signature", join(value, damaged))
+
+
+def test_a_certificate_that_is_whole_passes() -> None:
+    certificate = x509.load_pem_x509_certificate(seed("certificate"))
+    TARGETS["certificate"].check(to_pem(certificate))
+
+
+def test_a_receipt_or_a_notice_with_a_word_that_is_no_rejection() -> None:
+    pieces = split(seed("client", 1))
+    pieces[4] = pb.Receipt(rejection="absen#").SerializeToString()
+    assert "absen#" in str(refused("client", join(*pieces)))
+    over = pb.Notice(over=pb.RoundOver(round=1, rejection="x" * 5000))
+    refused("client", join(*split(seed("client", 0)), over.SerializeToString()))
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -1.0, 1e300])
+def test_an_announced_deadline_that_is_no_number_of_seconds(seconds: float) -> None:
+    pieces = split(seed("client", 1))
+    notice = pb.Notice.FromString(pieces[-1])
+    notice.open.collect_seconds = seconds
+    TARGETS["client"].check(join(*pieces[:-1], notice.SerializeToString()))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        npy(np.ones(3)),
+        npy(np.ones(3))[:-1].replace(b"}", b"(", 1),
+        packed(x=npy(np.ones(3))),
+        packed(x=npy(np.ones(3)).replace(b"}", b"(", 1), y=npy(np.ones(3))),
+        packed(x=npy(np.array(["a", "b"])), y=npy(np.arange(2))),
+        packed(x=npy(np.ones(3)).replace(b"(3,)", b"(9999999999999,)"), y=npy(np.ones(3))),
+        packed(x=npy(np.ones(3)), y=npy(np.ones(3))).replace(b"\x08\x00", b"\x63\x00"),
+        packed(x=npy(np.ones(3)), y=npy(np.ones(3))).replace(
+            b"\x14\x00\x00\x00", b"\x14\x00\x01\x00"
+        ),
+        packed(x=npy(np.ones(3)), y=npy(np.ones(3))).replace(b"\x14\x00", b"\x94\x00"),
+    ],
+    ids=[
+        "empty",
+        "an array alone",
+        "an open bracket",
+        "no y",
+        "an open bracket inside",
+        "words",
+        "a length that isn't there",
+        "an unknown compression",
+        "encrypted",
+        "of a later version",
+    ],
+)
+def test_records_that_are_no_records(data: bytes) -> None:
+    refused("client-data", data)
+
+
+def test_a_damaged_deflate_stream() -> None:
+    data = bytearray(RECORDS)
+    data[40:60] = b"\xff" * 20
+    refused("client-data", bytes(data))
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_arrays_of_words_or_of_nothing(number: int) -> None:
+    for array in (np.array(["a", "b"]), np.zeros((0, 2)), np.zeros((2, 0)), np.array([1j])):
+        refused("certify-npy", bytes([number]) + npy(array))
+    refused("certify-npy", bytes([number]) + packed(x=npy(np.ones(3))))
+    refused("certify-npy", bytes([number]) + npy(np.ones(3)).replace(b"}", b"(", 1))
+
+
+@pytest.mark.parametrize("label", [2**40, 2**62, 2**63 - 1])
+def test_a_label_that_would_fill_the_memory(label: int) -> None:
+    refused("certify-npy", b"\1" + npy(np.array([[0, 1], [label, 0]])))
+
+
+def test_counts_beyond_all_votes() -> None:
+    refused("certify-npy", b"\0" + npy(np.array([[2**64 - 1, 0]], dtype=np.uint64)))
+    refused("certify-npy", b"\0" + npy(np.array([[2**62, 2**62], [2**62, 2**62]])))
+    refused("certify-npy", b"\0" + npy(np.array([[1e300, 0.0]])))
+
+
+def change(**changes: object) -> bytes:
+    summary = json.loads(seed("run-summary"))
+    summary["certificate_inputs"].update(changes)
+    # Infinity is what Python's JSON reads 1e999 as.
+    return json.dumps(summary).encode()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        lambda: b"[" * 100_000,
+        lambda: change(rounds=float("inf")),
+        lambda: change(rounds=float("nan")),
+        lambda: change(rounds="many"),
+        lambda: change(rounds=10**400),
+        lambda: change(noise_multiplier=10**400),
+        lambda: change(noise_multiplier=[1]),
+        lambda: change(delta="x" * 100_000),
+        lambda: change(client_clip=1e-320, effective_record_clip=1e300),
+    ],
+)
+def test_summaries_that_no_run_wrote(data: Callable[[], bytes]) -> None:
+    refused("run-summary", data())
+
+
+def test_toml_that_ends_in_pythons_own_limits() -> None:
+    for text in (b"x = " + b"[" * 10_000, b"x = " + b"9" * 5000, b"x = 0x" + b"f" * 5000):
+        refused("settings", b"\2" + text)
+        refused("task-toml", text)
+        refused("roster", text)
+    deep = b"{" + b'"a":[' * 10_000
+    refused("task-canonical", deep)
+    refused("task-canonical", b'{"name": ' + b"9" * 5000 + b"}")
+
+
+def test_paths_that_no_file_system_takes() -> None:
+    refused("settings", b'\2task = "a\\u0000b"\nlisten = "a:1"\n')
+
+
+def test_a_spooled_share_of_another_length() -> None:
+    for length in (0, 7, 8, 63, 65, 72):
+        refused("share", bytes(length))
+
+
+def test_correction_words_of_another_length() -> None:
+    whole = split(seed("deal-words"))
+    for words in (b"", bytes(7), bytes(8), pb.DealPiece.FromString(whole[1]).words + bytes(8)):
+        piece = pb.DealPiece(words=words).SerializeToString()
+        refused("deal-words", join(whole[0], piece))
+
+
+@pytest.mark.parametrize("number", [2**63, 2**70, 10**100])
+def test_numbers_of_the_other_server_that_no_database_holds(number: int) -> None:
+    position = json.loads(seed("peer-messages")[1:])
+    for field in ("version", "next_number"):
+        refused("peer-messages", b"\0" + json.dumps({**position, field: number}).encode())
+
+
+def test_a_batch_that_no_round_of_the_task_has() -> None:
+    for field, value in (("clients", 11), ("comparisons", 2**28), ("clients", 0)):
+        request = pb.DealRequest.FromString(seed("deal-request"))
+        setattr(request, field, value)
+        with pytest.raises(Exception, match="INVALID_ARGUMENT"):
+            TARGETS["deal"].parse(request.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    "value",
+    [10**5000, "x" * 10_000, "\0" * 10_000, b"\xff" * 10_000, [[1] * 1000] * 1000, {"a": 10**5000}],
+    ids=lambda value: type(value).__name__,
+)
+def test_an_error_shows_a_bounded_part_of_a_value(value: object) -> None:
+    text = str(Misconfiguration("field", value, "mend it"))
+    assert len(text) < 300
+    assert text.endswith("mend it")
+
+
+def test_a_name_of_a_megabyte_is_refused_in_few_words() -> None:
+    request = pb.EnrolRequest(client="\0" * (1 << 20), task_digest=stage().task.digest.value)
+    with pytest.raises(Exception, match="INVALID_ARGUMENT") as caught:
+        TARGETS["enrol"].parse(request.SerializeToString())
+    assert len(str(caught.value)) < MAX_TEXT
