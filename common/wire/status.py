@@ -59,6 +59,9 @@ def error_of(who: str, address: str, error: grpc.RpcError) -> PrecadError:
             f"{who} at {address} can't be reached ({_short(detail)}); check that it runs, its "
             "address, and that both sides use TLS with the same root certificate"
         )
+    if code is grpc.StatusCode.CANCELLED:
+        # What a server that is being stopped does to the calls in flight.
+        return PeerUnavailable(f"{who} at {address} broke the call off; it may be restarting")
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return PeerUnavailable(
             f"{who} at {address} didn't answer within the deadline; "
