@@ -12,8 +12,9 @@ noisy share never changes after its release. So after any crash one of four thin
 | released | nothing released | forfeit: both ledgers keep the charge, the share is never used |
 
 A forfeit is durable first where nothing was released, and then where something was: until both
-have it, the comparison comes to the same result again. Two finished or two equal models are
-compared before either is kept. Anything else means that a server's state was lost or restored from an old copy: stop.
+have it, the comparison comes to the same result again. The next models are compared before a
+server keeps its own. Anything else means that a server's state was lost or restored from an old
+copy: stop.
 """
 
 from dataclasses import dataclass

@@ -65,7 +65,9 @@ def submission_from_wire(message: pb.SubmissionHeader, role: Role, share: Secret
         RejectedSubmission: malformed.
     """
     header = header_from_wire(message)
-    return Submission(header.context, role, header.salt, share, header.other_commitment)
+    return Submission(
+        header.context, role, header.salt, share, header.other_commitment, header.signature
+    )
 
 
 def frame_to_wire(frame: Frame) -> pb.LinkFrame:

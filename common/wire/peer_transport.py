@@ -19,6 +19,7 @@ from precad.common.wire.status import error_of
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import PeerStub
 
+
 class _Incoming:
     """Frames as they came, then the error that ended them."""
 
