@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from precad.client.pending import sync_folder
 from precad.common.account import most_participations, record_epsilon
 from precad.common.errors import BudgetExceeded, Misconfiguration
 from precad.common.identifiers import Digest
@@ -23,7 +24,7 @@ class OwnBudget:
         path: file that survives restarts; None counts in memory.
 
     Raises:
-        Misconfiguration: the limit doesn't allow a single round.
+        Misconfiguration: the limit doesn't allow a single round, or the file can't be read.
     """
 
     def __init__(
@@ -32,15 +33,17 @@ class OwnBudget:
         self._task = task
         self._record_rate = record_rate
         self._path = path
-        self.participations = self._read(task.digest)
-        self.allowed = task.training.rounds
+        self._charged = self._read(task.digest)
+        self.allowed: int | None = None
+        """Submissions within the owner's limit; None without one."""
         if epsilon_limit is not None:
             self.allowed = most_participations(
                 record_rate=record_rate,
                 noise_multiplier=task.privacy.noise_multiplier,
                 delta=task.privacy.delta,
                 epsilon_limit=epsilon_limit,
-                ceiling=task.training.rounds,
+                # Rounds that broke off are counted too: there may be more than T.
+                ceiling=2 * task.training.rounds,
             )
             if self.allowed == 0:
                 one = self._epsilon_of(1)
@@ -52,23 +55,41 @@ class OwnBudget:
                 )
 
     @property
+    def participations(self) -> int:
+        """How many rounds this owner has sent a submission for."""
+        return len(self._charged)
+
+    @property
     def exhausted(self) -> bool:
         """Whether another submission would pass the limit."""
-        return self.participations >= self.allowed
+        return self.allowed is not None and self.participations >= self.allowed
+
+    def charged(self, round_number: int) -> bool:
+        """Whether this round's submission is counted, and may have left."""
+        return round_number in self._charged
 
     def charge(self, round_number: int) -> None:
-        """Count one submission, durably. Raises BudgetExceeded."""
+        """Count this round's submission, durably; a retry of it costs nothing.
+
+        Raises:
+            BudgetExceeded: the owner's limit is reached.
+        """
+        if self.charged(round_number):
+            return
         if self.exhausted:
             raise BudgetExceeded(
                 f"round {round_number} would be participation {self.participations + 1}; "
                 f"the owner's limit allows {self.allowed}"
             )
         if self._path is not None:
+            new = not self._path.exists()
             with self._path.open("a", encoding="ascii") as file:
                 file.write(f"{self._task.digest} {round_number}\n")
                 file.flush()
                 os.fsync(file.fileno())
-        self.participations += 1
+            if new:
+                sync_folder(self._path.parent)
+        self._charged.add(round_number)
 
     def epsilon(self) -> float:
         """Exact record-level ε so far, one server corrupted, at the task's δ."""
@@ -82,8 +103,21 @@ class OwnBudget:
             delta=self._task.privacy.delta,
         )
 
-    def _read(self, task: Digest) -> int:
+    def _read(self, task: Digest) -> set[int]:
+        """The rounds that were charged. A line that a crash cut short is removed.
+
+        Nothing was sent for it, and the next line would be written onto its end and be lost.
+        """
         if self._path is None or not self._path.exists():
-            return 0
-        lines = self._path.read_text(encoding="ascii").splitlines()
-        return sum(1 for line in lines if line.split(" ", 1)[0] == str(task))
+            return set()
+        data = self._path.read_bytes()
+        whole = data[: data.rfind(b"\n") + 1]
+        if len(whole) < len(data):
+            os.truncate(self._path, len(whole))
+        try:
+            fields = [line.split(" ") for line in whole.decode("ascii").splitlines()]
+            return {int(number) for digest, number in fields if digest == str(task)}
+        except ValueError:
+            raise Misconfiguration(
+                "state", str(self._path), "can't be read; restore this owner's account"
+            ) from None

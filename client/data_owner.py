@@ -9,6 +9,7 @@ import numpy as np
 from precad.client.budget import OwnBudget
 from precad.client.connection import Servers
 from precad.client.participant import Participation, RoundView, take_part
+from precad.client.pending import Pending
 from precad.client.train import as_records, build, local_update, poisson_sample
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId
@@ -46,7 +47,8 @@ class DataOwner:
         epsilon_limit: the owner's own limit of exact record-level ε against one corrupted
             server; taking part ends before it would be passed.
         record_rate: p_i; the task's unless given.
-        state: folder where this owner's account survives restarts; in memory unless given.
+        state: folder where this owner's account and the open round's submission survive
+            restarts; in memory unless given. As confidential as the records.
         token: one-time enrolment token from the operator, where the servers ask for one.
 
     Raises:
@@ -84,11 +86,13 @@ class DataOwner:
             load_identity(Path(identity)) if isinstance(identity, str | Path) else identity
         )
         self._token = None if token is None else Secret(token.encode())
-        path = None
-        if state is not None:
-            Path(state).mkdir(parents=True, exist_ok=True)
-            path = Path(state) / "participations.log"
-        self.budget = OwnBudget(self.task, self._record_rate, epsilon_limit, path)
+        folder = None if state is None else Path(state)
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        log = None if folder is None else folder / "participations.log"
+        self.budget = OwnBudget(self.task, self._record_rate, epsilon_limit, log)
+        kept = None if folder is None else folder / "pending.bin"
+        self.pending = Pending(self.task, self.client, kept)
 
     def run(
         self, on_notice: Callable[[Participation, pb.Notice], None] | None = None
@@ -104,7 +108,7 @@ class DataOwner:
         with Servers(self.task, self.client, *self._addresses, self._identity) as servers:
             servers.check_task()
             self.enrol(servers)
-            return take_part(servers, self.budget, self.update, on_notice)
+            return take_part(servers, self.budget, self.pending, self.update, on_notice)
 
     def enrol(self, servers: Servers) -> None:
         """Enrol at both servers with this owner's number of records. Raises as `Servers.enrol`."""

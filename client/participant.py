@@ -1,4 +1,10 @@
-"""Taking part in a whole training: watch, fetch, compute, submit, until it is over."""
+"""Taking part in a whole training: watch, fetch, compute, submit, until it is over.
+
+One round number gets one submission, whatever breaks. The pair of shares is kept, then counted on
+the owner's account, then sent; after a break, or after this process was killed, the same bytes
+are sent again if the round is still open. A pair that was lost is not replaced: the round is sat
+out, because a second sample of records under one number would cost privacy that nobody counts.
+"""
 
 import logging
 import random
@@ -12,6 +18,7 @@ from numpy.typing import NDArray
 
 from precad.client.budget import OwnBudget
 from precad.client.connection import Servers, rejection_of
+from precad.client.pending import Pair, Pending
 from precad.common.errors import PeerUnavailable, PeerViolation
 from precad.common.identifiers import Digest
 from precad.common.ring import RingVector
@@ -21,6 +28,8 @@ log = logging.getLogger("precad")
 
 BACKOFF_S = (0.2, 5.0)
 """First and longest wait before reconnecting."""
+STEADY_S = 10.0
+"""A watch that lasted so long was a connection; attempts to get one fail sooner."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +66,7 @@ class Participation:
 def take_part(
     servers: Servers,
     budget: OwnBudget,
+    pending: Pending,
     compute: Compute,
     on_notice: Callable[[Participation, pb.Notice], None] | None = None,
 ) -> Participation:
@@ -65,100 +75,145 @@ def take_part(
     Args:
         servers: enrolled already.
         budget: charged before each submission.
+        pending: keeps the open round's pair for retries.
         compute: called for each round this client is drawn for.
         on_notice: called after each notice, for progress.
 
     Raises:
         PeerViolation: the servers disagree about the model, or training stopped.
-        PeerUnavailable: server A stayed away for longer than the task's enrolment deadline.
+        PeerUnavailable: server A stayed away for longer than the task's outage deadline.
     """
-    result = Participation()
-    seen: set[int] = set()
-    patience = servers.task.deadlines.enrol
-    last_contact = time.monotonic()
-    wait_s = BACKOFF_S[0]
-    while not result.ended:
-        try:
-            for notice in servers.watch():
-                last_contact, wait_s = time.monotonic(), BACKOFF_S[0]
-                _handle(notice, servers, budget, compute, result, seen)
-                if on_notice is not None:
-                    on_notice(result, notice)
-                if result.ended:
-                    break
-        except PeerUnavailable as error:
-            if time.monotonic() - last_contact > patience:
-                raise
-            log.warning("%s; reconnecting", error)
-        if not result.ended:
-            # Jitter: clients that lost one server don't come back in one wave.
-            time.sleep(wait_s * (0.5 + random.random()))  # noqa: S311 -- not a secret
-            wait_s = min(2 * wait_s, BACKOFF_S[1])
-    result.epsilon = budget.epsilon()
-    return result
+    return _Player(servers, budget, pending, compute).play(on_notice)
 
 
-def _handle(
-    notice: pb.Notice,
-    servers: Servers,
-    budget: OwnBudget,
-    compute: Compute,
-    result: Participation,
-    seen: set[int],
-) -> None:
-    match notice.WhichOneof("event"):
-        case "open":
-            event = notice.open
-            if event.selected and event.round not in seen:
-                seen.add(event.round)
-                _play(event, servers, budget, compute, result)
-        case "over":
-            if notice.over.counted:
-                result.counted += 1
-            elif notice.over.rejection:
-                reason = rejection_of(notice.over.rejection).value
-                result.rejected[reason] += 1
-                log.warning("round %d: submission rejected: %s", notice.over.round, reason)
-        case "finished":
-            result.theta = servers.fetch_model(
-                notice.finished.version, notice.finished.model_digest
+class _Player:
+    """One client's training."""
+
+    def __init__(
+        self, servers: Servers, budget: OwnBudget, pending: Pending, compute: Compute
+    ) -> None:
+        self._servers = servers
+        self._budget = budget
+        self._pending = pending
+        self._compute = compute
+        self._result = Participation()
+        # After a reconnection the newest notice comes again.
+        self._answered = -1
+        self._over = -1
+        self._submitted = -1
+
+    def play(self, on_notice: Callable[[Participation, pb.Notice], None] | None) -> Participation:
+        result = self._result
+        patience = self._servers.task.deadlines.outage
+        alone_since: float | None = None
+        wait_s = BACKOFF_S[0]
+        while not result.ended:
+            began = time.monotonic()
+            try:
+                for notice in self._servers.watch():
+                    alone_since, wait_s = None, BACKOFF_S[0]
+                    self._handle(notice)
+                    if on_notice is not None:
+                        on_notice(result, notice)
+                    if result.ended:
+                        break
+            except PeerUnavailable as error:
+                now = time.monotonic()
+                if alone_since is None or now - began > STEADY_S:
+                    alone_since = now
+                if now - alone_since > patience:
+                    raise
+                log.warning("%s; reconnecting", error)
+            if not result.ended:
+                # Jitter: clients that lost one server don't come back in one wave.
+                time.sleep(wait_s * (0.5 + random.random()))  # noqa: S311 -- not a secret
+                wait_s = min(2 * wait_s, BACKOFF_S[1])
+        result.epsilon = self._budget.epsilon()
+        return result
+
+    def _handle(self, notice: pb.Notice) -> None:
+        match notice.WhichOneof("event"):
+            case "open":
+                event = notice.open
+                self._forget_rounds_below(event.round)
+                if event.selected and event.round > self._answered:
+                    self._play(event)
+            case "over":
+                self._forget_rounds_below(notice.over.round + 1)
+                if notice.over.round > self._over:
+                    self._over = notice.over.round
+                    self._tally(notice.over)
+            case "finished":
+                self._pending.drop()
+                result, over = self._result, notice.finished
+                result.theta = self._servers.fetch_model(over.version, over.model_digest)
+                result.model = Digest(over.model_digest)
+                result.rounds = over.version
+                result.ended = "finished"
+            case "stopped":
+                raise PeerViolation(f"training stopped: {notice.stopped.error}")
+            case None:
+                pass
+
+    def _forget_rounds_below(self, number: int) -> None:
+        """Rounds are played one after the other, so an older one's pair has no further use."""
+        if self._pending.round is not None and self._pending.round < number:
+            self._pending.drop()
+
+    def _tally(self, over: pb.RoundOver) -> None:
+        if over.counted:
+            self._result.counted += 1
+        elif over.rejection:
+            reason = rejection_of(over.rejection).value
+            self._result.rejected[reason] += 1
+            log.warning("round %d: submission rejected: %s", over.round, reason)
+
+    def _play(self, event: pb.RoundOpen) -> None:
+        """Answer one round. PeerUnavailable leaves it unanswered: the notice comes again."""
+        # The task's own deadline first: whatever is announced, NaN too, can't stretch it.
+        collect_s = min(self._servers.task.deadlines.collect, event.collect_seconds)
+        deadline = time.monotonic() + collect_s
+        pair = self._pending.get(event.round)
+        if pair is None and self._budget.charged(event.round):
+            log.warning(
+                "round %d: what was sent before the restart is lost; sitting the round out",
+                event.round,
             )
-            result.model = Digest(notice.finished.model_digest)
-            result.rounds = notice.finished.version
-            result.ended = "finished"
-        case "stopped":
-            raise PeerViolation(f"training stopped: {notice.stopped.error}")
-        case None:
-            pass
+            self._answered = event.round
+            return
+        if self._budget.exhausted and not self._budget.charged(event.round):
+            log.warning("the owner's privacy limit is reached; leaving the training")
+            self._result.ended = "budget"
+            return
+        if pair is None:
+            theta = self._servers.fetch_model(event.version, event.model_digest)
+            view = RoundView(event.round, theta, Digest(event.model_digest))
+            pair = self._servers.prepare(event.round, view.model, self._compute(view))
+            self._pending.keep(pair)
+        elif pair[0].context.model.value != event.model_digest:
+            raise PeerViolation(
+                f"round {event.round} was announced with model {pair[0].context.model} and now "
+                f"with {event.model_digest.hex()}; nothing more is sent"
+            )
+        self._budget.charge(event.round)
+        self._send(event.round, pair, deadline)
 
-
-def _play(
-    event: pb.RoundOpen,
-    servers: Servers,
-    budget: OwnBudget,
-    compute: Compute,
-    result: Participation,
-) -> None:
-    if budget.exhausted:
-        log.warning("the owner's privacy limit is reached; leaving the training")
-        result.ended = "budget"
-        return
-    # The task's own deadline first: whatever is announced, NaN too, can't stretch it.
-    deadline = time.monotonic() + min(servers.task.deadlines.collect, event.collect_seconds)
-    theta = servers.fetch_model(event.version, event.model_digest)
-    view = RoundView(event.round, theta, Digest(event.model_digest))
-    pair = servers.prepare(event.round, view.model, compute(view))
-    budget.charge(event.round)
-    result.submitted += 1
-    try:
-        for receipt in servers.submit(pair, max(1.0, deadline - time.monotonic())):
+    def _send(self, number: int, pair: Pair, deadline: float) -> None:
+        if self._submitted != number:
+            self._submitted = number
+            self._result.submitted += 1
+        try:
+            receipts = self._servers.submit(pair, max(1.0, deadline - time.monotonic()))
+        except PeerUnavailable as error:
+            # The round goes on without this client, or its notice comes again.
+            log.warning("round %d: %s", number, error)
+            return
+        self._answered = number
+        for receipt in receipts:
             if receipt.rejection is not None:
                 log.warning(
                     "round %d: %s rejected the upload: %s",
-                    event.round,
+                    number,
                     receipt.role.value,
                     receipt.detail,
                 )
-    except PeerUnavailable as error:
-        # The round goes on without this client; the next one may work.
-        log.warning("round %d: %s", event.round, error)

@@ -79,6 +79,10 @@ class TooManyCalls(PrecadError):
     """One caller keeps more calls open than one may; it waits and tries again."""
 
 
+class NotOnOffer(PeerUnavailable):
+    """A model that this server no longer serves, as after a restart, or doesn't serve yet."""
+
+
 class TaskMismatch(PrecadError):
     """Two parties hold different task descriptions; names both digests."""
 

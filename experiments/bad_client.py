@@ -69,7 +69,7 @@ def run(settings: JoinSettings, kind: str) -> None:
     ) as servers:
         servers.check_task()
         owner.enrol(servers)
-        take_part(servers, owner.budget, compute)
+        take_part(servers, owner.budget, owner.pending, compute)
 
 
 def main() -> None:

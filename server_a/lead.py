@@ -4,9 +4,9 @@ import logging
 import time
 
 from precad.common.errors import PeerUnavailable
-from precad.common.identifiers import Role
+from precad.common.identifiers import ClientId, Role
 from precad.common.identity import open_channel
-from precad.common.link import SETUP_ROUND
+from precad.common.link import SETUP_ROUND, PeerLink
 from precad.common.round.aggregator import Aggregator
 from precad.common.round.matching import describe
 from precad.common.round.messages import Cohort, HeldList, Verdict
@@ -15,11 +15,22 @@ from precad.common.round.setup import propose_roster
 from precad.common.serve.feed import RoundOpened
 from precad.common.serve.session import Phase, Session
 from precad.common.serve.settings import ServerASettings
-from precad.common.serve.training import connect, make_aggregator, persist, recover, settle
+from precad.common.serve.training import (
+    connect,
+    holding,
+    is_over,
+    make_aggregator,
+    persist,
+    recover,
+    settle,
+)
 from precad.common.wire.dealing import RemoteDealer
 from precad.common.wire.peer_transport import DialledTransport
 
 log = logging.getLogger("precad")
+
+_LOOK_S = 0.5
+"""Between looks at whether server B is still there, while clients enrol or submit."""
 
 
 def lead(session: Session) -> None:
@@ -46,7 +57,9 @@ def _train(session: Session, enrolment_ends: float) -> None:
     try:
         transport = DialledTransport(peer_channel, settings.server_b, session.task.deadlines.peer)
         link, recovery = connect(session, transport)
-        _freeze_roster(session, enrolment_ends)
+        if is_over(session, recovery):
+            return
+        _freeze_roster(session, link, enrolment_ends)
         propose_roster(link, session.register.roster())
         aggregator = make_aggregator(session, link, dealer)
         session.heard_from_peers()
@@ -65,10 +78,13 @@ def _train(session: Session, enrolment_ends: float) -> None:
         dealer_channel.close()
 
 
-def _freeze_roster(session: Session, enrolment_ends: float) -> None:
+def _freeze_roster(session: Session, link: PeerLink, enrolment_ends: float) -> None:
     if not session.register.frozen:
         session.phase = Phase.ENROLLING
-        session.register.wait_full(enrolment_ends)
+        clients = session.task.enrolment.clients
+        while time.monotonic() < enrolment_ends and len(session.register.roster()) < clients:
+            session.register.wait_full(min(enrolment_ends, time.monotonic() + _LOOK_S))
+            link.require_alive()
         roster = session.register.roster()
         require_enough(roster, session.task.enrolment.min_clients)
         session.register.freeze(roster)
@@ -90,14 +106,21 @@ def _lead_round(session: Session, aggregator: Aggregator) -> None:
     session.inbox.open(opened.number, opened.cohort, opened.model)
     collect_s = session.task.deadlines.collect
     session.feed.publish(RoundOpened(opened, collect_s))
-    session.inbox.wait(opened.cohort, started + collect_s, session.presence.gone)
-    collected = session.inbox.close()
     link = aggregator.link
-    link.send("held", describe(collected).to_bytes())
-    theirs = HeldList.from_bytes(
-        link.receive("held", timeout_s=collect_s + session.task.deadlines.peer)
-    )
-    settle(session, aggregator, opened, collected, theirs, started)
+
+    def gone(client: ClientId) -> bool:
+        # Without B this round comes to nothing: don't collect for it until the deadline.
+        link.require_alive()
+        return session.presence.gone(client)
+
+    session.inbox.wait(opened.cohort, started + collect_s, gone)
+    collected = session.inbox.close()
+    with holding(collected):
+        link.send("held", describe(collected).to_bytes())
+        theirs = HeldList.from_bytes(
+            link.receive("held", timeout_s=collect_s + session.task.deadlines.peer)
+        )
+        settle(session, aggregator, opened, collected, theirs, started)
 
 
 def _say_over(session: Session, aggregator: Aggregator) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import queue
+import threading
 import time
 from collections.abc import AsyncIterator
 from typing import Any
@@ -21,7 +22,16 @@ from precad.common.serve.aggregation import refuse
 from precad.common.serve.feed import RoundOpened
 from precad.common.serve.session import Phase, Session
 from precad.common.serve.settings import ServerBSettings
-from precad.common.serve.training import connect, make_aggregator, persist, recover, settle
+from precad.common.serve.training import (
+    connect,
+    holding,
+    is_over,
+    make_aggregator,
+    note_done,
+    persist,
+    recover,
+    settle,
+)
 from precad.common.wire.dealing import RemoteDealer
 from precad.common.wire.peer_transport import ServedTransport
 from precad.protos import precad_pb2 as pb
@@ -74,14 +84,42 @@ class PeerService(PeerServicer):
 
 
 def follow(session: Session, peers: PeerService) -> None:
-    """Play a whole training as server B. Raises PrecadError when it can't go on."""
-    session.phase = Phase.ENROLLING
-    try:
-        persist(session, lambda: _train(session, peers))
-    except PeerUnavailable as error:
-        if session.shelf.current.round < session.task.training.rounds:
-            raise
-        log.warning("server A didn't say that the training is over: %s", error)
+    """Play a whole training as server B. Raises PrecadError when it can't go on.
+
+    With the final model kept, the training is over for this server, whether or not A has said
+    so. A may still lack B's last noisy share: it is answered for as long as the process lives.
+    """
+
+    def attempt() -> None:
+        try:
+            _train(session, peers)
+        except PeerUnavailable as error:
+            if not _done(session):
+                raise
+            log.warning("server A didn't say that the training is over: %s", error)
+
+    note_done(session)
+    if not _done(session):
+        session.phase = Phase.ENROLLING
+        persist(session, attempt)
+    threading.Thread(
+        target=_answer_on, args=(session, peers), name="after-training", daemon=True
+    ).start()
+
+
+def _answer_on(session: Session, peers: PeerService) -> None:
+    while True:
+        try:
+            _train(session, peers)
+        except PeerUnavailable:
+            continue
+        except PrecadError:
+            log.exception("server A came back after the training, and differs")
+            return
+
+
+def _done(session: Session) -> bool:
+    return session.shelf.current.round >= session.task.training.rounds
 
 
 def _train(session: Session, peers: PeerService) -> None:
@@ -96,12 +134,15 @@ def _train(session: Session, peers: PeerService) -> None:
     dealer = RemoteDealer(dealer_channel, settings.dealer, session.task, session.role)
     try:
         link, recovery = connect(session, transport)
+        if is_over(session, recovery):
+            return
         patience = deadlines.enrol + deadlines.peer
         roster = accept_roster(link, session.register.roster, session.task, patience)
         session.register.freeze(roster)
         aggregator = make_aggregator(session, link, dealer)
         session.heard_from_peers()
-        session.phase = Phase.TRAINING
+        if not _done(session):
+            session.phase = Phase.TRAINING
         recover(session, aggregator, recovery)
         playing = True
         while playing:
@@ -134,6 +175,7 @@ def _follow_round(session: Session, aggregator: Aggregator) -> bool:
         [client for client in held_by_a if client in opened.cohort], started + deadlines.collect
     )
     collected = session.inbox.close()
-    aggregator.link.send("held", describe(collected).to_bytes())
-    settle(session, aggregator, opened, collected, theirs, started)
+    with holding(collected):
+        aggregator.link.send("held", describe(collected).to_bytes())
+        settle(session, aggregator, opened, collected, theirs, started)
     return True

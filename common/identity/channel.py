@@ -21,6 +21,11 @@ _RECONNECT = (
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.min_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 2_000),
+    # A machine that lost power or a cut cable says no goodbye: without pings, whoever only
+    # listens (a client for notices) would wait for ever. Servers allow one every 5 s.
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.max_pings_without_data", 0),
 )
 Options = Sequence[tuple[str, Any]]
 Claim = tuple[Role, str]

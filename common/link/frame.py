@@ -36,3 +36,6 @@ class FrameTransport(Protocol):
 
     def get(self, timeout_s: float) -> Frame:
         """The next frame. Raises PeerUnavailable when none came in time or the peer is gone."""
+
+    def require_alive(self) -> None:
+        """Raise PeerUnavailable when the peer is known to be gone; for long waits on others."""

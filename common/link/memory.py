@@ -26,6 +26,9 @@ class MemoryTransport:
         except queue.Empty:
             raise PeerUnavailable(f"the other server sent nothing for {timeout_s:g} s") from None
 
+    def require_alive(self) -> None:
+        """The other end is in this process."""
+
 
 def memory_pair() -> tuple[MemoryTransport, MemoryTransport]:
     """Two connected ends."""

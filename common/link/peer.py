@@ -73,6 +73,10 @@ class PeerLink:
         self.send(step, payload)
         return self.receive(step)
 
+    def require_alive(self) -> None:
+        """Raise PeerUnavailable when the other server is known to be gone."""
+        self._transport.require_alive()
+
     def _check(self, frame: Frame, step: str) -> None:
         if frame.task != self._task:
             raise TaskMismatch(str(self._task), str(frame.task))

@@ -1,8 +1,8 @@
 """After a break: what the two servers make of where each of them stands.
 
 A round passes through open, released (charged, noisy share persisted) and done (both noisy
-shares held, next model persisted). Nothing leaves before the release, and a noisy share never
-changes after it. So after any crash one of four things is true:
+shares held, next model persisted). Nothing leaves before *both* servers have released, and a
+noisy share never changes after its release. So after any crash one of four things is true:
 
 | here | there | then |
 | --- | --- | --- |
@@ -11,7 +11,10 @@ changes after it. So after any crash one of four things is true:
 | done | released | send the persisted share again; the other finishes alone |
 | released | nothing released | forfeit: both ledgers keep the charge, the share is never used |
 
-Anything else means that a server's state was lost or restored from an old copy: stop.
+A forfeit is durable first where nothing was released, and then where something was: until both
+have it, the comparison comes to the same result again. The next models are compared before a
+server keeps its own. Anything else means that a server's state was lost or restored from an old
+copy: stop.
 """
 
 from dataclasses import dataclass

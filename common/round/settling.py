@@ -90,6 +90,9 @@ def release(aggregator: Aggregator, validated: Validated) -> Released:
 def reconstruct(aggregator: Aggregator, released: Released, theta: NDArray[np.float64]) -> Finished:
     """Exchange noisy shares, decode, divide by the fixed denominator, step with η.
 
+    No noisy share leaves before both servers say that they have charged the same valid set: if
+    one dies in between, what the other forfeits was never seen by anybody.
+
     Args:
         aggregator: this server.
         released: after the charge.
@@ -98,6 +101,7 @@ def reconstruct(aggregator: Aggregator, released: Released, theta: NDArray[np.fl
     Raises:
         PeerViolation: the other server's share has the wrong size, or its next model differs.
     """
+    _agree(aggregator, "charged", released.valid_set, len(released.valid))
     data = aggregator.link.exchange("noisy-share", to_bytes(released.noisy_share))
     finished = step(aggregator, released, theta, data)
     _agree(aggregator, "model", finished.model, len(released.valid))

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.common.errors import Misconfiguration
+from precad.common.errors import NotOnOffer
 from precad.common.identifiers import Digest
 from precad.common.model import initial_vector, load_model, model_digest, save_model
 from precad.common.task import Task
@@ -60,12 +60,16 @@ class Shelf:
             self._models.append(ShelvedModel(round_number, theta, digest))
 
     def get(self, round_number: int) -> ShelvedModel:
-        """The model of ``round_number``. Raises Misconfiguration if it isn't on offer any more."""
+        """The model of ``round_number``.
+
+        Raises:
+            NotOnOffer: it isn't on offer any more, as after a restart, or not yet.
+        """
         with self._lock:
             for model in self._models:
                 if model.round == round_number:
                     return model
             newest = self._models[-1].round
-        raise Misconfiguration(
-            "round", round_number, f"this server's newest model is that of round {newest}"
+        raise NotOnOffer(
+            f"the model of round {round_number} isn't on offer; the newest is that of {newest}"
         )

@@ -2,17 +2,19 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import assert_never
 
 from precad.common.collect import Held
 from precad.common.errors import PeerUnavailable, PeerViolation, Rejection
-from precad.common.identifiers import ClientId
+from precad.common.identifiers import ClientId, Digest
 from precad.common.link import FrameTransport, PeerLink
 from precad.common.noise import DiscreteGaussian
 from precad.common.ring import WORD_BYTES
 from precad.common.round.aggregator import Aggregator
 from precad.common.round.matching import match
-from precad.common.round.messages import HeldList
+from precad.common.round.messages import HeldList, ReleaseView
 from precad.common.round.recovery import (
     Recovery,
     Remedy,
@@ -32,7 +34,7 @@ from precad.common.round.setup import agree_row_secret, greet
 from precad.common.round.states import Finished, Opened
 from precad.common.serve.feed import RoundDone
 from precad.common.serve.session import Session
-from precad.common.store import RoundState
+from precad.common.store import ReleaseRecord, RoundState
 from precad.common.task import Task
 from precad.common.wire.dealing import RemoteDealer
 
@@ -74,10 +76,7 @@ def connect(session: Session, transport: FrameTransport) -> tuple[PeerLink, Reco
         timeout_s=session.task.deadlines.peer,
     )
     current = session.shelf.current
-    interrupted = session.store.release_of(current.round - 1) if current.round else None
-    if interrupted is not None and interrupted.state is RoundState.RELEASED:
-        # Killed between keeping the next model and noting that the round is done.
-        session.store.finish_round(interrupted.number, current.digest)
+    note_done(session)
     session.store.abandon_open()
     session.inbox.cancel()
     own = position_of(session.store, session.role, current.round, current.digest)
@@ -86,10 +85,25 @@ def connect(session: Session, transport: FrameTransport) -> tuple[PeerLink, Reco
     return link, compare(own, theirs)
 
 
+def note_done(session: Session) -> None:
+    """Mark the round done that led to the kept model, if a crash came between the two."""
+    current = session.shelf.current
+    interrupted = session.store.release_of(current.round - 1) if current.round else None
+    if interrupted is not None and interrupted.state is RoundState.RELEASED:
+        session.store.finish_round(interrupted.number, current.digest)
+
+
+def is_over(session: Session, recovery: Recovery) -> bool:
+    """Whether both servers hold the final model: their positions alone say so."""
+    last = session.task.training.rounds
+    return recovery.remedy is Remedy.NOTHING and session.shelf.current.round >= last
+
+
 def make_aggregator(session: Session, link: PeerLink, dealer: RemoteDealer) -> Aggregator:
     """This server's role object for one link; its roster is frozen.
 
-    Row secret and dealer key are fresh for every link and are never stored.
+    The row secret is fresh for every link and the dealer's keys for every start of the dealer;
+    neither is ever stored.
 
     Raises:
         PeerUnavailable: the dealer isn't there, or the servers joined different starts of it.
@@ -121,34 +135,66 @@ def recover(session: Session, aggregator: Aggregator, recovery: Recovery) -> Non
     if view is None:
         return
     log.info("round %d was interrupted: %s", view.number, recovery.remedy.value)
-    if recovery.remedy is Remedy.FORFEIT:
-        session.store.forfeit(
-            view.number,
-            view.version,
-            view.cohort_size,
-            session.shelf.current.digest,
-            [ClientId(name) for name in view.valid],
-        )
-        return
     record = session.store.release_of(view.version)
-    if record is None:
-        raise AssertionError("a released round has no record")
+    link, current = aggregator.link, session.shelf.current
     started = time.monotonic()
     match recovery.remedy:
+        case Remedy.FORFEIT:
+            _forfeit(session, link, view, released_here=record is not None)
         case Remedy.SEND:
-            aggregator.link.send("noisy-share", record.noisy_share)
+            link.send("noisy-share", _required(record).noisy_share)
+            _compare_models(link, current.digest)
         case Remedy.RECEIVE:
-            released = released_again(record)
-            data = aggregator.link.receive("noisy-share")
-            theta = session.shelf.current.theta
-            _keep(session, step(aggregator, released, theta, data), started)
-        case _:
-            released = released_again(record)
-            finished = reconstruct(aggregator, released, session.shelf.current.theta)
+            released = released_again(_required(record))
+            data = link.receive("noisy-share")
+            finished = step(aggregator, released, current.theta, data)
+            _compare_models(link, finished.model)
             _keep(session, finished, started)
-    model = session.shelf.current.digest
-    if aggregator.link.exchange("recovered", model.value) != model.value:
+        case Remedy.EXCHANGE:
+            released = released_again(_required(record))
+            _keep(session, reconstruct(aggregator, released, current.theta), started)
+        case Remedy.NOTHING:
+            raise AssertionError("a round that needs nothing was named")
+        case never:
+            assert_never(never)
+
+
+def _forfeit(session: Session, link: PeerLink, view: ReleaseView, *, released_here: bool) -> None:
+    if released_here:
+        # As long as this server's round stands as released, a break here leads to a forfeit
+        # again; were it forfeited first, nobody would tell the other server to charge it.
+        link.receive("forfeited")
+    session.store.forfeit(
+        view.number,
+        view.version,
+        view.cohort_size,
+        session.shelf.current.digest,
+        [ClientId(name) for name in view.valid],
+    )
+    if not released_here:
+        link.send("forfeited", b"")
+
+
+def _compare_models(link: PeerLink, model: Digest) -> None:
+    if link.exchange("recovered", model.value) != model.value:
         raise PeerViolation("the servers recovered different models; nothing more is released")
+
+
+def _required(record: ReleaseRecord | None) -> ReleaseRecord:
+    if record is None:
+        raise AssertionError("a released round has no record")
+    return record
+
+
+@contextmanager
+def holding(collected: Mapping[ClientId, Held | Rejection]) -> Iterator[None]:
+    """Spooled shares are removed at the end, however the round ends."""
+    try:
+        yield
+    finally:
+        for item in collected.values():
+            if isinstance(item, Held):
+                item.discard()
 
 
 def settle(
@@ -187,6 +233,9 @@ def _keep(session: Session, finished: Finished, started: float) -> None:
 def persist(session: Session, attempt: Callable[[], None]) -> None:
     """Try until the training is over; a lost link or dealer is tried again for ``outage``.
 
+    The outage counts from the first failure after both were last heard from: a long round or a
+    long enrolment isn't one.
+
     Args:
         session: this server.
         attempt: connects, recovers and plays rounds; returns when training is over.
@@ -195,15 +244,16 @@ def persist(session: Session, attempt: Callable[[], None]) -> None:
         PeerUnavailable: nothing worked for ``deadlines.outage`` seconds.
         PrecadError: anything else that can't be mended by trying again.
     """
-    wait_s = FIRST_WAIT_S
+    wait_s, alone_since = FIRST_WAIT_S, None
     while True:
-        heard = session.last_contact
+        contacts = session.contacts
         try:
             attempt()
         except PeerUnavailable as error:
-            if session.last_contact > heard:
-                wait_s = FIRST_WAIT_S
-            if time.monotonic() - session.last_contact > session.task.deadlines.outage:
+            now = time.monotonic()
+            if alone_since is None or session.contacts > contacts:
+                wait_s, alone_since = FIRST_WAIT_S, now
+            if now - alone_since > session.task.deadlines.outage:
                 raise
             session.error = f"{error}; trying again"
             log.warning("%s; trying again", error)

@@ -3,7 +3,7 @@
 from precad.common.collect import SubmissionHeader
 from precad.common.deal import DealRequest
 from precad.common.errors import Misconfiguration, RejectedSubmission, Rejection, TaskMismatch
-from precad.common.identifiers import ClientId, Digest
+from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.link import Frame
 from precad.common.secret import Secret
 from precad.common.share import Commitment, Signature, Submission, SubmissionContext
@@ -55,6 +55,18 @@ def header_from_wire(message: pb.SubmissionHeader) -> SubmissionHeader:
         Commitment(message.other_commitment),
         message.share_bytes,
         signature,
+    )
+
+
+def submission_from_wire(message: pb.SubmissionHeader, role: Role, share: Secret) -> Submission:
+    """A whole submission from its header and share, as a client keeps it for a retry.
+
+    Raises:
+        RejectedSubmission: malformed.
+    """
+    header = header_from_wire(message)
+    return Submission(
+        header.context, role, header.salt, share, header.other_commitment, header.signature
     )
 
 

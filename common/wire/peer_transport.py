@@ -12,25 +12,42 @@ from typing import Any
 
 import grpc
 
-from precad.common.errors import Misconfiguration, PeerUnavailable
+from precad.common.errors import Misconfiguration, PeerUnavailable, PrecadError
 from precad.common.link import Frame
 from precad.common.wire.convert import frame_from_wire, frame_to_wire
 from precad.common.wire.status import error_of
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import PeerStub
 
-_Incoming = queue.SimpleQueue[Frame | Exception]
 
+class _Incoming:
+    """Frames as they came, then the error that ended them."""
 
-def _next(incoming: _Incoming, timeout_s: float) -> Frame:
-    try:
-        item = incoming.get(timeout=timeout_s)
-    except queue.Empty:
-        raise PeerUnavailable(f"the other server sent nothing for {timeout_s:g} s") from None
-    if isinstance(item, Exception):
-        incoming.put(item)  # the link stays broken
-        raise item
-    return item
+    def __init__(self) -> None:
+        self._items: queue.SimpleQueue[Frame | PrecadError] = queue.SimpleQueue()
+        self._ended: PrecadError | None = None
+
+    def put(self, frame: Frame) -> None:
+        self._items.put(frame)
+
+    def end(self, error: PrecadError) -> None:
+        if self._ended is None:
+            self._ended = error
+        self._items.put(error)
+
+    def get(self, timeout_s: float) -> Frame:
+        try:
+            item = self._items.get(timeout=timeout_s)
+        except queue.Empty:
+            raise PeerUnavailable(f"the other server sent nothing for {timeout_s:g} s") from None
+        if isinstance(item, PrecadError):
+            self._items.put(item)  # the link stays broken
+            raise item
+        return item
+
+    def require_alive(self) -> None:
+        if self._ended is not None:
+            raise self._ended
 
 
 class DialledTransport:
@@ -50,7 +67,7 @@ class DialledTransport:
                 "its address, and that both sides use the same root certificate"
             ) from None
         self._outgoing: queue.SimpleQueue[pb.LinkFrame | None] = queue.SimpleQueue()
-        self._incoming: _Incoming = queue.SimpleQueue()
+        self._incoming = _Incoming()
         self._call = PeerStub(channel).Link(self._requests())
         self._reader = threading.Thread(target=self._read, name="peer-link", daemon=True)
         self._reader.start()
@@ -61,7 +78,11 @@ class DialledTransport:
 
     def get(self, timeout_s: float) -> Frame:
         """The next frame. Raises PeerUnavailable."""
-        return _next(self._incoming, timeout_s)
+        return self._incoming.get(timeout_s)
+
+    def require_alive(self) -> None:
+        """Raise the error that ended the stream, if one did."""
+        self._incoming.require_alive()
 
     def close(self) -> None:
         """End the stream."""
@@ -77,11 +98,11 @@ class DialledTransport:
         try:
             for message in self._call:
                 self._incoming.put(frame_from_wire(message))
-            self._incoming.put(PeerUnavailable("server B closed the link"))
+            self._incoming.end(PeerUnavailable("server B closed the link"))
         except grpc.RpcError as error:
-            self._incoming.put(error_of("server B", self._address, error))
+            self._incoming.end(error_of("server B", self._address, error))
         except Misconfiguration as error:
-            self._incoming.put(error)
+            self._incoming.end(error)
 
 
 class ServedTransport:
@@ -89,7 +110,7 @@ class ServedTransport:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._incoming: _Incoming = queue.SimpleQueue()
+        self._incoming = _Incoming()
         self._outgoing: asyncio.Queue[Frame | None] = asyncio.Queue()
 
     def put(self, frame: Frame) -> None:
@@ -98,11 +119,15 @@ class ServedTransport:
 
     def get(self, timeout_s: float) -> Frame:
         """The next frame. Raises PeerUnavailable."""
-        return _next(self._incoming, timeout_s)
+        return self._incoming.get(timeout_s)
+
+    def require_alive(self) -> None:
+        """Raise the error that ended the stream, if one did."""
+        self._incoming.require_alive()
 
     def close(self) -> None:
         """End the stream; whoever still waits on it hears so."""
-        self._incoming.put(PeerUnavailable("the link to server A was replaced or closed"))
+        self._incoming.end(PeerUnavailable("the link to server A was replaced or closed"))
         self._loop.call_soon_threadsafe(self._outgoing.put_nowait, None)
 
     async def serve(self, requests: AsyncIterator[pb.LinkFrame]) -> AsyncIterator[pb.LinkFrame]:
@@ -113,13 +138,13 @@ class ServedTransport:
                 yield frame_to_wire(frame)
         finally:
             reader.cancel()
-            self._incoming.put(PeerUnavailable("the link to server A is closed"))
+            self._incoming.end(PeerUnavailable("the link to server A is closed"))
 
     async def _read(self, requests: Any) -> None:
         try:
             async for message in requests:
                 self._incoming.put(frame_from_wire(message))
         except Misconfiguration as error:
-            self._incoming.put(error)
-        self._incoming.put(PeerUnavailable("server A closed the link"))
+            self._incoming.end(error)
+        self._incoming.end(PeerUnavailable("server A closed the link"))
         self._outgoing.put_nowait(None)

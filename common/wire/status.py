@@ -6,6 +6,7 @@ from precad.common.errors import (
     AccessDenied,
     BudgetExceeded,
     Misconfiguration,
+    NotOnOffer,
     PeerUnavailable,
     PeerViolation,
     PrecadError,
@@ -21,6 +22,7 @@ _CODES: tuple[tuple[type[PrecadError], grpc.StatusCode], ...] = (
     (AccessDenied, grpc.StatusCode.PERMISSION_DENIED),
     (TooManyCalls, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (BudgetExceeded, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (NotOnOffer, grpc.StatusCode.NOT_FOUND),
     (PeerUnavailable, grpc.StatusCode.UNAVAILABLE),
     (PeerViolation, grpc.StatusCode.FAILED_PRECONDITION),
 )
@@ -59,11 +61,16 @@ def error_of(who: str, address: str, error: grpc.RpcError) -> PrecadError:
             f"{who} at {address} can't be reached ({_short(detail)}); check that it runs, its "
             "address, and that both sides use TLS with the same root certificate"
         )
+    if code is grpc.StatusCode.CANCELLED:
+        # What a server that is being stopped does to the calls in flight.
+        return PeerUnavailable(f"{who} at {address} broke the call off; it may be restarting")
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return PeerUnavailable(
             f"{who} at {address} didn't answer within the deadline; "
             "check that it runs, its address, and the network between"
         )
+    if code is grpc.StatusCode.NOT_FOUND:
+        return NotOnOffer(f"{who} at {address}: {detail}")
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return PeerUnavailable(f"{who} at {address} has no room for this call now: {detail}")
     if code in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED):

@@ -1,0 +1,139 @@
+"""The pair that a client sends in one round, kept until the round is over.
+
+A client that dies while it sends comes back with the same bytes: drawing a second sample of
+records for one round would give the servers two views of it, and cost privacy twice.
+
+The two shares add up to the update itself, so the file is as confidential as the records: it
+stays on the owner's own disk, readable by this user only, and goes when the round is over. It is
+removed, not overwritten: on flash storage overwriting guarantees nothing.
+"""
+
+import contextlib
+import hashlib
+import os
+import struct
+from pathlib import Path
+
+from google.protobuf.message import DecodeError
+
+from precad.common.errors import RejectedSubmission
+from precad.common.identifiers import ClientId, Role
+from precad.common.secret import Secret
+from precad.common.share import Submission
+from precad.common.task import Task
+from precad.common.wire.convert import header_to_wire, submission_from_wire
+from precad.protos import precad_pb2 as pb
+
+Pair = tuple[Submission, Submission]
+"""For server A and for server B."""
+
+_MAGIC = b"precad/v1/pending\0"
+_LENGTHS = struct.Struct("<QQ")
+_DIGEST_BYTES = hashlib.sha256().digest_size
+
+
+class Pending:
+    """Keeps one round's pair.
+
+    Args:
+        task: pairs of other tasks aren't given out.
+        client: nor are another client's.
+        path: file that survives restarts; None keeps the pair in memory.
+    """
+
+    def __init__(self, task: Task, client: ClientId, path: Path | None = None) -> None:
+        self._task = task
+        self._client = client
+        self._path = path
+        self._pair = None if path is None else self._read(path)
+
+    @property
+    def round(self) -> int | None:
+        """Number of the round whose pair is kept."""
+        return None if self._pair is None else self._pair[0].context.round
+
+    def get(self, round_number: int) -> Pair | None:
+        """The pair that was kept for this round."""
+        return self._pair if self.round == round_number else None
+
+    def keep(self, pair: Pair) -> None:
+        """Keep ``pair`` in place of an older one; durably, before this returns."""
+        if self._path is not None:
+            _write(self._path, pair)
+        self._pair = pair
+
+    def drop(self) -> None:
+        """The round is over: its shares have no further use."""
+        self._pair = None
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+
+    def _read(self, path: Path) -> Pair | None:
+        """What an earlier process kept; None when that can't be read: the round is sat out."""
+        with contextlib.suppress(FileNotFoundError):
+            draft_of(path).unlink()
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        try:
+            pair = _decode(data)
+        except (ValueError, struct.error, DecodeError, RejectedSubmission):
+            return None
+        context = pair[0].context
+        mine = (context.task, context.client) == (self._task.digest, self._client)
+        return pair if mine else None
+
+
+def draft_of(path: Path) -> Path:
+    """Where the file is written before it takes its place."""
+    return path.with_name(f"{path.name}.part")
+
+
+def _write(path: Path, pair: Pair) -> None:
+    draft = draft_of(path)
+    draft.unlink(missing_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+    with os.fdopen(os.open(draft, flags, 0o600), "wb") as file:
+        file.write(_encode(pair))
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the folder's entries durable: a new name survives a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _encode(pair: Pair) -> bytes:
+    """Both uploads as they go on the wire, and a digest of it all."""
+    parts = [_MAGIC]
+    for submission in pair:
+        header = header_to_wire(submission).SerializeToString()
+        share = submission.share.reveal()
+        parts += [_LENGTHS.pack(len(header), len(share)), header, share]
+    data = b"".join(parts)
+    return data + hashlib.sha256(data).digest()
+
+
+def _decode(data: bytes) -> Pair:
+    body, digest = data[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
+    if not body.startswith(_MAGIC) or hashlib.sha256(body).digest() != digest:
+        raise ValueError("not a whole pending file")
+    at = len(_MAGIC)
+    submissions = []
+    for role in (Role.SERVER_A, Role.SERVER_B):
+        header_length, share_length = _LENGTHS.unpack_from(body, at)
+        at += _LENGTHS.size
+        header = pb.SubmissionHeader.FromString(body[at : at + header_length])
+        at += header_length
+        share = Secret(body[at : at + share_length])
+        at += share_length
+        submissions.append(submission_from_wire(header, role, share))
+    return submissions[0], submissions[1]
