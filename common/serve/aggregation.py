@@ -34,7 +34,7 @@ class AggregationService(AggregationServicer):
 
     def __init__(self, session: Session, limits: Limits | None = None) -> None:
         self._session = session
-        self._calls = OpenCalls(limits or Limits())
+        self.calls = OpenCalls(limits or Limits())
 
     async def Describe(  # noqa: N802 -- gRPC's name
         self,
@@ -73,7 +73,7 @@ class AggregationService(AggregationServicer):
             client = self._client(context, request.client)
             check_task(self._session.task, request.task_digest)
             with (
-                self._calls.one_more(Principal.client(client.name), Call.WATCH),
+                self.calls.one_more(Principal.client(client.name), Call.WATCH),
                 self._session.presence.watch(client),
             ):
                 async for event in self._session.feed.follow(from_start=False):
@@ -100,7 +100,7 @@ class AggregationService(AggregationServicer):
         try:
             caller = require(context, self._session.identity, Role.CLIENT, Role.OPERATOR)
             check_task(self._session.task, request.task_digest)
-            with self._calls.one_more(caller, Call.FETCH):
+            with self.calls.one_more(caller, Call.FETCH):
                 data = memoryview(to_bytes(self._session.shelf.get(request.version).theta))
                 for start in range(0, len(data), PIECE_BYTES):
                     piece = bytes(data[start : start + PIECE_BYTES])
@@ -116,7 +116,7 @@ class AggregationService(AggregationServicer):
         try:
             # Before the header says who it is about: a caller that sends none is counted too.
             caller = require(context, self._session.identity, Role.CLIENT)
-            with self._calls.one_more(caller, Call.SUBMIT):
+            with self.calls.one_more(caller, Call.SUBMIT):
                 await self._receive(request_iterator, context)
         except RejectedSubmission as rejected:
             return pb.Receipt(rejection=rejected.reason.value, detail=rejected.detail)
@@ -130,7 +130,7 @@ class AggregationService(AggregationServicer):
         """One upload, from its header to its end. Raises RejectedSubmission, AccessDenied."""
         pieces = in_time(
             request_iterator,
-            idle_s=self._calls.limits.idle_s,
+            idle_s=self.calls.limits.idle_s,
             total_s=self._session.task.deadlines.collect,
         )
         upload: Upload | None = None

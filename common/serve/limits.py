@@ -74,8 +74,8 @@ class OpenCalls:
                 del self._open[key]
 
     def __len__(self) -> int:
-        """How many kinds of call are open, over all callers."""
-        return len(self._open)
+        """How many calls are open, over all callers."""
+        return self._open.total()
 
 
 async def in_time(
