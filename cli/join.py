@@ -18,6 +18,7 @@ def join(
 
     The settings file (TOML), with paths relative to it:
 
+    \b
         client = "ward-3"
         task = "task.toml"
         server_a = "a.example:7301"
@@ -29,7 +30,7 @@ def join(
 
     The records never leave this machine: each round sends one random-looking share of a clipped
     update to each server.
-    """
+    """  # noqa: D301 -- click reads the control character
     from precad.client.settings import JoinSettings  # noqa: PLC0415 -- torch takes seconds
     from precad.experiments.partition import read_client_data  # noqa: PLC0415
 

@@ -15,6 +15,7 @@ app = typer.Typer(
     Start the dealer, then B, then A; each waits for the others within the task's deadlines.
     A settings file for A:
 
+    \b
         task = "task.toml"
         listen = "0.0.0.0:7301"
         server_b = "server-b.example:7302"

@@ -19,6 +19,8 @@ from precad.common.share.submission import share_bytes
 from precad.common.task import Task
 
 _POLL_S = 0.25
+_MAY_COME_AGAIN = frozenset({Rejection.TRUNCATED})
+"""A link broke: the same bytes are on their way again. Whoever sent something wrong is done."""
 
 
 @dataclass(slots=True)
@@ -28,6 +30,11 @@ class _OpenRound:
     model: Digest
     held: dict[ClientId, Held] = field(default_factory=dict)
     refused: dict[ClientId, Rejection] = field(default_factory=dict)
+
+    def settled(self, client: ClientId) -> bool:
+        """Whether nothing more is expected of ``client`` in this round."""
+        reason = self.refused.get(client)
+        return client in self.held or (reason is not None and reason not in _MAY_COME_AGAIN)
 
 
 class Inbox:
@@ -83,7 +90,7 @@ class Inbox:
             try:
                 self._check(header, current)
             except RejectedSubmission as rejected:
-                current.refused.setdefault(context.client, rejected.reason)
+                self._refuse(current, context.client, rejected.reason)
                 raise
         return Upload(header, self._role, self._spool, self._accept)
 
@@ -92,7 +99,7 @@ class Inbox:
         with self._changed:
             current = self._round
             if current and current.number == context_round and client in current.cohort:
-                current.refused.setdefault(client, reason)
+                self._refuse(current, client, reason)
 
     def wait(
         self,
@@ -100,7 +107,10 @@ class Inbox:
         deadline: float,
         gone: Callable[[ClientId], bool] = lambda _client: False,
     ) -> None:
-        """Wait until every one of ``clients`` is held or gone, or until ``deadline``.
+        """Wait until every one of ``clients`` is held, refused or gone, or until ``deadline``.
+
+        One that was refused may still mend its upload while the round is open, but nobody waits
+        for it: else one bad client would hold up every round.
 
         Args:
             clients: whom to wait for.
@@ -110,7 +120,7 @@ class Inbox:
         with self._changed:
             current = self._require_open()
             while True:
-                missing = [c for c in clients if c not in current.held and not gone(c)]
+                missing = [c for c in clients if not current.settled(c) and not gone(c)]
                 remaining = deadline - time.monotonic()
                 if not missing or remaining <= 0:
                     return
@@ -180,6 +190,10 @@ class Inbox:
                 f"(d = {self._task.dimension})",
             )
         self.verifier.admit(header.signature, header.context.client)
+
+    def _refuse(self, current: _OpenRound, client: ClientId, reason: Rejection) -> None:
+        current.refused.setdefault(client, reason)
+        self._changed.notify_all()
 
     def _current(self, number: int, client: ClientId) -> _OpenRound:
         current = self._round

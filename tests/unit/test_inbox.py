@@ -334,6 +334,25 @@ def test_nobody_waits_for_who_has_gone(task: Task, role: Role, inbox: Inbox) -> 
     assert inbox.close()[TWO] is Rejection.ABSENT
 
 
+def test_nobody_waits_for_who_sent_something_wrong(task: Task, role: Role, inbox: Inbox) -> None:
+    upload(inbox, submission(task, role))
+    wrong = dataclasses.replace(header_of(submission(task, role, TWO)), share_bytes=7)
+    assert reason_of(lambda: inbox.start(wrong)) is Rejection.MALFORMED
+    deadline = time.monotonic() + 30
+    inbox.wait([ONE, TWO], deadline)
+    assert time.monotonic() < deadline
+    # It may still mend its upload before the round closes.
+    upload(inbox, submission(task, role, TWO))
+    assert isinstance(inbox.close()[TWO], Held)
+
+
+def test_a_client_whose_link_broke_is_waited_for(inbox: Inbox) -> None:
+    inbox.refuse(3, ONE, Rejection.TRUNCATED)
+    deadline = time.monotonic() + 0.05
+    inbox.wait([ONE], deadline)
+    assert time.monotonic() >= deadline
+
+
 def test_a_client_that_goes_while_it_is_waited_for_is_noticed(inbox: Inbox) -> None:
     gone = threading.Event()
     threading.Timer(0.05, gone.set).start()

@@ -95,6 +95,14 @@ class Running:
             outcome[client.servers.client.name] = COUNTED if over.counted else over.rejection
         return Played(event, outcome, time.monotonic() - started)
 
+    def wait_for_spooled(self, client: ClientId) -> None:
+        """Until server B has begun to take an upload of ``client``."""
+        spool = self.deployment.folder / "state" / "server-b" / "spool"
+        deadline = time.monotonic() + COLLECT_S
+        while not list(spool.glob(f"{client}-*")):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
     def stranger(self, name: str, **changes: Any) -> Servers:
         """A further connection of an enrolled client, with something about it changed."""
         values: dict[str, Any] = {

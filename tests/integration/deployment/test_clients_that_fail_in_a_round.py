@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,6 +34,7 @@ def test_a_nan_and_a_killed_client_leave_the_round_to_the_others(deploy: "Deploy
     deployment = deploy({"deadlines.collect": COLLECT_S, "deadlines.peer": 20.0}, clients=3)
     a, b = deployment.addresses["server-a"], deployment.addresses["server-b"]
     keys = deployment.folder / "keys"
+    spool = deployment.folder / "state" / "server-b" / "spool"
     deployment.start_servers()
 
     # The first record is fine, and with it the rehearsal; nearly every sample holds a NaN.
@@ -66,6 +68,8 @@ def test_a_nan_and_a_killed_client_leave_the_round_to_the_others(deploy: "Deploy
             assert owner.budget.participations == 0
 
             assert line_of(victim, 30) == "half\n"
+            # B holds a part of it, or else it may never have seen it.
+            until(lambda: list(spool.glob("ward-01-*")) != [])
             killed = time.monotonic()
             victim.send_signal(signal.SIGKILL)
             zero = np.zeros(deployment.task.dimension, dtype=np.int64)
@@ -83,9 +87,16 @@ def test_a_nan_and_a_killed_client_leave_the_round_to_the_others(deploy: "Deploy
     assert dict(first.rejected) == {"absent": 1, "truncated": 1}
     assert (second.accepted, dict(second.rejected)) == (1, {"absent": 2})
     # No half of an upload stays behind.
-    spool = deployment.folder / "state" / "server-b" / "spool"
     assert list(spool.iterdir()) == []
     deployment.check_alive()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition, within a deadline."""
+    deadline = time.monotonic() + SOON_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def line_of(process: "subprocess.Popen[str]", timeout_s: float) -> str:

@@ -123,17 +123,15 @@ class Cast:
         """A's share arrives; the stream to B is cancelled midway and never comes again."""
         a, b = self.pair(client, event)
         header, share = upload_pieces(b)
-        halfway, over = threading.Event(), threading.Event()
+        over = threading.Event()
 
         def pieces() -> Iterator[pb.SubmissionPiece]:
             yield header
             yield pb.SubmissionPiece(share=share.share[:100])
-            # gRPC asks for the next piece once this one is on its way.
-            halfway.set()
-            over.wait(5)
+            over.wait(10)
 
-        call = self.stub(client).Submit.future(pieces(), timeout=5)
-        assert halfway.wait(5)
+        call = self.stub(client).Submit.future(pieces(), timeout=10)
+        self.running.wait_for_spooled(client.servers.client)
         call.cancel()
         over.set()
         with pytest.raises((grpc.FutureCancelledError, grpc.RpcError)):
@@ -234,11 +232,21 @@ def test_a_wrong_upload_says_what_is_wrong_and_can_be_mended_in_the_same_round(
         def act(client: LightClient, event: pb.RoundOpen) -> None:
             wrong(client, event)
             cast.send("mended", client, cast.pair(client, event))
+            waiting.release()
 
         return act
 
+    def last(client: LightClient, event: pb.RoundOpen) -> None:
+        # Nobody waits for who sent something wrong: the round stays open for this one.
+        for _ in wrong:
+            assert waiting.acquire(timeout=5)
+        cast.send("last", client, cast.pair(client, event))
+
+    waiting = threading.Semaphore(0)
+
     wrong = [cast.short_share_to_both, cast.other_task, cast.other_model, cast.other_round]
-    played = running.play({n: mended(act) for n, act in enumerate(wrong)}, cast.one())
+    acts = {n: mended(act) for n, act in enumerate(wrong)} | {len(wrong): last}
+    played = running.play(acts, cast.one())
     event = played.event
     assert set(played.outcome.values()) == {COUNTED}
     size = 8 * running.task.dimension

@@ -1,0 +1,152 @@
+"""`precad demo` as a person runs it: whole trainings, every part its own process, over TLS."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import precad
+from precad.common.model import load_model
+from precad.common.task import Task
+
+TIMEOUT_S = 280
+COLLECT_S = 60.0
+"""The demo's own deadline for a round's collection."""
+KEYS = {
+    "dataset",
+    "model",
+    "dim",
+    "clients",
+    "attackers",
+    "rounds_done",
+    "accuracy",
+    "epsilon_exact_server",
+    "epsilon_exact_clients",
+    "epsilon_clt_server",
+    "delta",
+    "accepted",
+    "rejected",
+    "honest_rejected",
+    "model_digest_a",
+    "model_digest_b",
+    "seconds",
+    "bytes",
+}
+LINKS = {
+    "clients to server-a",
+    "clients to server-b",
+    "server-a to clients",
+    "server-a to server-b",
+    "server-b to server-a",
+    "dealer to server-b",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Demo:
+    """A finished run."""
+
+    folder: Path
+    summary: dict[str, Any]
+    stderr: str
+
+
+def demo(folder: Path, *options: object) -> Demo:
+    """Run the command and read what it said."""
+    sources = str(Path(precad.__file__).parents[1])
+    ended = subprocess.run(
+        [sys.executable, "-m", "precad.cli.main", "demo", "--json", "--output", str(folder)]
+        + [str(option) for option in options],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+        env={**os.environ, "PYTHONPATH": sources, "OMP_NUM_THREADS": "1", "COLUMNS": "200"},
+    )
+    assert ended.returncode == 0, ended.stderr
+    # One JSON document, and nothing else: this fails on a word before or after it.
+    return Demo(folder, json.loads(ended.stdout), ended.stderr)
+
+
+def check_files(run: Demo) -> None:
+    """What a run leaves in its folder belongs to what it said."""
+    assert json.loads((run.folder / "summary.json").read_text()) == run.summary
+    picture = (run.folder / "training.png").read_bytes()
+    assert picture.startswith(b"\x89PNG\r\n\x1a\n")
+    assert len(picture) > 10_000
+    model = load_model(run.folder / "model.safetensors", Task.load(run.folder / "task.toml"))
+    assert str(model.digest) == run.summary["model_digest_a"]
+    assert model.theta.shape == (run.summary["dim"],)
+
+
+def check_every_run(run: Demo, *, rounds: int, clients: int, attackers: int) -> None:
+    """What holds whatever the data, the model and the attack."""
+    said = run.summary
+    assert set(said) >= KEYS
+    assert (said["rounds_done"], said["clients"], said["attackers"]) == (rounds, clients, attackers)
+    assert said["honest_rejected"] == 0
+    assert said["model_digest_a"] == said["model_digest_b"]
+    assert len(said["model_digest_a"]) == 64
+    assert said["delta"] == 1e-5
+    assert 0 < said["epsilon_exact_clients"] < said["epsilon_exact_server"]
+    # The approximation isn't a guarantee: it lies below.
+    assert said["epsilon_clt_server"] < said["epsilon_exact_server"]
+    assert 0 <= said["accuracy"] <= 1
+    assert said["participations"] == rounds
+    assert set(said["bytes"]) >= LINKS
+    assert all(said["bytes"][link] > 0 for link in LINKS)
+    check_files(run)
+
+
+def test_the_default_run_trains_well_within_its_privacy(tmp_path: Path) -> None:
+    run = demo(tmp_path / "run")
+    check_every_run(run, rounds=60, clients=10, attackers=0)
+    said = run.summary
+    assert (said["dataset"], said["model"], said["dim"]) == ("digits", "logistic", 650)
+    assert said["accuracy"] >= 0.90
+    assert said["epsilon_exact_server"] <= 4.0
+    assert math.isclose(said["epsilon_exact_server"], 3.83, abs_tol=0.01)
+    assert math.isclose(said["epsilon_clt_server"], 3.51, abs_tol=0.01)
+    assert (said["accepted"], said["rejected"]) == (600, {})
+    # A's share of an update is a seed of 32 bytes, B's is 8·d; nothing else goes up.
+    assert said["bytes"]["clients to server-a"] == 600 * 32
+    assert said["bytes"]["clients to server-b"] == 600 * 8 * 650
+    for words in ("accuracy", "ε", "held-out", "No server ever saw an update", "summary.json"):
+        assert words in run.stderr
+
+
+@pytest.mark.parametrize(
+    ("dataset", "model", "attack", "reasons"),
+    [
+        ("digits", "logistic", "wraparound", {"out-of-range"}),
+        ("breast-cancer", "mlp", "oversize", {"norm-exceeded"}),
+        ("breast-cancer", "logistic", "garbage", {"out-of-range", "malformed"}),
+        ("digits", "mlp", "dropout", {"absent"}),
+    ],
+)
+def test_attackers_are_rejected_with_their_reason_and_training_goes_on(
+    tmp_path: Path, dataset: str, model: str, attack: str, reasons: set[str]
+) -> None:
+    rounds, clients, attackers = 5, 4, 2
+    run = demo(
+        tmp_path / "run",
+        *("--dataset", dataset, "--model", model, "--rounds", rounds, "--clients", clients),
+        *("--attack", attack, "--attackers", attackers),
+    )
+    check_every_run(run, rounds=rounds, clients=clients, attackers=attackers)
+    said = run.summary
+    assert (said["dataset"], said["model"], said["attack"]) == (dataset, model, attack)
+    # Broken uploads, in every other round of garbage, hold up no round for the others.
+    assert said["seconds"] < (rounds // 2) * COLLECT_S
+    # A dropout trains for three rounds before it vanishes; the others are bad from the first on.
+    bad = attackers * (2 if attack == "dropout" else rounds)
+    assert set(said["rejected"]) == reasons
+    assert sum(said["rejected"].values()) == bad
+    assert said["accepted"] == rounds * clients - bad
+    assert f"{attackers} of them attack: {attack}" in run.stderr
