@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Never
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -152,7 +152,7 @@ def _parse(signature: Signature) -> list[x509.Certificate]:
 def _public_key(certificate: x509.Certificate) -> object:
     try:
         return certificate.public_key()
-    except _UNUSABLE:
+    except MALFORMED:
         _refuse("the certificate's key can't be read")
 
 
