@@ -152,7 +152,7 @@ def _parse(signature: Signature) -> list[x509.Certificate]:
 def _public_key(certificate: x509.Certificate) -> object:
     try:
         return certificate.public_key()
-    except _UNUSABLE:
+    except MALFORMED:
         _refuse("the certificate's key can't be read")
 
 
