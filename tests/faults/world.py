@@ -9,6 +9,7 @@ Every step of a party has a name. Whether a fault strikes there is decided by th
 the step's name and how often the party has come to it, never by time.
 """
 
+import re
 import sqlite3
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator
@@ -489,6 +490,11 @@ class Cable:
                 frames.pop()
 
 
+def named(frame: Frame) -> str:
+    """The frame's step without what is random in it."""
+    return re.sub(r"/[0-9a-f]{16}", "", frame.step)
+
+
 class Transport:
     """One end of a cable."""
 
@@ -500,7 +506,7 @@ class Transport:
 
     def put(self, frame: Frame) -> None:
         """Send one frame."""
-        with self._world.step(f"send {frame.step}"):
+        with self._world.step(f"send {named(frame)}"):
             if frame.step == "noisy-share":
                 self._check_release(frame.payload)
             if not (self.cable.broken or self.cable.silent):
@@ -512,7 +518,7 @@ class Transport:
         self._world.turns.wait(lambda: bool(frames) or self.cable.broken, timeout_s)
         if frames:
             frame = frames.popleft()
-            with self._world.step(f"receive {frame.step}"):
+            with self._world.step(f"receive {named(frame)}"):
                 return frame
         if self.cable.broken:
             raise PeerUnavailable("the link is broken")
