@@ -1,0 +1,99 @@
+"""Seeded random schedules of crashes, cuts, delays, duplicates, restarts and clock jumps.
+
+Each schedule is one whole training on the real code of both servers and of the clients
+(`world.py`); what must hold after any of them is in `invariants.py`.
+"""
+
+import os
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from precad.common.identifiers import Role
+from precad.common.task import Task
+from tests.faults.invariants import check
+from tests.faults.world import World
+
+SCHEDULES = 200
+PER_TEST = 20
+ROUNDS = 4
+
+
+@pytest.fixture(scope="module")
+def task(make_task: Any) -> Task:
+    made: Task = make_task(
+        4,
+        {
+            "privacy.client_rate": 1.0,
+            "training.rounds": ROUNDS,
+            "enrolment.clients": 3,
+            "deadlines.enrol": 500.0,
+            "deadlines.collect": 10.0,
+            "deadlines.rejoin": 2.0,
+            "deadlines.peer": 5.0,
+            "deadlines.outage": 300.0,
+        },
+    )
+    return made
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """In memory where there is such a thing: hundreds of small durable writes."""
+    memory = Path("/dev/shm")
+    path = Path(tempfile.mkdtemp(dir=memory if os.access(memory, os.W_OK) else None))
+    yield path
+    shutil.rmtree(path)
+
+
+Play = Callable[..., World]
+
+
+@pytest.fixture
+def play(task: Task, folder: Path) -> Play:
+    """``play(seed)``: one schedule, run and checked."""
+
+    def run(seed: int, *, faults: int = 8, chance: float = 0.02, again: int = 0) -> World:
+        state = folder / f"{seed}-{again}"
+        state.mkdir()
+        world = World(task, state, seed, faults=faults, chance=chance)
+        with pytest.MonkeyPatch.context() as patch:
+            world.patch(patch)
+            try:
+                world.run()
+                check(world)
+            except BaseException as error:
+                error.add_note(f"seed {seed}: {world.seen.faults}")
+                error.add_note("\n".join(world.seen.trace[-40:]))
+                raise
+        return world
+
+    return run
+
+
+def test_without_faults_every_round_is_counted(play: Play) -> None:
+    world = play(0, faults=0)
+    assert world.seen.faults == []
+    counted = {str(client): result.counted for client, result in world.seen.results.items()}
+    charged = Counter(name for names in world.charges(Role.SERVER_A).values() for name in names)
+    assert counted == {str(client): charged[str(client)] for client in world.clients}
+    assert sum(charged.values()) > 0
+
+
+@pytest.mark.parametrize("first", range(0, SCHEDULES, PER_TEST))
+def test_whatever_happens_the_invariants_hold(play: Play, first: int) -> None:
+    for seed in range(first, first + PER_TEST):
+        play(1 + seed)
+
+
+@pytest.mark.parametrize("seed", [3, 33])
+def test_the_same_seed_replays_the_same_run(play: Play, seed: int) -> None:
+    one, other = play(seed), play(seed, again=1)
+    assert one.seen.faults
+    assert one.seen.faults == other.seen.faults
+    assert one.seen.trace == other.seen.trace

@@ -1,0 +1,248 @@
+"""Threads that take turns, chosen by a seed, on a clock that moves only when all of them wait.
+
+The servers' real code blocks in many places; here each such place hands the turn on. One thread
+runs at a time and the seed decides which is next, so a seed replays its whole run. Nothing waits
+in real time, and a wait that nothing can end is a hang that is found at once.
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from random import Random
+from types import TracebackType
+from typing import Any
+
+
+class Killed(BaseException):
+    """Unwinds a thread of a party that is dead; no handler of errors catches it."""
+
+
+class Hang(AssertionError):
+    """Every thread waits for something that can't happen, or the training takes for ever."""
+
+
+@dataclass(slots=True)
+class Life:
+    """One party from a start to its end; memory that belongs to it dies with it."""
+
+    party: str
+    alive: bool = True
+    clock_offset_s: float = 0.0
+    """Added to its monotonic clock."""
+    at_death: list[Callable[[], None]] = field(default_factory=list)
+
+
+@dataclass(eq=False, slots=True)
+class _Thread:
+    name: str
+    life: Life
+    turn: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    ready: Callable[[], bool] | None = None
+    deadline: float | None = None
+    done: bool = False
+
+
+class Turns:
+    """The scheduler.
+
+    Args:
+        seed: decides whose turn it is.
+        limit_s: virtual seconds after which the run counts as hung.
+    """
+
+    def __init__(self, seed: int, limit_s: float) -> None:
+        self.now = 0.0
+        self.failure: BaseException | None = None
+        self._random = Random(f"turns {seed}")
+        self._limit_s = limit_s
+        self._threads: list[_Thread] = []
+        self._back = threading.Semaphore(0)
+        self._local = threading.local()
+        self._alarms: list[tuple[float, int, Callable[[], None]]] = []
+        self._stopping = False
+
+    @property
+    def life(self) -> Life:
+        """The party that the current thread belongs to."""
+        life: Life = self._local.thread.life
+        return life
+
+    def spawn(self, name: str, life: Life, target: Callable[[], None]) -> None:
+        """A further thread; it gets its turns from now on."""
+        thread = _Thread(name, life)
+
+        def body() -> None:
+            thread.turn.acquire()
+            self._local.thread = thread
+            try:
+                if life.alive and not self._stopping:
+                    target()
+            except Killed:
+                pass
+            except BaseException as error:  # noqa: BLE001 -- shown by run()
+                self.failure = self.failure or error
+            finally:
+                thread.done = True
+                self._back.release()
+
+        self._threads.append(thread)
+        threading.Thread(target=body, name=name, daemon=True).start()
+
+    def at(self, delay_s: float, act: Callable[[], None]) -> None:
+        """Call ``act`` between two turns, ``delay_s`` from now."""
+        self._alarms.append((self.now + delay_s, len(self._alarms), act))
+
+    def kill(self, life: Life) -> None:
+        """The party is gone: its threads end at their next turn, its links break."""
+        if life.alive:
+            life.alive = False
+            for act in life.at_death:
+                act()
+
+    @contextmanager
+    def acting(self, life: Life) -> Iterator[None]:
+        """Within the block the current thread runs as another party's: a call's handler."""
+        thread: _Thread = self._local.thread
+        own, thread.life = thread.life, life
+        try:
+            yield
+        finally:
+            thread.life = own
+
+    def check_alive(self) -> None:
+        """Raise Killed in a thread of a dead party."""
+        if not self.life.alive or self._stopping:
+            raise Killed
+
+    def wait(self, ready: Callable[[], bool], timeout_s: float | None = None) -> bool:
+        """Hand the turn on until ``ready()`` or the time is over; whether it was ready."""
+        self.check_alive()
+        thread: _Thread = self._local.thread
+        thread.ready = ready
+        thread.deadline = None if timeout_s is None else self.now + max(0.0, timeout_s)
+        self._back.release()
+        thread.turn.acquire()
+        thread.ready = None
+        self.check_alive()
+        return ready()
+
+    def sleep(self, seconds: float) -> None:
+        """Virtual sleep."""
+        self.wait(lambda: False, seconds)
+
+    def hand_on(self) -> None:
+        """Let others run first, perhaps."""
+        self.wait(lambda: True)
+
+    def run(self, until: Callable[[], bool]) -> None:
+        """Give turns until ``until()``; raises what a thread raised, or Hang."""
+        try:
+            while not until():
+                self._step()
+                if self.failure is not None:
+                    raise self.failure
+        finally:
+            self._stopping = True
+            while unfinished := [thread for thread in self._threads if not thread.done]:
+                self._give(unfinished[0])
+
+    def _step(self) -> None:
+        self._threads = [thread for thread in self._threads if not thread.done]
+        due = sorted(alarm for alarm in self._alarms if alarm[0] <= self.now)
+        if due:
+            self._alarms.remove(due[0])
+            due[0][2]()
+            return
+        runnable = [thread for thread in self._threads if self._runnable(thread)]
+        if runnable:
+            self._give(self._random.choice(runnable))
+            return
+        times = [t.deadline for t in self._threads if t.deadline is not None]
+        times += [alarm[0] for alarm in self._alarms]
+        if not times:
+            raise Hang(f"nobody can go on: {[thread.name for thread in self._threads]}")
+        self.now = min(times)
+        if self.now > self._limit_s:
+            raise Hang(f"not over after {self._limit_s:g} virtual seconds")
+
+    def _runnable(self, thread: _Thread) -> bool:
+        return (
+            not thread.life.alive
+            or thread.ready is None
+            or thread.ready()
+            or (thread.deadline is not None and thread.deadline <= self.now)
+        )
+
+    def _give(self, thread: _Thread) -> None:
+        thread.turn.release()
+        self._back.acquire()
+
+
+class TurnsClock:
+    """Stands in for the module ``time``: each party's own monotonic clock."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+
+    def monotonic(self) -> float:
+        return self._turns.now + self._turns.life.clock_offset_s
+
+    def sleep(self, seconds: float) -> None:
+        self._turns.sleep(seconds)
+
+
+class TurnsCondition:
+    """Stands in for ``threading.Condition``."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+        self._held = False
+        self._news = 0
+
+    def __enter__(self) -> None:
+        if self._held:
+            self._turns.wait(lambda: not self._held)
+        self._turns.check_alive()
+        self._held = True
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._held = False
+
+    def wait(self, timeout: float | None = None) -> bool:
+        seen = self._news
+        self._held = False
+        try:
+            self._turns.wait(lambda: self._news > seen and not self._held, timeout)
+            self._turns.wait(lambda: not self._held)
+        finally:
+            self._held = True
+        return self._news > seen
+
+    def notify_all(self) -> None:
+        self._news += 1
+
+
+class TurnsThreading:
+    """Stands in for the module ``threading`` where a server starts a thread of its own."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+
+    def Thread(  # noqa: N802 -- the module's name
+        self, target: Callable[..., None], args: tuple[Any, ...], name: str, *, daemon: bool
+    ) -> "TurnsThreading._Starter":
+        assert daemon, "a thread that would keep a dead process alive"
+        life = self._turns.life
+        return self._Starter(
+            lambda: self._turns.spawn(f"{life.party}: {name}", life, lambda: target(*args))
+        )
+
+    @dataclass(frozen=True, slots=True)
+    class _Starter:
+        start: Callable[[], None]

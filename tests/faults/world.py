@@ -1,0 +1,737 @@
+"""A whole training in one process, on the servers' and the client's real code, with faults.
+
+Real: lead and follow, recovery, the round, validation, the stores (SQLite files), shelf, inbox,
+register, the client's `take_part`, its account and its kept pair. Simulated: gRPC (the links, the
+dealer's service, the clients' calls), time, threads (`turns.py`), the noise (recorded, so that
+sums can be checked) and A's draw of a cohort.
+
+Every step of a party has a name. Whether a fault strikes there is decided by the seed, the party,
+the step's name and how often the party has come to it, never by time.
+"""
+
+import re
+import sqlite3
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from precad.client import participant
+from precad.client.budget import OwnBudget
+from precad.client.connection import Receipt, Servers
+from precad.client.participant import Participation, RoundView, take_part
+from precad.client.pending import Pair, Pending
+from precad.common.collect import Inbox, Upload, inbox
+from precad.common.deal import DealerRole, DealRequest
+from precad.common.enrolment import Enrolment, Roster
+from precad.common.errors import (
+    PeerUnavailable,
+    PeerViolation,
+    PrecadError,
+    RejectedSubmission,
+    Rejection,
+)
+from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.identity import Plaintext
+from precad.common.link import Frame
+from precad.common.model import model_digest
+from precad.common.ring import RingVector, from_bytes
+from precad.common.secret import Secret
+from precad.common.serve import process, register, training
+from precad.common.serve.aggregation import _notice
+from precad.common.serve.feed import Event, Feed
+from precad.common.serve.register import Presence, Register
+from precad.common.serve.session import Phase, Session
+from precad.common.serve.settings import ServerASettings, ServerBSettings
+from precad.common.serve.shelf import Shelf
+from precad.common.share import Submission, mask, reconstruct, shard
+from precad.common.store import Store, open_store
+from precad.common.task import Task
+from precad.common.wire.convert import header_from_wire, header_to_wire
+from precad.protos import precad_pb2 as pb
+from precad.server_a import lead
+from precad.server_b import follow
+from precad.server_b.follow import PeerService
+from tests.faults.turns import (
+    Killed,
+    Life,
+    Turns,
+    TurnsClock,
+    TurnsCondition,
+    TurnsThreading,
+)
+
+RECORDS = 10
+LIMIT_S = 3_000.0
+SERVERS = (Role.SERVER_A, Role.SERVER_B)
+STORE_STEPS = (
+    "claim",
+    "freeze",
+    "begin_round",
+    "abandon_open",
+    "spend",
+    "release",
+    "finish_round",
+    "forfeit",
+)
+
+
+class Fault(Enum):
+    """What can go wrong at a step."""
+
+    CRASH_BEFORE = "crash before"
+    CRASH_AFTER = "crash after"
+    CUT = "cut"
+    """The servers' link breaks, and both notice."""
+    SILENCE = "silence"
+    """The servers' link swallows everything from now on."""
+    DEALER = "dealer restarts"
+    DELAY = "delay"
+    JUMP = "clock jump"
+    """This party's monotonic clock leaps, as after a suspended machine."""
+
+
+WEIGHTS = {
+    Fault.CRASH_BEFORE: 4,
+    Fault.CRASH_AFTER: 4,
+    Fault.CUT: 1,
+    Fault.SILENCE: 1,
+    Fault.DEALER: 1,
+    Fault.DELAY: 1,
+    Fault.JUMP: 1,
+}
+
+
+@dataclass(slots=True)
+class Recorded:
+    """What an observer of every process and wire has seen, through all crashes."""
+
+    trace: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    shares: dict[Role, dict[int, bytes]] = field(default_factory=lambda: defaultdict(dict))
+    """Released noisy shares by round number."""
+    left: dict[Role, set[bytes]] = field(default_factory=lambda: defaultdict(set))
+    """Noisy shares that were put on the wire."""
+    noise: dict[Role, list[RingVector]] = field(default_factory=lambda: defaultdict(list))
+    models: dict[int, set[tuple[Role, Digest]]] = field(default_factory=lambda: defaultdict(set))
+    spent: dict[Role, Counter[tuple[int, int]]] = field(
+        default_factory=lambda: defaultdict(Counter)
+    )
+    updates: dict[tuple[ClientId, int], RingVector] = field(default_factory=dict)
+    """What a client's first submission for a round number holds."""
+    pairs: dict[tuple[ClientId, int], set[bytes]] = field(default_factory=lambda: defaultdict(set))
+    """Commitments of what a client sent for a round number."""
+    results: dict[ClientId, Participation] = field(default_factory=dict)
+
+
+class World:
+    """One training under one schedule of faults.
+
+    Args:
+        task: small; client_rate is A's own affair (the cohorts are drawn by the seed).
+        folder: durable state of all parties.
+        seed: decides turns and faults.
+        faults: most faults in the run.
+        chance: of a fault at a step, while there are some left.
+    """
+
+    def __init__(self, task: Task, folder: Path, seed: int, *, faults: int, chance: float) -> None:
+        self.task = task
+        self.folder = folder
+        self.seed = seed
+        self.turns = Turns(seed, LIMIT_S)
+        self.seen = Recorded()
+        self.clients = [ClientId(f"ward-{n}") for n in range(task.enrolment.clients)]
+        self.servers: dict[Role, Server] = {}
+        self.dealer = DealerRole(task.digest)
+        self.epoch = 0
+        self.cables: list[Cable] = []
+        self._faults_left = faults
+        self._chance = chance
+        self.times: Counter[str] = Counter()
+        self._lives: dict[str, Life] = {}
+
+    def run(self) -> None:
+        """Start every party and play until all have ended well."""
+        for role in SERVERS:
+            self._start_server(role)
+        for client in self.clients:
+            self._start_client(client)
+        self.turns.run(self._over)
+
+    def _over(self) -> bool:
+        both = all(
+            role in self.servers
+            and self.servers[role].life.alive
+            and self.servers[role].session.phase is Phase.DONE
+            for role in SERVERS
+        )
+        return both and len(self.seen.results) == len(self.clients)
+
+    # --- steps and faults ----------------------------------------------------------------------
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """One named step of the current thread's party."""
+        life = self.turns.life
+        self.turns.check_alive()
+        where = f"{life.party}: {name}"
+        self.times[where] += 1
+        self.seen.trace.append(where)
+        fault = self._draw(f"{where} #{self.times[where]}")
+        if fault is Fault.CRASH_BEFORE:
+            self._crash(life)
+        if fault is not None:
+            self._strike(fault, life)
+        yield
+        if fault is Fault.CRASH_AFTER:
+            self._crash(life)
+        self.turns.hand_on()
+
+    def _draw(self, where: str) -> Fault | None:
+        random = Random(f"{self.seed} {where}")
+        if self._faults_left == 0 or random.random() >= self._chance:
+            return None
+        self._faults_left -= 1
+        fault = random.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
+        self.seen.faults.append(f"{where}: {fault.value}")
+        return fault
+
+    def _crash(self, life: Life) -> None:
+        self.turns.kill(life)
+        raise Killed
+
+    def _strike(self, fault: Fault, life: Life) -> None:
+        random = Random(f"{self.seed} {len(self.seen.faults)}")
+        if fault is Fault.CUT:
+            for cable in self.cables:
+                cable.cut()
+        elif fault is Fault.SILENCE:
+            for cable in self.cables:
+                cable.silent = True
+        elif fault is Fault.DEALER:
+            self.dealer = DealerRole(self.task.digest)
+            self.epoch += 1
+        elif fault is Fault.DELAY:
+            self.turns.sleep(random.uniform(0, 2 * self.task.deadlines.peer))
+        elif fault is Fault.JUMP:
+            life.clock_offset_s += random.uniform(0, 2 * self.task.deadlines.collect)
+
+    def born(self, party: str, restart: Callable[[], None]) -> Life:
+        """A party starts; after a crash it starts again a while later."""
+        life = self._lives[party] = Life(party)
+        delay = Random(f"{self.seed} {party} {len(self.seen.faults)}").uniform(0.0, 8.0)
+        life.at_death.append(lambda: self.turns.at(delay, restart))
+        self.seen.trace.append(f"{party}: starts")
+        return life
+
+    # --- parties -------------------------------------------------------------------------------
+
+    def _start_server(self, role: Role) -> None:
+        life = self.born(role.value, lambda: self._start_server(role))
+
+        def main() -> None:
+            server = self.servers[role] = Server(self, role, life)
+            loop = cast("Any", SimpleNamespace(call_soon_threadsafe=lambda act: act()))
+            ended = cast("Any", SimpleNamespace(set=lambda: None))
+            conduct = server.conduct
+            process._conduct(server.session, conduct, loop, ended)
+            if server.session.phase is Phase.STOPPED:
+                raise AssertionError(f"{role.value} stopped: {server.session.error}")
+
+        self.turns.spawn(f"{role.value}: training", life, main)
+
+    def _start_client(self, client: ClientId) -> None:
+        life = self.born(client.name, lambda: self._start_client(client))
+
+        def main() -> None:
+            state = self.folder / client.name
+            state.mkdir(exist_ok=True)
+            rate = self.task.privacy.record_rate
+            budget = OwnBudget(self.task, rate, None, state / "participations.log")
+            pending = Pending(self.task, client, state / "pending.bin")
+            self.name_steps(budget, "account", ("charge",))
+            self.name_steps(pending, "pending", ("keep", "drop"))
+            servers = Calls(self, client, life)
+            servers.enrol()
+            result = take_part(cast("Servers", servers), budget, pending, servers.compute)
+            self.seen.results[client] = result
+
+        self.turns.spawn(f"{client}: main", life, main)
+
+    def name_steps(self, target: object, prefix: str, names: tuple[str, ...]) -> None:
+        """Let calls of these methods be steps."""
+        for name in names:
+            setattr(target, name, self._named(f"{prefix}.{name}", getattr(target, name)))
+
+    def _named(self, step: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **keywords: Any) -> Any:
+            with self.step(step):
+                return method(*args, **keywords)
+
+        return call
+
+    # --- what tests ask ------------------------------------------------------------------------
+
+    def charges(self, role: Role) -> dict[int, set[str]]:
+        """Each round's charged clients, from the database file itself."""
+        charges: dict[int, set[str]] = defaultdict(set)
+        with sqlite3.connect(self.folder / role.value / "state.db") as database:
+            for number, client in database.execute("SELECT number, client FROM charge"):
+                charges[number].add(client)
+        return charges
+
+    def rounds(self, role: Role) -> dict[int, tuple[str, int, bytes | None, bytes | None]]:
+        """(state, version, valid set, noisy share) of each round, from the database file."""
+        with sqlite3.connect(self.folder / role.value / "state.db") as database:
+            rows = database.execute(
+                "SELECT number, state, version, valid_set, noisy_share FROM training_round"
+            )
+            return {number: tuple(rest) for number, *rest in rows}
+
+    def patch(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Put the simulated edges in the real modules' place."""
+        clock = TurnsClock(self.turns)
+        for module in (lead, follow, training, inbox, register, participant):
+            monkeypatch.setattr(module, "time", clock)
+        monkeypatch.setattr(follow, "threading", TurnsThreading(self.turns))
+        monkeypatch.setattr(participant, "random", Random(f"{self.seed} jitter"))
+        channel = SimpleNamespace(close=lambda: None)
+        for module in (lead, follow):
+            monkeypatch.setattr(module, "open_channel", lambda *_args, **_keywords: channel)
+            monkeypatch.setattr(
+                module, "RemoteDealer", lambda _c, _a, _t, role: DealerCalls(self, role)
+            )
+        monkeypatch.setattr(lead, "DialledTransport", lambda _c, _a, timeout: self.dial(timeout))
+        monkeypatch.setattr(lead, "select_cohort", self._select)
+        monkeypatch.setattr(training, "DiscreteGaussian", lambda _units: Noise(self))
+
+    def _select(self, roster: Roster, _rate: float) -> tuple[ClientId, ...]:
+        random = Random(f"{self.seed} cohort {self.times['server-a: select']}")
+        with self.step("select"):
+            return tuple(client for client in roster if random.random() < 0.8)
+
+    def dial(self, timeout_s: float) -> "Transport":
+        """A's link to B, once B serves."""
+        with self.step("dial"):
+            pass
+        if not self.turns.wait(lambda: self.serving(Role.SERVER_B), timeout_s):
+            raise PeerUnavailable("server B isn't there")
+        cable = Cable(self)
+        self.cables = [cable]
+        for life in (self.turns.life, self.servers[Role.SERVER_B].life):
+            life.at_death.append(cable.break_at_death)
+        self.servers[Role.SERVER_B].accept(Transport(self, cable, Role.SERVER_B))
+        return Transport(self, cable, Role.SERVER_A)
+
+    def serving(self, role: Role) -> bool:
+        """Whether this server's port answers."""
+        return role in self.servers and self.servers[role].life.alive
+
+
+class Server:
+    """One start of a server: a session as `process` makes it."""
+
+    def __init__(self, world: World, role: Role, life: Life) -> None:
+        self.world = world
+        self.role = role
+        self.life = life
+        folder = world.folder / role.value
+        folder.mkdir(exist_ok=True)
+        address = "127.0.0.1:1"
+        values: dict[str, Any] = {
+            "task": folder / "task.toml",
+            "insecure_plaintext": True,
+            "listen": address,
+            "dealer": address,
+            "state": folder,
+        }
+        settings: ServerASettings | ServerBSettings
+        if role is Role.SERVER_A:
+            settings = ServerASettings(**values, server_b=address)
+        else:
+            settings = ServerBSettings(**values)
+        store = open_store(f"sqlite:///{folder / 'state.db'}", world.task, role)
+        life.at_death.append(store.close)
+        self._observe(store)
+        shelf = Shelf(world.task, folder / "model.safetensors")
+        world.name_steps(shelf, "shelf", ("put",))
+        world.seen.models[shelf.current.round].add((role, shelf.current.digest))
+        box = Inbox(role, world.task, folder / "spool")
+        box._changed = cast("Any", TurnsCondition(world.turns))
+        world.name_steps(box, "inbox", ("open", "close"))
+        enrolments = Register(world.task, store)
+        enrolments._changed = cast("Any", TurnsCondition(world.turns))
+        self.feed = Notices(world)
+        self.session = Session(
+            role=role,
+            task=world.task,
+            settings=settings,
+            identity=Plaintext(),
+            store=store,
+            inbox=box,
+            register=enrolments,
+            presence=Presence(world.task.deadlines.rejoin),
+            shelf=shelf,
+            feed=cast("Feed", self.feed),
+        )
+        self._links: deque[Transport] = deque()
+        self._current: Transport | None = None
+
+    def conduct(self, session: Session) -> None:
+        """The training, as this server's process conducts it."""
+        try:
+            if self.role is Role.SERVER_A:
+                lead.lead(session)
+            else:
+                follow.follow(session, cast("PeerService", self))
+        except PrecadError:
+            raise
+        except Exception as bug:
+            # The process would only log it.
+            self.world.turns.failure = bug
+            raise
+
+    def accept(self, transport: "Transport") -> None:
+        """As `PeerService.Link`: the newest link takes the older one's place."""
+        if self._current is not None:
+            self._current.cable.cut()
+        self._current = transport
+        self._links.append(transport)
+
+    def wait_for_link(self, timeout_s: float) -> "Transport":
+        """As `PeerService.wait_for_link`."""
+        if not self.world.turns.wait(lambda: bool(self._links), timeout_s):
+            raise PeerUnavailable("server A didn't connect")
+        link = self._links.pop()
+        self._links.clear()
+        return link
+
+    def _observe(self, store: Store) -> None:
+        seen, role = self.world.seen, self.role
+        spend, release, finish = store.spend, store.release, store.finish_round
+
+        def observed_spend(number: int, batch: int) -> None:
+            spend(number, batch)
+            seen.spent[role][number, batch] += 1
+
+        def observed_release(number: int, *args: Any) -> None:
+            release(number, *args)
+            assert number not in seen.shares[role], f"{role.value} released {number} twice"
+            seen.shares[role][number] = args[-1]
+
+        def observed_finish(number: int, model: Digest) -> None:
+            finish(number, model)
+            version = self.world.rounds(role)[number][1] + 1
+            seen.models[version].add((role, model))
+
+        changed = cast("Any", store)
+        changed.spend, changed.release = observed_spend, observed_release
+        changed.finish_round = observed_finish
+        self.world.name_steps(store, "store", STORE_STEPS)
+
+
+class Notices:
+    """Stands in for the feed: events as A's clients see them."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.events: list[Event] = []
+
+    def publish(self, event: Event) -> None:
+        """Append an event."""
+        with self._world.step(f"publish {type(event).__name__}"):
+            self.events.append(event)
+
+
+class Noise:
+    """Small integers, recorded."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def draw(self, dimension: int) -> RingVector:
+        """Fresh noise, ``[d] int64``."""
+        role = Role(self._world.turns.life.party)
+        drawn = self._world.seen.noise[role]
+        noise = np.random.default_rng([self._world.seed, role is Role.SERVER_A, len(drawn)])
+        drawn.append(noise.integers(-(2**20), 2**20, dimension, dtype=np.int64))
+        return drawn[-1]
+
+
+class Cable:
+    """One link between A and B."""
+
+    def __init__(self, world: World) -> None:
+        self._random = Random(f"{world.seed} cable {len(world.seen.trace)}")
+        self.frames: dict[Role, deque[Frame]] = {role: deque() for role in SERVERS}
+        """On their way to that role."""
+        self.broken = False
+        self.silent = False
+
+    def cut(self) -> None:
+        """Both ends notice once they have read what had arrived."""
+        self.broken = True
+
+    def break_at_death(self) -> None:
+        """A process died: what was still on the way may be lost, from some frame on."""
+        self.broken = True
+        for frames in self.frames.values():
+            for _ in range(self._random.randint(0, len(frames))):
+                frames.pop()
+
+
+def named(frame: Frame) -> str:
+    """The frame's step without what is random in it."""
+    return re.sub(r"/[0-9a-f]{16}", "", frame.step)
+
+
+class Transport:
+    """One end of a cable."""
+
+    def __init__(self, world: World, cable: Cable, role: Role) -> None:
+        self._world = world
+        self.cable = cable
+        self._role = role
+        self._other = Role.SERVER_B if role is Role.SERVER_A else Role.SERVER_A
+
+    def put(self, frame: Frame) -> None:
+        """Send one frame."""
+        with self._world.step(f"send {named(frame)}"):
+            if frame.step == "noisy-share":
+                self._check_release(frame.payload)
+            if not (self.cable.broken or self.cable.silent):
+                self.cable.frames[self._other].append(frame)
+
+    def get(self, timeout_s: float) -> Frame:
+        """The next frame. Raises PeerUnavailable."""
+        frames = self.cable.frames[self._role]
+        self._world.turns.wait(lambda: bool(frames) or self.cable.broken, timeout_s)
+        if frames:
+            frame = frames.popleft()
+            with self._world.step(f"receive {named(frame)}"):
+                return frame
+        if self.cable.broken:
+            raise PeerUnavailable("the link is broken")
+        raise PeerUnavailable("the other server sent nothing in time")
+
+    def require_alive(self) -> None:
+        """Raises PeerUnavailable."""
+        if self.cable.broken:
+            raise PeerUnavailable("the link is broken")
+
+    def close(self) -> None:
+        """End the stream."""
+        self.cable.cut()
+
+    def _check_release(self, share: bytes) -> None:
+        """What leaves is what was persisted, and both servers have charged for it."""
+        seen = self._world.seen
+        numbers = [n for n, released in seen.shares[self._role].items() if released == share]
+        assert len(numbers) == 1, "bytes left that are no round's persisted share"
+        assert numbers[0] in seen.shares[self._other], "a share left before both had charged"
+        seen.left[self._role].add(share)
+
+
+class DealerCalls:
+    """A server's way to the dealer."""
+
+    def __init__(self, world: World, role: Role) -> None:
+        self._world = world
+        self._role = role
+        self._epoch = -1
+        self.bytes_received = 0
+
+    @property
+    def epoch(self) -> bytes:
+        return self._epoch.to_bytes(8, "big")
+
+    def join(self) -> Secret:
+        """This server's key."""
+        with self._world.step("dealer.join"):
+            self._epoch = self._world.epoch
+            return self._world.dealer.key_for(self._role)
+
+    def deal(self, request: DealRequest) -> RingVector:
+        """Correction words; a dealer that restarted since has no keys for them."""
+        with self._world.step("dealer.deal"):
+            if self._epoch != self._world.epoch:
+                raise PeerUnavailable("the dealer has restarted since; join again")
+            return self._world.dealer.corrections(self._role, request)
+
+
+class Calls:
+    """Stands in for `Servers`: a client's calls, straight to the sessions."""
+
+    def __init__(self, world: World, client: ClientId, life: Life) -> None:
+        self.task = world.task
+        self.client = client
+        self._world = world
+        self._life = life
+        self._last: Pair | None = None
+
+    def enrol(self) -> None:
+        """At B and then at A, waiting for each."""
+        claim = Enrolment(self.client, RECORDS, self.task.privacy.record_rate)
+        for role in reversed(SERVERS):
+            self._until_answered(role, lambda server: server.session.register.enrol(claim))
+
+    def watch(self) -> Iterator[pb.Notice]:
+        """As A's Watch: the newest event, then those that follow."""
+        world = self._world
+        with world.step("watch"):
+            server = self._server(Role.SERVER_A)
+        events = server.feed.events
+        at = max(0, len(events) - 1)
+        with self._present(server):
+            while True:
+                world.turns.wait(lambda: len(events) > at or not server.life.alive)
+                if not server.life.alive:
+                    raise PeerUnavailable("server A is gone")
+                notice = _notice(events[at], self.client)
+                at += 1
+                with world.step(f"notice {notice.WhichOneof('event')}"):
+                    pass
+                yield notice
+
+    def fetch_model(self, version: int, announced: bytes) -> NDArray[np.float64]:
+        """θ_t from A, its digest from both."""
+        with self._world.step("fetch"):
+            at_b = self._server(Role.SERVER_B).session.shelf.get(version).digest
+            theta = self._server(Role.SERVER_A).session.shelf.get(version).theta
+        digest = model_digest(self.task.digest, version, self.task.model.parameters, theta)
+        if not digest.value == announced == at_b.value:
+            raise PeerViolation(f"the servers show different models of version {version}")
+        return theta
+
+    def compute(self, view: RoundView) -> RingVector:
+        """A fresh random update: another one each time, as a fresh sample of records is."""
+        with self._world.step("compute"):
+            times = self._world.times[f"{self.client}: compute"]
+        name = self._world.clients.index(self.client)
+        fresh = np.random.default_rng([self._world.seed, name, view.number, times])
+        return fresh.integers(-(2**20), 2**20, self.task.dimension, dtype=np.int64)
+
+    def prepare(self, round_number: int, model: Digest, x: RingVector) -> Pair:
+        """As `Servers.prepare`."""
+        return shard(
+            x,
+            task=self.task.digest,
+            round_number=round_number,
+            client=self.client,
+            model=model,
+        )
+
+    def submit(self, pair: Pair, timeout_s: float) -> tuple[Receipt, Receipt]:
+        """Both uploads in some order; sometimes one twice, sometimes an old one again."""
+        context = pair[0].context
+        seen, world = self._world.seen, self._world
+        random = Random(f"{world.seed} {self.client} {context.round}")
+        deadline = world.turns.now + timeout_s
+        # Recorded before a byte leaves.
+        seen.pairs[self.client, context.round].add(pair[0].commitment().value)
+        seen.updates[self.client, context.round] = reconstruct(
+            mask(pair[0].share, context, self.task.dimension), from_bytes(pair[1].share.reveal())
+        )
+        uploads = random.sample(pair, 2)
+        if random.random() < 0.2:
+            uploads.insert(random.randrange(3), random.choice(pair))
+        if self._last is not None and random.random() < 0.2:
+            self._replay(random.choice(self._last))
+        receipts = {each.role: self._send(each, deadline) for each in uploads}
+        self._last = pair
+        return receipts[Role.SERVER_A], receipts[Role.SERVER_B]
+
+    def _replay(self, old: Submission) -> None:
+        try:
+            receipt = self._upload(old)
+        except PeerUnavailable:
+            return
+        assert receipt.rejection is Rejection.WRONG_ROUND, "a replay was taken"
+
+    def _send(self, submission: Submission, deadline: float) -> Receipt:
+        """As `Servers._send`."""
+        world = self._world
+        while True:
+            with world.step(f"submit {submission.role.value}"):
+                pass
+            if world.turns.now >= deadline:
+                raise PeerUnavailable("no submission was taken before the deadline")
+            try:
+                return self._upload(submission)
+            except PeerUnavailable:
+                world.turns.sleep(0.5)
+
+    def _upload(self, submission: Submission) -> Receipt:
+        """As the servers' Submit."""
+        role = submission.role
+        server = self._server(role)
+        box = server.session.inbox
+        share = submission.share.reveal()
+        half = len(share) // 2
+        with self._handled_by(server):
+            upload: Upload | None = None
+            try:
+                upload = box.start(header_from_wire(header_to_wire(submission)))
+                upload.add(share[:half])
+                with self._world.turns.acting(self._life), self._world.step("half an upload"):
+                    pass
+                upload.add(share[half:])
+                upload.finish()
+            except RejectedSubmission as rejected:
+                return Receipt(role, rejected.reason, rejected.detail)
+            finally:
+                if upload is not None and not upload.complete:
+                    upload.abandon()
+                    if server.life.alive:
+                        box.refuse(upload.context.round, self.client, Rejection.TRUNCATED)
+        return Receipt(role, None, "")
+
+    def _until_answered(self, role: Role, call: Callable[["Server"], object]) -> None:
+        world = self._world
+        while True:
+            with world.step(f"call {role.value}"):
+                pass
+            world.turns.wait(lambda: world.serving(role))
+            server = self._server(role)
+            try:
+                with self._handled_by(server):
+                    call(server)
+            except PeerUnavailable:
+                continue
+            return
+
+    def _server(self, role: Role) -> Server:
+        if not self._world.serving(role):
+            raise PeerUnavailable(f"{role.value} isn't there")
+        return self._world.servers[role]
+
+    @contextmanager
+    def _handled_by(self, server: Server) -> Iterator[None]:
+        """The block is the server's handler; it dies with the server, the client doesn't."""
+        try:
+            with self._world.turns.acting(server.life):
+                yield
+        except Killed:
+            self._world.turns.check_alive()
+            raise PeerUnavailable(f"{server.role.value} died during the call") from None
+
+    @contextmanager
+    def _present(self, server: Server) -> Iterator[None]:
+        watch = server.session.presence.watch(self.client)
+        with self._world.turns.acting(server.life):
+            watch.__enter__()
+        try:
+            yield
+        finally:
+            with self._world.turns.acting(server.life):
+                watch.__exit__(None, None, None)
