@@ -3,12 +3,12 @@
 from collections import Counter
 
 import numpy as np
+from tests.faults.world import SERVERS, World
 
 from precad.client.budget import OwnBudget
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.ring import from_bytes
 from precad.common.store import RoundState
-from tests.faults.world import SERVERS, World
 
 CHARGED = (RoundState.DONE.value, RoundState.FORFEITED.value)
 

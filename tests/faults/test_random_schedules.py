@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.faults.invariants import check
+from tests.faults.world import World
 
 from precad.common.identifiers import Role
 from precad.common.task import Task
-from tests.faults.invariants import check
-from tests.faults.world import World
 
 SCHEDULES = 200
 PER_TEST = 20

@@ -24,6 +24,14 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tests.faults.turns import (
+    Killed,
+    Life,
+    Turns,
+    TurnsClock,
+    TurnsCondition,
+    TurnsThreading,
+)
 
 from precad.client import participant
 from precad.client.budget import OwnBudget
@@ -61,14 +69,6 @@ from precad.protos import precad_pb2 as pb
 from precad.server_a import lead
 from precad.server_b import follow
 from precad.server_b.follow import PeerService
-from tests.faults.turns import (
-    Killed,
-    Life,
-    Turns,
-    TurnsClock,
-    TurnsCondition,
-    TurnsThreading,
-)
 
 RECORDS = 10
 LIMIT_S = 3_000.0
