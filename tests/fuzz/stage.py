@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 from precad.client.budget import OwnBudget
 from precad.client.connection import Servers
 from precad.client.participant import take_part
+from precad.client.pending import Pending
 from precad.common.deal import DealerRole
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity import Plaintext, create_local_keys, load_identity, verifier_for
@@ -210,7 +211,8 @@ class Stage:
         self._servers._stubs = stubs
         self._servers.check_task()
         self._servers.enrol(50, 0.2)
-        take_part(self._servers, OwnBudget(self.task, 0.2, None, None), self._update)
+        pending = Pending(self.task, CLIENT)
+        take_part(self._servers, OwnBudget(self.task, 0.2, None, None), pending, self._update)
 
     def _update(self, _view: object) -> RingVector:
         return np.zeros(D, dtype=np.int64)

@@ -205,6 +205,9 @@ class _Frames:
             raise PeerViolation("no more frames")
         return self._frames.pop(0)
 
+    def require_alive(self) -> None:
+        """Nothing that brings frames is gone."""
+
 
 def _link(data: bytes) -> None:
     received = [parsed(pb.LinkFrame, piece) for piece in split(data)]

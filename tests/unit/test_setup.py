@@ -98,6 +98,9 @@ def test_the_row_secret_is_neither_servers_own_bytes(task: Task) -> None:
         def get(self, timeout_s: float) -> Any:
             return self._end.get(timeout_s)
 
+        def require_alive(self) -> None:
+            self._end.require_alive()
+
     ends = [Spy(end) for end in memory_pair()]
     a, b = (PeerLink(e, task.digest, max_message_bytes=64, timeout_s=5) for e in ends)
     at_a, _ = both(lambda: agree_row_secret(a, A, task), lambda: agree_row_secret(b, B, task))

@@ -45,6 +45,9 @@ class SocketTransport:
         except queue.Empty:
             raise PeerUnavailable("nothing came") from None
 
+    def require_alive(self) -> None:
+        """Nobody waits for anything but frames here."""
+
     def _read(self) -> None:
         with self._connection.makefile("rb") as stream:
             while lengths := stream.read(8):
