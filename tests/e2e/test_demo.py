@@ -16,8 +16,6 @@ from precad.common.model import load_model
 from precad.common.task import Task
 
 TIMEOUT_S = 280
-COLLECT_S = 60.0
-"""The demo's own deadline for a round's collection."""
 KEYS = {
     "dataset",
     "model",
@@ -142,8 +140,6 @@ def test_attackers_are_rejected_with_their_reason_and_training_goes_on(
     check_every_run(run, rounds=rounds, clients=clients, attackers=attackers)
     said = run.summary
     assert (said["dataset"], said["model"], said["attack"]) == (dataset, model, attack)
-    # Broken uploads, in every other round of garbage, hold up no round for the others.
-    assert said["seconds"] < (rounds // 2) * COLLECT_S
     # A dropout trains for three rounds before it vanishes; the others are bad from the first on.
     bad = attackers * (2 if attack == "dropout" else rounds)
     assert set(said["rejected"]) == reasons
