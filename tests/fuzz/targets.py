@@ -671,6 +671,12 @@ TARGETS: dict[str, Target] = {
 }
 
 
+@cache
+def seeds_of(name: str) -> Sequence[bytes]:
+    """A target's seeds, the same throughout the process."""
+    return TARGETS[name].seeds()
+
+
 def _pair() -> Any:
     here = stage()
     return shard(
