@@ -74,6 +74,7 @@ from precad.experiments.local.files import task_to_toml, to_toml
 from precad.experiments.partition import read_client_data
 from precad.protos import precad_pb2 as pb
 
+ROOT = Path(__file__).parents[2]
 BUGS = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
 """How a call ends whose handler raised something unforeseen."""
 
@@ -563,7 +564,7 @@ def _summaries() -> list[bytes]:
 
 
 def _toml_tasks() -> list[bytes]:
-    return [task_to_toml(stage().task).encode(), (Path("deploy") / "task.toml").read_bytes()]
+    return [task_to_toml(stage().task).encode(), (ROOT / "deploy" / "task.toml").read_bytes()]
 
 
 def _text(parse: Callable[[str], object]) -> Callable[[bytes], None]:

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity import open_channel, signer_for
 from precad.common.serve.limits import Limits
+from precad.common.serve.process import SERVER_OPTIONS
 from precad.common.share import Submission, shard
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub
@@ -29,6 +30,7 @@ D = 8192
 """B's share has 64 KiB."""
 COLLECT_S = 8.0
 IDLE_S = 0.4
+HANDSHAKE_S = dict(SERVER_OPTIONS)["grpc.server_handshake_timeout_ms"] / 1000
 WARDS = ("ward-1", "ward-2", "ward-3")
 HONEST, HOSTILE = ClientId("ward-1"), ClientId("ward-2")
 ROUND = 3
@@ -351,17 +353,25 @@ def test_a_flood_of_connections_keeps_nobody_out(bench: Bench) -> None:
     assert isinstance(other, Held)
 
 
+def test_connections_that_never_finish_their_handshake_are_closed(site: Any) -> None:
+    """On the dealer's port, whose options are the servers'."""
+    with flood(site.start(Role.DEALER).address, silent=20, half_open=20) as sockets:
+        for each in sockets:
+            each.settimeout(3 * HANDSHAKE_S)
+            with suppress(ConnectionError):
+                while each.recv(4096):
+                    pass
+
+
 def test_garbage_instead_of_tls_or_http2_ends_its_own_connection_only(bench: Bench) -> None:
     host, _, port = bench.server.address.rpartition(":")
     for garbage in (b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\xff\xff" + bytes(5000), bytes(100)):
         with socket.create_connection((host, int(port)), timeout=5) as opened:
             opened.sendall(garbage)
             opened.settimeout(10)
-            try:
+            with suppress(ConnectionError):
                 while opened.recv(4096):
                     pass
-            except ConnectionError:
-                pass
     bench.honest_submits()
     assert bench.closed()[0]
 
