@@ -39,6 +39,8 @@ SERVER_OPTIONS = (
     ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
     # A client needs a handful of calls at once, server A one link.
     ("grpc.max_concurrent_streams", 32),
+    # By default a connection may take two minutes to say nothing.
+    ("grpc.server_handshake_timeout_ms", 5_000),
     ("grpc.so_reuseport", 0),
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),

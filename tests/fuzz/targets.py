@@ -74,6 +74,7 @@ from precad.experiments.local.files import task_to_toml, to_toml
 from precad.experiments.partition import read_client_data
 from precad.protos import precad_pb2 as pb
 
+ROOT = Path(__file__).parents[2]
 BUGS = (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
 """How a call ends whose handler raised something unforeseen."""
 
@@ -563,7 +564,7 @@ def _summaries() -> list[bytes]:
 
 
 def _toml_tasks() -> list[bytes]:
-    return [task_to_toml(stage().task).encode(), (Path("deploy") / "task.toml").read_bytes()]
+    return [task_to_toml(stage().task).encode(), (ROOT / "deploy" / "task.toml").read_bytes()]
 
 
 def _text(parse: Callable[[str], object]) -> Callable[[bytes], None]:
@@ -669,6 +670,12 @@ TARGETS: dict[str, Target] = {
     "run-summary": Target(_run, _summaries),
     "run-arrays": Target(_run_arrays, lambda: [_npy(np.arange(3)), _npy(np.full(3, 0.5))]),
 }
+
+
+@cache
+def seeds_of(name: str) -> Sequence[bytes]:
+    """A target's seeds, the same throughout the process."""
+    return TARGETS[name].seeds()
 
 
 def _pair() -> Any:

@@ -1,0 +1,485 @@
+"""A client that does everything wrong against a running server: its own affair, nobody else's."""
+
+import itertools
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from precad.client.connection import upload_pieces
+from precad.common.collect import Held
+from precad.common.errors import Rejection
+from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.identity import open_channel, signer_for
+from precad.common.serve.limits import Limits
+from precad.common.serve.process import SERVER_OPTIONS
+from precad.common.share import Submission, shard
+from precad.protos import precad_pb2 as pb
+from precad.protos.precad_pb2_grpc import AggregationStub
+
+D = 8192
+"""B's share has 64 KiB."""
+COLLECT_S = 8.0
+IDLE_S = 0.4
+HANDSHAKE_S = dict(SERVER_OPTIONS)["grpc.server_handshake_timeout_ms"] / 1000
+WARDS = ("ward-1", "ward-2", "ward-3")
+HONEST, HOSTILE = ClientId("ward-1"), ClientId("ward-2")
+ROUND = 3
+Pieces = Sequence[pb.SubmissionPiece]
+
+
+@pytest.fixture(scope="module")
+def site(make_site: Any, make_task: Any) -> Any:
+    return make_site(make_task(D, {"deadlines.collect": COLLECT_S}), *WARDS)
+
+
+@pytest.fixture(scope="module", params=[Role.SERVER_A, Role.SERVER_B], ids=["a", "b"])
+def server(site: Any, request: pytest.FixtureRequest) -> Any:
+    return site.start(request.param, Limits(idle_s=IDLE_S))
+
+
+@pytest.fixture
+def bench(site: Any, server: Any) -> Iterator["Bench"]:
+    bench = Bench(site, server)
+    server.session.inbox.open(ROUND, [HONEST, HOSTILE], bench.model)
+    yield bench
+    server.session.inbox.cancel()
+    bench.close()
+    assert bench.spooled() == []
+
+
+class Bench:
+    """One server with an open round, and callers."""
+
+    def __init__(self, site: Any, server: Any) -> None:
+        self.site = site
+        self.server = server
+        self.role: Role = server.session.role
+        self.model: Digest = server.session.shelf.current.digest
+        self._channels: dict[str, grpc.Channel] = {}
+
+    def close(self) -> None:
+        for channel in self._channels.values():
+            channel.close()
+
+    def stub(self, who: str) -> AggregationStub:
+        if who not in self._channels:
+            identity = self.site.identity(who)
+            self._channels[who] = open_channel(self.server.address, identity, self.role)
+        return AggregationStub(self._channels[who])
+
+    def submission(
+        self, who: str = "ward-2", number: int = ROUND, model: Digest | None = None
+    ) -> Submission:
+        """A well-formed submission for this server."""
+        pair = shard(
+            np.arange(D, dtype=np.int64),
+            task=self.site.task.digest,
+            round_number=number,
+            client=ClientId(who),
+            model=model or self.model,
+            signer=signer_for(self.site.identity(who)),
+        )
+        return pair[0] if self.role is Role.SERVER_A else pair[1]
+
+    def pieces(self, submission: Submission, count: int = 4) -> list[pb.SubmissionPiece]:
+        """Header and the share in ``count`` equal pieces."""
+        header = next(iter(upload_pieces(submission)))
+        data = submission.share.reveal()
+        size = len(data) // count
+        return [
+            header,
+            *(pb.SubmissionPiece(share=data[i : i + size]) for i in range(0, len(data), size)),
+        ]
+
+    def submit(self, pieces: Any, who: str = "ward-2", timeout_s: float = 10.0) -> str:
+        """The receipt's rejection, ``""`` when held, or the status code's name."""
+        try:
+            receipt = self.stub(who).Submit(iter(pieces), timeout=timeout_s)
+        except grpc.RpcError as error:
+            return str(error.code().name)
+        assert not receipt.rejection or receipt.detail
+        return str(receipt.rejection)
+
+    def honest_submits(self) -> None:
+        assert self.submit(upload_pieces(self.submission("ward-1")), "ward-1") == ""
+
+    def closed(self) -> tuple[bool, Held | Rejection]:
+        """Whether the honest client's submission is held, and what the hostile one's came to."""
+        collected = self.server.session.inbox.close()
+        honest = collected[HONEST]
+        hostile: Held | Rejection = collected[HOSTILE]
+        for held in (honest, hostile):
+            if isinstance(held, Held):
+                held.discard()
+        return isinstance(honest, Held), hostile
+
+    def spooled(self) -> list[Path]:
+        return list((self.site.folder / "state" / self.role.value / "spool").glob("*"))
+
+
+def header_with(**changes: Any) -> Callable[[Bench], Pieces]:
+    """A good upload whose header says something else."""
+
+    def make(bench: Bench) -> Pieces:
+        header, *shares = bench.pieces(bench.submission())
+        for field, value in changes.items():
+            setattr(header.header, field, value)
+        return [header, *shares]
+
+    return make
+
+
+def shares_as(order: Callable[[list[pb.SubmissionPiece]], Pieces]) -> Callable[[Bench], Pieces]:
+    """A good header, then the share's pieces otherwise."""
+
+    def make(bench: Bench) -> Pieces:
+        header, *shares = bench.pieces(bench.submission())
+        return [header, *order(shares)]
+
+    return make
+
+
+def unsigned(bench: Bench) -> Pieces:
+    header, *shares = bench.pieces(bench.submission())
+    header.header.ClearField("signature")
+    header.header.ClearField("certificates")
+    return [header, *shares]
+
+
+def for_round(number: int) -> Callable[[Bench], Pieces]:
+    return lambda bench: bench.pieces(bench.submission(number=number))
+
+
+def with_anothers_signature(bench: Bench) -> Pieces:
+    """The honest client's header, share and nonce under the hostile one's name."""
+    header, *shares = bench.pieces(bench.submission("ward-1"))
+    header.header.client = "ward-2"
+    return [header, *shares]
+
+
+def with_anothers_nonce(bench: Bench) -> Pieces:
+    header, *shares = bench.pieces(bench.submission())
+    header.header.nonce = bench.submission("ward-1").context.nonce
+    return [header, *shares]
+
+
+def on_a_forged_model(bench: Bench) -> Pieces:
+    return bench.pieces(bench.submission(model=Digest(b"\7" * 32)))
+
+
+UPLOADS: dict[str, tuple[Callable[[Bench], Pieces], str, Rejection]] = {
+    "nothing": (lambda _: [], "truncated", Rejection.ABSENT),
+    "no header": (lambda b: b.pieces(b.submission())[1:], "malformed", Rejection.ABSENT),
+    "a piece that is neither": (lambda _: [pb.SubmissionPiece()], "malformed", Rejection.ABSENT),
+    "header alone": (lambda b: b.pieces(b.submission())[:1], "truncated", Rejection.TRUNCATED),
+    "header twice": (
+        lambda b: [b.pieces(b.submission())[0]] * 2,
+        "malformed",
+        Rejection.MALFORMED,
+    ),
+    "truncated": (shares_as(lambda s: s[:-1]), "truncated", Rejection.TRUNCATED),
+    "too long": (shares_as(lambda s: [*s, s[0]]), "malformed", Rejection.MALFORMED),
+    "reordered": (shares_as(lambda s: s[::-1]), "bad-signature", Rejection.BAD_SIGNATURE),
+    "repeated": (
+        shares_as(lambda s: [s[0], s[0], *s[2:]]),
+        "bad-signature",
+        Rejection.BAD_SIGNATURE,
+    ),
+    "huge announcement": (header_with(share_bytes=2**63), "malformed", Rejection.MALFORMED),
+    "empty announcement": (header_with(share_bytes=0), "malformed", Rejection.MALFORMED),
+    "short nonce": (header_with(nonce=b"1"), "malformed", Rejection.MALFORMED),
+    "short salt": (header_with(salt=b"1"), "malformed", Rejection.MALFORMED),
+    "no signature": (unsigned, "bad-signature", Rejection.BAD_SIGNATURE),
+    "a made-up signature": (
+        header_with(signature=b"1"),
+        "bad-signature",
+        Rejection.BAD_SIGNATURE,
+    ),
+    "another's signature": (with_anothers_signature, "bad-signature", Rejection.BAD_SIGNATURE),
+    "another's nonce": (with_anothers_nonce, "bad-signature", Rejection.BAD_SIGNATURE),
+    "stale round": (for_round(ROUND - 1), "wrong-round", Rejection.ABSENT),
+    "future round": (for_round(ROUND + 1), "wrong-round", Rejection.ABSENT),
+    "the last round there is": (for_round(2**64 - 1), "wrong-round", Rejection.ABSENT),
+    "forged model digest": (on_a_forged_model, "wrong-model", Rejection.WRONG_MODEL),
+    "another task": (header_with(task_digest=b"\1" * 32), "wrong-task", Rejection.ABSENT),
+    "another's name": (header_with(client="ward-1"), "PERMISSION_DENIED", Rejection.ABSENT),
+    "no name": (header_with(client="x" * 100_000), "INVALID_ARGUMENT", Rejection.ABSENT),
+}
+
+
+@pytest.mark.parametrize("kind", UPLOADS)
+def test_a_bad_upload_is_refused_with_its_reason_and_counted(bench: Bench, kind: str) -> None:
+    make, answer, counted = UPLOADS[kind]
+    assert bench.submit(make(bench)) == answer
+    bench.honest_submits()
+    assert bench.closed() == (True, counted)
+
+
+def test_who_sends_well_after_a_bad_upload_counts(bench: Bench) -> None:
+    good = bench.submission()
+    assert bench.submit(bench.pieces(good)[:-1]) == "truncated"
+    assert bench.submit(bench.pieces(good)) == ""
+    assert isinstance(bench.closed()[1], Held)
+
+
+def test_a_second_submission_is_a_duplicate_and_the_first_counts(bench: Bench) -> None:
+    first = bench.submission()
+    assert bench.submit(bench.pieces(first)) == ""
+    assert bench.submit(bench.pieces(bench.submission())) == "duplicate"
+    assert bench.submit(bench.pieces(first)) == ""
+    bench.honest_submits()
+    honest, held = bench.closed()
+    assert honest
+    assert isinstance(held, Held)
+    assert held.commitment == first.commitment()
+
+
+def test_who_is_not_drawn_is_refused(bench: Bench) -> None:
+    late = bench.submission("ward-3")
+    assert bench.submit(bench.pieces(late), "ward-3") == "not-selected"
+    bench.honest_submits()
+    assert bench.closed() == (True, Rejection.ABSENT)
+
+
+def test_a_message_above_the_cap_never_reaches_the_parser(bench: Bench) -> None:
+    header = bench.pieces(bench.submission())[0]
+    large = pb.SubmissionPiece(share=bytes((2 << 20) + 1))
+    assert bench.submit([header, large]) == "RESOURCE_EXHAUSTED"
+    assert bench.submit([large]) == "RESOURCE_EXHAUSTED"
+    bench.honest_submits()
+    assert bench.closed() == (True, Rejection.TRUNCATED)
+
+
+def test_crumbs_of_one_byte_are_still_an_upload(bench: Bench) -> None:
+    good = bench.submission()
+    data = good.share.reveal()
+    crumbs = (pb.SubmissionPiece(share=data[i : i + 1]) for i in range(min(len(data), 2000)))
+    rest = pb.SubmissionPiece(share=data[2000:])
+    assert bench.submit([bench.pieces(good)[0], *crumbs, rest]) == ""
+    assert isinstance(bench.closed()[1], Held)
+
+
+def test_a_slow_loris_is_cut_off_and_others_are_not(bench: Bench) -> None:
+    released = threading.Event()
+
+    def dawdling() -> Iterator[pb.SubmissionPiece]:
+        header, first, *_ = bench.pieces(bench.submission())
+        yield header
+        yield first
+        released.wait(20)
+
+    with ThreadPoolExecutor(1) as threads:
+        slow = threads.submit(bench.submit, dawdling())
+        bench.honest_submits()
+        try:
+            assert slow.result(timeout=10) == "truncated"
+        finally:
+            released.set()
+    assert bench.closed() == (True, Rejection.TRUNCATED)
+
+
+def test_more_calls_at_once_than_one_caller_may_have(bench: Bench) -> None:
+    released = threading.Event()
+
+    def waiting() -> Iterator[pb.SubmissionPiece]:
+        yield bench.pieces(bench.submission())[0]
+        released.wait(20)
+
+    with ThreadPoolExecutor(6) as threads:
+        uploads = [threads.submit(bench.submit, waiting()) for _ in range(6)]
+        bench.honest_submits()
+        outcomes = sorted(upload.result(timeout=10) for upload in uploads)
+        released.set()
+    assert outcomes == ["RESOURCE_EXHAUSTED"] * 4 + ["truncated"] * 2
+    assert bench.closed() == (True, Rejection.TRUNCATED)
+
+
+def test_watches_without_end_are_refused_after_two(bench: Bench) -> None:
+    request = pb.WatchRequest(task_digest=bench.site.task.digest.value, client="ward-2")
+    watches = [bench.stub("ward-2").Watch(request, timeout=20) for _ in range(20)]
+    deadline = time.monotonic() + 10
+    while sum(watch.is_active() for watch in watches) > 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    # Which two came first is the network's affair.
+    refused = [watch for watch in watches if not watch.is_active()]
+    assert {watch.code().name for watch in refused} == {"RESOURCE_EXHAUSTED"}
+    assert len(refused) == 18
+    for watch in watches:
+        watch.cancel()
+    bench.honest_submits()
+    assert bench.closed()[0]
+
+
+@contextmanager
+def flood(address: str, silent: int, half_open: int) -> Iterator[list[socket.socket]]:
+    """Connections that say nothing, and ones that begin a TLS handshake and stop."""
+    host, _, port = address.rpartition(":")
+    hello = bytes.fromhex("16030100c8010000c40303") + bytes(20)
+    with ExitStack() as stack:
+        sockets = []
+        for number in range(silent + half_open):
+            opened = stack.enter_context(socket.create_connection((host, int(port)), timeout=5))
+            if number < half_open:
+                opened.sendall(hello)
+            sockets.append(opened)
+        yield sockets
+
+
+def resident_kib() -> int:
+    """This process's memory, with the servers in it."""
+    text = Path("/proc/self/status").read_text(encoding="utf-8")
+    line = next(line for line in text.splitlines() if line.startswith("VmRSS"))
+    return int(line.split()[1])
+
+
+def test_a_flood_of_connections_keeps_nobody_out(bench: Bench) -> None:
+    with flood(bench.server.address, silent=200, half_open=100):
+        began = time.monotonic()
+        bench.honest_submits()
+        assert bench.submit(bench.pieces(bench.submission())) == ""
+        assert time.monotonic() - began < COLLECT_S
+    honest, other = bench.closed()
+    assert honest
+    assert isinstance(other, Held)
+
+
+def test_connections_that_never_finish_their_handshake_are_closed(site: Any) -> None:
+    """On the dealer's port, whose options are the servers'."""
+    with flood(site.start(Role.DEALER).address, silent=20, half_open=20) as sockets:
+        for each in sockets:
+            each.settimeout(3 * HANDSHAKE_S)
+            with suppress(ConnectionError):
+                while each.recv(4096):
+                    pass
+
+
+def test_garbage_instead_of_tls_or_http2_ends_its_own_connection_only(bench: Bench) -> None:
+    host, _, port = bench.server.address.rpartition(":")
+    for garbage in (b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\xff\xff" + bytes(5000), bytes(100)):
+        with socket.create_connection((host, int(port)), timeout=5) as opened:
+            opened.sendall(garbage)
+            opened.settimeout(10)
+            with suppress(ConnectionError):
+                while opened.recv(4096):
+                    pass
+    bench.honest_submits()
+    assert bench.closed()[0]
+
+
+def test_memory_and_spool_stay_bounded_through_many_broken_uploads(bench: Bench) -> None:
+    def burst(count: int) -> None:
+        for number in range(count):
+            header, *shares = bench.pieces(bench.submission())
+            assert bench.submit([header, *shares[: number % 4]]) == "truncated"
+
+    burst(20)
+    before = resident_kib()
+    burst(300)
+    assert resident_kib() - before < 16 * 1024
+    assert bench.spooled() == []
+    bench.honest_submits()
+    assert bench.closed() == (True, Rejection.TRUNCATED)
+
+
+def test_everything_at_once_and_the_honest_client_still_counts(bench: Bench) -> None:
+    stop = threading.Event()
+    answers: list[str] = []
+
+    def storm(makers: Sequence[Callable[[Bench], Pieces]]) -> None:
+        for make in itertools.cycle(makers):
+            if stop.is_set():
+                return
+            answers.append(bench.submit(make(bench)))
+
+    makers = [make for make, _, _ in UPLOADS.values()]
+    with flood(bench.server.address, silent=60, half_open=60), ThreadPoolExecutor(2) as threads:
+        storms = [threads.submit(storm, makers[start:]) for start in (0, 7)]
+        began = time.monotonic()
+        time.sleep(0.3)
+        bench.honest_submits()
+        taken = time.monotonic() - began
+        time.sleep(0.5)
+        stop.set()
+        for each in storms:
+            each.result(timeout=20)
+    assert taken < COLLECT_S
+    assert len(answers) > 10
+    assert "" not in answers
+    honest, hostile = bench.closed()
+    assert honest
+    assert isinstance(hostile, Rejection)
+
+
+def test_nothing_is_taken_between_rounds(bench: Bench) -> None:
+    bench.server.session.inbox.cancel()
+    for number in (0, ROUND, ROUND + 1):
+        assert bench.submit(bench.pieces(bench.submission(number=number))) == "wrong-round"
+    bench.server.session.inbox.open(ROUND, [HONEST, HOSTILE], bench.model)
+
+
+def test_a_replay_after_a_restart_is_refused(site: Any, make_site: Any) -> None:
+    here = make_site(site.task, *WARDS)
+    before = Bench(here, here.start(Role.SERVER_B))
+    before.server.session.inbox.open(ROUND, [HONEST, HOSTILE], before.model)
+    captured = before.pieces(before.submission())
+    assert before.submit(captured) == ""
+    assert len(before.spooled()) == 1
+    before.close()
+    here.stop(before.server)
+    after = Bench(here, here.start(Role.SERVER_B))
+    assert after.spooled() == []
+    after.server.session.inbox.open(ROUND + 1, [HONEST, HOSTILE], after.model)
+    assert after.submit(captured) == "wrong-round"
+    captured[0].header.round = ROUND + 1
+    assert after.submit(captured) == "bad-signature"
+    fresh = after.submission("ward-1", ROUND + 1)
+    assert after.submit(after.pieces(fresh), "ward-1") == ""
+    assert after.closed() == (True, Rejection.BAD_SIGNATURE)
+    after.close()
+
+
+def test_endless_empty_pieces_end_with_the_rounds_time(make_site: Any, make_task: Any) -> None:
+    here = make_site(make_task(D, {"deadlines.collect": 1.0}), *WARDS)
+    bench = Bench(here, here.start(Role.SERVER_B, Limits(idle_s=IDLE_S)))
+    bench.server.session.inbox.open(ROUND, [HONEST, HOSTILE], bench.model)
+    before = resident_kib()
+
+    def endless() -> Iterator[pb.SubmissionPiece]:
+        yield bench.pieces(bench.submission())[0]
+        while True:
+            time.sleep(0.001)
+            yield pb.SubmissionPiece(share=b"")
+
+    with ThreadPoolExecutor(1) as threads:
+        began = time.monotonic()
+        upload = threads.submit(bench.submit, endless())
+        time.sleep(0.2)
+        bench.honest_submits()
+        assert upload.result(timeout=10) == "truncated"
+    assert time.monotonic() - began > 0.9
+    assert resident_kib() - before < 32 * 1024
+    assert bench.closed() == (True, Rejection.TRUNCATED)
+    bench.close()
+
+
+def test_one_client_sends_two_different_pairs_and_no_share_meets_the_wrong_other(
+    site: Any, server: Any
+) -> None:
+    """A's half of one pair beside B's of another: each server holds one, and they don't match."""
+    bench = Bench(site, server)
+    one, two = bench.submission(), bench.submission()
+    crossed = replace(one, other_commitment=two.other_commitment)
+    server.session.inbox.open(ROUND, [HONEST, HOSTILE], bench.model)
+    assert bench.submit(bench.pieces(crossed)) == "bad-signature"
+    assert bench.closed()[1] is Rejection.BAD_SIGNATURE
+    bench.close()
