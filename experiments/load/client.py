@@ -3,10 +3,14 @@
 from collections.abc import AsyncIterator, Iterable, Mapping
 
 import grpc
+import numpy as np
+from numpy.typing import NDArray
 
 from precad.client.connection import upload_pieces
+from precad.common.errors import PeerViolation
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity import Identity, Plaintext, open_aio_channel, signer_for
+from precad.common.model import from_bytes, model_digest
 from precad.common.ring import RingVector
 from precad.common.share import Submission, shard
 from precad.common.task import Task
@@ -68,11 +72,23 @@ class LoadClient:
         async for notice in self._stubs[Role.SERVER_A].Watch(request, wait_for_ready=True):
             yield notice
 
-    async def fetch_model(self, version: int) -> bytes:
-        """θ_t from A, ``8·d`` bytes. Raises grpc.RpcError."""
-        request = pb.ModelRequest(task_digest=self.task.digest.value, version=version)
-        stream = self._stubs[Role.SERVER_A].FetchModel(request, timeout=CALL_TIMEOUT_S)
-        return b"".join([piece.data async for piece in stream])
+    async def fetch_model(self, event: pb.RoundOpen) -> NDArray[np.float64]:
+        """θ_t from A, ``[d] float64``, with the digest that A announced and B has.
+
+        Raises:
+            PeerViolation: the digests differ.
+            grpc.RpcError: a server isn't there.
+        """
+        request = pb.ModelRequest(task_digest=self.task.digest.value, version=event.version)
+        stubs = self._stubs
+        at_b = await stubs[Role.SERVER_B].ModelDigest(request, timeout=CALL_TIMEOUT_S)
+        stream = stubs[Role.SERVER_A].FetchModel(request, timeout=CALL_TIMEOUT_S)
+        data = b"".join([piece.data async for piece in stream])
+        theta = from_bytes(data, self.task.dimension)
+        own = model_digest(self.task.digest, event.version, self.task.model.parameters, theta)
+        if not own.value == event.model_digest == at_b.model_digest:
+            raise PeerViolation(f"the digests of model {event.version} differ")
+        return theta
 
     def prepare(self, event: pb.RoundOpen, x: RingVector) -> Pair:
         """Both submissions of ``x`` (``[d] int64``) for the open round, signed."""

@@ -56,7 +56,8 @@ class Misdeed:
 
 
 async def be_honest(client: LoadClient, scene: Scene) -> Answers:
-    """One share to each server, at once."""
+    """Fetch the model, then send one share to each server, at once."""
+    await client.fetch_model(scene.event)
     return await _both(client, client.prepare(scene.event, scene.honest))
 
 
