@@ -7,8 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from precad.common.task import Task
+
+# No timed tests: these machines are noisy. Failures print the example and its seed.
+settings.register_profile("precad", deadline=None, print_blob=True)
+settings.load_profile("precad")
 
 TaskMaker = Callable[..., Task]
 

@@ -246,7 +246,7 @@ def test_bad_input_names_the_field(votes: Path, runs: list[str], tmp_path: Path)
     assert "row 1 sums to 9" in refused("prediction", str(tmp_path / "uneven.npy"), *SMALL)
     assert "NaN" in refused("prediction", str(tmp_path / "nan.npy"), *SMALL)
     assert "NaN" in refused("prediction", str(tmp_path / "words.csv"), *SMALL)
-    assert ".npy array of numbers" in refused("prediction", str(tmp_path / "object.npy"), *SMALL)
+    assert "arrays of numbers" in refused("prediction", str(tmp_path / "object.npy"), *SMALL)
     assert "no such file" in refused("prediction", str(tmp_path / "none.npy"), *SMALL)
     assert "sampling_rate = 1.2" in refused(
         "prediction", path, "--sampling-rate", "1.2", *SMALL[2:]

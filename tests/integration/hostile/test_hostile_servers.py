@@ -13,6 +13,7 @@ import pytest
 from precad.client.budget import OwnBudget
 from precad.client.connection import Servers
 from precad.client.participant import Participation, RoundView, take_part
+from precad.client.pending import Pending
 from precad.common.errors import Misconfiguration, PeerViolation, TaskMismatch
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity import Plaintext, add_port
@@ -108,11 +109,14 @@ class Pair:
     def budget(self, limit: float | None = None, path: Path | None = None) -> OwnBudget:
         return OwnBudget(self.task, 0.2, limit, path)
 
+    def pending(self) -> Pending:
+        return Pending(self.task, ClientId("ward-1"))
+
     def take_part(self, budget: OwnBudget) -> Participation:
         with self.servers() as servers:
             servers.check_task()
             servers.enrol(50, 0.2)
-            return take_part(servers, budget, self.update)
+            return take_part(servers, budget, self.pending(), self.update)
 
     def servers(self) -> Servers:
         return Servers(
@@ -223,7 +227,7 @@ def test_a_task_that_changes_during_the_training(pair: Pair, make_task: Any) -> 
         servers.check_task()
         pair.a.described = make_task(D, {"privacy.noise_multiplier": 1.0})
         with pytest.raises(PeerViolation, match="task digest differs"):
-            take_part(servers, budget, pair.update)
+            take_part(servers, budget, pair.pending(), pair.update)
     assert pair.nothing_was_sent(budget)
 
 
