@@ -49,7 +49,8 @@ class ModelSection(_Section):
         tuple[Parameter, ...], Field(strict=False, min_length=1, max_length=10_000)
     ]
     initial: Literal["zeros", "uniform"] = "zeros"
-    """`uniform`: each tensor uniform in ±1/√fan-in, expanded from `initial_seed` (public)."""
+    """`uniform`: matrices uniform in ±1/√fan-in, expanded from the public `initial_seed`;
+    vectors 1 where their name ends in weight (scales), else 0 (biases)."""
     initial_seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
 
 

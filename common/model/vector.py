@@ -126,7 +126,7 @@ def apply_update(
         theta: θ_t, ``[d] float64``.
         total: S, ``[d] int64``: the sum of valid updates and both servers' noise.
         task: gives η and f.
-        denominator: ``precad.common.aggregate.denominator.fixed_denominator``.
+        denominator: ``precad.common.enrolment.Roster.denominator``.
 
     Returns:
         ``[d] float64``. Two roundings an element, in this order, and no sum over elements: the

@@ -10,7 +10,8 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from precad.client.train import as_records, build, load_vector, local_update, poisson_sample
-from precad.common.aggregate.denominator import fixed_denominator
+from precad.common.enrolment import Enrolment, Roster
+from precad.common.identifiers import ClientId
 from precad.common.keystream import Keystream
 from precad.common.model import apply_update, initial_vector
 from precad.common.secret import Secret
@@ -28,7 +29,9 @@ def train(data: DataSet, task: Task, seed: int) -> float:
     parts = shards(data.train_y, CLIENTS, 4, seed=1)
     owners = [as_records((data.train_x[part], data.train_y[part])) for part in parts]
     rate = task.privacy.record_rate
-    denominator = fixed_denominator(task.privacy.client_rate, [(len(o), rate) for o in owners])
+    claims = [Enrolment(ClientId(f"o{i}"), len(o), rate) for i, o in enumerate(owners)]
+    roster = Roster({claim.client: claim for claim in claims})
+    denominator = roster.denominator(task.privacy.client_rate)
     noise = np.random.default_rng(seed)
     theta = initial_vector(task.model)
     for round_number in range(task.training.rounds):

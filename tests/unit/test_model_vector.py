@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from precad.common.aggregate.denominator import fixed_denominator
 from precad.common.encode import encode
 from precad.common.errors import Misconfiguration, TaskMismatch
 from precad.common.model import (
@@ -114,31 +113,6 @@ def test_a_step_by_an_unusable_denominator_is_refused(denominator: float) -> Non
 def test_a_step_of_another_length_is_refused() -> None:
     with pytest.raises(Misconfiguration, match="total"):
         apply_update(THETA, np.zeros(5, np.int64), TASK, 1.0)
-
-
-def test_the_denominator_is_q_times_the_expected_records() -> None:
-    assert fixed_denominator(0.5, [(100, 0.2), (50, 0.1)]) == 12.5
-    sizes = [(size, 0.1) for size in range(1, 2000)]
-    assert fixed_denominator(0.3, sizes) == fixed_denominator(0.3, sizes[::-1])
-
-
-@pytest.mark.parametrize(
-    ("rate", "enrolled"),
-    [
-        (0.0, [(1, 0.1)]),
-        (1.1, [(1, 0.1)]),
-        (1.0, []),
-        (1.0, [(0, 0.5)]),
-        (1.0, [(-1, 0.5)]),
-        (1.0, [(5, 0.0)]),
-        (1.0, [(5, 1.5)]),
-    ],
-)
-def test_a_denominator_that_is_not_positive_is_refused(
-    rate: float, enrolled: list[tuple[int, float]]
-) -> None:
-    with pytest.raises(Misconfiguration):
-        fixed_denominator(rate, enrolled)
 
 
 def test_a_saved_model_is_read_back(tmp_path: Path) -> None:

@@ -1,1 +1,0 @@
-"""Aggregation: from valid shares to the next model."""
