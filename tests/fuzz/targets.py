@@ -4,6 +4,7 @@ A target has seeds: well-formed inputs, from which both hypothesis (tests/proper
 coverage-guided run (run.py beside this file) start. ``check`` is what holds for every input.
 """
 
+import hashlib
 import io
 import json
 import struct
@@ -28,6 +29,7 @@ from precad.cli.certify_input import (
     true_labels,
 )
 from precad.cli.certify_loss import expectation
+from precad.client.pending import Pending
 from precad.client.settings import JoinSettings
 from precad.common.certify.inefficacy import expected_loss
 from precad.common.certify.inputs import Floats
@@ -328,6 +330,18 @@ def _conversations() -> list[bytes]:
         join(*(m.SerializeToString() for m in [*replies, *notices[:count]]))
         for count in range(len(notices) + 1)
     ]
+
+
+def _pending(data: bytes) -> None:
+    # With a right digest behind it: chance never finds one.
+    path = stage().file(data + hashlib.sha256(data).digest(), ".pending")
+    Pending(stage().task, CLIENT, path)
+
+
+def _pending_seeds() -> list[bytes]:
+    path = stage().folder / "seed.pending"
+    Pending(stage().task, CLIENT, path).keep(_pair())
+    return [path.read_bytes()[:-32]]
 
 
 def _error_text(data: bytes) -> None:
@@ -643,6 +657,7 @@ TARGETS: dict[str, Target] = {
     "link": Target(_link, _frames),
     "peer-messages": Target(_peer_message, _peer_messages),
     "client": Target(_client, _conversations),
+    "pending": Target(_pending, _pending_seeds),
     "error-text": Target(_error_text, lambda: [b"no", b"x" * 5000]),
     "share": Target(_held, lambda: [bytes(8 * D)]),
     "model-vector": Target(lambda data: model_from_bytes(data, D), lambda: [bytes(8 * D)]),

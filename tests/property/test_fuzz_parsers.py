@@ -16,7 +16,7 @@ from tests.fuzz.targets import TARGETS, seeds_of
 from precad.protos import precad_pb2 as pb
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-quick = settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+quick = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 STREAMS = ("submit-a", "submit-b", "link", "client", "deal-words", "signature")
 AWKWARD = (
     b"9" * 30,
@@ -50,7 +50,7 @@ def test_edited_inputs(name: str, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("name", TARGETS)
-@settings(quick, max_examples=8)
+@settings(quick, max_examples=20)
 @given(data=st.binary(max_size=200))
 def test_any_bytes(name: str, data: bytes) -> None:
     TARGETS[name].check(data)
