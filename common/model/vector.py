@@ -59,7 +59,7 @@ def to_bytes(theta: NDArray[np.float64]) -> bytes:
 
 def byte_view(theta: NDArray[np.float64]) -> memoryview:
     """The bytes of ``to_bytes`` without a copy, where the machine is little-endian."""
-    return memoryview(np.ascontiguousarray(theta.astype("<f8", copy=False))).cast("B")
+    return np.ascontiguousarray(theta.astype("<f8", copy=False)).data.cast("B")
 
 
 def from_bytes(data: bytes | bytearray | memoryview, dimension: int) -> NDArray[np.float64]:
