@@ -252,7 +252,9 @@ def main() -> None:
             {
                 "script": name,
                 "drawn": played.drawn,
-                "submitting": sum(1 for act in played.acts.values() if act is not SILENT),
+                "submitting": sum(
+                    1 for act in played.acts.values() if act not in (SILENT, UNINVITED)
+                ),
                 "outcomes": counts,
                 "bad": dict(
                     sorted(

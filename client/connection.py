@@ -37,7 +37,8 @@ from precad.common.wire.status import error_of
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub
 
-PIECE_BYTES = 1 << 20
+PIECE_BYTES = 1 << 17
+"""128 KiB: a server holds a piece or two of each upload that is under way, and not whole shares."""
 CALL_TIMEOUT_S = 30.0
 RETRY_S = 0.5
 _WORTH_A_RETRY = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED}
@@ -266,7 +267,7 @@ def rejection_of(word: str) -> Rejection:
 
 
 def upload_pieces(submission: Submission) -> Iterator[pb.SubmissionPiece]:
-    """The upload's messages: the header, then the share in pieces of 1 MiB."""
+    """The upload's messages: the header, then the share in pieces."""
     yield pb.SubmissionPiece(header=header_to_wire(submission))
     data = memoryview(submission.share.reveal())
     for start in range(0, len(data), PIECE_BYTES):

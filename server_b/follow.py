@@ -171,8 +171,9 @@ def _follow_round(session: Session, aggregator: Aggregator) -> bool:
     )
     # A's share is 32 bytes and B's may be long: wait for those that A holds already.
     held_by_a = [ClientId(entry.client) for entry in theirs.entries if entry.own is not None]
+    cohort = frozenset(opened.cohort)
     session.inbox.wait(
-        [client for client in held_by_a if client in opened.cohort], started + deadlines.collect
+        [client for client in held_by_a if client in cohort], started + deadlines.collect
     )
     collected = session.inbox.close()
     with holding(collected):

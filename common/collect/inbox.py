@@ -30,6 +30,8 @@ class _OpenRound:
     model: Digest
     held: dict[ClientId, Held] = field(default_factory=dict)
     refused: dict[ClientId, Rejection] = field(default_factory=dict)
+    awaited: set[ClientId] = field(default_factory=set)
+    """Whom ``wait`` still waits for; kept up to date, so that no arrival looks at everybody."""
 
     def settled(self, client: ClientId) -> bool:
         """Whether nothing more is expected of ``client`` in this round."""
@@ -119,12 +121,14 @@ class Inbox:
         """
         with self._changed:
             current = self._require_open()
-            while True:
-                missing = [c for c in clients if not current.settled(c) and not gone(c)]
-                remaining = deadline - time.monotonic()
-                if not missing or remaining <= 0:
+            current.awaited = {client for client in clients if not current.settled(client)}
+            # Not `any`: whoever looks for a dead link does so in `gone`, and must be asked.
+            while [client for client in current.awaited if not gone(client)]:
+                look_again = min(deadline, time.monotonic() + _POLL_S)
+                while current.awaited and (remaining := look_again - time.monotonic()) > 0:
+                    self._changed.wait(remaining)
+                if time.monotonic() >= deadline:
                     return
-                self._changed.wait(min(remaining, _POLL_S))
 
     def progress(self) -> tuple[int, int]:
         """How many of the open round's cohort are held, and the cohort's size."""
@@ -174,7 +178,7 @@ class Inbox:
                     f"{held.context.round}; the first one counts",
                 )
             current.held[held.context.client] = held
-            self._changed.notify_all()
+            self._no_longer_awaited(current, held.context.client)
 
     def _check(self, header: SubmissionHeader, current: _OpenRound) -> None:
         if header.context.model != current.model:
@@ -193,7 +197,13 @@ class Inbox:
 
     def _refuse(self, current: _OpenRound, client: ClientId, reason: Rejection) -> None:
         current.refused.setdefault(client, reason)
-        self._changed.notify_all()
+        if current.settled(client):
+            self._no_longer_awaited(current, client)
+
+    def _no_longer_awaited(self, current: _OpenRound, client: ClientId) -> None:
+        current.awaited.discard(client)
+        if not current.awaited:
+            self._changed.notify_all()
 
     def _current(self, number: int, client: ClientId) -> _OpenRound:
         current = self._round

@@ -4,8 +4,8 @@ from precad.common.errors import PeerViolation, TaskMismatch
 from precad.common.identifiers import Digest
 from precad.common.link.frame import SETUP_ROUND, Frame, FrameTransport
 
-PIECE_BYTES = 1 << 20
-"""Frames are cut at 1 MiB, below gRPC's default limit of 4 MB."""
+PIECE_BYTES = 1 << 18
+"""256 KiB: a frame with its header stays below what a server takes as one message."""
 
 
 class PeerLink:

@@ -3,6 +3,7 @@
 from precad.common.model.file import SavedModel, load_model, save_model
 from precad.common.model.vector import (
     apply_update,
+    byte_view,
     from_bytes,
     initial_vector,
     model_digest,
@@ -13,6 +14,7 @@ from precad.common.model.vector import (
 __all__ = [
     "SavedModel",
     "apply_update",
+    "byte_view",
     "from_bytes",
     "initial_vector",
     "load_model",

@@ -57,6 +57,11 @@ def to_bytes(theta: NDArray[np.float64]) -> bytes:
     return theta.astype("<f8", copy=False).tobytes()
 
 
+def byte_view(theta: NDArray[np.float64]) -> memoryview:
+    """The bytes of ``to_bytes`` without a copy, where the machine is little-endian."""
+    return np.ascontiguousarray(theta.astype("<f8", copy=False)).data.cast("B")
+
+
 def from_bytes(data: bytes | bytearray | memoryview, dimension: int) -> NDArray[np.float64]:
     """Inverse of ``to_bytes``: ``[dimension] float64``, a copy that may be written to.
 

@@ -1,5 +1,6 @@
 """The Aggregation service on a server: decode, call the role, encode, map errors."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any, Never
 
@@ -10,7 +11,7 @@ from precad.common.enrolment import Enrolment
 from precad.common.errors import AccessDenied, PrecadError, RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity import Principal, check_own_key, require
-from precad.common.model import to_bytes
+from precad.common.model import byte_view
 from precad.common.serve.feed import Event, RoundDone, RoundOpened, TrainingDone
 from precad.common.serve.limits import Call, Limits, OpenCalls, in_time
 from precad.common.serve.session import Session
@@ -19,7 +20,8 @@ from precad.common.wire.status import status_of
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationServicer
 
-PIECE_BYTES = 1 << 20
+PIECE_BYTES = 1 << 17
+"""128 KiB: what a fetch of the model takes while it waits for a slow reader."""
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
@@ -61,7 +63,9 @@ class AggregationService(AggregationServicer):
             client = self._client(context, request.client)
             check_task(self._session.task, request.task_digest)
             claim = Enrolment(client, request.records, request.record_rate)
-            return pb.EnrolReply(enrolled=self._session.register.enrol(claim, request.token))
+            # A claim is durable before it is confirmed; a slow disk must keep nobody else waiting.
+            enrolled = await asyncio.to_thread(self._session.register.enrol, claim, request.token)
+            return pb.EnrolReply(enrolled=enrolled)
         except PrecadError as error:
             await refuse(context, error)
 
@@ -96,12 +100,12 @@ class AggregationService(AggregationServicer):
     async def FetchModel(  # noqa: N802
         self, request: pb.ModelRequest, context: Context
     ) -> AsyncIterator[pb.ModelPiece]:
-        """The model, in pieces of 1 MiB."""
+        """The model, in pieces."""
         try:
             caller = require(context, self._session.identity, Role.CLIENT, Role.OPERATOR)
             check_task(self._session.task, request.task_digest)
             with self.calls.one_more(caller, Call.FETCH):
-                data = memoryview(to_bytes(self._session.shelf.get(request.version).theta))
+                data = byte_view(self._session.shelf.get(request.version).theta)
                 for start in range(0, len(data), PIECE_BYTES):
                     piece = bytes(data[start : start + PIECE_BYTES])
                     self._session.traffic.add(f"{self._session.role.value} to clients", len(piece))
@@ -190,13 +194,13 @@ class AggregationService(AggregationServicer):
 
 def _notice(event: Event, client: ClientId) -> pb.Notice:
     match event:
-        case RoundOpened(opened, collect_s):
+        case RoundOpened(opened=opened, collect_s=collect_s, cohort=cohort):
             return pb.Notice(
                 open=pb.RoundOpen(
                     round=opened.number,
                     version=opened.version,
                     model_digest=opened.model.value,
-                    selected=client in opened.cohort,
+                    selected=client in cohort,
                     collect_seconds=collect_s,
                 )
             )

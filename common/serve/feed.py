@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Digest
@@ -18,6 +18,11 @@ class RoundOpened:
 
     opened: Opened
     collect_s: float
+    cohort: frozenset[ClientId] = field(init=False, repr=False)
+    """For every follower's question whether it was drawn."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "cohort", frozenset(self.opened.cohort))
 
 
 @dataclass(frozen=True, slots=True)

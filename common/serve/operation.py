@@ -1,5 +1,6 @@
 """The Operation service on a server: for operators, who may see counts and reasons."""
 
+import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 
@@ -31,6 +32,12 @@ class OperationService(OperationServicer):
                 check_task(session.task, request.task_digest)
         except PrecadError as error:
             await refuse(context, error)
+        # In a thread: after thousands of rounds the ledger takes a while to count, and the store
+        # may be busy with a release; clients' calls don't wait for an operator's.
+        return await asyncio.to_thread(self._status)
+
+    def _status(self) -> pb.StatusReply:
+        session = self._session
         participations = session.store.participations()
         return pb.StatusReply(
             role=session.role.value,

@@ -15,6 +15,7 @@ from precad.common.identifiers import Role
 from precad.common.identity import add_port, verifier_for
 from precad.common.serve.admission import admission_of
 from precad.common.serve.aggregation import AggregationService
+from precad.common.serve.descriptors import allow_descriptors, descriptors_for
 from precad.common.serve.feed import Feed, TrainingDone, TrainingStopped
 from precad.common.serve.limits import Limits
 from precad.common.serve.operation import OperationService
@@ -33,8 +34,9 @@ log = logging.getLogger("precad")
 Conduct = Callable[[Session], None]
 Extend = Callable[[grpc.aio.Server, Session], None]
 
-MAX_REQUEST_BYTES = 2 << 20
-"""No single message is longer: shares, models and openings travel in pieces of 1 MiB."""
+MAX_REQUEST_BYTES = 1 << 19
+"""512 KiB. No message is longer, since shares and openings travel in pieces: a caller makes a
+server hold no more than this for each call, whatever it sends."""
 SERVER_OPTIONS = (
     ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
     # A client needs a handful of calls at once, server A one link.
@@ -67,6 +69,7 @@ async def run_server(
         Misconfiguration: settings, task, identity or state can't be used.
     """
     session = open_session(role, settings)
+    allow_descriptors(descriptors_for(session.task.enrolment.clients))
     server = make_server(session)
     if extend is not None:
         extend(server, session)

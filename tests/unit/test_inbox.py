@@ -415,3 +415,36 @@ def test_neither_held_nor_logs_show_the_share(
     for secret in (s.share, s.salt):
         assert secret.reveal().hex() not in caplog.text
         assert repr(secret.reveal())[2:-1] not in caplog.text
+
+
+def test_an_arrival_costs_the_same_however_many_are_awaited(task: Task, tmp_path: Path) -> None:
+    names = [ClientId(f"ward-{number:03d}") for number in range(200)]
+    inbox = Inbox(Role.SERVER_A, task, tmp_path / "spool")
+    inbox.open(3, names, MODEL)
+    asked = itertools.count()
+
+    def gone(_client: ClientId) -> bool:
+        next(asked)
+        return False
+
+    def arrive() -> None:
+        for name in names:
+            upload(inbox, submission(task, Role.SERVER_A, name))
+
+    thread = threading.Thread(target=arrive)
+    started = time.monotonic()
+    thread.start()
+    inbox.wait(names, time.monotonic() + 60, gone)
+    looks = (time.monotonic() - started) / 0.25 + 2
+    thread.join()
+    assert next(asked) <= looks * len(names)
+
+
+def test_waiting_ends_when_the_last_one_is_refused(inbox: Inbox, task: Task, role: Role) -> None:
+    upload(inbox, submission(task, role, ONE))
+    thread = threading.Timer(0.05, inbox.refuse, (3, TWO, Rejection.MALFORMED))
+    thread.start()
+    started = time.monotonic()
+    inbox.wait([ONE, TWO], time.monotonic() + 60)
+    thread.join()
+    assert time.monotonic() - started < 30

@@ -13,6 +13,7 @@ from precad.common.encode import encode
 from precad.common.errors import Misconfiguration, TaskMismatch
 from precad.common.model import (
     apply_update,
+    byte_view,
     from_bytes,
     initial_vector,
     load_model,
@@ -80,6 +81,14 @@ def test_another_seed_or_name_starts_elsewhere() -> None:
 def test_bytes_are_little_endian_doubles() -> None:
     assert to_bytes(np.array([1.0, -2.5])) == struct.pack("<2d", 1.0, -2.5)
     assert (from_bytes(to_bytes(THETA), THETA.size) == THETA).all()
+
+
+def test_the_view_shows_the_same_bytes_and_copies_none() -> None:
+    view = byte_view(THETA)
+    assert (view.format, bytes(view)) == ("B", to_bytes(THETA))
+    assert np.shares_memory(np.asarray(view), THETA)
+    # A vector that isn't contiguous has no such view; its bytes are right all the same.
+    assert bytes(byte_view(THETA[::2])) == to_bytes(THETA[::2])
 
 
 @pytest.mark.parametrize("values", [[1.0], [1.0, 2.0, 3.0], [1.0, float("nan")]])
