@@ -1,0 +1,218 @@
+"""Starts precad's real commands with named points at which the test may kill them.
+
+The points exist here only: methods of the real classes are wrapped, in this process's children,
+before the command runs. At each point a child looks into its own orders; when the first order is
+this point, it strikes it off and kills itself with SIGKILL, so that nothing is flushed, closed or
+said. What leaves a process (noisy shares, submissions) is noted first, for the test's invariants.
+
+One parent imports everything once and forks each child: a start takes a fraction of a second, and
+dozens of restarts fit into a test. It speaks JSON lines: {"start": name, "arguments": […]} in,
+{"started": name, "pid": …} and {"ended": pid, "status": …} out. When its input ends, it kills its
+children and ends.
+"""
+
+import functools
+import hashlib
+import json
+import os
+import select
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import opendp.prelude  # noqa: F401 -- imported when the first noise is drawn, otherwise
+
+import precad.cli.main
+from precad.client.budget import OwnBudget
+from precad.client.connection import Servers
+from precad.client.data_owner import DataOwner
+from precad.client.pending import Pending
+from precad.common.collect import Inbox
+from precad.common.deal import DealerRole
+from precad.common.link import PeerLink
+from precad.common.serve.feed import Feed
+from precad.common.serve.register import Register
+from precad.common.serve.shelf import Shelf
+from precad.common.store import Store
+from precad.common.wire.dealing import RemoteDealer
+from precad.dealer import process as dealer_process
+from precad.experiments import partition
+from precad.server_a import process as a_process
+from precad.server_b import process as b_process
+from precad.client import settings as client_settings
+
+WARM = (dealer_process, a_process, b_process, partition, client_settings)
+
+
+class Orders:
+    """What a test wants of one process: the points at which it dies, in this order."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._path = folder / f"{name}.orders"
+        self._notes = folder / f"{name}.notes"
+        self._lock = threading.Lock()
+
+    def at(self, when: str, point: str) -> None:
+        """Die here, if that is the next order."""
+        with self._lock:
+            try:
+                orders = self._path.read_text(encoding="utf-8").splitlines()
+            except FileNotFoundError:
+                return
+            if not orders or orders[0] != f"{when} {point}":
+                return
+            draft = self._path.with_suffix(".part")
+            draft.write_text("".join(f"{order}\n" for order in orders[1:]), encoding="utf-8")
+            draft.replace(self._path)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def note(self, **what: object) -> None:
+        """Remember something through the process's death; one write, so whole or not at all."""
+        line = json.dumps(what).encode() + b"\n"
+        descriptor = os.open(self._notes, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        try:
+            os.write(descriptor, line)
+        finally:
+            os.close(descriptor)
+
+
+def install(orders: Orders) -> None:
+    """Wrap the real classes' methods."""
+
+    def step_of(step: str, *_rest: object, **_named: object) -> str:
+        return "/" + step.split("/", 1)[0]
+
+    def event_of(event: object) -> str:
+        return "/" + type(event).__name__
+
+    def role_of(submission: Any, *_rest: object) -> str:
+        return f"/{submission.role.value}"
+
+    def nothing(*_given: object, **_named: object) -> str:
+        return ""
+
+    def note_noisy_share(step: str, payload: bytes) -> None:
+        if step == "noisy-share":
+            orders.note(left=hashlib.sha256(payload).hexdigest())
+
+    def note_pair(pair: Any, *_rest: object) -> None:
+        orders.note(submitted=pair[0].context.round, commitment=pair[0].commitment().value.hex())
+
+    def note_spent(number: int, batch: int) -> None:
+        orders.note(spent=[number, batch])
+
+    def wrap(
+        owner: type,
+        method: str,
+        suffix: Callable[..., str] = nothing,
+        first: Callable[..., None] = nothing,  # type: ignore[assignment]
+    ) -> None:
+        original = getattr(owner, method)
+
+        @functools.wraps(original)
+        def wrapped(self: object, *given: Any, **named: Any) -> Any:
+            point = f"{owner.__name__}.{method}{suffix(*given, **named)}"
+            orders.at("before", point)
+            first(*given, **named)
+            result = original(self, *given, **named)
+            orders.at("after", point)
+            return result
+
+        setattr(owner, method, wrapped)
+
+    wrap(PeerLink, "send", step_of, note_noisy_share)
+    wrap(PeerLink, "receive", step_of)
+    for method in (
+        "claim",
+        "freeze",
+        "begin_round",
+        "abandon_open",
+        "release",
+        "finish_round",
+        "forfeit",
+    ):
+        wrap(Store, method)
+    wrap(Store, "spend", first=note_spent)
+    wrap(Shelf, "put")
+    for method in ("open", "close", "start", "_accept"):
+        wrap(Inbox, method)
+    wrap(Feed, "publish", event_of)
+    wrap(Register, "enrol")
+    for method in ("join", "deal"):
+        wrap(RemoteDealer, method)
+    for method in ("key_for", "corrections"):
+        wrap(DealerRole, method)
+    for method in ("enrol", "fetch_model", "prepare"):
+        wrap(Servers, method)
+    wrap(Servers, "submit", first=note_pair)
+    wrap(Servers, "_send", role_of)
+    wrap(OwnBudget, "charge")
+    for method in ("keep", "drop"):
+        wrap(Pending, method)
+    wrap(DataOwner, "update")
+
+
+def child(name: str, arguments: list[str], folder: Path, log: Path) -> None:
+    """Become precad's command line."""
+    with log.open("ab", buffering=0) as output, Path(os.devnull).open("rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
+    install(Orders(folder, name))
+    sys.argv = ["precad", *arguments]
+    precad.cli.main.main()
+
+
+def main() -> None:
+    """Fork children as told."""
+    children: set[int] = set()
+    unread = b""
+    while True:
+        readable, _, _ = select.select([0], [], [], 0.02)
+        if readable:
+            data = os.read(0, 1 << 16)
+            if not data:
+                break
+            *lines, unread = (unread + data).split(b"\n")
+            for line in lines:
+                order = json.loads(line)
+                pid = os.fork()
+                if pid == 0:
+                    status = 1
+                    try:
+                        child(
+                            order["start"],
+                            order["arguments"],
+                            Path(order["folder"]),
+                            Path(order["log"]),
+                        )
+                    except SystemExit as end:
+                        status = end.code if isinstance(end.code, int) else 0
+                    except BaseException:  # noqa: BLE001 -- shown in the child's log
+                        sys.excepthook(*sys.exc_info())
+                    finally:
+                        sys.stdout.flush()
+                        sys.stderr.flush()
+                        os._exit(status)
+                children.add(pid)
+                say(started=order["start"], pid=pid)
+        while children:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                break
+            children.discard(pid)
+            say(ended=pid, status=os.waitstatus_to_exitcode(status))
+    for pid in children:
+        os.kill(pid, signal.SIGKILL)
+
+
+def say(**what: object) -> None:
+    """One line to the test."""
+    os.write(1, json.dumps(what).encode() + b"\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,315 @@
+"""A deployment of real processes that die at named points and are started again."""
+
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+import precad
+from precad.common.identifiers import ClientId, Role
+from precad.common.task import Task
+from precad.experiments.local import LocalDeployment
+
+CLIENTS = 2
+FEATURES, CLASSES, RECORDS = 2, 2, 20
+POLL_S = 0.02
+SERVER_ROLES = (Role.SERVER_A.value, Role.SERVER_B.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A process, and the point at which it dies."""
+
+    party: str
+    when: str
+    point: str
+
+    @classmethod
+    def parse(cls, text: str) -> "Order":
+        """From ``"server-a after Store.release"``."""
+        return cls(*text.split(" "))
+
+
+def task_values(rounds: int) -> dict[str, Any]:
+    """A logistic regression of six parameters with short deadlines."""
+    return {
+        "name": "faults",
+        "model": {
+            "architecture": "logistic",
+            "parameters": [
+                {"name": "1.weight", "shape": [CLASSES, FEATURES]},
+                {"name": "1.bias", "shape": [CLASSES]},
+            ],
+        },
+        "privacy": {
+            "record_clip": 1.0,
+            "client_clip": 20.0,
+            "noise_multiplier": 2.0,
+            "record_rate": 0.2,
+            "client_rate": 1.0,
+        },
+        "training": {"learning_rate": 0.5, "rounds": rounds},
+        "enrolment": {"clients": CLIENTS, "max_expected_records": 10.0},
+        "fractional_bits": 20,
+        "deadlines": {
+            "enrol": 60.0,
+            "collect": 5.0,
+            "rejoin": 1.0,
+            "peer": 3.0,
+            "outage": 60.0,
+        },
+    }
+
+
+class Forks:
+    """The parent of all processes (`launch.py`), and what it says about them."""
+
+    def __init__(self) -> None:
+        sources = str(Path(precad.__file__).parents[1])
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": sources}
+        self._parent = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("launch.py"))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+        )
+        self._changed = threading.Condition()
+        self._started: dict[str, int] = {}
+        self._ended: dict[int, int] = {}
+        threading.Thread(target=self._listen, name="forks", daemon=True).start()
+
+    def start(self, name: str, arguments: Iterable[str], folder: Path, log: Path) -> int:
+        """Start ``precad *arguments``; its process number."""
+        order = {
+            "start": name,
+            "arguments": list(arguments),
+            "folder": str(folder),
+            "log": str(log),
+        }
+        assert self._parent.stdin is not None
+        with self._changed:
+            self._started.pop(name, None)
+            self._parent.stdin.write(json.dumps(order).encode() + b"\n")
+            self._parent.stdin.flush()
+            assert self._changed.wait_for(lambda: name in self._started, 60), "no process started"
+            return self._started[name]
+
+    def status(self, pid: int) -> int | None:
+        """Exit status, None while it runs."""
+        with self._changed:
+            return self._ended.get(pid)
+
+    def close(self) -> None:
+        """Kill what still runs."""
+        assert self._parent.stdin is not None
+        self._parent.stdin.close()
+        self._parent.wait(10)
+        assert self._parent.stdout is not None
+        self._parent.stdout.close()
+
+    def _listen(self) -> None:
+        assert self._parent.stdout is not None
+        for line in self._parent.stdout:
+            said = json.loads(line)
+            with self._changed:
+                if "started" in said:
+                    self._started[said["started"]] = said["pid"]
+                else:
+                    self._ended[said["ended"]] = said["status"]
+                self._changed.notify_all()
+
+
+@dataclass(slots=True)
+class Child:
+    """As much of ``subprocess.Popen`` as a deployment uses."""
+
+    forks: Forks
+    pid: int
+    returncode: int | None = field(default=None)
+
+    def poll(self) -> int | None:
+        self.returncode = self.forks.status(self.pid)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def wait(self, timeout: float | None = None) -> int:
+        deadline = time.monotonic() + (60.0 if timeout is None else timeout)
+        while self.poll() is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired("child", 0.0 if timeout is None else timeout)
+            time.sleep(POLL_S)
+        assert self.returncode is not None
+        return self.returncode
+
+
+class FaultyDeployment(LocalDeployment):
+    """Every part a real process, killed on order and started again."""
+
+    def __init__(
+        self, folder: Path, forks: Forks, rounds: int, addresses: Mapping[str, str] | None = None
+    ) -> None:
+        self._forks = forks
+        self.orders = folder / "orders"
+        random = np.random.default_rng(7)
+        data = {
+            ClientId(f"ward-{n}"): (
+                random.normal(size=(RECORDS, FEATURES)).astype(np.float32),
+                random.integers(0, CLASSES, RECORDS),
+            )
+            for n in range(CLIENTS)
+        }
+        super().__init__(folder, Task.parse(task_values(rounds)), data)
+        self.orders.mkdir(exist_ok=True)
+        for settings, changes in (addresses or {}).items():
+            path = folder / f"{settings}.toml"
+            path.write_text(changes + path.read_text(encoding="utf-8"), encoding="utf-8")
+        self.restarts: list[str] = []
+
+    def start(self, name: str) -> None:
+        """Start one party."""
+        command = {
+            "dealer": ("serve", "dealer"),
+            "server-a": ("serve", "a"),
+            "server-b": ("serve", "b"),
+        }.get(name, ("join",))
+        arguments = (*command, "--config", str(self.folder / f"{name}.toml"))
+        log = self.folder / "logs" / f"{name}.log"
+        pid = self._forks.start(name, arguments, self.orders, log)
+        self.processes[name] = cast("subprocess.Popen[bytes]", Child(self._forks, pid))
+
+    def start_all(self) -> None:
+        """Start every party."""
+        for name in self.parties:
+            self.start(name)
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        """Every process's name."""
+        return ("dealer", "server-b", "server-a", *(client.name for client in self.clients))
+
+    def order(self, orders: Iterable[Order]) -> None:
+        """Each party dies at its points, in this order."""
+        by_party: dict[str, list[str]] = {}
+        for order in orders:
+            by_party.setdefault(order.party, []).append(f"{order.when} {order.point}\n")
+        for party, lines in by_party.items():
+            draft = self.orders / f"{party}.draft"
+            draft.write_text("".join(lines), encoding="utf-8")
+            draft.replace(self.orders / f"{party}.orders")
+
+    def open_orders(self) -> list[str]:
+        """Orders that nobody has come to yet."""
+        return [
+            f"{path.stem} {line}"
+            for path in sorted(self.orders.glob("*.orders"))
+            for line in path.read_text(encoding="utf-8").splitlines()
+        ]
+
+    def restart_the_dead(self) -> list[str]:
+        """Start again whoever was killed; raises AssertionError for any other end."""
+        dead = []
+        for name in self.parties:
+            process = self.processes.get(name)
+            if process is not None and (status := process.poll()) is not None:
+                assert status in (-signal.SIGKILL, 0), (
+                    f"{name} ended with status {status}:\n{self.log_tail(name, 40)}"
+                )
+                if status != 0:
+                    self.start(name)
+                    self.restarts.append(name)
+                    dead.append(name)
+        return dead
+
+    def strike(self, orders: Iterable[Order], timeout_s: float = 60.0) -> None:
+        """Give orders; wait until all have struck and two further rounds are done.
+
+        Whoever dies is started again at once. Raises AssertionError at the deadline.
+        """
+        self.order(orders)
+        deadline = time.monotonic() + timeout_s
+        target: int | None = None
+        while True:
+            if self.restart_the_dead():
+                target = None
+            if not self.open_orders() and target is None:
+                target = self.done() + 2
+            if target is not None and self.done() >= target:
+                return
+            assert time.monotonic() < deadline, self.explain()
+            time.sleep(POLL_S)
+
+    def until_done(self, timeout_s: float = 60.0) -> None:
+        """Until the training is over for everybody, restarting whoever dies."""
+        clients = [client.name for client in self.clients]
+        deadline = time.monotonic() + timeout_s
+        while any(self.processes[name].poll() != 0 for name in clients) or self.open_orders():
+            self.restart_the_dead()
+            assert time.monotonic() < deadline, self.explain()
+            time.sleep(POLL_S)
+
+    def done(self) -> int:
+        """Rounds that both servers have done."""
+        return min(
+            sum(state == "done" for state, *_ in self.rounds(role).values())
+            for role in SERVER_ROLES
+        )
+
+    def explain(self) -> str:
+        """For a failed test: what is open and what each party said last."""
+        tails = [f"--- {name}\n{self.log_tail(name, 15)}" for name in self.parties]
+        return "\n".join([f"not struck: {self.open_orders()}", *tails])
+
+    def rounds(self, role: str) -> dict[int, tuple[Any, ...]]:
+        """(state, version, valid set, noisy share, next model) of each round of a server."""
+        return {
+            number: tuple(rest)
+            for number, *rest in self._select(
+                role,
+                "SELECT number, state, version, valid_set, noisy_share, next_model "
+                "FROM training_round",
+            )
+        }
+
+    def charges(self, role: str) -> dict[int, set[str]]:
+        """Each round's charged clients on a server."""
+        charges: dict[int, set[str]] = {}
+        for number, client in self._select(role, "SELECT number, client FROM charge"):
+            charges.setdefault(number, set()).add(client)
+        return charges
+
+    def notes(self, name: str) -> list[dict[str, Any]]:
+        """What a party's processes noted, oldest first."""
+        path = self.orders / f"{name}.notes"
+        if not path.exists():
+            return []
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+    def _select(self, role: str, query: str) -> list[tuple[Any, ...]]:
+        path = self.folder / "state" / role / "state.db"
+        if not path.exists():
+            return []
+        database = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=10)
+        try:
+            return database.execute(query).fetchall()
+        except sqlite3.OperationalError as error:
+            if "no such table" in str(error):
+                return []
+            raise
+        finally:
+            database.close()

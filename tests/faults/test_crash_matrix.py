@@ -1,0 +1,298 @@
+"""kill -9 of every process at every step, on real processes, and what must hold afterwards.
+
+Each line is one fault, or several that belong together: who dies, and before or after which of
+its steps. Whoever dies is started again at once; two further rounds must then get done.
+"""
+
+import hashlib
+import os
+import signal
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from precad.common.identifiers import Role
+from tests.faults.processes import CLIENTS, SERVER_ROLES, FaultyDeployment, Forks, Order
+
+ENDLESS = 100_000
+ROUNDS = 3
+
+ROUND_STEPS = (
+    "before PeerLink.send/cohort",
+    "after PeerLink.send/cohort",
+    "before PeerLink.receive/cohort",
+    "after PeerLink.receive/cohort",
+    "before Store.begin_round",
+    "after Store.begin_round",
+    "after Inbox.open",
+    "after Feed.publish/RoundOpened",
+    "before Inbox.start",
+    "after Inbox._accept",
+    "before Inbox.close",
+    "after Inbox.close",
+    "before PeerLink.send/held",
+    "after PeerLink.send/held",
+    "after PeerLink.receive/held",
+    "before RemoteDealer.deal",
+    "after RemoteDealer.deal",
+    "before Store.spend",
+    "after Store.spend",
+    "before PeerLink.send/validate",
+    "after PeerLink.receive/validate",
+    "before PeerLink.send/valid-set",
+    "after PeerLink.send/valid-set",
+    "before Store.release",
+    "after Store.release",
+    "after PeerLink.send/charged",
+    "after PeerLink.receive/charged",
+    "before PeerLink.send/noisy-share",
+    "after PeerLink.send/noisy-share",
+    "after PeerLink.receive/noisy-share",
+    "after PeerLink.send/model",
+    "after PeerLink.receive/model",
+    "before Shelf.put",
+    "after Shelf.put",
+    "before Store.finish_round",
+    "after Store.finish_round",
+    "after Feed.publish/RoundDone",
+)
+CONNECTION_STEPS = (
+    "before Store.abandon_open",
+    "before PeerLink.send/position",
+    "after PeerLink.send/position",
+    "after PeerLink.receive/position",
+    "after PeerLink.send/roster",
+    "after PeerLink.receive/roster",
+    "after PeerLink.send/row-secret",
+    "before RemoteDealer.join",
+    "after RemoteDealer.join",
+    "after PeerLink.receive/dealer",
+)
+# The link has to break before these steps come: the other server dies first.
+RECOVERIES = (
+    # Released here, nothing there: forfeit.
+    "server-b before Store.release, server-a before PeerLink.receive/forfeited",
+    "server-b before Store.release, server-a before Store.forfeit",
+    "server-b before Store.release, server-a after Store.forfeit",
+    "server-b before Store.release, server-b before Store.forfeit",
+    "server-b before Store.release, server-b after Store.forfeit",
+    "server-b before Store.release, server-b after PeerLink.send/forfeited",
+    "server-a before Store.release, server-a before Store.forfeit",
+    "server-a before Store.release, server-b before Store.forfeit",
+    "server-a before Store.release, server-a after Store.forfeit, server-b after Store.forfeit",
+    # Done there, released here: the persisted share once more.
+    "server-b before Shelf.put, server-a before PeerLink.send/noisy-share",
+    "server-b before Shelf.put, server-b after PeerLink.receive/noisy-share",
+    "server-b before Shelf.put, server-a after PeerLink.send/recovered",
+    "server-b before Shelf.put, server-b after PeerLink.send/recovered, server-b after Shelf.put",
+    "server-a before Shelf.put, server-a before Shelf.put",
+    "server-a before Shelf.put, server-b after PeerLink.send/recovered",
+    # Released on both: exchange what was persisted.
+    "server-a after Store.release, server-a after PeerLink.send/noisy-share",
+    "server-b after PeerLink.receive/charged, server-b before PeerLink.send/noisy-share",
+    # All three at once.
+    "server-a after Store.release, server-b after Store.release, dealer after DealerRole.key_for",
+)
+DEALER_AND_CLIENTS = (
+    "server-a before Inbox.close, dealer before DealerRole.key_for",
+    "server-b before Inbox.close, dealer after DealerRole.key_for",
+    "dealer before DealerRole.corrections",
+    "dealer after DealerRole.corrections",
+    "ward-0 before Servers.fetch_model",
+    "ward-0 after Servers.fetch_model",
+    "ward-0 before DataOwner.update",
+    "ward-0 after DataOwner.update",
+    "ward-0 after Servers.prepare",
+    "ward-0 before Pending.keep",
+    "ward-0 after Pending.keep",
+    "ward-0 before OwnBudget.charge",
+    "ward-0 after OwnBudget.charge",
+    "ward-0 before Servers.submit",
+    "ward-0 before Servers._send/server-a",
+    "ward-0 before Servers._send/server-b",
+    "ward-0 after Servers._send/server-a",
+    "ward-0 after Servers._send/server-b",
+    "ward-0 after Servers.submit",
+    "ward-0 before Pending.drop",
+    "ward-0 after Pending.drop",
+    "ward-0 after Servers._send/server-b, ward-1 after Servers._send/server-a",
+    "ward-0 after OwnBudget.charge, server-a after Inbox._accept",
+)
+GROUPS = {
+    "server A in a round": tuple(f"server-a {step}" for step in ROUND_STEPS),
+    "server B in a round": tuple(f"server-b {step}" for step in ROUND_STEPS),
+    "the link's beginning": tuple(
+        f"{other} after Inbox.open, {party} {step}"
+        for party, other in (SERVER_ROLES, SERVER_ROLES[::-1])
+        for step in CONNECTION_STEPS
+    ),
+    "recovery": RECOVERIES,
+    "dealer and clients": DEALER_AND_CLIENTS,
+}
+
+Deploy = Callable[[int], FaultyDeployment]
+
+
+@pytest.fixture
+def deploy(tmp_path: Path, forks: Forks) -> Iterator[Deploy]:
+    """``deploy(rounds)``: nothing runs yet; killed at the end."""
+    made: list[FaultyDeployment] = []
+
+    def make(rounds: int) -> FaultyDeployment:
+        made.append(FaultyDeployment(tmp_path / str(len(made)), forks, rounds))
+        return made[-1]
+
+    yield make
+    for deployment in made:
+        kill_all(deployment)
+
+
+def kill_all(deployment: FaultyDeployment) -> None:
+    """The end of every process, without a word."""
+    for process in deployment.processes.values():
+        process.kill()
+        process.wait()
+    deployment.stop()
+
+
+def test_the_matrix_is_large_enough() -> None:
+    points = {order for group in GROUPS.values() for line in group for order in line.split(", ")}
+    assert len(points) >= 40
+    assert {order.split(" ")[0] for order in points} >= {*SERVER_ROLES, "dealer", "ward-0"}
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_killed_at_any_step_the_training_goes_on(deploy: Deploy, group: str) -> None:
+    deployment = deploy(ENDLESS)
+    deployment.start_all()
+    deployment.strike(())
+    for line in GROUPS[group]:
+        deployment.strike(Order.parse(order) for order in line.split(", "))
+    struck = sum(len(line.split(", ")) for line in GROUPS[group])
+    assert len(deployment.restarts) == struck
+    kill_all(deployment)
+    check(deployment)
+
+
+@pytest.mark.parametrize(
+    "orders",
+    [
+        # While clients enrol.
+        "server-a before Store.claim, server-b after Store.claim",
+        "server-b before Store.freeze, server-a after Store.freeze",
+        "server-a before Register.enrol, ward-1 after Servers.enrol",
+        "server-a before Store.freeze, server-b after Store.freeze, dealer before DealerRole.key_for",
+        # In every round, the last one among them.
+        ", ".join(["server-a after Shelf.put"] * ROUNDS),
+        ", ".join(["server-b after Shelf.put"] * ROUNDS),
+        ", ".join(["server-b before Shelf.put"] * ROUNDS),
+        # At the very end.
+        "server-a before Feed.publish/TrainingDone",
+        "server-b before Feed.publish/TrainingDone",
+        "server-b after Feed.publish/TrainingDone, server-a before Feed.publish/TrainingDone",
+    ],
+)
+def test_killed_at_the_beginning_or_the_end_the_training_gets_done(
+    deploy: Deploy, orders: str
+) -> None:
+    deployment = deploy(ROUNDS)
+    deployment.order(Order.parse(order) for order in orders.split(", "))
+    deployment.start_all()
+    deployment.until_done()
+    assert deployment.done() == ROUNDS
+    assert len(deployment.restarts) == len(orders.split(", "))
+    kill_all(deployment)
+    check(deployment)
+    finals = {deployment.rounds(role)[max(deployment.rounds(role))][4] for role in SERVER_ROLES}
+    assert len(finals) == 1
+
+
+def test_what_a_client_lost_is_not_sampled_again(deploy: Deploy) -> None:
+    """Killed after the charge, and its kept pair is gone: the round is sat out."""
+    deployment = deploy(ENDLESS)
+    deployment.start_all()
+    deployment.strike(())
+    deployment.order([Order.parse("ward-0 after OwnBudget.charge")])
+    pending = deployment.folder / "state" / "ward-0" / "pending.bin"
+    while deployment.open_orders():
+        assert deployment.processes["ward-0"].poll() in (None, -signal.SIGKILL)
+    assert pending.exists()
+    assert pending.stat().st_mode & 0o777 == 0o600
+    pending.unlink()
+    deployment.strike(())
+    kill_all(deployment)
+    check(deployment)
+    sent = {note["submitted"] for note in deployment.notes("ward-0") if "submitted" in note}
+    (sat_out,) = own_account(deployment, "ward-0") - sent
+    assert "ward-0" not in deployment.charges(Role.SERVER_A.value).get(sat_out, set())
+
+
+def own_account(deployment: FaultyDeployment, client: str) -> set[int]:
+    """Rounds that a client's own account counts."""
+    path = deployment.folder / "state" / client / "participations.log"
+    return {int(line.split(" ")[1]) for line in path.read_text(encoding="ascii").splitlines()}
+
+
+def check(deployment: FaultyDeployment) -> None:
+    """The invariants, from databases, accounts and what was seen leaving the processes."""
+    # The training was broken off: what both servers have done is settled, the rest is open.
+    settled = deployment.done()
+    a, b = (deployment.rounds(role) for role in SERVER_ROLES)
+    for rounds in (a, b):
+        versions = sorted(version for state, version, *_ in rounds.values() if state == "done")
+        assert versions[:settled] == list(range(settled)), "a version is done twice, or never"
+        for state, version, *_ in rounds.values():
+            assert version >= settled or state in {"done", "forfeited", "abandoned"}
+    for number, (state, version, valid_set, _, model) in a.items():
+        if state == "done" and version < settled:
+            assert (b[number][0], b[number][1]) == ("done", version)
+            assert b[number][2] == valid_set, f"round {number}: different sets"
+            assert b[number][4] == model, f"round {number}: different models"
+        if state == "forfeited" and version < settled:
+            assert b[number][0] == "forfeited"
+    charges = [deployment.charges(role) for role in SERVER_ROLES]
+    for number, (state, version, *_) in a.items():
+        if version < settled and state in {"done", "forfeited"}:
+            assert charges[0].get(number) == charges[1].get(number), f"round {number}: ledgers"
+    for role in SERVER_ROLES:
+        check_what_left(deployment, role)
+        spent = [tuple(note["spent"]) for note in deployment.notes(role) if "spent" in note]
+        assert len(spent) == len(set(spent)), f"{role} wanted to use a triple twice"
+    for client in deployment.clients:
+        account = own_account(deployment, client.name)
+        pairs: dict[int, set[str]] = defaultdict(set)
+        for note in deployment.notes(client.name):
+            pairs[note["submitted"]].add(note["commitment"])
+        assert all(len(commitments) == 1 for commitments in pairs.values()), "a second sample"
+        assert set(pairs) <= account, "sent and not counted"
+        for charged in charges:
+            counted = {number for number, names in charged.items() if client.name in names}
+            assert counted <= account, "a server charged what the owner doesn't know of"
+
+
+def check_what_left(deployment: FaultyDeployment, role: str) -> None:
+    """Only persisted shares of rounds that weren't forfeited, one for each round."""
+    shares = {
+        hashlib.sha256(share).hexdigest(): state
+        for state, _, _, share, _ in deployment.rounds(role).values()
+        if share is not None
+    }
+    left = {note["left"] for note in deployment.notes(role) if "left" in note}
+    assert left, "nothing was released at all"
+    assert left <= set(shares), "bytes left that are no round's persisted share"
+    assert not any(shares[digest] == "forfeited" for digest in left), "a forfeited share left"
+
+
+def test_a_killed_process_says_nothing_more(forks: Forks, tmp_path: Path) -> None:
+    """The harness itself: a process dies by SIGKILL where it is told to, and nowhere else."""
+    deployment = FaultyDeployment(tmp_path, forks, ROUNDS)
+    deployment.order([Order.parse("dealer before DealerRole.key_for")])
+    deployment.start("dealer")
+    assert deployment.processes["dealer"].poll() is None
+    assert deployment.open_orders() == ["dealer before DealerRole.key_for"]
+    assert len(deployment.clients) == CLIENTS
+    os.kill(deployment.processes["dealer"].pid, signal.SIGKILL)
+    assert deployment.processes["dealer"].wait(10) == -signal.SIGKILL
+    kill_all(deployment)
