@@ -26,6 +26,7 @@ from typing import Any
 import opendp.prelude  # noqa: F401 -- imported when the first noise is drawn, otherwise
 
 import precad.cli.main
+from precad.client import settings as client_settings
 from precad.client.budget import OwnBudget
 from precad.client.connection import Servers
 from precad.client.data_owner import DataOwner
@@ -42,7 +43,6 @@ from precad.dealer import process as dealer_process
 from precad.experiments import partition
 from precad.server_a import process as a_process
 from precad.server_b import process as b_process
-from precad.client import settings as client_settings
 
 WARM = (dealer_process, a_process, b_process, partition, client_settings)
 

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.faults.processes import CLIENTS, SERVER_ROLES, FaultyDeployment, Forks, Order
 
 from precad.common.identifiers import Role
-from tests.faults.processes import CLIENTS, SERVER_ROLES, FaultyDeployment, Forks, Order
 
 ENDLESS = 100_000
 ROUNDS = 3
