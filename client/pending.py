@@ -131,6 +131,8 @@ def _decode(data: bytes) -> Pair:
     for role in (Role.SERVER_A, Role.SERVER_B):
         header_length, share_length = _LENGTHS.unpack_from(body, at)
         at += _LENGTHS.size
+        if header_length + share_length > len(body) - at:
+            raise ValueError("not a whole pending file")
         header = pb.SubmissionHeader.FromString(body[at : at + header_length])
         at += header_length
         share = Secret(body[at : at + share_length])

@@ -18,6 +18,7 @@ _UNREADABLE = (
     # Headers are Python literals.
     SyntaxError,
     TokenError,
+    TypeError,
     RecursionError,
     # A header may announce any length, and is believed.
     MemoryError,

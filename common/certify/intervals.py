@@ -188,12 +188,13 @@ def simuem(counts: npt.ArrayLike, budget: ConfidenceBudget, models: int | None =
     total = int(array[0].sum())
     first, second = _top_two(array)
     rows = np.arange(len(array))
-    # Few distinct counts among many points: the bounds are computed once per count.
-    table = np.arange(total + 1)
-    lower = clopper_pearson_lower(table, total, budget.per_interval)
-    upper = clopper_pearson_upper(table, total, budget.per_interval)
-    p_a = lower[array[rows, first]]
-    return Intervals(first, p_a, np.minimum(upper[array[rows, second]], 1 - p_a))
+    # Few distinct counts among many points: the bounds are computed once per count that occurs.
+    highest, which_highest = np.unique(array[rows, first], return_inverse=True)
+    next_best, which_next = np.unique(array[rows, second], return_inverse=True)
+    lower = clopper_pearson_lower(highest, total, budget.per_interval)
+    upper = clopper_pearson_upper(next_best, total, budget.per_interval)
+    p_a = lower[which_highest]
+    return Intervals(first, p_a, np.minimum(upper[which_next], 1 - p_a))
 
 
 def hoeffding_half_width(samples: int, error: float) -> float:

@@ -271,3 +271,23 @@ def test_a_name_of_a_megabyte_is_refused_in_few_words() -> None:
     with pytest.raises(Exception, match="INVALID_ARGUMENT") as caught:
         TARGETS["enrol"].parse(request.SerializeToString())
     assert len(str(caught.value)) < MAX_TEXT
+
+
+def test_many_votes_take_no_table_of_every_count() -> None:
+    """It once computed a bound for each of 0, 1, … fifteen million votes: minutes, and 900 MB."""
+    TARGETS["certify-npy"].check(b"\0" + npy(np.array([[2**31 - 300, 256]])))
+
+
+def test_an_array_whose_header_has_keys_of_two_kinds() -> None:
+    data = npy(np.ones(3)).replace(b"'shape'", b"b'hape'")
+    refused("run-arrays", data)
+    refused("client-data", packed(x=data, y=data))
+
+
+def test_a_kept_pair_whose_lengths_are_beyond_the_file() -> None:
+    whole = seed("pending")
+    head = whole.index(b"\0") + 1
+    for length in (2**64 - 1, 2**63, 2**40):
+        TARGETS["pending"].check(
+            whole[:head] + length.to_bytes(8, "little") * 2 + whole[head + 16 :]
+        )
