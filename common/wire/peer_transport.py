@@ -87,7 +87,7 @@ class DialledTransport:
     def close(self) -> None:
         """End the stream."""
         self._outgoing.put(None)
-        self._reader.join(timeout=5)
+        self._reader.join(timeout=1)
         self._call.cancel()
 
     def _requests(self) -> Iterator[pb.LinkFrame]:

@@ -53,9 +53,9 @@ def one_release_of_a_round(world: World) -> None:
             assert rounds[number][3] == share, "a released share changed"
         done = [version for state, version, *_ in rounds.values() if state == CHARGED[0]]
         assert sorted(done) == list(range(world.task.training.rounds))
-        for state, _, _, share in rounds.values():
+        for state, _, _, kept in rounds.values():
             if state == RoundState.FORFEITED.value:
-                assert share not in world.seen.left[role], "a forfeited round's share left"
+                assert kept not in world.seen.left[role], "a forfeited round's share left"
 
 
 def sums_are_those_of_the_charged(world: World) -> None:

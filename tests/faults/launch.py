@@ -3,7 +3,8 @@
 The points exist here only: methods of the real classes are wrapped, in this process's children,
 before the command runs. At each point a child looks into its own orders; when the first order is
 this point, it strikes it off and kills itself with SIGKILL, so that nothing is flushed, closed or
-said. What leaves a process (noisy shares, submissions) is noted first, for the test's invariants.
+said; or, where the order says so, it stands still there until the test lets it go on. What leaves
+a process (noisy shares, submissions) is noted first, for the test's invariants.
 
 One parent imports everything once and forks each child: a start takes a fraction of a second, and
 dozens of restarts fit into a test. It speaks JSON lines: {"start": name, "arguments": […]} in,
@@ -19,6 +20,7 @@ import select
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -44,6 +46,7 @@ from precad.experiments import partition
 from precad.server_a import process as a_process
 from precad.server_b import process as b_process
 
+PAUSE_S = 0.01
 WARM = (dealer_process, a_process, b_process, partition, client_settings)
 
 
@@ -53,21 +56,27 @@ class Orders:
     def __init__(self, folder: Path, name: str) -> None:
         self._path = folder / f"{name}.orders"
         self._notes = folder / f"{name}.notes"
+        self._paused = folder / f"{name}.paused"
         self._lock = threading.Lock()
 
     def at(self, when: str, point: str) -> None:
-        """Die here, if that is the next order."""
+        """Die here, or stand still, if that is the next order."""
         with self._lock:
             try:
                 orders = self._path.read_text(encoding="utf-8").splitlines()
             except FileNotFoundError:
                 return
-            if not orders or orders[0] != f"{when} {point}":
+            if not orders or orders[0] not in {f"{when} {point}", f"pause-{when} {point}"}:
                 return
             draft = self._path.with_suffix(".part")
             draft.write_text("".join(f"{order}\n" for order in orders[1:]), encoding="utf-8")
+            if orders[0].startswith("pause-"):
+                self._paused.touch()
             draft.replace(self._path)
-            os.kill(os.getpid(), signal.SIGKILL)
+            if not self._paused.exists():
+                os.kill(os.getpid(), signal.SIGKILL)
+            while self._paused.exists():
+                time.sleep(PAUSE_S)
 
     def note(self, **what: object) -> None:
         """Remember something through the process's death; one write, so whole or not at all."""

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -72,13 +72,17 @@ def task_values(rounds: int) -> dict[str, Any]:
 
 
 class Forks:
-    """The parent of all processes (`launch.py`), and what it says about them."""
+    """The parent of all processes (`launch.py`), and what it says about them.
 
-    def __init__(self) -> None:
+    Args:
+        prefix: command that starts it elsewhere, such as ``ip netns exec name``.
+    """
+
+    def __init__(self, prefix: Sequence[str] = ()) -> None:
         sources = str(Path(precad.__file__).parents[1])
         environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": sources}
         self._parent = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("launch.py"))],
+            [*prefix, sys.executable, str(Path(__file__).with_name("launch.py"))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,
@@ -162,9 +166,10 @@ class FaultyDeployment(LocalDeployment):
     """Every part a real process, killed on order and started again."""
 
     def __init__(
-        self, folder: Path, forks: Forks, rounds: int, addresses: Mapping[str, str] | None = None
+        self, folder: Path, forks: Forks, rounds: int, elsewhere: Mapping[str, Forks] | None = None
     ) -> None:
         self._forks = forks
+        self._elsewhere = elsewhere or {}
         self.orders = folder / "orders"
         random = np.random.default_rng(7)
         data = {
@@ -176,10 +181,29 @@ class FaultyDeployment(LocalDeployment):
         }
         super().__init__(folder, Task.parse(task_values(rounds)), data)
         self.orders.mkdir(exist_ok=True)
-        for settings, changes in (addresses or {}).items():
-            path = folder / f"{settings}.toml"
-            path.write_text(changes + path.read_text(encoding="utf-8"), encoding="utf-8")
         self.restarts: list[str] = []
+
+    def reroute(self, party: str, other: str, address: str) -> None:
+        """Let ``party`` look for ``other`` (or listen, where that is itself) at ``address``."""
+        path = self.folder / f"{party}.toml"
+        text = path.read_text(encoding="utf-8")
+        assert self.addresses[other] in text
+        path.write_text(text.replace(self.addresses[other], address), encoding="utf-8")
+
+    def hold(self, order: Order) -> None:
+        """Wait until a process stands still at its point (``pause-before``, ``pause-after``)."""
+        self.order([order])
+        deadline = time.monotonic() + 30.0
+        while not self._paused(order.party).exists():
+            assert time.monotonic() < deadline, self.explain()
+            time.sleep(POLL_S)
+
+    def let_go(self, party: str) -> None:
+        """It goes on."""
+        self._paused(party).unlink()
+
+    def _paused(self, party: str) -> Path:
+        return self.orders / f"{party}.paused"
 
     def start(self, name: str) -> None:
         """Start one party."""
@@ -190,8 +214,9 @@ class FaultyDeployment(LocalDeployment):
         }.get(name, ("join",))
         arguments = (*command, "--config", str(self.folder / f"{name}.toml"))
         log = self.folder / "logs" / f"{name}.log"
-        pid = self._forks.start(name, arguments, self.orders, log)
-        self.processes[name] = cast("subprocess.Popen[bytes]", Child(self._forks, pid))
+        forks = self._elsewhere.get(name, self._forks)
+        pid = forks.start(name, arguments, self.orders, log)
+        self.processes[name] = cast("subprocess.Popen[bytes]", Child(forks, pid))
 
     def start_all(self) -> None:
         """Start every party."""
@@ -265,10 +290,8 @@ class FaultyDeployment(LocalDeployment):
 
     def done(self) -> int:
         """Rounds that both servers have done."""
-        return min(
-            sum(state == "done" for state, *_ in self.rounds(role).values())
-            for role in SERVER_ROLES
-        )
+        rounds = [self.rounds(role).values() for role in SERVER_ROLES]
+        return min(len([state for state, *_ in each if state == "done"]) for each in rounds)
 
     def explain(self) -> str:
         """For a failed test: what is open and what each party said last."""

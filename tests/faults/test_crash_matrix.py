@@ -174,6 +174,11 @@ def test_killed_at_any_step_the_training_goes_on(deploy: Deploy, group: str) -> 
     assert len(deployment.restarts) == struck
     kill_all(deployment)
     check(deployment)
+    if group == "recovery":
+        for role in SERVER_ROLES:
+            log = deployment.log(role)
+            remedies = ("forfeit", "send", "receive", "exchange")
+            assert all(f"was interrupted: {remedy}" in log for remedy in remedies)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +188,8 @@ def test_killed_at_any_step_the_training_goes_on(deploy: Deploy, group: str) -> 
         "server-a before Store.claim, server-b after Store.claim",
         "server-b before Store.freeze, server-a after Store.freeze",
         "server-a before Register.enrol, ward-1 after Servers.enrol",
-        "server-a before Store.freeze, server-b after Store.freeze, dealer before DealerRole.key_for",
+        "server-b after Store.freeze, server-a before Store.freeze",
+        "dealer after DealerRole.key_for",
         # In every round, the last one among them.
         ", ".join(["server-a after Shelf.put"] * ROUNDS),
         ", ".join(["server-b after Shelf.put"] * ROUNDS),

@@ -598,7 +598,7 @@ class Calls:
         at = max(0, len(events) - 1)
         with self._present(server):
             while True:
-                world.turns.wait(lambda: len(events) > at or not server.life.alive)
+                self._wait_for(server, at)
                 if not server.life.alive:
                     raise PeerUnavailable("server A is gone")
                 notice = _notice(events[at], self.client)
@@ -728,6 +728,10 @@ class Calls:
         except Killed:
             self._world.turns.check_alive()
             raise PeerUnavailable(f"{server.role.value} died during the call") from None
+
+    def _wait_for(self, server: Server, number: int) -> None:
+        events = server.feed.events
+        self._world.turns.wait(lambda: len(events) > number or not server.life.alive)
 
     @contextmanager
     def _present(self, server: Server) -> Iterator[None]:
