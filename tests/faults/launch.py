@@ -70,11 +70,10 @@ class Orders:
                 return
             draft = self._path.with_suffix(".part")
             draft.write_text("".join(f"{order}\n" for order in orders[1:]), encoding="utf-8")
-            if orders[0].startswith("pause-"):
-                self._paused.touch()
             draft.replace(self._path)
-            if not self._paused.exists():
+            if not orders[0].startswith("pause-"):
                 os.kill(os.getpid(), signal.SIGKILL)
+            self._paused.touch()
             while self._paused.exists():
                 time.sleep(PAUSE_S)
 

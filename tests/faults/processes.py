@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -190,16 +190,21 @@ class FaultyDeployment(LocalDeployment):
         assert self.addresses[other] in text
         path.write_text(text.replace(self.addresses[other], address), encoding="utf-8")
 
-    def hold(self, order: Order) -> None:
+    def hold(self, *orders: Order) -> None:
         """Wait until a process stands still at its point (``pause-before``, ``pause-after``)."""
-        self.order([order])
-        deadline = time.monotonic() + 30.0
-        while not self._paused(order.party).exists():
+        self.order(orders)
+        self.wait_for(self._paused(orders[0].party).exists)
+
+    def wait_for(self, ready: Callable[[], bool], timeout_s: float = 30.0) -> None:
+        """Until ``ready()``. Raises AssertionError at the deadline."""
+        deadline = time.monotonic() + timeout_s
+        while not ready():
             assert time.monotonic() < deadline, self.explain()
             time.sleep(POLL_S)
 
     def let_go(self, party: str) -> None:
-        """It goes on."""
+        """Let a process go on that stands still, or will soon."""
+        self.wait_for(self._paused(party).exists)
         self._paused(party).unlink()
 
     def _paused(self, party: str) -> Path:

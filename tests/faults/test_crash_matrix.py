@@ -215,24 +215,47 @@ def test_killed_at_the_beginning_or_the_end_the_training_gets_done(
     assert len(finals) == 1
 
 
-def test_what_a_client_lost_is_not_sampled_again(deploy: Deploy) -> None:
-    """Killed after the charge, and its kept pair is gone: the round is sat out."""
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_client_that_comes_back_in_time_never_samples_again(
+    deploy: Deploy,
+    lost: bool,  # noqa: FBT001 -- pytest gives it by name
+) -> None:
+    """The round is still open: what was kept is sent; when it is lost, the round is sat out."""
     deployment = deploy(ENDLESS)
     deployment.start_all()
     deployment.strike(())
+    # The round stays open until the client is back: A stands still before it closes it.
+    steps = ("server-a pause-before Store.begin_round", "server-a pause-before Inbox.close")
+    deployment.hold(*map(Order.parse, steps))
     deployment.order([Order.parse("ward-0 after OwnBudget.charge")])
+    deployment.let_go("server-a")
+    assert deployment.processes["ward-0"].wait(10) == -signal.SIGKILL
+    number = max(own_account(deployment, "ward-0"))
+    assert number == max(deployment.rounds(Role.SERVER_A.value))
     pending = deployment.folder / "state" / "ward-0" / "pending.bin"
-    while deployment.open_orders():
-        assert deployment.processes["ward-0"].poll() in (None, -signal.SIGKILL)
-    assert pending.exists()
     assert pending.stat().st_mode & 0o777 == 0o600
-    pending.unlink()
+    if lost:
+        pending.unlink()
+    deployment.restart_the_dead()
+    deployment.wait_for(lambda: number in submitted(deployment) or "sitting" in log(deployment))
+    deployment.let_go("server-a")
     deployment.strike(())
     kill_all(deployment)
     check(deployment)
-    sent = {note["submitted"] for note in deployment.notes("ward-0") if "submitted" in note}
-    (sat_out,) = own_account(deployment, "ward-0") - sent
-    assert "ward-0" not in deployment.charges(Role.SERVER_A.value).get(sat_out, set())
+    assert (number in submitted(deployment)) is not lost
+    assert ("sitting the round out" in log(deployment)) is lost
+    charged = deployment.charges(Role.SERVER_A.value).get(number, set())
+    assert ("ward-0" in charged) is not lost
+
+
+def submitted(deployment: FaultyDeployment) -> set[int]:
+    """Rounds that ward-0 sent something for."""
+    return {note["submitted"] for note in deployment.notes("ward-0") if "submitted" in note}
+
+
+def log(deployment: FaultyDeployment) -> str:
+    """What ward-0 said."""
+    return deployment.log("ward-0")
 
 
 def own_account(deployment: FaultyDeployment, client: str) -> set[int]:
