@@ -74,8 +74,9 @@ class Orders:
             if not orders[0].startswith("pause-"):
                 os.kill(os.getpid(), signal.SIGKILL)
             self._paused.touch()
-            while self._paused.exists():
-                time.sleep(PAUSE_S)
+        # Only this thread stands still.
+        while self._paused.exists():
+            time.sleep(PAUSE_S)
 
     def note(self, **what: object) -> None:
         """Remember something through the process's death; one write, so whole or not at all."""
