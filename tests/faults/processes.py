@@ -40,7 +40,7 @@ class Order:
         return cls(*text.split(" "))
 
 
-def task_values(rounds: int) -> dict[str, Any]:
+def task_values(rounds: int, collect_s: float) -> dict[str, Any]:
     """A logistic regression of six parameters with short deadlines."""
     return {
         "name": "faults",
@@ -63,7 +63,7 @@ def task_values(rounds: int) -> dict[str, Any]:
         "fractional_bits": 20,
         "deadlines": {
             "enrol": 60.0,
-            "collect": 5.0,
+            "collect": collect_s,
             "rejoin": 1.0,
             "peer": 3.0,
             "outage": 60.0,
@@ -163,10 +163,23 @@ class Child:
 
 
 class FaultyDeployment(LocalDeployment):
-    """Every part a real process, killed on order and started again."""
+    """Every part a real process, killed on order and started again.
+
+    Args:
+        folder: of all parties.
+        forks: starts the processes.
+        rounds: T.
+        elsewhere: parties that other parents start.
+        collect_s: the deadline for submissions.
+    """
 
     def __init__(
-        self, folder: Path, forks: Forks, rounds: int, elsewhere: Mapping[str, Forks] | None = None
+        self,
+        folder: Path,
+        forks: Forks,
+        rounds: int,
+        elsewhere: Mapping[str, Forks] | None = None,
+        collect_s: float = 5.0,
     ) -> None:
         self._forks = forks
         self._elsewhere = elsewhere or {}
@@ -179,7 +192,7 @@ class FaultyDeployment(LocalDeployment):
             )
             for n in range(CLIENTS)
         }
-        super().__init__(folder, Task.parse(task_values(rounds)), data)
+        super().__init__(folder, Task.parse(task_values(rounds, collect_s)), data)
         self.orders.mkdir(exist_ok=True)
         self.restarts: list[str] = []
 

@@ -132,7 +132,7 @@ GROUPS = {
     "dealer and clients": DEALER_AND_CLIENTS,
 }
 
-Deploy = Callable[[int], FaultyDeployment]
+Deploy = Callable[..., FaultyDeployment]
 
 
 @pytest.fixture
@@ -140,8 +140,9 @@ def deploy(tmp_path: Path, forks: Forks) -> Iterator[Deploy]:
     """``deploy(rounds)``: nothing runs yet; killed at the end."""
     made: list[FaultyDeployment] = []
 
-    def make(rounds: int) -> FaultyDeployment:
-        made.append(FaultyDeployment(tmp_path / str(len(made)), forks, rounds))
+    def make(rounds: int, collect_s: float = 5.0) -> FaultyDeployment:
+        folder = tmp_path / str(len(made))
+        made.append(FaultyDeployment(folder, forks, rounds, collect_s=collect_s))
         return made[-1]
 
     yield make
@@ -221,7 +222,7 @@ def test_a_client_that_comes_back_in_time_never_samples_again(
     lost: bool,  # noqa: FBT001 -- pytest gives it by name
 ) -> None:
     """The round is still open: what was kept is sent; when it is lost, the round is sat out."""
-    deployment = deploy(ENDLESS)
+    deployment = deploy(ENDLESS, collect_s=12.0)
     deployment.start_all()
     deployment.strike(())
     # The round stays open until the client is back: A stands still before it closes it.
