@@ -25,7 +25,7 @@ def plot(outcome: Outcome, path: Path) -> None:
     top.set_ylabel("accuracy on held-out records")
     top.set_ylim(0, 1)
     top.grid(alpha=0.3)
-    bad = f", {len(plan.bad)} of them {plan.attack}" if plan.bad else ""
+    bad = f", {len(plan.bad)} of them attack ({plan.attack})" if plan.bad else ""
     top.set_title(
         f"{plan.dataset.name}, {plan.model}: {len(plan.data)} data owners{bad}", loc="left"
     )
