@@ -6,11 +6,11 @@ import time
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity import open_channel
-from precad.common.link import SETUP_ROUND, PeerLink
+from precad.common.link import PeerLink
 from precad.common.round.aggregator import Aggregator
 from precad.common.round.matching import describe
-from precad.common.round.messages import Cohort, HeldList, Verdict
-from precad.common.round.opening import propose, require_enough, select_cohort
+from precad.common.round.messages import HeldList
+from precad.common.round.opening import propose, require_enough, say_over, select_cohort
 from precad.common.round.setup import propose_roster
 from precad.common.serve.feed import RoundOpened
 from precad.common.serve.session import Phase, Session
@@ -70,7 +70,7 @@ def _train(session: Session, enrolment_ends: float) -> None:
             _lead_round(session, aggregator)
             session.traffic.add("server-a to server-b", link.bytes_sent - before[0])
             session.traffic.add("dealer to server-a", dealer.bytes_received - before[1])
-        _say_over(session, aggregator)
+        say_over(aggregator, session.next_number, session.shelf.current.digest)
     finally:
         if transport is not None:
             transport.close()
@@ -121,17 +121,3 @@ def _lead_round(session: Session, aggregator: Aggregator) -> None:
             link.receive("held", timeout_s=collect_s + session.task.deadlines.peer)
         )
         settle(session, aggregator, opened, collected, theirs, started)
-
-
-def _say_over(session: Session, aggregator: Aggregator) -> None:
-    """Tell B that no round follows, and hear that it knows."""
-    link = aggregator.link
-    link.begin_round(SETUP_ROUND)
-    over = Cohort(
-        number=session.next_number,
-        clients=(),
-        model=str(session.shelf.current.digest),
-        over=True,
-    )
-    link.send("cohort", over.to_bytes())
-    Verdict.from_bytes(link.receive("cohort"))

@@ -6,7 +6,7 @@ from precad.common.enrolment import Roster
 from precad.common.errors import Misconfiguration, PeerViolation
 from precad.common.identifiers import ClientId, Digest
 from precad.common.keystream import Keystream
-from precad.common.link import SETUP_ROUND
+from precad.common.link import SETUP_ROUND, PeerLink
 from precad.common.round.aggregator import Aggregator
 from precad.common.round.messages import Cohort, Verdict
 from precad.common.round.states import Opened
@@ -35,12 +35,26 @@ def propose(
     proposal = Cohort(number=number, clients=tuple(c.name for c in opened.cohort), model=str(model))
     link.begin_round(SETUP_ROUND)
     link.send("cohort", proposal.to_bytes())
-    verdict = Verdict.from_bytes(link.receive("cohort"))
-    if verdict.refusal:
-        raise PeerViolation(f"server B refused round {number}: {verdict.refusal}")
+    hear_consent(link, "cohort", f"round {number}")
     aggregator.store.begin_round(number, version, len(opened.cohort), model)
     link.begin_round(number)
     return opened
+
+
+def say_over(aggregator: Aggregator, number: int, model: Digest) -> None:
+    """A's part: tell B that no round follows the final model. Raises PeerViolation."""
+    link = aggregator.link
+    link.begin_round(SETUP_ROUND)
+    over = Cohort(number=number, clients=(), model=str(model), over=True)
+    link.send("cohort", over.to_bytes())
+    hear_consent(link, "cohort", "the training's end")
+
+
+def hear_consent(link: PeerLink, step: str, proposed: str) -> None:
+    """B's verdict on what A proposed in ``step``. Raises PeerViolation when it is a refusal."""
+    verdict = Verdict.from_bytes(link.receive(step))
+    if verdict.refusal:
+        raise PeerViolation(f"server B refused {proposed}: {verdict.refusal}")
 
 
 def answer(

@@ -8,7 +8,7 @@ from precad.common.identifiers import ClientId, Role
 from precad.common.keystream import KEY_BYTES, derive
 from precad.common.link import PeerLink
 from precad.common.round.messages import EnrolmentEntry, Position, RosterProposal, Verdict
-from precad.common.round.opening import check_roster
+from precad.common.round.opening import check_roster, hear_consent
 from precad.common.secret import Secret
 from precad.common.task import Task
 
@@ -45,9 +45,7 @@ def propose_roster(link: PeerLink, roster: Roster) -> None:
         for e in roster.values()
     )
     link.send("roster", RosterProposal(entries=entries).to_bytes())
-    verdict = Verdict.from_bytes(link.receive("roster"))
-    if verdict.refusal:
-        raise PeerViolation(f"server B refused the roster: {verdict.refusal}")
+    hear_consent(link, "roster", "the roster")
 
 
 def accept_roster(

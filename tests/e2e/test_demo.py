@@ -55,6 +55,21 @@ class Demo:
     stderr: str
 
 
+def precad_says(*arguments: object) -> str:
+    """What another command prints on stdout."""
+    sources = str(Path(precad.__file__).parents[1])
+    ended = subprocess.run(
+        [sys.executable, "-m", "precad.cli.main", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+        env={**os.environ, "PYTHONPATH": sources},
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
 def demo(folder: Path, *options: object) -> Demo:
     """Run the command and read what it said."""
     sources = str(Path(precad.__file__).parents[1])
@@ -117,6 +132,21 @@ def test_the_default_run_trains_well_within_its_privacy(tmp_path: Path) -> None:
     assert said["bytes"]["clients to server-b"] == 600 * 8 * 650
     for words in ("accuracy", "ε", "held-out", "No server ever saw an update", "summary.json"):
         assert words in run.stderr
+    check_what_other_commands_read(run)
+
+
+def check_what_other_commands_read(run: Demo) -> None:
+    """The folder of a finished run is what `certify` and `ledger` take."""
+    runs = json.loads(precad_says("certify", "loss", "--runs", run.folder, "--json"))["runs"]
+    assert runs["count"] == 1
+    assert runs["task_digest"] == run.summary["certificate_inputs"]["task_digest"]
+    cost = runs["joint_privacy_cost"][0]["epsilon"]
+    assert math.isclose(cost, run.summary["epsilon_exact_server"], rel_tol=0.01)
+    ledgers = [run.folder / "state" / role for role in ("server-a", "server-b")]
+    for ledger in ledgers:
+        shown = json.loads(precad_says("ledger", "show", ledger, "--json"))
+        assert {client["participations"] for client in shown["clients"]} == {60}
+        precad_says("ledger", "verify", ledger)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,13 @@ from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.link import PeerLink, memory_pair
 from precad.common.round.aggregator import Aggregator
 from precad.common.round.messages import Cohort, Verdict
-from precad.common.round.opening import answer, propose, require_enough, select_cohort
+from precad.common.round.opening import (
+    answer,
+    propose,
+    require_enough,
+    say_over,
+    select_cohort,
+)
 from precad.common.secret import Secret
 from precad.common.store import RoundState, open_store
 from precad.common.task import Task
@@ -169,6 +175,17 @@ def test_the_end_of_training_opens_nothing(pair: tuple[Aggregator, Aggregator]) 
     )
     assert answer(pair[1], 3, MODEL, before_agreeing=never) is None
     assert pair[1].store.states() == {}
+
+
+def test_the_end_of_training_is_no_end_for_a_before_b_agrees(
+    pair: tuple[Aggregator, Aggregator],
+) -> None:
+    with ThreadPoolExecutor(1) as threads:
+        at_a = threads.submit(say_over, pair[0], 4, OTHER_MODEL)
+        with pytest.raises(PeerViolation, match="A's model is"):
+            answer(pair[1], 3, MODEL, before_agreeing=never)
+        with pytest.raises(PeerViolation, match="server B refused the training's end: A's model"):
+            at_a.result()
 
 
 # --- selection ---------------------------------------------------------------------------------

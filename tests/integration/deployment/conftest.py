@@ -127,7 +127,9 @@ def deploy(tmp_path: Path, make_task: TaskMaker) -> Iterator[Deploy]:
     """
     made: list[LocalDeployment] = []
 
-    def make(changes: Mapping[str, Any] | None = None, clients: int = 2) -> LocalDeployment:
+    def make(
+        changes: Mapping[str, Any] | None = None, clients: int = 2, linger_s: float = 0
+    ) -> LocalDeployment:
         task = make_task(
             8,
             {
@@ -143,7 +145,7 @@ def deploy(tmp_path: Path, make_task: TaskMaker) -> Iterator[Deploy]:
             | dict(changes or {}),
         )
         deployment = LocalDeployment(
-            tmp_path / f"deployment-{len(made)}", task, records_of(clients), linger_s=0
+            tmp_path / f"deployment-{len(made)}", task, records_of(clients), linger_s=linger_s
         )
         made.append(deployment)
         return deployment
