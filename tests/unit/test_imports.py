@@ -23,7 +23,6 @@ ALLOWED = {
 }
 PURE = (
     "account",
-    "aggregate",
     "certify",
     "collect",
     "deal",
@@ -73,12 +72,13 @@ SECRET = (
 
 
 def sources(*under: str) -> list[Path]:
-    """Python files of the given folders or files, without generated code."""
+    """Python files of the given folders or files, which must exist, without generated code."""
     found = []
     for name in under:
         path = ROOT / name
+        assert path.exists(), f"{name} isn't here: a check of it would check nothing"
         found += [path] if path.suffix == ".py" else sorted(path.rglob("*.py"))
-    return [path for path in found if path.is_file() and "_pb2" not in path.name]
+    return [path for path in found if "_pb2" not in path.name]
 
 
 def tree_of(path: Path) -> ast.Module:
@@ -118,6 +118,11 @@ def test_imports_point_one_way(part: str) -> None:
     ]
     # `from precad import __version__` imports no part.
     assert [(p, m) for p, m in wrong if m != "precad.__version__"] == []
+
+
+def test_what_the_checks_name_must_exist() -> None:
+    with pytest.raises(AssertionError, match="common/aggregate"):
+        sources("common/ring.py", "common/aggregate")
 
 
 def test_the_check_sees_an_import_between_servers() -> None:

@@ -1,18 +1,24 @@
 """The task's privacy limit: the participation that would pass it is refused beforehand."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from precad.common.account import record_epsilon
 from precad.common.enrolment import Enrolment, Roster
+from precad.common.errors import PeerViolation
 from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.link import PeerLink, memory_pair
 from precad.common.round import budget
 from precad.common.round.aggregator import Aggregator
 from precad.common.round.budget import may_take_part, participation_cap
+from precad.common.round.messages import Cohort, Verdict
 from precad.common.store import Store, open_store
 from precad.common.task import Task
+from precad.server_a.lead import _lead_round
 
 MODEL, VALID_SET = Digest(b"\1" * 32), Digest(b"\3" * 32)
 OFTEN, SELDOM, NEW = (ClientId(name) for name in ("often", "seldom", "new"))
@@ -91,6 +97,27 @@ def test_a_client_is_refused_from_its_cap_on_and_not_before(task: Task, store: S
     assert aggregator.within_budget([OFTEN]) == ()
     # Asking changes nothing.
     assert aggregator.within_budget(RATES) == (SELDOM, NEW)
+
+
+def test_server_a_proposes_nobody_at_the_limit(task: Task, store: Store) -> None:
+    """B refuses them too; A must not need it."""
+    cap = participation_cap(task, 0.2)
+    assert cap is not None
+    for number in range(cap):
+        play(store, number, OFTEN)
+    a, b = (
+        PeerLink(end, task.digest, max_message_bytes=1 << 20, timeout_s=5) for end in memory_pair()
+    )
+    session: Any = SimpleNamespace(
+        task=task,
+        next_number=cap,
+        shelf=SimpleNamespace(current=SimpleNamespace(round=cap, digest=MODEL)),
+    )
+    # Everybody is drawn, at a client rate of 1; B's word only ends the round.
+    b.send("cohort", Verdict(refusal="that is all").to_bytes())
+    with pytest.raises(PeerViolation, match="that is all"):
+        _lead_round(session, replace(aggregator_of(task, store), link=a))
+    assert Cohort.from_bytes(b.receive("cohort")).clients == (NEW.name, SELDOM.name)
 
 
 def test_a_forfeited_round_counts_against_the_limit(task: Task, store: Store) -> None:
