@@ -15,8 +15,8 @@ from precad.common.link import PeerLink
 from precad.common.noise import NoiseSource
 from precad.common.ring import RingVector
 from precad.common.round.budget import may_take_part
+from precad.common.round.journal import Journal
 from precad.common.secret import Secret
-from precad.common.store import Store
 from precad.common.task import Task
 
 
@@ -28,14 +28,14 @@ class Dealing(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class SpentInStore:
+class SpentInJournal:
     """One-time identifiers of correlated randomness, spent durably before anything is opened."""
 
-    store: Store
+    journal: Journal
 
     def spend(self, request: DealRequest) -> None:
         """Raises PeerViolation when this batch was spent before."""
-        self.store.spend(request.round, request.batch)
+        self.journal.spend(request.round, request.batch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Aggregator:
     row_secret: Secret
     """Shared with the other server and unknown to every client: expands the projections."""
     noise: NoiseSource = field(repr=False)
-    store: Store = field(repr=False)
+    journal: Journal = field(repr=False)
 
     @property
     def denominator(self) -> float:
@@ -67,7 +67,7 @@ class Aggregator:
         """
         if self.task.privacy.epsilon_limit is None:
             return tuple(clients)
-        spent = self.store.participations()
+        spent = self.journal.participations()
         return tuple(
             client
             for client in clients

@@ -23,6 +23,7 @@ from precad.common.model import model_digest
 from precad.common.noise import DiscreteGaussian, NoiseSource
 from precad.common.ring import RingVector
 from precad.common.round.aggregator import Aggregator
+from precad.common.round.journal import Journal
 from precad.common.round.matching import describe, match
 from precad.common.round.messages import HeldList
 from precad.common.round.opening import answer, propose
@@ -30,7 +31,6 @@ from precad.common.round.settling import reconstruct, release, validate_and_sum
 from precad.common.round.setup import agree_row_secret
 from precad.common.round.states import Finished, Opened
 from precad.common.share import Submission, shard
-from precad.common.store import open_store
 from precad.common.task import Task
 
 MAX_MESSAGE_BYTES = 1 << 28
@@ -53,6 +53,7 @@ def run_round(
     theta: NDArray[np.float64],
     updates: Mapping[ClientId, RingVector],
     *,
+    journal: Callable[[Role], Journal],
     number: int = 0,
     noise: Callable[[Role], NoiseSource] | None = None,
 ) -> tuple[Finished, Finished]:
@@ -63,6 +64,7 @@ def run_round(
         roster: everybody enrolled; fixes the denominator.
         theta: ``[d] float64``, θ_t.
         updates: each participating client's encoded update, ``[d] int64``; honest or not.
+        journal: each server's, empty; for the task and the role.
         number: t.
         noise: each server's noise; the task's discrete Gaussian unless given.
 
@@ -97,7 +99,7 @@ def run_round(
             dealer_key=dealer.key_for(role),
             row_secret=agree_row_secret(link, role, task),
             noise=DiscreteGaussian(task.noise_units) if noise is None else noise(role),
-            store=open_store("sqlite://", task, role),
+            journal=journal(role),
         )
         inbox = inboxes[role]
         # Select: A proposes, B checks.

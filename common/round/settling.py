@@ -10,7 +10,7 @@ from precad.common.identifiers import ClientId, Digest
 from precad.common.keystream import encode_context
 from precad.common.model import apply_update, model_digest
 from precad.common.ring import WORD_BYTES, from_bytes, to_bytes
-from precad.common.round.aggregator import Aggregator, SpentInStore
+from precad.common.round.aggregator import Aggregator, SpentInJournal
 from precad.common.round.messages import SetCheck
 from precad.common.round.states import (
     Finished,
@@ -53,7 +53,7 @@ def validate_and_sum(aggregator: Aggregator, matched: Matched) -> Validated:
             link=aggregator.link,
             row_secret=aggregator.row_secret,
             randomness=aggregator.randomness(request),
-            spent=SpentInStore(aggregator.store),
+            spent=SpentInJournal(aggregator.journal),
         )
         for client, update, reason in zip(clients, updates, verdicts, strict=True):
             if reason is None:
@@ -75,7 +75,7 @@ def release(aggregator: Aggregator, validated: Validated) -> Released:
         AlreadyReleased: this round has released before.
     """
     noisy = validated.share_sum + aggregator.noise.draw(aggregator.task.dimension)
-    aggregator.store.release(
+    aggregator.journal.release(
         validated.opened.number,
         validated.valid,
         validated.valid_set,

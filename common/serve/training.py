@@ -13,6 +13,7 @@ from precad.common.link import FrameTransport, PeerLink
 from precad.common.noise import DiscreteGaussian
 from precad.common.ring import WORD_BYTES
 from precad.common.round.aggregator import Aggregator
+from precad.common.round.journal import ReleaseRecord, RoundState
 from precad.common.round.matching import match
 from precad.common.round.messages import HeldList, ReleaseView
 from precad.common.round.recovery import (
@@ -34,7 +35,6 @@ from precad.common.round.setup import agree_row_secret, greet
 from precad.common.round.states import Finished, Opened
 from precad.common.serve.feed import RoundDone
 from precad.common.serve.session import Session
-from precad.common.store import ReleaseRecord, RoundState
 from precad.common.task import Task
 from precad.common.wire.dealing import RemoteDealer
 
@@ -121,7 +121,7 @@ def make_aggregator(session: Session, link: PeerLink, dealer: RemoteDealer) -> A
         dealer_key=dealer_key,
         row_secret=row_secret,
         noise=DiscreteGaussian(session.task.noise_units),
-        store=session.store,
+        journal=session.store,
     )
 
 

@@ -9,6 +9,7 @@ from sqlalchemy import Column, Connection, func, select
 
 from precad.common.errors import StorageFailure
 from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.round.journal import CHARGED, RoundState
 from precad.common.store import tables
 from precad.common.store.engine import parse_url, reading_engine, storage_errors
 from precad.common.store.ledger import (
@@ -19,7 +20,6 @@ from precad.common.store.ledger import (
     ledger_start,
 )
 from precad.common.store.migrate import require_current
-from precad.common.store.rounds import CHARGED, RoundState
 from precad.common.task import Task
 
 

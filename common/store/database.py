@@ -17,12 +17,12 @@ from precad.common.errors import (
     StorageFailure,
 )
 from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.round.journal import Journal, ReleaseRecord, RoundState
 from precad.common.store import tables
 from precad.common.store.engine import is_in_memory, parse_url, storage_errors, writing_engine
 from precad.common.store.ledger import LedgerEvent, append, ledger_start, participations
 from precad.common.store.lock import FileLock, lock_database
 from precad.common.store.migrate import migrate
-from precad.common.store.rounds import ReleaseRecord, RoundState
 from precad.common.task import Task
 
 
@@ -47,7 +47,7 @@ def open_store(url: str, task: Task, role: Role) -> "Store":
             store = Store(engine, task, role, lock_database(engine))
             with engine.begin() as connection:
                 if is_in_memory(parsed):
-                    # Nothing older can be in it; run_round opens two for every round.
+                    # Nothing older can be in it; whoever plays rounds in one process opens many.
                     tables.metadata.create_all(connection)
                 else:
                     migrate(connection)
@@ -61,7 +61,7 @@ def open_store(url: str, task: Task, role: Role) -> "Store":
     return store
 
 
-class Store:
+class Store(Journal):
     """All reads and writes of one server's durable state; each method is one transaction.
 
     Threads take turns: there is one connection, which is also what the lock hangs on.

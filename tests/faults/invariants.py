@@ -8,7 +8,7 @@ from tests.faults.world import SERVERS, World
 from precad.client.budget import OwnBudget
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.ring import from_bytes
-from precad.common.store import RoundState
+from precad.common.round.journal import RoundState
 
 CHARGED = (RoundState.DONE.value, RoundState.FORFEITED.value)
 

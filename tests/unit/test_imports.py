@@ -37,12 +37,13 @@ PURE = (
     "mpc",
     "noise.py",
     "ring.py",
+    "round",
     "secret.py",
     "share",
     "task.py",
     "validate",
 )
-IMPURE = ("grpc", "google.protobuf", "sqlalchemy", "precad.protos")
+IMPURE = ("grpc", "google.protobuf", "sqlalchemy", "precad.common.store", "precad.protos")
 RANDOM = ("random", "numpy.random", "torch.random")
 # Where the secrets are: shares, masks, rows, triples, noise, cohorts, samples of records. Not
 # client/participant.py, whose waits before it tries again are spread by Python's generator.
@@ -148,6 +149,7 @@ def test_mathematics_imports_no_network_and_no_storage(name: str) -> None:
         *((name, IMPURE) for name in ("encode", "share", "account", "noise", "model", "task")),
         # CrypTen itself loads TensorBoard's writer, and with it protobuf.
         ("validate", ("grpc", "sqlalchemy", "precad.protos")),
+        ("round.run_round", ("grpc", "sqlalchemy", "precad.protos")),
     ],
 )
 def test_mathematics_loads_no_network_and_no_storage(module: str, impure: tuple[str, ...]) -> None:

@@ -62,7 +62,7 @@ def aggregator_of(task: Task, store: Store) -> Aggregator:
         dealer_key=unused,
         row_secret=unused,
         noise=unused,
-        store=store,
+        journal=store,
     )
 
 

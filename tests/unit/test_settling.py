@@ -31,7 +31,7 @@ def pair(make_task: Callable[..., Task]) -> list[Aggregator]:
             dealer_key=unused,
             row_secret=unused,
             noise=unused,
-            store=unused,
+            journal=unused,
         )
         for role, end in zip((Role.SERVER_A, Role.SERVER_B), memory_pair(), strict=True)
     ]

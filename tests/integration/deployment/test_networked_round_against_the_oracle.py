@@ -2,6 +2,7 @@
 sum but for the noise."""
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +14,7 @@ from precad.common.enrolment import Enrolment, Roster
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.ring import RingVector
 from precad.common.round.run_round import run_round
+from precad.common.store import open_store
 
 if TYPE_CHECKING:
     from tests.integration.deployment.conftest import Running
@@ -87,6 +89,7 @@ def test_the_servers_find_the_set_and_the_sum_that_one_process_finds(
             roster,
             theta,
             {names[number]: x for number, x in updates.items()},
+            journal=partial(open_store, "sqlite://", task),
             number=event.version,
             noise=no_noise,
         )

@@ -14,7 +14,8 @@ from sqlalchemy import create_engine, event
 
 from precad.common.errors import Misconfiguration, StorageFailure
 from precad.common.identifiers import ClientId, Digest
-from precad.common.store import RoundState, Store
+from precad.common.round.journal import RoundState
+from precad.common.store import Store
 from precad.common.task import Task
 
 Opener = Callable[..., Store]
