@@ -121,6 +121,7 @@ def _durable_sqlite(connection: Any, _record: object) -> None:
     connection.execute("PRAGMA journal_mode=WAL")
     # FULL: a charge that was committed survives a power cut, also in WAL mode.
     connection.execute("PRAGMA synchronous=FULL")
+    connection.execute("PRAGMA foreign_keys=ON")
 
 
 def _read_only_sqlite(connection: Any, _record: object) -> None:

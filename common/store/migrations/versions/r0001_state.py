@@ -34,6 +34,7 @@ def upgrade() -> None:
         sa.Column("valid_set", sa.LargeBinary),
         sa.Column("noisy_share", sa.LargeBinary),
         sa.Column("next_model", sa.LargeBinary),
+        sa.UniqueConstraint("number", "version", name="round_of_a_version"),
     )
     released = sa.text("state IN ('released', 'done')")
     op.create_index(
@@ -55,6 +56,12 @@ def upgrade() -> None:
         sa.Column("share_digest", sa.LargeBinary),
         sa.Column("previous", sa.LargeBinary, nullable=False),
         sa.Column("hash", sa.LargeBinary, nullable=False),
+        sa.UniqueConstraint("sequence", "number", name="entry_of_a_round"),
+        sa.ForeignKeyConstraint(
+            ["number", "version"],
+            ["training_round.number", "training_round.version"],
+            name="entry_has_its_round",
+        ),
     )
     op.create_table(
         "charge",
@@ -62,12 +69,20 @@ def upgrade() -> None:
         sa.Column("client", sa.String(63), primary_key=True),
         sa.Column("record_rate", sa.Float(53), nullable=False),
         sa.Column("sequence", sa.Integer, nullable=False),
+        sa.ForeignKeyConstraint(
+            ["sequence", "number"],
+            ["ledger.sequence", "ledger.number"],
+            name="charge_has_its_entry",
+        ),
     )
     op.create_table(
         "rejection",
         sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
         sa.Column("client", sa.String(63), primary_key=True),
         sa.Column("reason", sa.String(32), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["number"], ["training_round.number"], name="rejection_has_its_round"
+        ),
     )
     op.create_table(
         "spent_triple",
