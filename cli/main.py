@@ -1,10 +1,12 @@
 """`precad`: one command line for everybody who takes part."""
 
 from importlib import import_module
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
+
+from precad import __version__
 
 # In the order of a newcomer's interest.
 COMMANDS = {
@@ -42,7 +44,20 @@ class _OnDemand(TyperGroup):
         return typer.main.get_group(one).commands[cmd_name]
 
 
-def _precad() -> None:
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"precad {__version__}")
+        raise typer.Exit
+
+
+def _precad(
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Print the version and end."
+        ),
+    ] = False,
+) -> None:
     """Train one model together without showing anyone your records."""
 
 
@@ -60,7 +75,3 @@ app = typer.Typer(
 def main() -> None:
     """Entry point of the `precad` command."""
     app()
-
-
-if __name__ == "__main__":
-    main()
