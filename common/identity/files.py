@@ -1,6 +1,5 @@
 """Writing keys and certificates: whole or not at all, keys for their owner's eyes only."""
 
-import fcntl
 import os
 import secrets
 from collections.abc import Iterator
@@ -36,7 +35,18 @@ def write_private(path: Path, data: Secret, *, replace: bool = False) -> None:
 
 @contextmanager
 def exclusive(folder: Path) -> Iterator[None]:
-    """One process at a time works in the folder; a second one waits."""
+    """One process at a time works in the folder; a second one waits.
+
+    Raises:
+        Misconfiguration: the system has no such locks.
+    """
+    try:
+        # Here, because a data owner's process only reads keys, and needs no Unix for that.
+        import fcntl  # noqa: PLC0415
+    except ImportError:
+        raise Misconfiguration(
+            "folder", str(folder), "this system can't lock it; make keys on Linux and copy them"
+        ) from None
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
