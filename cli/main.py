@@ -8,20 +8,19 @@ from typer.core import TyperGroup
 
 from precad import __version__
 
-# In the order of a newcomer's interest.
-COMMANDS = {
-    "demo": "demo",
-    "plan": "plan",
-    "account": "account",
-    "certify": "certify",
-    "keys": "keys",
-    "enrol": "enrol",
-    "serve": "serve",
-    "join": "join",
-    "status": "status",
-    "ledger": "ledger",
-}
-"""Each command and its module, which holds an ``app`` or a function of the command's name."""
+COMMANDS = (
+    "demo",
+    "plan",
+    "account",
+    "certify",
+    "keys",
+    "enrol",
+    "serve",
+    "join",
+    "status",
+    "ledger",
+)
+"""In the order of a newcomer's interest; a module each, with an ``app`` or a function so named."""
 
 
 class _OnDemand(TyperGroup):
@@ -35,7 +34,7 @@ class _OnDemand(TyperGroup):
         """One command."""
         if cmd_name not in COMMANDS:
             return None
-        module = import_module(f"precad.cli.{COMMANDS[cmd_name]}")
+        module = import_module(f"precad.cli.{cmd_name}")
         one = typer.Typer(callback=_precad, rich_markup_mode=None)
         if hasattr(module, "app"):
             one.add_typer(module.app, name=cmd_name)
