@@ -9,7 +9,7 @@ GENERATED := protos/*_pb2*.py protos/*_pb2*.pyi
 .PHONY: demo test lint protos protos-check bench help
 
 help: ## this list
-	@awk -F ' *## *' '/^[a-z-]+:.*##/ { sub(/:.*/, "", $$1); printf "make %-14s %s\n", $$1, $$2 }' \
+	@awk -F ' *## *' '/^[a-z-]+:.*##/ { sub(/:.*/, "", $$1); printf "make %-13s %s\n", $$1, $$2 }' \
 		$(MAKEFILE_LIST)
 
 $(READY): pyproject.toml
@@ -31,8 +31,8 @@ lint: $(READY) ## ruff and strict mypy
 protos: $(READY) ## generate the protobuf code anew
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I src --python_out=src --grpc_python_out=src --mypy_out=src --mypy_grpc_out=src $(addprefix src/precad/,$(PROTOS))
 
-protos-check: protos ## fail unless the committed protobuf code is current
-	@git diff --exit-code -- $(GENERATED) && test -z "$$(git status --porcelain -- $(GENERATED))"
+protos-check: protos ## fail unless git has the protobuf code that the .proto files give
+	@git diff --exit-code -- $(GENERATED) && test -z "$$(git ls-files --others -- $(GENERATED))"
 
 bench: $(READY) ## the benchmarks; results go to benchmarks/results
 	for script in benchmarks/*.py; do $(BIN)/python -m benchmarks.$$(basename $$script .py) || exit 1; done

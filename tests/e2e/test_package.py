@@ -24,9 +24,10 @@ NOT_SOURCE = (".git", ".venv", "*.egg-info", "build", "dist", "runs", "precad-de
 CACHES = ("__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis")
 PRIVATE = {".pem", ".db", ".safetensors", ".npz"}
 BUILD_SDIST = "import sys; from setuptools import build_meta as b; b.build_sdist(sys.argv[1])"
-WHERE = (
-    "import json, precad, sys; print(json.dumps([precad.__file__, precad.__version__, sys.path]))"
-)
+WHERE = """
+import importlib.metadata, json, precad, sys
+print(json.dumps([precad.__file__, importlib.metadata.version("precad"), sys.path]))
+"""
 
 
 @dataclass(frozen=True, slots=True)
