@@ -416,10 +416,6 @@ def test_every_message_between_the_servers_is_one_that_they_send() -> None:
         for part in ("common/aggregator", "server_a", "server_b")
         for path in (PACKAGE / part).rglob("*.py")
     )
-    named = re.findall(
-        r"^\| [\w, ]+ \| A (?:↔|→) B[^|]*\| `([a-z-]+)`",
-        section(PROTOCOL, "One attempt"),
-        flags=re.MULTILINE,
-    )
-    assert len(named) >= 3
+    named = re.findall(r"`([a-z-]+)`", section(PROTOCOL, "One attempt"))
+    assert len(named) >= 6
     assert [name for name in named if f'"{name}"' not in sources] == []
