@@ -295,6 +295,7 @@ NUMBERS: list[tuple[str, str, float]] = [
     (SOUNDNESS, r"to R\(1 − 2\^−(\d+)\)", -log2(1 - RECORD_MARGIN)),
     (SOUNDNESS, r"\(β·2\^−f\)\(1 − 2\^−(\d+)\)", -log2(1 - CLIENT_MARGIN)),
     # What the proof computes, computed again.
+    (SOUNDNESS, r"2k·e\^−49, which is ([\d.e-]+)\)", float(f"{ROWS * HONEST:.2g}")),
     (SOUNDNESS, r"≤ 2e\^\{−τ²\} = ([\d.e-]+)\.", float(f"{HONEST:.3g}")),
     (SOUNDNESS, r"80·e\^\{−49\} = ([\d.e-]+),", float(f"{ROWS * HONEST:.2g}")),
     (SOUNDNESS, r"may have, 256, ([\d.e-]+?)\. ", float(f"{256 * HONEST:.2g}")),
