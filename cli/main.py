@@ -2,8 +2,9 @@
 
 import typer
 
-from precad.cli import certify, enrol, keys, ledger, serve
+from precad.cli import enrol, keys, ledger, serve
 from precad.cli.account import account
+from precad.cli.certify.command import app as certify
 from precad.cli.demo import demo
 from precad.cli.join import join
 from precad.cli.plan import plan
@@ -21,7 +22,7 @@ app = typer.Typer(
 app.command()(demo)
 app.command()(plan)
 app.command()(account)
-app.add_typer(certify.app, name="certify")
+app.add_typer(certify, name="certify")
 app.add_typer(keys.app, name="keys")
 app.add_typer(enrol.app, name="enrol")
 app.add_typer(serve.app, name="serve")
