@@ -5,26 +5,16 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from precad.cli.certify.request import GuaranteeKind, Loss, Prediction
+from precad.common import certify
 from precad.common.account.gdp import clt_mu
-from precad.common.certify import (
-    BOTH,
-    Direction,
-    ExactGroups,
-    GaussianDP,
-    Guarantee,
-    RenyiGroups,
-    Replacements,
-    SubsampledGaussian,
-    ValidationAllowance,
-)
 from precad.common.certify.runs import Ensemble, FinishedRun, Unit
 from precad.common.errors import Misconfiguration
 
 DIRECTIONS = {
-    "either": BOTH,
-    "additions": (Direction.ADDITIONS,),
-    "deletions": (Direction.DELETIONS,),
-    "replacements": (Direction.DELETIONS,),
+    "either": certify.BOTH,
+    "additions": (certify.Direction.ADDITIONS,),
+    "deletions": (certify.Direction.DELETIONS,),
+    "replacements": (certify.Direction.DELETIONS,),
 }
 """What to certify against, by the name of the change; replacements are both in any direction."""
 
@@ -42,7 +32,7 @@ class Trained:
 
     runs: Ensemble | None
     unit: Unit
-    mechanism: SubsampledGaussian
+    mechanism: certify.SubsampledGaussian
     soundness_bits: int | None
 
     @classmethod
@@ -80,26 +70,26 @@ class Trained:
                 unit.value,
                 "only with --runs; without, give the rate and say record or client",
             )
-        mechanism = SubsampledGaussian(request.sampling or "poisson", rate, noise, rounds)
+        mechanism = certify.SubsampledGaussian(request.sampling or "poisson", rate, noise, rounds)
         return cls(None, unit, mechanism, bits)
 
-    def guarantee(self, kind: GuaranteeKind, request: Prediction | Loss) -> Guarantee:
+    def guarantee(self, kind: GuaranteeKind, request: Prediction | Loss) -> certify.Guarantee:
         """The named guarantee, with validation's allowance where submissions are validated."""
         m = self.mechanism
-        guarantee: Guarantee
+        guarantee: certify.Guarantee
         match kind:
             case GuaranteeKind.EXACT:
-                guarantee = ExactGroups(m)
+                guarantee = certify.ExactGroups(m)
             case GuaranteeKind.RDP:
-                guarantee = RenyiGroups(m)
+                guarantee = certify.RenyiGroups(m)
             case GuaranteeKind.ADP:
-                guarantee = ExactGroups(m).as_approximate(request.delta)
+                guarantee = certify.ExactGroups(m).as_approximate(request.delta)
             case GuaranteeKind.GDP:
                 mu = clt_mu(m.rate, m.noise_multiplier, m.rounds) * math.sqrt(m.participation)
-                guarantee = GaussianDP(mu, asymptotic_limit=True)
+                guarantee = certify.GaussianDP(mu, asymptotic_limit=True)
         if self.soundness_bits is not None:
-            guarantee = ValidationAllowance(guarantee, m.rounds, self.soundness_bits)
-        return Replacements(guarantee) if request.change == "replacements" else guarantee
+            guarantee = certify.ValidationAllowance(guarantee, m.rounds, self.soundness_bits)
+        return certify.Replacements(guarantee) if request.change == "replacements" else guarantee
 
     def document(self) -> dict[str, Any]:
         """This part of an answer; ``runs`` with what all of them together cost in privacy."""
