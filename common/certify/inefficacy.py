@@ -4,7 +4,6 @@ B·lower_k(J/B) ≤ J' ≤ B·upper_k(J/B) for J in [0, B] (Xie Thm 3, PRECAD Th
 for J in [−B, 0]. And the fewest attackers who can push J' down to a given level (Xie Cor. 1).
 """
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -116,28 +115,6 @@ def fewest_attackers(
 
     safe_up_to = int(largest_group(out_of_reach, 1, limit)[0])
     return None if safe_up_to >= limit else safe_up_to + 1
-
-
-def xie_corollary_1(
-    value: float, bound: float, ratio: float, epsilon: float, delta: float
-) -> float:
-    """Xie Cor. 1 as printed: the real k at which Thm 3's bound on J' meets J/τ, or τJ for J < 0.
-
-    Args:
-        value: J(D), in [0, C̄] or [−C̄, 0).
-        bound: C̄.
-        ratio: τ ≥ 1.
-        epsilon: ε > 0 of one user.
-        delta: δ of one user.
-    """
-    growth = math.expm1(positive("epsilon", epsilon))
-    if value >= 0:
-        top = (growth * value + bound * delta) * ratio
-        return math.log(top / (growth * value + bound * delta * ratio)) / epsilon
-    return (
-        math.log((growth * value * ratio - bound * delta) / (growth * value - bound * delta))
-        / epsilon
-    )
 
 
 @dataclass(frozen=True, slots=True)

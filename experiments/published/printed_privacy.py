@@ -1,4 +1,7 @@
-"""Privacy as the papers print it. None of these numbers is a guarantee."""
+"""Privacy as the papers print it. None of these numbers is a guarantee.
+
+A parameter out of its range raises Misconfiguration.
+"""
 
 import math
 
@@ -28,9 +31,6 @@ def precad_theorem_1_case_2(
     """PRECAD Theorem 1, case 2 (Lemma 7): μ = q·p·√(T(e^{1/(2σ²)} − 1)).
 
     The atom mixture (``event_for``) is what holds.
-
-    Raises:
-        Misconfiguration: a parameter is out of its range.
     """
     require_rate("record_rate", record_rate)
     require_rate("client_rate", client_rate)
@@ -42,21 +42,12 @@ def precad_theorem_1_case_2(
 def precad_case_2_by_pld(
     *, record_rate: float, client_rate: float, noise_multiplier: float, rounds: int, delta: float
 ) -> Reproduction[float]:
-    """PRECAD Lemma 7's rate q·p, accounted exactly: the rate is wrong, not the accountant.
-
-    Raises:
-        Misconfiguration: a parameter is out of its range.
-    """
+    """PRECAD Lemma 7's rate q·p, accounted exactly: the rate is wrong, not the accountant."""
     require_rate("record_rate", record_rate)
     require_rate("client_rate", client_rate)
+    noise, rate = math.sqrt(2) * noise_multiplier, client_rate * record_rate
     accountant = ExactAccountant()
-    accountant.compose(
-        poisson_gaussian(
-            rate=client_rate * record_rate,
-            noise_multiplier=math.sqrt(2) * noise_multiplier,
-            count=rounds,
-        )
-    )
+    accountant.compose(poisson_gaussian(rate=rate, noise_multiplier=noise, count=rounds))
     epsilon = accountant.epsilon(delta)
     return Reproduction("PRECAD Lemma 7 with an exact accountant", epsilon, _DRAWN_TOGETHER, delta)
 
@@ -67,9 +58,6 @@ def xie_table(
     """Xie et al. Tables 4 to 8: Poisson RDP, Mironov's conversion, orders up to 63.
 
     Table 7 prints V = 25 local steps a round; its numbers are those of 26.
-
-    Raises:
-        Misconfiguration: a parameter is out of its range.
     """
     accountant = RdpAccountant(XIE_ORDERS, Conversion.MIRONOV)
     accountant.compose(poisson_gaussian(rate=rate, noise_multiplier=noise_multiplier, count=steps))
@@ -89,9 +77,6 @@ def xie_proposition_1(
     """Xie et al. Proposition 1 (InsDP-FedSGD): Wang et al.'s bound at rate p·q with σ·√m.
 
     ``algorithms.insdp_fedsgd`` is what holds.
-
-    Raises:
-        Misconfiguration: a parameter is out of its range.
     """
     require_rate("batch_rate", batch_rate)
     require_rate("user_rate", user_rate)
