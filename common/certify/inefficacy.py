@@ -130,14 +130,23 @@ class MeanInterval:
 def expected_loss(
     losses: npt.ArrayLike, bound: float, confidence: float, how: ScoreBound = ScoreBound.HOEFFDING
 ) -> MeanInterval:
-    """J from [runs] losses in [0, bound], both bounds together at ``confidence``.
+    """J from losses in [0, bound], both bounds together at ``confidence``.
+
+    Args:
+        losses: [runs], or [runs, points] of which each run's mean counts.
+        bound: B, above 0.
+        confidence: that both bounds hold.
+        how: the inequality.
 
     Raises:
         Misconfiguration: wrong shape, NaN, a loss outside [0, bound].
     """
-    scaled = _scaled(losses, bound, negative=False)
-    if scaled.ndim != 1 or not scaled.size:
-        raise Misconfiguration("losses", f"shape {scaled.shape}", "give one mean loss a run")
+    array = np.asarray(losses, dtype=np.float64)
+    if array.ndim not in (1, 2) or not array.size:
+        raise Misconfiguration("losses", f"shape {array.shape}", "give [runs] or [runs, points]")
+    if not (np.isfinite(array).all() and array.min() >= 0 and array.max() <= bound):
+        raise Misconfiguration("losses", "NaN or out of range", f"losses lie in [0, {bound:g}]")
+    scaled = _scaled(array.reshape(len(array), -1).mean(axis=1), bound, negative=False)
     width = float(mean_half_width(scaled, (1 - confidence) / 2, how))
     mean = float(scaled.mean())
     return MeanInterval(
