@@ -145,7 +145,7 @@ def counted_radii(radius: npt.ArrayLike, counted: npt.ArrayLike) -> Floats:
         raise Misconfiguration(
             "radius", radius.shape, f"same shape as the mask {counted.shape}, not 0"
         )
-    return radius[counted]
+    return np.asarray(radius[counted])
 
 
 def certified_accuracy(radius: npt.ArrayLike, counted: npt.ArrayLike, at: npt.ArrayLike) -> Floats:

@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass, fields
 from enum import Enum
 from pathlib import Path
-from typing import Literal
+from typing import Literal, assert_never
 
 import numpy as np
 
@@ -98,16 +98,22 @@ class CertificateInputs:
 
     def mechanism(self, unit: Unit) -> SubsampledGaussian:
         """The robustness mechanism of one unit; both servers honest, so √2·σ of noise."""
-        if unit is Unit.CLIENT:
-            clips = self.effective_record_clip / self.client_clip
-            noise = client_noise_multiplier(self.noise_multiplier, clips)
-            return SubsampledGaussian(Sampling.POISSON, self.client_rate, noise, self.rounds)
-        noise = math.sqrt(2) * self.noise_multiplier
-        drawn = self.client_rate if unit is Unit.RECORD_OF_ONE_CLIENT else 1.0
-        return SubsampledGaussian(Sampling.POISSON, self.record_rate, noise, self.rounds, drawn)
-
-
-_NAMES = tuple(field.name for field in fields(CertificateInputs))
+        record_noise = math.sqrt(2) * self.noise_multiplier
+        match unit:
+            case Unit.CLIENT:
+                noise = client_noise_multiplier(
+                    self.noise_multiplier, self.effective_record_clip / self.client_clip
+                )
+                return SubsampledGaussian(Sampling.POISSON, self.client_rate, noise, self.rounds)
+            case Unit.RECORD:
+                return SubsampledGaussian(
+                    Sampling.POISSON, self.record_rate, record_noise, self.rounds
+                )
+            case Unit.RECORD_OF_ONE_CLIENT:
+                return SubsampledGaussian(
+                    Sampling.POISSON, self.record_rate, record_noise, self.rounds, self.client_rate
+                )
+        assert_never(unit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,15 +124,18 @@ class PrivacyCost:
         adversary: in words.
         adjacency: in words.
         compositions: rounds of all runs together.
-        epsilon: at ``delta``.
         delta: as the task's.
+        epsilon: at ``delta``.
     """
 
     adversary: str
     adjacency: str
     compositions: int
-    epsilon: float
     delta: float
+    epsilon: float
+
+
+_NAMES = tuple(field.name for field in fields(CertificateInputs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +295,7 @@ class Ensemble:
             ("clients only", "add or remove a client", whole),
         )
         return tuple(
-            PrivacyCost(who, what, total, _exact_epsilon(event, given.delta), given.delta)
+            PrivacyCost(who, what, total, given.delta, _exact_epsilon(event, given.delta))
             for who, what, event in cases
         )
 

@@ -42,12 +42,21 @@ def precad_theorem_1_case_2(
 def precad_case_2_by_pld(
     *, record_rate: float, client_rate: float, noise_multiplier: float, rounds: int, delta: float
 ) -> Reproduction[float]:
-    """PRECAD Lemma 7's rate q·p, accounted exactly: the rate is wrong, not the accountant."""
+    """PRECAD Lemma 7's rate q·p, accounted exactly: the rate is wrong, not the accountant.
+
+    Raises:
+        Misconfiguration: a parameter is out of its range.
+    """
     require_rate("record_rate", record_rate)
     require_rate("client_rate", client_rate)
-    noise, rate = math.sqrt(2) * noise_multiplier, client_rate * record_rate
     accountant = ExactAccountant()
-    accountant.compose(poisson_gaussian(rate=rate, noise_multiplier=noise, count=rounds))
+    accountant.compose(
+        poisson_gaussian(
+            rate=client_rate * record_rate,
+            noise_multiplier=math.sqrt(2) * noise_multiplier,
+            count=rounds,
+        )
+    )
     epsilon = accountant.epsilon(delta)
     return Reproduction("PRECAD Lemma 7 with an exact accountant", epsilon, _DRAWN_TOGETHER, delta)
 
