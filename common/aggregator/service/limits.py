@@ -1,0 +1,113 @@
+"""What one caller may take of a server at once, and how long it may keep a call waiting."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeVar
+
+from precad.common.errors import RejectedSubmission, Rejection, TooManyCalls
+from precad.common.identity import Principal
+
+Piece = TypeVar("Piece")
+
+
+class Call(Enum):
+    """The calls that stay open."""
+
+    WATCH = "watch"
+    SUBMIT = "submission"
+    FETCH = "model fetch"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Per caller; a client that reconnects has its old call beside the new one for a moment."""
+
+    watches: int = 2
+    submissions: int = 2
+    fetches: int = 4
+    idle_s: float = 30.0
+    """Longest wait for an upload's next piece, in seconds."""
+
+    def most(self, call: Call) -> int:
+        """How many calls of this kind one caller may have open."""
+        match call:
+            case Call.WATCH:
+                return self.watches
+            case Call.SUBMIT:
+                return self.submissions
+            case Call.FETCH:
+                return self.fetches
+
+
+class OpenCalls:
+    """Counts each caller's open calls. Used on the event loop alone, hence without a lock."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self._open: Counter[tuple[Principal, Call]] = Counter()
+
+    @contextmanager
+    def one_more(self, caller: Principal, call: Call) -> Iterator[None]:
+        """Keep one call open.
+
+        Raises:
+            TooManyCalls: the caller has as many as it may.
+        """
+        key, most = (caller, call), self.limits.most(call)
+        if self._open[key] >= most:
+            raise TooManyCalls(
+                f"{caller} has {most} calls of kind {call.value} open, the most that one caller "
+                "may; let one end first"
+            )
+        self._open[key] += 1
+        try:
+            yield
+        finally:
+            self._open[key] -= 1
+            if self._open[key] == 0:
+                # Names that called once take no memory.
+                del self._open[key]
+
+    def __len__(self) -> int:
+        """How many calls are open, over all callers."""
+        return self._open.total()
+
+
+async def in_time(
+    pieces: AsyncIterator[Piece], *, idle_s: float, total_s: float
+) -> AsyncIterator[Piece]:
+    """An upload's pieces, as long as they keep coming: a caller that dawdles is cut off.
+
+    Args:
+        pieces: as they arrive.
+        idle_s: longest wait for one of them.
+        total_s: longest time for all of them, from now.
+
+    Raises:
+        RejectedSubmission: TRUNCATED, when either has passed.
+    """
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + total_s
+    iterator = aiter(pieces)
+    while True:
+        remaining = deadline - clock()
+        if remaining <= 0:
+            raise RejectedSubmission(
+                Rejection.TRUNCATED, f"the upload took longer than {total_s:g} s"
+            )
+        wait_s = min(idle_s, remaining)
+        try:
+            async with asyncio.timeout(wait_s):
+                piece = await anext(iterator)
+        except StopAsyncIteration:
+            return
+        except TimeoutError:
+            raise RejectedSubmission(
+                Rejection.TRUNCATED,
+                f"nothing came for {wait_s:g} s; send the same bytes again",
+            ) from None
+        yield piece
