@@ -13,16 +13,11 @@ TEXT = " ".join((ROOT / "docs" / "certificates.md").read_text(encoding="utf-8").
 NAMED = re.compile(r"`((?:common/certify|experiments/published)/\w+)\.py` ·((?:,? `\w+`)+)")
 ALONE = re.compile(r"`(\w+(?:\.\w+)?)`")
 MODULES = {
-<<<<<<< HEAD
     f"{folder}/{path.stem}": importlib.import_module(
         f"precad.{folder.replace('/', '.')}.{path.stem}"
     )
     for folder in ("common/certify", "experiments/published")
-    for path in (ROOT / folder).glob("*.py")
-=======
-    path.stem: importlib.import_module(f"precad.common.certify.{path.stem}")
-    for path in (ROOT / "src" / "precad" / "common" / "certify").glob("*.py")
->>>>>>> main
+    for path in (ROOT / "src" / "precad" / folder).glob("*.py")
     if path.stem != "__init__"
 }
 
