@@ -1,0 +1,181 @@
+"""What each request's answer is: one document, which `show` prints as JSON or as tables."""
+
+from dataclasses import asdict
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from precad.cli.certify.read import budget, expectation, read_array, right, vote_intervals
+from precad.cli.certify.request import Loss, Prediction, Request, Smoothing
+from precad.cli.certify.trained import DIRECTIONS, Trained
+from precad.common import certify
+from precad.common.certify.inefficacy import MeanInterval
+from precad.common.certify.inputs import Booleans
+from precad.common.certify.intervals import vote_counts
+from precad.common.certify.plot import plot_certified_accuracy, plot_loss_bounds, plot_smoothing
+from precad.common.errors import Misconfiguration
+
+Document: TypeAlias = dict[str, Any]
+
+_FRACTIONS = (0.01, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
+"""Of B: the expected losses shown where none is known."""
+_RADII = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10**4, 10**5, 10**6)
+
+
+def answer(request: Request) -> Document:
+    """The document that answers a request; the picture, where one is asked for, is drawn too.
+
+    Raises:
+        Misconfiguration: what a request says, or what its files hold, can't be certified.
+    """
+    match request:
+        case Prediction():
+            return _prediction(request)
+        case Loss():
+            return _loss(request)
+        case Smoothing():
+            return _smoothing(request)
+
+
+def _prediction(request: Prediction) -> Document:
+    trained = Trained.of(request)
+    intervals, models, classes = vote_intervals(request, trained.runs)
+    correct, known = right(request.labels, intervals.labels), request.labels is not None
+    guarantees = [trained.guarantee(kind, request) for kind in request.kinds]
+    directions = DIRECTIONS[request.change]
+    certificates = [certify.certify_predictions(intervals, one, directions) for one in guarantees]
+    points = _points(certificates[0].results())
+    if request.plot is not None:
+        confidence = f"confidence {request.confidence:g}"
+        title = f"{len(points):,} points, votes of {models:,} models, {confidence}"
+        unit = trained.unit.plural
+        plot_certified_accuracy(
+            request.plot, certificates, correct, known=known, unit=unit, title=title
+        )
+    return {
+        "certificate": "prediction",
+        **trained.document(request, guarantees[0]),
+        "confidence": request.confidence,
+        "simultaneous": request.simultaneous,
+        "strict": request.strict,
+        "models": models,
+        "classes": classes,
+        "abstained": int((~certificates[0].certified).sum()),
+        "comparison": _comparison(certificates, correct, known=known),
+        "points": points,
+    }
+
+
+def _points(results: list[certify.Result]) -> list[Document]:
+    """Each point's ``label`` and ``radius``, or why it ``abstained``."""
+    rows: list[Document] = []
+    for i, result in enumerate(results):
+        if isinstance(result, certify.Abstained):
+            rows.append({"point": i, "abstained": result.reason})
+            continue
+        row = {"point": i, "label": result.label, "radius": result.radius}
+        by_direction = {"additions": result.additions, "deletions": result.deletions}
+        row |= {f"radius_{name}": r for name, r in by_direction.items() if r is not None}
+        rows.append(row)
+    return rows
+
+
+def _comparison(
+    certificates: list[certify.PredictionCertificates], correct: Booleans, *, known: bool
+) -> list[Document]:
+    """Each guarantee's certified accuracy by radius (a share of points without true labels)."""
+    highest = max(int(one.radius.max(where=one.certified, initial=0)) for one in certificates)
+    radii = [*(radius for radius in _RADII if radius < highest), highest][-9:]
+    rows = []
+    for one in certificates:
+        shares = certify.certified_accuracy(one.radius, one.certified & correct, radii).tolist()
+        pairs = zip(radii, shares, strict=True)
+        accuracy = [{"radius": radius, "share": share} for radius, share in pairs]
+        rows.append(
+            {"guarantee": one.guarantee, "of_true_labels": known, "certified_accuracy": accuracy}
+        )
+    return rows
+
+
+def _loss(request: Loss) -> Document:
+    trained = Trained.of(request)
+    expected = expectation(request, trained.runs)
+    guarantee = trained.guarantee(request.guarantee, request)
+    bounds = _bounds(request, expected, guarantee)
+    fewest = [
+        {"tau": tau, "attackers": _fewest(request, expected, tau, guarantee)}
+        for tau in request.tau or []
+        if expected is not None
+    ]
+    if request.plot is not None:
+        if expected is None:
+            raise Misconfiguration(
+                "--plot", str(request.plot), "give --loss: one run has no expected loss to draw"
+            )
+        curves = (
+            np.array([row[name] for row in bounds]) for name in ("attackers", "lower", "upper")
+        )
+        unit = trained.unit.plural
+        plot_loss_bounds(request.plot, *curves, expected=expected.mean, unit=unit)
+    return {
+        "certificate": "loss",
+        **trained.document(request, guarantee),
+        "bound": request.bound,
+        "confidence": request.confidence if expected is not None and expected.runs else None,
+        "expected_loss": None if expected is None else asdict(expected),
+        "bounds": bounds,
+        "fewest_attackers": fewest,
+    }
+
+
+def _bounds(
+    request: Loss, expected: MeanInterval | None, guarantee: certify.Guarantee
+) -> list[Document]:
+    """Bounds for 0 to ``attackers`` attackers; for a few of them where nothing is expected."""
+    if expected is None:
+        counts = sorted({k for k in (1, 2, 5, request.attackers) if 1 <= k <= request.attackers})
+        clean = least = most = request.bound * np.array(_FRACTIONS)
+    else:
+        counts = list(range(request.attackers + 1))
+        clean, least, most = np.array([[expected.mean], [expected.lower], [expected.upper]])
+    directions, rows = DIRECTIONS[request.change], []
+    for k in counts:
+        lower = certify.attack_bounds(least, request.bound, guarantee, k, directions).lower
+        upper = certify.attack_bounds(most, request.bound, guarantee, k, directions).upper
+        for loss, low, up in zip(clean.tolist(), lower.tolist(), upper.tolist(), strict=True):
+            rows.append({"loss": loss, "attackers": k, "lower": low, "upper": up})
+    return rows
+
+
+def _fewest(
+    request: Loss, expected: MeanInterval, ratio: float, guarantee: certify.Guarantee
+) -> int | None:
+    """Attackers for a level of mean/τ, starting from the lower confidence bound."""
+    if not ratio >= 1:
+        raise Misconfiguration("--tau", ratio, "give a ratio of at least 1")
+    lower, level = expected.lower, expected.mean / ratio
+    if lower <= level:
+        return 0
+    directions = DIRECTIONS[request.change]
+    return certify.fewest_attackers(lower, request.bound, lower / level, guarantee, directions)
+
+
+def _smoothing(request: Smoothing) -> Document:
+    counts = vote_counts(read_array("votes", request.votes))
+    other = None if request.selection is None else read_array("selection", request.selection)
+    shares = budget(request, *counts.shape)
+    found = certify.certify_smoothing(counts, request.sigma, shares, other)
+    counted = found.certified & right(request.labels, found.labels)
+    if request.plot is not None:
+        known = request.labels is not None
+        plot_smoothing(request.plot, found, counted, known=known, noise=request.sigma)
+    return {
+        "certificate": "smoothing",
+        "sigma": request.sigma,
+        "confidence": request.confidence,
+        "simultaneous": request.simultaneous,
+        "copies": int(counts[0].sum()),
+        "abstained": int((~found.certified).sum()),
+        "average_certified_radius": certify.average_certified_radius(found.radius, counted),
+        "points": _points(found.results()),
+    }

@@ -1,0 +1,149 @@
+"""Votes, scores, losses and labels, from files or from finished runs."""
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+
+from precad.cli.certify.request import Loss, Prediction, Smoothing
+from precad.common.certify import ConfidenceBudget, Intervals, ScoreBound
+from precad.common.certify.inefficacy import MeanInterval, expected_loss
+from precad.common.certify.inputs import Booleans, Integers
+from precad.common.certify.intervals import score_intervals, simuem, vote_counts, votes_of
+from precad.common.certify.runs import Ensemble
+from precad.common.errors import Misconfiguration
+from precad.common.npy import Array, read_npy
+
+
+def read_array(field: str, path: Path) -> Array:
+    """The array in a ``.npy`` file (never unpickled) or a CSV file (one header line allowed).
+
+    Raises:
+        Misconfiguration: no such file, or neither format.
+    """
+    if not path.is_file():
+        raise Misconfiguration(field, str(path), "there is no such file")
+    if path.suffix == ".npy":
+        return read_npy(field, path)
+    try:
+        return _read_csv(path)
+    except ValueError as error:
+        raise Misconfiguration(
+            field, str(path), f"give a .npy array of numbers, or CSV ({error})"
+        ) from None
+
+
+def _read_csv(path: Path) -> Array:
+    with path.open(encoding="utf-8") as file:
+        first = file.readline()
+    try:
+        [float(cell) for cell in first.split(",")]
+        header = 0
+    except ValueError:
+        header = 1
+    # Empty cells become NaN, which the checks refuse by name; of an empty file it only warns.
+    with warnings.catch_warnings(action="ignore"):
+        array = np.genfromtxt(path, delimiter=",", skip_header=header, ndmin=2, encoding="utf-8")
+    if not array.size:
+        raise ValueError("it is empty")
+    return array
+
+
+def right(path: Path | None, labels: Integers) -> Booleans:
+    """[points] bool: which labels are the file's true ones; all count where none is given."""
+    if path is None:
+        return np.ones(len(labels), dtype=bool)
+    truth = np.ravel(read_array("labels", path))
+    if len(truth) != len(labels) or not np.all(truth % 1 == 0):
+        raise Misconfiguration(
+            "labels", f"{len(truth)} values", f"give {len(labels)} whole numbers"
+        )
+    return np.asarray(labels == truth)
+
+
+def budget(request: Prediction | Smoothing, points: int, classes: int) -> ConfidenceBudget:
+    """The chance of a wrong statement that is asked for, and who shares it."""
+    together = points if request.simultaneous else 1
+    strict = isinstance(request, Prediction) and request.strict
+    return ConfidenceBudget(request.confidence, classes, together, strict)
+
+
+def vote_intervals(request: Prediction, runs: Ensemble | None) -> tuple[Intervals, int, int]:
+    """Confidence bounds from the runs' votes, or from one file of votes, labels or scores.
+
+    Returns:
+        The intervals, the number of models, the number of classes.
+
+    Raises:
+        Misconfiguration: not one file, or what it holds can't be votes or scores.
+    """
+    if runs is not None:
+        counts = runs.votes(request.classes)
+    else:
+        sources = request.sources or []
+        if len(sources) != 1:
+            raise Misconfiguration("votes", len(sources), "give one file of votes or scores")
+        array = read_array("votes", sources[0])
+        match request.form or ("scores" if array.ndim == 3 else "votes"):
+            case "scores":
+                scores, bound = _stacked(array), ScoreBound(request.interval)
+                points, models, classes = (*scores.shape, 0, 0, 0)[:3]
+                shares = budget(request, points, max(classes, 2))
+                return score_intervals(scores, shares, bound), models, classes
+            case "labels":
+                counts = votes_of(array, request.classes)
+            case "votes":
+                counts = vote_counts(array, request.models)
+    return simuem(counts, budget(request, *counts.shape)), int(counts[0].sum()), counts.shape[1]
+
+
+def _stacked(array: Array) -> Array:
+    """[points, models, classes] from an array of that shape, or from CSV rows point, model, scores.
+
+    Raises:
+        Misconfiguration: the rows aren't one for each pair of point and model.
+    """
+    if array.ndim != 2:
+        return array
+    if array.shape[1] < 4 or np.isnan(array[:, :2]).any():
+        raise Misconfiguration(
+            "scores", f"shape {array.shape}", "give rows of point, model and one score a class"
+        )
+    points, models = (len(np.unique(array[:, i])) for i in (0, 1))
+    if len(array) != points * models or len(np.unique(array[:, :2], axis=0)) != len(array):
+        raise Misconfiguration(
+            "scores",
+            f"{len(array)} rows",
+            f"give one row for each of {points} points × {models} models",
+        )
+    order = np.lexsort((array[:, 1], array[:, 0]))
+    return array[order, 2:].reshape(points, models, -1)
+
+
+def expectation(request: Loss, runs: Ensemble | None) -> MeanInterval | None:
+    """The clean expected loss: given, or estimated; None for one run alone.
+
+    Raises:
+        Misconfiguration: no source or two, a loss outside [0, bound] or NaN, or a wrong shape.
+    """
+    given, bound, sources = request.expected, request.bound, request.sources or []
+    if given is not None:
+        if sources and runs is None:
+            raise Misconfiguration("--loss", given, "give a file of losses or --loss, not both")
+        if not 0 <= given <= bound:
+            raise Misconfiguration("--loss", given, f"give a number in [0, {bound:g}]")
+        return MeanInterval(given, given, given, 0)
+    losses: Array
+    if runs is None:
+        if len(sources) != 1:
+            raise Misconfiguration("losses", len(sources), "give one file, --loss or --runs")
+        losses = read_array("losses", sources[0])
+        # A CSV of one column or one row is one loss a run.
+        losses = losses.ravel() if losses.ndim == 2 and 1 in losses.shape else losses
+    elif len(runs.runs) == 1:
+        return None
+    elif bound != 1:
+        raise Misconfiguration("--bound", bound, "losses of finished runs lie in [0, 1]")
+    else:
+        losses = runs.mean_losses()
+    return expected_loss(losses, bound, request.confidence, ScoreBound(request.interval))

@@ -1,0 +1,186 @@
+"""An answer's document as tables for people, or as it is in JSON."""
+
+import json
+import math
+from collections.abc import Iterable, Iterator
+from typing import TypeAlias
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from precad.cli.certify.answer import Document
+from precad.cli.certify.request import GuaranteeKind, Loss, Prediction, Request, Smoothing
+from precad.common.certify.runs import Unit
+
+_CHANGES = {
+    "either": "so many added, or so many deleted",
+    "additions": "so many added",
+    "deletions": "so many deleted",
+    "replacements": "so many replaced by anything",
+}
+_SHOWN_POINTS = 10
+
+Parts: TypeAlias = Iterator[str | Table]
+"""Lines and tables, in order."""
+
+
+def show(request: Request, found: Document) -> None:
+    """Print an answer: tables, or one JSON document and nothing else on stdout."""
+    if request.as_json:
+        typer.echo(json.dumps(_plain(found), allow_nan=False))
+        return
+    match request:
+        case Prediction():
+            parts = _prediction(request, found)
+        case Loss():
+            parts = _loss(request, found)
+        case Smoothing():
+            parts = _smoothing(request, found)
+    console = Console()
+    for part in parts:
+        console.print(part)
+    if request.plot is not None:
+        typer.echo(f"Picture: {request.plot}")
+
+
+def _plain(value: object) -> object:
+    """The same for JSON, which has no infinities: null."""
+    match value:
+        case dict():
+            return {key: _plain(inner) for key, inner in value.items()}
+        case list():
+            return [_plain(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _table(
+    title: str, columns: Iterable[str], rows: Iterable[Iterable[str]], *, words: int = 0
+) -> Table:
+    """A table whose first ``words`` columns are words and the others numbers."""
+    table = Table(title=title)
+    for i, name in enumerate(columns):
+        table.add_column(name, justify="left" if i < words else "right")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _prediction(request: Prediction, found: Document) -> Parts:
+    yield _trained(found)
+    scope = "all points together" if request.simultaneous else "each point"
+    yield (
+        f"{found['models']:,} models voted on {len(found['points']):,} points, {found['classes']} "
+        f"classes; confidence {request.confidence:g} for {scope}. Radius: "
+        f"{_CHANGES[request.change]}."
+    )
+    if GuaranteeKind.GDP in request.kinds:
+        yield "GDP-CLT is a limit for many rounds: its radii are not guaranteed."
+    units = Unit(found["unit"]).plural
+    what = "Points certified" if request.labels is None else "Certified accuracy"
+    accuracy = {one["guarantee"]: one["certified_accuracy"] for one in found["comparison"]}
+    yield _table(
+        f"{what}, in %, at a radius of so many {units}",
+        ["guarantee", *(f"{at['radius']:,}" for at in next(iter(accuracy.values())))],
+        ([name, *(f"{100 * at['share']:.1f}" for at in row)] for name, row in accuracy.items()),
+        words=1,
+    )
+    yield from _points(found["points"], f"radius ({units})")
+    yield from _cost(found)
+
+
+def _trained(found: Document) -> str:
+    how = found["mechanism"]
+    share = how["participation"]
+    often = "" if share == 1 else f" in a share {share:g} of rounds"
+    source = "from the runs' ledgers" if found["runs"] else "as given"
+    return (
+        f"Trained with Poisson sampling at rate {how['sampling_rate']:g}{often}, noise multiplier "
+        f"{how['noise_multiplier']:.4g}, {how['rounds']:,} rounds ({source}); one unit is "
+        f"a {found['unit']}."
+    )
+
+
+def _points(points: list[Document], radius_name: str) -> Parts:
+    """The first points, one a line."""
+    rows = []
+    for point in points[:_SHOWN_POINTS]:
+        radius = point.get("radius", "abstained")
+        if not isinstance(radius, str):
+            radius = f"{radius:.4f}" if isinstance(radius, float) else f"{radius:,}"
+        rows.append([str(point["point"]), str(point.get("label", "–")), radius])
+    title = f"First {len(rows)} of {len(points):,} points"
+    yield _table(title, ["point", "label", radius_name], rows)
+    if len(points) > _SHOWN_POINTS:
+        yield "All points are in the document that --json prints."
+
+
+def _cost(found: Document) -> Parts:
+    """What the runs cost in privacy, where the answer is about runs."""
+    if found["runs"] is None:
+        return
+    whose, rows = "Privacy cost of this run", []
+    if found["runs"]["count"] > 1:
+        whose = f"Joint privacy cost of these {found['runs']['count']:,} runs"
+    for one in found["runs"]["joint_privacy_cost"]:
+        epsilon = f"{one['epsilon']:.3f}" if math.isfinite(one["epsilon"]) else "no bound"
+        compositions, delta = f"{one['compositions']:,}", f"{one['delta']:g}"
+        rows.append([one["adversary"], one["adjacency"], compositions, delta, epsilon])
+    columns = ("adversary", "neighbours", "compositions", "δ", "ε")
+    yield _table(f"{whose}, exact", columns, rows, words=2)
+
+
+def _loss(request: Loss, found: Document) -> Parts:
+    yield _trained(found)
+    yield f"Attackers: {_CHANGES[request.change]}."
+    if found["asymptotic"]:
+        yield "GDP-CLT is a limit for many rounds: its bounds are not guaranteed."
+    expected, bounds, bound = found["expected_loss"], found["bounds"], request.bound
+    what = f"Expected loss (of at most {bound:g}) after"
+    if expected is None:
+        yield "One run gives no expectation. Whatever the clean expected loss is, it stays inside:"
+        by_loss: dict[float, dict[str, str]] = {}
+        for row in bounds:
+            cell = f"{row['lower']:.3f} – {row['upper']:.3f}"
+            by_loss.setdefault(row["loss"], {})[f"k = {row['attackers']}"] = cell
+        columns = dict.fromkeys(name for cells in by_loss.values() for name in cells)
+        rows = [[f"{loss:g}", *cells.values()] for loss, cells in by_loss.items()]
+        yield _table(f"{what} k attackers: at least – at most", ["clean", *columns], rows)
+    else:
+        estimate = f"{expected['mean']:g}, as given."
+        if expected["runs"]:
+            estimate = (
+                f"{expected['mean']:.4f} over {expected['runs']:,} runs, in "
+                f"[{expected['lower']:.4f}, {expected['upper']:.4f}] with confidence "
+                f"{request.confidence:g}."
+            )
+        yield f"Clean expected loss {estimate}"
+        rows = [[f"{r['attackers']:,}", f"{r['lower']:.4f}", f"{r['upper']:.4f}"] for r in bounds]
+        yield _table(f"{what} so many attackers", ["attackers", "at least", "at most"], rows)
+    little = 1e-3 * bound
+    single = [row for row in bounds if row["attackers"] == 1]
+    if single and all(row["lower"] < little and row["upper"] > bound - little for row in single):
+        yield (
+            "At these parameters the bounds say nothing, even of one attacker: there is too little "
+            "noise for what one may contribute. `precad plan` finds parameters that say something."
+        )
+    vacuous = [row["attackers"] for row in bounds if row["upper"] >= bound * (1 - 1e-6)]
+    if expected is not None and vacuous:
+        yield f"From {vacuous[0]} attackers on the upper bound says nothing."
+    for one in found["fewest_attackers"]:
+        tau, fewest = one["tau"], one["attackers"]
+        if fewest is None:
+            yield f"No number of attackers searched can lower the loss {tau:g}-fold."
+        else:
+            yield f"To lower the expected loss {tau:g}-fold takes at least {fewest:,} attackers."
+    yield from _cost(found)
+
+
+def _smoothing(request: Smoothing, found: Document) -> Parts:
+    yield (
+        f"Input noise σ = {request.sigma:g}, {found['copies']:,} noisy copies of each of "
+        f"{len(found['points']):,} inputs; confidence {request.confidence:g}. Average certified "
+        f"radius {found['average_certified_radius']:.4f}"
+        + ("." if request.labels is None else " (right predictions only).")
+    )
+    yield from _points(found["points"], "radius (ℓ2)")
