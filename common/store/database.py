@@ -39,24 +39,11 @@ def open_store(url: str, task: Task, role: Role) -> "Store":
             written by a newer version of precad.
         StorageFailure: it can't be read or written.
     """
-    parsed = parse_url(url)
-    engine = writing_engine(parsed)
-    store: Store | None = None
+    store = Store(writing_engine(parse_url(url)), task, role)
     try:
-        with storage_errors():
-            store = Store(engine, task, role, lock_database(engine))
-            with engine.begin() as connection:
-                if is_in_memory(parsed):
-                    # Nothing older can be in it; whoever plays rounds in one process opens many.
-                    tables.metadata.create_all(connection)
-                else:
-                    migrate(connection)
-            store.bind()
+        store.open()
     except BaseException:
-        if store is None:
-            engine.dispose()
-        else:
-            store.close()
+        store.close()
         raise
     return store
 
@@ -70,12 +57,24 @@ class Store(Journal):
         StorageFailure: by every method, when the database fails. Nothing was changed then.
     """
 
-    def __init__(self, engine: Engine, task: Task, role: Role, lock: FileLock | None) -> None:
+    def __init__(self, engine: Engine, task: Task, role: Role) -> None:
         self._engine = engine
         self._task = task
         self._role = role
-        self._lock = lock
+        self._lock: FileLock | None = None
         self._turn = threading.Lock()
+
+    def open(self) -> None:
+        """Lock the database, bring its tables up to date, and claim it or check whose it is."""
+        with storage_errors():
+            self._lock = lock_database(self._engine)
+        with self._transaction() as connection:
+            if is_in_memory(self._engine.url):
+                # Nothing older can be in it; whoever plays rounds in one process opens many.
+                tables.metadata.create_all(connection)
+            else:
+                migrate(connection)
+            self._bind(connection)
 
     def close(self) -> None:
         """Release the database for the next process."""
@@ -93,27 +92,26 @@ class Store(Journal):
         with self._transaction() as connection:
             return connection.execute(query).all()
 
-    def bind(self) -> None:
-        """Claim an empty database for this task and role, or check that it is theirs."""
-        with self._transaction() as connection:
-            row = connection.execute(select(tables.task)).one_or_none()
-            if row is None:
-                connection.execute(
-                    insert(tables.task).values(
-                        digest=str(self._task.digest),
-                        role=self._role,
-                        canonical=self._task.canonical,
-                        ledger_length=0,
-                        ledger_head=ledger_start(self._task.digest, self._role),
-                    )
+    def _bind(self, connection: Connection) -> None:
+        owner = (str(self._task.digest), self._role)
+        row = connection.execute(select(tables.task)).one_or_none()
+        if row is None:
+            connection.execute(
+                insert(tables.task).values(
+                    digest=owner[0],
+                    role=self._role,
+                    canonical=self._task.canonical,
+                    ledger_length=0,
+                    ledger_head=ledger_start(self._task.digest, self._role),
                 )
-            elif (row.digest, row.role) != (str(self._task.digest), self._role):
-                raise Misconfiguration(
-                    "state",
-                    f"{row.role.value} of task {row.digest}",
-                    "this database belongs to another task or role; give "
-                    f"{self._role.value} of task {self._task.digest} a state folder of its own",
-                )
+            )
+        elif (row.digest, row.role) != owner:
+            raise Misconfiguration(
+                "state",
+                f"{row.role.value} of task {row.digest}",
+                "this database belongs to another task or role; give "
+                f"{self._role.value} of task {self._task.digest} a state folder of its own",
+            )
 
     def claims(self) -> Roster:
         """Everybody who has enrolled here, in the frozen roster or not."""
