@@ -120,7 +120,8 @@ def audit_ledger(url: str, noted_head: Digest | None = None) -> Audit:
         try:
             chain.extend(entries(connection))
             findings += _chain_findings(chain, start, length, head)
-            findings += _rate_findings(connection, chain, task)
+            findings += _noise_findings(chain, task.privacy.noise_multiplier)
+            findings += _rate_findings(connection)
             findings += _round_findings(connection, chain)
             findings += _orphans(connection)
         except StorageFailure as error:
@@ -152,23 +153,21 @@ def _chain_findings(
         yield Finding("ledger", "doesn't end with the entry that was written last")
 
 
-def _rate_findings(
-    connection: Connection, chain: list[LedgerEntry], task: Task
-) -> Iterator[Finding]:
-    own = task.privacy.noise_multiplier
+def _noise_findings(chain: list[LedgerEntry], own: float) -> Iterator[Finding]:
     for entry in chain:
-        if entry.noise_multiplier != own:
+        if (noise := entry.noise_multiplier) != own:
             yield Finding(
-                f"entry {entry.sequence}",
-                f"has noise multiplier {entry.noise_multiplier}, the task {own}",
+                f"entry {entry.sequence}", f"has noise multiplier {noise}, the task {own}"
             )
-    charge, claim = tables.charge, tables.enrolment.c
-    of_client = charge.join(tables.enrolment, claim.client == charge.c.client)
+
+
+def _rate_findings(connection: Connection) -> Iterator[Finding]:
+    charge, claim = tables.charge.c, tables.enrolment.c
     for row in connection.execute(
-        select(charge, claim.record_rate.label("claimed"))
-        .select_from(of_client)
-        .where(claim.record_rate != charge.c.record_rate)
-        .order_by(charge.c.sequence)
+        select(tables.charge, claim.record_rate.label("claimed"))
+        .join(tables.enrolment, claim.client == charge.client)
+        .where(claim.record_rate != charge.record_rate)
+        .order_by(charge.sequence)
     ):
         yield Finding(
             f"entry {row.sequence}",

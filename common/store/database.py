@@ -166,15 +166,7 @@ class Store(Journal):
         with self._transaction() as connection:
             if number <= (newest := _newest(connection)):
                 raise PeerViolation(f"round number {number} isn't above {newest}, the newest here")
-            connection.execute(
-                insert(tables.training_round).values(
-                    number=number,
-                    version=version,
-                    state=RoundState.OPEN,
-                    cohort_size=cohort_size,
-                    model=model,
-                )
-            )
+            _begin(connection, number, version, cohort_size, model)
 
     def abandon_open(self) -> int:
         """Open rounds become abandoned ones. Returns how many."""
@@ -207,13 +199,8 @@ class Store(Journal):
                 raise AlreadyReleased(
                     f"model {opened.version} has its release already, of round {earlier.number}"
                 )
-            _change(
-                connection,
-                number,
-                state=RoundState.RELEASED,
-                valid_set=valid_set,
-                noisy_share=noisy_share,
-            )
+            kept = {"valid_set": valid_set, "noisy_share": noisy_share}
+            _change(connection, number, state=RoundState.RELEASED, **kept)
             append(
                 connection,
                 self._task,
@@ -227,10 +214,7 @@ class Store(Journal):
             if rejections:
                 connection.execute(
                     insert(tables.rejection),
-                    [
-                        {"number": number, "client": client, "reason": reason}
-                        for client, reason in rejections.items()
-                    ],
+                    [{"number": number, "client": c, "reason": r} for c, r in rejections.items()],
                 )
 
     def finish_round(self, number: int, next_model: Digest) -> None:
@@ -257,15 +241,7 @@ class Store(Journal):
         with self._transaction() as connection:
             known = _round(connection, number)
             if known is None:
-                connection.execute(
-                    insert(tables.training_round).values(
-                        number=number,
-                        version=version,
-                        state=RoundState.FORFEITED,
-                        cohort_size=cohort_size,
-                        model=model,
-                    )
-                )
+                _begin(connection, number, version, cohort_size, model)
             elif known.state is RoundState.DONE:
                 raise AlreadyReleased(f"round {number} is done and can't be forfeited")
             charged = set(connection.scalars(select(charge.client).where(charge.number == number)))
@@ -364,6 +340,20 @@ def _newest(connection: Connection) -> int:
     """The newest round's number; -1 before the first."""
     newest = connection.scalar(select(func.max(tables.training_round.c.number)))
     return -1 if newest is None else int(newest)
+
+
+def _begin(
+    connection: Connection, number: int, version: int, cohort_size: int, model: Digest
+) -> None:
+    connection.execute(
+        insert(tables.training_round).values(
+            number=number,
+            version=version,
+            state=RoundState.OPEN,
+            cohort_size=cohort_size,
+            model=model,
+        )
+    )
 
 
 def _round(connection: Connection, number: int) -> Row[Any] | None:
