@@ -3,6 +3,7 @@
 import secrets
 from dataclasses import dataclass
 
+from precad.common.errors import RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.ring import WORD_BYTES, RingVector, to_bytes
 from precad.common.secret import Secret
@@ -14,7 +15,24 @@ from precad.common.share.commitment import (
     SubmissionContext,
     commit,
 )
-from precad.common.share.signature import UNSIGNED, Signature, Signer, signed_bytes
+from precad.common.share.signature import Signature, Signer, signed_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SubmissionHeader:
+    """The first piece of an upload: everything but the share."""
+
+    context: SubmissionContext
+    salt: Secret
+    other_commitment: Commitment
+    share_bytes: int
+    signature: Signature
+
+    def __post_init__(self) -> None:
+        if len(self.salt) != SALT_BYTES:
+            raise RejectedSubmission(
+                Rejection.MALFORMED, f"salt has {len(self.salt)} bytes, must have {SALT_BYTES}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +45,8 @@ class Submission:
     share: Secret
     """A: the 32-byte seed. B: ``8·d`` bytes, little-endian ring elements."""
     other_commitment: Commitment
-    signature: Signature | None = None
-    """The same for both servers; None where there are no certificates."""
+    signature: Signature
+    """The same for both servers."""
 
     def commitment(self) -> Commitment:
         """The commitment to this share, as the other server holds it."""
@@ -47,13 +65,13 @@ def shard(
     round_number: int,
     client: ClientId,
     model: Digest,
-    signer: Signer = UNSIGNED,
+    signer: Signer,
 ) -> tuple[Submission, Submission]:
     """Split ``x`` (``[d] int64``) into the submissions for A and for B.
 
     Seed, salts and nonce are fresh from the CSPRNG: call it once per round and keep the result
     for retries. A second call with another x would not reuse anything. ``signer`` signs both
-    commitments; servers with certificates refuse what isn't signed.
+    commitments.
     """
     context = SubmissionContext(task, round_number, client, model, secrets.token_bytes(NONCE_BYTES))
     seed = Secret.random(SEED_BYTES)

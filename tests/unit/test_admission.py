@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
+from precad.common.aggregator.enrol.admission import AnyClient, ByToken, Listed, admission_of
+from precad.common.aggregator.enrol.register import Register
+from precad.common.aggregator.enrol.tokens import TokenBook, new_token, token_digest
+from precad.common.aggregator.settings import ServerBSettings
+from precad.common.aggregator.store import open_store
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import AccessDenied, Misconfiguration
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.serve.admission import AnyClient, ByToken, Listed, admission_of
-from precad.common.serve.register import Register
-from precad.common.serve.settings import ServerBSettings
-from precad.common.serve.tokens import TokenBook, new_token, token_digest
-from precad.common.store import open_store
 from precad.common.task import Task
 
 ONE, TWO = ClientId("ward-1"), ClientId("ward-2")
@@ -241,7 +241,7 @@ def settings(folder: Path, more: str) -> ServerBSettings:
     path = folder / "server.toml"
     path.write_text(
         'task = "task.toml"\nlisten = "127.0.0.1:1"\ndealer = "127.0.0.1:2"\n'
-        f'state = "state"\ninsecure_plaintext = true\n{more}'
+        f'state = "state"\nidentity = "keys"\n{more}'
     )
     return ServerBSettings.load(path)
 

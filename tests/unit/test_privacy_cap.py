@@ -8,17 +8,19 @@ from typing import Any
 import pytest
 
 from precad.common.account import record_epsilon
+from precad.common.aggregator.round import budget
+from precad.common.aggregator.round.aggregator import Aggregator
+from precad.common.aggregator.round.budget import may_take_part, participation_cap
+from precad.common.aggregator.round.messages import Cohort, Verdict
+from precad.common.aggregator.store import Store, open_store
+from precad.common.aggregator.training.session import Progress
+from precad.common.clock import CLOCK
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.link import PeerLink, memory_pair
-from precad.common.round import budget
-from precad.common.round.aggregator import Aggregator
-from precad.common.round.budget import may_take_part, participation_cap
-from precad.common.round.messages import Cohort, Verdict
-from precad.common.store import Store, open_store
 from precad.common.task import Task
-from precad.server_a.lead import _lead_round
+from precad.server_a.lead import Leader
 
 MODEL, VALID_SET = Digest(b"\1" * 32), Digest(b"\3" * 32)
 OFTEN, SELDOM, NEW = (ClientId(name) for name in ("often", "seldom", "new"))
@@ -110,13 +112,16 @@ def test_server_a_proposes_nobody_at_the_limit(task: Task, store: Store) -> None
     )
     session: Any = SimpleNamespace(
         task=task,
-        next_number=cap,
+        clock=CLOCK,
+        finished=False,
+        progress=Progress(next_number=cap),
         shelf=SimpleNamespace(current=SimpleNamespace(round=cap, digest=MODEL)),
     )
-    # Everybody is drawn, at a client rate of 1; B's word only ends the round.
+    outside: Any = SimpleNamespace(draw=lambda roster, _rate: tuple(roster))
+    # Everybody is drawn; B's word only ends the round.
     b.send("cohort", Verdict(refusal="that is all").to_bytes())
     with pytest.raises(PeerViolation, match="that is all"):
-        _lead_round(session, replace(aggregator_of(task, store), link=a))
+        Leader(session, outside).open(replace(aggregator_of(task, store), link=a))
     assert Cohort.from_bytes(b.receive("cohort")).clients == (NEW.name, SELDOM.name)
 
 

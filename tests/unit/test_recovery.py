@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from precad.common.aggregator.round.messages import Position, ReleaseView
+from precad.common.aggregator.round.recovery import Recovery, Remedy, compare
 from precad.common.errors import PeerViolation
-from precad.common.round.messages import Position, ReleaseView
-from precad.common.round.recovery import Recovery, Remedy, compare
 
 
 def digest(byte: int) -> str:

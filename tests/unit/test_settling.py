@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
+from precad.common.aggregator.round.aggregator import Aggregator
+from precad.common.aggregator.round.settling import validate_and_sum
+from precad.common.aggregator.round.states import Matched, Opened, Validated
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.link import PeerLink, memory_pair
-from precad.common.round.aggregator import Aggregator
-from precad.common.round.settling import validate_and_sum
-from precad.common.round.states import Matched, Opened, Validated
 from precad.common.task import Task
 
 MODEL = Digest(b"\1" * 32)

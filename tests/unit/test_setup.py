@@ -7,15 +7,25 @@ from typing import Any, Literal
 
 import pytest
 
+from precad.common.aggregator.enrol.agreement import (
+    accept_roster,
+    agree_row_secret,
+    greet,
+    propose_roster,
+)
+from precad.common.aggregator.round.aggregator import Aggregator
+from precad.common.aggregator.round.messages import (
+    EnrolmentEntry,
+    Position,
+    RosterProposal,
+    Verdict,
+)
+from precad.common.aggregator.training.conduct import make_aggregator
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.link import PeerLink, memory_pair
-from precad.common.round.aggregator import Aggregator
-from precad.common.round.messages import EnrolmentEntry, Position, RosterProposal, Verdict
-from precad.common.round.setup import accept_roster, agree_row_secret, greet, propose_roster
 from precad.common.secret import Secret
-from precad.common.serve.training import make_aggregator
 from precad.common.task import Task
 
 MODEL = Digest(b"\1" * 32)
@@ -140,8 +150,9 @@ def made(task: Task, *epochs: bytes) -> tuple[Any, Any]:
         session: Any = SimpleNamespace(
             role=role, task=task, register=SimpleNamespace(roster=lambda: OWN), store=None
         )
+        no_noise: Any = None
         dealer: Any = SimpleNamespace(epoch=epoch, join=lambda: Secret(epoch * 32))
-        return make_aggregator(session, link, dealer)
+        return make_aggregator(session, link, dealer, noise=no_noise)
 
     a, b = links(task)
     return both(lambda: make(A, a, epochs[0]), lambda: make(B, b, epochs[1]))

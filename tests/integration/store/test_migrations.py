@@ -11,9 +11,9 @@ from sqlalchemy import Engine, inspect, text
 from sqlalchemy.exc import DatabaseError
 
 from precad.common.errors import Misconfiguration
-from precad.common.store import Store, audit_ledger, read_ledger, tables
-from precad.common.store.engine import parse_url, writing_engine
-from precad.common.store.migrate import MIGRATIONS, migrate, require_current
+from precad.common.aggregator.store import Store, audit_ledger, read_ledger, tables
+from precad.common.aggregator.store.engine import parse_url, writing_engine
+from precad.common.aggregator.store.migrate import MIGRATIONS, migrate, require_current
 
 Opener = Callable[..., Store]
 NEXT_STEP = """

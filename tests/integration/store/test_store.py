@@ -16,8 +16,8 @@ from precad.common.errors import (
     StorageFailure,
 )
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.round.journal import RoundState
-from precad.common.store import Store, tables
+from precad.common.aggregator.round.journal import RoundState
+from precad.common.aggregator.store import Store, tables
 from precad.common.task import Task
 
 MODEL, NEXT, VALID_SET = Digest(b"\1" * 32), Digest(b"\2" * 32), Digest(b"\3" * 32)

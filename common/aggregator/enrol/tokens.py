@@ -1,0 +1,124 @@
+"""One-time enrolment tokens: the server keeps digests, and who redeemed them.
+
+One file per token in the state folder, named by the token's digest, so that the operator can add
+some while the server runs. A second file beside it names the client; it appears whole or not at
+all, and never changes.
+"""
+
+import base64
+import binascii
+import contextlib
+import hmac
+import re
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+from precad.common.durable import write_file
+from precad.common.errors import AccessDenied, Misconfiguration
+from precad.common.identifiers import ClientId, Digest
+from precad.common.keystream import encode_context
+
+TOKEN_BYTES = 32
+TOKENS_FOLDER = "tokens"
+_TEXT_LENGTH = 52
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+def new_token() -> str:
+    """32 bytes from the operating system's CSPRNG, as 52 characters of base32."""
+    return base64.b32encode(secrets.token_bytes(TOKEN_BYTES)).decode().rstrip("=")
+
+
+def token_digest(token: str) -> Digest:
+    """What servers keep of a token: SHA-256, useless to whoever reads it.
+
+    Raises:
+        AccessDenied: not a token. The text isn't repeated.
+    """
+    text = token.strip()
+    if len(text) != _TEXT_LENGTH or not text.isascii():
+        raise AccessDenied(f"a token has {_TEXT_LENGTH} characters of base32")
+    try:
+        raw = base64.b32decode(text + "====", casefold=True)
+    except binascii.Error:
+        raise AccessDenied("a token is base32: letters and the digits 2 to 7") from None
+    return Digest.of(encode_context("enrolment-token", raw))
+
+
+@dataclass(frozen=True, slots=True)
+class TokenState:
+    """One token as a server knows it."""
+
+    digest: str
+    client: str | None
+    """Whose it became; None while it is unused."""
+
+
+class TokenBook:
+    """The tokens of one server.
+
+    Args:
+        state: the server's state folder.
+    """
+
+    def __init__(self, state: Path) -> None:
+        self._folder = state / TOKENS_FOLDER
+
+    def add(self, digest: Digest) -> None:
+        """Accept the token of that digest, once. Adding it again changes nothing.
+
+        Raises:
+            Misconfiguration: the folder can't be written to.
+        """
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            (self._folder / str(digest)).touch(mode=0o600)
+        except OSError as error:
+            raise Misconfiguration(
+                "state", str(self._folder), f"can't be written to ({error.strerror})"
+            ) from None
+
+    def redeem(self, token: str, client: ClientId) -> None:
+        """Bind a token to ``client``, for good; the same client may come again.
+
+        Raises:
+            AccessDenied: no such token, or another client's.
+        """
+        offered = str(token_digest(token))
+        known = ""
+        # Every digest is compared, each in constant time: how long it takes tells nothing.
+        for digest in self._digests():
+            if hmac.compare_digest(digest, offered):
+                known = digest
+        if not known:
+            raise AccessDenied("this server knows no such token; ask the operator for another")
+        owner = self._bind(known, client)
+        if owner != client.name:
+            raise AccessDenied("this token was used by another client; ask the operator for one")
+
+    def states(self) -> list[TokenState]:
+        """All tokens, by digest."""
+        return [TokenState(digest, self._owner(digest)) for digest in sorted(self._digests())]
+
+    def _digests(self) -> list[str]:
+        try:
+            return [path.name for path in self._folder.iterdir() if _DIGEST.fullmatch(path.name)]
+        except FileNotFoundError:
+            return []
+
+    def _bind(self, digest: str, client: ClientId) -> str:
+        """The client that the token belongs to, from now on at the latest."""
+        # Two redemptions can't both win.
+        with contextlib.suppress(FileExistsError):
+            write_file(self._binding(digest), client.name.encode(), replace=False)
+        return self._binding(digest).read_text(encoding="utf-8")
+
+    def _owner(self, digest: str) -> str | None:
+        try:
+            return self._binding(digest).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+
+    def _binding(self, digest: str) -> Path:
+        return self._folder / f"{digest}.client"

@@ -1,0 +1,25 @@
+"""What a server keeps through a crash: roster, rounds, ledger, spent triples."""
+
+from precad.common.aggregator.store.audit import (
+    Audit,
+    ClientCharges,
+    Finding,
+    LedgerView,
+    audit_ledger,
+    read_ledger,
+)
+from precad.common.aggregator.store.database import Store, open_store
+from precad.common.aggregator.store.ledger import Charge, LedgerEntry
+
+__all__ = [
+    "Audit",
+    "Charge",
+    "ClientCharges",
+    "Finding",
+    "LedgerEntry",
+    "LedgerView",
+    "Store",
+    "audit_ledger",
+    "open_store",
+    "read_ledger",
+]

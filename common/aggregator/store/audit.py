@@ -1,0 +1,232 @@
+"""Reading a server's ledger beside the running server, and checking that nobody changed it."""
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, func, select
+
+from precad.common.errors import StorageFailure
+from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.aggregator.round.journal import RoundState
+from precad.common.aggregator.store import tables
+from precad.common.aggregator.store.engine import parse_url, reading_engine, storage_errors
+from precad.common.aggregator.store.ledger import LedgerEntry, entries, ledger_start
+from precad.common.aggregator.store.migrate import require_current
+from precad.common.task import Task
+
+_CHARGED_AS = {
+    RoundState.RELEASED: RoundState.RELEASED,
+    RoundState.DONE: RoundState.RELEASED,
+    RoundState.FORFEITED: RoundState.FORFEITED,
+}
+"""What the newest entry of a round says, by the round's state; others have none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong, and where."""
+
+    where: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """What came of checking a ledger."""
+
+    entries: int
+    """How many there are."""
+    head: Digest
+    """The newest hash. Noted elsewhere, it shows a ledger that was replaced as a whole."""
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClientCharges:
+    """What the ledger says of one client."""
+
+    client: ClientId
+    participations: int
+    record_rate: float
+    """The highest that it was charged at, or its claim where it never was."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerView:
+    """A server's ledger at one moment."""
+
+    task: Task
+    role: Role
+    clients: tuple[ClientCharges, ...]
+    """Enrolled or charged, by name."""
+    released: int
+    """Rounds that released and weren't forfeited."""
+    forfeited: int
+    entries: int
+    head: Digest
+
+
+def read_ledger(url: str) -> LedgerView:
+    """The ledger of a server that may be running; changes nothing.
+
+    Args:
+        url: SQLAlchemy URL of the server's database.
+
+    Raises:
+        Misconfiguration: there is no such database, or its schema isn't this version's.
+        StorageFailure: it can't be read.
+    """
+    charge, enrolment, rounds = tables.charge.c, tables.enrolment.c, tables.training_round.c
+    with _snapshot(url) as connection:
+        task, role, length, head = _owner(connection)
+        enrolled = connection.execute(select(enrolment.client, enrolment.record_rate))
+        charged = connection.execute(
+            select(charge.client, func.count(), func.max(charge.record_rate)).group_by(
+                charge.client
+            )
+        )
+        clients = {name: ClientCharges(name, 0, rate) for name, rate in enrolled}
+        clients |= {row[0]: ClientCharges(*row) for row in charged}
+        states = Counter(connection.scalars(select(rounds.state)))
+    return LedgerView(
+        task=task,
+        role=role,
+        clients=tuple(clients[client] for client in sorted(clients)),
+        released=states[RoundState.RELEASED] + states[RoundState.DONE],
+        forfeited=states[RoundState.FORFEITED],
+        entries=length,
+        head=head,
+    )
+
+
+def audit_ledger(url: str, noted_head: Digest | None = None) -> Audit:
+    """Recompute the chain, and hold rounds, charges and rejections against it.
+
+    Args:
+        url: SQLAlchemy URL of the server's database; the server may be running.
+        noted_head: a head that was noted earlier; it must still be in the chain.
+
+    Raises:
+        Misconfiguration: there is no such database, or its schema isn't this version's.
+        StorageFailure: it can't be read.
+    """
+    with _snapshot(url) as connection:
+        task, role, length, head = _owner(connection)
+        start = ledger_start(task.digest, role)
+        chain: list[LedgerEntry] = []
+        findings: list[Finding] = []
+        try:
+            chain.extend(entries(connection))
+            findings += _chain_findings(chain, start, length, head)
+            findings += _noise_findings(chain, task.privacy.noise_multiplier)
+            findings += _rate_findings(connection)
+            findings += _round_findings(connection, chain)
+            findings += _orphans(connection)
+        except StorageFailure as error:
+            findings.append(Finding("ledger", str(error)))
+        if noted_head is not None and noted_head not in {start, *(entry.hash for entry in chain)}:
+            findings.append(
+                Finding("ledger", f"the noted head {noted_head} isn't in it: it was replaced")
+            )
+    return Audit(length, head, tuple(findings))
+
+
+def _chain_findings(
+    chain: list[LedgerEntry], start: Digest, length: int, head: Digest
+) -> Iterator[Finding]:
+    previous = start
+    for expected, entry in enumerate(chain, start=1):
+        where = f"entry {entry.sequence}"
+        if entry.sequence != expected:
+            yield Finding(where, f"entry {expected} is missing")
+            return
+        if entry.previous != previous:
+            yield Finding(where, "doesn't follow on the entry before it")
+        if entry.hash != entry.content_hash():
+            yield Finding(where, "its content or its charges were changed")
+        previous = entry.hash
+    if len(chain) != length:
+        yield Finding("ledger", f"has {len(chain)} entries where {length} were written")
+    elif previous != head:
+        yield Finding("ledger", "doesn't end with the entry that was written last")
+
+
+def _noise_findings(chain: list[LedgerEntry], own: float) -> Iterator[Finding]:
+    for entry in chain:
+        if (noise := entry.noise_multiplier) != own:
+            yield Finding(
+                f"entry {entry.sequence}", f"has noise multiplier {noise}, the task {own}"
+            )
+
+
+def _rate_findings(connection: Connection) -> Iterator[Finding]:
+    charge, claim = tables.charge.c, tables.enrolment.c
+    for row in connection.execute(
+        select(tables.charge, claim.record_rate.label("claimed"))
+        .join(tables.enrolment, claim.client == charge.client)
+        .where(claim.record_rate != charge.record_rate)
+        .order_by(charge.sequence)
+    ):
+        yield Finding(
+            f"entry {row.sequence}",
+            f"charges {row.client} at rate {row.record_rate}, it is enrolled with {row.claimed}",
+        )
+
+
+def _round_findings(connection: Connection, chain: list[LedgerEntry]) -> Iterator[Finding]:
+    """Every round that left something behind is charged, for all its valid clients."""
+    newest = {entry.number: entry for entry in chain}
+    releases = {entry.number: entry for entry in chain if entry.event is RoundState.RELEASED}
+    rounds, rejection = tables.training_round, tables.rejection.c
+    rejected = select(func.count()).where(rejection.number == rounds.c.number).scalar_subquery()
+    for row in connection.execute(
+        select(rounds, rejected.label("rejected")).order_by(rounds.c.number)
+    ):
+        where = f"round {row.number}"
+        charged = newest[row.number].event if row.number in newest else None
+        if charged is not _CHARGED_AS.get(row.state):
+            said = "doesn't charge it" if charged is None else f"charges it as {charged.value}"
+            yield Finding(where, f"is {row.state.value}, and the ledger {said}")
+            continue
+        if (release := releases.get(row.number)) is None:
+            continue
+        if row.valid_set != release.valid_set:
+            yield Finding(where, "its valid set isn't the one that was charged")
+        if row.noisy_share is None or Digest.of(row.noisy_share) != release.share_digest:
+            yield Finding(where, "its noisy share isn't the one that was released")
+        if len(release.charges) + row.rejected != row.cohort_size:
+            yield Finding(
+                where,
+                f"of a cohort of {row.cohort_size}, {len(release.charges)} are charged and "
+                f"{row.rejected} rejected",
+            )
+
+
+def _orphans(connection: Connection) -> Iterator[Finding]:
+    """What belongs to nothing in a file that was changed from outside; PostgreSQL refuses it."""
+    if connection.dialect.name == "sqlite":
+        for name, _, parent, _ in connection.exec_driver_sql("PRAGMA foreign_key_check"):
+            yield Finding(f"table {name}", f"has a row that belongs to no row of {parent}")
+
+
+def _owner(connection: Connection) -> tuple[Task, Role, int, Digest]:
+    row = connection.execute(select(tables.task)).one_or_none()
+    if row is None:
+        raise StorageFailure("the database names no task; its table was emptied")
+    task = Task.from_canonical(row.canonical)
+    if str(task.digest) != row.digest:
+        raise StorageFailure("the task in the database isn't the one that its digest names")
+    return task, row.role, row.ledger_length, row.ledger_head
+
+
+@contextmanager
+def _snapshot(url: str) -> Iterator[Connection]:
+    engine = reading_engine(parse_url(url))
+    try:
+        with storage_errors(), engine.begin() as connection:
+            require_current(connection)
+            yield connection
+    finally:
+        engine.dispose()
