@@ -12,7 +12,7 @@ NAMED = re.compile(r"`(common/certify/\w+)\.py` ·((?:,? `\w+`)+)")
 ALONE = re.compile(r"`(\w+(?:\.\w+)?)`")
 MODULES = {
     path.stem: importlib.import_module(f"precad.common.certify.{path.stem}")
-    for path in (ROOT / "common" / "certify").glob("*.py")
+    for path in (ROOT / "src" / "precad" / "common" / "certify").glob("*.py")
     if path.stem != "__init__"
 }
 
