@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, func, select
 
-from precad.common.errors import StorageFailure
-from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.aggregator.round.journal import RoundState
 from precad.common.aggregator.store import tables
 from precad.common.aggregator.store.engine import parse_url, reading_engine, storage_errors
 from precad.common.aggregator.store.ledger import LedgerEntry, entries, ledger_start
 from precad.common.aggregator.store.migrate import require_current
+from precad.common.errors import StorageFailure
+from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.task import Task
 
 _CHARGED_AS = {

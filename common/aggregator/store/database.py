@@ -8,6 +8,17 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Row, Select, bindparam, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
+from precad.common.aggregator.round.journal import Journal, ReleaseRecord, RoundState
+from precad.common.aggregator.store import tables
+from precad.common.aggregator.store.engine import (
+    is_in_memory,
+    parse_url,
+    storage_errors,
+    writing_engine,
+)
+from precad.common.aggregator.store.ledger import append, ledger_start
+from precad.common.aggregator.store.lock import FileLock, lock_database
+from precad.common.aggregator.store.migrate import migrate
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import (
     AlreadyReleased,
@@ -17,12 +28,6 @@ from precad.common.errors import (
     StorageFailure,
 )
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.aggregator.round.journal import Journal, ReleaseRecord, RoundState
-from precad.common.aggregator.store import tables
-from precad.common.aggregator.store.engine import is_in_memory, parse_url, storage_errors, writing_engine
-from precad.common.aggregator.store.ledger import append, ledger_start
-from precad.common.aggregator.store.lock import FileLock, lock_database
-from precad.common.aggregator.store.migrate import migrate
 from precad.common.task import Task
 
 

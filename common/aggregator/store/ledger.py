@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection, insert, select, update
 
+from precad.common.aggregator.round.journal import RoundState
+from precad.common.aggregator.store import tables
 from precad.common.errors import StorageFailure
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.keystream import encode_context
-from precad.common.aggregator.round.journal import RoundState
-from precad.common.aggregator.store import tables
 from precad.common.task import Task
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from sqlalchemy import Engine, event
 
-from precad.common.errors import Misconfiguration
 from precad.common.aggregator.store.engine import file_of
+from precad.common.errors import Misconfiguration
 
 _REMEDY = "stop it first, or give this server a state of its own"
 

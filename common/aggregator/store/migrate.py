@@ -14,8 +14,8 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect
 
-from precad.common.errors import Misconfiguration
 from precad.common.aggregator.store.tables import metadata
+from precad.common.errors import Misconfiguration
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 _ALEMBIC = threading.Lock()

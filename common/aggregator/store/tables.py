@@ -12,9 +12,9 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
+from precad.common.aggregator.round.journal import RoundState
 from precad.common.errors import PrecadError, Rejection, StorageFailure
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.aggregator.round.journal import RoundState
 
 
 class _Kept(TypeDecorator[Any]):

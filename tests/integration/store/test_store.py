@@ -7,6 +7,8 @@ import pytest
 from sqlalchemy import event, select, text
 from sqlalchemy.exc import IntegrityError
 
+from precad.common.aggregator.round.journal import RoundState
+from precad.common.aggregator.store import Store, tables
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import (
     AlreadyReleased,
@@ -16,8 +18,6 @@ from precad.common.errors import (
     StorageFailure,
 )
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.aggregator.round.journal import RoundState
-from precad.common.aggregator.store import Store, tables
 from precad.common.task import Task
 
 MODEL, NEXT, VALID_SET = Digest(b"\1" * 32), Digest(b"\2" * 32), Digest(b"\3" * 32)
