@@ -246,6 +246,18 @@ def test_a_head_noted_earlier_stays_in_a_ledger_that_grew(
     assert all(audit_ledger(durable_url, head).findings == () for head in heads)
 
 
+def test_a_sound_chain_over_another_noise_shows(
+    durable_url: str,
+    opener: Opener,
+    make_task: Callable[..., Task],
+    released: Callable[..., None],
+) -> None:
+    store = opener(durable_url)
+    store._task = make_task(8, {"privacy.noise_multiplier": 4.0})
+    released(store)
+    assert findings(durable_url) == ["entry 1: has noise multiplier 4.0, the task 2.0"]
+
+
 def test_another_servers_ledger_in_this_ones_place_shows(played_url: str) -> None:
     tamper(played_url, "UPDATE task SET role = 'server-b'")
     assert findings(played_url)[0] == "entry 1: doesn't follow on the entry before it"
