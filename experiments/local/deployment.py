@@ -12,7 +12,8 @@ from typing import IO, Self
 
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import ClientId, Role
-from precad.common.identity import create_local_keys, load_identity
+from precad.common.identity import load_identity
+from precad.common.identity.deployment import create_local_keys
 from precad.common.task import Task
 from precad.common.wire.operator import OperatorConnection
 from precad.experiments.local.files import LINGER_S, Data, free_addresses, write_settings

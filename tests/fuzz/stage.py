@@ -30,9 +30,9 @@ from precad.common.identifiers import ClientId, Role
 from precad.common.identity import (
     CertificateSigner,
     CertificateVerifier,
-    create_local_keys,
     load_identity,
 )
+from precad.common.identity.deployment import create_local_keys
 from precad.common.ring import RingVector
 from precad.common.task import Task
 from precad.dealer.service import DealingService
