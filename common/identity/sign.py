@@ -12,11 +12,7 @@ from precad.common.errors import Misconfiguration, RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId
 from precad.common.identity.access import Context, peer_certificate
 from precad.common.identity.certificate import MALFORMED, own_key, read_certificates, require_whole
-from precad.common.identity.credentials import (
-    CA_FILE,
-    Identity,
-    check_certificate,
-)
+from precad.common.identity.credentials import CA_FILE, Identity, check_certificate
 from precad.common.identity.principal import Principal
 from precad.common.share.signature import Signature
 
