@@ -131,8 +131,8 @@ def _ratio(
     record_clip: float | None, client_clip: float | None, dimension: int | None, bits: int
 ) -> float | None:
     """R'/C, or None where neither clip was given."""
+    from precad.common import checks  # noqa: PLC0415
     from precad.common.account import record_sensitivity  # noqa: PLC0415
-    from precad.common.account.parameters import require_positive  # noqa: PLC0415
 
     if record_clip is None and client_clip is None:
         return None
@@ -140,8 +140,8 @@ def _ratio(
         raise Misconfiguration("record_clip", None, "give it together with --client-clip")
     if client_clip is None:
         raise Misconfiguration("client_clip", None, "give it together with --record-clip")
-    require_positive("record_clip", record_clip, "the bound on a record's gradient")
-    require_positive("client_clip", client_clip, "the bound on a client's update")
+    checks.positive("record_clip", record_clip, "the bound on a record's gradient")
+    checks.positive("client_clip", client_clip, "the bound on a client's update")
     if dimension is None:
         return record_clip / client_clip
     return record_sensitivity(record_clip, dimension, bits) / client_clip

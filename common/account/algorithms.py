@@ -6,6 +6,7 @@ All of them trust one server with plain updates. Noise multipliers are over one 
 import math
 from collections.abc import Callable
 
+from precad.common import checks
 from precad.common.account.accountant import Accountant
 from precad.common.account.events import (
     Adjacency,
@@ -16,7 +17,6 @@ from precad.common.account.events import (
     Sampling,
 )
 from precad.common.account.exact import ExactAccountant
-from precad.common.account.parameters import require_count
 from precad.common.errors import Misconfiguration
 
 
@@ -80,8 +80,8 @@ def insdp_fedsgd(
     Raises:
         Misconfiguration: a parameter is out of its range.
     """
-    require_count("users", users, 1)
-    require_count("users_per_round", users_per_round, 1)
+    checks.count("users", users, 1)
+    checks.count("users_per_round", users_per_round, 1)
     if users_per_round > users:
         raise Misconfiguration("users_per_round", users_per_round, f"at most {users} take part")
     sigma = noise_multiplier * math.sqrt(users_per_round)
@@ -107,7 +107,7 @@ def dopamine(
     Raises:
         Misconfiguration: a parameter is out of its range.
     """
-    require_count("users_per_round", users_per_round, 1)
+    checks.count("users_per_round", users_per_round, 1)
     sigma = noise_multiplier * math.sqrt(users_per_round)
     return _step(sampling, batch_rate, sigma, rounds)
 

@@ -8,10 +8,10 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from precad.common import checks
 from precad.common.account.calibrate import most_rounds
 from precad.common.account.events import poisson_gaussian
 from precad.common.account.exact import ExactAccountant
-from precad.common.account.parameters import require_count, require_epsilon
 
 
 @lru_cache(maxsize=4096)
@@ -46,7 +46,7 @@ def epsilon_by_participations(
     Raises:
         Misconfiguration: a parameter is out of its range.
     """
-    require_count("up_to", up_to)
+    checks.count("up_to", up_to)
     return np.array(
         [
             record_epsilon(
@@ -85,6 +85,6 @@ def most_participations(
     Raises:
         Misconfiguration: a parameter is out of its range.
     """
-    require_epsilon(epsilon_limit, "epsilon_limit")
+    checks.epsilon(epsilon_limit, "epsilon_limit")
     step = poisson_gaussian(rate=record_rate, noise_multiplier=noise_multiplier)
     return most_rounds(step.times, epsilon=epsilon_limit, delta=delta, ceiling=ceiling)

@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 from scipy.optimize import brentq
 
+from precad.common import checks
 from precad.common.account.accountant import AccountantName
 from precad.common.account.events import Event
 from precad.common.account.guarantees import accountant_named
-from precad.common.account.parameters import require_count, require_delta, require_epsilon
 from precad.common.errors import Misconfiguration
 
 PRECISION = 1e-4
@@ -52,8 +52,8 @@ def least_noise_multiplier(
     Raises:
         Misconfiguration: a parameter is out of its range, or no σ up to e^12 suffices.
     """
-    require_epsilon(epsilon)
-    require_delta(delta)
+    checks.epsilon(epsilon)
+    checks.inside_unit_interval("delta", delta)
 
     def excess(log_sigma: float) -> float:
         event = event_of(math.exp(log_sigma))
@@ -95,9 +95,9 @@ def most_rounds(
     Raises:
         Misconfiguration: a parameter is out of its range.
     """
-    require_epsilon(epsilon)
-    require_delta(delta)
-    require_count("ceiling", ceiling)
+    checks.epsilon(epsilon)
+    checks.inside_unit_interval("delta", delta)
+    checks.count("ceiling", ceiling)
     within, beyond = 0, 1
     while beyond <= ceiling and _within(event_of(beyond), epsilon, delta, accountant):
         within, beyond = beyond, beyond * 2
@@ -133,8 +133,8 @@ def largest_rate(
     Raises:
         Misconfiguration: a parameter is out of its range.
     """
-    require_epsilon(epsilon)
-    require_delta(delta)
+    checks.epsilon(epsilon)
+    checks.inside_unit_interval("delta", delta)
 
     def allowed(rate: float) -> bool:
         return _within(event_of(rate), epsilon, delta, accountant)

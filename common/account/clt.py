@@ -2,10 +2,10 @@
 
 import math
 
+from precad.common import checks
 from precad.common.account import gdp
 from precad.common.account.accountant import AccountantName, poisson_step
 from precad.common.account.events import AtomMixture, Event
-from precad.common.account.parameters import require_epsilon
 
 
 class GdpCltAccountant:
@@ -51,5 +51,5 @@ class GdpCltAccountant:
         Raises:
             Misconfiguration: ε negative or not finite.
         """
-        require_epsilon(epsilon)
+        checks.epsilon(epsilon)
         return gdp.delta_of_epsilon(self._mu, epsilon)

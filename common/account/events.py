@@ -8,12 +8,7 @@ import math
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from precad.common.account.parameters import (
-    require_count,
-    require_noise_multiplier,
-    require_positive,
-    require_rate,
-)
+from precad.common import checks
 from precad.common.errors import Misconfiguration
 
 
@@ -86,10 +81,10 @@ class SampledGaussian:
     count: int = 1
 
     def __post_init__(self) -> None:
-        require_rate("rate", self.rate)
-        require_noise_multiplier(self.noise_multiplier)
-        require_positive("sensitivity", self.sensitivity, "sensitivity is in clipping bounds")
-        require_count("count", self.count)
+        checks.rate("rate", self.rate)
+        checks.noise_multiplier(self.noise_multiplier)
+        checks.positive("sensitivity", self.sensitivity, "sensitivity is in clipping bounds")
+        checks.count("count", self.count)
         if self.denominator is Denominator.DATA_DEPENDENT:
             raise Misconfiguration(
                 "denominator",
@@ -138,8 +133,8 @@ class AtomMixture:
     count: int = 1
 
     def __post_init__(self) -> None:
-        require_rate("probability", self.probability)
-        require_count("count", self.count)
+        checks.rate("probability", self.probability)
+        checks.count("count", self.count)
         if self.step.count != 1:
             raise Misconfiguration("step.count", self.step.count, "the mixture counts rounds")
 
@@ -183,7 +178,7 @@ def record_sensitivity(record_clip: float, dimension: int, fractional_bits: int)
     Raises:
         Misconfiguration: a parameter is out of its range.
     """
-    require_positive("record_clip", record_clip, "the bound on a record's gradient")
-    require_count("dimension", dimension, 1)
-    require_count("fractional_bits", fractional_bits)
+    checks.positive("record_clip", record_clip, "the bound on a record's gradient")
+    checks.count("dimension", dimension, 1)
+    checks.count("fractional_bits", fractional_bits)
     return record_clip + math.sqrt(dimension) * 2.0**-fractional_bits

@@ -10,10 +10,10 @@ from collections import Counter
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
+from precad.common import checks
 from precad.common.account import gdp
 from precad.common.account.accountant import AccountantName, poisson_step
 from precad.common.account.events import AtomMixture, Event
-from precad.common.account.parameters import require_delta, require_epsilon
 from precad.common.errors import Misconfiguration
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class ExactAccountant:
         Raises:
             Misconfiguration: δ outside (0, 1), or so small that rounding would decide.
         """
-        require_delta(delta)
+        checks.inside_unit_interval("delta", delta)
         gaussian, sampled = self._split()
         if not sampled:
             return gdp.epsilon_of_delta(gaussian, delta)
@@ -91,7 +91,7 @@ class ExactAccountant:
         Raises:
             Misconfiguration: ε negative or not finite.
         """
-        require_epsilon(epsilon)
+        checks.epsilon(epsilon)
         gaussian, sampled = self._split()
         if not sampled:
             return gdp.delta_of_epsilon(gaussian, epsilon)

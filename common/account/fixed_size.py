@@ -13,12 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln, logsumexp
 
-from precad.common.account.parameters import (
-    require_count,
-    require_delta,
-    require_noise_multiplier,
-    require_rate,
-)
+from precad.common import checks
 
 
 @lru_cache(maxsize=65536)
@@ -43,9 +38,9 @@ def fixed_size_rdp(rate: float, noise_multiplier: float, order: int) -> float:
     Raises:
         Misconfiguration: a parameter is out of its range.
     """
-    require_rate("rate", rate)
-    require_noise_multiplier(noise_multiplier)
-    require_count("order", order, 2)
+    checks.rate("rate", rate)
+    checks.noise_multiplier(noise_multiplier)
+    checks.count("order", order, 2)
     if rate == 0:
         return 0.0
     half = 1 / (2 * noise_multiplier**2)
@@ -116,10 +111,10 @@ def attained_epsilon(
     Raises:
         Misconfiguration: a parameter is out of its range.
     """
-    require_rate("rate", rate)
-    require_noise_multiplier(clip_noise_multiplier)
-    require_count("steps", steps, 1)
-    require_delta(delta)
+    checks.rate("rate", rate)
+    checks.noise_multiplier(clip_noise_multiplier)
+    checks.count("steps", steps, 1)
+    checks.inside_unit_interval("delta", delta)
     # dp-accounting takes most of a second to import; only who asks pays.
     from dp_accounting.pld import privacy_loss_distribution as pld  # noqa: PLC0415
 

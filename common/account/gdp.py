@@ -10,14 +10,7 @@ import math
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr, ndtri
 
-from precad.common.account.parameters import (
-    require_count,
-    require_delta,
-    require_epsilon,
-    require_noise_multiplier,
-    require_positive,
-    require_rate,
-)
+from precad.common import checks
 from precad.common.errors import Misconfiguration
 
 # Above this −ε/μ + μ/2 loses its digits; the first term alone decides ε, to one part in 10^6.
@@ -33,9 +26,9 @@ def clt_mu(rate: float, noise_multiplier: float, count: int) -> float:
     Raises:
         Misconfiguration: a parameter is out of its range.
     """
-    require_rate("rate", rate)
-    require_noise_multiplier(noise_multiplier)
-    require_count("count", count)
+    checks.rate("rate", rate)
+    checks.noise_multiplier(noise_multiplier)
+    checks.count("count", count)
     exponent = noise_multiplier**-2
     if rate == 0 or count == 0:
         return 0.0
@@ -64,7 +57,7 @@ def epsilon_of_delta(mu: float, delta: float) -> float:
     Raises:
         Misconfiguration: δ outside (0, 1), or a negative μ.
     """
-    require_delta(delta)
+    checks.inside_unit_interval("delta", delta)
     if not mu >= 0:
         raise Misconfiguration("mu", mu, "μ is 0 or above")
     if math.isinf(mu):
@@ -85,7 +78,7 @@ def composed_mu(mus: list[float]) -> float:
 
 def group_mu(mu: float, size: int) -> float:
     """Kμ: μ-GDP for groups of ``size``; Dong et al. 2022, PRECAD Lemma 3."""
-    require_count("size", size)
+    checks.count("size", size)
     return size * mu
 
 
@@ -95,8 +88,8 @@ def mu_of_epsilon(epsilon: float, delta: float) -> float:
     Raises:
         Misconfiguration: ε negative or not finite, or δ outside (0, 1).
     """
-    require_epsilon(epsilon)
-    require_delta(delta)
+    checks.epsilon(epsilon)
+    checks.inside_unit_interval("delta", delta)
     high = 1.0
     while delta_of_epsilon(high, epsilon) < delta:
         high *= 2
@@ -120,7 +113,7 @@ def expected_loss_bounds(loss: float, bound: float, group: float) -> tuple[float
     Raises:
         Misconfiguration: the loss lies outside [0, B], or B isn't above 0.
     """
-    require_positive("bound", bound, "the largest value that the loss takes")
+    checks.positive("bound", bound, "the largest value that the loss takes")
     if not 0 <= loss <= bound:
         raise Misconfiguration("loss", loss, f"the expected loss lies between 0 and {bound}")
     if math.isinf(group):
@@ -135,7 +128,7 @@ def tolerated_group_mu(loss: float, tolerated: float, bound: float) -> float:
     Raises:
         Misconfiguration: not 0 < loss < tolerated < bound.
     """
-    require_positive("bound", bound, "the largest value that the loss takes")
+    checks.positive("bound", bound, "the largest value that the loss takes")
     if not 0 < loss < bound:
         raise Misconfiguration("loss", loss, f"give the loss without attackers, in (0, {bound})")
     if not loss < tolerated < bound:
@@ -151,8 +144,8 @@ def largest_clip_ratio(mu: float, client_rate: float, rounds: int) -> float:
     Raises:
         Misconfiguration: a parameter is out of its range.
     """
-    require_positive("mu", mu, "the wanted client-level μ")
-    require_positive("client_rate", client_rate, "the share of clients in a round")
-    require_rate("client_rate", client_rate)
-    require_count("rounds", rounds, 1)
+    checks.positive("mu", mu, "the wanted client-level μ")
+    checks.positive("client_rate", client_rate, "the share of clients in a round")
+    checks.rate("client_rate", client_rate)
+    checks.count("rounds", rounds, 1)
     return math.sqrt(2 * math.log1p((mu / client_rate) ** 2 / rounds))

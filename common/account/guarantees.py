@@ -6,18 +6,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from precad.common import checks
 from precad.common.account import gdp
 from precad.common.account.accountant import Accountant, AccountantName
 from precad.common.account.clt import GdpCltAccountant
 from precad.common.account.events import AtomMixture, Event, poisson_gaussian
 from precad.common.account.exact import ExactAccountant
-from precad.common.account.parameters import (
-    require_count,
-    require_delta,
-    require_noise_multiplier,
-    require_positive,
-    require_rate,
-)
 from precad.common.account.rdp import RdpAccountant
 from precad.common.errors import Misconfiguration
 
@@ -128,8 +122,8 @@ def planned_participations(client_rate: float, rounds: int) -> int:
     Raises:
         Misconfiguration: a parameter is out of its range.
     """
-    require_rate("client_rate", client_rate)
-    require_count("rounds", rounds)
+    checks.rate("client_rate", client_rate)
+    checks.count("rounds", rounds)
     # scipy.stats takes a second to import; only plans need it.
     from scipy.stats import binom  # noqa: PLC0415
 
@@ -146,8 +140,8 @@ def client_noise_multiplier(noise_multiplier: float, sensitivity_ratio: float) -
     Raises:
         Misconfiguration: a parameter is out of its range.
     """
-    require_noise_multiplier(noise_multiplier)
-    require_positive("sensitivity_ratio", sensitivity_ratio, "R'/C, record over client clip")
+    checks.noise_multiplier(noise_multiplier)
+    checks.positive("sensitivity_ratio", sensitivity_ratio, "R'/C, record over client clip")
     return math.sqrt(2) * noise_multiplier * sensitivity_ratio
 
 
@@ -181,12 +175,12 @@ def event_for(
     Raises:
         Misconfiguration: a parameter is out of its range, or the client level lacks R'/C.
     """
-    require_rate("record_rate", record_rate)
-    require_rate("client_rate", client_rate)
-    require_noise_multiplier(noise_multiplier)
-    require_count("rounds", rounds)
+    checks.rate("record_rate", record_rate)
+    checks.rate("client_rate", client_rate)
+    checks.noise_multiplier(noise_multiplier)
+    checks.count("rounds", rounds)
     if participations is not None:
-        require_count("participations", participations)
+        checks.count("participations", participations)
         if participations > rounds:
             raise Misconfiguration(
                 "participations", participations, f"a client takes part at most {rounds} times"
@@ -247,7 +241,7 @@ def guarantees(
     Raises:
         Misconfiguration: a parameter is out of its range.
     """
-    require_delta(delta)
+    checks.inside_unit_interval("delta", delta)
     if adversaries is None:
         without_clips = (Adversary.ONE_SERVER, Adversary.CLIENTS_ONLY)
         adversaries = without_clips if sensitivity_ratio is None else tuple(Adversary)

@@ -24,6 +24,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from precad.common import checks
 from precad.common.account import gdp
 from precad.common.account.calibrate import least_noise_multiplier
 from precad.common.account.events import poisson_gaussian
@@ -33,14 +34,6 @@ from precad.common.account.guarantees import (
     event_for,
     planned_participations,
     robustness_group_mu,
-)
-from precad.common.account.parameters import (
-    require_count,
-    require_delta,
-    require_epsilon,
-    require_noise_multiplier,
-    require_positive,
-    require_rate,
 )
 
 VACUOUS = 0.99
@@ -76,14 +69,14 @@ class Wanted:
     loss_bound: float
 
     def __post_init__(self) -> None:
-        require_count("clients", self.clients, 1)
-        require_count("records", self.records, 1)
-        require_count("dimension", self.dimension, 1)
-        require_positive("epsilon", self.epsilon, "the wanted ε")
-        require_epsilon(self.epsilon)
-        require_delta(self.delta)
-        require_positive("noise_to_signal", self.noise_to_signal, "the wanted noise over signal")
-        require_count("malicious", self.malicious)
+        checks.count("clients", self.clients, 1)
+        checks.count("records", self.records, 1)
+        checks.count("dimension", self.dimension, 1)
+        checks.positive("epsilon", self.epsilon, "the wanted ε")
+        checks.epsilon(self.epsilon)
+        checks.inside_unit_interval("delta", self.delta)
+        checks.positive("noise_to_signal", self.noise_to_signal, "the wanted noise over signal")
+        checks.count("malicious", self.malicious)
         self.tolerated_group_mu()
 
     def tolerated_group_mu(self) -> float:
@@ -116,11 +109,11 @@ class Schedule:
     rounds: int
 
     def __post_init__(self) -> None:
-        require_rate("record_rate", self.record_rate)
-        require_positive("record_rate", self.record_rate, "no record would be drawn")
-        require_rate("client_rate", self.client_rate)
-        require_positive("client_rate", self.client_rate, "no client would be drawn")
-        require_count("rounds", self.rounds, 1)
+        checks.rate("record_rate", self.record_rate)
+        checks.positive("record_rate", self.record_rate, "no record would be drawn")
+        checks.rate("client_rate", self.client_rate)
+        checks.positive("client_rate", self.client_rate, "no client would be drawn")
+        checks.count("rounds", self.rounds, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,9 +213,9 @@ def plan(
         for t in rounds
     ]
     if noise_multiplier is not None:
-        require_noise_multiplier(noise_multiplier)
+        checks.noise_multiplier(noise_multiplier)
     if clip_ratio is not None:
-        require_positive("clip_ratio", clip_ratio, "C/R, client clip over record clip")
+        checks.positive("clip_ratio", clip_ratio, "C/R, client clip over record clip")
     settings = [_setting(wanted, s, noise_multiplier, clip_ratio) for s in schedules]
     settings.sort(
         key=lambda s: (

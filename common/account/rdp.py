@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln, logsumexp, xlog1py, xlogy
 
+from precad.common import checks
 from precad.common.account.accountant import AccountantName, step_of
 from precad.common.account.events import (
     Adjacency,
@@ -20,7 +21,6 @@ from precad.common.account.events import (
     Sampling,
 )
 from precad.common.account.fixed_size import fixed_size_rdp_curve
-from precad.common.account.parameters import require_delta, require_epsilon
 from precad.common.errors import Misconfiguration
 
 
@@ -118,7 +118,7 @@ class RdpAccountant:
         Raises:
             Misconfiguration: ε negative or not finite.
         """
-        require_epsilon(epsilon)
+        checks.epsilon(epsilon)
         if not self._divergence.any():
             return 0.0
         alpha = np.asarray(self._orders)
@@ -145,7 +145,7 @@ def epsilon_of_rdp(
     Raises:
         Misconfiguration: δ outside (0, 1).
     """
-    require_delta(delta)
+    checks.inside_unit_interval("delta", delta)
     alpha = np.asarray(orders)
     if not divergence.any():
         return 0.0, float(alpha[-1])

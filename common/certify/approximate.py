@@ -6,7 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from precad.common.certify.guarantee import Curves, Direction, Guarantee, Identity
-from precad.common.certify.inputs import Floats, count, positive, probabilities
+from precad.common.certify.inputs import Floats, probabilities
+from precad.common.checks import count, positive
 from precad.common.errors import Misconfiguration
 
 

@@ -15,9 +15,10 @@ import numpy.typing as npt
 from precad.common.certify.approximate import ApproximateDP
 from precad.common.certify.guarantee import Curves, Direction, Guarantee, Identity
 from precad.common.certify.hockey_stick import HockeyStick
-from precad.common.certify.inputs import Floats, count, inside_unit_interval, probabilities
+from precad.common.certify.inputs import Floats, probabilities
 from precad.common.certify.loss_distribution import LossDistribution, one_round
 from precad.common.certify.mechanism import Shift, SubsampledGaussian, group_shift
+from precad.common.checks import count, inside_unit_interval
 from precad.common.errors import Misconfiguration
 
 

@@ -7,7 +7,8 @@ import numpy.typing as npt
 from scipy.special import ndtr, ndtri
 
 from precad.common.certify.guarantee import Curves, Direction, Guarantee, Identity
-from precad.common.certify.inputs import Floats, count, positive, probabilities
+from precad.common.certify.inputs import Floats, probabilities
+from precad.common.checks import count, positive
 from precad.common.errors import Misconfiguration
 
 

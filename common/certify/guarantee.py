@@ -13,7 +13,8 @@ from enum import Enum
 import numpy as np
 import numpy.typing as npt
 
-from precad.common.certify.inputs import Booleans, Floats, count, probabilities
+from precad.common.certify.inputs import Booleans, Floats, probabilities
+from precad.common.checks import count
 from precad.common.errors import Misconfiguration
 
 

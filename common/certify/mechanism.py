@@ -6,7 +6,8 @@ from enum import Enum
 
 import numpy as np
 
-from precad.common.certify.inputs import Floats, count, positive, rate
+from precad.common.certify.inputs import Floats
+from precad.common.checks import count, positive, rate
 from precad.common.errors import Misconfiguration
 
 

@@ -14,8 +14,9 @@ import numpy.typing as npt
 from scipy.special import logsumexp
 
 from precad.common.certify.guarantee import Curves, Direction, Guarantee, Identity
-from precad.common.certify.inputs import Booleans, Floats, Integers, count, probabilities
+from precad.common.certify.inputs import Booleans, Floats, Integers, probabilities
 from precad.common.certify.mechanism import Shift, SubsampledGaussian, log_binomial, log_ratio
+from precad.common.checks import count
 from precad.common.errors import Misconfiguration
 
 ORDERS = tuple(1 + 2.0 ** (i / 4) for i in range(-40, 41))

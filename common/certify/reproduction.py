@@ -12,13 +12,7 @@ from scipy.special import ndtr, ndtri
 from precad.common.account.gdp import delta_of_epsilon
 from precad.common.certify.exact import PairCurves, pair_of
 from precad.common.certify.guarantee import Curves
-from precad.common.certify.inputs import (
-    Booleans,
-    Floats,
-    Integers,
-    count,
-    positive,
-)
+from precad.common.certify.inputs import Booleans, Floats, Integers
 from precad.common.certify.mechanism import SubsampledGaussian, single_shift
 from precad.common.certify.prediction import largest_group
 from precad.common.certify.renyi import (
@@ -29,6 +23,7 @@ from precad.common.certify.renyi import (
     renyi_reach_poisoned_over_clean,
 )
 from precad.common.certify.result import Reproduction
+from precad.common.checks import count, positive
 
 _THEOREM_8 = (
     "assumes that r records together move the sum by one clip; with per-record clipping they move "

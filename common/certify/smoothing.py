@@ -7,13 +7,14 @@ import numpy.typing as npt
 from scipy.special import ndtri
 
 from precad.common.certify.gaussian import GaussianDP
-from precad.common.certify.inputs import Booleans, Floats, Integers, positive, probabilities
+from precad.common.certify.inputs import Booleans, Floats, Integers, probabilities
 from precad.common.certify.intervals import (
     ConfidenceBudget,
     clopper_pearson_lower,
     vote_counts,
 )
 from precad.common.certify.result import Abstained, Certified, Result
+from precad.common.checks import positive
 from precad.common.errors import Misconfiguration
 
 

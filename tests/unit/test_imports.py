@@ -25,6 +25,7 @@ PURE = (
     "account",
     "aggregate",
     "certify",
+    "checks.py",
     "collect",
     "deal",
     "encode",
