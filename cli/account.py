@@ -1,11 +1,13 @@
 """`precad account`: what a run costs in privacy, against whom, by three accountants."""
 
 import json
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from precad.cli.report import exit_on_error
+from precad.cli.task_file import TaskFile, read_task
 from precad.common.errors import Misconfiguration
 
 if TYPE_CHECKING:
@@ -17,17 +19,20 @@ _NO_PROTECTION = 20.0
 
 def account(
     *,
+    task: TaskFile = None,
     record_rate: Annotated[
-        float, typer.Option(help="p: probability of a record being drawn in a round, 0 to 1.")
-    ],
+        float | None,
+        typer.Option(help="p: probability of a record being drawn in a round, 0 to 1."),
+    ] = None,
     client_rate: Annotated[
-        float, typer.Option(help="q: probability of a client being drawn in a round, 0 to 1.")
-    ],
+        float | None,
+        typer.Option(help="q: probability of a client being drawn in a round, 0 to 1."),
+    ] = None,
     noise_multiplier: Annotated[
-        float, typer.Option(help="σ: standard deviation of one server's noise over R'.")
-    ],
-    rounds: Annotated[int, typer.Option(help="T: rounds of the run.")],
-    delta: Annotated[float, typer.Option(help="δ: above 0 and below 1, like 1e-5.")],
+        float | None, typer.Option(help="σ: standard deviation of one server's noise over R'.")
+    ] = None,
+    rounds: Annotated[int | None, typer.Option(help="T: rounds of the run.")] = None,
+    delta: Annotated[float | None, typer.Option(help="δ: above 0 and below 1, like 1e-5.")] = None,
     participations: Annotated[
         int | None,
         typer.Option(
@@ -36,21 +41,18 @@ def account(
         ),
     ] = None,
     record_clip: Annotated[
-        float | None, typer.Option(help="R: bound on a record's gradient. Needs --client-clip.")
+        float | None,
+        typer.Option(help="R: bound on a record's gradient. Needs C, d and f too."),
     ] = None,
     client_clip: Annotated[
-        float | None, typer.Option(help="C: bound on a client's update. Needs --record-clip.")
+        float | None, typer.Option(help="C: bound on a client's update. Needs R, d and f too.")
     ] = None,
     dimension: Annotated[
-        int | None,
-        typer.Option(
-            help="d: parameters of the model. With it R' is R + √d·2^−f; without it R is used, "
-            "which never makes ε too small."
-        ),
+        int | None, typer.Option(help="d: parameters of the model; R' is R + √d·2^−f.")
     ] = None,
     fractional_bits: Annotated[
-        int, typer.Option(help="f: fractional bits of the fixed point; only with --dimension.")
-    ] = 16,
+        int | None, typer.Option(help="f: fractional bits of the fixed point.")
+    ] = None,
     sampling: Annotated[
         str, typer.Option(help="How records and clients are drawn; this system runs poisson.")
     ] = "poisson",
@@ -68,26 +70,35 @@ def account(
     They see the models, with both noises on: √2·σ.
 
     CLIENT LEVEL: a whole client, against anyone who sees the models:
-    rate q, √2·σ·R'/C. It needs --record-clip and --client-clip, and is
-    what bounds the harm that malicious clients can do.
+    rate q, √2·σ·R'/C. It needs R, C, d and f, and is what bounds the
+    harm that malicious clients can do.
 
     EXACT is the guarantee. RDP is an upper bound found in another way,
     a cross-check. GDP-CLT is the PRECAD paper's formula, true in a limit
     only: it usually reports too small an ε.
 
-    Example: precad account --record-rate 0.2 --client-rate 1
+    Examples: precad account --task task.toml
+    precad account --record-rate 0.2 --client-rate 1
     --noise-multiplier 2 --rounds 60 --delta 1e-5
     """
     with exit_on_error():
         statements = _statements(
-            record_rate=record_rate,
-            client_rate=client_rate,
-            noise_multiplier=noise_multiplier,
-            rounds=rounds,
-            delta=delta,
-            participations=participations,
-            sensitivity_ratio=_ratio(record_clip, client_clip, dimension, fractional_bits),
-            sampling=sampling,
+            task,
+            {
+                "record_rate": record_rate,
+                "client_rate": client_rate,
+                "noise_multiplier": noise_multiplier,
+                "rounds": rounds,
+                "delta": delta,
+            },
+            {
+                "record_clip": record_clip,
+                "client_clip": client_clip,
+                "dimension": dimension,
+                "fractional_bits": fractional_bits,
+            },
+            participations,
+            sampling,
         )
     if as_json:
         typer.echo(json.dumps({"guarantees": [s.to_json() for s in statements]}, indent=2))
@@ -96,18 +107,14 @@ def account(
 
 
 def _statements(
-    *,
-    record_rate: float,
-    client_rate: float,
-    noise_multiplier: float,
-    rounds: int,
-    delta: float,
+    path: Path | None,
+    numbers: dict[str, Any],
+    client_level: dict[str, Any],
     participations: int | None,
-    sensitivity_ratio: float | None,
     sampling: str,
 ) -> "tuple[PrivacyStatement, ...]":
     # NumPy and SciPy load here, so that `precad --help` doesn't wait for them.
-    from precad.common.account import Sampling, guarantees  # noqa: PLC0415
+    from precad.common.account import Sampling, guarantees, task_guarantees  # noqa: PLC0415
 
     if Sampling.named(sampling) is not Sampling.POISSON:
         raise Misconfiguration(
@@ -116,35 +123,23 @@ def _statements(
             "this system draws by poisson; a fixed-size draw moves the sum by 2 clips, not 1, "
             "so these guarantees wouldn't hold",
         )
-    return guarantees(
-        record_rate=record_rate,
-        client_rate=client_rate,
-        noise_multiplier=noise_multiplier,
-        rounds=rounds,
-        delta=delta,
-        participations=participations,
-        sensitivity_ratio=sensitivity_ratio,
-    )
+    if any(value is not None for value in client_level.values()):
+        task = read_task(path, numbers | client_level, {})
+        numbers["sensitivity_ratio"] = _ratio(**client_level)
+    else:
+        task = read_task(path, numbers, {})
+    if task is not None:
+        return task_guarantees(task, participations=participations)
+    return guarantees(**numbers, participations=participations)
 
 
-def _ratio(
-    record_clip: float | None, client_clip: float | None, dimension: int | None, bits: int
-) -> float | None:
-    """R'/C, or None where neither clip was given."""
+def _ratio(record_clip: float, client_clip: float, dimension: int, fractional_bits: int) -> float:
+    """R'/C."""
     from precad.common import checks  # noqa: PLC0415
-    from precad.common.account import record_sensitivity  # noqa: PLC0415
+    from precad.common.headroom import effective_record_clip  # noqa: PLC0415
 
-    if record_clip is None and client_clip is None:
-        return None
-    if record_clip is None:
-        raise Misconfiguration("record_clip", None, "give it together with --client-clip")
-    if client_clip is None:
-        raise Misconfiguration("client_clip", None, "give it together with --record-clip")
-    checks.positive("record_clip", record_clip, "the bound on a record's gradient")
     checks.positive("client_clip", client_clip, "the bound on a client's update")
-    if dimension is None:
-        return record_clip / client_clip
-    return record_sensitivity(record_clip, dimension, bits) / client_clip
+    return effective_record_clip(record_clip, dimension, fractional_bits) / client_clip
 
 
 def _show(statements: "tuple[PrivacyStatement, ...]", *, planned: bool) -> None:
@@ -163,7 +158,10 @@ def _show(statements: "tuple[PrivacyStatement, ...]", *, planned: bool) -> None:
     for adversary in Adversary:
         rows = [s for s in statements if s.adversary is adversary]
         if not rows:
-            console.print(f"\n{adversary.value}: give --record-clip and --client-clip to see it.")
+            console.print(
+                f"\n{adversary.value}: give --record-clip, --client-clip, "
+                "--dimension and --fractional-bits, or --task, to see it."
+            )
             continue
         first = rows[0]
         what = "a whole client" if adversary is Adversary.CLIENT_LEVEL else "one record"

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from precad.cli.demo.plan import Plan
 from precad.client.train.models import build, load_vector
-from precad.common.account import AccountantName, Adversary, PrivacyStatement, guarantees
+from precad.common.account import AccountantName, Adversary, PrivacyStatement, task_guarantees
 from precad.protos import precad_pb2 as pb
 
 
@@ -82,15 +82,10 @@ class Outcome:
         adversaries: tuple[Adversary, ...] = tuple(Adversary),
     ) -> tuple[PrivacyStatement, ...]:
         """The guarantees after ``rounds``, for the client that took part most often."""
-        privacy = self.plan.task.privacy
-        return guarantees(
-            record_rate=privacy.record_rate,
-            client_rate=privacy.client_rate,
-            noise_multiplier=privacy.noise_multiplier,
+        return task_guarantees(
+            self.plan.task,
             rounds=rounds,
-            delta=privacy.delta,
             participations=participations,
-            sensitivity_ratio=self.plan.task.effective_record_clip / privacy.client_clip,
             accountants=accountants,
             adversaries=adversaries,
         )

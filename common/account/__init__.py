@@ -18,7 +18,6 @@ from precad.common.account.events import (
     SampledGaussian,
     Sampling,
     poisson_gaussian,
-    record_sensitivity,
 )
 from precad.common.account.exact import ExactAccountant
 from precad.common.account.guarantees import (
@@ -26,11 +25,11 @@ from precad.common.account.guarantees import (
     Adversary,
     PrivacyStatement,
     accountant_named,
-    client_noise_multiplier,
     event_for,
     guarantees,
     planned_participations,
     robustness_group_mu,
+    task_guarantees,
 )
 from precad.common.account.rdp import Conversion, RdpAccountant
 
@@ -51,7 +50,6 @@ __all__ = [
     "SampledGaussian",
     "Sampling",
     "accountant_named",
-    "client_noise_multiplier",
     "epsilon_by_participations",
     "event_for",
     "guarantees",
@@ -59,6 +57,6 @@ __all__ = [
     "planned_participations",
     "poisson_gaussian",
     "record_epsilon",
-    "record_sensitivity",
     "robustness_group_mu",
+    "task_guarantees",
 ]

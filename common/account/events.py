@@ -4,7 +4,6 @@ Sampling scheme, adjacency, sensitivity and denominator have no defaults: every 
 papers comes from leaving one of them unsaid (docs/privacy-accounting.md).
 """
 
-import math
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -166,19 +165,3 @@ def poisson_gaussian(*, rate: float, noise_multiplier: float, count: int = 1) ->
         denominator=Denominator.FIXED,
         count=count,
     )
-
-
-def record_sensitivity(record_clip: float, dimension: int, fractional_bits: int) -> float:
-    """R' = R + √d·2^−f: the most that one record moves a client's encoded sum, as a real number.
-
-    Records are clipped to R and encoded before they are summed, so one record moves the sum
-    by at most R; where the client's clip acts, its truncation can move neighbours apart by one
-    more unit in each coordinate.
-
-    Raises:
-        Misconfiguration: a parameter is out of its range.
-    """
-    checks.positive("record_clip", record_clip, "the bound on a record's gradient")
-    checks.count("dimension", dimension, 1)
-    checks.count("fractional_bits", fractional_bits)
-    return record_clip + math.sqrt(dimension) * 2.0**-fractional_bits

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from precad.common import checks
 from precad.common.account import gdp
@@ -14,6 +14,10 @@ from precad.common.account.events import AtomMixture, Event, poisson_gaussian
 from precad.common.account.exact import ExactAccountant
 from precad.common.account.rdp import RdpAccountant
 from precad.common.errors import Misconfiguration
+from precad.common.headroom import client_noise_multiplier
+
+if TYPE_CHECKING:
+    from precad.common.task import Task
 
 PLANNING_QUANTILE = 0.999
 """Before a run, a client's participations are taken as this quantile of Bin(T, q)."""
@@ -128,21 +132,6 @@ def planned_participations(client_rate: float, rounds: int) -> int:
     from scipy.stats import binom  # noqa: PLC0415
 
     return int(binom.ppf(PLANNING_QUANTILE, rounds, client_rate))
-
-
-def client_noise_multiplier(noise_multiplier: float, sensitivity_ratio: float) -> float:
-    """√2·σ·R'/C of guarantee 3; PRECAD Lemma 8 with the rounding in R'.
-
-    Args:
-        noise_multiplier: σ, each server's noise over R'.
-        sensitivity_ratio: R'/C.
-
-    Raises:
-        Misconfiguration: a parameter is out of its range.
-    """
-    checks.noise_multiplier(noise_multiplier)
-    checks.positive("sensitivity_ratio", sensitivity_ratio, "R'/C, record over client clip")
-    return math.sqrt(2) * noise_multiplier * sensitivity_ratio
 
 
 def event_for(
@@ -276,6 +265,33 @@ def guarantees(
                 )
             )
     return tuple(statements)
+
+
+def task_guarantees(
+    task: "Task",
+    *,
+    rounds: int | None = None,
+    participations: int | None = None,
+    adversaries: Iterable[Adversary] | None = None,
+    accountants: Iterable[AccountantName] = tuple(AccountantName),
+) -> tuple[PrivacyStatement, ...]:
+    """``guarantees`` with a task's numbers; ``rounds`` is the task's T where it isn't given.
+
+    Raises:
+        Misconfiguration: a parameter is out of its range.
+    """
+    privacy = task.privacy
+    return guarantees(
+        record_rate=privacy.record_rate,
+        client_rate=privacy.client_rate,
+        noise_multiplier=privacy.noise_multiplier,
+        rounds=task.training.rounds if rounds is None else rounds,
+        delta=privacy.delta,
+        participations=participations,
+        sensitivity_ratio=task.sensitivity_ratio,
+        adversaries=adversaries,
+        accountants=accountants,
+    )
 
 
 def robustness_group_mu(

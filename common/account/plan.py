@@ -1,15 +1,16 @@
-"""Planning a task: which σ, C/R, q, p and T give privacy, robustness and a usable model.
+"""Planning a task: which σ, C/R', q, p and T give privacy, robustness and a usable model.
 
-Everything is relative to the record clip R, so that R itself never enters.
+Everything is relative to R', the record clip with the rounding in it, so that neither R nor the
+number of fractional bits enters.
 
 - **Privacy** sets the least σ: guarantee 1 (one server corrupted), exact, over the 0.999
   quantile of a client's participations.
-- **Robustness** sets the largest C/(R·σ): PRECAD Theorem 2 in closed form with Lemma 8's μ by
+- **Robustness** sets the largest C/(R'·σ): PRECAD Theorem 2 in closed form with Lemma 8's μ by
   the central limit theorem, hence asymptotic: good for planning; a finished run is certified
   exactly.
 - **Accuracy** has a proxy: the norm of a run's summed noise over the norm of its summed signal
   if every clipped gradient pointed the same way,
-  √2·σ·√d/(q·n·min(p·m, C/R)·√T). Real gradients agree less and shrink as training goes on, so
+  √2·σ·√d/(q·n·min(p·m, C/R')·√T). Real gradients agree less and shrink as training goes on, so
   it compares settings; it doesn't predict an accuracy.
 
 With robustness the proxy can't fall below K·√d/(n·Kμ), whatever σ, q and T: only more clients
@@ -118,19 +119,19 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One choice of σ, C/R, p, q and T, what it gives and what it costs.
+    """One choice of σ, C/R', p, q and T, what it gives and what it costs.
 
     Attributes:
         schedule: p, q and T.
         noise_multiplier: σ of each server.
-        clip_ratio: C/R.
+        clip_ratio: C/R'.
         participations: the 0.999 quantile of one client's.
         epsilon: of a record against one curious server, exact.
         epsilon_clients_only: of a record against other clients, exact.
         noise_to_signal: the accuracy proxy over the run.
         group_mu: Kμ by the central limit theorem; infinite where it leaves floating point.
         worst_loss: what K attackers can cause at most, by that μ.
-        unclipped_worst_loss: the same if the client clip never acted (C = p·m·R): what
+        unclipped_worst_loss: the same if the client clip never acted (C = p·m·R'): what
             privacy's noise alone is worth against attackers.
         gradients: per-record gradients that one client computes.
         upload_bytes: that one client sends to both servers: a seed and d ring elements a round.
@@ -193,7 +194,7 @@ def plan(
     noise_multiplier: float | None = None,
     clip_ratio: float | None = None,
 ) -> Plan:
-    """Every combination of p, q and T with the σ and C/R that suit it best.
+    """Every combination of p, q and T with the σ and C/R' that suit it best.
 
     Args:
         wanted: targets and data sizes.
@@ -201,7 +202,7 @@ def plan(
         client_rates: q to try, each in (0, 1].
         rounds: T to try.
         noise_multiplier: σ, if it is fixed already; else the least that privacy allows.
-        clip_ratio: C/R, if it is fixed already; else the one with the least noise over signal.
+        clip_ratio: C/R', if it is fixed already; else the one with the least noise over signal.
 
     Raises:
         Misconfiguration: a value is out of its range, or no noise reaches the wanted ε.
@@ -215,7 +216,7 @@ def plan(
     if noise_multiplier is not None:
         checks.noise_multiplier(noise_multiplier)
     if clip_ratio is not None:
-        checks.positive("clip_ratio", clip_ratio, "C/R, client clip over record clip")
+        checks.positive("clip_ratio", clip_ratio, "C/R', client over record clip")
     settings = [_setting(wanted, s, noise_multiplier, clip_ratio) for s in schedules]
     settings.sort(
         key=lambda s: (
@@ -291,7 +292,7 @@ def _exact(
 def _worst_loss(
     wanted: Wanted, schedule: Schedule, sigma: float, ratio: float
 ) -> tuple[float, float]:
-    """Kμ and the loss bound at one C/R."""
+    """Kμ and the loss bound at one C/R'."""
     group = robustness_group_mu(
         client_rate=schedule.client_rate,
         noise_multiplier=sigma,
@@ -308,7 +309,7 @@ def noise_to_signal(
     sigma: float,
     ratio: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """The accuracy proxy √2·σ·√d/(q·n·min(p·m, C/R)·√T), for each C/R in ``ratio``."""
+    """The accuracy proxy √2·σ·√d/(q·n·min(p·m, C/R')·√T), for each C/R' in ``ratio``."""
     signal = (
         schedule.client_rate
         * wanted.clients
@@ -321,7 +322,7 @@ def noise_to_signal(
 def robustness_trade_off(
     wanted: Wanted, setting: Setting, malicious: int, points: int = 200
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Noise over signal and loss bound as C/R runs up to p·m at the setting's σ.
+    """Noise over signal and loss bound as C/R' runs up to p·m at the setting's σ.
 
     Args:
         wanted: targets and data sizes; its own K is not used.
@@ -343,7 +344,7 @@ def robustness_trade_off(
 def privacy_trade_off(
     wanted: Wanted, setting: Setting, points: int = 12
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Noise over signal and exact ε as σ varies around the setting's, with C = p·m·R.
+    """Noise over signal and exact ε as σ varies around the setting's, with C = p·m·R'.
 
     Returns:
         Two ``[points]`` float64 arrays: the proxy (rising) and ε (falling).
@@ -360,7 +361,7 @@ def privacy_trade_off(
 
 
 def _verdict(wanted: Wanted, epsilon: float, proxy: float, worst: float) -> Verdict:
-    # The search for σ and for C/R ends a rounding away from its target.
+    # The search for σ and for C/R' ends a rounding away from its target.
     slack = 1 + 1e-9
     if epsilon > wanted.epsilon * slack:
         return Verdict.NOT_PRIVATE
@@ -374,7 +375,7 @@ def _verdict(wanted: Wanted, epsilon: float, proxy: float, worst: float) -> Verd
 
 
 def _floor(wanted: Wanted) -> Floor | None:
-    """ln(1+x) ≤ x in ``gdp.largest_clip_ratio`` gives C/(R·σ) ≤ √2·μ/(q·√T) for every q and T."""
+    """ln(1+x) ≤ x in ``gdp.largest_clip_ratio`` gives C/(R'·σ) ≤ √2·μ/(q·√T) for every q and T."""
     if not wanted.malicious:
         return None
     reach = wanted.malicious * math.sqrt(wanted.dimension) / wanted.tolerated_group_mu()

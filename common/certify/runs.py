@@ -14,12 +14,12 @@ import numpy as np
 
 from precad.common.account.events import AtomMixture, Event, poisson_gaussian
 from precad.common.account.exact import ExactAccountant
-from precad.common.account.guarantees import client_noise_multiplier
 from precad.common.certify.inputs import Floats, Integers
 from precad.common.certify.intervals import votes_of
 from precad.common.certify.mechanism import Sampling, SubsampledGaussian
 from precad.common.checks import count, inside_unit_interval, positive, rate
 from precad.common.errors import Misconfiguration
+from precad.common.headroom import client_noise_multiplier
 from precad.common.npy import Array, read_npy
 
 

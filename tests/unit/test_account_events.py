@@ -12,7 +12,6 @@ from precad.common.account import (
     SampledGaussian,
     Sampling,
     poisson_gaussian,
-    record_sensitivity,
 )
 from precad.common.errors import Misconfiguration
 
@@ -88,10 +87,3 @@ def test_an_unknown_sampling_scheme_is_named_with_the_known_ones() -> None:
     assert Sampling.named("poisson") is Sampling.POISSON
     with pytest.raises(Misconfiguration, match="poisson or fixed-size"):
         Sampling.named("shuffle")
-
-
-def test_sensitivity_includes_the_rounding() -> None:
-    assert record_sensitivity(1.0, 650, 16) == pytest.approx(1 + 650**0.5 / 65536)
-    for bad in ((0.0, 650, 16), (1.0, 0, 16), (1.0, 650, -1)):
-        with pytest.raises(Misconfiguration):
-            record_sensitivity(*bad)

@@ -22,7 +22,7 @@ from precad.common.account.as_printed import (
     xie_table,
 )
 from precad.common.account.fixed_size import attained_epsilon, fixed_size_rdp
-from precad.common.account.guarantees import client_noise_multiplier
+from precad.common.headroom import client_noise_multiplier
 from precad.common.account.rdp import XIE_ORDERS, sampled_gaussian_rdp
 
 Case = dict[str, Any]

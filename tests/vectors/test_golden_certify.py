@@ -16,7 +16,7 @@ from precad.common.account.gdp import (
     largest_clip_ratio,
     tolerated_group_mu,
 )
-from precad.common.account.guarantees import client_noise_multiplier
+from precad.common.headroom import client_noise_multiplier
 from precad.common.certify import (
     Abstained,
     ApproximateDP,
