@@ -5,7 +5,7 @@ production; all clients are one further process, this one. Every client keeps it
 its own connection to each server and its notices open for the whole training. The run fails
 unless every answer, every outcome and both servers' counts are what they must be.
 
-    python benchmarks/load.py [--clients 1000] [--dimension 100000] [--out FILE]
+    python -m benchmarks.load [--clients 1000] [--dimension 100000] [--out FILE]
 """
 
 import argparse
@@ -22,15 +22,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tests.rig.crowd.client import SERVERS, LoadClient
+from tests.rig.crowd.crowd import Crowd, Played, Script, expected_sum
+from tests.rig.crowd.memory import forget_peak, open_files, peak_resident_mib, resident_mib
+from tests.rig.crowd.misdeeds import COUNTED, HONEST, MISDEEDS, SILENT, UNINVITED, Misdeed
 
+from precad.common.aggregator.service.descriptors import allow_descriptors
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity import load_identity
-from precad.common.serve.descriptors import allow_descriptors
 from precad.common.task import Task
-from precad.experiments.load.client import SERVERS, LoadClient
-from precad.experiments.load.crowd import Crowd, Played, Script, expected_sum
-from precad.experiments.load.memory import forget_peak, open_files, peak_resident_mib, resident_mib
-from precad.experiments.load.misdeeds import COUNTED, HONEST, MISDEEDS, SILENT, UNINVITED, Misdeed
 from precad.experiments.local import LocalDeployment
 
 RESULTS = Path(__file__).parent / "results" / "load.json"

@@ -16,15 +16,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from precad.common.deal import DealerRole, DealtRandomness, MemorySpentTriples
+from precad.common.aggregator.validate import SharedUpdate, deal_request, validate
+from precad.common.aggregator.validate.norm import excess_share
+from precad.common.aggregator.validate.rows import project
+from precad.common.deal.dealer import DealerRole
+from precad.common.deal.randomness import DealtRandomness
+from precad.common.deal.spent import MemorySpentTriples
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.keystream import Keystream
 from precad.common.link import PeerLink, memory_pair
 from precad.common.secret import Secret
 from precad.common.task import Task
-from precad.common.validate import SharedUpdate, deal_request, validate
-from precad.common.validate.norm import excess_share
-from precad.common.validate.rows import project
 
 RESULTS = Path(__file__).parent / "results" / "validation.json"
 CLIENTS = {10_000: 50, 1_000_000: 8}

@@ -31,8 +31,8 @@ def join(
     The records never leave this machine: each round sends one random-looking share of a clipped
     update to each server.
     """  # noqa: D301 -- click reads the control character
+    from precad.client.record_file import read_client_data  # noqa: PLC0415
     from precad.client.settings import JoinSettings  # noqa: PLC0415 -- torch takes seconds
-    from precad.experiments.partition import read_client_data  # noqa: PLC0415
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     log = logging.getLogger("precad")

@@ -10,7 +10,7 @@ from precad.cli.report import exit_on_error
 from precad.common.errors import Misconfiguration
 
 if TYPE_CHECKING:
-    from precad.common.store import LedgerView
+    from precad.common.aggregator.store import LedgerView
 
 app = typer.Typer(
     help="""A server's privacy ledger: who was charged for how many releases.
@@ -41,7 +41,7 @@ def show(
     ε is of one record, against one corrupted server with any other clients, at the task's δ.
     CAP is what the task's epsilon_limit allows within its rounds.
     """
-    from precad.common.store import read_ledger  # noqa: PLC0415
+    from precad.common.aggregator.store import read_ledger  # noqa: PLC0415
 
     with exit_on_error():
         view = read_ledger(_url(state))
@@ -69,7 +69,7 @@ def verify(
     Every entry's hash covers its content, its charges and the hash before it. Note the head that
     this prints, away from the server: with --head it shows even a ledger replaced as a whole.
     """
-    from precad.common.store import audit_ledger  # noqa: PLC0415
+    from precad.common.aggregator.store import audit_ledger  # noqa: PLC0415
 
     with exit_on_error():
         audit = audit_ledger(_url(state), _digest(head))
@@ -125,7 +125,7 @@ def _digest(text: str | None) -> Any:
 def _document(view: "LedgerView", only: str | None) -> dict[str, Any]:
     # The accountants load here, so that `precad --help` doesn't wait for them.
     from precad.common.account import record_epsilon  # noqa: PLC0415
-    from precad.common.round.budget import participation_cap  # noqa: PLC0415
+    from precad.common.aggregator.round.budget import participation_cap  # noqa: PLC0415
 
     privacy = view.task.privacy
     shown = [c for c in view.clients if only is None or c.client.name == only]

@@ -1,33 +1,60 @@
 """`precad`: one command line for everybody who takes part."""
 
-import typer
+from importlib import import_module
+from typing import Any
 
-from precad.cli import certify, enrol, keys, ledger, serve
-from precad.cli.account import account
-from precad.cli.demo import demo
-from precad.cli.join import join
-from precad.cli.plan import plan
-from precad.cli.status import status
+import typer
+from typer.core import TyperGroup
+
+# In the order of a newcomer's interest.
+COMMANDS = {
+    "demo": "demo",
+    "plan": "plan",
+    "account": "account",
+    "certify": "certify",
+    "keys": "keys",
+    "enrol": "enrol",
+    "serve": "serve",
+    "join": "join",
+    "status": "status",
+    "ledger": "ledger",
+}
+"""Each command and its module, which holds an ``app`` or a function of the command's name."""
+
+
+class _OnDemand(TyperGroup):
+    """Loads a command when it is asked for: a dealer's process holds no accountant, no database."""
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 -- click's
+        """All commands."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
+        """One command."""
+        if cmd_name not in COMMANDS:
+            return None
+        module = import_module(f"precad.cli.{COMMANDS[cmd_name]}")
+        one = typer.Typer(callback=_precad, rich_markup_mode=None)
+        if hasattr(module, "app"):
+            one.add_typer(module.app, name=cmd_name)
+        else:
+            one.command(cmd_name)(getattr(module, cmd_name))
+        return typer.main.get_group(one).commands[cmd_name]
+
+
+def _precad() -> None:
+    """Train one model together without showing anyone your records."""
+
 
 app = typer.Typer(
     name="precad",
-    help="Train one model together without showing anyone your records.",
+    callback=_precad,
+    cls=_OnDemand,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_show_locals=False,
     rich_markup_mode=None,
 )
-# In the order of a newcomer's interest.
-app.command()(demo)
-app.command()(plan)
-app.command()(account)
-app.add_typer(certify.app, name="certify")
-app.add_typer(keys.app, name="keys")
-app.add_typer(enrol.app, name="enrol")
-app.add_typer(serve.app, name="serve")
-app.command()(join)
-app.command()(status)
-app.add_typer(ledger.app, name="ledger")
 
 
 def main() -> None:

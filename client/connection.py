@@ -31,9 +31,9 @@ from precad.common.ring import RingVector
 from precad.common.secret import Secret
 from precad.common.share import Submission, shard
 from precad.common.task import Task
-from precad.common.wire.convert import header_to_wire
 from precad.common.wire.patience import call_patiently
 from precad.common.wire.status import error_of
+from precad.common.wire.submission import header_to_wire
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub
 

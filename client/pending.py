@@ -21,7 +21,7 @@ from precad.common.identifiers import ClientId, Role
 from precad.common.secret import Secret
 from precad.common.share import Submission
 from precad.common.task import Task
-from precad.common.wire.convert import header_to_wire, submission_from_wire
+from precad.common.wire.submission import header_to_wire, submission_from_wire
 from precad.protos import precad_pb2 as pb
 
 Pair = tuple[Submission, Submission]

@@ -37,8 +37,10 @@ class DiscreteGaussian:
 
 @cache
 def _measurement(noise_units: float) -> Any:
-    import opendp.prelude as dp  # noqa: PLC0415 -- loads a large native library
+    # Not OpenDP's prelude: it loads scikit-learn and pandas, which no server needs.
+    from opendp import domains, measurements, metrics  # noqa: PLC0415 -- a large native library
+    from opendp.mod import enable_features  # noqa: PLC0415
 
-    dp.enable_features("contrib")
-    domain = dp.vector_domain(dp.atom_domain(T=dp.i64))
-    return dp.m.make_gaussian(domain, dp.l2_distance(T=dp.f64), scale=noise_units)
+    enable_features("contrib")
+    domain = domains.vector_domain(domains.atom_domain(T="i64"))
+    return measurements.make_gaussian(domain, metrics.l2_distance(T="f64"), scale=noise_units)

@@ -6,11 +6,11 @@ import signal
 
 import grpc
 
-from precad.common.deal import DealerRole
+from precad.common.deal.dealer import DealerRole
 from precad.common.identity import add_port
-from precad.common.serve.process import SERVER_OPTIONS
-from precad.common.serve.settings import DealerSettings
+from precad.common.wire.serving import SERVER_OPTIONS
 from precad.dealer.service import DealingService
+from precad.dealer.settings import DealerSettings
 from precad.protos.precad_pb2_grpc import add_DealingServicer_to_server
 
 log = logging.getLogger("precad")

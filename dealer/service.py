@@ -9,14 +9,14 @@ from typing import Any
 
 import grpc
 
-from precad.common.deal import DealerRole
+from precad.common.deal.dealer import DealerRole
 from precad.common.errors import AccessDenied, Misconfiguration, PeerUnavailable, PrecadError
 from precad.common.identifiers import Role
 from precad.common.identity import Identity, Plaintext, Principal, require
 from precad.common.ring import to_bytes
-from precad.common.serve.aggregation import PIECE_BYTES, refuse
 from precad.common.task import Task
-from precad.common.wire.convert import check_task, deal_request_from_wire
+from precad.common.wire.dealing import deal_request_from_wire
+from precad.common.wire.serving import PIECE_BYTES, check_task, refuse
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import DealingServicer
 

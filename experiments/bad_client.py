@@ -14,13 +14,13 @@ import numpy as np
 
 from precad.client.connection import Servers
 from precad.client.participant import RoundView, take_part
+from precad.client.record_file import read_client_data
 from precad.client.settings import JoinSettings
 from precad.common.identifiers import Digest
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
 from precad.common.share import Submission
 from precad.experiments.attacks import Forgery, forged_update
-from precad.experiments.partition import read_client_data
 
 DROPOUT = "dropout"
 KINDS = (*(forgery.value for forgery in Forgery), DROPOUT)

@@ -9,10 +9,11 @@ from typing import Annotated
 
 import typer
 
+from precad.client.record_file import write_client_data
 from precad.common.errors import PrecadError
 from precad.common.identifiers import ClientId
 from precad.experiments.data import load
-from precad.experiments.partition import shards, write_client_data
+from precad.experiments.partition import shards
 
 SHARDS_PER_CLIENT = 4
 SEED = 1

@@ -1,17 +1,13 @@
-"""Dealing one data set out to clients, and the files that demo clients read.
+"""Dealing one data set out to clients.
 
 The generators here are NumPy's with a seed: who holds which public record is part of an
 experiment's description, not a secret.
 """
 
-from pathlib import Path
-
 import numpy as np
 from numpy.typing import NDArray
 
 from precad.common.errors import Misconfiguration
-from precad.common.identifiers import ClientId
-from precad.common.npy import read_npz
 
 Partition = list[NDArray[np.int64]]
 """For each client the ascending indices of its records; every record is in exactly one."""
@@ -65,27 +61,6 @@ def dirichlet(labels: NDArray[np.int64], clients: int, alpha: float, seed: int) 
         for part, piece in zip(parts, np.split(mine, cuts), strict=True):
             part.append(piece)
     return [np.sort(np.concatenate(part)) for part in parts]
-
-
-def write_client_data(
-    folder: Path, client: ClientId, x: NDArray[np.float32], y: NDArray[np.int64]
-) -> Path:
-    """Writes one client's records to ``folder/<client>.npz`` and returns the path."""
-    path = folder / f"{client}.npz"
-    np.savez(path, x=x, y=y)
-    return path
-
-
-def read_client_data(path: Path) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """What ``write_client_data`` wrote.
-
-    Raises:
-        Misconfiguration: the file can't be read, or isn't of this form.
-    """
-    x, y = read_npz("data", path, "x", "y")
-    if x.ndim == 0 or y.ndim == 0 or len(x) != len(y):
-        raise Misconfiguration("data", str(path), "x and y must have one row per record")
-    return x, y
 
 
 def _check(records: int, parts: int) -> None:

@@ -3,19 +3,17 @@
 import logging
 import time
 
-from precad.common.errors import PeerUnavailable
-from precad.common.identifiers import ClientId, Role
-from precad.common.identity import open_channel
-from precad.common.link import PeerLink
-from precad.common.round.aggregator import Aggregator
-from precad.common.round.matching import describe
-from precad.common.round.messages import HeldList
-from precad.common.round.opening import propose, require_enough, say_over, select_cohort
-from precad.common.round.setup import propose_roster
-from precad.common.serve.feed import RoundOpened
-from precad.common.serve.session import Phase, Session
-from precad.common.serve.settings import ServerASettings
-from precad.common.serve.training import (
+from precad.common.aggregator.round.aggregator import Aggregator
+from precad.common.aggregator.round.matching import describe
+from precad.common.aggregator.round.messages import HeldList
+from precad.common.aggregator.round.opening import propose, require_enough, say_over, select_cohort
+from precad.common.aggregator.round.setup import propose_roster
+from precad.common.aggregator.service.dealing import RemoteDealer
+from precad.common.aggregator.service.feed import RoundOpened
+from precad.common.aggregator.service.peer_transport import DialledTransport
+from precad.common.aggregator.service.session import Phase, Session
+from precad.common.aggregator.service.settings import ServerASettings
+from precad.common.aggregator.service.training import (
     connect,
     holding,
     is_over,
@@ -24,8 +22,10 @@ from precad.common.serve.training import (
     recover,
     settle,
 )
-from precad.common.wire.dealing import RemoteDealer
-from precad.common.wire.peer_transport import DialledTransport
+from precad.common.errors import PeerUnavailable
+from precad.common.identifiers import ClientId, Role
+from precad.common.identity import open_channel
+from precad.common.link import PeerLink
 
 log = logging.getLogger("precad")
 

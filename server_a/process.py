@@ -1,8 +1,8 @@
 """Server A as a process."""
 
+from precad.common.aggregator.service.process import run_server
+from precad.common.aggregator.service.settings import ServerASettings
 from precad.common.identifiers import Role
-from precad.common.serve.process import run_server
-from precad.common.serve.settings import ServerASettings
 from precad.server_a.lead import lead
 
 

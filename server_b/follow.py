@@ -10,19 +10,17 @@ from typing import Any
 
 import grpc
 
-from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError
-from precad.common.identifiers import ClientId, Role
-from precad.common.identity import open_channel, require
-from precad.common.round.aggregator import Aggregator
-from precad.common.round.matching import describe
-from precad.common.round.messages import HeldList
-from precad.common.round.opening import answer
-from precad.common.round.setup import accept_roster
-from precad.common.serve.aggregation import refuse
-from precad.common.serve.feed import RoundOpened
-from precad.common.serve.session import Phase, Session
-from precad.common.serve.settings import ServerBSettings
-from precad.common.serve.training import (
+from precad.common.aggregator.round.aggregator import Aggregator
+from precad.common.aggregator.round.matching import describe
+from precad.common.aggregator.round.messages import HeldList
+from precad.common.aggregator.round.opening import answer
+from precad.common.aggregator.round.setup import accept_roster
+from precad.common.aggregator.service.dealing import RemoteDealer
+from precad.common.aggregator.service.feed import RoundOpened
+from precad.common.aggregator.service.peer_transport import ServedTransport
+from precad.common.aggregator.service.session import Phase, Session
+from precad.common.aggregator.service.settings import ServerBSettings
+from precad.common.aggregator.service.training import (
     connect,
     holding,
     is_over,
@@ -32,8 +30,10 @@ from precad.common.serve.training import (
     recover,
     settle,
 )
-from precad.common.wire.dealing import RemoteDealer
-from precad.common.wire.peer_transport import ServedTransport
+from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError
+from precad.common.identifiers import ClientId, Role
+from precad.common.identity import open_channel, require
+from precad.common.wire.serving import refuse
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import PeerServicer
 

@@ -2,10 +2,10 @@
 
 import grpc
 
+from precad.common.aggregator.service.process import run_server
+from precad.common.aggregator.service.session import Session
+from precad.common.aggregator.service.settings import ServerBSettings
 from precad.common.identifiers import Role
-from precad.common.serve.process import run_server
-from precad.common.serve.session import Session
-from precad.common.serve.settings import ServerBSettings
 from precad.protos.precad_pb2_grpc import add_PeerServicer_to_server
 from precad.server_b.follow import PeerService, follow
 

@@ -6,12 +6,12 @@ from math import prod
 
 import numpy as np
 
+from precad.common.deal.program import comparison_triples
 from precad.common.deal.request import DealRequest
 from precad.common.deal.streams import binary_stream, inner_product_stream
 from precad.common.errors import Misconfiguration, PeerViolation, TaskMismatch
 from precad.common.identifiers import Digest, Role
 from precad.common.keystream import KEY_BYTES
-from precad.common.mpc.program import comparison_triples
 from precad.common.ring import MODULUS, RingVector, dot, signed
 from precad.common.secret import Secret
 

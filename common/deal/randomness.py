@@ -7,11 +7,11 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
+from precad.common.deal.program import comparison_triples
 from precad.common.deal.request import DealRequest
 from precad.common.deal.streams import binary_stream, inner_product_stream
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import Role
-from precad.common.mpc.program import comparison_triples
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
 

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
+from precad.common.deal.program import comparison_triples
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Digest
-from precad.common.mpc.program import comparison_triples
 
 _LIMITS = {
     "round": (0, 2**63 - 1),

@@ -10,7 +10,7 @@ from precad.common.share.signature import (
     Verifier,
     signed_bytes,
 )
-from precad.common.share.submission import Submission, shard
+from precad.common.share.submission import Submission, SubmissionHeader, shard
 
 __all__ = [
     "SEED_BYTES",
@@ -20,6 +20,7 @@ __all__ = [
     "Signer",
     "Submission",
     "SubmissionContext",
+    "SubmissionHeader",
     "Unsigned",
     "Verifier",
     "commit",

@@ -3,6 +3,7 @@
 import secrets
 from dataclasses import dataclass
 
+from precad.common.errors import RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.ring import WORD_BYTES, RingVector, to_bytes
 from precad.common.secret import Secret
@@ -15,6 +16,23 @@ from precad.common.share.commitment import (
     commit,
 )
 from precad.common.share.signature import UNSIGNED, Signature, Signer, signed_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SubmissionHeader:
+    """The first piece of an upload: everything but the share."""
+
+    context: SubmissionContext
+    salt: Secret
+    other_commitment: Commitment
+    share_bytes: int
+    signature: Signature | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.salt) != SALT_BYTES:
+            raise RejectedSubmission(
+                Rejection.MALFORMED, f"salt has {len(self.salt)} bytes, must have {SALT_BYTES}"
+            )
 
 
 @dataclass(frozen=True, slots=True)

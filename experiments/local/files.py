@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from precad.client.record_file import write_client_data
 from precad.common.identifiers import ClientId
 from precad.common.task import Task
-from precad.experiments.partition import write_client_data
 
 LINGER_S = 600.0
 """Servers of a local deployment stay until whoever started them stops them."""

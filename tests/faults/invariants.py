@@ -6,9 +6,9 @@ import numpy as np
 from tests.faults.world import SERVERS, World
 
 from precad.client.budget import OwnBudget
+from precad.common.aggregator.store import RoundState
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.ring import from_bytes
-from precad.common.store import RoundState
 
 CHARGED = (RoundState.DONE.value, RoundState.FORFEITED.value)
 

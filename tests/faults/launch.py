@@ -33,14 +33,14 @@ from precad.client.budget import OwnBudget
 from precad.client.connection import Servers
 from precad.client.data_owner import DataOwner
 from precad.client.pending import Pending
-from precad.common.collect import Inbox
-from precad.common.deal import DealerRole
+from precad.common.aggregator.collect import Inbox
+from precad.common.aggregator.service.dealing import RemoteDealer
+from precad.common.aggregator.service.feed import Feed
+from precad.common.aggregator.service.register import Register
+from precad.common.aggregator.service.shelf import Shelf
+from precad.common.aggregator.store import Store
+from precad.common.deal.dealer import DealerRole
 from precad.common.link import PeerLink
-from precad.common.serve.feed import Feed
-from precad.common.serve.register import Register
-from precad.common.serve.shelf import Shelf
-from precad.common.store import Store
-from precad.common.wire.dealing import RemoteDealer
 from precad.dealer import process as dealer_process
 from precad.experiments import partition
 from precad.server_a import process as a_process

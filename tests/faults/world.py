@@ -38,8 +38,17 @@ from precad.client.budget import OwnBudget
 from precad.client.connection import Receipt, Servers
 from precad.client.participant import Participation, RoundView, take_part
 from precad.client.pending import Pair, Pending
-from precad.common.collect import Inbox, Upload, inbox
-from precad.common.deal import DealerRole, DealRequest
+from precad.common.aggregator.collect import Inbox, Upload, inbox
+from precad.common.aggregator.service import process, register, training
+from precad.common.aggregator.service.aggregation import _notice
+from precad.common.aggregator.service.feed import Event, Feed
+from precad.common.aggregator.service.register import Presence, Register
+from precad.common.aggregator.service.session import Phase, Session
+from precad.common.aggregator.service.settings import ServerASettings, ServerBSettings
+from precad.common.aggregator.service.shelf import Shelf
+from precad.common.aggregator.store import Store, open_store
+from precad.common.deal.dealer import DealerRole
+from precad.common.deal.request import DealRequest
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import (
     PeerUnavailable,
@@ -54,17 +63,9 @@ from precad.common.link import Frame
 from precad.common.model import model_digest
 from precad.common.ring import RingVector, from_bytes
 from precad.common.secret import Secret
-from precad.common.serve import process, register, training
-from precad.common.serve.aggregation import _notice
-from precad.common.serve.feed import Event, Feed
-from precad.common.serve.register import Presence, Register
-from precad.common.serve.session import Phase, Session
-from precad.common.serve.settings import ServerASettings, ServerBSettings
-from precad.common.serve.shelf import Shelf
 from precad.common.share import Submission, mask, reconstruct, shard
-from precad.common.store import Store, open_store
 from precad.common.task import Task
-from precad.common.wire.convert import header_from_wire, header_to_wire
+from precad.common.wire.submission import header_from_wire, header_to_wire
 from precad.protos import precad_pb2 as pb
 from precad.server_a import lead
 from precad.server_b import follow

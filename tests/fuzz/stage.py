@@ -14,18 +14,22 @@ from precad.client.budget import OwnBudget
 from precad.client.connection import Servers
 from precad.client.participant import take_part
 from precad.client.pending import Pending
-from precad.common.deal import DealerRole
+from precad.common.aggregator.service.aggregation import AggregationService
+from precad.common.aggregator.service.dealing import RemoteDealer
+from precad.common.aggregator.service.feed import TrainingDone
+from precad.common.aggregator.service.operation import OperationService
+from precad.common.aggregator.service.process import open_session
+from precad.common.aggregator.service.session import Session
+from precad.common.aggregator.service.settings import (
+    ServerASettings,
+    ServerBSettings,
+    ServerSettings,
+)
+from precad.common.deal.dealer import DealerRole
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity import Plaintext, create_local_keys, load_identity, verifier_for
 from precad.common.ring import RingVector
-from precad.common.serve.aggregation import AggregationService
-from precad.common.serve.feed import TrainingDone
-from precad.common.serve.operation import OperationService
-from precad.common.serve.process import open_session
-from precad.common.serve.session import Session
-from precad.common.serve.settings import ServerASettings, ServerBSettings, ServerSettings
 from precad.common.task import Task
-from precad.common.wire.dealing import RemoteDealer
 from precad.dealer.service import DealingService
 from precad.experiments.local.files import task_to_toml
 from precad.protos import precad_pb2 as pb

@@ -30,12 +30,19 @@ from precad.cli.certify_input import (
 )
 from precad.cli.certify_loss import expectation
 from precad.client.pending import Pending
+from precad.client.record_file import read_client_data
 from precad.client.settings import JoinSettings
+from precad.common.aggregator.collect import Held
+from precad.common.aggregator.round import messages
+from precad.common.aggregator.round.matching import describe
+from precad.common.aggregator.service.peer_transport import frame_from_wire, frame_to_wire
+from precad.common.aggregator.service.settings import ServerASettings, ServerBSettings
+from precad.common.aggregator.service.tokens import new_token, token_digest
+from precad.common.aggregator.validate import deal_request
 from precad.common.certify.inefficacy import expected_loss
 from precad.common.certify.inputs import Floats
 from precad.common.certify.intervals import ScoreBound, vote_counts
 from precad.common.certify.runs import Unit
-from precad.common.collect import Held
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import MAX_TEXT, PeerViolation, PrecadError
 from precad.common.identifiers import ClientId, Role
@@ -56,24 +63,13 @@ from precad.common.identity.summary import summarise
 from precad.common.link import SETUP_ROUND, Frame, PeerLink
 from precad.common.model import from_bytes as model_from_bytes
 from precad.common.model import load_model, save_model
-from precad.common.round import messages
-from precad.common.round.matching import describe
-from precad.common.serve.settings import DealerSettings, ServerASettings, ServerBSettings
-from precad.common.serve.tokens import new_token, token_digest
 from precad.common.share import Signature, shard
 from precad.common.task import Task
-from precad.common.validate import deal_request
-from precad.common.wire.convert import (
-    deal_request_from_wire,
-    deal_request_to_wire,
-    frame_from_wire,
-    frame_to_wire,
-    header_from_wire,
-    header_to_wire,
-)
+from precad.common.wire.dealing import deal_request_from_wire, deal_request_to_wire
 from precad.common.wire.status import error_of
+from precad.common.wire.submission import header_from_wire, header_to_wire
+from precad.dealer.settings import DealerSettings
 from precad.experiments.local.files import task_to_toml, to_toml
-from precad.experiments.partition import read_client_data
 from precad.protos import precad_pb2 as pb
 
 ROOT = Path(__file__).parents[2]

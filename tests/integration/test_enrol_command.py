@@ -8,9 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from precad.cli.main import app
+from precad.common.aggregator.service.tokens import TokenBook
 from precad.common.errors import AccessDenied
 from precad.common.identifiers import ClientId
-from precad.common.serve.tokens import TokenBook
 
 ONE, TWO = ClientId("ward-1"), ClientId("ward-2")
 

@@ -11,14 +11,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tests.rig.crowd.client import SERVERS, LoadClient
+from tests.rig.crowd.crowd import Crowd, Played, Script, expected_sum
+from tests.rig.crowd.misdeeds import COUNTED, HONEST, MISDEEDS, SILENT, UNINVITED, Misdeed
 
 import precad
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity import load_identity
 from precad.common.task import Task
-from precad.experiments.load.client import SERVERS, LoadClient
-from precad.experiments.load.crowd import Crowd, Played, Script, expected_sum
-from precad.experiments.load.misdeeds import COUNTED, HONEST, MISDEEDS, SILENT, UNINVITED, Misdeed
 from precad.experiments.local import LocalDeployment
 from precad.protos import precad_pb2 as pb
 

@@ -9,10 +9,10 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
+from precad.common.aggregator.round.run_round import run_round
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.identifiers import ClientId, Role
 from precad.common.noise import DiscreteGaussian
-from precad.common.round.run_round import run_round
 from precad.common.task import Task
 
 SAMPLES = 40_000

@@ -9,15 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from precad.common.aggregator.round import settling
+from precad.common.aggregator.round.run_round import run_round
+from precad.common.aggregator.round.states import Finished
 from precad.common.encode import clip_update
 from precad.common.encode.clip import squared_norm
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Role
 from precad.common.model import apply_update, model_digest, to_bytes
-from precad.common.round import settling
-from precad.common.round.run_round import run_round
-from precad.common.round.states import Finished
 from precad.common.task import Task
 
 D = 6

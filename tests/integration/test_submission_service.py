@@ -15,7 +15,19 @@ import numpy as np
 import pytest
 
 from precad.client.connection import Receipt, Servers, upload_pieces
-from precad.common.collect import Held, Inbox
+from precad.common.aggregator.collect import Held, Inbox
+from precad.common.aggregator.round.matching import describe, match
+from precad.common.aggregator.round.states import Opened
+from precad.common.aggregator.service.admission import Admission, ByToken
+from precad.common.aggregator.service.aggregation import AggregationService
+from precad.common.aggregator.service.feed import Feed, RoundOpened
+from precad.common.aggregator.service.limits import Limits
+from precad.common.aggregator.service.register import Presence, Register
+from precad.common.aggregator.service.session import Session
+from precad.common.aggregator.service.settings import ServerBSettings
+from precad.common.aggregator.service.shelf import Shelf
+from precad.common.aggregator.service.tokens import TokenBook, new_token, token_digest
+from precad.common.aggregator.store import open_store
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import AccessDenied, PeerUnavailable, PrecadError, Rejection
 from precad.common.identifiers import ClientId, Role
@@ -31,22 +43,10 @@ from precad.common.identity import (
 )
 from precad.common.identity.deployment import Deployment
 from precad.common.identity.sign import CertificateSigner
-from precad.common.round.matching import describe, match
-from precad.common.round.states import Opened
 from precad.common.secret import Secret
-from precad.common.serve.admission import Admission, ByToken
-from precad.common.serve.aggregation import AggregationService
-from precad.common.serve.feed import Feed, RoundOpened
-from precad.common.serve.limits import Limits
-from precad.common.serve.process import SERVER_OPTIONS
-from precad.common.serve.register import Presence, Register
-from precad.common.serve.session import Session
-from precad.common.serve.settings import ServerBSettings
-from precad.common.serve.shelf import Shelf
-from precad.common.serve.tokens import TokenBook, new_token, token_digest
 from precad.common.share import Submission, shard, signed_bytes
-from precad.common.store import open_store
 from precad.common.task import Task
+from precad.common.wire.serving import SERVER_OPTIONS
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub, add_AggregationServicer_to_server
 

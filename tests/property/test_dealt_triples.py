@@ -4,9 +4,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from precad.common.deal import DealerRole, DealRequest, DealtRandomness
+from precad.common.deal.dealer import DealerRole
+from precad.common.deal.program import comparison_triples
+from precad.common.deal.randomness import DealtRandomness
+from precad.common.deal.request import DealRequest
 from precad.common.identifiers import Digest, Role
-from precad.common.mpc.program import comparison_triples
 from precad.common.ring import dot, signed
 from precad.common.secret import Secret
 

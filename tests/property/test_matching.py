@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from precad.common.collect import Held
+from precad.common.aggregator.collect import Held
+from precad.common.aggregator.round.matching import describe, match
+from precad.common.aggregator.round.messages import HeldEntry, HeldList
+from precad.common.aggregator.round.states import Matched, Opened
 from precad.common.errors import PeerViolation, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.round.matching import describe, match
-from precad.common.round.messages import HeldEntry, HeldList
-from precad.common.round.states import Matched, Opened
 from precad.common.secret import Secret
 from precad.common.share import Commitment, SubmissionContext
 

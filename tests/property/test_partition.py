@@ -9,16 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from precad.client.record_file import read_client_data, write_client_data
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId
-from precad.experiments.partition import (
-    Partition,
-    dirichlet,
-    iid,
-    read_client_data,
-    shards,
-    write_client_data,
-)
+from precad.experiments.partition import Partition, dirichlet, iid, shards
 
 labels = st.lists(st.integers(0, 9), min_size=60, max_size=300).map(
     lambda values: np.array(values, np.int64)

@@ -19,7 +19,10 @@ from cryptography.x509.oid import NameOID
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from precad.common.collect import Held, Inbox, SubmissionHeader
+from precad.common.aggregator.collect import Held, Inbox
+from precad.common.aggregator.round.matching import describe, match
+from precad.common.aggregator.round.messages import HeldEntry, HeldList
+from precad.common.aggregator.round.states import Matched, Opened
 from precad.common.errors import PeerViolation, RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity import (
@@ -35,22 +38,20 @@ from precad.common.identity.deployment import Deployment
 from precad.common.identity.pki import Authority, new_key
 from precad.common.identity.sign import CertificateSigner, CertificateVerifier
 from precad.common.ring import to_bytes
-from precad.common.round.matching import describe, match
-from precad.common.round.messages import HeldEntry, HeldList
-from precad.common.round.states import Matched, Opened
 from precad.common.secret import Secret
 from precad.common.share import (
     Commitment,
     Signature,
     Submission,
     SubmissionContext,
+    SubmissionHeader,
     commit,
     shard,
     signed_bytes,
     split,
 )
 from precad.common.task import Task
-from precad.common.wire.convert import header_from_wire, header_to_wire
+from precad.common.wire.submission import header_from_wire, header_to_wire
 from precad.protos import precad_pb2 as pb
 
 D = 8

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
+from precad.common.aggregator.service.admission import AnyClient, ByToken, Listed, admission_of
+from precad.common.aggregator.service.register import Register
+from precad.common.aggregator.service.settings import ServerBSettings
+from precad.common.aggregator.service.tokens import TokenBook, new_token, token_digest
+from precad.common.aggregator.store import open_store
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import AccessDenied, Misconfiguration
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.serve.admission import AnyClient, ByToken, Listed, admission_of
-from precad.common.serve.register import Register
-from precad.common.serve.settings import ServerBSettings
-from precad.common.serve.tokens import TokenBook, new_token, token_digest
-from precad.common.store import open_store
 from precad.common.task import Task
 
 ONE, TWO = ClientId("ward-1"), ClientId("ward-2")

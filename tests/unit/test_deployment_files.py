@@ -4,12 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from precad.client.record_file import read_client_data
 from precad.client.settings import JoinSettings
-from precad.common.serve.settings import DealerSettings, ServerASettings, ServerBSettings
+from precad.common.aggregator.service.settings import ServerASettings, ServerBSettings
 from precad.common.task import Task
+from precad.dealer.settings import DealerSettings
 from precad.experiments.client_records import write_records
 from precad.experiments.data import load
-from precad.experiments.partition import read_client_data
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 CLIENTS = ("client-1", "client-2", "client-3")

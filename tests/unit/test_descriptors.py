@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from precad.common.serve.descriptors import allow_descriptors, descriptors_for
+from precad.common.aggregator.service.descriptors import allow_descriptors, descriptors_for
 
 
 @pytest.fixture(autouse=True)

@@ -21,46 +21,44 @@ ALLOWED = {
     # The command line starts every part.
     "cli": {*PARTS, "protos"},
 }
+# Inside common/, downwards: what every party may load, the mathematics, and what the two servers
+# are alike. Whatever isn't named is ground.
+MATHEMATICS = ("common/account", "common/certify")
+MAY_IMPORT_AGGREGATOR = ("common/aggregator", "server_a", "server_b", "cli")
+# No network, storage or process in them.
 PURE = (
-    "account",
-    "aggregate",
-    "certify",
-    "checks.py",
-    "collect",
-    "deal",
-    "encode",
-    "enrolment.py",
-    "errors.py",
-    "headroom.py",
-    "identifiers.py",
-    "keystream.py",
-    "link",
-    "model",
-    "mpc",
-    "noise.py",
-    "ring.py",
-    "secret.py",
-    "share",
-    "task.py",
-    "validate",
+    *MATHEMATICS,
+    "common/aggregator/collect",
+    "common/aggregator/mpc",
+    "common/aggregator/validate",
+    "common/checks.py",
+    "common/deal",
+    "common/encode",
+    "common/enrolment.py",
+    "common/errors.py",
+    "common/headroom.py",
+    "common/identifiers.py",
+    "common/keystream.py",
+    "common/link",
+    "common/model",
+    "common/noise.py",
+    "common/ring.py",
+    "common/secret.py",
+    "common/share",
+    "common/task.py",
 )
 IMPURE = ("grpc", "google.protobuf", "sqlalchemy", "precad.protos")
 RANDOM = ("random", "numpy.random", "torch.random")
 # Where the secrets are: shares, masks, rows, triples, noise, cohorts, samples of records. Not
 # client/participant.py, whose waits before it tries again are spread by Python's generator.
 SECRET = (
-    "common/collect",
+    "common/aggregator",
     "common/deal",
     "common/keystream.py",
     "common/link",
-    "common/mpc",
     "common/noise.py",
-    "common/round",
     "common/secret.py",
-    "common/serve",
     "common/share",
-    "common/store",
-    "common/validate",
     "common/wire",
     "common/identity",
     "client/train/sample.py",
@@ -74,12 +72,13 @@ SECRET = (
 
 
 def sources(*under: str) -> list[Path]:
-    """Python files of the given folders or files, without generated code."""
+    """Python files of the given folders or files, without generated code; each must exist."""
     found = []
     for name in under:
         path = ROOT / name
+        assert path.exists(), f"{name} doesn't exist"
         found += [path] if path.suffix == ".py" else sorted(path.rglob("*.py"))
-    return [path for path in found if path.is_file() and "_pb2" not in path.name]
+    return [path for path in found if "_pb2" not in path.name]
 
 
 def tree_of(path: Path) -> ast.Module:
@@ -127,11 +126,49 @@ def test_the_check_sees_an_import_between_servers() -> None:
     assert "server_b" not in ALLOWED["server_a"]
 
 
+def layer_of(module: str) -> int:
+    """0 for ground, 1 for mathematics, 2 for the aggregator, of a module in common/."""
+    if within(module, ("precad.common.aggregator",)):
+        return 2
+    return int(within(module, ("precad.common.account", "precad.common.certify")))
+
+
+def module_of(path: Path) -> str:
+    return ".".join(("precad", *path.relative_to(ROOT).with_suffix("").parts))
+
+
+def test_imports_inside_common_only_go_down() -> None:
+    wrong = [
+        (relative(path), module)
+        for path in sources("common")
+        for module in imported(tree_of(path))
+        if within(module, ("precad.common",)) and layer_of(module) > layer_of(module_of(path))
+    ]
+    assert wrong == []
+    assert {layer_of(module_of(path)) for path in sources("common")} == {0, 1, 2}
+
+
+def test_only_the_servers_and_who_starts_them_import_the_aggregator() -> None:
+    outside = [
+        path
+        for path in sources(*PARTS)
+        if not relative(path).startswith(tuple(f"{part}/" for part in MAY_IMPORT_AGGREGATOR))
+    ]
+    assert len(outside) > 100
+    wrong = [
+        (relative(path), module)
+        for path in outside
+        for module in imported(tree_of(path))
+        if within(module, ("precad.common.aggregator",))
+    ]
+    assert wrong == []
+
+
 @pytest.mark.parametrize("name", PURE)
 def test_mathematics_imports_no_network_and_no_storage(name: str) -> None:
     wrong = [
         (relative(path), module)
-        for path in sources(f"common/{name}")
+        for path in sources(name)
         for module in imported(tree_of(path))
         if within(module, IMPURE)
     ]
@@ -143,7 +180,7 @@ def test_mathematics_imports_no_network_and_no_storage(name: str) -> None:
     [
         *((name, IMPURE) for name in ("encode", "share", "account", "noise", "model", "task")),
         # CrypTen itself loads TensorBoard's writer, and with it protobuf.
-        ("validate", ("grpc", "sqlalchemy", "precad.protos")),
+        ("aggregator.validate", ("grpc", "sqlalchemy", "precad.protos")),
     ],
 )
 def test_mathematics_loads_no_network_and_no_storage(module: str, impure: tuple[str, ...]) -> None:
@@ -288,4 +325,4 @@ def test_crypten_is_imported_in_one_place() -> None:
         for module in imported(tree_of(path))
         if within(module, ("crypten",))
     }
-    assert importers == {"common/mpc/crypten_import.py"}
+    assert importers == {"common/aggregator/mpc/crypten_import.py"}

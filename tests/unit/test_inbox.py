@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from precad.common.collect import Held, Inbox, SubmissionHeader
+from precad.common.aggregator.collect import Held, Inbox
 from precad.common.errors import RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.secret import Secret
-from precad.common.share import Commitment, Submission, shard
+from precad.common.share import Commitment, Submission, SubmissionHeader, shard
 from precad.common.task import Task
 
 D = 8

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
+from precad.common.aggregator.service.limits import Call, Limits, OpenCalls, in_time
 from precad.common.errors import RejectedSubmission, Rejection, TooManyCalls
 from precad.common.identity import Principal
-from precad.common.serve.limits import Call, Limits, OpenCalls, in_time
 
 ONE, TWO = Principal.client("ward-1"), Principal.client("ward-2")
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch.distributed import ReduceOp
 
+from precad.common.aggregator.mpc.communicator import LinkCommunicator
 from precad.common.errors import PeerUnavailable, PeerViolation
 from precad.common.identifiers import Digest
 from precad.common.link import PeerLink, memory_pair
-from precad.common.mpc.communicator import LinkCommunicator
 
 T = TypeVar("T")
 TASK = Digest.of(b"test")

@@ -9,21 +9,21 @@ from typing import Any
 import pytest
 from scipy import stats
 
-from precad.common.enrolment import Enrolment, Roster
-from precad.common.errors import Misconfiguration, PeerViolation
-from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.link import PeerLink, memory_pair
-from precad.common.round.aggregator import Aggregator
-from precad.common.round.messages import Cohort, Verdict
-from precad.common.round.opening import (
+from precad.common.aggregator.round.aggregator import Aggregator
+from precad.common.aggregator.round.messages import Cohort, Verdict
+from precad.common.aggregator.round.opening import (
     answer,
     propose,
     require_enough,
     say_over,
     select_cohort,
 )
+from precad.common.aggregator.store import RoundState, open_store
+from precad.common.enrolment import Enrolment, Roster
+from precad.common.errors import Misconfiguration, PeerViolation
+from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.link import PeerLink, memory_pair
 from precad.common.secret import Secret
-from precad.common.store import RoundState, open_store
 from precad.common.task import Task
 
 MODEL, OTHER_MODEL = Digest(b"\1" * 32), Digest(b"\2" * 32)

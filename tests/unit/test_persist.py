@@ -6,9 +6,9 @@ from typing import Any, cast
 
 import pytest
 
+from precad.common.aggregator.service import training
+from precad.common.aggregator.service.session import Session
 from precad.common.errors import PeerUnavailable, PeerViolation
-from precad.common.serve import training
-from precad.common.serve.session import Session
 
 OUTAGE_S = 10.0
 

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from precad.common.account import record_epsilon
+from precad.common.aggregator.round import budget
+from precad.common.aggregator.round.aggregator import Aggregator
+from precad.common.aggregator.round.budget import may_take_part, participation_cap
+from precad.common.aggregator.store import Store, open_store
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.round import budget
-from precad.common.round.aggregator import Aggregator
-from precad.common.round.budget import may_take_part, participation_cap
-from precad.common.store import Store, open_store
 from precad.common.task import Task
 
 MODEL, VALID_SET = Digest(b"\1" * 32), Digest(b"\3" * 32)

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from precad.common.aggregator.validate.rows import BLOCK, project, row_blocks
 from precad.common.encode.clip import CLIENT_MARGIN
 from precad.common.headroom import TAU
 from precad.common.identifiers import ClientId, Digest
 from precad.common.ring import RingVector, dot
 from precad.common.secret import Secret
-from precad.common.validate.rows import BLOCK, project, row_blocks
 
 SECRET = Secret(bytes(range(32)))
 CONTEXT: dict[str, Any] = {

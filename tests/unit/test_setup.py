@@ -6,12 +6,22 @@ from typing import Any, Literal
 
 import pytest
 
+from precad.common.aggregator.round.messages import (
+    EnrolmentEntry,
+    Position,
+    RosterProposal,
+    Verdict,
+)
+from precad.common.aggregator.round.setup import (
+    accept_roster,
+    agree_row_secret,
+    greet,
+    propose_roster,
+)
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import Misconfiguration, PeerViolation
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.link import PeerLink, memory_pair
-from precad.common.round.messages import EnrolmentEntry, Position, RosterProposal, Verdict
-from precad.common.round.setup import accept_roster, agree_row_secret, greet, propose_roster
 from precad.common.task import Task
 
 MODEL = Digest(b"\1" * 32)

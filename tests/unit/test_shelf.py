@@ -7,8 +7,8 @@ import grpc
 import numpy as np
 import pytest
 
+from precad.common.aggregator.service.shelf import KEPT_MODELS, Shelf
 from precad.common.errors import NotOnOffer, PeerUnavailable
-from precad.common.serve.shelf import KEPT_MODELS, Shelf
 from precad.common.task import Task
 from precad.common.wire.status import error_of, status_of
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.rig.light_client import LightClient
 
 import precad
 from precad.client.connection import Servers
@@ -21,7 +22,6 @@ from precad.common.identifiers import ClientId, Role
 from precad.common.identity import load_identity
 from precad.common.ring import RingVector
 from precad.common.task import Task
-from precad.experiments.light_client import LightClient
 from precad.experiments.local import LocalDeployment
 from precad.protos import precad_pb2 as pb
 
@@ -39,8 +39,8 @@ COUNTED = "counted"
 def _sources_for_processes() -> Iterator[None]:
     """Processes that tests start find precad, installed or not."""
     patch = pytest.MonkeyPatch()
-    sources = str(Path(precad.__file__).parents[1])
-    patch.setenv("PYTHONPATH", os.pathsep.join([sources, os.environ.get("PYTHONPATH", "")]))
+    sources, root = str(Path(precad.__file__).parents[1]), str(Path(__file__).parents[3])
+    patch.setenv("PYTHONPATH", os.pathsep.join([sources, root, os.environ.get("PYTHONPATH", "")]))
     yield
     patch.undo()
 
@@ -187,6 +187,17 @@ def running(tmp_path_factory: pytest.TempPathFactory, make_task: TaskMaker) -> I
         finally:
             for client in clients:
                 client.close()
+
+
+@pytest.fixture(scope="session")
+def one_round(make_task: TaskMaker) -> Callable[[Path], LocalDeployment]:
+    """``one_round(folder)``: a deployment of two clients and one round; nothing runs yet."""
+
+    def make(folder: Path) -> LocalDeployment:
+        changes = {**logistic(127), "training.rounds": 1, "enrolment.clients": 2}
+        return LocalDeployment(folder, make_task(DIMENSION, changes), records_of(2), linger_s=1)
+
+    return make
 
 
 def logistic(features: int) -> dict[str, Any]:

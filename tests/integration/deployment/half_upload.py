@@ -8,11 +8,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.rig.light_client import LightClient
+
 from precad.client.connection import Servers, upload_pieces
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity import load_identity, open_channel
 from precad.common.task import Task
-from precad.experiments.light_client import LightClient
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub
 

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from tests.rig.light_client import LightClient
 
 from precad.client import DataOwner
 from precad.client.connection import Servers
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity import load_identity
-from precad.experiments.light_client import LightClient
 
 if TYPE_CHECKING:
     from tests.integration.deployment.conftest import Deploy

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from precad.common.aggregator.round.run_round import run_round
 from precad.common.encode import clip_update
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.ring import RingVector
-from precad.common.round.run_round import run_round
 
 if TYPE_CHECKING:
     from tests.integration.deployment.conftest import Running

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from tests.rig.light_client import LightClient
 
 from precad.client.connection import Servers
 from precad.common.identity import load_identity
 from precad.common.task import Task
-from precad.experiments.light_client import LightClient
 from precad.experiments.local import LocalDeployment
 from precad.experiments.local.files import free_addresses, task_to_toml
 

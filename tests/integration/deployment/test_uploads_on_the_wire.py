@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import grpc
 import numpy as np
 import pytest
+from tests.rig.light_client import LightClient
 
 from precad.client.connection import Receipt, upload_pieces
 from precad.common.errors import RejectedSubmission, Rejection
@@ -18,7 +19,6 @@ from precad.common.ring import RingVector
 from precad.common.secret import Secret
 from precad.common.share import Submission
 from precad.common.task import Task
-from precad.experiments.light_client import LightClient
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub
 

@@ -12,14 +12,15 @@ import grpc
 import grpc.aio
 import pytest
 
-from precad.common.deal import DealerRole
+from precad.common.aggregator.service.limits import Limits
+from precad.common.aggregator.service.process import make_server, open_session
+from precad.common.aggregator.service.session import Session
+from precad.common.aggregator.service.settings import ServerASettings, ServerBSettings
+from precad.common.deal.dealer import DealerRole
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity import Identity, add_port, create_local_keys, load_identity
-from precad.common.serve.limits import Limits
-from precad.common.serve.process import SERVER_OPTIONS, make_server, open_session
-from precad.common.serve.session import Session
-from precad.common.serve.settings import ServerASettings, ServerBSettings
 from precad.common.task import Task
+from precad.common.wire.serving import SERVER_OPTIONS
 from precad.dealer.service import DealingService
 from precad.experiments.local.files import task_to_toml
 from precad.protos.precad_pb2_grpc import (

@@ -16,13 +16,13 @@ import numpy as np
 import pytest
 
 from precad.client.connection import upload_pieces
-from precad.common.collect import Held
+from precad.common.aggregator.collect import Held
+from precad.common.aggregator.service.limits import Limits
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity import open_channel, signer_for
-from precad.common.serve.limits import Limits
-from precad.common.serve.process import SERVER_OPTIONS
 from precad.common.share import Submission, shard
+from precad.common.wire.serving import SERVER_OPTIONS
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub
 

@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, make_url
 
+from precad.common.aggregator.store import Store, open_store
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.store import Store, open_store
 from precad.common.task import Task
 
 MODEL, VALID_SET = Digest(b"\1" * 32), Digest(b"\3" * 32)

@@ -13,9 +13,9 @@ from typing import Any
 
 from sqlalchemy import event
 
+from precad.common.aggregator.store import Store, audit_ledger, open_store
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.store import Store, audit_ledger, open_store
 from precad.common.task import Task
 
 MODEL, VALID_SET = Digest(b"\1" * 32), Digest(b"\3" * 32)

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from precad.common.aggregator.round.settling import release
+from precad.common.aggregator.round.states import Opened, Validated
+from precad.common.aggregator.store import RoundState, Store, audit_ledger
 from precad.common.errors import StorageFailure
 from precad.common.identifiers import ClientId, Digest
-from precad.common.round.settling import release
-from precad.common.round.states import Opened, Validated
-from precad.common.store import RoundState, Store, audit_ledger
 from precad.common.task import Task
 
 MODEL, VALID_SET = Digest(b"\1" * 32), Digest(b"\3" * 32)

@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 
 from precad.cli.main import app
 from precad.common.account import most_participations, record_epsilon
+from precad.common.aggregator.store import Store, audit_ledger, read_ledger
+from precad.common.aggregator.store.engine import parse_url, reading_engine
 from precad.common.errors import Misconfiguration, Rejection, StorageFailure
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.store import Store, audit_ledger, read_ledger
-from precad.common.store.engine import parse_url, reading_engine
 from precad.common.task import Task
 
 MODEL, NEXT, VALID_SET = Digest(b"\1" * 32), Digest(b"\2" * 32), Digest(b"\3" * 32)

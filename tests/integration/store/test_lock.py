@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, event
 
+from precad.common.aggregator.store import RoundState, Store
 from precad.common.errors import Misconfiguration, StorageFailure
 from precad.common.identifiers import ClientId, Digest
-from precad.common.store import RoundState, Store
 from precad.common.task import Task
 
 Opener = Callable[..., Store]
@@ -23,7 +23,7 @@ SOURCE = str(Path(__file__).parents[3] / "src")
 HOLD = """
 import sys
 from precad.common.identifiers import Role
-from precad.common.store import open_store
+from precad.common.aggregator.store import open_store
 from precad.common.task import Task
 store = open_store(sys.argv[1], Task.from_canonical(sys.argv[2].encode()), Role.SERVER_A)
 store.spend(0, 0)

@@ -10,10 +10,10 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Engine, inspect, text
 from sqlalchemy.exc import DatabaseError
 
+from precad.common.aggregator.store import Store, audit_ledger, read_ledger, tables
+from precad.common.aggregator.store.engine import parse_url, writing_engine
+from precad.common.aggregator.store.migrate import MIGRATIONS, migrate
 from precad.common.errors import Misconfiguration
-from precad.common.store import Store, audit_ledger, read_ledger, tables
-from precad.common.store.engine import parse_url, writing_engine
-from precad.common.store.migrate import MIGRATIONS, migrate
 
 Opener = Callable[..., Store]
 NEXT_STEP = """

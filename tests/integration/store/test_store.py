@@ -7,6 +7,7 @@ import pytest
 from sqlalchemy import event, select, text
 from sqlalchemy.exc import IntegrityError
 
+from precad.common.aggregator.store import RoundState, Store, tables
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import (
     AlreadyReleased,
@@ -16,7 +17,6 @@ from precad.common.errors import (
     StorageFailure,
 )
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.store import RoundState, Store, tables
 from precad.common.task import Task
 
 MODEL, NEXT, VALID_SET = Digest(b"\1" * 32), Digest(b"\2" * 32), Digest(b"\3" * 32)

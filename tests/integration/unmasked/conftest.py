@@ -10,16 +10,19 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from precad.common.collect import Held, Inbox, SubmissionHeader
-from precad.common.deal import DealerRole, DealRequest, DealtRandomness
+from precad.common.aggregator.collect import Held, Inbox
+from precad.common.aggregator.round import run_round as page
+from precad.common.aggregator.round.states import Finished
+from precad.common.aggregator.store import open_store
+from precad.common.deal.dealer import DealerRole
+from precad.common.deal.randomness import DealtRandomness
+from precad.common.deal.request import DealRequest
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Role
 from precad.common.link import Frame, memory_pair
 from precad.common.ring import from_bytes, to_bytes
-from precad.common.round import run_round as page
-from precad.common.round.states import Finished
-from precad.common.store import open_store
+from precad.common.share import SubmissionHeader
 from precad.common.task import Task
 
 SERVERS = (Role.SERVER_A, Role.SERVER_B)

@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 from scipy import stats
 from sklearn.linear_model import LogisticRegression
 
+from precad.common.aggregator.validate.rows import project
 from precad.common.encode.clip import squared_norm
 from precad.common.identifiers import ClientId, Role
 from precad.common.keystream import derive
 from precad.common.ring import dot, from_bytes, signed, to_bytes
 from precad.common.secret import Secret
 from precad.common.task import Task
-from precad.common.validate.rows import project
 
 D = 8
 SERVERS = (Role.SERVER_A, Role.SERVER_B)

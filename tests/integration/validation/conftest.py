@@ -7,7 +7,10 @@ from typing import TypeVar
 import numpy as np
 import pytest
 
-from precad.common.deal import DealerRole, DealtRandomness, MemorySpentTriples
+from precad.common.aggregator.validate import SharedUpdate, deal_request, validate
+from precad.common.deal.dealer import DealerRole
+from precad.common.deal.randomness import DealtRandomness
+from precad.common.deal.spent import MemorySpentTriples
 from precad.common.errors import PeerUnavailable, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.keystream import Keystream
@@ -15,7 +18,6 @@ from precad.common.link import PeerLink, memory_pair
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
 from precad.common.task import Task
-from precad.common.validate import SharedUpdate, deal_request, validate
 
 T = TypeVar("T")
 Play = Callable[[Role, PeerLink], T]

@@ -13,7 +13,10 @@ import threading
 
 import numpy as np
 
-from precad.common.deal import DealerRole, DealtRandomness, MemorySpentTriples
+from precad.common.aggregator.validate import SharedUpdate, deal_request, validate
+from precad.common.deal.dealer import DealerRole
+from precad.common.deal.randomness import DealtRandomness
+from precad.common.deal.spent import MemorySpentTriples
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.keystream import Keystream
@@ -21,7 +24,6 @@ from precad.common.link import Frame, PeerLink
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
 from precad.common.task import Task
-from precad.common.validate import SharedUpdate, deal_request, validate
 
 
 class SocketTransport:

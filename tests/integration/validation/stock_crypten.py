@@ -7,7 +7,7 @@ JSON object: for each vector whether x·x − C² ≤ 0.
 import json
 import sys
 
-from precad.common.mpc.crypten_import import crypten
+from precad.common.aggregator.mpc.crypten_import import crypten
 
 BOUND = 30.0
 

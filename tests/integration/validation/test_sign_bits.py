@@ -10,14 +10,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from precad.common.deal import DealerRole, DealRequest, DealtRandomness
+from precad.common.aggregator.mpc.comparison import comparison_triples, open_vector, sign_bits
+from precad.common.aggregator.mpc.crypten_import import (
+    BinarySharedTensor,
+    crypten,
+    crypten_communicator,
+)
+from precad.common.aggregator.mpc.party import acting_as
+from precad.common.aggregator.mpc.provider import DealtProvider, UnexpectedDemand
+from precad.common.deal.dealer import DealerRole
+from precad.common.deal.randomness import DealtRandomness
+from precad.common.deal.request import DealRequest
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import Digest, Role
 from precad.common.link import PeerLink, memory_pair
-from precad.common.mpc.comparison import comparison_triples, open_vector, sign_bits
-from precad.common.mpc.crypten_import import BinarySharedTensor, crypten, crypten_communicator
-from precad.common.mpc.party import acting_as
-from precad.common.mpc.provider import DealtProvider, UnexpectedDemand
 from precad.common.ring import RingVector
 
 TASK = Digest.of(b"test")

@@ -7,13 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from precad.common.deal import (
-    DealerRole,
-    DealRequest,
-    DealtRandomness,
-    MemorySpentTriples,
-    SpentTriples,
+from precad.common.aggregator.validate import (
+    SharedUpdate,
+    comparisons_per_client,
+    deal_request,
+    validate,
 )
+from precad.common.deal.dealer import DealerRole
+from precad.common.deal.randomness import DealtRandomness
+from precad.common.deal.request import DealRequest
+from precad.common.deal.spent import MemorySpentTriples, SpentTriples
 from precad.common.errors import PeerViolation, Rejection
 from precad.common.headroom import TAU
 from precad.common.identifiers import ClientId, Role
@@ -21,7 +24,6 @@ from precad.common.link import PeerLink
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
 from precad.common.task import Task
-from precad.common.validate import SharedUpdate, comparisons_per_client, deal_request, validate
 
 DIMENSION = 16
 ROWS = Secret(bytes(32))
@@ -273,7 +275,9 @@ def test_one_projection_outside_the_range_is_enough(
     z[row] = projection(TAU * task.bound)
     mask = np.full(task.projections, 0x5DEECE66D1234567, dtype=np.int64)
     shares = iter([mask, z - mask])
-    monkeypatch.setattr("precad.common.validate.batch.project", lambda *_, **__: next(shares))
+    monkeypatch.setattr(
+        "precad.common.aggregator.validate.batch.project", lambda *_, **__: next(shares)
+    )
     verdicts = play_both(
         lambda role, link: server.validate(role, link, halves(shared, role, 1)), task=task.digest
     )

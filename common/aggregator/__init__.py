@@ -1,0 +1,1 @@
+"""What servers A and B are alike, and nobody else may import."""

@@ -1,0 +1,7 @@
+"""Receiving submissions: uploads in pieces, checked as they arrive, held until the round closes."""
+
+from precad.common.aggregator.collect.held import Held
+from precad.common.aggregator.collect.inbox import Inbox
+from precad.common.aggregator.collect.upload import Upload
+
+__all__ = ["Held", "Inbox", "Upload"]

@@ -1,0 +1,224 @@
+"""The submissions of the current round on one server.
+
+Uploads come from many threads or tasks; the round's thread opens, waits and closes. One client's
+bad upload is its own affair: it is counted with a reason and nobody else notices.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from precad.common.aggregator.collect.held import Held
+from precad.common.aggregator.collect.upload import Upload
+from precad.common.errors import RejectedSubmission, Rejection
+from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.share.signature import UNSIGNED, Verifier
+from precad.common.share.submission import SubmissionHeader, share_bytes
+from precad.common.task import Task
+
+_POLL_S = 0.25
+_MAY_COME_AGAIN = frozenset({Rejection.TRUNCATED})
+"""A link broke: the same bytes are on their way again. Whoever sent something wrong is done."""
+
+
+@dataclass(slots=True)
+class _OpenRound:
+    number: int
+    cohort: frozenset[ClientId]
+    model: Digest
+    held: dict[ClientId, Held] = field(default_factory=dict)
+    refused: dict[ClientId, Rejection] = field(default_factory=dict)
+    awaited: set[ClientId] = field(default_factory=set)
+    """Whom ``wait`` still waits for; kept up to date, so that no arrival looks at everybody."""
+
+    def settled(self, client: ClientId) -> bool:
+        """Whether nothing more is expected of ``client`` in this round."""
+        reason = self.refused.get(client)
+        return client in self.held or (reason is not None and reason not in _MAY_COME_AGAIN)
+
+
+class Inbox:
+    """Collects one server's submissions, round after round.
+
+    Args:
+        role: which server.
+        task: gives the digest, the share's length and the caps.
+        spool: folder for B's shares; None keeps them in memory.
+        verifier: checks signatures; without certificates there are none.
+    """
+
+    def __init__(
+        self,
+        role: Role,
+        task: Task,
+        spool: Path | None = None,
+        verifier: Verifier = UNSIGNED,
+    ) -> None:
+        self.verifier = verifier
+        self._role = role
+        self._task = task
+        self._spool = spool
+        self._share_bytes = share_bytes(role, task.dimension)
+        self._changed = threading.Condition()
+        self._round: _OpenRound | None = None
+        if spool is not None:
+            spool.mkdir(parents=True, exist_ok=True)
+            for left_over in spool.glob("*.share"):
+                left_over.unlink()
+
+    def open(self, number: int, cohort: Collection[ClientId], model: Digest) -> None:
+        """Take submissions for round ``number`` from ``cohort``, trained on ``model``."""
+        with self._changed:
+            self._round = _OpenRound(number, frozenset(cohort), model)
+            self._changed.notify_all()
+
+    def start(self, header: SubmissionHeader) -> Upload:
+        """Check a header and take the upload that follows it.
+
+        Raises:
+            RejectedSubmission: with the reason; counted for the client where it is in the cohort.
+        """
+        context = header.context
+        if context.task != self._task.digest:
+            # Counted nowhere: it isn't about this task.
+            raise RejectedSubmission(
+                Rejection.WRONG_TASK,
+                f"submission is for task {context.task}, this server runs {self._task.digest}",
+            )
+        with self._changed:
+            current = self._current(context.round, context.client)
+            try:
+                self._check(header, current)
+            except RejectedSubmission as rejected:
+                self._refuse(current, context.client, rejected.reason)
+                raise
+        return Upload(header, self._role, self._spool, self._accept)
+
+    def refuse(self, context_round: int, client: ClientId, reason: Rejection) -> None:
+        """Count a rejection found outside (an upload that broke off, an unreadable header)."""
+        with self._changed:
+            current = self._round
+            if current and current.number == context_round and client in current.cohort:
+                self._refuse(current, client, reason)
+
+    def wait(
+        self,
+        clients: Collection[ClientId],
+        deadline: float,
+        gone: Callable[[ClientId], bool] = lambda _client: False,
+    ) -> None:
+        """Wait until every one of ``clients`` is held, refused or gone, or until ``deadline``.
+
+        One that was refused may still mend its upload while the round is open, but nobody waits
+        for it: else one bad client would hold up every round.
+
+        Args:
+            clients: whom to wait for.
+            deadline: on ``time.monotonic()``.
+            gone: whether a client needn't be waited for any more.
+        """
+        with self._changed:
+            current = self._require_open()
+            current.awaited = {client for client in clients if not current.settled(client)}
+            # Not `any`: whoever looks for a dead link does so in `gone`, and must be asked.
+            while [client for client in current.awaited if not gone(client)]:
+                look_again = min(deadline, time.monotonic() + _POLL_S)
+                while current.awaited and (remaining := look_again - time.monotonic()) > 0:
+                    self._changed.wait(remaining)
+                if time.monotonic() >= deadline:
+                    return
+
+    def progress(self) -> tuple[int, int]:
+        """How many of the open round's cohort are held, and the cohort's size."""
+        with self._changed:
+            if self._round is None:
+                return 0, 0
+            return len(self._round.held), len(self._round.cohort)
+
+    def close(self) -> Mapping[ClientId, Held | Rejection]:
+        """End the round's collection: for each client of the cohort what is held, or why not."""
+        with self._changed:
+            current = self._require_open()
+            self._round = None
+            return {
+                client: current.held.get(client) or current.refused.get(client, Rejection.ABSENT)
+                for client in sorted(current.cohort)
+            }
+
+    def cancel(self) -> None:
+        """Drop the open round, if there is one: the link broke, nothing was released."""
+        with self._changed:
+            if self._round is not None:
+                for held in self._round.held.values():
+                    held.discard()
+            self._round = None
+            self._changed.notify_all()
+
+    def _accept(self, held: Held) -> None:
+        # Only now this server's own commitment is known: nothing unsigned is ever held.
+        try:
+            self.verifier.check(held.signature, held.signed)
+        except RejectedSubmission as rejected:
+            self.refuse(held.context.round, held.context.client, rejected.reason)
+            raise
+        with self._changed:
+            current = self._current(held.context.round, held.context.client)
+            first = current.held.get(held.context.client)
+            if first is not None:
+                own = (held.commitment, held.other_commitment)
+                if own == (first.commitment, first.other_commitment):
+                    # The same bytes again: a retry, already counted.
+                    held.discard()
+                    return
+                raise RejectedSubmission(
+                    Rejection.DUPLICATE,
+                    f"client {held.context.client} already has another submission in round "
+                    f"{held.context.round}; the first one counts",
+                )
+            current.held[held.context.client] = held
+            self._no_longer_awaited(current, held.context.client)
+
+    def _check(self, header: SubmissionHeader, current: _OpenRound) -> None:
+        if header.context.model != current.model:
+            raise RejectedSubmission(
+                Rejection.WRONG_MODEL,
+                f"trained on model {header.context.model}, round {current.number} has "
+                f"{current.model}; fetch the model again",
+            )
+        if header.share_bytes != self._share_bytes:
+            raise RejectedSubmission(
+                Rejection.MALFORMED,
+                f"share announces {header.share_bytes} bytes, this task's has {self._share_bytes} "
+                f"(d = {self._task.dimension})",
+            )
+        self.verifier.admit(header.signature, header.context.client)
+
+    def _refuse(self, current: _OpenRound, client: ClientId, reason: Rejection) -> None:
+        current.refused.setdefault(client, reason)
+        if current.settled(client):
+            self._no_longer_awaited(current, client)
+
+    def _no_longer_awaited(self, current: _OpenRound, client: ClientId) -> None:
+        current.awaited.discard(client)
+        if not current.awaited:
+            self._changed.notify_all()
+
+    def _current(self, number: int, client: ClientId) -> _OpenRound:
+        current = self._round
+        if current is None or current.number != number:
+            state = "no round is open" if current is None else f"round {current.number} is open"
+            raise RejectedSubmission(
+                Rejection.WRONG_ROUND, f"submission is for round {number}, {state}"
+            )
+        if client not in current.cohort:
+            raise RejectedSubmission(
+                Rejection.NOT_SELECTED, f"client {client} isn't in round {number}'s cohort"
+            )
+        return current
+
+    def _require_open(self) -> _OpenRound:
+        if self._round is None:
+            raise AssertionError("no round is open")
+        return self._round

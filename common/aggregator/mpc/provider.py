@@ -1,0 +1,76 @@
+"""CrypTen's provider of correlated randomness, backed by what the dealer dealt.
+
+CrypTen's own providers draw from torch's MT19937 and are breakable (soundness.md, "Randomness");
+this one hands out dealt binary triples in the order that the comparisons are known to ask, and
+refuses anything else.
+"""
+
+from collections.abc import Iterable
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from precad.common.aggregator.mpc.crypten_import import BinarySharedTensor
+from precad.common.deal.randomness import BinaryTriple
+
+
+class UnexpectedDemand(RuntimeError):
+    """CrypTen asked for randomness that wasn't foreseen: a bug, never a peer's doing."""
+
+
+class DealtProvider:
+    """Hands out each dealt binary triple once.
+
+    Args:
+        triples: in the order of ``comparison_triples``; read as they are demanded.
+    """
+
+    def __init__(self, triples: Iterable[BinaryTriple]) -> None:
+        self._triples = iter(triples)
+
+    def generate_binary_triple(
+        self,
+        size0: torch.Size,
+        size1: torch.Size,
+        device: object = None,  # noqa: ARG002 - CrypTen's signature; shares stay on the CPU
+    ) -> tuple[Any, Any, Any]:
+        """Binary sharings of random a, b and of c = a & b.
+
+        Raises:
+            UnexpectedDemand: the shapes aren't the next ones dealt, or nothing is left.
+        """
+        triple = next(self._triples, None)
+        if triple is None:
+            raise UnexpectedDemand("all dealt binary triples are used up")
+        dealt = (triple.a.shape, triple.b.shape)
+        if dealt != (tuple(size0), tuple(size1)):
+            raise UnexpectedDemand(
+                f"dealt a binary triple of shapes {dealt}, asked for {tuple(size0), tuple(size1)}"
+            )
+        return _sharing(triple.a), _sharing(triple.b), _sharing(triple.c)
+
+    def generate_additive_triple(self, *_: object, **__: object) -> NoReturn:
+        """Refused."""
+        _refuse("additive triples")
+
+    def square(self, *_: object, **__: object) -> NoReturn:
+        """Refused: norms are validated with inner-product triples (aggregator.validate)."""
+        _refuse("squares")
+
+    def wrap_rng(self, *_: object, **__: object) -> NoReturn:
+        """Refused: nothing is truncated."""
+        _refuse("wrap counts")
+
+    def B2A_rng(self, *_: object, **__: object) -> NoReturn:  # noqa: N802 - CrypTen's name
+        """Refused: sign bits are opened as bits."""
+        _refuse("binary to arithmetic conversions")
+
+
+def _refuse(what: str) -> NoReturn:
+    raise UnexpectedDemand(f"no randomness is dealt for {what}")
+
+
+def _sharing(words: NDArray[np.int64]) -> Any:
+    return BinarySharedTensor.from_shares(torch.from_numpy(words), precision=0)

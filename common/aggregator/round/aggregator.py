@@ -1,0 +1,81 @@
+"""The aggregator: what server A and server B are alike.
+
+One object per server and task; the round's steps are functions of it and of the round's state
+(``opening``, ``matching``, ``settling``). It knows no gRPC: link and dealing are given to it.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from precad.common.aggregator.round.budget import may_take_part
+from precad.common.aggregator.store import Store
+from precad.common.deal.randomness import DealtRandomness
+from precad.common.deal.request import DealRequest
+from precad.common.enrolment import Roster
+from precad.common.identifiers import ClientId, Role
+from precad.common.link import PeerLink
+from precad.common.noise import NoiseSource
+from precad.common.ring import RingVector
+from precad.common.secret import Secret
+from precad.common.task import Task
+
+
+class Dealing(Protocol):
+    """This server's way to the dealer."""
+
+    def deal(self, request: DealRequest) -> RingVector:
+        """This server's correction words. Raises PeerUnavailable, PeerViolation."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpentInStore:
+    """One-time identifiers of correlated randomness, spent durably before anything is opened."""
+
+    store: Store
+
+    def spend(self, request: DealRequest) -> None:
+        """Raises PeerViolation when this batch was spent before."""
+        self.store.spend(request.round, request.batch)
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregator:
+    """One server's part of a training."""
+
+    task: Task
+    role: Role
+    roster: Roster
+    link: PeerLink
+    dealing: Dealing
+    dealer_key: Secret
+    """Shared with the dealer: expands this server's part of correlated randomness."""
+    row_secret: Secret
+    """Shared with the other server and unknown to every client: expands the projections."""
+    noise: NoiseSource = field(repr=False)
+    store: Store = field(repr=False)
+
+    @property
+    def denominator(self) -> float:
+        """Fixed for the whole task."""
+        return self.roster.denominator(self.task.privacy.client_rate)
+
+    def within_budget(self, clients: Iterable[ClientId]) -> tuple[ClientId, ...]:
+        """Those whose next participation keeps their record-level exact ε within the task's limit.
+
+        Counted from this server's own durable ledger; against one corrupted server. Both servers
+        ask before any client is asked to work.
+        """
+        if self.task.privacy.epsilon_limit is None:
+            return tuple(clients)
+        spent = self.store.participations()
+        return tuple(
+            client
+            for client in clients
+            if may_take_part(self.task, self.roster[client].record_rate, spent.get(client, 0))
+        )
+
+    def randomness(self, request: DealRequest) -> DealtRandomness:
+        """Correlated randomness for one batch of validation."""
+        corrections = self.dealing.deal(request)
+        return DealtRandomness(self.role, self.dealer_key, request, corrections)

@@ -1,0 +1,132 @@
+"""Open a round: A proposes cohort and model, B checks both."""
+
+from collections.abc import Callable, Collection
+
+from precad.common.aggregator.round.aggregator import Aggregator
+from precad.common.aggregator.round.messages import Cohort, Verdict
+from precad.common.aggregator.round.states import Opened
+from precad.common.enrolment import Roster
+from precad.common.errors import Misconfiguration, PeerViolation
+from precad.common.identifiers import ClientId, Digest
+from precad.common.keystream import Keystream
+from precad.common.link import SETUP_ROUND, PeerLink
+from precad.common.secret import Secret
+
+_RESOLUTION = 2**64
+
+
+def select_cohort(roster: Roster, client_rate: float) -> tuple[ClientId, ...]:
+    """Each enrolled client independently with probability q, from the CSPRNG.
+
+    Uniform 64-bit words are compared with q·2^64: the rate is exact to 2^−53 of itself.
+    """
+    stream = Keystream(Secret.random(), "cohort")
+    words = stream.words(len(roster)).astype("u8").tolist()
+    threshold = int(client_rate * _RESOLUTION)
+    return tuple(client for client, word in zip(roster, words, strict=True) if word < threshold)
+
+
+def propose(
+    aggregator: Aggregator, number: int, version: int, cohort: Collection[ClientId], model: Digest
+) -> Opened:
+    """A's part: propose, and open the round once B agrees. Raises PeerViolation."""
+    opened = Opened(number, version, tuple(sorted(cohort)), model)
+    link = aggregator.link
+    proposal = Cohort(number=number, clients=tuple(c.name for c in opened.cohort), model=str(model))
+    link.begin_round(SETUP_ROUND)
+    link.send("cohort", proposal.to_bytes())
+    hear_consent(link, "cohort", f"round {number}")
+    aggregator.store.begin_round(number, version, len(opened.cohort), model)
+    link.begin_round(number)
+    return opened
+
+
+def say_over(aggregator: Aggregator, number: int, model: Digest) -> None:
+    """A's part: tell B that no round follows the final model. Raises PeerViolation."""
+    link = aggregator.link
+    link.begin_round(SETUP_ROUND)
+    over = Cohort(number=number, clients=(), model=str(model), over=True)
+    link.send("cohort", over.to_bytes())
+    hear_consent(link, "cohort", "the training's end")
+
+
+def hear_consent(link: PeerLink, step: str, proposed: str) -> None:
+    """B's verdict on what A proposed in ``step``. Raises PeerViolation when it is a refusal."""
+    verdict = Verdict.from_bytes(link.receive(step))
+    if verdict.refusal:
+        raise PeerViolation(f"server B refused {proposed}: {verdict.refusal}")
+
+
+def answer(
+    aggregator: Aggregator,
+    version: int,
+    model: Digest,
+    *,
+    before_agreeing: Callable[[int, Collection[ClientId], Digest], None],
+) -> Opened | None:
+    """B's part: check A's proposal against its own roster, ledger and model.
+
+    Args:
+        aggregator: server B.
+        version: t of θ_t.
+        model: digest of θ_t.
+        before_agreeing: called with number, cohort and model when all is well: opens the inbox,
+            so that no client that A calls finds it closed.
+
+    Returns:
+        The opened round; None when A says that training is over.
+
+    Raises:
+        PeerViolation: the cohort isn't a set of distinct enrolled clients within their budgets,
+            A's model differs, or the number was used before.
+    """
+    link = aggregator.link
+    link.begin_round(SETUP_ROUND)
+    proposal = Cohort.from_bytes(link.receive("cohort"))
+    number = proposal.number
+    clients = tuple(sorted(ClientId(name) for name in proposal.clients))
+    refusal = ""
+    if len(set(clients)) != len(clients):
+        refusal = "the cohort names a client twice"
+    elif strangers := [c.name for c in clients if c not in aggregator.roster]:
+        refusal = f"the cohort names clients that aren't enrolled: {strangers[:3]}"
+    elif spent := set(clients) - set(aggregator.within_budget(clients)):
+        refusal = f"the cohort names clients at their privacy limit: {sorted(map(str, spent))[:3]}"
+    elif proposal.model != str(model):
+        refusal = f"A's model is {proposal.model}, B's is {model}"
+    elif number < aggregator.store.next_number():
+        refusal = f"round number {number} was used before"
+    if not refusal and not proposal.over:
+        aggregator.store.begin_round(number, version, len(clients), model)
+        before_agreeing(number, clients, model)
+    link.send("cohort", Verdict(refusal=refusal).to_bytes())
+    if refusal:
+        raise PeerViolation(f"server A's proposal for round {number}: {refusal}")
+    if proposal.over:
+        return None
+    link.begin_round(number)
+    return Opened(number, version, clients, model)
+
+
+def check_roster(own: Roster, proposed: Roster, least: int) -> None:
+    """B's check of A's roster: nobody that B didn't enrol, with the same claims.
+
+    Raises:
+        PeerViolation: a claim differs or is unknown to B.
+        Misconfiguration: fewer clients than the task asks for.
+    """
+    for client, enrolment in proposed.items():
+        if own.get(client) != enrolment:
+            raise PeerViolation(f"servers A and B hold different enrolments of client {client}")
+    require_enough(proposed, least)
+
+
+def require_enough(roster: Roster, least: int) -> None:
+    """Refuse to start with fewer clients than the task asks for. Raises Misconfiguration."""
+    if len(roster) < least:
+        raise Misconfiguration(
+            "enrolment.min_clients",
+            least,
+            f"only {len(roster)} clients had enrolled at the deadline; start more of them, or "
+            "raise deadlines.enrol",
+        )

@@ -1,0 +1,144 @@
+"""One round with every part in one process: the protocol in readable form.
+
+`run_round` plays the clients, server A, server B and the dealer on the same role objects that
+the processes use; only gRPC is missing. It is the oracle that the networked run is tested
+against. The two servers run in two threads, because their protocol is a conversation. Within one
+process there are no certificates, hence no signatures (`precad.common.share.signature.Unsigned`).
+"""
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precad.common.aggregator.collect import Inbox
+from precad.common.aggregator.round.aggregator import Aggregator
+from precad.common.aggregator.round.matching import describe, match
+from precad.common.aggregator.round.messages import HeldList
+from precad.common.aggregator.round.opening import answer, propose
+from precad.common.aggregator.round.settling import reconstruct, release, validate_and_sum
+from precad.common.aggregator.round.setup import agree_row_secret
+from precad.common.aggregator.round.states import Finished, Opened
+from precad.common.aggregator.store import open_store
+from precad.common.deal.dealer import DealerRole
+from precad.common.deal.request import DealRequest
+from precad.common.enrolment import Roster
+from precad.common.errors import RejectedSubmission
+from precad.common.identifiers import ClientId, Role
+from precad.common.link import PeerLink, memory_pair
+from precad.common.model import model_digest
+from precad.common.noise import DiscreteGaussian, NoiseSource
+from precad.common.ring import RingVector
+from precad.common.share import Submission, SubmissionHeader, shard
+from precad.common.task import Task
+
+MAX_MESSAGE_BYTES = 1 << 28
+
+
+@dataclass(frozen=True, slots=True)
+class _LocalDealer:
+    """One server's way to a dealer in the same process."""
+
+    dealer: DealerRole
+    role: Role
+
+    def deal(self, request: DealRequest) -> RingVector:
+        return self.dealer.corrections(self.role, request)
+
+
+def run_round(
+    task: Task,
+    roster: Roster,
+    theta: NDArray[np.float64],
+    updates: Mapping[ClientId, RingVector],
+    *,
+    number: int = 0,
+    noise: Callable[[Role], NoiseSource] | None = None,
+) -> tuple[Finished, Finished]:
+    """Play one round and return what server A and server B end with.
+
+    Args:
+        task: the task.
+        roster: everybody enrolled; fixes the denominator.
+        theta: ``[d] float64``, θ_t.
+        updates: each participating client's encoded update, ``[d] int64``; honest or not.
+        number: t.
+        noise: each server's noise; the task's discrete Gaussian unless given.
+
+    Returns:
+        A's and B's outcome: same valid set, same model bytes.
+
+    Raises:
+        PeerViolation: the two servers disagree.
+    """
+    model = model_digest(task.digest, number, task.model.parameters, theta)
+    dealer = DealerRole(task.digest)
+    ends = dict(zip((Role.SERVER_A, Role.SERVER_B), memory_pair(), strict=True))
+    inboxes = {role: Inbox(role, task) for role in ends}
+    submissions = [
+        shard(x, task=task.digest, round_number=number, client=client, model=model)
+        for client, x in updates.items()
+    ]
+
+    def play(role: Role) -> Finished:
+        link = PeerLink(
+            ends[role],
+            task.digest,
+            max_message_bytes=MAX_MESSAGE_BYTES,
+            timeout_s=task.deadlines.peer,
+        )
+        aggregator = Aggregator(
+            task=task,
+            role=role,
+            roster=roster,
+            link=link,
+            dealing=_LocalDealer(dealer, role),
+            dealer_key=dealer.key_for(role),
+            row_secret=agree_row_secret(link, role, task),
+            noise=DiscreteGaussian(task.noise_units) if noise is None else noise(role),
+            store=open_store("sqlite://", task, role),
+        )
+        inbox = inboxes[role]
+        # Select: A proposes, B checks.
+        opened: Opened | None
+        if role is Role.SERVER_A:
+            opened = propose(aggregator, number, number, tuple(updates), model)
+            inbox.open(number, opened.cohort, model)
+        else:
+            opened = answer(aggregator, number, model, before_agreeing=inbox.open)
+            if opened is None:
+                raise AssertionError("A ended a training that has a round to play")
+        # Submit and match.
+        for pair in submissions:
+            _submit(pair[0] if role is Role.SERVER_A else pair[1], inbox)
+        collected = inbox.close()
+        theirs = HeldList.from_bytes(link.exchange("held", describe(collected).to_bytes()))
+        matched = match(opened, role, collected, theirs)
+        # Validate, aggregate, charge, release, reconstruct.
+        return reconstruct(
+            aggregator, release(aggregator, validate_and_sum(aggregator, matched)), theta
+        )
+
+    with ThreadPoolExecutor(max_workers=2) as servers:
+        server_a = servers.submit(play, Role.SERVER_A)
+        server_b = servers.submit(play, Role.SERVER_B)
+        return server_a.result(), server_b.result()
+
+
+def _submit(submission: Submission, inbox: Inbox) -> None:
+    """What a client's upload to one server amounts to. A rejection is the client's affair."""
+    try:
+        header = SubmissionHeader(
+            submission.context,
+            submission.salt,
+            submission.other_commitment,
+            len(submission.share),
+            submission.signature,
+        )
+        upload = inbox.start(header)
+        upload.add(submission.share.reveal())
+        upload.finish()
+    except RejectedSubmission:
+        pass

@@ -1,0 +1,206 @@
+"""The Aggregation service on a server: decode, call the role, encode, map errors."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from precad.common.aggregator.collect import Upload
+from precad.common.aggregator.service.feed import Event, RoundDone, RoundOpened, TrainingDone
+from precad.common.aggregator.service.limits import Call, Limits, OpenCalls, in_time
+from precad.common.aggregator.service.session import Session
+from precad.common.enrolment import Enrolment
+from precad.common.errors import AccessDenied, PrecadError, RejectedSubmission, Rejection
+from precad.common.identifiers import ClientId, Role
+from precad.common.identity import Principal, check_own_key, require
+from precad.common.model import byte_view
+from precad.common.wire.serving import PIECE_BYTES, Context, check_task, refuse
+from precad.common.wire.submission import header_from_wire
+from precad.protos import precad_pb2 as pb
+from precad.protos.precad_pb2_grpc import AggregationServicer
+
+
+class AggregationService(AggregationServicer):
+    """What data owners see of one server."""
+
+    def __init__(self, session: Session, limits: Limits | None = None) -> None:
+        self._session = session
+        self.calls = OpenCalls(limits or Limits())
+
+    async def Describe(  # noqa: N802 -- gRPC's name
+        self,
+        request: pb.DescribeRequest,  # noqa: ARG002 -- it is empty
+        context: Context,
+    ) -> pb.DescribeReply:
+        """The task that this server runs."""
+        try:
+            require(context, self._session.identity, Role.CLIENT, Role.OPERATOR)
+        except PrecadError as error:
+            await refuse(context, error)
+        task = self._session.task
+        return pb.DescribeReply(
+            role=self._session.role.value,
+            task_digest=task.digest.value,
+            canonical_task=task.canonical,
+        )
+
+    async def Enrol(  # noqa: N802
+        self, request: pb.EnrolRequest, context: Context
+    ) -> pb.EnrolReply:
+        """Take part."""
+        try:
+            client = self._client(context, request.client)
+            check_task(self._session.task, request.task_digest)
+            claim = Enrolment(client, request.records, request.record_rate)
+            # A claim is durable before it is confirmed; a slow disk must keep nobody else waiting.
+            enrolled = await asyncio.to_thread(self._session.register.enrol, claim, request.token)
+            return pb.EnrolReply(enrolled=enrolled)
+        except PrecadError as error:
+            await refuse(context, error)
+
+    async def Watch(  # noqa: N802
+        self, request: pb.WatchRequest, context: Context
+    ) -> AsyncIterator[pb.Notice]:
+        """What happens, as far as this client may know it."""
+        try:
+            client = self._client(context, request.client)
+            check_task(self._session.task, request.task_digest)
+            with (
+                self.calls.one_more(Principal.client(client.name), Call.WATCH),
+                self._session.presence.watch(client),
+            ):
+                async for event in self._session.feed.follow(from_start=False):
+                    yield _notice(event, client)
+        except PrecadError as error:
+            await refuse(context, error)
+
+    async def ModelDigest(  # noqa: N802
+        self, request: pb.ModelRequest, context: Context
+    ) -> pb.ModelDigestReply:
+        """The digest of the model that a round starts from."""
+        try:
+            require(context, self._session.identity, Role.CLIENT, Role.OPERATOR)
+            check_task(self._session.task, request.task_digest)
+            model = self._session.shelf.get(request.version)
+            return pb.ModelDigestReply(model_digest=model.digest.value)
+        except PrecadError as error:
+            await refuse(context, error)
+
+    async def FetchModel(  # noqa: N802
+        self, request: pb.ModelRequest, context: Context
+    ) -> AsyncIterator[pb.ModelPiece]:
+        """The model, in pieces."""
+        try:
+            caller = require(context, self._session.identity, Role.CLIENT, Role.OPERATOR)
+            check_task(self._session.task, request.task_digest)
+            with self.calls.one_more(caller, Call.FETCH):
+                data = byte_view(self._session.shelf.get(request.version).theta)
+                for start in range(0, len(data), PIECE_BYTES):
+                    piece = bytes(data[start : start + PIECE_BYTES])
+                    self._session.traffic.add(f"{self._session.role.value} to clients", len(piece))
+                    yield pb.ModelPiece(data=piece)
+        except PrecadError as error:
+            await refuse(context, error)
+
+    async def Submit(  # noqa: N802
+        self, request_iterator: AsyncIterator[pb.SubmissionPiece], context: Context
+    ) -> pb.Receipt:
+        """A share, in pieces. Rejections are answers, not errors: they are expected."""
+        try:
+            # Before the header says who it is about: a caller that sends none is counted too.
+            caller = require(context, self._session.identity, Role.CLIENT)
+            with self.calls.one_more(caller, Call.SUBMIT):
+                await self._receive(request_iterator, context)
+        except RejectedSubmission as rejected:
+            return pb.Receipt(rejection=rejected.reason.value, detail=rejected.detail)
+        except PrecadError as error:
+            await refuse(context, error)
+        return pb.Receipt()
+
+    async def _receive(
+        self, request_iterator: AsyncIterator[pb.SubmissionPiece], context: Context
+    ) -> None:
+        """One upload, from its header to its end. Raises RejectedSubmission, AccessDenied."""
+        pieces = in_time(
+            request_iterator,
+            idle_s=self.calls.limits.idle_s,
+            total_s=self._session.task.deadlines.collect,
+        )
+        upload: Upload | None = None
+        try:
+            async for piece in pieces:
+                kind = piece.WhichOneof("piece")
+                if upload is None:
+                    if kind != "header":
+                        raise RejectedSubmission(
+                            Rejection.MALFORMED, "the first piece must be the header"
+                        )
+                    upload = self._start(piece.header, context)
+                elif kind == "share":
+                    self._session.traffic.add(
+                        f"clients to {self._session.role.value}", len(piece.share)
+                    )
+                    upload.add(piece.share)
+                else:
+                    raise RejectedSubmission(
+                        Rejection.MALFORMED, "only the share's bytes may follow the header"
+                    )
+            if upload is None:
+                raise RejectedSubmission(Rejection.TRUNCATED, "the upload is empty")
+            upload.finish()
+        except RejectedSubmission as rejected:
+            if upload is not None:
+                self._count(upload.context.round, upload.context.client, rejected.reason)
+            raise
+        finally:
+            if upload is not None and not upload.complete:
+                # The stream broke off or was refused: nothing of it is kept.
+                upload.abandon()
+                self._count(upload.context.round, upload.context.client, Rejection.TRUNCATED)
+
+    def _start(self, header: pb.SubmissionHeader, context: Context) -> Upload:
+        client = self._client(context, header.client)
+        try:
+            checked = header_from_wire(header)
+            check_own_key(context, self._session.identity, checked.signature)
+        except RejectedSubmission as rejected:
+            self._count(header.round, client, rejected.reason)
+            raise
+        return self._session.inbox.start(checked)
+
+    def _count(self, round_number: int, client: ClientId, reason: Rejection) -> None:
+        self._session.inbox.refuse(round_number, client, reason)
+
+    def _client(self, context: Context, name: str) -> ClientId:
+        """The client that calls; its certificate must be its own. Raises AccessDenied."""
+        client = ClientId(name)
+        claimed = Principal(Role.CLIENT, client.name)
+        principal = require(context, self._session.identity, Role.CLIENT, claimed=claimed)
+        if principal != claimed:
+            raise AccessDenied(f"the certificate is {principal}'s, the call is {claimed}'s")
+        return client
+
+
+def _notice(event: Event, client: ClientId) -> pb.Notice:
+    match event:
+        case RoundOpened(opened=opened, collect_s=collect_s, cohort=cohort):
+            return pb.Notice(
+                open=pb.RoundOpen(
+                    round=opened.number,
+                    version=opened.version,
+                    model_digest=opened.model.value,
+                    selected=client in cohort,
+                    collect_seconds=collect_s,
+                )
+            )
+        case RoundDone():
+            rejection = event.rejections.get(client)
+            return pb.Notice(
+                over=pb.RoundOver(
+                    round=event.opened.number,
+                    counted=client in event.valid,
+                    rejection="" if rejection is None else rejection.value,
+                )
+            )
+        case TrainingDone(number, model):
+            return pb.Notice(finished=pb.TrainingOver(version=number, model_digest=model.value))
+        case stopped:
+            return pb.Notice(stopped=pb.TrainingStopped(error=stopped.error))

@@ -1,0 +1,58 @@
+"""A server's way to the dealer."""
+
+import grpc
+
+from precad.common.deal.request import DealRequest
+from precad.common.errors import PeerViolation
+from precad.common.identifiers import Role
+from precad.common.ring import WORD_BYTES, RingVector, from_bytes
+from precad.common.secret import Secret
+from precad.common.task import Task
+from precad.common.wire.dealing import deal_request_to_wire
+from precad.common.wire.patience import call_patiently
+from precad.common.wire.status import error_of
+from precad.protos import precad_pb2 as pb
+from precad.protos.precad_pb2_grpc import DealingStub
+
+
+class RemoteDealer:
+    """The dealer behind gRPC; asks for this role's part only."""
+
+    def __init__(self, channel: grpc.Channel, address: str, task: Task, role: Role) -> None:
+        self._stub = DealingStub(channel)
+        self._address = address
+        self._task = task
+        self._role = role
+        self._timeout_s = task.deadlines.peer
+        self.bytes_received = 0
+        self.epoch = b""
+        """Which start of the dealer this server joined; its keys last as long."""
+
+    def join(self) -> Secret:
+        """This server's key for the task. Raises PeerUnavailable, AccessDenied, PeerViolation."""
+        request = pb.JoinRequest(task_digest=self._task.digest.value, role=self._role.value)
+        try:
+            reply = call_patiently(
+                lambda timeout_s: self._stub.Join(request, timeout=timeout_s), self._timeout_s
+            )
+        except grpc.RpcError as error:
+            raise error_of("the dealer", self._address, error) from None
+        self.epoch = reply.epoch
+        return Secret(reply.key)
+
+    def deal(self, request: DealRequest) -> RingVector:
+        """This server's correction words. Raises PeerUnavailable, AccessDenied, PeerViolation."""
+        message = deal_request_to_wire(request, self._role.value, self.epoch)
+        data = bytearray()
+        words = request.correction_words if self._role is Role.SERVER_B else 0
+        try:
+            for piece in self._stub.Deal(message, timeout=self._timeout_s, wait_for_ready=True):
+                data += piece.words
+                if len(data) > words * WORD_BYTES:
+                    raise PeerViolation(f"the dealer sent more than {words} correction words")
+        except grpc.RpcError as error:
+            raise error_of("the dealer", self._address, error) from None
+        self.bytes_received += len(data)
+        if len(data) != words * WORD_BYTES:
+            raise PeerViolation(f"the dealer sent {len(data)} bytes for {words} correction words")
+        return from_bytes(data)

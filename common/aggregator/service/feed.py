@@ -1,0 +1,99 @@
+"""What happens in a training, from the round's thread to the handlers on the event loop."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+
+from precad.common.aggregator.round.states import Opened
+from precad.common.errors import Rejection
+from precad.common.identifiers import ClientId, Digest
+
+KEPT_EVENTS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class RoundOpened:
+    """Submissions are taken now."""
+
+    opened: Opened
+    collect_s: float
+    cohort: frozenset[ClientId] = field(init=False, repr=False)
+    """For every follower's question whether it was drawn."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "cohort", frozenset(self.opened.cohort))
+
+
+@dataclass(frozen=True, slots=True)
+class RoundDone:
+    """The next model is there. Holds no vector: events are kept for late followers."""
+
+    opened: Opened
+    valid: frozenset[ClientId]
+    rejections: Mapping[ClientId, Rejection]
+    model: Digest
+    most_participations: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingDone:
+    """No round follows. ``round`` is the final model's."""
+
+    round: int
+    model: Digest
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingStopped:
+    """Training ended early."""
+
+    error: str
+
+
+Event = RoundOpened | RoundDone | TrainingDone | TrainingStopped
+
+
+class Feed:
+    """An append-only sequence of events; published from any thread, followed on the loop.
+
+    A follower that falls more than ``KEPT_EVENTS`` behind skips what it missed.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._events: deque[Event] = deque(maxlen=KEPT_EVENTS)
+        self._published = 0
+        self._news = asyncio.Event()
+
+    def publish(self, event: Event) -> None:
+        """Append an event, from any thread."""
+        self._loop.call_soon_threadsafe(self._append, event)
+
+    async def follow(self, *, from_start: bool) -> AsyncIterator[Event]:
+        """Events as they come; ends after the training's end.
+
+        Args:
+            from_start: begin with the oldest kept event rather than the newest.
+        """
+        kept = len(self._events)
+        at = self._published - (kept if from_start else min(kept, 1))
+        while True:
+            oldest = self._published - len(self._events)
+            at = max(at, oldest)
+            while at < self._published:
+                event = self._events[at - (self._published - len(self._events))]
+                at += 1
+                yield event
+                if isinstance(event, TrainingDone | TrainingStopped):
+                    return
+                at = max(at, self._published - len(self._events))
+            await self._news.wait()
+
+    def _append(self, event: Event) -> None:
+        self._events.append(event)
+        self._published += 1
+        # Wakes everybody who waits now; followers look at the count, not at the flag.
+        self._news.set()
+        self._news = asyncio.Event()

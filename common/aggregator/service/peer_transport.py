@@ -1,0 +1,174 @@
+"""The servers' link over one bidirectional gRPC stream: A dials, B serves.
+
+The round's thread puts and gets frames; gRPC's side runs in threads (A) or on the event loop
+(B). The protocol is lock-step, so the queues stay as short as one message.
+"""
+
+import asyncio
+import queue
+import threading
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import grpc
+
+from precad.common.errors import Misconfiguration, PeerUnavailable, PrecadError
+from precad.common.identifiers import Digest
+from precad.common.link import Frame
+from precad.common.wire.status import error_of
+from precad.protos import precad_pb2 as pb
+from precad.protos.precad_pb2_grpc import PeerStub
+
+
+class _Incoming:
+    """Frames as they came, then the error that ended them."""
+
+    def __init__(self) -> None:
+        self._items: queue.SimpleQueue[Frame | PrecadError] = queue.SimpleQueue()
+        self._ended: PrecadError | None = None
+
+    def put(self, frame: Frame) -> None:
+        self._items.put(frame)
+
+    def end(self, error: PrecadError) -> None:
+        if self._ended is None:
+            self._ended = error
+        self._items.put(error)
+
+    def get(self, timeout_s: float) -> Frame:
+        try:
+            item = self._items.get(timeout=timeout_s)
+        except queue.Empty:
+            raise PeerUnavailable(f"the other server sent nothing for {timeout_s:g} s") from None
+        if isinstance(item, PrecadError):
+            self._items.put(item)  # the link stays broken
+            raise item
+        return item
+
+    def require_alive(self) -> None:
+        if self._ended is not None:
+            raise self._ended
+
+
+class DialledTransport:
+    """A's end.
+
+    Raises:
+        PeerUnavailable: server B isn't there within ``timeout_s``.
+    """
+
+    def __init__(self, channel: grpc.Channel, address: str, timeout_s: float) -> None:
+        self._address = address
+        try:
+            grpc.channel_ready_future(channel).result(timeout=timeout_s)
+        except grpc.FutureTimeoutError:
+            raise PeerUnavailable(
+                f"server B at {address} wasn't there within {timeout_s:g} s; check that it runs, "
+                "its address, and that both sides use the same root certificate"
+            ) from None
+        self._outgoing: queue.SimpleQueue[pb.LinkFrame | None] = queue.SimpleQueue()
+        self._incoming = _Incoming()
+        self._call = PeerStub(channel).Link(self._requests())
+        self._reader = threading.Thread(target=self._read, name="peer-link", daemon=True)
+        self._reader.start()
+
+    def put(self, frame: Frame) -> None:
+        """Send one frame."""
+        self._outgoing.put(frame_to_wire(frame))
+
+    def get(self, timeout_s: float) -> Frame:
+        """The next frame. Raises PeerUnavailable."""
+        return self._incoming.get(timeout_s)
+
+    def require_alive(self) -> None:
+        """Raise the error that ended the stream, if one did."""
+        self._incoming.require_alive()
+
+    def close(self) -> None:
+        """End the stream."""
+        self._outgoing.put(None)
+        self._reader.join(timeout=1)
+        self._call.cancel()
+
+    def _requests(self) -> Iterator[pb.LinkFrame]:
+        while (message := self._outgoing.get()) is not None:
+            yield message
+
+    def _read(self) -> None:
+        try:
+            for message in self._call:
+                self._incoming.put(frame_from_wire(message))
+            self._incoming.end(PeerUnavailable("server B closed the link"))
+        except grpc.RpcError as error:
+            self._incoming.end(error_of("server B", self._address, error))
+        except Misconfiguration as error:
+            self._incoming.end(error)
+
+
+class ServedTransport:
+    """B's end: filled by the servicer's handler on the event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._incoming = _Incoming()
+        self._outgoing: asyncio.Queue[Frame | None] = asyncio.Queue()
+
+    def put(self, frame: Frame) -> None:
+        """Send one frame."""
+        self._loop.call_soon_threadsafe(self._outgoing.put_nowait, frame)
+
+    def get(self, timeout_s: float) -> Frame:
+        """The next frame. Raises PeerUnavailable."""
+        return self._incoming.get(timeout_s)
+
+    def require_alive(self) -> None:
+        """Raise the error that ended the stream, if one did."""
+        self._incoming.require_alive()
+
+    def close(self) -> None:
+        """End the stream; whoever still waits on it hears so."""
+        self._incoming.end(PeerUnavailable("the link to server A was replaced or closed"))
+        self._loop.call_soon_threadsafe(self._outgoing.put_nowait, None)
+
+    async def serve(self, requests: AsyncIterator[pb.LinkFrame]) -> AsyncIterator[pb.LinkFrame]:
+        """Pump frames both ways until either side ends the stream."""
+        reader = asyncio.create_task(self._read(requests))
+        try:
+            while (frame := await self._outgoing.get()) is not None:
+                yield frame_to_wire(frame)
+        finally:
+            reader.cancel()
+            self._incoming.end(PeerUnavailable("the link to server A is closed"))
+
+    async def _read(self, requests: Any) -> None:
+        try:
+            async for message in requests:
+                self._incoming.put(frame_from_wire(message))
+        except Misconfiguration as error:
+            self._incoming.end(error)
+        self._incoming.end(PeerUnavailable("server A closed the link"))
+        self._outgoing.put_nowait(None)
+
+
+def frame_to_wire(frame: Frame) -> pb.LinkFrame:
+    """One frame of the servers' link."""
+    return pb.LinkFrame(
+        task_digest=frame.task.value,
+        round=frame.round,
+        step=frame.step,
+        sequence=frame.sequence,
+        payload=frame.payload,
+        last=frame.last,
+    )
+
+
+def frame_from_wire(message: pb.LinkFrame) -> Frame:
+    """Inverse of ``frame_to_wire``. Raises Misconfiguration for a digest of the wrong length."""
+    return Frame(
+        Digest(message.task_digest),
+        message.round,
+        message.step,
+        message.sequence,
+        message.payload,
+        message.last,
+    )

@@ -1,0 +1,138 @@
+"""One server process: the gRPC server on the event loop, the protocol in a thread of its own."""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import threading
+from collections.abc import Callable
+
+import grpc
+
+from precad.common.aggregator.collect import Inbox
+from precad.common.aggregator.service.admission import admission_of
+from precad.common.aggregator.service.aggregation import AggregationService
+from precad.common.aggregator.service.descriptors import allow_descriptors, descriptors_for
+from precad.common.aggregator.service.feed import Feed, TrainingDone, TrainingStopped
+from precad.common.aggregator.service.limits import Limits
+from precad.common.aggregator.service.operation import OperationService
+from precad.common.aggregator.service.register import Presence, Register
+from precad.common.aggregator.service.session import Phase, Session
+from precad.common.aggregator.service.settings import ServerSettings
+from precad.common.aggregator.service.shelf import Shelf
+from precad.common.aggregator.store import open_store
+from precad.common.errors import PrecadError
+from precad.common.identifiers import Role
+from precad.common.identity import add_port, verifier_for
+from precad.common.wire.serving import SERVER_OPTIONS
+from precad.protos.precad_pb2_grpc import (
+    add_AggregationServicer_to_server,
+    add_OperationServicer_to_server,
+)
+
+log = logging.getLogger("precad")
+
+Conduct = Callable[[Session], None]
+Extend = Callable[[grpc.aio.Server, Session], None]
+
+
+async def run_server(
+    role: Role, settings: ServerSettings, conduct: Conduct, extend: Extend | None = None
+) -> int:
+    """Serve until the training is over and its model was on offer for ``linger`` seconds.
+
+    Args:
+        role: SERVER_A or SERVER_B.
+        settings: from the settings file.
+        conduct: the training itself; runs in a thread of its own.
+        extend: adds further services.
+
+    Returns:
+        The process's exit status: 0 after a finished training, 1 after one that stopped.
+
+    Raises:
+        Misconfiguration: settings, task, identity or state can't be used.
+    """
+    session = open_session(role, settings)
+    allow_descriptors(descriptors_for(session.task.enrolment.clients))
+    server = make_server(session)
+    if extend is not None:
+        extend(server, session)
+    port = add_port(server, settings.listen, session.identity)
+    await server.start()
+    log.info("%s serves task %s on port %d", role.value, session.task.name, port)
+    ended, stop = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _told_to_stop, ended, stop)
+    thread = threading.Thread(
+        target=_conduct, args=(session, conduct, loop, ended), name="training", daemon=True
+    )
+    thread.start()
+    await ended.wait()
+    # The finished model stays on offer, unless somebody says that all is done.
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(stop.wait(), settings.linger)
+    await server.stop(grace=2)
+    session.store.close()
+    return 0 if session.phase is Phase.DONE else 1
+
+
+def make_server(session: Session, limits: Limits | None = None) -> grpc.aio.Server:
+    """The gRPC server with what every server offers; not yet listening."""
+    server = grpc.aio.server(options=SERVER_OPTIONS)
+    add_AggregationServicer_to_server(AggregationService(session, limits), server)
+    add_OperationServicer_to_server(OperationService(session), server)
+    return server
+
+
+def open_session(role: Role, settings: ServerSettings) -> Session:
+    """What the settings describe, opened. Called on the event loop. Raises Misconfiguration."""
+    task = settings.load_task()
+    identity = settings.load_identity()
+    settings.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    url = settings.database or f"sqlite:///{settings.state / 'state.db'}"
+    store = open_store(url, task, role)
+    shelf = Shelf(task, settings.state / "model.safetensors")
+    return Session(
+        role=role,
+        task=task,
+        settings=settings,
+        identity=identity,
+        store=store,
+        inbox=Inbox(role, task, settings.state / "spool", verifier_for(identity)),
+        register=Register(task, store, admission_of(settings, task)),
+        presence=Presence(task.deadlines.rejoin),
+        shelf=shelf,
+        feed=Feed(asyncio.get_running_loop()),
+    )
+
+
+def _conduct(
+    session: Session, conduct: Conduct, loop: asyncio.AbstractEventLoop, ended: asyncio.Event
+) -> None:
+    try:
+        conduct(session)
+        final = session.shelf.current
+        session.phase = Phase.DONE
+        session.feed.publish(TrainingDone(final.round, final.digest))
+        log.info("training is over after %d rounds: model %s", final.round, final.digest)
+    except PrecadError as error:
+        _stop(session, str(error))
+    except Exception:
+        log.exception("a bug stopped the training")
+        _stop(session, "internal error; see this server's log")
+    finally:
+        loop.call_soon_threadsafe(ended.set)
+
+
+def _stop(session: Session, error: str) -> None:
+    session.error = error
+    session.phase = Phase.STOPPED
+    session.feed.publish(TrainingStopped(error))
+    log.error("training stopped: %s", error)
+
+
+def _told_to_stop(ended: asyncio.Event, stop: asyncio.Event) -> None:
+    stop.set()
+    ended.set()

@@ -1,0 +1,137 @@
+"""Enrolments before round 0, and who is there."""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from precad.common.aggregator.service.admission import Admission, AnyClient
+from precad.common.aggregator.store import Store
+from precad.common.enrolment import Enrolment, Roster
+from precad.common.errors import Misconfiguration
+from precad.common.identifiers import ClientId
+from precad.common.task import Task
+
+
+class Register:
+    """Takes enrolments until the roster is frozen.
+
+    Args:
+        task: gives the caps.
+        store: keeps the claims and the frozen roster through restarts.
+        admission: who may enrol; any client unless given.
+    """
+
+    def __init__(self, task: Task, store: Store, admission: Admission | None = None) -> None:
+        self._task = task
+        self._admission = admission or AnyClient()
+        self._store = store
+        self._changed = threading.Condition()
+        frozen = store.roster()
+        self._frozen = frozen is not None
+        self._enrolments: dict[ClientId, Enrolment] = dict(frozen or store.claims())
+
+    def enrol(self, enrolment: Enrolment, token: str = "") -> int:
+        """Add a client; the same claim again is confirmed. Returns how many are enrolled.
+
+        Raises:
+            AccessDenied: not on the operator's roster, or without a good token.
+            Misconfiguration: a cap is passed, the claim differs from the first, the task is
+                full, or enrolment is over.
+        """
+        enrolment.check(self._task)
+        with self._changed:
+            known = self._enrolments.get(enrolment.client)
+            if known == enrolment:
+                return len(self._enrolments)
+            if known is not None:
+                raise Misconfiguration(
+                    "enrolment",
+                    f"{enrolment.records} records at rate {enrolment.record_rate}",
+                    f"client {enrolment.client} is enrolled with {known.records} records at rate "
+                    f"{known.record_rate}; claims are frozen",
+                )
+            if self._frozen:
+                raise Misconfiguration(
+                    "client", enrolment.client.name, "enrolment ended before round 0; too late"
+                )
+            if len(self._enrolments) >= self._task.enrolment.clients:
+                raise Misconfiguration(
+                    "client",
+                    enrolment.client.name,
+                    f"the task is full: enrolment.clients = {self._task.enrolment.clients}",
+                )
+            # Last: a token isn't spent on a claim that is refused for something else.
+            self._admission.admit(enrolment, token)
+            self._store.claim(enrolment)
+            self._enrolments[enrolment.client] = enrolment
+            self._changed.notify_all()
+            return len(self._enrolments)
+
+    def wait_full(self, deadline: float) -> None:
+        """Wait until all of the task's clients are enrolled, or until ``deadline``."""
+        with self._changed:
+            while len(self._enrolments) < self._task.enrolment.clients:
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
+                    return
+                self._changed.wait(remaining)
+
+    def roster(self) -> Roster:
+        """Everybody enrolled so far."""
+        with self._changed:
+            return Roster(self._enrolments)
+
+    def freeze(self, roster: Roster) -> None:
+        """No further enrolment; ``roster`` is final."""
+        with self._changed:
+            self._store.freeze(roster)
+            self._frozen = True
+            self._enrolments = dict(roster)
+
+    @property
+    def frozen(self) -> bool:
+        """Whether round 0 may begin."""
+        return self._frozen
+
+
+class Presence:
+    """Which clients keep a watch open; one that left lately may be coming back.
+
+    Args:
+        rejoin_s: a client is gone when its last watch ended longer ago than this.
+    """
+
+    def __init__(self, rejoin_s: float) -> None:
+        self._rejoin_s = rejoin_s
+        self._lock = threading.Lock()
+        self._watching: Counter[ClientId] = Counter()
+        self._left: dict[ClientId, float] = {}
+
+    @contextmanager
+    def watch(self, client: ClientId) -> Iterator[None]:
+        """A watch, from its beginning to its end."""
+        with self._lock:
+            self._watching[client] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._watching[client] -= 1
+                self._left[client] = time.monotonic()
+
+    def gone(self, client: ClientId) -> bool:
+        """Whether waiting for this client is pointless."""
+        with self._lock:
+            left = self._left.get(client)
+            return (
+                self._watching[client] <= 0
+                and left is not None
+                and time.monotonic() - left > self._rejoin_s
+            )
+
+    def watching(self) -> int:
+        """How many clients keep a watch open."""
+        with self._lock:
+            return sum(1 for count in self._watching.values() if count > 0)

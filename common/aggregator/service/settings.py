@@ -1,0 +1,35 @@
+"""Settings of a server's process."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from precad.common.settings import Address, Settings
+
+
+class ServerSettings(Settings):
+    """What servers A and B have alike."""
+
+    listen: Address
+    dealer: Address
+    state: Path
+    """Folder for the database, the spool and the model; belongs to this server alone."""
+    database: str | None = None
+    """SQLAlchemy URL; SQLite in the state folder unless given."""
+    linger: Annotated[float, Field(ge=0, le=86_400)] = 30.0
+    """Seconds that the finished model stays on offer."""
+    enrolment: Literal["open", "roster", "token"] = "open"
+    """Who may enrol: any client with a certificate, those on the roster, or with a token."""
+    roster: Path | None = None
+    """With `enrolment = "roster"`: the operator's list (TOML), the same at both servers."""
+
+
+class ServerASettings(ServerSettings):
+    """Server A dials server B."""
+
+    server_b: Address
+
+
+class ServerBSettings(ServerSettings):
+    """Server B listens for server A."""

@@ -1,0 +1,29 @@
+"""What a server keeps through a crash: roster, rounds, ledger, spent triples."""
+
+from precad.common.aggregator.store.audit import (
+    Audit,
+    ClientCharges,
+    Finding,
+    LedgerView,
+    audit_ledger,
+    read_ledger,
+)
+from precad.common.aggregator.store.database import Store, open_store
+from precad.common.aggregator.store.ledger import Charge, LedgerEntry, LedgerEvent
+from precad.common.aggregator.store.rounds import ReleaseRecord, RoundState
+
+__all__ = [
+    "Audit",
+    "Charge",
+    "ClientCharges",
+    "Finding",
+    "LedgerEntry",
+    "LedgerEvent",
+    "LedgerView",
+    "ReleaseRecord",
+    "RoundState",
+    "Store",
+    "audit_ledger",
+    "open_store",
+    "read_ledger",
+]

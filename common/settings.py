@@ -1,0 +1,71 @@
+"""Settings of one process, from a TOML file. Unknown keys are refused."""
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from precad.common.errors import Misconfiguration
+from precad.common.identity import Identity, Plaintext, load_identity
+from precad.common.task import Task
+
+Address = Annotated[str, Field(pattern=r"^[^\s:]+:\d{1,5}$|^\[[0-9a-fA-F:]+\]:\d{1,5}$")]
+
+
+class Settings(BaseModel):
+    """What every process needs. Relative paths are relative to the settings file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    task: Path
+    """The task file (TOML); the same bytes for everybody."""
+    identity: Path | None = None
+    """Folder with ca.pem, cert.pem and key.pem, as `precad keys` writes it."""
+    insecure_plaintext: bool = False
+    """No TLS and no authentication: on loopback only, for tests."""
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Settings from a TOML file. Raises Misconfiguration naming file, field and remedy."""
+        try:
+            data = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise Misconfiguration("config", str(path), f"can't be read: {error}") from None
+        try:
+            return cls.model_validate(data).relative_to(path.resolve().parent)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            field = ".".join(str(part) for part in first["loc"])
+            missing = first["type"] == "missing"
+            remedy = {
+                "extra_forbidden": f"unknown key in {path}; remove it or mend its name",
+                "missing": f"is required in {path}",
+                "string_pattern_mismatch": "give host:port, such as 127.0.0.1:7301",
+            }.get(first["type"], first["msg"])
+            raise Misconfiguration(field, None if missing else first["input"], remedy) from None
+
+    def relative_to(self, folder: Path) -> Self:
+        """The same with relative paths taken from ``folder``."""
+        paths = {name: value for name, value in self if isinstance(value, Path)}
+        for name, value in paths.items():
+            if "\0" in str(value):
+                raise Misconfiguration(name, str(value), "isn't a path")
+        return self.model_copy(update={name: folder / value for name, value in paths.items()})
+
+    def load_task(self) -> Task:
+        """The task. Raises Misconfiguration."""
+        return Task.load(self.task)
+
+    def load_identity(self) -> Identity | Plaintext:
+        """This process's certificate and key. Raises Misconfiguration."""
+        if self.identity is not None and not self.insecure_plaintext:
+            return load_identity(self.identity)
+        if self.insecure_plaintext and self.identity is None:
+            return Plaintext()
+        raise Misconfiguration(
+            "identity",
+            self.identity,
+            "give a folder made by `precad keys`, or insecure_plaintext = true on loopback, "
+            "and not both",
+        )

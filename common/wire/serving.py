@@ -1,0 +1,40 @@
+"""What every gRPC server of the system sets and answers alike."""
+
+from typing import Any, Never
+
+import grpc
+
+from precad.common.errors import PrecadError, TaskMismatch
+from precad.common.task import Task
+from precad.common.wire.status import status_of
+
+MAX_REQUEST_BYTES = 1 << 19
+"""512 KiB. No message is longer, since shares and openings travel in pieces: a caller makes a
+server hold no more than this for each call, whatever it sends."""
+SERVER_OPTIONS = (
+    ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
+    # A client needs a handful of calls at once, server A one link.
+    ("grpc.max_concurrent_streams", 32),
+    # By default a connection may take two minutes to say nothing.
+    ("grpc.server_handshake_timeout_ms", 5_000),
+    ("grpc.so_reuseport", 0),
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+)
+PIECE_BYTES = 1 << 17
+"""128 KiB: what a fetch of the model takes while it waits for a slow reader."""
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+async def refuse(context: Context, error: PrecadError) -> Never:
+    """End the call with the error's status code and text."""
+    await context.abort(status_of(error), str(error))
+    raise AssertionError("abort returns never")
+
+
+def check_task(task: Task, digest: bytes) -> None:
+    """Refuse a message about another task. Raises TaskMismatch, with both digests."""
+    if digest != task.digest.value:
+        raise TaskMismatch(str(task.digest), digest[:64].hex() or "none")

@@ -1,0 +1,66 @@
+"""A submission's header as a protobuf message, and back."""
+
+from precad.common.errors import Misconfiguration, RejectedSubmission, Rejection
+from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.secret import Secret
+from precad.common.share import (
+    Commitment,
+    Signature,
+    Submission,
+    SubmissionContext,
+    SubmissionHeader,
+)
+from precad.protos import precad_pb2 as pb
+
+
+def header_to_wire(submission: Submission) -> pb.SubmissionHeader:
+    """The first piece of an upload."""
+    context, signature = submission.context, submission.signature
+    return pb.SubmissionHeader(
+        task_digest=context.task.value,
+        round=context.round,
+        client=context.client.name,
+        model_digest=context.model.value,
+        nonce=context.nonce,
+        salt=submission.salt.reveal(),
+        other_commitment=submission.other_commitment.value,
+        share_bytes=len(submission.share),
+        signature=b"" if signature is None else signature.value,
+        certificates=() if signature is None else signature.certificates,
+    )
+
+
+def header_from_wire(message: pb.SubmissionHeader) -> SubmissionHeader:
+    """Inverse of ``header_to_wire``. Raises RejectedSubmission (malformed)."""
+    try:
+        context = SubmissionContext(
+            Digest(message.task_digest),
+            message.round,
+            ClientId(message.client),
+            Digest(message.model_digest),
+            message.nonce,
+        )
+    except Misconfiguration as error:
+        raise RejectedSubmission(Rejection.MALFORMED, str(error)) from None
+    signature = None
+    if message.signature or message.certificates:
+        signature = Signature(message.signature, tuple(message.certificates))
+    return SubmissionHeader(
+        context,
+        Secret(message.salt),
+        Commitment(message.other_commitment),
+        message.share_bytes,
+        signature,
+    )
+
+
+def submission_from_wire(message: pb.SubmissionHeader, role: Role, share: Secret) -> Submission:
+    """A whole submission from its header and share, as a client keeps it for a retry.
+
+    Raises:
+        RejectedSubmission: malformed.
+    """
+    header = header_from_wire(message)
+    return Submission(
+        header.context, role, header.salt, share, header.other_commitment, header.signature
+    )

@@ -1,0 +1,307 @@
+"""Every way of being bad that soundness.md and the wire allow, and what each must come to.
+
+A misdeed is what one drawn client does in one round; it returns what the servers answered, upload
+by upload. Beside it stands how that client's round must end, and what the answers must be.
+"""
+
+import asyncio
+import math
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from tests.rig.crowd.client import HELD, LoadClient, Pair
+
+from precad.client.connection import upload_pieces
+from precad.common.errors import Rejection
+from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.ring import RingVector
+from precad.common.secret import Secret
+from precad.common.share import Signature, Submission, shard
+from precad.common.task import Task
+from precad.protos import precad_pb2 as pb
+
+COUNTED = "counted"
+DENIED = "PERMISSION_DENIED"
+LEAST = -(2**63)
+BOTH_HELD = (HELD, HELD)
+Answers = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What a client knows when it acts."""
+
+    event: pb.RoundOpen
+    honest: RingVector
+    """``[d] int64``: what it would send if it were honest."""
+    other: LoadClient
+    """Somebody else, whose name or key may be tried."""
+
+
+Act = Callable[[LoadClient, Scene], Awaitable[Answers]]
+Forge = Callable[[Task], RingVector]
+
+
+@dataclass(frozen=True, slots=True)
+class Misdeed:
+    """An act, and what must come of it."""
+
+    name: str
+    act: Act
+    outcome: str
+    """``counted``, or the reason that the client hears at the round's end."""
+    answers: Answers
+
+
+async def be_honest(client: LoadClient, scene: Scene) -> Answers:
+    """Fetch the model, then send one share to each server, at once."""
+    await client.fetch_model(scene.event)
+    return await _both(client, client.prepare(scene.event, scene.honest))
+
+
+async def say_nothing(client: LoadClient, scene: Scene) -> Answers:
+    """Absent, with the notices still open."""
+    del client, scene
+    return ()
+
+
+HONEST = Misdeed("honest", be_honest, COUNTED, BOTH_HELD)
+SILENT = Misdeed("silent", say_nothing, Rejection.ABSENT.value, ())
+
+
+def single(task: Task, value: int, at: int = 0) -> RingVector:
+    """One coordinate is ``value``, the others 0."""
+    x = np.zeros(task.dimension, dtype=np.int64)
+    x[at] = value
+    return x
+
+
+def _everywhere(task: Task, value: int) -> RingVector:
+    return np.full(task.dimension, value, dtype=np.int64)
+
+
+def _square_zero(task: Task) -> RingVector:
+    x = np.zeros(task.dimension, dtype=np.int64)
+    x[:3] = 2**32, 3 * 2**33, -(2**40)
+    return x
+
+
+def _multiples(task: Task) -> RingVector:
+    shift = secrets.randbelow(64)
+    words = np.frombuffer(secrets.token_bytes(8 * task.dimension), dtype=np.int64) << shift
+    words[0] |= np.int64(1) << shift  # not zero, also where the shift is 63
+    return words
+
+
+def _spread(task: Task, factor: int) -> RingVector:
+    """Norm ``factor``·β, spread evenly."""
+    return _everywhere(task, math.ceil(factor * task.bound / math.sqrt(task.dimension)))
+
+
+_FORGED: tuple[tuple[str, Forge, Rejection], ...] = (
+    ("2^32 once", lambda t: single(t, 2**32), Rejection.OUT_OF_RANGE),
+    ("2^32 everywhere", lambda t: _everywhere(t, 2**32), Rejection.OUT_OF_RANGE),
+    ("squared norm 0", _square_zero, Rejection.OUT_OF_RANGE),
+    ("-2^63 once", lambda t: single(t, LEAST), Rejection.OUT_OF_RANGE),
+    (
+        "-2^63 twice",
+        lambda t: single(t, LEAST) + single(t, LEAST, at=5),
+        Rejection.OUT_OF_RANGE,
+    ),
+    ("-2^63 everywhere", lambda t: _everywhere(t, LEAST), Rejection.OUT_OF_RANGE),
+    ("15 beta once", lambda t: single(t, 15 * t.bound), Rejection.OUT_OF_RANGE),
+    ("64 beta spread", lambda t: _spread(t, 64), Rejection.OUT_OF_RANGE),
+    ("multiples of 2^i", _multiples, Rejection.OUT_OF_RANGE),
+    ("beta + 1 units", lambda t: single(t, t.bound + 1), Rejection.NORM_EXCEEDED),
+    ("2 beta once", lambda t: single(t, -2 * t.bound), Rejection.NORM_EXCEEDED),
+    ("2 beta spread", lambda t: _spread(t, 2), Rejection.NORM_EXCEEDED),
+)
+
+
+def _submits(forge: Forge) -> Act:
+    async def act(client: LoadClient, scene: Scene) -> Answers:
+        return await _both(client, client.prepare(scene.event, forge(client.task)))
+
+    return act
+
+
+async def _short_share(client: LoadClient, scene: Scene) -> Answers:
+    a, b = client.prepare(scene.event, scene.honest)
+    return await _both(client, (a, _cut(b)))
+
+
+async def _long_seed(client: LoadClient, scene: Scene) -> Answers:
+    a, b = client.prepare(scene.event, scene.honest)
+    return await _both(client, (replace(a, share=Secret(secrets.token_bytes(40))), b))
+
+
+async def _truncated(client: LoadClient, scene: Scene) -> Answers:
+    a, b = client.prepare(scene.event, scene.honest)
+    header, *share = upload_pieces(b)
+    # All of one piece but a byte: what is kept back doesn't depend on the piece's length.
+    partial = pb.SubmissionPiece(share=share[0].share[:-1])
+    return await client.send(a), await client.send_pieces(b.role, iter([header, partial]))
+
+
+async def _broken_off(client: LoadClient, scene: Scene) -> Answers:
+    """A holds its share; the stream to B is cancelled midway."""
+    a, b = client.prepare(scene.event, scene.honest)
+    header, *share = upload_pieces(b)
+
+    async def pieces() -> AsyncIterator[pb.SubmissionPiece]:
+        yield header
+        yield pb.SubmissionPiece(share=share[0].share[:-1])
+        await asyncio.sleep(60)
+
+    return await client.send(a), await client.send_pieces(b.role, pieces(), timeout_s=3.0)
+
+
+async def _without_header(client: LoadClient, scene: Scene) -> Answers:
+    del scene
+    pieces = [pb.SubmissionPiece(share=b"x" * 64)]
+    return (
+        await client.send_pieces(Role.SERVER_A, iter(pieces)),
+        await client.send_pieces(Role.SERVER_B, iter(())),
+    )
+
+
+async def _second_thoughts(client: LoadClient, scene: Scene) -> Answers:
+    """An honest submission, the same bytes again, then another one."""
+    pair = client.prepare(scene.event, scene.honest)
+    worse = client.prepare(scene.event, single(client.task, client.task.bound + 1))
+    return (
+        *await _both(client, pair),
+        *await _both(client, pair),
+        *await _both(client, worse),
+    )
+
+
+async def _too_late(client: LoadClient, scene: Scene) -> Answers:
+    """A forged submission, then an honest one: the first counts."""
+    first = client.prepare(scene.event, single(client.task, 2**32))
+    second = client.prepare(scene.event, scene.honest)
+    return *await _both(client, first), *await _both(client, second)
+
+
+async def _two_vectors(client: LoadClient, scene: Scene) -> Answers:
+    """One vector's share to A, another's to B."""
+    first = client.prepare(scene.event, scene.honest)
+    second = client.prepare(scene.event, single(client.task, 2))
+    return await _both(client, (first[0], second[1]))
+
+
+async def _only_a(client: LoadClient, scene: Scene) -> Answers:
+    return (await client.send(client.prepare(scene.event, scene.honest)[0]),)
+
+
+async def _only_b(client: LoadClient, scene: Scene) -> Answers:
+    return (await client.send(client.prepare(scene.event, scene.honest)[1]),)
+
+
+async def _other_task(client: LoadClient, scene: Scene) -> Answers:
+    other = Digest(secrets.token_bytes(32))
+    return await _both(client, _shard(client, scene, task=other))
+
+
+async def _round_to_come(client: LoadClient, scene: Scene) -> Answers:
+    return await _both(client, _shard(client, scene, round_number=scene.event.round + 1))
+
+
+async def _round_gone_by(client: LoadClient, scene: Scene) -> Answers:
+    return await _both(client, _shard(client, scene, round_number=scene.event.round - 1))
+
+
+async def _other_model(client: LoadClient, scene: Scene) -> Answers:
+    return await _both(client, _shard(client, scene, model=Digest(secrets.token_bytes(32))))
+
+
+async def _others_name(client: LoadClient, scene: Scene) -> Answers:
+    return await _both(client, _shard(client, scene, client_id=scene.other.client))
+
+
+async def _others_key(client: LoadClient, scene: Scene) -> Answers:
+    """The own name, with a signature and certificate of somebody else."""
+    a, b = client.prepare(scene.event, scene.honest)
+    stolen = scene.other.prepare(scene.event, scene.honest)[0].signature
+    return await _both(client, (replace(a, signature=stolen), replace(b, signature=stolen)))
+
+
+async def _unsigned(client: LoadClient, scene: Scene) -> Answers:
+    a, b = client.prepare(scene.event, scene.honest)
+    return await _both(client, (replace(a, signature=None), replace(b, signature=None)))
+
+
+async def _signed_otherwise(client: LoadClient, scene: Scene) -> Answers:
+    """The own signature, over another submission."""
+    a, b = client.prepare(scene.event, scene.honest)
+    signature: Signature | None = client.prepare(scene.event, scene.honest)[0].signature
+    return await _both(client, (replace(a, signature=signature), replace(b, signature=signature)))
+
+
+_ABSENT, _MALFORMED = Rejection.ABSENT.value, Rejection.MALFORMED.value
+_TRUNCATED, _DUPLICATE = Rejection.TRUNCATED.value, Rejection.DUPLICATE.value
+_BAD_SIGNATURE, _WRONG_MODEL = Rejection.BAD_SIGNATURE.value, Rejection.WRONG_MODEL.value
+
+MISDEEDS: tuple[Misdeed, ...] = (
+    *(Misdeed(name, _submits(forge), reason.value, BOTH_HELD) for name, forge, reason in _FORGED),
+    Misdeed("wrong length at B", _short_share, _MALFORMED, (HELD, _MALFORMED)),
+    Misdeed("wrong length at A", _long_seed, _MALFORMED, (_MALFORMED, HELD)),
+    Misdeed("truncated at B", _truncated, _TRUNCATED, (HELD, _TRUNCATED)),
+    Misdeed("broken off at B", _broken_off, _TRUNCATED, (HELD, "DEADLINE_EXCEEDED")),
+    Misdeed("no header", _without_header, _ABSENT, (_MALFORMED, _TRUNCATED)),
+    Misdeed(
+        "duplicate", _second_thoughts, COUNTED, (*BOTH_HELD, *BOTH_HELD, _DUPLICATE, _DUPLICATE)
+    ),
+    Misdeed(
+        "honest too late",
+        _too_late,
+        Rejection.OUT_OF_RANGE.value,
+        (*BOTH_HELD, _DUPLICATE, _DUPLICATE),
+    ),
+    Misdeed("two vectors", _two_vectors, Rejection.UNMATCHED.value, BOTH_HELD),
+    Misdeed("only to A", _only_a, _ABSENT, (HELD,)),
+    Misdeed("only to B", _only_b, _ABSENT, (HELD,)),
+    Misdeed("another task", _other_task, _ABSENT, (Rejection.WRONG_TASK.value,) * 2),
+    Misdeed("a round to come", _round_to_come, _ABSENT, (Rejection.WRONG_ROUND.value,) * 2),
+    Misdeed("a round gone by", _round_gone_by, _ABSENT, (Rejection.WRONG_ROUND.value,) * 2),
+    Misdeed("another model", _other_model, _WRONG_MODEL, (_WRONG_MODEL,) * 2),
+    Misdeed("another's name", _others_name, _ABSENT, (DENIED,) * 2),
+    Misdeed("another's key", _others_key, _BAD_SIGNATURE, (_BAD_SIGNATURE,) * 2),
+    Misdeed("unsigned", _unsigned, _BAD_SIGNATURE, (_BAD_SIGNATURE,) * 2),
+    Misdeed("signed otherwise", _signed_otherwise, _BAD_SIGNATURE, (_BAD_SIGNATURE,) * 2),
+    SILENT,
+)
+"""Each needs a round whose number is at least 1 (``a round gone by``)."""
+
+UNINVITED = Misdeed("not drawn", be_honest, "", (Rejection.NOT_SELECTED.value,) * 2)
+"""A submission of a client that wasn't drawn: it has no outcome."""
+
+
+def _shard(
+    client: LoadClient,
+    scene: Scene,
+    *,
+    task: Digest | None = None,
+    round_number: int | None = None,
+    client_id: ClientId | None = None,
+    model: Digest | None = None,
+) -> Pair:
+    """An honest pair in all but the fields given."""
+    return shard(
+        scene.honest,
+        task=task or client.task.digest,
+        round_number=scene.event.round if round_number is None else round_number,
+        client=client_id or client.client,
+        model=model or Digest(scene.event.model_digest),
+        signer=client.signer,
+    )
+
+
+def _cut(submission: Submission) -> Submission:
+    return replace(submission, share=Secret(submission.share.reveal()[:-8]))
+
+
+async def _both(client: LoadClient, pair: Pair) -> Answers:
+    return tuple(await asyncio.gather(*(client.send(item) for item in pair)))
