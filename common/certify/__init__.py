@@ -6,11 +6,6 @@ built on it. Pure mathematics: arrays and parameters in, arrays and results out.
 """
 
 from precad.common.certify.approximate import ApproximateDP, xie_theorem_2
-from precad.common.certify.baselines import (
-    certify_bagging,
-    certify_partitions,
-    ma_expectation_bound,
-)
 from precad.common.certify.exact import ExactGroups
 from precad.common.certify.gaussian import GaussianDP
 from precad.common.certify.guarantee import (
@@ -47,7 +42,7 @@ from precad.common.certify.prediction import (
     certify_predictions,
 )
 from precad.common.certify.renyi import RenyiDP, RenyiGroups
-from precad.common.certify.result import Abstained, Certified, Reproduction, Result
+from precad.common.certify.result import Abstained, Certified, Result
 from precad.common.certify.smoothing import (
     average_certified_radius,
     certify_smoothing,
@@ -74,7 +69,6 @@ __all__ = [
     "RenyiDP",
     "RenyiGroups",
     "Replacements",
-    "Reproduction",
     "Result",
     "Sampling",
     "ScoreBound",
@@ -83,15 +77,12 @@ __all__ = [
     "attack_bounds",
     "average_certified_radius",
     "certified_accuracy",
-    "certify_bagging",
-    "certify_partitions",
     "certify_prediction",
     "certify_predictions",
     "certify_smoothing",
     "cohen_radius",
     "expected_loss",
     "fewest_attackers",
-    "ma_expectation_bound",
     "macer_hinge",
     "mixed",
     "psac_factor",

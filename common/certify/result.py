@@ -29,21 +29,3 @@ class Abstained:
 
 
 Result: TypeAlias = Certified | Abstained
-
-
-@dataclass(frozen=True, slots=True)
-class Reproduction:
-    """What a printed statement gives, reproduced to be compared; never a certificate.
-
-    Deliberately not a `Guarantee` and not a `Result`: no function of this package that certifies
-    takes one.
-
-    Attributes:
-        source: the printed statement.
-        value: what it gives.
-        flaw: why it certifies nothing.
-    """
-
-    source: str
-    value: float | int | tuple[float, ...] | None
-    flaw: str

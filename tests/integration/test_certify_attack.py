@@ -19,10 +19,10 @@ from precad.common.certify import (
     RenyiGroups,
     SubsampledGaussian,
     certify_prediction,
-    reproduction,
 )
 from precad.common.certify.inputs import Floats
 from precad.common.certify.mechanism import Shift, log_binomial, log_ratio
+from precad.experiments.published.printed_certificates import theorem_8
 
 TRAININGS = 200_000
 CLOSE = 0.008
@@ -105,7 +105,7 @@ def test_an_attack_just_beyond_the_radius_succeeds() -> None:
 def test_the_same_attack_breaks_theorem_8() -> None:
     m = SubsampledGaussian("poisson", 0.01, 30.0, 100)
     p_a, r, runs = 0.99, 700, 100_000
-    printed = reproduction.theorem_8(p_a, 1 - p_a, m)
+    printed = theorem_8(p_a, 1 - p_a, m)
     assert isinstance(printed.value, int)
     assert printed.value >= r, "Theorem 8 certifies 700 records"
     generator = np.random.default_rng(700)

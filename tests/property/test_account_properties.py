@@ -20,8 +20,8 @@ from precad.common.account import (
     gdp,
     poisson_gaussian,
 )
-from precad.common.account.as_printed import precad_case_2_by_pld
 from precad.common.account.rdp import ORDERS, mixture_rdp, sampled_gaussian_rdp
+from precad.experiments.published.printed_privacy import precad_case_2_by_pld
 
 mp.dps = 40
 
@@ -84,7 +84,7 @@ def test_the_atom_mixture_lies_between_rate_qp_and_every_round(
         record_rate=rate, client_rate=coin, noise_multiplier=sigma, rounds=count, delta=1e-5
     )
     every = spent(AccountantName.EXACT, step.times(count), 1e-5)
-    assert printed.epsilon <= mixture * GRID
+    assert printed.value <= mixture * GRID
     assert mixture <= every * GRID
 
 

@@ -14,19 +14,19 @@ from precad.common.account import (
     Sampling,
     poisson_gaussian,
 )
-from precad.common.account.algorithms import (
-    ParallelAccount,
-    dopamine,
-    insdp_fedsgd,
-    userdp_fedavg,
-)
-from precad.common.account.as_printed import xie_proposition_1, xie_table
 from precad.common.account.fixed_size import (
     attained_epsilon,
     fixed_size_rdp,
     fixed_size_rdp_curve,
 )
 from precad.common.errors import Misconfiguration
+from precad.experiments.published.algorithms import (
+    ParallelAccount,
+    dopamine,
+    insdp_fedsgd,
+    userdp_fedavg,
+)
+from precad.experiments.published.printed_privacy import xie_proposition_1, xie_table
 
 DELTA = 1e-5
 
@@ -51,7 +51,7 @@ def test_userdp_fedavg_costs_what_its_sampling_costs() -> None:
     assert fixed.effective_noise_multiplier == 0.5
     attained = attained_epsilon(rate=0.1, clip_noise_multiplier=1.0, steps=3, delta=DELTA)
     printed = xie_table(rate=0.1, noise_multiplier=1.0, steps=3, delta=DELTA)
-    assert exact(poisson) < printed.epsilon < attained.lower <= rdp(fixed)
+    assert exact(poisson) < printed.value < attained.lower <= rdp(fixed)
 
 
 def test_insdp_fedsgd_as_printed_is_below_what_holds_and_dopamine_above() -> None:
@@ -67,7 +67,7 @@ def test_insdp_fedsgd_as_printed_is_below_what_holds_and_dopamine_above() -> Non
     assert ours.step.noise_multiplier == pytest.approx(3 * math.sqrt(10))
     assert exact(ours) < exact(theirs)
     fixed = insdp_fedsgd(**common, sampling=Sampling.FIXED_SIZE, users=30)
-    assert printed.epsilon < rdp(fixed)
+    assert printed.value < rdp(fixed)
     assert "drawn together" in printed.flaw
 
 

@@ -30,15 +30,15 @@ def test_the_document_names_every_module_with_a_bound() -> None:
 def test_what_it_calls_by_name_alone_exists() -> None:
     for module, names in {
         "algorithms": ("userdp_fedavg", "insdp_fedsgd", "dopamine", "ParallelAccount"),
-        "as_printed": (
-            "Reproduction",
+        "reproduction": ("Reproduction",),
+        "printed_privacy": (
             "precad_theorem_1_case_2",
             "precad_case_2_by_pld",
             "xie_table",
             "xie_proposition_1",
         ),
     }.items():
-        loaded = importlib.import_module(f"precad.common.account.{module}")
+        loaded = importlib.import_module(f"precad.experiments.published.{module}")
         for name in names:
             assert f"`{name}`" in TEXT
             assert hasattr(loaded, name)

@@ -1,55 +1,77 @@
 """Certifying: results and their types, intervals, baselines, losses, and bad input."""
 
+import importlib
 import itertools
 import math
+import pkgutil
 from fractions import Fraction
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution
 from scipy.stats import binom
 
-from precad.common.account import as_printed
-from precad.common.account.as_printed import xie_table
+from precad.common.account.guarantees import PrivacyStatement
 from precad.common.certify import (
     Abstained,
     ApproximateDP,
     Certified,
     ConfidenceBudget,
+    Curves,
     Direction,
     ExactGroups,
     GaussianDP,
     Guarantee,
     Intervals,
     Iterated,
+    PredictionCertificates,
     RenyiDP,
     RenyiGroups,
     Replacements,
-    Reproduction,
     ScoreBound,
     SubsampledGaussian,
     ValidationAllowance,
     attack_bounds,
     certified_accuracy,
-    certify_bagging,
-    certify_partitions,
     certify_prediction,
     certify_predictions,
     certify_smoothing,
     expected_loss,
     fewest_attackers,
-    ma_expectation_bound,
-    reproduction,
     score_intervals,
     simuem,
     theorem_2,
     votes_of,
 )
-from precad.common.certify.baselines import bagging_holds
 from precad.common.certify.inputs import Integers
 from precad.common.certify.intervals import clopper_pearson_lower, clopper_pearson_upper
 from precad.common.certify.mechanism import group_shift, log_binomial
+from precad.common.certify.smoothing import SmoothingCertificates
 from precad.common.errors import Misconfiguration
+from precad.experiments import published
+from precad.experiments.published.defences import (
+    bagging_holds,
+    bagging_radii,
+    ma_expectation_bound,
+    partition_radii,
+)
+from precad.experiments.published.printed_certificates import (
+    precad_theorem_2_printed,
+    theorem_8,
+    theorem_8_exact,
+    theorem_8_joint,
+    theorem_8_limit,
+    xie_theorem_6,
+    xie_theorem_6_reach,
+)
+from precad.experiments.published.printed_privacy import (
+    precad_case_2_by_pld,
+    precad_theorem_1_case_2,
+    xie_proposition_1,
+    xie_table,
+)
+from precad.experiments.published.reproduction import Reproduction
 
 MECHANISM = SubsampledGaussian("poisson", 0.01, 1.0, 20)
 ONE = Intervals(np.array([0]), np.array([0.99]), np.array([0.01]))
@@ -138,23 +160,33 @@ def test_validation_adds_malicious_submissions_times_its_soundness_error() -> No
         assert same.upper(p) == base.curves(3, Direction.DELETIONS).upper(p)
 
 
-REPRODUCTIONS = [
-    reproduction.theorem_8(0.99, 0.01, MECHANISM),
-    reproduction.theorem_8_joint(0.99, 0.01, MECHANISM),
-    reproduction.theorem_8_exact(0.99, 0.01, MECHANISM),
-    reproduction.theorem_8_limit(0.99, 0.01, MECHANISM),
+STEPS: dict[str, float] = {"record_rate": 0.1, "client_rate": 0.3, "noise_multiplier": 2.0}
+REPRODUCTIONS: list[Reproduction[Any]] = [
+    theorem_8(0.99, 0.01, MECHANISM),
+    theorem_8_joint(0.99, 0.01, MECHANISM),
+    theorem_8_exact(0.99, 0.01, MECHANISM),
+    theorem_8_limit(0.99, 0.01, MECHANISM),
+    xie_theorem_6(0.9, 0.05, np.array([16.0]), np.array([0.1])),
+    xie_theorem_6_reach(0.9, 0.05, 16.0, 2),
+    precad_theorem_2_printed(0.9, 1.0, 1, 0.3),
+    precad_theorem_1_case_2(**STEPS, rounds=3, delta=1e-5),
+    precad_case_2_by_pld(**STEPS, rounds=3, delta=1e-5),
     xie_table(rate=0.1, noise_multiplier=0.5, steps=3, delta=0.0029),
-    reproduction.xie_theorem_6_reach(0.9, 0.05, 16.0, 2),
-    reproduction.precad_theorem_2_printed(0.9, 1.0, 1, 0.3),
+    xie_proposition_1(
+        batch_rate=0.1,
+        user_rate=0.3,
+        noise_multiplier=2.0,
+        users_per_round=10,
+        rounds=3,
+        delta=1e-5,
+    ),
 ]
 
 
 @pytest.mark.parametrize("printed", REPRODUCTIONS, ids=lambda printed: printed.source)
-def test_a_reproduction_never_becomes_a_certificate(
-    printed: Reproduction | as_printed.Reproduction,
-) -> None:
+def test_a_reproduction_never_becomes_a_certificate(printed: Reproduction[Any]) -> None:
     assert printed.flaw
-    assert not isinstance(printed, Guarantee | Certified)
+    assert not isinstance(printed, Guarantee | Certified | PrivacyStatement)
     assert not hasattr(printed, "curves")
     with pytest.raises(Misconfiguration, match="guarantee"):
         certify_predictions(ONE, printed)  # type: ignore[arg-type]
@@ -166,8 +198,31 @@ def test_a_reproduction_never_becomes_a_certificate(
         fewest_attackers(0.5, 1.0, 2.0, printed)  # type: ignore[arg-type]
 
 
+def test_nothing_published_issues_a_certificate() -> None:
+    certificates = (
+        Certified,
+        Curves,
+        Guarantee,
+        PredictionCertificates,
+        PrivacyStatement,
+        SmoothingCertificates,
+    )
+    defined = 0
+    for found in pkgutil.iter_modules(published.__path__):
+        module = importlib.import_module(f"{published.__name__}.{found.name}")
+        for name, value in vars(module).items():
+            if getattr(value, "__module__", None) != module.__name__:
+                continue
+            defined += 1
+            assert not (isinstance(value, type) and issubclass(value, certificates)), name
+            returned = getattr(value, "__annotations__", {}).get("return")
+            types = {returned, *get_args(returned)}
+            assert types.isdisjoint(certificates), name
+    assert defined > 20
+
+
 def test_precad_as_printed_is_vacuous_where_the_closed_form_is_not() -> None:
-    printed = reproduction.precad_theorem_2_printed(0.9, 1.0, 1, 0.3).value
+    printed = precad_theorem_2_printed(0.9, 1.0, 1, 0.3).value
     assert isinstance(printed, tuple)
     assert printed[1] == pytest.approx(1.0192, abs=1e-4)
     assert float(theorem_2(0.9, 1.0, 1, 0.3).upper) < 0.95
@@ -334,18 +389,17 @@ def test_bagging_agrees_with_exact_fractions_over_all_sizes() -> None:
 
 def test_bagging_radius_on_known_numbers() -> None:
     one = Intervals(np.array([3, 1]), np.array([0.99, 0.4]), np.array([0.01, 0.5]))
-    sure, close = certify_bagging(one, 60_000, 100).results()
-    assert isinstance(close, Abstained)
-    assert isinstance(sure, Certified)
+    found = bagging_radii(one, 60_000, 100)
+    assert found.certified.tolist() == [True, False]
     # Replacing k records gives 1 − (1 − k/n)^s < (p_A − p_B)/2, the paper's simplest case.
     replaced = 60_000 * (1 - (1 - 0.49) ** (1 / 100))
-    assert 0 < sure.radius <= replaced
+    assert 0 < found.radius[0] <= replaced
 
 
 def test_partitions_agree_with_moving_votes() -> None:
     generator = np.random.default_rng(11)
     counts = generator.multinomial(11, [0.5, 0.3, 0.2], 60)
-    found = certify_partitions(counts)
+    found = partition_radii(counts)
     for row, label, radius in zip(counts, found.labels, found.radius, strict=True):
 
         def winner(votes: list[int]) -> int:
@@ -422,7 +476,7 @@ def test_certified_accuracy_counts_everybody() -> None:
         ),
         (
             "training_size",
-            lambda: certify_bagging(ONE, 0, 5),
+            lambda: bagging_radii(ONE, 0, 5),
         ),
         (
             "directions",

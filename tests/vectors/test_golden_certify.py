@@ -9,14 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from precad.common.account.as_printed import xie_table
 from precad.common.account.gdp import (
     clt_mu,
     delta_of_epsilon,
     largest_clip_ratio,
     tolerated_group_mu,
 )
-from precad.common.headroom import client_noise_multiplier
 from precad.common.certify import (
     Abstained,
     ApproximateDP,
@@ -38,7 +36,6 @@ from precad.common.certify import (
     fewest_attackers,
     macer_hinge,
     psac_factor,
-    reproduction,
     simuem,
     theorem_2,
     xie_corollary_1,
@@ -56,6 +53,9 @@ from precad.common.certify.renyi import (
     renyi_reach_clean_over_poisoned,
     renyi_reach_poisoned_over_clean,
 )
+from precad.common.headroom import client_noise_multiplier
+from precad.experiments.published import printed_certificates
+from precad.experiments.published.printed_privacy import xie_table
 
 CASES: list[dict[str, Any]] = json.loads(
     (Path(__file__).parent / "golden.json").read_text(encoding="utf-8")
@@ -94,7 +94,7 @@ def test_precad_theorem_2(case: dict[str, Any]) -> None:
     bounds = theorem_2(i["L"], i["B"], i["K"], i["mu"])
     close(case, float(bounds.upper), "upper_closed_all_eps")
     close(case, float(bounds.lower), "lower_closed_all_eps")
-    printed = reproduction.precad_theorem_2_printed(i["L"], i["B"], i["K"], i["mu"])
+    printed = printed_certificates.precad_theorem_2_printed(i["L"], i["B"], i["K"], i["mu"])
     assert isinstance(printed.value, tuple)
     close(case, printed.value[0], "lower_eps_nonneg")
     close(case, printed.value[1], "upper_eps_nonneg")
@@ -180,7 +180,7 @@ def test_xie_lemma_5_in_both_directions(case: dict[str, Any]) -> None:
 @named("xie_thm6")
 def test_xie_theorem_6(case: dict[str, Any]) -> None:
     i = case["inputs"]
-    got = reproduction.xie_theorem_6_reach(i["pa"], i["pb"], i["alpha"], i["k"])
+    got = printed_certificates.xie_theorem_6_reach(i["pa"], i["pb"], i["alpha"], i["k"])
     assert isinstance(got.value, float)
     close(case, got.value, "max_single_user_eps")
     doublings = (i["k"] - 1).bit_length()
@@ -194,7 +194,7 @@ def test_group_tightness(case: dict[str, Any]) -> None:
     mu, p_a, p_b = i["mu"], i["pa"], i["pb"]
     orders = np.array([2 ** (j / 4) for j in range(1, 80)])
     single = orders * mu**2 / 2
-    assert reproduction.xie_theorem_6(p_a, p_b, orders, single).value == e["thm6_k"]
+    assert printed_certificates.xie_theorem_6(p_a, p_b, orders, single).value == e["thm6_k"]
     generic = RenyiDP(tuple(orders), tuple(single))
     assert certify_prediction(p_a, p_b, 0, generic) == Certified(
         0, e["mironov_2c"], *[e["mironov_2c"]] * 2
@@ -307,7 +307,7 @@ def test_theorem_8_and_the_true_divergences(case: dict[str, Any]) -> None:
     assert forward[0] == pytest.approx(e["true_forward_D_MoG_N0"], rel=tolerance)
     assert reverse[0] == pytest.approx(e["true_reverse_D_N0_MoG"], rel=tolerance)
     one = SubsampledGaussian("poisson", i["q"], i["sigma"], 1)
-    forward, reverse = reproduction.theorem_8_divergences(one, i["r"], (float(i["alpha"]),))
+    forward, reverse = printed_certificates.theorem_8_divergences(one, i["r"], (float(i["alpha"]),))
     assert forward[0] == pytest.approx(e["published_forward"], rel=tolerance)
     assert reverse[0] == pytest.approx(e["published_reverse"], rel=tolerance)
 
@@ -316,10 +316,10 @@ def test_theorem_8_and_the_true_divergences(case: dict[str, Any]) -> None:
 def test_theorem_8_certifies_what_is_false(case: dict[str, Any]) -> None:
     i, e, tolerance = case["inputs"], case["expected"], case["tolerance"]
     m = mechanism(i)
-    printed = reproduction.theorem_8(i["pA"], i["pB"], m)
+    printed = printed_certificates.theorem_8(i["pA"], i["pB"], m)
     assert isinstance(printed.value, int)
     assert (printed.value >= i["r"]) is e["published_certifies"]
-    limit = reproduction.theorem_8_limit(i["pA"], i["pB"], m)
+    limit = printed_certificates.theorem_8_limit(i["pA"], i["pB"], m)
     assert isinstance(limit.value, tuple)
     near(limit.value[0], e["published_pA_lower_in_limit"], tolerance)
     near(limit.value[1], e["published_pB_upper_in_limit"], tolerance)
@@ -335,10 +335,10 @@ def test_mnist_like_radii(case: dict[str, Any]) -> None:
     i, e, tolerance = case["inputs"], case["expected"], case["tolerance"]
     m = mechanism(i)
     near(radius(ExactGroups(m), i).radius, e["exact_mog"], tolerance)
-    printed = reproduction.theorem_8(i["pA"], i["pB"], m)
+    printed = printed_certificates.theorem_8(i["pA"], i["pB"], m)
     assert isinstance(printed.value, int)
     near(printed.value, e["published_rdp_outcomes_thm8"], tolerance)
-    with_pld = reproduction.theorem_8_exact(i["pA"], i["pB"], m)
+    with_pld = printed_certificates.theorem_8_exact(i["pA"], i["pB"], m)
     assert isinstance(with_pld.value, int)
     # The reference's search ended at 1,023; at T = 47 the printed bound holds for every r.
     near(min(with_pld.value, 1023), e["thm8_with_pld"], tolerance)
@@ -355,7 +355,7 @@ def test_mnist_like_rows_to_the_record(rounds: int, exact: int, published: int) 
     assert case["inputs"]["pA"] == pytest.approx(
         float(simuem([[1000] + [0] * 9], ConfidenceBudget(0.999, 10)).p_a[0])
     )
-    printed = reproduction.theorem_8(case["inputs"]["pA"], case["inputs"]["pB"], m).value
+    printed = printed_certificates.theorem_8(case["inputs"]["pA"], case["inputs"]["pB"], m).value
     assert printed == published
 
 
@@ -394,7 +394,7 @@ def test_certificate_families(case: dict[str, Any]) -> None:
     single = m.rounds * np.maximum(forward, reverse)
     profile = exact.as_approximate()
     printed = xie_table(rate=m.rate, noise_multiplier=3.0, steps=m.rounds, delta=1e-5)
-    assert printed.epsilon == pytest.approx(0.2643, rel=0.01)
+    assert printed.value == pytest.approx(0.2643, rel=0.01)
     got: dict[str, Callable[[], float | int | tuple[float, ...] | None]] = {
         "ADP Xie Thm2, eps-optimised on exact delta(eps)": lambda: max(
             float(xie_theorem_2(p_a, p_b, eps, delta))
@@ -404,15 +404,17 @@ def test_certificate_families(case: dict[str, Any]) -> None:
             xie_theorem_2(p_a, p_b, exact.epsilon(1e-5), 1e-5)
         ),
         "ADP Xie Thm2 at delta=1e-5 RDP/Mironov eps=0.2643 (paper convention)": lambda: float(
-            xie_theorem_2(p_a, p_b, printed.epsilon, 1e-5)
+            xie_theorem_2(p_a, p_b, printed.value, 1e-5)
         ),
         "RDP Xie Thm6 (alpha/2^k,3^k eps)": lambda: (
-            reproduction.xie_theorem_6(p_a, p_b, np.array(ORDERS), single).value
+            printed_certificates.xie_theorem_6(p_a, p_b, np.array(ORDERS), single).value
         ),
         "RDP Mironov group 2^c + Lemma5": lambda: radius(RenyiDP(ORDERS, tuple(single)), i).radius,
-        "RDP Liu outcomes + Thm8 (UNSOUND)": lambda: reproduction.theorem_8(p_a, p_b, m).value,
+        "RDP Liu outcomes + Thm8 (UNSOUND)": lambda: (
+            printed_certificates.theorem_8(p_a, p_b, m).value
+        ),
         "RDP Lemma5 joint + Thm8 (UNSOUND)": lambda: (
-            reproduction.theorem_8_joint(p_a, p_b, m).value
+            printed_certificates.theorem_8_joint(p_a, p_b, m).value
         ),
         "RDP Liu outcomes + TRUE MoG RDP": lambda: radius(RenyiGroups(m, refined=False), i).radius,
         "GDP CLT closed form (asymptotic)": lambda: float(
@@ -422,7 +424,7 @@ def test_certificate_families(case: dict[str, Any]) -> None:
         "EXACT MoG PLD (add&remove)": lambda: whole.radius,
         "EXACT MoG add only": lambda: whole.additions,
         "EXACT MoG remove only": lambda: whole.deletions,
-        "Thm8 q' PLD (UNSOUND)": lambda: reproduction.theorem_8_exact(p_a, p_b, m).value,
+        "Thm8 q' PLD (UNSOUND)": lambda: printed_certificates.theorem_8_exact(p_a, p_b, m).value,
     }
     assert set(got) == set(e)
     for field, compute in got.items():

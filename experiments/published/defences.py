@@ -1,16 +1,33 @@
-"""Other defences' certificates, under the same votes, for comparison."""
+"""What other defences promise of the same votes, for their own way of training."""
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from precad.common.certify.guarantee import BOTH
 from precad.common.certify.inputs import Booleans, Floats, Integers
 from precad.common.certify.intervals import Intervals, vote_counts
-from precad.common.certify.prediction import LARGEST_GROUP, PredictionCertificates, largest_group
+from precad.common.certify.prediction import LARGEST_GROUP, largest_group
 from precad.common.checks import count, rate
 from precad.common.errors import Misconfiguration
+
+
+@dataclass(frozen=True, slots=True)
+class DefenceRadii:
+    """Radii to draw beside this system's; not its certificates.
+
+    Attributes:
+        defence: its name.
+        labels: [points] int64, the clean predictions.
+        certified: [points] bool; False where the defence says nothing.
+        radius: [points] int64, so many changed records; 0 where not ``certified``.
+    """
+
+    defence: str
+    labels: Integers
+    certified: Booleans
+    radius: Integers
 
 
 def ma_expectation_bound(value: npt.ArrayLike, k: int, epsilon: float, delta: float) -> Floats:
@@ -45,9 +62,9 @@ def bagging_holds(p_a: Floats, p_b: Floats, k: int, training_size: int, bag_size
     return np.asarray(p_a - p_b > 1 + worst)
 
 
-def certify_bagging(
+def bagging_radii(
     intervals: Intervals, training_size: int, bag_size: int, limit: int = LARGEST_GROUP
-) -> PredictionCertificates:
+) -> DefenceRadii:
     """Radii of an ensemble trained on bags; any mix of k additions, deletions and changes.
 
     Args:
@@ -64,12 +81,10 @@ def certify_bagging(
     radius[certified] = largest_group(
         lambda k, i: bagging_holds(a[i], b[i], k, training_size, bag_size), len(a), limit
     )
-    return PredictionCertificates(
-        "bagging", intervals.labels, certified, dict.fromkeys(BOTH, radius)
-    )
+    return DefenceRadii("bagging", intervals.labels, certified, radius)
 
 
-def certify_partitions(counts: npt.ArrayLike) -> PredictionCertificates:
+def partition_radii(counts: npt.ArrayLike) -> DefenceRadii:
     """Deep partition aggregation (Levine and Feizi 2021, Thm 1), deterministic.
 
     Each model saw one part of the data, chosen by a hash, so one added or deleted record moves one
@@ -84,6 +99,4 @@ def certify_partitions(counts: npt.ArrayLike) -> PredictionCertificates:
     rivals = array + (np.arange(array.shape[1]) < labels[:, None])
     rivals[rows, labels] = -1
     radius = (array[rows, labels] - rivals.max(axis=1)) // 2
-    return PredictionCertificates(
-        "partitions", labels, np.ones(len(array), dtype=bool), dict.fromkeys(BOTH, radius)
-    )
+    return DefenceRadii("partitions", labels, np.ones(len(array), dtype=bool), radius)

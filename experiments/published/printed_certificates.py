@@ -1,7 +1,4 @@
-"""What the papers print where it is wrong or needlessly weak, to be compared with.
-
-Everything here returns a `Reproduction`, which no certifying function takes.
-"""
+"""Certificates as the papers print them, where they are wrong or needlessly weak."""
 
 import math
 from collections.abc import Callable
@@ -22,9 +19,10 @@ from precad.common.certify.renyi import (
     renyi_reach_clean_over_poisoned,
     renyi_reach_poisoned_over_clean,
 )
-from precad.common.certify.result import Reproduction
 from precad.common.checks import count, positive
+from precad.experiments.published.reproduction import Reproduction
 
+_DOUBLED_GROUPS = "holds for groups of 2^k, so far too loose: use RenyiGroups"
 _THEOREM_8 = (
     "assumes that r records together move the sum by one clip; with per-record clipping they move "
     "it by up to r clips (sigma=30, q=.01, T=100, p_A=.99: r=700 already flips the prediction)"
@@ -59,13 +57,12 @@ def _radius(separates: Callable[[int], bool], p_a: float, p_b: float) -> int | N
 
 def theorem_8(
     p_a: float, p_b: float, mechanism: SubsampledGaussian, orders: tuple[float, ...] = ORDERS
-) -> Reproduction:
+) -> Reproduction[int | None]:
     """Liu et al.'s radius: Theorem 8's divergences in Theorem 10 with RDP outcomes (UNSOUND)."""
 
     def separates(r: int) -> bool:
-        with_group, without_group = theorem_8_divergences(mechanism, r, orders)
         # One divergence for both directions, as the paper has it.
-        worst = np.maximum(with_group, without_group)
+        worst = np.maximum(*theorem_8_divergences(mechanism, r, orders))
         return bool(
             RenyiCurves(np.asarray(orders), worst, worst, refined=False).separates(p_a, p_b)
         )
@@ -77,15 +74,14 @@ def theorem_8(
 
 def theorem_8_joint(
     p_a: float, p_b: float, mechanism: SubsampledGaussian, orders: tuple[float, ...] = ORDERS
-) -> Reproduction:
+) -> Reproduction[int | None]:
     """Theorem 8's divergences in Xie's joint test, Lemma 5 (UNSOUND)."""
     order = np.asarray(orders)
     reach = renyi_reach_poisoned_over_clean(p_a, p_b, order)
     reverse_reach = renyi_reach_clean_over_poisoned(p_a, p_b, order)
 
     def separates(r: int) -> bool:
-        with_group, without_group = theorem_8_divergences(mechanism, r, orders)
-        worst = np.maximum(with_group, without_group)
+        worst = np.maximum(*theorem_8_divergences(mechanism, r, orders))
         return bool((worst < reach).any() or (worst < reverse_reach).any())
 
     return Reproduction(
@@ -93,7 +89,9 @@ def theorem_8_joint(
     )
 
 
-def theorem_8_exact(p_a: float, p_b: float, mechanism: SubsampledGaussian) -> Reproduction:
+def theorem_8_exact(
+    p_a: float, p_b: float, mechanism: SubsampledGaussian
+) -> Reproduction[int | None]:
     """Theorem 8's rate 1 − (1 − q)^r with an exact accountant: still UNSOUND."""
 
     def separates(r: int) -> bool:
@@ -106,7 +104,9 @@ def theorem_8_exact(p_a: float, p_b: float, mechanism: SubsampledGaussian) -> Re
     )
 
 
-def theorem_8_limit(p_a: float, p_b: float, mechanism: SubsampledGaussian) -> Reproduction:
+def theorem_8_limit(
+    p_a: float, p_b: float, mechanism: SubsampledGaussian
+) -> Reproduction[tuple[float, float]]:
     """Theorem 8 as r grows without end: rate 1, D_α = αT/(2σ²), and bounds that stop moving.
 
     The value is (lower bound on A's score, upper bound on B's) for every r (UNSOUND).
@@ -118,20 +118,18 @@ def theorem_8_limit(p_a: float, p_b: float, mechanism: SubsampledGaussian) -> Re
     return Reproduction("Liu et al. 2023, Thm 8, r → ∞", value, _THEOREM_8)
 
 
-def xie_theorem_6_reach(p_a: float, p_b: float, order: float, k: int) -> Reproduction:
+def xie_theorem_6_reach(p_a: float, p_b: float, order: float, k: int) -> Reproduction[float]:
     """The largest single-user ε_{R,α} at which Xie's Thm 6 certifies k users, at one order.
 
     Sound when ε bounds both directions, but (α/2^k, 3^k ε) is group privacy for 2^k users.
     """
     value = _group_reach(p_a, p_b, order, count("k", k))
-    return Reproduction(
-        "Xie et al. 2023, Thm 6",
-        value,
-        "holds for groups of 2^k, so far too loose: use RenyiGroups",
-    )
+    return Reproduction("Xie et al. 2023, Thm 6", value, _DOUBLED_GROUPS)
 
 
-def xie_theorem_6(p_a: float, p_b: float, orders: Floats, epsilons: Floats) -> Reproduction:
+def xie_theorem_6(
+    p_a: float, p_b: float, orders: Floats, epsilons: Floats
+) -> Reproduction[int | None]:
     """The largest k that Xie's Thm 6 certifies from single-user (α, ε)-RDP, over all orders."""
 
     def separates(k: int) -> bool:
@@ -140,11 +138,7 @@ def xie_theorem_6(p_a: float, p_b: float, orders: Floats, epsilons: Floats) -> R
 
     # At k = 60 every order of use has run out.
     value = max((k for k in range(1, 61) if separates(k)), default=0) if p_a > p_b else None
-    return Reproduction(
-        "Xie et al. 2023, Thm 6",
-        value,
-        "holds for groups of 2^k, so far too loose: use RenyiGroups",
-    )
+    return Reproduction("Xie et al. 2023, Thm 6", value, _DOUBLED_GROUPS)
 
 
 def _group_reach(p_a: float, p_b: float, order: float, doublings: int) -> float:
@@ -154,7 +148,9 @@ def _group_reach(p_a: float, p_b: float, order: float, doublings: int) -> float:
     return float(renyi_reach_poisoned_over_clean(p_a, p_b, reduced)) / 3.0**doublings
 
 
-def precad_theorem_2_printed(loss: float, bound: float, attackers: int, mu: float) -> Reproduction:
+def precad_theorem_2_printed(
+    loss: float, bound: float, attackers: int, mu: float
+) -> Reproduction[tuple[float, float]]:
     """PRECAD (6) and (7) with ε ≥ 0, as printed: (lower, upper), which may exceed the bound.
 
     The optimum over all real ε is ε* = −m(Φ⁻¹(L/B) + m/2) above, m(m/2 − Φ⁻¹(L/B)) below, with

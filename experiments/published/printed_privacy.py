@@ -1,11 +1,6 @@
-"""Numbers as the papers print them, for comparison. None of them is a guarantee.
-
-A ``Reproduction`` carries its flaw, isn't a ``PrivacyStatement``, and nothing in this package
-takes one: it can't become a budget or a certificate.
-"""
+"""Privacy as the papers print it. None of these numbers is a guarantee."""
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,18 +10,7 @@ from precad.common.account.events import poisson_gaussian
 from precad.common.account.exact import ExactAccountant
 from precad.common.account.fixed_size import fixed_size_rdp
 from precad.common.account.rdp import XIE_ORDERS, Conversion, RdpAccountant, epsilon_of_rdp
-
-
-@dataclass(frozen=True, slots=True)
-class Reproduction:
-    """What a paper reports, where in it, and why it isn't a guarantee."""
-
-    source: str
-    epsilon: float
-    delta: float
-    flaw: str
-    mu: float | None = None
-
+from precad.experiments.published.reproduction import Reproduction
 
 _DRAWN_TOGETHER = (
     "takes each record as sampled at rate q·p on its own; a client's records are drawn together, "
@@ -40,7 +24,7 @@ _WRONG_SCHEME = (
 
 def precad_theorem_1_case_2(
     *, record_rate: float, client_rate: float, noise_multiplier: float, rounds: int, delta: float
-) -> Reproduction:
+) -> Reproduction[float]:
     """PRECAD Theorem 1, case 2 (Lemma 7): μ = q·p·√(T(e^{1/(2σ²)} − 1)).
 
     The atom mixture (``event_for``) is what holds.
@@ -52,12 +36,12 @@ def precad_theorem_1_case_2(
     checks.rate("client_rate", client_rate)
     mu = gdp.clt_mu(client_rate * record_rate, math.sqrt(2) * noise_multiplier, rounds)
     epsilon = gdp.epsilon_of_delta(mu, delta)
-    return Reproduction("PRECAD Theorem 1, case 2", epsilon, delta, _DRAWN_TOGETHER, mu)
+    return Reproduction("PRECAD Theorem 1, case 2", epsilon, _DRAWN_TOGETHER, delta, mu)
 
 
 def precad_case_2_by_pld(
     *, record_rate: float, client_rate: float, noise_multiplier: float, rounds: int, delta: float
-) -> Reproduction:
+) -> Reproduction[float]:
     """PRECAD Lemma 7's rate q·p, accounted exactly: the rate is wrong, not the accountant.
 
     Raises:
@@ -74,10 +58,12 @@ def precad_case_2_by_pld(
         )
     )
     epsilon = accountant.epsilon(delta)
-    return Reproduction("PRECAD Lemma 7 with an exact accountant", epsilon, delta, _DRAWN_TOGETHER)
+    return Reproduction("PRECAD Lemma 7 with an exact accountant", epsilon, _DRAWN_TOGETHER, delta)
 
 
-def xie_table(*, rate: float, noise_multiplier: float, steps: int, delta: float) -> Reproduction:
+def xie_table(
+    *, rate: float, noise_multiplier: float, steps: int, delta: float
+) -> Reproduction[float]:
     """Xie et al. Tables 4 to 8: Poisson RDP, Mironov's conversion, orders up to 63.
 
     Table 7 prints V = 25 local steps a round; its numbers are those of 26.
@@ -88,7 +74,7 @@ def xie_table(*, rate: float, noise_multiplier: float, steps: int, delta: float)
     accountant = RdpAccountant(XIE_ORDERS, Conversion.MIRONOV)
     accountant.compose(poisson_gaussian(rate=rate, noise_multiplier=noise_multiplier, count=steps))
     epsilon = accountant.epsilon(delta)
-    return Reproduction("Xie et al. 2023, Tables 4 to 8", epsilon, delta, _WRONG_SCHEME)
+    return Reproduction("Xie et al. 2023, Tables 4 to 8", epsilon, _WRONG_SCHEME, delta)
 
 
 def xie_proposition_1(
@@ -99,7 +85,7 @@ def xie_proposition_1(
     users_per_round: int,
     rounds: int,
     delta: float,
-) -> Reproduction:
+) -> Reproduction[float]:
     """Xie et al. Proposition 1 (InsDP-FedSGD): Wang et al.'s bound at rate p·q with σ·√m.
 
     ``algorithms.insdp_fedsgd`` is what holds.
@@ -118,5 +104,5 @@ def xie_proposition_1(
         tuple(float(a) for a in orders), rounds * divergence, delta, Conversion.TIGHT
     )
     return Reproduction(
-        "Xie et al. 2023, Proposition 1", epsilon, delta, f"{_DRAWN_TOGETHER}; {_WRONG_SCHEME}"
+        "Xie et al. 2023, Proposition 1", epsilon, f"{_DRAWN_TOGETHER}; {_WRONG_SCHEME}", delta
     )
