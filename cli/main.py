@@ -11,7 +11,7 @@ COMMANDS = {
     "demo": "demo",
     "plan": "plan",
     "account": "account",
-    "certify": "certify",
+    "certify": "certify.command",
     "keys": "keys",
     "enrol": "enrol",
     "serve": "serve",

@@ -34,6 +34,11 @@ class Unit(Enum):
     RECORD_OF_ONE_CLIENT = "record-of-one-client"
     """Records of one client, in play only in the rounds in which that client is drawn."""
 
+    @property
+    def plural(self) -> str:
+        """What a radius counts."""
+        return "clients" if self is Unit.CLIENT else "records"
+
 
 @dataclass(frozen=True, slots=True)
 class CertificateInputs:
@@ -113,15 +118,15 @@ class PrivacyCost:
         adversary: in words.
         adjacency: in words.
         compositions: rounds of all runs together.
-        epsilon: at ``delta``.
         delta: as the task's.
+        epsilon: at ``delta``.
     """
 
     adversary: str
     adjacency: str
     compositions: int
-    epsilon: float
     delta: float
+    epsilon: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +294,7 @@ class Ensemble:
             ("clients only", "add or remove a client", whole),
         )
         return tuple(
-            PrivacyCost(who, what, total, _exact_epsilon(event, given.delta), given.delta)
+            PrivacyCost(who, what, total, given.delta, _exact_epsilon(event, given.delta))
             for who, what, event in cases
         )
 

@@ -1,0 +1,1 @@
+"""`precad certify`: options become a request, a request a document, a document tables or JSON."""

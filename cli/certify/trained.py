@@ -1,0 +1,123 @@
+"""How the models were trained, told by options or by finished runs, and what that promises."""
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from precad.cli.certify.request import GuaranteeKind, Loss, Prediction
+from precad.common.account.gdp import clt_mu
+from precad.common.certify import (
+    BOTH,
+    Direction,
+    ExactGroups,
+    GaussianDP,
+    Guarantee,
+    RenyiGroups,
+    Replacements,
+    SubsampledGaussian,
+    ValidationAllowance,
+)
+from precad.common.certify.runs import Ensemble, FinishedRun, Unit
+from precad.common.errors import Misconfiguration
+
+DIRECTIONS = {
+    "either": BOTH,
+    "additions": (Direction.ADDITIONS,),
+    "deletions": (Direction.DELETIONS,),
+    "replacements": (Direction.DELETIONS,),
+}
+"""What to certify against, by the name of the change; replacements are both in any direction."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """The mechanism that is certified.
+
+    Attributes:
+        runs: finished runs; None where options say how the models were trained.
+        unit: what is counted.
+        mechanism: what was run, as one unit meets it.
+        soundness_bits: of validation; None where submissions can't be forged or aren't validated.
+    """
+
+    runs: Ensemble | None
+    unit: Unit
+    mechanism: SubsampledGaussian
+    soundness_bits: int | None
+
+    @classmethod
+    def of(cls, request: Prediction | Loss) -> "Trained":
+        """From the runs' ledgers, or from the options, never from both.
+
+        Raises:
+            Misconfiguration: an option beside runs, an option missing without runs.
+        """
+        rate, noise, rounds = request.sampling_rate, request.noise_multiplier, request.rounds
+        typed = {"--sampling-rate": rate, "--noise-multiplier": noise, "--rounds": rounds}
+        bits = request.soundness_bits
+        if request.runs:
+            if not request.sources:
+                raise Misconfiguration("runs", "none", "name the folders of finished runs")
+            for name, value in (
+                typed | {"--sampling": request.sampling, "--soundness-bits": bits}
+            ).items():
+                if value is not None:
+                    raise Misconfiguration(
+                        name, value, "leave it out: with --runs it comes from the runs' own ledgers"
+                    )
+            runs = Ensemble(tuple(FinishedRun.read(folder) for folder in request.sources))
+            unit = Unit(request.unit or Unit.CLIENT)
+            if unit is Unit.CLIENT:
+                bits = runs.inputs.malicious_submission_soundness_bits
+            return cls(runs, unit, runs.inputs.mechanism(unit), bits)
+        if rate is None or noise is None or rounds is None:
+            name = next(name for name, value in typed.items() if value is None)
+            raise Misconfiguration(name, None, "say how the models were trained, or give --runs")
+        unit = Unit(request.unit or Unit.RECORD)
+        if unit is Unit.RECORD_OF_ONE_CLIENT:
+            raise Misconfiguration(
+                "--unit",
+                unit.value,
+                "only with --runs; without, give the rate and say record or client",
+            )
+        mechanism = SubsampledGaussian(request.sampling or "poisson", rate, noise, rounds)
+        return cls(None, unit, mechanism, bits)
+
+    def guarantee(self, kind: GuaranteeKind, request: Prediction | Loss) -> Guarantee:
+        """The named guarantee, with validation's allowance where submissions are validated."""
+        m = self.mechanism
+        guarantee: Guarantee
+        match kind:
+            case GuaranteeKind.EXACT:
+                guarantee = ExactGroups(m)
+            case GuaranteeKind.RDP:
+                guarantee = RenyiGroups(m)
+            case GuaranteeKind.ADP:
+                guarantee = ExactGroups(m).as_approximate(request.delta)
+            case GuaranteeKind.GDP:
+                mu = clt_mu(m.rate, m.noise_multiplier, m.rounds) * math.sqrt(m.participation)
+                guarantee = GaussianDP(mu, asymptotic_limit=True)
+        if self.soundness_bits is not None:
+            guarantee = ValidationAllowance(guarantee, m.rounds, self.soundness_bits)
+        return Replacements(guarantee) if request.change == "replacements" else guarantee
+
+    def document(self) -> dict[str, Any]:
+        """This part of an answer; ``runs`` with what all of them together cost in privacy."""
+        m, runs = self.mechanism, self.runs
+        return {
+            "unit": self.unit.value,
+            "mechanism": {
+                "sampling": getattr(m.sampling, "value", m.sampling),
+                "sampling_rate": m.rate,
+                "noise_multiplier": m.noise_multiplier,
+                "rounds": m.rounds,
+                "participation": m.participation,
+            },
+            "soundness_bits": self.soundness_bits,
+            "runs": runs
+            and {
+                "count": len(runs.runs),
+                "task_digest": runs.inputs.task_digest,
+                "joint_privacy_cost": [asdict(cost) for cost in runs.privacy_cost()],
+            },
+        }
