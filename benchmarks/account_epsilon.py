@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -20,16 +21,11 @@ from typing import Any
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 from dp_accounting.pld import PLDAccountant
 
-from precad.common.account import (
-    AtomMixture,
-    ExactAccountant,
-    RdpAccountant,
-    epsilon_by_participations,
-    exact,
-    poisson_gaussian,
-    rdp,
-    record_epsilon,
-)
+from precad.common.account import exact, rdp
+from precad.common.account.events import poisson_gaussian
+from precad.common.account.exact import ExactAccountant
+from precad.common.account.participations import epsilon_by_participations, record_epsilon
+from precad.common.account.rdp import RdpAccountant
 
 RESULT = Path(__file__).parent / "results" / "account_epsilon.json"
 DELTA, ROUNDS, REPEATS = 1e-5, 5000, 5
@@ -73,7 +69,7 @@ def ours_mixture(rate: float, sigma: float) -> float:
     """Exact ε where a step runs in one round of ten only."""
     accountant = ExactAccountant()
     step = poisson_gaussian(rate=rate, noise_multiplier=sigma)
-    accountant.compose(AtomMixture(step=step, probability=0.1, count=ROUNDS))
+    accountant.compose(replace(step, participation=0.1, count=ROUNDS))
     return accountant.epsilon(DELTA)
 
 

@@ -21,6 +21,7 @@ import numpy as np  # noqa: E402
 from dp_accounting.pld import privacy_loss_distribution  # noqa: E402
 from scipy.stats import binom  # noqa: E402
 
+from precad.common.account.events import poisson_gaussian  # noqa: E402
 from precad.common.account.gdp import clt_mu  # noqa: E402
 from precad.common.certify import (  # noqa: E402
     ConfidenceBudget,
@@ -28,7 +29,6 @@ from precad.common.certify import (  # noqa: E402
     GaussianDP,
     Guarantee,
     RenyiGroups,
-    SubsampledGaussian,
     certify_predictions,
     exact,
     renyi,
@@ -60,7 +60,7 @@ def seconds_of(start: float) -> float:
 
 def guarantees(rounds: int) -> list[Guarantee]:
     """All four guarantees of one mechanism."""
-    mechanism = SubsampledGaussian("poisson", RATE, NOISE, rounds)
+    mechanism = poisson_gaussian(rate=RATE, noise_multiplier=NOISE, count=rounds)
     return [
         ExactGroups(mechanism),
         RenyiGroups(mechanism),
@@ -124,7 +124,7 @@ def main() -> None:
 
     pair_start = time.perf_counter()
     exact._group_pair.cache_clear()  # noqa: SLF001
-    ExactGroups(SubsampledGaussian("poisson", RATE, NOISE, 469)).sticks(100)
+    ExactGroups(poisson_gaussian(rate=RATE, noise_multiplier=NOISE, count=469)).sticks(100)
     ours = seconds_of(pair_start)
     interval = 0.0065
     document = {

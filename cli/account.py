@@ -8,10 +8,9 @@ import typer
 
 from precad.cli.report import exit_on_error
 from precad.cli.task_file import TaskFile, read_task
-from precad.common.errors import Misconfiguration
 
 if TYPE_CHECKING:
-    from precad.common.account import Adversary, PrivacyStatement
+    from precad.common.account.guarantees import Adversary, PrivacyStatement
 
 # e^20 is half a billion: no ratio of odds that large protects anybody.
 _NO_PROTECTION = 20.0
@@ -114,15 +113,10 @@ def _statements(
     sampling: str,
 ) -> "tuple[PrivacyStatement, ...]":
     # NumPy and SciPy load here, so that `precad --help` doesn't wait for them.
-    from precad.common.account import Sampling, guarantees, task_guarantees  # noqa: PLC0415
+    from precad.common.account.events import require_poisson  # noqa: PLC0415
+    from precad.common.account.guarantees import guarantees, task_guarantees  # noqa: PLC0415
 
-    if Sampling.named(sampling) is not Sampling.POISSON:
-        raise Misconfiguration(
-            "sampling",
-            sampling,
-            "this system draws by poisson; a fixed-size draw moves the sum by 2 clips, not 1, "
-            "so these guarantees wouldn't hold",
-        )
+    require_poisson(sampling)
     if any(value is not None for value in client_level.values()):
         task = read_task(path, numbers | client_level, {})
         numbers["sensitivity_ratio"] = _ratio(**client_level)
@@ -146,7 +140,8 @@ def _show(statements: "tuple[PrivacyStatement, ...]", *, planned: bool) -> None:
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
 
-    from precad.common.account import AccountantName, Adversary  # noqa: PLC0415
+    from precad.common.account.accountant import AccountantName  # noqa: PLC0415
+    from precad.common.account.guarantees import Adversary  # noqa: PLC0415
 
     notes = {
         AccountantName.EXACT: "the guarantee",
@@ -193,7 +188,7 @@ def _show(statements: "tuple[PrivacyStatement, ...]", *, planned: bool) -> None:
 
 def _counted(adversary: "Adversary", *, planned: bool) -> str:
     """What ``compositions`` counts, in words."""
-    from precad.common.account import PLANNING_QUANTILE, Adversary  # noqa: PLC0415
+    from precad.common.account.guarantees import PLANNING_QUANTILE, Adversary  # noqa: PLC0415
 
     match adversary, planned:
         case Adversary.ONE_SERVER, True:

@@ -13,7 +13,7 @@ from precad.cli.task_file import TaskFile, read_task
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from precad.common.account.plan import Plan, Setting
+    from precad.common.account.planning import Plan, Setting
 
 
 def plan(
@@ -85,7 +85,7 @@ def plan(
     """
     with exit_on_error():
         # NumPy and SciPy load here, so that `precad --help` doesn't wait for them.
-        from precad.common.account import plan as planning  # noqa: PLC0415
+        from precad.common.account import planning  # noqa: PLC0415
 
         numbers, choices = _numbers(
             task,
@@ -167,7 +167,7 @@ def _show(made: "Plan", plot: Path | None) -> None:
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
 
-    from precad.common.account.plan import Verdict  # noqa: PLC0415
+    from precad.common.account.planning import Verdict  # noqa: PLC0415
 
     wanted = made.wanted
     console = Console(highlight=False)
@@ -233,7 +233,7 @@ def _say_robustness(console: "Console", made: "Plan") -> None:
     if made.floor is None:
         console.print("No robustness was asked for, so C = p·m·R': the client clip never acts.")
         return
-    from precad.common.account.plan import VACUOUS  # noqa: PLC0415
+    from precad.common.account.planning import VACUOUS  # noqa: PLC0415
 
     vacuous = sum(
         setting.unclipped_worst_loss > VACUOUS * wanted.loss_bound for setting in made.settings

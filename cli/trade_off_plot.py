@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from precad.common.account.plan import (
+from precad.common.account.planning import (
     Plan,
     Setting,
     privacy_trade_off,

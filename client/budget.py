@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from precad.client.pending import sync_folder
-from precad.common.account import most_participations, record_epsilon
+from precad.common.account.participations import most_participations, record_epsilon
 from precad.common.errors import BudgetExceeded, Misconfiguration
 from precad.common.identifiers import Digest
 from precad.common.task import Task

@@ -1,11 +1,12 @@
 """How the models were trained, told by options or by finished runs, and what that promises."""
 
-import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from precad.cli.certify.request import GuaranteeKind, Loss, Prediction
-from precad.common.account.gdp import clt_mu
+from precad.common import checks
+from precad.common.account.clt import GdpCltAccountant
+from precad.common.account.events import SampledGaussian, poisson_gaussian, require_poisson
 from precad.common.certify import (
     BOTH,
     Direction,
@@ -14,7 +15,6 @@ from precad.common.certify import (
     Guarantee,
     RenyiGroups,
     Replacements,
-    SubsampledGaussian,
     ValidationAllowance,
 )
 from precad.common.certify.runs import Ensemble, FinishedRun, Unit
@@ -42,7 +42,7 @@ class Trained:
 
     runs: Ensemble | None
     unit: Unit
-    mechanism: SubsampledGaussian
+    mechanism: SampledGaussian
     soundness_bits: int | None
 
     @classmethod
@@ -80,7 +80,10 @@ class Trained:
                 unit.value,
                 "only with --runs; without, give the rate and say record or client",
             )
-        mechanism = SubsampledGaussian(request.sampling or "poisson", rate, noise, rounds)
+        require_poisson(request.sampling or "poisson")
+        checks.rate("sampling_rate", rate)
+        checks.count("rounds", rounds)
+        mechanism = poisson_gaussian(rate=rate, noise_multiplier=noise, count=rounds)
         return cls(None, unit, mechanism, bits)
 
     def guarantee(self, kind: GuaranteeKind, request: Prediction | Loss) -> Guarantee:
@@ -95,10 +98,11 @@ class Trained:
             case GuaranteeKind.ADP:
                 guarantee = ExactGroups(m).as_approximate(request.delta)
             case GuaranteeKind.GDP:
-                mu = clt_mu(m.rate, m.noise_multiplier, m.rounds) * math.sqrt(m.participation)
-                guarantee = GaussianDP(mu, asymptotic_limit=True)
+                limit = GdpCltAccountant()
+                limit.compose(m)
+                guarantee = GaussianDP(limit.mu, asymptotic_limit=True)
         if self.soundness_bits is not None:
-            guarantee = ValidationAllowance(guarantee, m.rounds, self.soundness_bits)
+            guarantee = ValidationAllowance(guarantee, m.count, self.soundness_bits)
         return Replacements(guarantee) if request.change == "replacements" else guarantee
 
     def document(self) -> dict[str, Any]:
@@ -107,10 +111,10 @@ class Trained:
         return {
             "unit": self.unit.value,
             "mechanism": {
-                "sampling": getattr(m.sampling, "value", m.sampling),
+                "sampling": m.sampling.value,
                 "sampling_rate": m.rate,
-                "noise_multiplier": m.noise_multiplier,
-                "rounds": m.rounds,
+                "noise_multiplier": m.effective_noise_multiplier,
+                "rounds": m.count,
                 "participation": m.participation,
             },
             "soundness_bits": self.soundness_bits,

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from precad.cli.demo.plan import Plan
 from precad.client.train.models import build, load_vector
-from precad.common.account import AccountantName, Adversary, PrivacyStatement, task_guarantees
+from precad.common.account.accountant import AccountantName
+from precad.common.account.guarantees import Adversary, PrivacyStatement, task_guarantees
 from precad.protos import precad_pb2 as pb
 
 

@@ -10,8 +10,8 @@ from scipy.optimize import brentq
 
 from precad.common import checks
 from precad.common.account.accountant import AccountantName
-from precad.common.account.events import Event
-from precad.common.account.guarantees import accountant_named
+from precad.common.account.events import SampledGaussian
+from precad.common.account.guarantees import spent
 from precad.common.errors import Misconfiguration
 
 PRECISION = 1e-4
@@ -21,18 +21,12 @@ _LEAST_NOISE = 0.02
 _MOST_LOG_NOISE = 12
 
 
-def _spent(event: Event, delta: float, name: AccountantName) -> float:
-    accountant = accountant_named(name)
-    accountant.compose(event)
-    return accountant.epsilon(delta)
-
-
-def _within(event: Event, epsilon: float, delta: float, name: AccountantName) -> bool:
-    return _spent(event, delta, name) <= epsilon
+def _within(event: SampledGaussian, epsilon: float, delta: float, name: AccountantName) -> bool:
+    return spent(event, delta, name) <= epsilon
 
 
 def least_noise_multiplier(
-    event_of: Callable[[float], Event],
+    event_of: Callable[[float], SampledGaussian],
     *,
     epsilon: float,
     delta: float,
@@ -57,7 +51,7 @@ def least_noise_multiplier(
 
     def excess(log_sigma: float) -> float:
         event = event_of(math.exp(log_sigma))
-        return _spent(event, delta, accountant) - epsilon
+        return spent(event, delta, accountant) - epsilon
 
     low, high = math.log(_LEAST_NOISE), 0.0
     if excess(low) <= 0:
@@ -76,7 +70,7 @@ def least_noise_multiplier(
 
 
 def most_rounds(
-    event_of: Callable[[int], Event],
+    event_of: Callable[[int], SampledGaussian],
     *,
     epsilon: float,
     delta: float,
@@ -112,7 +106,7 @@ def most_rounds(
 
 
 def largest_rate(
-    event_of: Callable[[float], Event],
+    event_of: Callable[[float], SampledGaussian],
     *,
     epsilon: float,
     delta: float,

@@ -4,15 +4,15 @@ import math
 
 from precad.common import checks
 from precad.common.account import gdp
-from precad.common.account.accountant import AccountantName, poisson_step
-from precad.common.account.events import AtomMixture, Event
+from precad.common.account.accountant import AccountantName, require_bound
+from precad.common.account.events import SampledGaussian
 
 
 class GdpCltAccountant:
     """μ² added over events; ε from the sum.
 
     For an atom mixture the limit is that of the rounds in which the step runs:
-    μ² = probability·count·rate²·(e^{1/σ²} − 1).
+    μ² = participation·count·rate²·(e^{1/σ²} − 1).
     """
 
     name = AccountantName.GDP_CLT
@@ -25,17 +25,16 @@ class GdpCltAccountant:
         """μ of all that was composed; infinite where it leaves floating point."""
         return self._mu
 
-    def compose(self, event: Event) -> None:
+    def compose(self, event: SampledGaussian) -> None:
         """Add ``event``; see ``Accountant``.
 
         Raises:
             Misconfiguration: not Poisson sampling under add/remove; nothing changed.
         """
-        step = poisson_step(event, self.name)
-        mu = gdp.clt_mu(step.rate, step.effective_noise_multiplier, event.count)
-        if isinstance(event, AtomMixture) and mu > 0:
-            mu *= math.sqrt(event.probability)
-        self._mu = gdp.composed_mu([self._mu, mu])
+        require_bound(event, self.name)
+        if not event.silent:
+            mu = gdp.clt_mu(event.rate, event.effective_noise_multiplier, event.count)
+            self._mu = gdp.composed_mu([self._mu, math.sqrt(event.participation) * mu])
 
     def epsilon(self, delta: float) -> float:
         """ε of the limit; see ``Accountant``.

@@ -33,6 +33,21 @@ class Sampling(Enum):
             raise Misconfiguration("sampling", name, f"give {known}") from None
 
 
+def require_poisson(name: str) -> None:
+    """Refuse a sampling scheme, by its name, that nothing here gives a guarantee for.
+
+    Raises:
+        Misconfiguration: the scheme isn't Poisson.
+    """
+    if Sampling.named(name) is not Sampling.POISSON:
+        raise Misconfiguration(
+            "sampling",
+            name,
+            "this system draws by 'poisson'; a fixed-size draw moves the sum by 2 clips, not 1, "
+            "so what is said for one clip would be false",
+        )
+
+
 class Adjacency(Enum):
     """Which data sets are neighbours."""
 
@@ -56,7 +71,14 @@ _BOTH_SIDES = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledGaussian:
-    """``count`` steps of sampling, clipping, summing and adding Gaussian noise.
+    """``count`` rounds of sampling, clipping, summing and adding Gaussian noise.
+
+    A round may happen with a probability below 1 (``participation``), else nothing does, and
+    whoever watches may know which: the coin is the same on neighbouring data sets, so the pair of
+    distributions is that of the step with this weight and an atom at privacy loss 0 with the rest
+    (an *atom mixture*). This is how a client's cohort coin enters record-level privacy: its
+    records are drawn together, so its other records can give the coin away, and a rate of
+    ``participation · rate`` would be too good (PRECAD Lemma 7 as printed).
 
     Attributes:
         sampling: how a step draws its records (or clients).
@@ -68,7 +90,9 @@ class SampledGaussian:
             under replace-one (one clipped term leaves, another enters) and under fixed-size
             sampling (where one more term of one data set pushes out a term of the other).
         denominator: what the noisy sum is divided by.
-        count: number of steps.
+        count: number of rounds.
+        participation: probability of the step running in a round, in [0, 1]; 1 where every round
+            counts.
     """
 
     sampling: Sampling
@@ -78,12 +102,14 @@ class SampledGaussian:
     sensitivity: float
     denominator: Denominator
     count: int = 1
+    participation: float = 1.0
 
     def __post_init__(self) -> None:
         checks.rate("rate", self.rate)
         checks.noise_multiplier(self.noise_multiplier)
         checks.positive("sensitivity", self.sensitivity, "sensitivity is in clipping bounds")
         checks.count("count", self.count)
+        checks.rate("participation", self.participation)
         if self.denominator is Denominator.DATA_DEPENDENT:
             raise Misconfiguration(
                 "denominator",
@@ -104,54 +130,26 @@ class SampledGaussian:
         """Standard deviation of the noise over the sensitivity."""
         return self.noise_multiplier / self.sensitivity
 
+    @property
+    def silent(self) -> bool:
+        """Whether nobody's data ever reaches an output."""
+        return self.count == 0 or self.rate == 0 or self.participation == 0
+
     def times(self, count: int) -> "SampledGaussian":
-        """The same step, ``count`` times."""
-        return replace(self, count=count)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AtomMixture:
-    """``count`` rounds, in each of which ``step`` runs with probability ``probability``.
-
-    Otherwise nothing happens, and whoever watches may know which: the coin is the same on
-    neighbouring data sets, so the pair of distributions is that of the step with weight
-    ``probability`` and an atom at privacy loss 0 with the rest.
-
-    This is how a client's cohort coin enters record-level privacy: its records are drawn
-    together, so its other records can give the coin away, and a rate of
-    ``probability · step.rate`` would be too good (PRECAD Lemma 7 as printed).
-
-    Attributes:
-        step: one step (its own ``count`` is 1).
-        probability: of the step running in a round, in [0, 1].
-        count: number of rounds.
-    """
-
-    step: SampledGaussian
-    probability: float
-    count: int = 1
-
-    def __post_init__(self) -> None:
-        checks.rate("probability", self.probability)
-        checks.count("count", self.count)
-        if self.step.count != 1:
-            raise Misconfiguration("step.count", self.step.count, "the mixture counts rounds")
-
-    def times(self, count: int) -> "AtomMixture":
         """The same round, ``count`` times."""
         return replace(self, count=count)
 
 
-Event = SampledGaussian | AtomMixture
-
-
-def poisson_gaussian(*, rate: float, noise_multiplier: float, count: int = 1) -> SampledGaussian:
+def poisson_gaussian(
+    *, rate: float, noise_multiplier: float, count: int = 1, participation: float = 1.0
+) -> SampledGaussian:
     """What this system runs: Poisson sampling, add/remove, one clip, fixed denominator.
 
     Args:
         rate: sampling rate of a step, in [0, 1].
         noise_multiplier: standard deviation of the noise over the sensitivity.
-        count: number of steps.
+        count: number of rounds.
+        participation: probability of the step running in a round.
 
     Raises:
         Misconfiguration: a parameter is out of its range.
@@ -164,4 +162,5 @@ def poisson_gaussian(*, rate: float, noise_multiplier: float, count: int = 1) ->
         sensitivity=1.0,
         denominator=Denominator.FIXED,
         count=count,
+        participation=participation,
     )

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from precad.common import checks
 from precad.common.account import gdp
-from precad.common.account.accountant import AccountantName, poisson_step
-from precad.common.account.events import AtomMixture, Event
+from precad.common.account.accountant import AccountantName, require_bound
+from precad.common.account.events import SampledGaussian
 from precad.common.errors import Misconfiguration
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class _Round(NamedTuple):
 
     rate: float
     noise_multiplier: float
-    probability: float
+    participation: float
 
 
 class ExactAccountant:
@@ -52,16 +52,15 @@ class ExactAccountant:
     def __init__(self) -> None:
         self._rounds: Counter[_Round] = Counter()
 
-    def compose(self, event: Event) -> None:
+    def compose(self, event: SampledGaussian) -> None:
         """Add ``event``; see ``Accountant``.
 
         Raises:
             Misconfiguration: not Poisson sampling under add/remove; nothing changed.
         """
-        step = poisson_step(event, self.name)
-        probability = event.probability if isinstance(event, AtomMixture) else 1.0
-        if step.rate > 0 and probability > 0 and event.count > 0:
-            one = _Round(step.rate, step.effective_noise_multiplier, probability)
+        require_bound(event, self.name)
+        if not event.silent:
+            one = _Round(event.rate, event.effective_noise_multiplier, event.participation)
             self._rounds[one] += event.count
 
     def epsilon(self, delta: float) -> float:
@@ -100,7 +99,7 @@ class ExactAccountant:
 
     def _split(self) -> tuple[float, tuple[tuple[_Round, int], ...]]:
         """μ of the rounds that sample nothing, and the others with their counts."""
-        plain = {r: n for r, n in self._rounds.items() if r.rate == 1 and r.probability == 1}
+        plain = {r: n for r, n in self._rounds.items() if r.rate == 1 and r.participation == 1}
         mus = [math.sqrt(n) / r.noise_multiplier for r, n in plain.items()]
         sampled = tuple(sorted((r, n) for r, n in self._rounds.items() if r not in plain))
         return gdp.composed_mu(mus), sampled
@@ -132,9 +131,9 @@ def _loss(one: _Round, cell: float) -> "pld.PrivacyLossDistribution":
     step = pld.from_gaussian_mechanism(
         one.noise_multiplier, sampling_prob=one.rate, value_discretization_interval=cell
     )
-    if one.probability == 1:
+    if one.participation == 1:
         return step
-    return step.compute_mixture(pld.identity(cell), one.probability)
+    return step.compute_mixture(pld.identity(cell), one.participation)
 
 
 def _cell(one: _Round) -> float:

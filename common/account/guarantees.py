@@ -10,7 +10,7 @@ from precad.common import checks
 from precad.common.account import gdp
 from precad.common.account.accountant import Accountant, AccountantName
 from precad.common.account.clt import GdpCltAccountant
-from precad.common.account.events import AtomMixture, Event, poisson_gaussian
+from precad.common.account.events import SampledGaussian, poisson_gaussian
 from precad.common.account.exact import ExactAccountant
 from precad.common.account.rdp import RdpAccountant
 from precad.common.errors import Misconfiguration
@@ -118,6 +118,19 @@ def accountant_named(name: AccountantName) -> Accountant:
             return GdpCltAccountant()
 
 
+def spent(
+    event: SampledGaussian, delta: float, name: AccountantName = AccountantName.EXACT
+) -> float:
+    """ε at ``delta`` of one event alone.
+
+    Raises:
+        Misconfiguration: the accountant has no bound for the event, or for so small a δ.
+    """
+    accountant = accountant_named(name)
+    accountant.compose(event)
+    return accountant.epsilon(delta)
+
+
 def planned_participations(client_rate: float, rounds: int) -> int:
     """The 0.999 quantile of Bin(``rounds``, ``client_rate``): how often one client is drawn.
 
@@ -143,7 +156,7 @@ def event_for(
     rounds: int,
     participations: int | None = None,
     sensitivity_ratio: float | None = None,
-) -> Event:
+) -> SampledGaussian:
     """What ``adversary`` sees of a run, as one event.
 
     1. one server: Poisson(p) steps with σ, once for each participation T_i. Before a run T_i
@@ -174,7 +187,6 @@ def event_for(
             raise Misconfiguration(
                 "participations", participations, f"a client takes part at most {rounds} times"
             )
-    both = math.sqrt(2) * noise_multiplier
     match adversary:
         case Adversary.ONE_SERVER:
             steps = (
@@ -186,10 +198,12 @@ def event_for(
                 rate=record_rate, noise_multiplier=noise_multiplier, count=steps
             )
         case Adversary.CLIENTS_ONLY:
-            step = poisson_gaussian(rate=record_rate, noise_multiplier=both)
-            if participations is not None:
-                return step.times(participations)
-            return AtomMixture(step=step, probability=client_rate, count=rounds)
+            return poisson_gaussian(
+                rate=record_rate,
+                noise_multiplier=math.sqrt(2) * noise_multiplier,
+                count=rounds if participations is None else participations,
+                participation=client_rate if participations is None else 1.0,
+            )
         case Adversary.CLIENT_LEVEL:
             if sensitivity_ratio is None:
                 raise Misconfiguration(
@@ -246,7 +260,6 @@ def guarantees(
             participations=participations,
             sensitivity_ratio=sensitivity_ratio,
         )
-        step = event.step if isinstance(event, AtomMixture) else event
         for name in accountants:
             accountant = accountant_named(name)
             accountant.compose(event)
@@ -257,7 +270,7 @@ def guarantees(
                     accountant=name,
                     record_rate=record_rate,
                     client_rate=client_rate,
-                    noise_multiplier=step.effective_noise_multiplier,
+                    noise_multiplier=event.effective_noise_multiplier,
                     compositions=event.count,
                     delta=delta,
                     epsilon=accountant.epsilon(delta),

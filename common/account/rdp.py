@@ -12,16 +12,9 @@ from numpy.typing import NDArray
 from scipy.special import gammaln, logsumexp, xlog1py, xlogy
 
 from precad.common import checks
-from precad.common.account.accountant import AccountantName, step_of
-from precad.common.account.events import (
-    Adjacency,
-    AtomMixture,
-    Event,
-    SampledGaussian,
-    Sampling,
-)
+from precad.common.account.accountant import POISSON, AccountantName, require_bound
+from precad.common.account.events import Adjacency, SampledGaussian, Sampling
 from precad.common.account.fixed_size import fixed_size_rdp_curve
-from precad.common.errors import Misconfiguration
 
 
 class Conversion(Enum):
@@ -50,6 +43,8 @@ XIE_ORDERS: tuple[float, ...] = tuple(
 )
 """1.1 to 10.9 by 0.1, and 12 to 63: what Xie et al.'s tables were made with."""
 
+_FIXED_SIZE = (Sampling.FIXED_SIZE, Adjacency.REPLACE_ONE)
+
 
 class RdpAccountant:
     """Rényi divergences of sampled Gaussians and of atom mixtures of them.
@@ -70,31 +65,20 @@ class RdpAccountant:
         self._conversion = conversion
         self._divergence = np.zeros(len(orders))
 
-    def compose(self, event: Event) -> None:
+    def compose(self, event: SampledGaussian) -> None:
         """Add ``event``; see ``Accountant``.
 
         Raises:
             Misconfiguration: another pair of sampling scheme and adjacency; nothing changed.
         """
-        once = self._one_step(step_of(event, self.name))
-        if isinstance(event, AtomMixture):
-            once = mixture_rdp(once, event.probability, self._orders)
+        require_bound(event, self.name, (POISSON, _FIXED_SIZE))
+        sigma = event.effective_noise_multiplier
+        if event.sampling is Sampling.POISSON:
+            step = sampled_gaussian_rdp(event.rate, sigma, self._orders)
+        else:
+            step = fixed_size_rdp_curve(event.rate, sigma, self._orders)
+        once = mixture_rdp(step, event.participation, self._orders)
         self._divergence = self._divergence + event.count * once
-
-    def _one_step(self, step: SampledGaussian) -> NDArray[np.float64]:
-        sigma = step.effective_noise_multiplier
-        match step.sampling, step.adjacency:
-            case Sampling.POISSON, Adjacency.ADD_REMOVE:
-                return sampled_gaussian_rdp(step.rate, sigma, self._orders)
-            case Sampling.FIXED_SIZE, Adjacency.REPLACE_ONE:
-                return fixed_size_rdp_curve(step.rate, sigma, self._orders)
-            case _:
-                raise Misconfiguration(
-                    "adjacency",
-                    step.adjacency.value,
-                    f"the rdp accountant doesn't know it with {step.sampling.value} sampling; "
-                    "use add-remove with Poisson or replace-one with fixed-size sampling",
-                )
 
     def epsilon(self, delta: float) -> float:
         """The least ε ≥ 0 over the orders; see ``Accountant``.

@@ -34,7 +34,6 @@ from precad.common.certify.intervals import (
     simuem,
     votes_of,
 )
-from precad.common.certify.mechanism import Sampling, SubsampledGaussian
 from precad.common.certify.prediction import (
     PredictionCertificates,
     certified_accuracy,
@@ -70,9 +69,7 @@ __all__ = [
     "RenyiGroups",
     "Replacements",
     "Result",
-    "Sampling",
     "ScoreBound",
-    "SubsampledGaussian",
     "ValidationAllowance",
     "attack_bounds",
     "average_certified_radius",

@@ -12,12 +12,14 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from precad.common.account.accountant import require_bound
+from precad.common.account.events import SampledGaussian
 from precad.common.certify.approximate import ApproximateDP
 from precad.common.certify.guarantee import Curves, Direction, Guarantee, Identity
 from precad.common.certify.hockey_stick import HockeyStick
 from precad.common.certify.inputs import Floats, probabilities
 from precad.common.certify.loss_distribution import LossDistribution, one_round
-from precad.common.certify.mechanism import Shift, SubsampledGaussian, group_shift
+from precad.common.certify.shift import Shift, group_shift
 from precad.common.checks import count, inside_unit_interval
 from precad.common.errors import Misconfiguration
 
@@ -55,18 +57,18 @@ class PairCurves(Curves):
 
 
 def composed_losses(
-    shift: Shift, mechanism: SubsampledGaussian, points_per_deviation: float
+    shift: Shift, mechanism: SampledGaussian, points_per_deviation: float
 ) -> tuple[LossDistribution, LossDistribution]:
     """All rounds' losses, (with‖without, without‖with), of the shifted mechanism and the plain."""
     both = one_round(
-        shift, mechanism.noise_multiplier, mechanism.participation, points_per_deviation
+        shift, mechanism.effective_noise_multiplier, mechanism.participation, points_per_deviation
     )
-    forward, reverse = (losses.composed(mechanism.rounds) for losses in both)
+    forward, reverse = (losses.composed(mechanism.count) for losses in both)
     return forward, reverse
 
 
 def pair_of(
-    shift: Shift, mechanism: SubsampledGaussian, points_per_deviation: float
+    shift: Shift, mechanism: SampledGaussian, points_per_deviation: float
 ) -> tuple[HockeyStick, HockeyStick]:
     """The hockey sticks of `composed_losses`."""
     forward, reverse = composed_losses(shift, mechanism, points_per_deviation)
@@ -75,7 +77,7 @@ def pair_of(
 
 @lru_cache(maxsize=1024)
 def _group_pair(
-    mechanism: SubsampledGaussian, k: int, points_per_deviation: float
+    mechanism: SampledGaussian, k: int, points_per_deviation: float
 ) -> tuple[HockeyStick, HockeyStick]:
     return pair_of(group_shift(k, mechanism.rate), mechanism, points_per_deviation)
 
@@ -93,10 +95,11 @@ class ExactGroups(Guarantee):
         points_per_deviation: fineness of the grid, at least 10. Coarser is sound, and looser.
     """
 
-    mechanism: SubsampledGaussian
+    mechanism: SampledGaussian
     points_per_deviation: float = 20.0
 
     def __post_init__(self) -> None:
+        require_bound(self.mechanism, self.name)
         if not self.points_per_deviation >= _LEAST_POINTS:
             raise Misconfiguration(
                 "points_per_deviation", self.points_per_deviation, "at least 10, else radii shrink"

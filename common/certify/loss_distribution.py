@@ -17,7 +17,7 @@ from scipy.signal import lfilter
 from scipy.special import ndtr
 
 from precad.common.certify.inputs import Floats
-from precad.common.certify.mechanism import Shift, log_ratio, log_ratio_slope
+from precad.common.certify.shift import Shift, log_ratio, log_ratio_slope
 
 # A loss of 45 decides any test: at most e^−45 of Q lies there. Beyond it, loss is infinite.
 _LARGEST_LOSS = 45.0

@@ -13,9 +13,12 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import logsumexp
 
+from precad.common.account.accountant import require_bound
+from precad.common.account.events import SampledGaussian
+from precad.common.account.rdp import mixture_rdp
 from precad.common.certify.guarantee import Curves, Direction, Guarantee, Identity
 from precad.common.certify.inputs import Booleans, Floats, Integers, probabilities
-from precad.common.certify.mechanism import Shift, SubsampledGaussian, log_binomial, log_ratio
+from precad.common.certify.shift import Shift, log_binomial, log_ratio
 from precad.common.checks import count
 from precad.common.errors import Misconfiguration
 
@@ -172,16 +175,17 @@ class RenyiGroups(Guarantee):
     """The Rényi divergences of the group's mixture of Gaussians, both directions, T rounds.
 
     Attributes:
-        mechanism: what was run; participation 1.
+        mechanism: what was run.
         orders: each above 1.
         refined: see `RenyiCurves`.
     """
 
-    mechanism: SubsampledGaussian
+    mechanism: SampledGaussian
     orders: tuple[float, ...] = ORDERS
     refined: bool = True
 
     def __post_init__(self) -> None:
+        require_bound(self.mechanism, self.name)
         if not self.orders or not all(order > 1 for order in self.orders):
             raise Misconfiguration("orders", self.orders, "give orders, each above 1")
 
@@ -193,10 +197,9 @@ class RenyiGroups(Guarantee):
     def divergences(self, k: int) -> tuple[Floats, Floats]:
         """[orders] each: T-fold D_α(with‖without) and D_α(without‖with) for a group of k ≥ 1."""
         m = self.mechanism
-        forward, reverse = _group_divergences(m.rate, m.noise_multiplier, k, self.orders)
+        forward, reverse = _group_divergences(m.rate, m.effective_noise_multiplier, k, self.orders)
         return tuple(
-            m.rounds * _in_some_rounds(step, np.asarray(self.orders), m.participation)
-            for step in (forward, reverse)
+            m.count * mixture_rdp(step, m.participation, self.orders) for step in (forward, reverse)
         )  # type: ignore[return-value]
 
     def curves(self, k: int, direction: Direction) -> Curves:
@@ -208,16 +211,6 @@ class RenyiGroups(Guarantee):
         if direction is Direction.ADDITIONS:
             return RenyiCurves(orders, with_group, without_group, self.refined)
         return RenyiCurves(orders, without_group, with_group, self.refined)
-
-
-def _in_some_rounds(step: Floats, orders: Floats, participation: float) -> Floats:
-    """Rényi divergence when the round happens with a known probability, else tells nothing."""
-    if participation == 1:
-        return step
-    moments = np.logaddexp(
-        math.log1p(-participation), math.log(participation) + (orders - 1) * step
-    )
-    return np.asarray(moments / (orders - 1))
 
 
 @lru_cache(maxsize=4096)

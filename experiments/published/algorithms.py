@@ -5,17 +5,11 @@ All of them trust one server with plain updates. Noise multipliers are over one 
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 from precad.common import checks
 from precad.common.account.accountant import Accountant
-from precad.common.account.events import (
-    Adjacency,
-    AtomMixture,
-    Denominator,
-    Event,
-    SampledGaussian,
-    Sampling,
-)
+from precad.common.account.events import Adjacency, Denominator, SampledGaussian, Sampling
 from precad.common.account.exact import ExactAccountant
 from precad.common.errors import Misconfiguration
 
@@ -63,7 +57,7 @@ def insdp_fedsgd(
     users_per_round: int,
     noise_multiplier: float,
     rounds: int,
-) -> AtomMixture:
+) -> SampledGaussian:
     """InsDP-FedSGD (Xie et al. eq. (8)): m of N users, one noisy step each, noise σ·S by each.
 
     The m noises add up to σ·√m·S against one record's S. The user's coin enters as an atom
@@ -85,11 +79,8 @@ def insdp_fedsgd(
     if users_per_round > users:
         raise Misconfiguration("users_per_round", users_per_round, f"at most {users} take part")
     sigma = noise_multiplier * math.sqrt(users_per_round)
-    return AtomMixture(
-        step=_step(sampling, batch_rate, sigma, 1),
-        probability=users_per_round / users,
-        count=rounds,
-    )
+    step = _step(sampling, batch_rate, sigma, rounds)
+    return replace(step, participation=users_per_round / users)
 
 
 def dopamine(
@@ -127,7 +118,7 @@ class ParallelAccount:
         self._new_accountant = new_accountant
         self._by_user: dict[str, Accountant] = {}
 
-    def charge(self, user: str, event: Event) -> None:
+    def charge(self, user: str, event: SampledGaussian) -> None:
         """Add what ``user`` ran locally.
 
         Raises:

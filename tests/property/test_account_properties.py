@@ -1,6 +1,7 @@
 """What must hold for every parameter, and formulas against mpmath."""
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -9,18 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpmath import mp, mpf
 
-from precad.common.account import (
-    AccountantName,
-    AtomMixture,
+from precad.common.account import gdp
+from precad.common.account.accountant import AccountantName
+from precad.common.account.events import SampledGaussian, poisson_gaussian
+from precad.common.account.exact import ExactAccountant
+from precad.common.account.guarantees import accountant_named
+from precad.common.account.rdp import (
+    ORDERS,
     Conversion,
-    Event,
-    ExactAccountant,
     RdpAccountant,
-    accountant_named,
-    gdp,
-    poisson_gaussian,
+    mixture_rdp,
+    sampled_gaussian_rdp,
 )
-from precad.common.account.rdp import ORDERS, mixture_rdp, sampled_gaussian_rdp
 from precad.experiments.published.printed_privacy import precad_case_2_by_pld
 
 mp.dps = 40
@@ -34,7 +35,7 @@ NAMES = st.sampled_from(list(AccountantName))
 GRID = 1.002
 
 
-def spent(name: AccountantName, event: Event, delta: float) -> float:
+def spent(name: AccountantName, event: SampledGaussian, delta: float) -> float:
     accountant = accountant_named(name)
     accountant.compose(event)
     return accountant.epsilon(delta)
@@ -62,7 +63,7 @@ def test_exact_is_at_least_as_good_as_rdp_and_the_tight_conversion_as_mironovs(
     rate: float, sigma: float, count: int, delta: float, coin: float
 ) -> None:
     step = poisson_gaussian(rate=rate, noise_multiplier=sigma)
-    for event in (step.times(count), AtomMixture(step=step, probability=coin, count=count)):
+    for event in (step.times(count), replace(step, participation=coin, count=count)):
         exact = spent(AccountantName.EXACT, event, delta)
         tight = spent(AccountantName.RDP, event, delta)
         mironov = RdpAccountant(conversion=Conversion.MIRONOV)
@@ -77,9 +78,7 @@ def test_the_atom_mixture_lies_between_rate_qp_and_every_round(
     rate: float, sigma: float, count: int, coin: float
 ) -> None:
     step = poisson_gaussian(rate=rate, noise_multiplier=math.sqrt(2) * sigma)
-    mixture = spent(
-        AccountantName.EXACT, AtomMixture(step=step, probability=coin, count=count), 1e-5
-    )
+    mixture = spent(AccountantName.EXACT, replace(step, participation=coin, count=count), 1e-5)
     printed = precad_case_2_by_pld(
         record_rate=rate, client_rate=coin, noise_multiplier=sigma, rounds=count, delta=1e-5
     )

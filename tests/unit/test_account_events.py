@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from precad.common.account import (
+from precad.common.account.events import (
     Adjacency,
-    AtomMixture,
     Denominator,
     SampledGaussian,
     Sampling,
@@ -44,6 +43,8 @@ def test_nothing_that_decides_the_cost_has_a_default(field: str) -> None:
         ("count", -1),
         ("count", 1.5),
         ("count", True),
+        ("participation", 1.5),
+        ("participation", -0.1),
         ("denominator", Denominator.DATA_DEPENDENT),
     ],
 )
@@ -69,13 +70,6 @@ def test_one_clip_is_refused_where_two_can_move(change: dict[str, Any]) -> None:
     assert (
         SampledGaussian(**WHOLE | change | {"sensitivity": 2.0}).effective_noise_multiplier == 0.5
     )
-
-
-def test_a_mixture_counts_rounds_itself() -> None:
-    with pytest.raises(Misconfiguration):
-        AtomMixture(step=SampledGaussian(**WHOLE, count=2), probability=0.5)
-    with pytest.raises(Misconfiguration):
-        AtomMixture(step=SampledGaussian(**WHOLE), probability=1.5)
 
 
 def test_events_are_frozen() -> None:

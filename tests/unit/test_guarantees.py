@@ -6,14 +6,16 @@ from typing import Any
 
 import pytest
 
-from precad.common.account import (
-    AccountantName,
+from precad.common.account.accountant import AccountantName
+from precad.common.account.guarantees import (
     Adversary,
     PrivacyStatement,
-    epsilon_by_participations,
     guarantees,
-    most_participations,
     planned_participations,
+)
+from precad.common.account.participations import (
+    epsilon_by_participations,
+    most_participations,
     record_epsilon,
 )
 from precad.common.errors import Misconfiguration

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from precad.cli.trade_off_plot import draw
-from precad.common.account import ExactAccountant, poisson_gaussian
-from precad.common.account.plan import (
+from precad.common.account.events import poisson_gaussian
+from precad.common.account.exact import ExactAccountant
+from precad.common.account.planning import (
     Plan,
     Verdict,
     Wanted,

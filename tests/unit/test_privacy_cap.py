@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from precad.common.account import record_epsilon
+from precad.common.account.participations import record_epsilon
 from precad.common.aggregator.round import budget
 from precad.common.aggregator.round.aggregator import Aggregator
 from precad.common.aggregator.round.budget import may_take_part, participation_cap

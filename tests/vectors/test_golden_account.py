@@ -2,21 +2,17 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from precad.common.account import (
-    AtomMixture,
-    Conversion,
-    ExactAccountant,
-    RdpAccountant,
-    gdp,
-    poisson_gaussian,
-)
+from precad.common.account import gdp
+from precad.common.account.events import poisson_gaussian
+from precad.common.account.exact import ExactAccountant
 from precad.common.account.fixed_size import attained_epsilon, fixed_size_rdp
-from precad.common.account.rdp import XIE_ORDERS, sampled_gaussian_rdp
+from precad.common.account.rdp import XIE_ORDERS, Conversion, RdpAccountant, sampled_gaussian_rdp
 from precad.common.headroom import client_noise_multiplier
 from precad.experiments.published.printed_privacy import (
     precad_case_2_by_pld,
@@ -74,7 +70,7 @@ def mixture_epsilon(case: Case) -> float:
     i = case["inputs"]
     accountant = ExactAccountant()
     step = poisson_gaussian(rate=i["p"], noise_multiplier=math.sqrt(2) * i["sigma"])
-    accountant.compose(AtomMixture(step=step, probability=i["q"], count=i["T"]))
+    accountant.compose(replace(step, participation=i["q"], count=i["T"]))
     return accountant.epsilon(i["delta"])
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from precad.common.account.events import SampledGaussian, poisson_gaussian
 from precad.common.account.gdp import (
     clt_mu,
     delta_of_epsilon,
@@ -27,7 +28,6 @@ from precad.common.certify import (
     Iterated,
     RenyiDP,
     RenyiGroups,
-    SubsampledGaussian,
     attack_bounds,
     average_certified_radius,
     certified_accuracy,
@@ -46,13 +46,13 @@ from precad.common.certify.intervals import (
     clopper_pearson_upper,
     hoeffding_half_width,
 )
-from precad.common.certify.mechanism import Shift, log_binomial, single_shift
 from precad.common.certify.renyi import (
     ORDERS,
     mixture_divergences,
     renyi_reach_clean_over_poisoned,
     renyi_reach_poisoned_over_clean,
 )
+from precad.common.certify.shift import Shift, log_binomial, single_shift
 from precad.common.headroom import client_noise_multiplier
 from precad.experiments.published import printed_certificates
 from precad.experiments.published.printed_privacy import xie_table
@@ -78,8 +78,8 @@ def near(got: float, expected: float, tolerance: float) -> None:
     assert abs(got - expected) <= tolerance
 
 
-def mechanism(inputs: dict[str, Any]) -> SubsampledGaussian:
-    return SubsampledGaussian("poisson", inputs["q"], inputs["sigma"], inputs["T"])
+def mechanism(inputs: dict[str, Any]) -> SampledGaussian:
+    return poisson_gaussian(rate=inputs["q"], noise_multiplier=inputs["sigma"], count=inputs["T"])
 
 
 def radius(guarantee: Guarantee, inputs: dict[str, Any]) -> Certified:
@@ -306,7 +306,7 @@ def test_theorem_8_and_the_true_divergences(case: dict[str, Any]) -> None:
     tolerance = case["tolerance"]
     assert forward[0] == pytest.approx(e["true_forward_D_MoG_N0"], rel=tolerance)
     assert reverse[0] == pytest.approx(e["true_reverse_D_N0_MoG"], rel=tolerance)
-    one = SubsampledGaussian("poisson", i["q"], i["sigma"], 1)
+    one = poisson_gaussian(rate=i["q"], noise_multiplier=i["sigma"], count=1)
     forward, reverse = printed_certificates.theorem_8_divergences(one, i["r"], (float(i["alpha"]),))
     assert forward[0] == pytest.approx(e["published_forward"], rel=tolerance)
     assert reverse[0] == pytest.approx(e["published_reverse"], rel=tolerance)
@@ -391,9 +391,9 @@ def test_certificate_families(case: dict[str, Any]) -> None:
     forward, reverse = mixture_divergences(
         single_shift(m.rate), m.noise_multiplier, np.array(ORDERS), 700.0
     )
-    single = m.rounds * np.maximum(forward, reverse)
+    single = m.count * np.maximum(forward, reverse)
     profile = exact.as_approximate()
-    printed = xie_table(rate=m.rate, noise_multiplier=3.0, steps=m.rounds, delta=1e-5)
+    printed = xie_table(rate=m.rate, noise_multiplier=3.0, steps=m.count, delta=1e-5)
     assert printed.value == pytest.approx(0.2643, rel=0.01)
     got: dict[str, Callable[[], float | int | tuple[float, ...] | None]] = {
         "ADP Xie Thm2, eps-optimised on exact delta(eps)": lambda: max(
@@ -418,7 +418,7 @@ def test_certificate_families(case: dict[str, Any]) -> None:
         ),
         "RDP Liu outcomes + TRUE MoG RDP": lambda: radius(RenyiGroups(m, refined=False), i).radius,
         "GDP CLT closed form (asymptotic)": lambda: float(
-            GaussianDP(clt_mu(m.rate, m.noise_multiplier, m.rounds)).radius(p_a, p_b)
+            GaussianDP(clt_mu(m.rate, m.noise_multiplier, m.count)).radius(p_a, p_b)
         ),
         "f-DP group iterate of exact single-record f": lambda: radius(Iterated(exact), i).radius,
         "EXACT MoG PLD (add&remove)": lambda: whole.radius,
@@ -437,7 +437,9 @@ def test_certificate_families(case: dict[str, Any]) -> None:
 @named("precad_case2_mixture")
 def test_atom_mixture_of_a_record_of_one_client(case: dict[str, Any]) -> None:
     i = case["inputs"]
-    m = SubsampledGaussian("poisson", i["p"], math.sqrt(2) * i["sigma"], i["T"], i["q"])
+    m = poisson_gaussian(
+        rate=i["p"], noise_multiplier=math.sqrt(2) * i["sigma"], count=i["T"], participation=i["q"]
+    )
     epsilon = ExactGroups(m).epsilon(i["delta"])
     assert epsilon == pytest.approx(case["expected"]["eps_upper"], rel=case["tolerance"])
     if i["q"] < 1:
@@ -447,7 +449,7 @@ def test_atom_mixture_of_a_record_of_one_client(case: dict[str, Any]) -> None:
 @named("precad_exact")
 def test_single_record_pairs(case: dict[str, Any]) -> None:
     i = case["inputs"]
-    m = SubsampledGaussian("poisson", i["sampling_prob"], i["sigma"], i["T"])
+    m = poisson_gaussian(rate=i["sampling_prob"], noise_multiplier=i["sigma"], count=i["T"])
     assert ExactGroups(m).epsilon(i["delta"]) == pytest.approx(
         case["expected"]["eps_upper"], rel=2e-3
     )

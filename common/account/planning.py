@@ -29,12 +29,12 @@ from precad.common import checks
 from precad.common.account import gdp
 from precad.common.account.calibrate import least_noise_multiplier
 from precad.common.account.events import poisson_gaussian
-from precad.common.account.exact import ExactAccountant
 from precad.common.account.guarantees import (
     Adversary,
     event_for,
     planned_participations,
     robustness_group_mu,
+    spent,
 )
 
 VACUOUS = 0.99
@@ -275,18 +275,15 @@ def _setting(
 def _exact(
     adversary: Adversary, schedule: Schedule, sigma: float, participations: int, delta: float
 ) -> float:
-    accountant = ExactAccountant()
-    accountant.compose(
-        event_for(
-            adversary,
-            record_rate=schedule.record_rate,
-            client_rate=schedule.client_rate,
-            noise_multiplier=sigma,
-            rounds=schedule.rounds,
-            participations=participations if adversary is Adversary.ONE_SERVER else None,
-        )
+    event = event_for(
+        adversary,
+        record_rate=schedule.record_rate,
+        client_rate=schedule.client_rate,
+        noise_multiplier=sigma,
+        rounds=schedule.rounds,
+        participations=participations if adversary is Adversary.ONE_SERVER else None,
     )
-    return accountant.epsilon(delta)
+    return spent(event, delta)
 
 
 def _worst_loss(
