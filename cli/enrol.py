@@ -60,7 +60,7 @@ def token(
     that nobody else reads; it goes into the client's settings as `token = "…"`. Run this as the
     server's user; a running server takes new tokens at once.
     """
-    from precad.common.aggregator.service.tokens import TokenBook, new_token, token_digest  # noqa: PLC0415
+    from precad.common.aggregator.enrol.tokens import TokenBook, new_token, token_digest  # noqa: PLC0415
 
     with exit_on_error():
         if digest and count > 1:
@@ -87,7 +87,7 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
 ) -> None:
     """A server's tokens, by digest, and whose they became."""
-    from precad.common.aggregator.service.tokens import TokenBook  # noqa: PLC0415
+    from precad.common.aggregator.enrol.tokens import TokenBook  # noqa: PLC0415
 
     with exit_on_error():
         states = {str(folder): TokenBook(folder).states() for folder in state}

@@ -40,7 +40,7 @@ def _log_to_stderr() -> None:
 @app.command("a")
 def server_a(config: Config) -> None:
     """Server A, the leader: selects the cohort, drives rounds, serves the model."""
-    from precad.common.aggregator.service.settings import ServerASettings  # noqa: PLC0415
+    from precad.common.aggregator.settings import ServerASettings  # noqa: PLC0415
     from precad.server_a.process import serve  # noqa: PLC0415
 
     _log_to_stderr()
@@ -51,7 +51,7 @@ def server_a(config: Config) -> None:
 @app.command("b")
 def server_b(config: Config) -> None:
     """Server B, the helper: second share, own noise, checks what A proposes."""
-    from precad.common.aggregator.service.settings import ServerBSettings  # noqa: PLC0415
+    from precad.common.aggregator.settings import ServerBSettings  # noqa: PLC0415
     from precad.server_b.process import serve  # noqa: PLC0415
 
     _log_to_stderr()

@@ -3,8 +3,8 @@
 import os
 from pathlib import Path
 
-from precad.client.pending import sync_folder
 from precad.common.account.participations import most_participations, record_epsilon
+from precad.common.durable import append_line
 from precad.common.errors import BudgetExceeded, Misconfiguration
 from precad.common.identifiers import Digest
 from precad.common.task import Task
@@ -82,13 +82,7 @@ class OwnBudget:
                 f"the owner's limit allows {self.allowed}"
             )
         if self._path is not None:
-            new = not self._path.exists()
-            with self._path.open("a", encoding="ascii") as file:
-                file.write(f"{self._task.digest} {round_number}\n")
-                file.flush()
-                os.fsync(file.fileno())
-            if new:
-                sync_folder(self._path.parent)
+            append_line(self._path, f"{self._task.digest} {round_number}")
         self._charged.add(round_number)
 
     def epsilon(self) -> float:

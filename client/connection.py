@@ -3,7 +3,6 @@
 Nothing here needs torch: the lowest level submits any vector.
 """
 
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from precad.common.errors import (
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity import Identity, Plaintext, open_channel, signer_for
 from precad.common.model import from_bytes, model_digest
+from precad.common.retry import Patience, Waits
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
 from precad.common.share import Submission, shard
@@ -40,7 +40,8 @@ from precad.protos.precad_pb2_grpc import AggregationStub
 PIECE_BYTES = 1 << 17
 """128 KiB: a server holds a piece or two of each upload that is under way, and not whole shares."""
 CALL_TIMEOUT_S = 30.0
-RETRY_S = 0.5
+WAITS = Waits(0.5, 0.5)
+"""Between tries of one upload."""
 _WORTH_A_RETRY = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED}
 """The second: an upload of this client that broke off is still open at the server."""
 Reply = TypeVar("Reply")
@@ -222,25 +223,25 @@ class Servers:
             PeerUnavailable: a server couldn't be reached in time.
         """
         limit = self.task.deadlines.collect if timeout_s is None else timeout_s
-        deadline = time.monotonic() + limit
-        futures = [self._uploads.submit(self._send, item, deadline) for item in pair]
+        futures = [self._uploads.submit(self._send, item, limit) for item in pair]
         a, b = (future.result() for future in futures)
         return a, b
 
-    def _send(self, submission: Submission, deadline: float) -> Receipt:
+    def _send(self, submission: Submission, limit_s: float) -> Receipt:
         role = submission.role
+        late = PeerUnavailable(f"{role.value} took no submission before the deadline")
+        patience = Patience(limit_s, WAITS, counted_from_now=True)
         while True:
-            remaining = deadline - time.monotonic()
-            if remaining <= 0:
-                raise PeerUnavailable(f"{role.value} took no submission before the deadline")
             try:
                 reply = self._stubs[role].Submit(
-                    upload_pieces(submission), timeout=remaining, wait_for_ready=True
+                    upload_pieces(submission),
+                    timeout=max(0.0, patience.remaining()),
+                    wait_for_ready=True,
                 )
             except grpc.RpcError as error:
                 if error.code() not in _WORTH_A_RETRY:
                     raise self._error(role, error) from None
-                time.sleep(min(RETRY_S, max(0.0, deadline - time.monotonic())))
+                patience.wait(late)
                 continue
             rejection = rejection_of(reply.rejection) if reply.rejection else None
             return Receipt(role, rejection, reply.detail[:MAX_TEXT])

@@ -7,8 +7,6 @@ out, because a second sample of records under one number would cost privacy that
 """
 
 import logging
-import random
-import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,15 +17,17 @@ from numpy.typing import NDArray
 from precad.client.budget import OwnBudget
 from precad.client.connection import Servers, rejection_of
 from precad.client.pending import Pair, Pending
+from precad.common.clock import CLOCK, Clock
 from precad.common.errors import PeerUnavailable, PeerViolation
 from precad.common.identifiers import Digest
+from precad.common.retry import Patience, Waits
 from precad.common.ring import RingVector
 from precad.protos import precad_pb2 as pb
 
 log = logging.getLogger("precad")
 
-BACKOFF_S = (0.2, 5.0)
-"""First and longest wait before reconnecting."""
+WAITS = Waits(0.2, 5.0, spread=True)
+"""Before reconnecting."""
 STEADY_S = 10.0
 """A watch that lasted so long was a connection; attempts to get one fail sooner."""
 
@@ -69,6 +69,7 @@ def take_part(
     pending: Pending,
     compute: Compute,
     on_notice: Callable[[Participation, pb.Notice], None] | None = None,
+    clock: Clock = CLOCK,
 ) -> Participation:
     """Take part until the training is over or the owner's budget is.
 
@@ -78,20 +79,27 @@ def take_part(
         pending: keeps the open round's pair for retries.
         compute: called for each round this client is drawn for.
         on_notice: called after each notice, for progress.
+        clock: passes the time.
 
     Raises:
         PeerViolation: the servers disagree about the model, or training stopped.
         PeerUnavailable: server A stayed away for longer than the task's outage deadline.
     """
-    return _Player(servers, budget, pending, compute).play(on_notice)
+    return _Player(servers, budget, pending, compute, clock).play(on_notice)
 
 
 class _Player:
     """One client's training."""
 
     def __init__(
-        self, servers: Servers, budget: OwnBudget, pending: Pending, compute: Compute
+        self,
+        servers: Servers,
+        budget: OwnBudget,
+        pending: Pending,
+        compute: Compute,
+        clock: Clock,
     ) -> None:
+        self._clock = clock
         self._servers = servers
         self._budget = budget
         self._pending = pending
@@ -104,30 +112,25 @@ class _Player:
 
     def play(self, on_notice: Callable[[Participation, pb.Notice], None] | None) -> Participation:
         result = self._result
-        patience = self._servers.task.deadlines.outage
-        alone_since: float | None = None
-        wait_s = BACKOFF_S[0]
+        patience = Patience(self._servers.task.deadlines.outage, WAITS, self._clock)
         while not result.ended:
-            began = time.monotonic()
+            began = self._clock.now()
+            ended = PeerUnavailable("server A ended the notices")
             try:
                 for notice in self._servers.watch():
-                    alone_since, wait_s = None, BACKOFF_S[0]
+                    patience.renew()
                     self._handle(notice)
                     if on_notice is not None:
                         on_notice(result, notice)
                     if result.ended:
                         break
             except PeerUnavailable as error:
-                now = time.monotonic()
-                if alone_since is None or now - began > STEADY_S:
-                    alone_since = now
-                if now - alone_since > patience:
-                    raise
+                if self._clock.now() - began > STEADY_S:
+                    patience.renew()
                 log.warning("%s; reconnecting", error)
+                ended = error
             if not result.ended:
-                # Jitter: clients that lost one server don't come back in one wave.
-                time.sleep(wait_s * (0.5 + random.random()))  # noqa: S311 -- not a secret
-                wait_s = min(2 * wait_s, BACKOFF_S[1])
+                patience.wait(ended)
         result.epsilon = self._budget.epsilon()
         return result
 
@@ -172,7 +175,7 @@ class _Player:
         """Answer one round. PeerUnavailable leaves it unanswered: the notice comes again."""
         # The task's own deadline first: whatever is announced, NaN too, can't stretch it.
         collect_s = min(self._servers.task.deadlines.collect, event.collect_seconds)
-        deadline = time.monotonic() + collect_s
+        deadline = self._clock.now() + collect_s
         pair = self._pending.get(event.round)
         if pair is None and self._budget.charged(event.round):
             log.warning(
@@ -203,7 +206,7 @@ class _Player:
             self._submitted = number
             self._result.submitted += 1
         try:
-            receipts = self._servers.submit(pair, max(1.0, deadline - time.monotonic()))
+            receipts = self._servers.submit(pair, max(1.0, deadline - self._clock.now()))
         except PeerUnavailable as error:
             # The round goes on without this client, or its notice comes again.
             log.warning("round %d: %s", number, error)

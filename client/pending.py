@@ -8,14 +8,13 @@ stays on the owner's own disk, readable by this user only, and goes when the rou
 removed, not overwritten: on flash storage overwriting guarantees nothing.
 """
 
-import contextlib
 import hashlib
-import os
 import struct
 from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
+from precad.common.durable import remove_drafts, write_file
 from precad.common.errors import RejectedSubmission
 from precad.common.identifiers import ClientId, Role
 from precad.common.secret import Secret
@@ -59,7 +58,7 @@ class Pending:
     def keep(self, pair: Pair) -> None:
         """Keep ``pair`` in place of an older one; durably, before this returns."""
         if self._path is not None:
-            _write(self._path, pair)
+            write_file(self._path, _encode(pair))
         self._pair = pair
 
     def drop(self) -> None:
@@ -70,8 +69,7 @@ class Pending:
 
     def _read(self, path: Path) -> Pair | None:
         """What an earlier process kept; None when that can't be read: the round is sat out."""
-        with contextlib.suppress(FileNotFoundError):
-            draft_of(path).unlink()
+        remove_drafts(path)
         try:
             data = path.read_bytes()
         except FileNotFoundError:
@@ -83,32 +81,6 @@ class Pending:
         context = pair[0].context
         mine = (context.task, context.client) == (self._task.digest, self._client)
         return pair if mine else None
-
-
-def draft_of(path: Path) -> Path:
-    """Where the file is written before it takes its place."""
-    return path.with_name(f"{path.name}.part")
-
-
-def _write(path: Path, pair: Pair) -> None:
-    draft = draft_of(path)
-    draft.unlink(missing_ok=True)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-    with os.fdopen(os.open(draft, flags, 0o600), "wb") as file:
-        file.write(_encode(pair))
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the folder's entries durable: a new name survives a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _encode(pair: Pair) -> bytes:

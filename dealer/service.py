@@ -15,7 +15,7 @@ from precad.common.identifiers import Role
 from precad.common.identity import Identity, Plaintext, Principal, require
 from precad.common.ring import to_bytes
 from precad.common.task import Task
-from precad.common.wire.dealing import deal_request_from_wire
+from precad.common.wire.deal_request import deal_request_from_wire
 from precad.common.wire.serving import PIECE_BYTES, check_task, refuse
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import DealingServicer

@@ -2,12 +2,13 @@
 
 import grpc
 
+from precad.common.aggregator.service.peers import PeerService, outside_of
 from precad.common.aggregator.service.process import run_server
-from precad.common.aggregator.service.session import Session
-from precad.common.aggregator.service.settings import ServerBSettings
+from precad.common.aggregator.settings import ServerBSettings
+from precad.common.aggregator.training.session import Session
 from precad.common.identifiers import Role
 from precad.protos.precad_pb2_grpc import add_PeerServicer_to_server
-from precad.server_b.follow import PeerService, follow
+from precad.server_b.follow import follow
 
 
 async def serve(settings: ServerBSettings) -> int:
@@ -19,6 +20,6 @@ async def serve(settings: ServerBSettings) -> int:
         add_PeerServicer_to_server(services[0], server)
 
     def conduct(session: Session) -> None:
-        follow(session, services[0])
+        follow(session, outside_of(session, settings.dealer, services[0].reach))
 
     return await run_server(Role.SERVER_B, settings, conduct, add_peer_service)

@@ -1,6 +1,5 @@
 """A model's file: safetensors, named float64 tensors, and what it belongs to."""
 
-import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from precad.common.durable import write_file
 from precad.common.errors import Misconfiguration, TaskMismatch
 from precad.common.identifiers import Digest
 from precad.common.model.vector import model_digest, tensors
@@ -45,15 +45,7 @@ def save_model(path: Path, task: Task, round_number: int, theta: NDArray[np.floa
         "model": str(digest),
     }
     named = {name: np.ascontiguousarray(x) for name, x in tensors(theta, parameters).items()}
-    draft = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        with draft.open("wb") as file:
-            file.write(save(named, metadata))
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
+    write_file(path, save(named, metadata))
     return digest
 
 

@@ -34,11 +34,11 @@ from precad.client.connection import Servers
 from precad.client.data_owner import DataOwner
 from precad.client.pending import Pending
 from precad.common.aggregator.collect import Inbox
+from precad.common.aggregator.enrol.register import Register
 from precad.common.aggregator.service.dealing import RemoteDealer
-from precad.common.aggregator.service.feed import Feed
-from precad.common.aggregator.service.register import Register
-from precad.common.aggregator.service.shelf import Shelf
 from precad.common.aggregator.store import Store
+from precad.common.aggregator.training.feed import Feed
+from precad.common.aggregator.training.shelf import Shelf
 from precad.common.deal.dealer import DealerRole
 from precad.common.link import PeerLink
 from precad.dealer import process as dealer_process

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
 from types import TracebackType
-from typing import Any
 
 
 class Killed(BaseException):
@@ -180,16 +179,27 @@ class Turns:
 
 
 class TurnsClock:
-    """Stands in for the module ``time``: each party's own monotonic clock."""
+    """Each party's own monotonic clock, and what waits on it."""
 
-    def __init__(self, turns: Turns) -> None:
+    def __init__(self, turns: Turns, seed: int) -> None:
         self._turns = turns
+        self._random = Random(f"{seed} jitter")
 
-    def monotonic(self) -> float:
+    def now(self) -> float:
         return self._turns.now + self._turns.life.clock_offset_s
 
     def sleep(self, seconds: float) -> None:
         self._turns.sleep(seconds)
+
+    def condition(self) -> "TurnsCondition":
+        return TurnsCondition(self._turns)
+
+    def jitter(self) -> float:
+        return 0.5 + self._random.random()
+
+    def start_thread(self, name: str, target: Callable[[], None]) -> None:
+        life = self._turns.life
+        self._turns.spawn(f"{life.party}: {name}", life, target)
 
 
 class TurnsCondition:
@@ -226,23 +236,3 @@ class TurnsCondition:
 
     def notify_all(self) -> None:
         self._news += 1
-
-
-class TurnsThreading:
-    """Stands in for the module ``threading`` where a server starts a thread of its own."""
-
-    def __init__(self, turns: Turns) -> None:
-        self._turns = turns
-
-    def Thread(  # noqa: N802 -- the module's name
-        self, target: Callable[..., None], args: tuple[Any, ...], name: str, *, daemon: bool
-    ) -> "TurnsThreading._Starter":
-        assert daemon, "a thread that would keep a dead process alive"
-        life = self._turns.life
-        return self._Starter(
-            lambda: self._turns.spawn(f"{life.party}: {name}", life, lambda: target(*args))
-        )
-
-    @dataclass(frozen=True, slots=True)
-    class _Starter:
-        start: Callable[[], None]

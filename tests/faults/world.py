@@ -18,35 +18,30 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from random import Random
-from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
-import pytest
 from numpy.typing import NDArray
 from tests.faults.turns import (
     Killed,
     Life,
     Turns,
     TurnsClock,
-    TurnsCondition,
-    TurnsThreading,
 )
 
-from precad.client import participant
 from precad.client.budget import OwnBudget
 from precad.client.connection import Receipt, Servers
 from precad.client.participant import Participation, RoundView, take_part
 from precad.client.pending import Pair, Pending
-from precad.common.aggregator.collect import Inbox, Upload, inbox
-from precad.common.aggregator.service import process, register, training
-from precad.common.aggregator.service.aggregation import _notice
-from precad.common.aggregator.service.feed import Event, Feed
-from precad.common.aggregator.service.register import Presence, Register
-from precad.common.aggregator.service.session import Phase, Session
-from precad.common.aggregator.service.settings import ServerASettings, ServerBSettings
-from precad.common.aggregator.service.shelf import Shelf
+from precad.common.aggregator.collect import Inbox, Upload
+from precad.common.aggregator.enrol.register import Register
+from precad.common.aggregator.service.aggregation import notice_of
 from precad.common.aggregator.store import Store, open_store
+from precad.common.aggregator.training.conduct import Dealer, Outside, run_to_end
+from precad.common.aggregator.training.feed import Event, Feed
+from precad.common.aggregator.training.presence import Presence
+from precad.common.aggregator.training.session import Phase, Session
+from precad.common.aggregator.training.shelf import Shelf
 from precad.common.deal.dealer import DealerRole
 from precad.common.deal.request import DealRequest
 from precad.common.enrolment import Enrolment, Roster
@@ -59,7 +54,7 @@ from precad.common.errors import (
 )
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity import Plaintext
-from precad.common.link import Frame
+from precad.common.link import Frame, FrameTransport
 from precad.common.model import model_digest
 from precad.common.ring import RingVector, from_bytes
 from precad.common.secret import Secret
@@ -67,9 +62,8 @@ from precad.common.share import Submission, mask, reconstruct, shard
 from precad.common.task import Task
 from precad.common.wire.submission import header_from_wire, header_to_wire
 from precad.protos import precad_pb2 as pb
-from precad.server_a import lead
-from precad.server_b import follow
-from precad.server_b.follow import PeerService
+from precad.server_a.lead import lead
+from precad.server_b.follow import follow
 
 RECORDS = 10
 LIMIT_S = 250.0
@@ -151,6 +145,7 @@ class World:
         self.folder = folder
         self.seed = seed
         self.turns = Turns(seed, LIMIT_S)
+        self.clock = TurnsClock(self.turns, seed)
         self.seen = Recorded()
         self.clients = [ClientId(f"ward-{n}") for n in range(task.enrolment.clients)]
         self.servers: dict[Role, Server] = {}
@@ -174,7 +169,7 @@ class World:
         both = all(
             role in self.servers
             and self.servers[role].life.alive
-            and self.servers[role].session.phase is Phase.DONE
+            and self.servers[role].session.progress.phase is Phase.DONE
             for role in SERVERS
         )
         return both and len(self.seen.results) == len(self.clients)
@@ -243,12 +238,10 @@ class World:
 
         def main() -> None:
             server = self.servers[role] = Server(self, role, life)
-            loop = cast("Any", SimpleNamespace(call_soon_threadsafe=lambda act: act()))
-            ended = cast("Any", SimpleNamespace(set=lambda: None))
-            conduct = server.conduct
-            process._conduct(server.session, conduct, loop, ended)
-            if server.session.phase is Phase.STOPPED:
-                raise AssertionError(f"{role.value} stopped: {server.session.error}")
+            run_to_end(server.session, server.conduct)
+            progress = server.session.progress
+            if progress.phase is Phase.STOPPED:
+                raise AssertionError(f"{role.value} stopped: {progress.error}")
 
         self.turns.spawn(f"{role.value}: training", life, main)
 
@@ -268,7 +261,8 @@ class World:
             self.name_steps(pending, "pending", ("keep", "drop"))
             servers = Calls(self, client, life)
             servers.enrol()
-            result = take_part(cast("Servers", servers), budget, pending, servers.compute)
+            connection = cast("Servers", servers)
+            result = take_part(connection, budget, pending, servers.compute, clock=self.clock)
             self.seen.results[client] = result
 
         self.turns.spawn(f"{client}: main", life, main)
@@ -303,24 +297,17 @@ class World:
             )
             return {number: tuple(rest) for number, *rest in rows}
 
-    def patch(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Put the simulated edges in the real modules' place."""
-        clock = TurnsClock(self.turns)
-        for module in (lead, follow, training, inbox, register, participant):
-            monkeypatch.setattr(module, "time", clock)
-        monkeypatch.setattr(follow, "threading", TurnsThreading(self.turns))
-        monkeypatch.setattr(participant, "random", Random(f"{self.seed} jitter"))
-        channel = SimpleNamespace(close=lambda: None)
-        for module in (lead, follow):
-            monkeypatch.setattr(module, "open_channel", lambda *_args, **_keywords: channel)
-            monkeypatch.setattr(
-                module, "RemoteDealer", lambda _c, _a, _t, role: DealerCalls(self, role)
-            )
-        monkeypatch.setattr(lead, "DialledTransport", lambda _c, _a, timeout: self.dial(timeout))
-        monkeypatch.setattr(lead, "select_cohort", self._select)
-        monkeypatch.setattr(training, "DiscreteGaussian", lambda _units: Noise(self))
+    @contextmanager
+    def peers(self, role: Role) -> Iterator[tuple[FrameTransport, Dealer]]:
+        """The other server's link and the dealer."""
+        link = self.dial if role is Role.SERVER_A else self.servers[role].wait_for_link
+        transport = link(self.task.deadlines.peer)
+        try:
+            yield transport, DealerCalls(self, role)
+        finally:
+            transport.close()
 
-    def _select(self, roster: Roster, _rate: float) -> tuple[ClientId, ...]:
+    def select(self, roster: Roster, _rate: float) -> tuple[ClientId, ...]:
         random = Random(f"{self.seed} cohort {self.times['server-a: select']}")
         with self.step("select"):
             return tuple(client for client in roster if random.random() < 0.8)
@@ -352,42 +339,26 @@ class Server:
         self.life = life
         folder = world.folder / role.value
         folder.mkdir(exist_ok=True)
-        address = "127.0.0.1:1"
-        values: dict[str, Any] = {
-            "task": folder / "task.toml",
-            "insecure_plaintext": True,
-            "listen": address,
-            "dealer": address,
-            "state": folder,
-        }
-        settings: ServerASettings | ServerBSettings
-        if role is Role.SERVER_A:
-            settings = ServerASettings(**values, server_b=address)
-        else:
-            settings = ServerBSettings(**values)
         store = open_store(f"sqlite:///{folder / 'state.db'}", world.task, role)
         life.at_death.append(store.close)
         self._observe(store)
         shelf = Shelf(world.task, folder / "model.safetensors")
         world.name_steps(shelf, "shelf", ("put",))
         world.seen.models[shelf.current.round].add((role, shelf.current.digest))
-        box = Inbox(role, world.task, folder / "spool")
-        box._changed = cast("Any", TurnsCondition(world.turns))
+        box = Inbox(role, world.task, folder / "spool", clock=world.clock)
         world.name_steps(box, "inbox", ("open", "close"))
-        enrolments = Register(world.task, store)
-        enrolments._changed = cast("Any", TurnsCondition(world.turns))
         self.feed = Notices(world)
         self.session = Session(
             role=role,
             task=world.task,
-            settings=settings,
             identity=Plaintext(),
             store=store,
             inbox=box,
-            register=enrolments,
-            presence=Presence(world.task.deadlines.rejoin),
+            register=Register(world.task, store, clock=world.clock),
+            presence=Presence(world.task.deadlines.rejoin, world.clock),
             shelf=shelf,
             feed=cast("Feed", self.feed),
+            clock=world.clock,
         )
         self._links: deque[Transport] = deque()
         self._current: Transport | None = None
@@ -395,10 +366,9 @@ class Server:
     def conduct(self, session: Session) -> None:
         """The training, as this server's process conducts it."""
         try:
-            if self.role is Role.SERVER_A:
-                lead.lead(session)
-            else:
-                follow.follow(session, cast("PeerService", self))
+            world, role = self.world, self.role
+            outside = Outside(lambda: world.peers(role), Noise(world), world.select)
+            (lead if role is Role.SERVER_A else follow)(session, outside)
         except PrecadError:
             raise
         except Exception as bug:
@@ -414,7 +384,7 @@ class Server:
         self._links.append(transport)
 
     def wait_for_link(self, timeout_s: float) -> "Transport":
-        """As `PeerService.wait_for_link`."""
+        """As `PeerService.reach`."""
         if not self.world.turns.wait(lambda: bool(self._links), timeout_s):
             raise PeerUnavailable("server A didn't connect")
         link = self._links.pop()
@@ -602,7 +572,7 @@ class Calls:
                 self._wait_for(server, at)
                 if not server.life.alive:
                     raise PeerUnavailable("server A is gone")
-                notice = _notice(events[at], self.client)
+                notice = notice_of(events[at], self.client)
                 at += 1
                 with world.step(f"notice {notice.WhichOneof('event')}"):
                     pass

@@ -16,15 +16,15 @@ from precad.client.participant import take_part
 from precad.client.pending import Pending
 from precad.common.aggregator.service.aggregation import AggregationService
 from precad.common.aggregator.service.dealing import RemoteDealer
-from precad.common.aggregator.service.feed import TrainingDone
 from precad.common.aggregator.service.operation import OperationService
 from precad.common.aggregator.service.process import open_session
-from precad.common.aggregator.service.session import Session
-from precad.common.aggregator.service.settings import (
+from precad.common.aggregator.settings import (
     ServerASettings,
     ServerBSettings,
     ServerSettings,
 )
+from precad.common.aggregator.training.feed import TrainingDone
+from precad.common.aggregator.training.session import Session
 from precad.common.deal.dealer import DealerRole
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity import Plaintext, create_local_keys, load_identity, verifier_for

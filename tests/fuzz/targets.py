@@ -33,11 +33,11 @@ from precad.client.pending import Pending
 from precad.client.record_file import read_client_data
 from precad.client.settings import JoinSettings
 from precad.common.aggregator.collect import Held
+from precad.common.aggregator.enrol.tokens import new_token, token_digest
 from precad.common.aggregator.round import messages
 from precad.common.aggregator.round.matching import describe
 from precad.common.aggregator.service.peer_transport import frame_from_wire, frame_to_wire
-from precad.common.aggregator.service.settings import ServerASettings, ServerBSettings
-from precad.common.aggregator.service.tokens import new_token, token_digest
+from precad.common.aggregator.settings import ServerASettings, ServerBSettings
 from precad.common.aggregator.validate import deal_request
 from precad.common.certify.inefficacy import expected_loss
 from precad.common.certify.inputs import Floats
@@ -65,7 +65,7 @@ from precad.common.model import from_bytes as model_from_bytes
 from precad.common.model import load_model, save_model
 from precad.common.share import Signature, shard
 from precad.common.task import Task
-from precad.common.wire.dealing import deal_request_from_wire, deal_request_to_wire
+from precad.common.wire.deal_request import deal_request_from_wire, deal_request_to_wire
 from precad.common.wire.status import error_of
 from precad.common.wire.submission import header_from_wire, header_to_wire
 from precad.dealer.settings import DealerSettings

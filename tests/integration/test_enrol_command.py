@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from precad.cli.main import app
-from precad.common.aggregator.service.tokens import TokenBook
+from precad.common.aggregator.enrol.tokens import TokenBook
 from precad.common.errors import AccessDenied
 from precad.common.identifiers import ClientId
 

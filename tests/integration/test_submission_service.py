@@ -16,18 +16,18 @@ import pytest
 
 from precad.client.connection import Receipt, Servers, upload_pieces
 from precad.common.aggregator.collect import Held, Inbox
+from precad.common.aggregator.enrol.admission import Admission, ByToken
+from precad.common.aggregator.enrol.register import Register
+from precad.common.aggregator.enrol.tokens import TokenBook, new_token, token_digest
 from precad.common.aggregator.round.matching import describe, match
 from precad.common.aggregator.round.states import Opened
-from precad.common.aggregator.service.admission import Admission, ByToken
 from precad.common.aggregator.service.aggregation import AggregationService
-from precad.common.aggregator.service.feed import Feed, RoundOpened
 from precad.common.aggregator.service.limits import Limits
-from precad.common.aggregator.service.register import Presence, Register
-from precad.common.aggregator.service.session import Session
-from precad.common.aggregator.service.settings import ServerBSettings
-from precad.common.aggregator.service.shelf import Shelf
-from precad.common.aggregator.service.tokens import TokenBook, new_token, token_digest
 from precad.common.aggregator.store import open_store
+from precad.common.aggregator.training.feed import Feed, RoundOpened
+from precad.common.aggregator.training.presence import Presence
+from precad.common.aggregator.training.session import Session
+from precad.common.aggregator.training.shelf import Shelf
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import AccessDenied, PeerUnavailable, PrecadError, Rejection
 from precad.common.identifiers import ClientId, Role
@@ -94,13 +94,9 @@ class Deployed:
         state = self.folder / role.value
         state.mkdir(exist_ok=True)
         store = open_store(f"sqlite:///{state / 'state.db'}", self.task, role)
-        settings = ServerBSettings(
-            task=state, listen="127.0.0.1:1", dealer="127.0.0.1:2", state=state
-        )
         session = Session(
             role=role,
             task=self.task,
-            settings=settings,
             identity=identity,
             store=store,
             inbox=Inbox(role, self.task, state / "spool", verifier_for(identity)),

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from precad.common.aggregator.service.admission import AnyClient, ByToken, Listed, admission_of
-from precad.common.aggregator.service.register import Register
-from precad.common.aggregator.service.settings import ServerBSettings
-from precad.common.aggregator.service.tokens import TokenBook, new_token, token_digest
+from precad.common.aggregator.enrol.admission import AnyClient, ByToken, Listed, admission_of
+from precad.common.aggregator.enrol.register import Register
+from precad.common.aggregator.enrol.tokens import TokenBook, new_token, token_digest
+from precad.common.aggregator.settings import ServerBSettings
 from precad.common.aggregator.store import open_store
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import AccessDenied, Misconfiguration

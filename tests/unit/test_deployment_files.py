@@ -6,7 +6,7 @@ import pytest
 
 from precad.client.record_file import read_client_data
 from precad.client.settings import JoinSettings
-from precad.common.aggregator.service.settings import ServerASettings, ServerBSettings
+from precad.common.aggregator.settings import ServerASettings, ServerBSettings
 from precad.common.task import Task
 from precad.dealer.settings import DealerSettings
 from precad.experiments.client_records import write_records

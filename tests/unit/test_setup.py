@@ -6,17 +6,17 @@ from typing import Any, Literal
 
 import pytest
 
+from precad.common.aggregator.enrol.agreement import (
+    accept_roster,
+    agree_row_secret,
+    greet,
+    propose_roster,
+)
 from precad.common.aggregator.round.messages import (
     EnrolmentEntry,
     Position,
     RosterProposal,
     Verdict,
-)
-from precad.common.aggregator.round.setup import (
-    accept_roster,
-    agree_row_secret,
-    greet,
-    propose_roster,
 )
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import Misconfiguration, PeerViolation

@@ -7,7 +7,7 @@ import grpc
 import numpy as np
 import pytest
 
-from precad.common.aggregator.service.shelf import KEPT_MODELS, Shelf
+from precad.common.aggregator.training.shelf import KEPT_MODELS, Shelf
 from precad.common.errors import NotOnOffer, PeerUnavailable
 from precad.common.task import Task
 from precad.common.wire.status import error_of, status_of

@@ -4,14 +4,13 @@ Uploads come from many threads or tasks; the round's thread opens, waits and clo
 bad upload is its own affair: it is counted with a reason and nobody else notices.
 """
 
-import threading
-import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from precad.common.aggregator.collect.held import Held
 from precad.common.aggregator.collect.upload import Upload
+from precad.common.clock import CLOCK, Clock
 from precad.common.errors import RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.share.signature import UNSIGNED, Verifier
@@ -47,6 +46,7 @@ class Inbox:
         task: gives the digest, the share's length and the caps.
         spool: folder for B's shares; None keeps them in memory.
         verifier: checks signatures; without certificates there are none.
+        clock: passes the time.
     """
 
     def __init__(
@@ -55,14 +55,17 @@ class Inbox:
         task: Task,
         spool: Path | None = None,
         verifier: Verifier = UNSIGNED,
+        clock: Clock = CLOCK,
     ) -> None:
         self.verifier = verifier
         self._role = role
         self._task = task
         self._spool = spool
         self._share_bytes = share_bytes(role, task.dimension)
-        self._changed = threading.Condition()
+        self._clock = clock
+        self._changed = clock.condition()
         self._round: _OpenRound | None = None
+        self._closed: _OpenRound | None = None
         if spool is not None:
             spool.mkdir(parents=True, exist_ok=True)
             for left_over in spool.glob("*.share"):
@@ -116,7 +119,7 @@ class Inbox:
 
         Args:
             clients: whom to wait for.
-            deadline: on ``time.monotonic()``.
+            deadline: an instant of the clock.
             gone: whether a client needn't be waited for any more.
         """
         with self._changed:
@@ -124,10 +127,10 @@ class Inbox:
             current.awaited = {client for client in clients if not current.settled(client)}
             # Not `any`: whoever looks for a dead link does so in `gone`, and must be asked.
             while [client for client in current.awaited if not gone(client)]:
-                look_again = min(deadline, time.monotonic() + _POLL_S)
-                while current.awaited and (remaining := look_again - time.monotonic()) > 0:
+                look_again = min(deadline, self._clock.now() + _POLL_S)
+                while current.awaited and (remaining := look_again - self._clock.now()) > 0:
                     self._changed.wait(remaining)
-                if time.monotonic() >= deadline:
+                if self._clock.now() >= deadline:
                     return
 
     def progress(self) -> tuple[int, int]:
@@ -141,19 +144,19 @@ class Inbox:
         """End the round's collection: for each client of the cohort what is held, or why not."""
         with self._changed:
             current = self._require_open()
-            self._round = None
+            self._round, self._closed = None, current
             return {
                 client: current.held.get(client) or current.refused.get(client, Rejection.ABSENT)
                 for client in sorted(current.cohort)
             }
 
     def cancel(self) -> None:
-        """Drop the open round, if there is one: the link broke, nothing was released."""
+        """Drop what the open round holds, and the one that was closed last."""
         with self._changed:
-            if self._round is not None:
-                for held in self._round.held.values():
+            for each in (self._round, self._closed):
+                for held in () if each is None else each.held.values():
                     held.discard()
-            self._round = None
+            self._round = self._closed = None
             self._changed.notify_all()
 
     def _accept(self, held: Held) -> None:

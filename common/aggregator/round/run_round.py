@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precad.common.aggregator.collect import Inbox
+from precad.common.aggregator.enrol.agreement import agree_row_secret
 from precad.common.aggregator.round.aggregator import Aggregator
 from precad.common.aggregator.round.matching import describe, match
 from precad.common.aggregator.round.messages import HeldList
 from precad.common.aggregator.round.opening import answer, propose
 from precad.common.aggregator.round.settling import reconstruct, release, validate_and_sum
-from precad.common.aggregator.round.setup import agree_row_secret
 from precad.common.aggregator.round.states import Finished, Opened
 from precad.common.aggregator.store import open_store
 from precad.common.deal.dealer import DealerRole

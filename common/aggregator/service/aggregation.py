@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from precad.common.aggregator.collect import Upload
-from precad.common.aggregator.service.feed import Event, RoundDone, RoundOpened, TrainingDone
 from precad.common.aggregator.service.limits import Call, Limits, OpenCalls, in_time
-from precad.common.aggregator.service.session import Session
+from precad.common.aggregator.training.feed import Event, RoundDone, RoundOpened, TrainingDone
+from precad.common.aggregator.training.session import Session
 from precad.common.enrolment import Enrolment
 from precad.common.errors import AccessDenied, PrecadError, RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Role
@@ -68,7 +68,7 @@ class AggregationService(AggregationServicer):
                 self._session.presence.watch(client),
             ):
                 async for event in self._session.feed.follow(from_start=False):
-                    yield _notice(event, client)
+                    yield notice_of(event, client)
         except PrecadError as error:
             await refuse(context, error)
 
@@ -179,7 +179,8 @@ class AggregationService(AggregationServicer):
         return client
 
 
-def _notice(event: Event, client: ClientId) -> pb.Notice:
+def notice_of(event: Event, client: ClientId) -> pb.Notice:
+    """What ``client`` may know of ``event``."""
     match event:
         case RoundOpened(opened=opened, collect_s=collect_s, cohort=cohort):
             return pb.Notice(

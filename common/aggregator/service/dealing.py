@@ -8,7 +8,7 @@ from precad.common.identifiers import Role
 from precad.common.ring import WORD_BYTES, RingVector, from_bytes
 from precad.common.secret import Secret
 from precad.common.task import Task
-from precad.common.wire.dealing import deal_request_to_wire
+from precad.common.wire.deal_request import deal_request_to_wire
 from precad.common.wire.patience import call_patiently
 from precad.common.wire.status import error_of
 from precad.protos import precad_pb2 as pb

@@ -1,7 +1,6 @@
 """What one caller may take of a server at once, and how long it may keep a call waiting."""
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -91,10 +90,11 @@ async def in_time(
     Raises:
         RejectedSubmission: TRUNCATED, when either has passed.
     """
-    deadline = time.monotonic() + total_s
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + total_s
     iterator = aiter(pieces)
     while True:
-        remaining = deadline - time.monotonic()
+        remaining = deadline - clock()
         if remaining <= 0:
             raise RejectedSubmission(
                 Rejection.TRUNCATED, f"the upload took longer than {total_s:g} s"

@@ -4,8 +4,8 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 
-from precad.common.aggregator.service.feed import RoundDone
-from precad.common.aggregator.service.session import Session
+from precad.common.aggregator.training.feed import RoundDone
+from precad.common.aggregator.training.session import Session
 from precad.common.errors import PrecadError
 from precad.common.identifiers import Role
 from precad.common.identity import require
@@ -42,12 +42,12 @@ class OperationService(OperationServicer):
             role=session.role.value,
             task_name=session.task.name,
             task_digest=session.task.digest.value,
-            phase=session.phase.value,
+            phase=session.progress.phase.value,
             enrolled=len(session.register.roster()),
             rounds_done=session.shelf.current.round,
             rounds=session.task.training.rounds,
             model_digest=session.shelf.current.digest.value,
-            error=session.error,
+            error=session.progress.error,
             rejected={reason.value: n for reason, n in session.store.rejections().items()},
             participations={client.name: n for client, n in participations.items()},
             bytes_by_link=dict(session.traffic.by_link),

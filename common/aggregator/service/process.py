@@ -4,24 +4,24 @@ import asyncio
 import contextlib
 import logging
 import signal
-import threading
 from collections.abc import Callable
 
 import grpc
 
 from precad.common.aggregator.collect import Inbox
-from precad.common.aggregator.service.admission import admission_of
+from precad.common.aggregator.enrol.admission import admission_of
+from precad.common.aggregator.enrol.register import Register
 from precad.common.aggregator.service.aggregation import AggregationService
 from precad.common.aggregator.service.descriptors import allow_descriptors, descriptors_for
-from precad.common.aggregator.service.feed import Feed, TrainingDone, TrainingStopped
 from precad.common.aggregator.service.limits import Limits
 from precad.common.aggregator.service.operation import OperationService
-from precad.common.aggregator.service.register import Presence, Register
-from precad.common.aggregator.service.session import Phase, Session
-from precad.common.aggregator.service.settings import ServerSettings
-from precad.common.aggregator.service.shelf import Shelf
+from precad.common.aggregator.settings import ServerSettings
 from precad.common.aggregator.store import open_store
-from precad.common.errors import PrecadError
+from precad.common.aggregator.training.conduct import run_to_end
+from precad.common.aggregator.training.feed import Feed
+from precad.common.aggregator.training.presence import Presence
+from precad.common.aggregator.training.session import Phase, Session
+from precad.common.aggregator.training.shelf import Shelf
 from precad.common.identifiers import Role
 from precad.common.identity import add_port, verifier_for
 from precad.common.wire.serving import SERVER_OPTIONS
@@ -65,17 +65,21 @@ async def run_server(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _told_to_stop, ended, stop)
-    thread = threading.Thread(
-        target=_conduct, args=(session, conduct, loop, ended), name="training", daemon=True
-    )
-    thread.start()
+
+    def train() -> None:
+        try:
+            run_to_end(session, conduct)
+        finally:
+            loop.call_soon_threadsafe(ended.set)
+
+    session.clock.start_thread("training", train)
     await ended.wait()
     # The finished model stays on offer, unless somebody says that all is done.
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(stop.wait(), settings.linger)
     await server.stop(grace=2)
     session.store.close()
-    return 0 if session.phase is Phase.DONE else 1
+    return 0 if session.progress.phase is Phase.DONE else 1
 
 
 def make_server(session: Session, limits: Limits | None = None) -> grpc.aio.Server:
@@ -97,7 +101,6 @@ def open_session(role: Role, settings: ServerSettings) -> Session:
     return Session(
         role=role,
         task=task,
-        settings=settings,
         identity=identity,
         store=store,
         inbox=Inbox(role, task, settings.state / "spool", verifier_for(identity)),
@@ -106,31 +109,6 @@ def open_session(role: Role, settings: ServerSettings) -> Session:
         shelf=shelf,
         feed=Feed(asyncio.get_running_loop()),
     )
-
-
-def _conduct(
-    session: Session, conduct: Conduct, loop: asyncio.AbstractEventLoop, ended: asyncio.Event
-) -> None:
-    try:
-        conduct(session)
-        final = session.shelf.current
-        session.phase = Phase.DONE
-        session.feed.publish(TrainingDone(final.round, final.digest))
-        log.info("training is over after %d rounds: model %s", final.round, final.digest)
-    except PrecadError as error:
-        _stop(session, str(error))
-    except Exception:
-        log.exception("a bug stopped the training")
-        _stop(session, "internal error; see this server's log")
-    finally:
-        loop.call_soon_threadsafe(ended.set)
-
-
-def _stop(session: Session, error: str) -> None:
-    session.error = error
-    session.phase = Phase.STOPPED
-    session.feed.publish(TrainingStopped(error))
-    log.error("training stopped: %s", error)
 
 
 def _told_to_stop(ended: asyncio.Event, stop: asyncio.Event) -> None:

@@ -13,9 +13,10 @@ import grpc.aio
 import pytest
 
 from precad.common.aggregator.service.limits import Limits
+from precad.common.aggregator.service.peers import PeerService
 from precad.common.aggregator.service.process import make_server, open_session
-from precad.common.aggregator.service.session import Session
-from precad.common.aggregator.service.settings import ServerASettings, ServerBSettings
+from precad.common.aggregator.settings import ServerASettings, ServerBSettings
+from precad.common.aggregator.training.session import Session
 from precad.common.deal.dealer import DealerRole
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity import Identity, add_port, create_local_keys, load_identity
@@ -27,7 +28,6 @@ from precad.protos.precad_pb2_grpc import (
     add_DealingServicer_to_server,
     add_PeerServicer_to_server,
 )
-from precad.server_b.follow import PeerService
 
 T = TypeVar("T")
 NOWHERE = "127.0.0.1:1"

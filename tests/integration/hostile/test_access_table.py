@@ -19,14 +19,14 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from precad.client.connection import upload_pieces
-from precad.common.aggregator.service.feed import TrainingDone
+from precad.common.aggregator.training.feed import TrainingDone
 from precad.common.aggregator.validate import deal_request
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity import Identity, Principal, load_identity, signer_for
 from precad.common.identity.deployment import Deployment
 from precad.common.identity.pki import Authority, key_to_pem, new_key, to_pem
 from precad.common.share import shard
-from precad.common.wire.dealing import deal_request_to_wire
+from precad.common.wire.deal_request import deal_request_to_wire
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub, DealingStub, OperationStub, PeerStub
 

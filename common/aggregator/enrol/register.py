@@ -1,13 +1,8 @@
-"""Enrolments before round 0, and who is there."""
+"""Enrolments before round 0."""
 
-import threading
-import time
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-from precad.common.aggregator.service.admission import Admission, AnyClient
+from precad.common.aggregator.enrol.admission import Admission, AnyClient
 from precad.common.aggregator.store import Store
+from precad.common.clock import CLOCK, Clock
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId
@@ -21,13 +16,21 @@ class Register:
         task: gives the caps.
         store: keeps the claims and the frozen roster through restarts.
         admission: who may enrol; any client unless given.
+        clock: passes the time.
     """
 
-    def __init__(self, task: Task, store: Store, admission: Admission | None = None) -> None:
+    def __init__(
+        self,
+        task: Task,
+        store: Store,
+        admission: Admission | None = None,
+        clock: Clock = CLOCK,
+    ) -> None:
         self._task = task
         self._admission = admission or AnyClient()
         self._store = store
-        self._changed = threading.Condition()
+        self._clock = clock
+        self._changed = clock.condition()
         frozen = store.roster()
         self._frozen = frozen is not None
         self._enrolments: dict[ClientId, Enrolment] = dict(frozen or store.claims())
@@ -73,7 +76,7 @@ class Register:
         """Wait until all of the task's clients are enrolled, or until ``deadline``."""
         with self._changed:
             while len(self._enrolments) < self._task.enrolment.clients:
-                remaining = deadline - time.monotonic()
+                remaining = deadline - self._clock.now()
                 if remaining <= 0:
                     return
                 self._changed.wait(remaining)
@@ -94,44 +97,3 @@ class Register:
     def frozen(self) -> bool:
         """Whether round 0 may begin."""
         return self._frozen
-
-
-class Presence:
-    """Which clients keep a watch open; one that left lately may be coming back.
-
-    Args:
-        rejoin_s: a client is gone when its last watch ended longer ago than this.
-    """
-
-    def __init__(self, rejoin_s: float) -> None:
-        self._rejoin_s = rejoin_s
-        self._lock = threading.Lock()
-        self._watching: Counter[ClientId] = Counter()
-        self._left: dict[ClientId, float] = {}
-
-    @contextmanager
-    def watch(self, client: ClientId) -> Iterator[None]:
-        """A watch, from its beginning to its end."""
-        with self._lock:
-            self._watching[client] += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._watching[client] -= 1
-                self._left[client] = time.monotonic()
-
-    def gone(self, client: ClientId) -> bool:
-        """Whether waiting for this client is pointless."""
-        with self._lock:
-            left = self._left.get(client)
-            return (
-                self._watching[client] <= 0
-                and left is not None
-                and time.monotonic() - left > self._rejoin_s
-            )
-
-    def watching(self) -> int:
-        """How many clients keep a watch open."""
-        with self._lock:
-            return sum(1 for count in self._watching.values() if count > 0)

@@ -7,13 +7,14 @@ all, and never changes.
 
 import base64
 import binascii
+import contextlib
 import hmac
-import os
 import re
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
+from precad.common.durable import write_file
 from precad.common.errors import AccessDenied, Misconfiguration
 from precad.common.identifiers import ClientId, Digest
 from precad.common.keystream import encode_context
@@ -108,18 +109,9 @@ class TokenBook:
 
     def _bind(self, digest: str, client: ClientId) -> str:
         """The client that the token belongs to, from now on at the latest."""
-        temporary = self._folder / f".{secrets.token_hex(8)}"
-        with temporary.open("x", encoding="utf-8") as file:
-            file.write(client.name)
-            file.flush()
-            os.fsync(file.fileno())
-        try:
-            # A link appears with its content, and only one can: two redemptions can't both win.
-            os.link(temporary, self._binding(digest))
-        except FileExistsError:
-            pass
-        finally:
-            temporary.unlink()
+        # Two redemptions can't both win.
+        with contextlib.suppress(FileExistsError):
+            write_file(self._binding(digest), client.name.encode(), replace=False)
         return self._binding(digest).read_text(encoding="utf-8")
 
     def _owner(self, digest: str) -> str | None:

@@ -5,8 +5,8 @@ Whatever the way, the task's caps hold, and nobody enrols once the roster is fro
 
 from typing import Protocol
 
-from precad.common.aggregator.service.settings import ServerSettings
-from precad.common.aggregator.service.tokens import TokenBook
+from precad.common.aggregator.enrol.tokens import TokenBook
+from precad.common.aggregator.settings import ServerSettings
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import AccessDenied, Misconfiguration
 from precad.common.task import Task

@@ -1,0 +1,1 @@
+"""Who takes part: claims, admission, and the roster that both servers freeze."""

@@ -1,0 +1,108 @@
+"""The other server and the dealer over gRPC: what a training reaches for, link after link."""
+
+import asyncio
+import queue
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import grpc
+
+from precad.common.aggregator.service.dealing import RemoteDealer
+from precad.common.aggregator.service.peer_transport import DialledTransport, ServedTransport
+from precad.common.aggregator.training.conduct import Outside
+from precad.common.aggregator.training.session import Session
+from precad.common.errors import PeerUnavailable, PrecadError
+from precad.common.identifiers import Role
+from precad.common.identity import open_channel, require
+from precad.common.link import FrameTransport
+from precad.common.noise import DiscreteGaussian
+from precad.common.wire.serving import refuse
+from precad.protos import precad_pb2 as pb
+from precad.protos.precad_pb2_grpc import PeerServicer
+
+Reach = Callable[[], AbstractContextManager[FrameTransport]]
+"""The other server's link, until the block ends. Raises PeerUnavailable."""
+
+
+def outside_of(session: Session, dealer_address: str, other_server: Reach) -> Outside:
+    """A process's outside: gRPC, and the task's noise."""
+    task, role, claim = session.task, session.role, (session.role, session.role.value)
+
+    @contextmanager
+    def peers() -> Iterator[tuple[FrameTransport, RemoteDealer]]:
+        channel = open_channel(dealer_address, session.identity, Role.DEALER, claim=claim)
+        try:
+            with other_server() as transport:
+                yield transport, RemoteDealer(channel, dealer_address, task, role)
+        finally:
+            channel.close()
+
+    return Outside(peers, DiscreteGaussian(task.noise_units))
+
+
+def dialling(session: Session, address: str) -> Reach:
+    """A's way to B."""
+
+    @contextmanager
+    def reach() -> Iterator[FrameTransport]:
+        claim = (session.role, session.role.value)
+        channel = open_channel(address, session.identity, Role.SERVER_B, claim=claim)
+        try:
+            transport = DialledTransport(channel, address, session.task.deadlines.peer)
+            try:
+                yield transport
+            finally:
+                transport.close()
+        finally:
+            channel.close()
+
+    return reach
+
+
+class PeerService(PeerServicer):
+    """B's way to A: takes server A's link, from server A alone.
+
+    A new link takes an older one's place: after a network cut this side may not have noticed
+    that the old one is dead.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._links: queue.SimpleQueue[ServedTransport] = queue.SimpleQueue()
+        self._current: ServedTransport | None = None
+
+    async def Link(  # noqa: N802 -- gRPC's name
+        self,
+        request_iterator: AsyncIterator[pb.LinkFrame],
+        context: grpc.aio.ServicerContext[Any, Any],
+    ) -> AsyncIterator[pb.LinkFrame]:
+        """The servers' link."""
+        try:
+            require(context, self._session.identity, Role.SERVER_A)
+        except PrecadError as error:
+            await refuse(context, error)
+        if self._current is not None:
+            self._current.close()
+        transport = self._current = ServedTransport(asyncio.get_running_loop())
+        self._links.put(transport)
+        async for message in transport.serve(request_iterator):
+            yield message
+
+    @contextmanager
+    def reach(self) -> Iterator[FrameTransport]:
+        """The newest link, once A has dialled. Raises PeerUnavailable."""
+        timeout_s = self._session.task.deadlines.peer
+        try:
+            link = self._links.get(timeout=timeout_s)
+            while not self._links.empty():
+                link = self._links.get_nowait()
+        except queue.Empty:
+            raise PeerUnavailable(
+                f"server A didn't connect within {timeout_s:g} s; check that it runs and that "
+                "its server_b address is this server's"
+            ) from None
+        try:
+            yield link
+        finally:
+            link.close()

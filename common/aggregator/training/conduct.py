@@ -1,0 +1,257 @@
+"""A whole training on one server: what A and B do alike.
+
+`server_a` and `server_b` say what a leader and a helper do differently (`Part`); everything that
+reaches beyond this process comes in through `Outside`.
+"""
+
+import logging
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from precad.common.aggregator.enrol.agreement import agree_row_secret, greet
+from precad.common.aggregator.round.aggregator import Aggregator, Dealing
+from precad.common.aggregator.round.matching import Collected, match
+from precad.common.aggregator.round.messages import HeldList
+from precad.common.aggregator.round.opening import select_cohort
+from precad.common.aggregator.round.recovery import Recovery, Remedy, compare, position_of
+from precad.common.aggregator.round.settling import (
+    BATCH_WORDS,
+    MAX_BATCH_CLIENTS,
+    reconstruct,
+    release,
+    validate_and_sum,
+)
+from precad.common.aggregator.round.states import Opened
+from precad.common.aggregator.store import RoundState
+from precad.common.aggregator.training.feed import TrainingDone, TrainingStopped
+from precad.common.aggregator.training.finish import keep, recover
+from precad.common.aggregator.training.session import Phase, Session
+from precad.common.enrolment import Roster
+from precad.common.errors import PeerUnavailable, PrecadError
+from precad.common.identifiers import ClientId, Role
+from precad.common.link import FrameTransport, PeerLink
+from precad.common.noise import NoiseSource
+from precad.common.retry import Patience, Waits
+from precad.common.ring import WORD_BYTES
+from precad.common.secret import Secret
+from precad.common.task import Task
+
+log = logging.getLogger("precad")
+
+WAITS = Waits(0.2, 3.0)
+"""Between attempts to get back to the other server or the dealer."""
+_ENTRY_BYTES = 1024
+_WORDS_PER_COMPARISON = 64
+
+
+class Dealer(Dealing, Protocol):
+    """The dealer, as one server reaches it."""
+
+    @property
+    def epoch(self) -> bytes:
+        """Which start of the dealer this server joined; its keys last as long."""
+
+    @property
+    def bytes_received(self) -> int:
+        """Correction words, in bytes."""
+
+    def join(self) -> Secret:
+        """This server's key for the task. Raises PeerUnavailable, PeerViolation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """What a training needs of the world outside; tests put their own in its place."""
+
+    peers: Callable[[], AbstractContextManager[tuple[FrameTransport, Dealer]]]
+    """The other server's link and the dealer, until the block ends. Raises PeerUnavailable."""
+    noise: NoiseSource = field(repr=False)
+    draw: Callable[[Roster, float], tuple[ClientId, ...]] = select_cohort
+    """Draws a cohort from the roster with rate q."""
+
+
+class Part(Protocol):
+    """What a leader and a helper do differently."""
+
+    def agree_roster(self, link: PeerLink) -> None:
+        """Freeze the roster that both servers know. Raises PeerViolation, Misconfiguration."""
+
+    def open(self, aggregator: Aggregator) -> Opened | None:
+        """Open a round with the other server; None when the training is over."""
+
+    def collect(self, opened: Opened, link: PeerLink, closes: float) -> tuple[Collected, HeldList]:
+        """What this server holds when collection has closed, and what the other one holds."""
+
+
+def run_to_end(session: Session, conduct: Callable[[Session], None]) -> None:
+    """Run ``conduct`` and say how the training ended, whatever happens."""
+    progress = session.progress
+    try:
+        conduct(session)
+        final = session.shelf.current
+        progress.phase = Phase.DONE
+        session.feed.publish(TrainingDone(final.round, final.digest))
+        log.info("training is over after %d rounds: model %s", final.round, final.digest)
+    except PrecadError as error:
+        _stop(session, str(error))
+    except Exception:
+        log.exception("a bug stopped the training")
+        _stop(session, "internal error; see this server's log")
+
+
+def _stop(session: Session, error: str) -> None:
+    session.progress.error = error
+    session.progress.phase = Phase.STOPPED
+    session.feed.publish(TrainingStopped(error))
+    log.error("training stopped: %s", error)
+
+
+def persist(session: Session, attempt: Callable[[], None]) -> None:
+    """Try until the training is over; a lost link or dealer is tried again for ``outage``.
+
+    The outage counts from the first failure after both were last heard from: a long round or a
+    long enrolment isn't one.
+
+    Args:
+        session: this server.
+        attempt: connects, recovers and plays rounds; returns when training is over.
+
+    Raises:
+        PeerUnavailable: nothing worked for ``deadlines.outage`` seconds.
+        PrecadError: anything else that can't be mended by trying again.
+    """
+    patience = Patience(session.task.deadlines.outage, WAITS, session.clock)
+    progress = session.progress
+    while True:
+        contacts = progress.contacts
+        try:
+            attempt()
+        except PeerUnavailable as error:
+            if progress.contacts > contacts:
+                patience.renew()
+            progress.error = f"{error}; trying again"
+            log.warning("%s; trying again", error)
+            patience.wait(error)
+        else:
+            progress.error = ""
+            return
+
+
+def train(session: Session, part: Part, outside: Outside) -> None:
+    """One link's worth of training; returns when both servers know that it is over."""
+    role, traffic = session.role, session.traffic
+    other = Role.SERVER_B if role is Role.SERVER_A else Role.SERVER_A
+    with outside.peers() as (transport, dealer):
+        link, recovery = connect(session, transport)
+        if is_over(session, recovery):
+            return
+        part.agree_roster(link)
+        aggregator = make_aggregator(session, link, dealer, outside.noise)
+        session.progress.heard_from_peers()
+        if not session.finished:
+            session.progress.phase = Phase.TRAINING
+        recover(session, aggregator, recovery)
+        while True:
+            before = link.bytes_sent, dealer.bytes_received
+            if (opened := part.open(aggregator)) is None:
+                return
+            play(session, part, aggregator, opened)
+            traffic.add(f"{role.value} to {other.value}", link.bytes_sent - before[0])
+            traffic.add(f"dealer to {role.value}", dealer.bytes_received - before[1])
+
+
+def play(session: Session, part: Part, aggregator: Aggregator, opened: Opened) -> None:
+    """An opened round, from its collection to the next model, persisted and announced."""
+    started = session.clock.now()
+    closes = started + session.task.deadlines.collect
+    try:
+        collected, theirs = part.collect(opened, aggregator.link, closes)
+        matched = match(opened, session.role, collected, theirs, session.inbox.verifier)
+        released = release(aggregator, validate_and_sum(aggregator, matched))
+        finished = reconstruct(aggregator, released, session.shelf.current.theta)
+    finally:
+        # Spooled shares go, however the round ends.
+        session.inbox.cancel()
+    keep(session, finished, session.clock.now() - started)
+
+
+def max_message_bytes(task: Task) -> int:
+    """Cap of one message between the servers, from the task alone.
+
+    The largest are an opening (a batch of d-vectors), the comparisons' openings and the lists
+    over a cohort.
+    """
+    opening = max(BATCH_WORDS, task.dimension) * WORD_BYTES
+    comparisons = (
+        MAX_BATCH_CLIENTS * (2 * task.projections + 1) * _WORDS_PER_COMPARISON * WORD_BYTES
+    )
+    lists = task.enrolment.clients * _ENTRY_BYTES
+    return max(opening, comparisons, lists) + 4096
+
+
+def connect(session: Session, transport: FrameTransport) -> tuple[PeerLink, Recovery]:
+    """Open the protocol on a transport: compare positions.
+
+    Returns:
+        The link, and what to do about a round that a break interrupted.
+
+    Raises:
+        PeerViolation: the servers' trainings differ.
+    """
+    link = PeerLink(
+        transport,
+        session.task.digest,
+        max_message_bytes=max_message_bytes(session.task),
+        timeout_s=session.task.deadlines.peer,
+    )
+    current = session.shelf.current
+    note_done(session)
+    session.store.abandon_open()
+    session.inbox.cancel()
+    own = position_of(session.store, session.role, current.round, current.digest)
+    theirs = greet(link, own)
+    session.progress.next_number = max(own.next_number, theirs.next_number)
+    return link, compare(own, theirs)
+
+
+def note_done(session: Session) -> None:
+    """Mark the round done that led to the kept model, if a crash came between the two."""
+    current = session.shelf.current
+    interrupted = session.store.release_of(current.round - 1) if current.round else None
+    if interrupted is not None and interrupted.state is RoundState.RELEASED:
+        session.store.finish_round(interrupted.number, current.digest)
+
+
+def is_over(session: Session, recovery: Recovery) -> bool:
+    """Whether both servers hold the final model: their positions alone say so."""
+    return recovery.remedy is Remedy.NOTHING and session.finished
+
+
+def make_aggregator(
+    session: Session, link: PeerLink, dealer: Dealer, noise: NoiseSource
+) -> Aggregator:
+    """This server's role object for one link; its roster is frozen.
+
+    The row secret is fresh for every link and the dealer's keys for every start of the dealer;
+    neither is ever stored.
+
+    Raises:
+        PeerUnavailable: the dealer isn't there, or the servers joined different starts of it.
+    """
+    row_secret = agree_row_secret(link, session.role, session.task)
+    dealer_key = dealer.join()
+    if link.exchange("dealer", dealer.epoch) != dealer.epoch:
+        raise PeerUnavailable("the dealer restarted between the servers' joins; joining again")
+    return Aggregator(
+        task=session.task,
+        role=session.role,
+        roster=session.register.roster(),
+        link=link,
+        dealing=dealer,
+        dealer_key=dealer_key,
+        row_secret=row_secret,
+        noise=noise,
+        store=session.store,
+    )

@@ -1,0 +1,52 @@
+"""Who is there: which clients keep a watch open."""
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from precad.common.clock import CLOCK, Clock
+from precad.common.identifiers import ClientId
+
+
+class Presence:
+    """Which clients keep a watch open; one that left lately may be coming back.
+
+    Args:
+        rejoin_s: a client is gone when its last watch ended longer ago than this.
+        clock: passes the time.
+    """
+
+    def __init__(self, rejoin_s: float, clock: Clock = CLOCK) -> None:
+        self._rejoin_s = rejoin_s
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._watching: Counter[ClientId] = Counter()
+        self._left: dict[ClientId, float] = {}
+
+    @contextmanager
+    def watch(self, client: ClientId) -> Iterator[None]:
+        """A watch, from its beginning to its end."""
+        with self._lock:
+            self._watching[client] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._watching[client] -= 1
+                self._left[client] = self._clock.now()
+
+    def gone(self, client: ClientId) -> bool:
+        """Whether waiting for this client is pointless."""
+        with self._lock:
+            left = self._left.get(client)
+            return (
+                self._watching[client] <= 0
+                and left is not None
+                and self._clock.now() - left > self._rejoin_s
+            )
+
+    def watching(self) -> int:
+        """How many clients keep a watch open."""
+        with self._lock:
+            return sum(1 for count in self._watching.values() if count > 0)

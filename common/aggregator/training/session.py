@@ -1,0 +1,76 @@
+"""One server's training: what it consists of, and the two records of how it goes."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from precad.common.aggregator.collect import Inbox
+from precad.common.aggregator.enrol.register import Register
+from precad.common.aggregator.store import Store
+from precad.common.aggregator.training.feed import Feed
+from precad.common.aggregator.training.presence import Presence
+from precad.common.aggregator.training.shelf import Shelf
+from precad.common.clock import CLOCK, Clock
+from precad.common.identifiers import Role
+from precad.common.identity import Identity, Plaintext
+from precad.common.task import Task
+
+
+class Phase(Enum):
+    """Where a server's training stands."""
+
+    STARTING = "starting"
+    ENROLLING = "enrolling"
+    TRAINING = "training"
+    DONE = "done"
+    STOPPED = "stopped"
+
+
+@dataclass(slots=True)
+class Progress:
+    """Written by the training's thread alone; handlers read it."""
+
+    phase: Phase = Phase.STARTING
+    error: str = ""
+    next_number: int = 0
+    """Of the next round; both servers have used lower ones only."""
+    contacts: int = 0
+    """How often the other server and the dealer were both heard from."""
+
+    def heard_from_peers(self) -> None:
+        """The other server and the dealer are there."""
+        self.contacts += 1
+        self.error = ""
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Payload bytes by link; each link is counted by one thread."""
+
+    by_link: dict[str, int] = field(default_factory=dict)
+
+    def add(self, link: str, count: int) -> None:
+        """Count ``count`` bytes on ``link``."""
+        self.by_link[link] = self.by_link.get(link, 0) + count
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One server, one task: what its handlers and its training's thread share."""
+
+    role: Role
+    task: Task
+    identity: Identity | Plaintext
+    store: Store
+    inbox: Inbox
+    register: Register
+    presence: Presence
+    shelf: Shelf
+    feed: Feed
+    clock: Clock = CLOCK
+    progress: Progress = field(default_factory=Progress)
+    traffic: Traffic = field(default_factory=Traffic)
+
+    @property
+    def finished(self) -> bool:
+        """Whether this server keeps the final model."""
+        return self.shelf.current.round >= self.task.training.rounds
