@@ -24,7 +24,7 @@ from dp_accounting.pld import PLDAccountant
 from precad.common.account import exact, rdp
 from precad.common.account.events import poisson_gaussian
 from precad.common.account.exact import ExactAccountant
-from precad.common.account.participations import epsilon_by_participations, record_epsilon
+from precad.common.account.participations import record_epsilon
 from precad.common.account.rdp import RdpAccountant
 
 RESULT = Path(__file__).parent / "results" / "account_epsilon.json"
@@ -84,7 +84,7 @@ def theirs(rate: float, sigma: float) -> float:
 def fresh_process_s() -> float:
     """Median seconds of a whole new interpreter that imports and computes one ε."""
     code = (
-        "from precad.common.account import record_epsilon\n"
+        "from precad.common.account.participations import record_epsilon\n"
         f"record_epsilon(record_rate=0.05, noise_multiplier=1.0, participations={ROUNDS}, "
         f"delta={DELTA})"
     )
@@ -101,7 +101,10 @@ def live_display_s() -> float:
     """Seconds for ε after each of 60 rounds of the demo."""
     forget()
     start = time.perf_counter()
-    epsilon_by_participations(record_rate=0.2, noise_multiplier=2.0, delta=DELTA, up_to=60)
+    for participations in range(61):
+        record_epsilon(
+            record_rate=0.2, noise_multiplier=2.0, delta=DELTA, participations=participations
+        )
     return round(time.perf_counter() - start, 3)
 
 

@@ -167,7 +167,7 @@ def _show(made: "Plan", plot: Path | None) -> None:
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
 
-    from precad.common.account.planning import Verdict  # noqa: PLC0415
+    from precad.common.account.planning import SettingVerdict  # noqa: PLC0415
 
     wanted = made.wanted
     console = Console(highlight=False)
@@ -196,7 +196,7 @@ def _show(made: "Plan", plot: Path | None) -> None:
             f"{setting.unclipped_worst_loss:.3g}",
             f"{setting.upload_bytes / 1e6:.3g}",
             setting.verdict.value,
-            style="bold" if setting.verdict is Verdict.MEETS else "dim",
+            style="bold" if setting.verdict is SettingVerdict.MEETS else "dim",
         )
     console.print(table)
     _say_best(console, made)

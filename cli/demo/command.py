@@ -55,13 +55,13 @@ def demo(
         precad demo --attack wraparound --attackers 3
     """
     # Seconds of torch: not before the options are known to be wanted.
-    from precad.cli.demo.plan import make_plan  # noqa: PLC0415
     from precad.cli.demo.run import prepare_folder, run  # noqa: PLC0415
+    from precad.cli.demo.scenario import make_scenario  # noqa: PLC0415
     from precad.cli.demo.show import Display, announce, conclude  # noqa: PLC0415
 
     console = Console(stderr=json_output)
     with exit_on_error():
-        plan = make_plan(
+        plan = make_scenario(
             dataset=dataset,
             model=model,
             clients=clients,

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from precad.cli.demo.plan import Plan
+from precad.cli.demo.scenario import Scenario
 from precad.client.train.models import build, load_vector
 from precad.common.account.accountant import AccountantName
 from precad.common.account.guarantees import Adversary, PrivacyStatement, task_guarantees
@@ -35,7 +35,7 @@ class RoundRow:
 class Outcome:
     """The whole run so far."""
 
-    plan: Plan
+    plan: Scenario
     rows: list[RoundRow] = field(default_factory=list)
 
     @property
@@ -95,7 +95,7 @@ class Outcome:
 class Evaluation:
     """Predictions of a model on the held-out data."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Scenario) -> None:
         self._module = build(plan.task.model)
         self._inputs = torch.as_tensor(plan.dataset.test_x, dtype=torch.float32)
         self._targets = np.asarray(plan.dataset.test_y)

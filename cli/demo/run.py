@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from precad.cli.demo.outcome import Evaluation, Outcome, summary
-from precad.cli.demo.plan import Plan
 from precad.cli.demo.plot import plot
+from precad.cli.demo.scenario import Scenario
 from precad.cli.demo.show import Display
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, PrecadError
 from precad.common.identifiers import Role
@@ -22,7 +22,7 @@ SHUTDOWN_S = 60.0
 
 
 def run(
-    plan: Plan, folder: Path, display: Display, *, plaintext: bool
+    plan: Scenario, folder: Path, display: Display, *, plaintext: bool
 ) -> tuple[Outcome, dict[str, Any]]:
     """Train in ``folder`` and return the rounds and the summary.
 
@@ -91,7 +91,7 @@ def _wait_until_serving(deployment: LocalDeployment) -> None:
 
 
 def _accuracy(
-    deployment: LocalDeployment, plan: Plan, evaluation: Evaluation, report: pb.RoundReport
+    deployment: LocalDeployment, plan: Scenario, evaluation: Evaluation, report: pb.RoundReport
 ) -> float | None:
     try:
         theta = deployment.operator(Role.SERVER_A).model(plan.task, report.round + 1)

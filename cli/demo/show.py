@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from precad.cli.demo.outcome import Outcome, RoundRow
-from precad.cli.demo.plan import Plan
+from precad.cli.demo.scenario import Scenario
 
 SHOWN_ROUNDS = 8
 PLAIN_EVERY = 10
@@ -19,7 +19,7 @@ PLAIN_EVERY = 10
 class Display:
     """Progress of a run. On a terminal it redraws; elsewhere it prints a line now and then."""
 
-    def __init__(self, console: Console, plan: Plan) -> None:
+    def __init__(self, console: Console, plan: Scenario) -> None:
         self._console = console
         self._plan = plan
         self._recent: deque[RoundRow] = deque(maxlen=SHOWN_ROUNDS)
@@ -80,7 +80,7 @@ def _table(rows: deque[RoundRow]) -> Table:
     return table
 
 
-def announce(console: Console, plan: Plan) -> None:
+def announce(console: Console, plan: Scenario) -> None:
     """What is about to run."""
     privacy = plan.task.privacy
     console.print(

@@ -12,6 +12,7 @@ from precad.common import checks
 from precad.common.account.accountant import AccountantName
 from precad.common.account.events import SampledGaussian
 from precad.common.account.guarantees import spent
+from precad.common.account.participations import largest_count
 from precad.common.errors import Misconfiguration
 
 PRECISION = 1e-4
@@ -19,10 +20,6 @@ PRECISION = 1e-4
 
 _LEAST_NOISE = 0.02
 _MOST_LOG_NOISE = 12
-
-
-def _within(event: SampledGaussian, epsilon: float, delta: float, name: AccountantName) -> bool:
-    return spent(event, delta, name) <= epsilon
 
 
 def least_noise_multiplier(
@@ -91,18 +88,7 @@ def most_rounds(
     """
     checks.epsilon(epsilon)
     checks.inside_unit_interval("delta", delta)
-    checks.count("ceiling", ceiling)
-    within, beyond = 0, 1
-    while beyond <= ceiling and _within(event_of(beyond), epsilon, delta, accountant):
-        within, beyond = beyond, beyond * 2
-    beyond = min(beyond, ceiling + 1)
-    while beyond - within > 1:
-        middle = (within + beyond) // 2
-        if _within(event_of(middle), epsilon, delta, accountant):
-            within = middle
-        else:
-            beyond = middle
-    return within
+    return largest_count(lambda n: spent(event_of(n), delta, accountant) <= epsilon, ceiling)
 
 
 def largest_rate(
@@ -131,7 +117,7 @@ def largest_rate(
     checks.inside_unit_interval("delta", delta)
 
     def allowed(rate: float) -> bool:
-        return _within(event_of(rate), epsilon, delta, accountant)
+        return spent(event_of(rate), delta, accountant) <= epsilon
 
     if allowed(1.0):
         return 1.0

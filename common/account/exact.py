@@ -8,16 +8,15 @@ of distributions under sampling; δ(ε) is the larger of the two.
 import math
 from collections import Counter
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
+
+from dp_accounting.pld import privacy_loss_distribution as pld
 
 from precad.common import checks
 from precad.common.account import gdp
 from precad.common.account.accountant import AccountantName, require_bound
 from precad.common.account.events import SampledGaussian
 from precad.common.errors import Misconfiguration
-
-if TYPE_CHECKING:
-    from dp_accounting.pld import privacy_loss_distribution as pld
 
 # Tails below e^−50 of one step's noise become infinite loss (dp-accounting's default): they
 # start at ten standard deviations.
@@ -110,7 +109,7 @@ class ExactAccountant:
 
 def _composed(
     gaussian: float, sampled: tuple[tuple[_Round, int], ...]
-) -> "pld.PrivacyLossDistribution":
+) -> pld.PrivacyLossDistribution:
     """The loss distribution of all sampled rounds and one Gaussian of μ ``gaussian``."""
     cell = min(_cell(one) for one, _ in sampled)
     parts = [_loss(one, cell).self_compose(count) for one, count in sampled]
@@ -123,11 +122,8 @@ def _composed(
 
 
 @lru_cache(maxsize=64)
-def _loss(one: _Round, cell: float) -> "pld.PrivacyLossDistribution":
+def _loss(one: _Round, cell: float) -> pld.PrivacyLossDistribution:
     """The loss distribution of one round, both directions, on a grid of width ``cell``."""
-    # dp-accounting takes most of a second to import; only who asks for an exact ε pays.
-    from dp_accounting.pld import privacy_loss_distribution as pld  # noqa: PLC0415
-
     step = pld.from_gaussian_mechanism(
         one.noise_multiplier, sampling_prob=one.rate, value_discretization_interval=cell
     )

@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
+from dp_accounting.pld import privacy_loss_distribution as pld
 from numpy.typing import NDArray
 from scipy.special import gammaln, logsumexp
 
@@ -115,8 +116,6 @@ def attained_epsilon(
     checks.noise_multiplier(clip_noise_multiplier)
     checks.count("steps", steps, 1)
     checks.inside_unit_interval("delta", delta)
-    # dp-accounting takes most of a second to import; only who asks pays.
-    from dp_accounting.pld import privacy_loss_distribution as pld  # noqa: PLC0415
 
     def epsilon(*, pessimistic: bool) -> float:
         step = pld.from_gaussian_mechanism(

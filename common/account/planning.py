@@ -85,7 +85,7 @@ class Wanted:
         return gdp.tolerated_group_mu(self.loss, self.tolerated_loss, self.loss_bound)
 
 
-class Verdict(StrEnum):
+class SettingVerdict(StrEnum):
     """How a setting fares."""
 
     MEETS = "meets all"
@@ -150,7 +150,7 @@ class Setting:
     unclipped_worst_loss: float
     gradients: int
     upload_bytes: int
-    verdict: Verdict
+    verdict: SettingVerdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +182,7 @@ class Plan:
     def best(self) -> Setting | None:
         """The setting with the least uploads among those that meet everything."""
         first = self.settings[0] if self.settings else None
-        return first if first is not None and first.verdict is Verdict.MEETS else None
+        return first if first is not None and first.verdict is SettingVerdict.MEETS else None
 
 
 def plan(
@@ -221,7 +221,7 @@ def plan(
     settings.sort(
         key=lambda s: (
             (0, s.upload_bytes, s.noise_to_signal)
-            if s.verdict is Verdict.MEETS
+            if s.verdict is SettingVerdict.MEETS
             else (1, s.noise_to_signal, s.upload_bytes)
         )
     )
@@ -357,18 +357,18 @@ def privacy_trade_off(
     return np.array(proxy), np.array(epsilon)
 
 
-def _verdict(wanted: Wanted, epsilon: float, proxy: float, worst: float) -> Verdict:
+def _verdict(wanted: Wanted, epsilon: float, proxy: float, worst: float) -> SettingVerdict:
     # The search for σ and for C/R' ends a rounding away from its target.
     slack = 1 + 1e-9
     if epsilon > wanted.epsilon * slack:
-        return Verdict.NOT_PRIVATE
+        return SettingVerdict.NOT_PRIVATE
     if wanted.malicious and worst > VACUOUS * wanted.loss_bound:
-        return Verdict.SAYS_NOTHING
+        return SettingVerdict.SAYS_NOTHING
     if wanted.malicious and worst > wanted.tolerated_loss * slack:
-        return Verdict.LOSS_TOO_HIGH
+        return SettingVerdict.LOSS_TOO_HIGH
     if proxy > wanted.noise_to_signal * slack:
-        return Verdict.TOO_NOISY
-    return Verdict.MEETS
+        return SettingVerdict.TOO_NOISY
+    return SettingVerdict.MEETS
 
 
 def _floor(wanted: Wanted) -> Floor | None:

@@ -14,13 +14,14 @@ import numpy.typing as npt
 
 from precad.common.account.accountant import require_bound
 from precad.common.account.events import SampledGaussian
+from precad.common.account.guarantees import spent
 from precad.common.certify.approximate import ApproximateDP
 from precad.common.certify.guarantee import Curves, Direction, Guarantee, Identity
 from precad.common.certify.hockey_stick import HockeyStick
 from precad.common.certify.inputs import Floats, probabilities
-from precad.common.certify.loss_distribution import LossDistribution, one_round
+from precad.common.certify.loss_distribution import one_round
 from precad.common.certify.shift import Shift, group_shift
-from precad.common.checks import count, inside_unit_interval
+from precad.common.checks import count
 from precad.common.errors import Misconfiguration
 
 
@@ -56,23 +57,15 @@ class PairCurves(Curves):
         return np.where(p == 1, 1.0, bound)
 
 
-def composed_losses(
-    shift: Shift, mechanism: SampledGaussian, points_per_deviation: float
-) -> tuple[LossDistribution, LossDistribution]:
-    """All rounds' losses, (with‖without, without‖with), of the shifted mechanism and the plain."""
-    both = one_round(
-        shift, mechanism.effective_noise_multiplier, mechanism.participation, points_per_deviation
-    )
-    forward, reverse = (losses.composed(mechanism.count) for losses in both)
-    return forward, reverse
-
-
 def pair_of(
     shift: Shift, mechanism: SampledGaussian, points_per_deviation: float
 ) -> tuple[HockeyStick, HockeyStick]:
-    """The hockey sticks of `composed_losses`."""
-    forward, reverse = composed_losses(shift, mechanism, points_per_deviation)
-    return HockeyStick.of(forward), HockeyStick.of(reverse)
+    """All rounds' hockey sticks, (with‖without, without‖with), of the shifted sum and the plain."""
+    both = one_round(
+        shift, mechanism.effective_noise_multiplier, mechanism.participation, points_per_deviation
+    )
+    forward, reverse = (HockeyStick.of(losses.composed(mechanism.count)) for losses in both)
+    return forward, reverse
 
 
 @lru_cache(maxsize=1024)
@@ -123,15 +116,6 @@ class ExactGroups(Guarantee):
             return PairCurves(forward, reverse)
         return PairCurves(reverse, forward)
 
-    def epsilon(self, delta: float, k: int = 1) -> float:
-        """The exact ε at δ for a group of k: the larger of the two directions."""
-        inside_unit_interval("delta", delta)
-        if self.mechanism.silent:
-            return 0.0
-        shift = group_shift(count("k", k, least=1), self.mechanism.rate)
-        both = composed_losses(shift, self.mechanism, self.points_per_deviation)
-        return max(losses.epsilon(delta) for losses in both)
-
     def as_approximate(self, delta: float | None = None) -> ApproximateDP:
         """(ε, δ)-DP of one record or client, exact: at ``delta``, or for many ε to choose from.
 
@@ -140,7 +124,7 @@ class ExactGroups(Guarantee):
         if self.mechanism.silent:
             return ApproximateDP.single(0.0, 0.0)
         if delta is not None:
-            epsilon = self.epsilon(delta)
+            epsilon = spent(self.mechanism, delta)
             if not math.isfinite(epsilon):
                 raise Misconfiguration("delta", delta, "no ε has so small a δ here; raise δ")
             return ApproximateDP.single(epsilon, delta)

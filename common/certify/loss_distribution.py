@@ -81,18 +81,6 @@ class LossDistribution:
         epsilons = (self.first + np.arange(len(masses), dtype=np.float64)) * self.interval
         return epsilons, np.clip(above - discounted, 0, 1) + self.infinite + ROUNDING
 
-    def epsilon(self, delta: float) -> float:
-        """The least ε ≥ 0 with δ(ε) ≤ ``delta``; infinite where none is."""
-        epsilons, deltas = self.profile()
-        j = int(np.searchsorted(-deltas, -delta))
-        if j == len(deltas):
-            return math.inf
-        if j == 0:
-            return max(0.0, float(epsilons[0]))
-        # Between grid points δ is linear in e^ε.
-        share = (deltas[j - 1] - delta) / (deltas[j - 1] - deltas[j])
-        return max(0.0, float(epsilons[j - 1] + math.log1p(share * math.expm1(self.interval))))
-
     def with_participation(self, probability: float) -> "LossDistribution":
         """The round happens with ``probability``; else the loss is 0 (privacy.md, guarantee 2)."""
         if probability == 1:

@@ -17,9 +17,6 @@ from typing import Any
 
 import grpc
 import numpy as np
-from safetensors.numpy import save
-from tests.fuzz.stage import CLIENT, ROUND, Aborted, D, Stage, join, parsed, split
-
 from precad.cli.certify_input import (
     ensemble,
     guarantee_of,
@@ -29,6 +26,9 @@ from precad.cli.certify_input import (
     true_labels,
 )
 from precad.cli.certify_loss import expectation
+from safetensors.numpy import save
+from tests.fuzz.stage import CLIENT, ROUND, Aborted, D, Stage, join, parsed, split
+
 from precad.client.pending import Pending
 from precad.client.record_file import read_client_data
 from precad.client.settings import JoinSettings

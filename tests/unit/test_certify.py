@@ -457,7 +457,7 @@ def test_certified_accuracy_counts_everybody() -> None:
             lambda: poisson_gaussian(rate=0.1, noise_multiplier=1.0, count=1, participation=2.0),
         ),
         ("points_per_deviation", lambda: ExactGroups(MECHANISM, 5)),
-        ("delta", lambda: ExactGroups(MECHANISM).epsilon(1.0)),
+        ("delta", lambda: ExactGroups(MECHANISM).as_approximate(1.0)),
         ("k", lambda: ExactGroups(MECHANISM).curves(-1, Direction.ADDITIONS)),
         ("score", lambda: GaussianDP(1).curves(1, Direction.ADDITIONS).upper(1.5)),
         ("score", lambda: GaussianDP(1).curves(1, Direction.ADDITIONS).upper(math.nan)),

@@ -10,7 +10,7 @@ from precad.common.identifiers import Digest
 from precad.common.task import Task
 
 
-class OwnBudget:
+class OwnAccount:
     """Counts every submission that was sent, durably, and refuses beyond the owner's limit.
 
     A submission is counted before its first byte leaves: the count is never below the
