@@ -6,7 +6,7 @@ import numpy as np
 from tests.faults.world import SERVERS, World
 
 from precad.client.own_account import OwnAccount
-from precad.common.aggregator.store import RoundState
+from precad.common.aggregator.round.journal import RoundState
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.ring import from_bytes
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from precad.common.aggregator.round.run_round import run_round
+from precad.common.aggregator.store import open_store
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.identifiers import ClientId, Role
 from precad.common.noise import DiscreteGaussian
@@ -69,7 +71,14 @@ def test_the_residual_of_a_round_is_gaussian_at_the_stated_deviation(
     def noise(role: Role) -> Any:
         return DiscreteGaussian(task.noise_units) if role in noisy else Off()
 
-    finished, _ = run_round(task, roster, np.zeros(task.dimension), updates, noise=noise)
+    finished, _ = run_round(
+        task,
+        roster,
+        np.zeros(task.dimension),
+        updates,
+        journal=partial(open_store, "sqlite://", task),
+        noise=noise,
+    )
     assert finished.valid == tuple(names)
     residual = finished.noisy_sum - sum(updates.values())
     stated = 2.0 * (1.0 + math.sqrt(task.dimension) * 2.0**-20) * 2**20
@@ -79,7 +88,8 @@ def test_the_residual_of_a_round_is_gaussian_at_the_stated_deviation(
 
 def test_a_round_draws_the_tasks_noise_unless_told_otherwise(task: Task) -> None:
     roster = Roster({ClientId("a"): Enrolment(ClientId("a"), 100, 0.1)})
-    finished, _ = run_round(task, roster, np.zeros(task.dimension), {})
+    journal = partial(open_store, "sqlite://", task)
+    finished, _ = run_round(task, roster, np.zeros(task.dimension), {}, journal=journal)
     assert fit(finished.noisy_sum, math.sqrt(2) * task.noise_units) > LEAST_P
 
 

@@ -1,6 +1,7 @@
 """A whole round against the plain sum: exact without noise, whatever the clients send."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from precad.common.aggregator.round import settling
 from precad.common.aggregator.round.run_round import run_round
 from precad.common.aggregator.round.states import Finished
+from precad.common.aggregator.store import open_store
 from precad.common.encode import clip_update
 from precad.common.encode.clip import squared_norm
 from precad.common.enrolment import Enrolment, Roster
@@ -56,7 +58,10 @@ def play(
     number: int = 0,
 ) -> Finished:
     """One round; what both servers end with is checked to be the same, to the byte."""
-    a, b = run_round(task, roster(task), theta(task), updates, number=number, noise=noise)
+    journal = partial(open_store, "sqlite://", task)
+    a, b = run_round(
+        task, roster(task), theta(task), updates, journal=journal, number=number, noise=noise
+    )
     assert (a.opened, a.valid, a.rejections) == (b.opened, b.valid, b.rejections)
     assert (a.noisy_sum == b.noisy_sum).all()
     assert to_bytes(a.theta) == to_bytes(b.theta)
@@ -222,7 +227,8 @@ def test_later_rounds_are_bound_to_their_number(make_task: Maker) -> None:
 
 def test_with_its_own_noise_two_rounds_differ(make_task: Maker) -> None:
     task = make_task(D)
-    a, b = run_round(task, roster(task), theta(task), {})
-    again, _ = run_round(task, roster(task), theta(task), {})
+    journal = partial(open_store, "sqlite://", task)
+    a, b = run_round(task, roster(task), theta(task), {}, journal=journal)
+    again, _ = run_round(task, roster(task), theta(task), {}, journal=journal)
     assert (a.noisy_sum == b.noisy_sum).all()
     assert (a.noisy_sum != again.noisy_sum).any()

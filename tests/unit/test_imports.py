@@ -30,6 +30,7 @@ PURE = (
     *MATHEMATICS,
     "common/aggregator/collect",
     "common/aggregator/mpc",
+    "common/aggregator/round",
     "common/aggregator/validate",
     "common/checks.py",
     "common/deal",
@@ -47,7 +48,13 @@ PURE = (
     "common/share",
     "common/task.py",
 )
-IMPURE = ("grpc", "google.protobuf", "sqlalchemy", "precad.protos")
+IMPURE = (
+    "grpc",
+    "google.protobuf",
+    "sqlalchemy",
+    "precad.common.aggregator.store",
+    "precad.protos",
+)
 RANDOM = ("random", "numpy.random", "torch.random")
 # Where the secrets are: shares, masks, rows, triples, noise, cohorts, samples of records. Not
 # client/participant.py, whose waits before it tries again are spread by Python's generator.
@@ -120,6 +127,11 @@ def test_imports_point_one_way(part: str) -> None:
     assert [(p, m) for p, m in wrong if m != "precad.__version__"] == []
 
 
+def test_what_the_checks_name_must_exist() -> None:
+    with pytest.raises(AssertionError, match="common/aggregate"):
+        sources("common/ring.py", "common/aggregate")
+
+
 def test_the_check_sees_an_import_between_servers() -> None:
     tree = ast.parse("def f():\n    from precad.server_b import follow\n")
     assert "precad.server_b" in set(imported(tree))
@@ -184,6 +196,7 @@ def test_mathematics_imports_no_network_and_no_storage(name: str) -> None:
         ),
         # CrypTen itself loads TensorBoard's writer, and with it protobuf.
         ("aggregator.validate", ("grpc", "sqlalchemy", "precad.protos")),
+        ("aggregator.round.run_round", ("grpc", "sqlalchemy", "precad.protos")),
     ],
 )
 def test_mathematics_loads_no_network_and_no_storage(module: str, impure: tuple[str, ...]) -> None:

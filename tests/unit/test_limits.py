@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import selectors
 from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 import pytest
 
@@ -46,40 +48,70 @@ def test_a_refused_call_takes_no_place() -> None:
         pass
 
 
+class _NoWaiting(asyncio.SelectorEventLoop):
+    """An event loop whose clock leaps to the next timer: hours take no time."""
+
+    def __init__(self) -> None:
+        loop, self.now = self, 0.0
+
+        class Selector(selectors.DefaultSelector):
+            def select(self, timeout: float | None = None) -> Any:
+                loop.now += timeout or 0.0
+                return super().select(0)
+
+        super().__init__(Selector())
+
+    def time(self) -> float:
+        return self.now
+
+
 async def slowly(pauses: Sequence[float]) -> AsyncIterator[int]:
     for number, pause in enumerate(pauses):
         await asyncio.sleep(pause)
         yield number
 
 
-def collect(pauses: Sequence[float], *, idle_s: float, total_s: float) -> list[int]:
-    got: list[int] = []
+def collect(
+    pauses: Sequence[float], *, idle_s: float, total_s: float
+) -> tuple[int, float, Rejection | None]:
+    """How many pieces came, after how many seconds it ended, and why, if before the last."""
+    got = 0
 
     async def run() -> None:
-        async for piece in in_time(slowly(pauses), idle_s=idle_s, total_s=total_s):
-            got.append(piece)  # noqa: PERF401 -- kept when the next one fails
+        nonlocal got
+        async for _ in in_time(slowly(pauses), idle_s=idle_s, total_s=total_s):
+            got += 1
 
-    try:
-        asyncio.run(run())
-    except RejectedSubmission as rejected:
-        return [*got, -1] if rejected.reason is Rejection.TRUNCATED else [-2]
-    return got
+    reason = None
+    with asyncio.Runner(loop_factory=_NoWaiting) as runner:
+        try:
+            runner.run(run())
+        except RejectedSubmission as rejected:
+            reason = rejected.reason
+        ended = runner.get_loop().time()
+    return got, round(ended, 3), reason
 
 
 def test_pieces_in_time_pass() -> None:
-    assert collect([0, 0, 0], idle_s=60, total_s=60) == [0, 1, 2]
-    assert collect([], idle_s=60, total_s=60) == []
+    assert collect([0, 0, 0], idle_s=60, total_s=60) == (3, 0, None)
+    assert collect([], idle_s=60, total_s=60) == (0, 0, None)
+    assert collect([50] * 10, idle_s=60, total_s=501) == (10, 500, None)
 
 
 def test_one_long_pause_ends_it() -> None:
-    assert collect([0, 3600, 0], idle_s=0.05, total_s=60) == [0, -1]
+    assert collect([0, 3600, 0], idle_s=30, total_s=1000) == (1, 30, Rejection.TRUNCATED)
 
 
 def test_a_drip_ends_too() -> None:
-    got = collect([0.02] * 10_000, idle_s=60, total_s=0.2)
-    assert got[-1] == -1
-    assert len(got) < 100
+    assert collect([26] * 100, idle_s=30, total_s=100) == (3, 100, Rejection.TRUNCATED)
 
 
 def test_no_first_piece_ends_it() -> None:
-    assert collect([3600], idle_s=0.05, total_s=60) == [-1]
+    assert collect([3600], idle_s=30, total_s=60) == (0, 30, Rejection.TRUNCATED)
+
+
+@pytest.mark.parametrize("pauses", [[50, 3600], [50, 40, 3600]])
+def test_the_last_wait_ends_with_the_total(pauses: list[float]) -> None:
+    """A pause that begins shortly before the end doesn't add its own length to it."""
+    ended = collect(pauses, idle_s=60, total_s=100)
+    assert ended == (len(pauses) - 1, 100, Rejection.TRUNCATED)

@@ -10,6 +10,7 @@ import pytest
 from scipy import stats
 
 from precad.common.aggregator.round.aggregator import Aggregator
+from precad.common.aggregator.round.journal import RoundState
 from precad.common.aggregator.round.messages import Cohort, Verdict
 from precad.common.aggregator.round.opening import (
     answer,
@@ -18,7 +19,7 @@ from precad.common.aggregator.round.opening import (
     say_over,
     select_cohort,
 )
-from precad.common.aggregator.store import RoundState, open_store
+from precad.common.aggregator.store import Store, open_store
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import Misconfiguration, PeerViolation
 from precad.common.identifiers import ClientId, Digest, Role
@@ -39,6 +40,11 @@ class _Unused:
         raise AssertionError(f"opening a round needs no {name}")
 
 
+def states(server: Aggregator) -> dict[int, RoundState]:
+    assert isinstance(server.journal, Store)
+    return server.journal.states()
+
+
 @pytest.fixture
 def pair(make_task: Callable[..., Task], tmp_path: Path) -> tuple[Aggregator, Aggregator]:
     task = make_task()
@@ -53,7 +59,7 @@ def pair(make_task: Callable[..., Task], tmp_path: Path) -> tuple[Aggregator, Ag
             dealer_key=Secret(bytes(32)),
             row_secret=Secret(bytes(32)),
             noise=_Unused(),
-            store=open_store(f"sqlite:///{tmp_path}/{role.value}.db", task, role),
+            journal=open_store(f"sqlite:///{tmp_path}/{role.value}.db", task, role),
         )
         made.append(aggregator)
     return made[0], made[1]
@@ -81,7 +87,7 @@ def test_both_open_the_same_round(pair: tuple[Aggregator, Aggregator]) -> None:
     assert (a.number, a.version, a.cohort, a.model) == (4, 3, (NAMES[0], NAMES[3]), MODEL)
     assert told == [(4, (NAMES[0], NAMES[3]), MODEL)]
     for server in pair:
-        assert server.store.states() == {4: RoundState.OPEN}
+        assert states(server) == {4: RoundState.OPEN}
 
 
 def test_an_empty_cohort_is_a_round(pair: tuple[Aggregator, Aggregator]) -> None:
@@ -100,7 +106,7 @@ def refused(pair: tuple[Aggregator, Aggregator], proposal: Cohort) -> tuple[Peer
     link.send("cohort", proposal.to_bytes())
     with pytest.raises(PeerViolation) as violation:
         answer(pair[1], 3, MODEL, before_agreeing=never)
-    assert pair[1].store.states() == {}
+    assert states(pair[1]) == {}
     return violation.value, Verdict.from_bytes(link.receive("cohort")).refusal
 
 
@@ -125,7 +131,7 @@ def test_b_refuses_and_says_why(
 def test_b_refuses_a_round_number_that_was_used(
     pair: tuple[Aggregator, Aggregator], number: int
 ) -> None:
-    pair[1].store.begin_round(4, 0, 0, MODEL)
+    pair[1].journal.begin_round(4, 0, 0, MODEL)
     link = pair[0].link
     link.send("cohort", Cohort(number=number, clients=("c0",), model=str(MODEL)).to_bytes())
     with pytest.raises(PeerViolation, match=f"number {number} was used"):
@@ -148,7 +154,7 @@ def test_a_learns_of_the_refusal(pair: tuple[Aggregator, Aggregator]) -> None:
     assert isinstance(a, PeerViolation)
     assert isinstance(b, PeerViolation)
     assert "stranger" in str(a)
-    assert pair[0].store.states() == {}
+    assert states(pair[0]) == {}
 
 
 @pytest.mark.parametrize(
@@ -174,7 +180,7 @@ def test_the_end_of_training_opens_nothing(pair: tuple[Aggregator, Aggregator]) 
         "cohort", Cohort(number=4, clients=(), model=str(MODEL), over=True).to_bytes()
     )
     assert answer(pair[1], 3, MODEL, before_agreeing=never) is None
-    assert pair[1].store.states() == {}
+    assert states(pair[1]) == {}
 
 
 def test_the_end_of_training_is_no_end_for_a_before_b_agrees(

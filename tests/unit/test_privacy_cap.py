@@ -1,6 +1,8 @@
 """The task's privacy limit: the participation that would pass it is refused beforehand."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,10 +11,16 @@ from precad.common.account.participations import record_epsilon
 from precad.common.aggregator.round import cap
 from precad.common.aggregator.round.aggregator import Aggregator
 from precad.common.aggregator.round.cap import may_take_part, participation_cap
+from precad.common.aggregator.round.messages import Cohort, Verdict
 from precad.common.aggregator.store import Store, open_store
+from precad.common.aggregator.training.session import Progress
+from precad.common.clock import CLOCK
 from precad.common.enrolment import Enrolment, Roster
+from precad.common.errors import PeerViolation
 from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.link import PeerLink, memory_pair
 from precad.common.task import Task
+from precad.server_a.lead import Leader
 
 MODEL, VALID_SET = Digest(b"\1" * 32), Digest(b"\3" * 32)
 OFTEN, SELDOM, NEW = (ClientId(name) for name in ("often", "seldom", "new"))
@@ -56,7 +64,7 @@ def aggregator_of(task: Task, store: Store) -> Aggregator:
         dealer_key=unused,
         row_secret=unused,
         noise=unused,
-        store=store,
+        journal=store,
     )
 
 
@@ -91,6 +99,30 @@ def test_a_client_is_refused_from_its_cap_on_and_not_before(task: Task, store: S
     assert aggregator.within_budget([OFTEN]) == ()
     # Asking changes nothing.
     assert aggregator.within_budget(RATES) == (SELDOM, NEW)
+
+
+def test_server_a_proposes_nobody_at_the_limit(task: Task, store: Store) -> None:
+    """B refuses them too; A must not need it."""
+    cap = participation_cap(task, 0.2)
+    assert cap is not None
+    for number in range(cap):
+        play(store, number, OFTEN)
+    a, b = (
+        PeerLink(end, task.digest, max_message_bytes=1 << 20, timeout_s=5) for end in memory_pair()
+    )
+    session: Any = SimpleNamespace(
+        task=task,
+        clock=CLOCK,
+        finished=False,
+        progress=Progress(next_number=cap),
+        shelf=SimpleNamespace(current=SimpleNamespace(round=cap, digest=MODEL)),
+    )
+    outside: Any = SimpleNamespace(draw=lambda roster, _rate: tuple(roster))
+    # Everybody is drawn; B's word only ends the round.
+    b.send("cohort", Verdict(refusal="that is all").to_bytes())
+    with pytest.raises(PeerViolation, match="that is all"):
+        Leader(session, outside).open(replace(aggregator_of(task, store), link=a))
+    assert Cohort.from_bytes(b.receive("cohort")).clients == (NEW.name, SELDOM.name)
 
 
 def test_a_forfeited_round_counts_against_the_limit(task: Task, store: Store) -> None:

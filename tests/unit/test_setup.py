@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import pytest
@@ -12,16 +13,19 @@ from precad.common.aggregator.enrol.agreement import (
     greet,
     propose_roster,
 )
+from precad.common.aggregator.round.aggregator import Aggregator
 from precad.common.aggregator.round.messages import (
     EnrolmentEntry,
     Position,
     RosterProposal,
     Verdict,
 )
+from precad.common.aggregator.training.conduct import make_aggregator
 from precad.common.enrolment import Enrolment, Roster
-from precad.common.errors import Misconfiguration, PeerViolation
+from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.link import PeerLink, memory_pair
+from precad.common.secret import Secret
 from precad.common.task import Task
 
 MODEL = Digest(b"\1" * 32)
@@ -134,6 +138,37 @@ def test_a_contribution_of_another_length_is_a_violation(task: Task, length: int
     b.send("row-secret", bytes(length))
     with pytest.raises(PeerViolation, match=f"{length} bytes"):
         agree_row_secret(a, A, task)
+
+
+# --- the dealer --------------------------------------------------------------------------------
+
+
+def made(task: Task, *epochs: bytes) -> tuple[Any, Any]:
+    """What each server makes, having joined the start of the dealer that ``epochs`` names."""
+
+    def make(role: Role, link: PeerLink, epoch: bytes) -> Aggregator:
+        session: Any = SimpleNamespace(
+            role=role, task=task, register=SimpleNamespace(roster=lambda: OWN), store=None
+        )
+        no_noise: Any = None
+        dealer: Any = SimpleNamespace(epoch=epoch, join=lambda: Secret(epoch * 32))
+        return make_aggregator(session, link, dealer, noise=no_noise)
+
+    a, b = links(task)
+    return both(lambda: make(A, a, epochs[0]), lambda: make(B, b, epochs[1]))
+
+
+def test_servers_that_joined_one_start_of_the_dealer_go_on(task: Task) -> None:
+    a, b = made(task, b"1", b"1")
+    assert (a.role, b.role) == (A, B)
+    assert a.row_secret == b.row_secret
+
+
+def test_servers_that_joined_two_starts_of_the_dealer_join_again(task: Task) -> None:
+    """The keys of two starts don't fit: every opening of theirs would be a wrong number."""
+    for error in made(task, b"1", b"2"):
+        assert isinstance(error, PeerUnavailable)
+        assert "restarted between" in str(error)
 
 
 # --- the roster --------------------------------------------------------------------------------

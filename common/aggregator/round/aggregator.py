@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from precad.common.aggregator.round.cap import may_take_part
-from precad.common.aggregator.store import Store
+from precad.common.aggregator.round.journal import Journal
 from precad.common.deal.randomness import DealtRandomness
 from precad.common.deal.request import DealRequest
 from precad.common.enrolment import Roster
@@ -29,14 +29,14 @@ class Dealing(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class SpentInStore:
+class SpentInJournal:
     """One-time identifiers of correlated randomness, spent durably before anything is opened."""
 
-    store: Store
+    journal: Journal
 
     def spend(self, request: DealRequest) -> None:
         """Raises PeerViolation when this batch was spent before."""
-        self.store.spend(request.round, request.batch)
+        self.journal.spend(request.round, request.batch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Aggregator:
     row_secret: Secret
     """Shared with the other server and unknown to every client: expands the projections."""
     noise: NoiseSource = field(repr=False)
-    store: Store = field(repr=False)
+    journal: Journal = field(repr=False)
 
     @property
     def denominator(self) -> float:
@@ -68,7 +68,7 @@ class Aggregator:
         """
         if self.task.privacy.epsilon_limit is None:
             return tuple(clients)
-        spent = self.store.participations()
+        spent = self.journal.participations()
         return tuple(
             client
             for client in clients

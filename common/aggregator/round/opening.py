@@ -36,7 +36,7 @@ def propose(
     link.begin_round(SETUP_ROUND)
     link.send("cohort", proposal.to_bytes())
     hear_consent(link, "cohort", f"round {number}")
-    aggregator.store.begin_round(number, version, len(opened.cohort), model)
+    aggregator.journal.begin_round(number, version, len(opened.cohort), model)
     link.begin_round(number)
     return opened
 
@@ -94,10 +94,10 @@ def answer(
         refusal = f"the cohort names clients at their privacy limit: {sorted(map(str, spent))[:3]}"
     elif proposal.model != str(model):
         refusal = f"A's model is {proposal.model}, B's is {model}"
-    elif number < aggregator.store.next_number():
+    elif number < aggregator.journal.next_number():
         refusal = f"round number {number} was used before"
     if not refusal and not proposal.over:
-        aggregator.store.begin_round(number, version, len(clients), model)
+        aggregator.journal.begin_round(number, version, len(clients), model)
         before_agreeing(number, clients, model)
     link.send("cohort", Verdict(refusal=refusal).to_bytes())
     if refusal:

@@ -20,9 +20,9 @@ copy: stop.
 from dataclasses import dataclass
 from enum import Enum
 
+from precad.common.aggregator.round.journal import Journal, ReleaseRecord
 from precad.common.aggregator.round.messages import Position, ReleaseView
 from precad.common.aggregator.round.states import Opened, Released
-from precad.common.aggregator.store import ReleaseRecord, Store
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import Digest, Role
 from precad.common.ring import from_bytes
@@ -50,15 +50,15 @@ class Recovery:
     round: ReleaseView | None = None
 
 
-def position_of(store: Store, role: Role, version: int, model: Digest) -> Position:
+def position_of(journal: Journal, role: Role, version: int, model: Digest) -> Position:
     """Where this server stands, from its durable state."""
-    pending = store.release_of(version)
-    last = store.release_of(version - 1) if version > 0 else None
+    pending = journal.release_of(version)
+    last = journal.release_of(version - 1) if version > 0 else None
     return Position(
         role="server-a" if role is Role.SERVER_A else "server-b",
         version=version,
         model=str(model),
-        next_number=store.next_number(),
+        next_number=journal.next_number(),
         pending=None if pending is None else _view(pending),
         last=None if last is None else _view(last),
     )

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 from precad.common.aggregator.collect import Inbox
 from precad.common.aggregator.enrol.agreement import agree_row_secret
 from precad.common.aggregator.round.aggregator import Aggregator
+from precad.common.aggregator.round.journal import Journal
 from precad.common.aggregator.round.matching import describe, match
 from precad.common.aggregator.round.messages import HeldList
 from precad.common.aggregator.round.opening import answer, propose
 from precad.common.aggregator.round.settling import reconstruct, release, validate_and_sum
 from precad.common.aggregator.round.states import Finished, Opened
-from precad.common.aggregator.store import open_store
 from precad.common.deal.dealer import DealerRole
 from precad.common.deal.request import DealRequest
 from precad.common.enrolment import Roster
@@ -54,6 +54,7 @@ def run_round(
     theta: NDArray[np.float64],
     updates: Mapping[ClientId, RingVector],
     *,
+    journal: Callable[[Role], Journal],
     number: int = 0,
     noise: Callable[[Role], NoiseSource] | None = None,
 ) -> tuple[Finished, Finished]:
@@ -64,6 +65,7 @@ def run_round(
         roster: everybody enrolled; fixes the denominator.
         theta: ``[d] float64``, θ_t.
         updates: each participating client's encoded update, ``[d] int64``; honest or not.
+        journal: each server's, empty; for the task and the role.
         number: t.
         noise: each server's noise; the task's discrete Gaussian unless given.
 
@@ -98,7 +100,7 @@ def run_round(
             dealer_key=dealer.key_for(role),
             row_secret=agree_row_secret(link, role, task),
             noise=DiscreteGaussian(task.noise_units) if noise is None else noise(role),
-            store=open_store("sqlite://", task, role),
+            journal=journal(role),
         )
         inbox = inboxes[role]
         # Select: A proposes, B checks.

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.common.aggregator.round.aggregator import Aggregator, SpentInStore
+from precad.common.aggregator.round.aggregator import Aggregator, SpentInJournal
 from precad.common.aggregator.round.messages import SetCheck
 from precad.common.aggregator.round.states import (
     Finished,
@@ -53,7 +53,7 @@ def validate_and_sum(aggregator: Aggregator, matched: Matched) -> Validated:
             link=aggregator.link,
             row_secret=aggregator.row_secret,
             randomness=aggregator.randomness(request),
-            spent=SpentInStore(aggregator.store),
+            spent=SpentInJournal(aggregator.journal),
         )
         for client, update, reason in zip(clients, updates, verdicts, strict=True):
             if reason is None:
@@ -75,7 +75,7 @@ def release(aggregator: Aggregator, validated: Validated) -> Released:
         AlreadyReleased: this round has released before.
     """
     noisy = validated.share_sum + aggregator.noise.draw(aggregator.task.dimension)
-    aggregator.store.release(
+    aggregator.journal.release(
         validated.opened.number,
         validated.valid,
         validated.valid_set,

@@ -10,7 +10,6 @@ from precad.common.aggregator.store.audit import (
 )
 from precad.common.aggregator.store.database import Store, open_store
 from precad.common.aggregator.store.ledger import Charge, LedgerEntry, LedgerEvent
-from precad.common.aggregator.store.rounds import ReleaseRecord, RoundState
 
 __all__ = [
     "Audit",
@@ -20,8 +19,6 @@ __all__ = [
     "LedgerEntry",
     "LedgerEvent",
     "LedgerView",
-    "ReleaseRecord",
-    "RoundState",
     "Store",
     "audit_ledger",
     "open_store",

@@ -7,6 +7,7 @@ from typing import Any
 
 from sqlalchemy import Column, Connection, func, select
 
+from precad.common.aggregator.round.journal import CHARGED, RoundState
 from precad.common.aggregator.store import tables
 from precad.common.aggregator.store.engine import parse_url, reading_engine, storage_errors
 from precad.common.aggregator.store.ledger import (
@@ -17,7 +18,6 @@ from precad.common.aggregator.store.ledger import (
     ledger_start,
 )
 from precad.common.aggregator.store.migrate import require_current
-from precad.common.aggregator.store.rounds import CHARGED, RoundState
 from precad.common.errors import StorageFailure
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.task import Task

@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Row, bindparam, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
+from precad.common.aggregator.round.journal import Journal, ReleaseRecord, RoundState
 from precad.common.aggregator.store import tables
 from precad.common.aggregator.store.engine import (
     is_in_memory,
@@ -18,7 +19,6 @@ from precad.common.aggregator.store.engine import (
 from precad.common.aggregator.store.ledger import LedgerEvent, append, ledger_start, participations
 from precad.common.aggregator.store.lock import FileLock, lock_database
 from precad.common.aggregator.store.migrate import migrate
-from precad.common.aggregator.store.rounds import ReleaseRecord, RoundState
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import (
     AlreadyReleased,
@@ -52,7 +52,7 @@ def open_store(url: str, task: Task, role: Role) -> "Store":
             store = Store(engine, task, role, lock_database(engine))
             with engine.begin() as connection:
                 if is_in_memory(parsed):
-                    # Nothing older can be in it; run_round opens two for every round.
+                    # Nothing older can be in it; whoever plays rounds in one process opens many.
                     tables.metadata.create_all(connection)
                 else:
                     migrate(connection)
@@ -66,7 +66,7 @@ def open_store(url: str, task: Task, role: Role) -> "Store":
     return store
 
 
-class Store:
+class Store(Journal):
     """All reads and writes of one server's durable state; each method is one transaction.
 
     Threads take turns: there is one connection, which is also what the lock hangs on.

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from precad.common.aggregator.enrol.agreement import agree_row_secret, greet
 from precad.common.aggregator.round.aggregator import Aggregator, Dealing
+from precad.common.aggregator.round.journal import RoundState
 from precad.common.aggregator.round.matching import Collected, match
 from precad.common.aggregator.round.messages import HeldList
 from precad.common.aggregator.round.opening import select_cohort
@@ -24,7 +25,6 @@ from precad.common.aggregator.round.settling import (
     validate_and_sum,
 )
 from precad.common.aggregator.round.states import Opened
-from precad.common.aggregator.store import RoundState
 from precad.common.aggregator.training.feed import TrainingDone, TrainingStopped
 from precad.common.aggregator.training.finish import keep, recover
 from precad.common.aggregator.training.session import Phase, Session
@@ -253,5 +253,5 @@ def make_aggregator(
         dealer_key=dealer_key,
         row_secret=row_secret,
         noise=noise,
-        store=session.store,
+        journal=session.store,
     )

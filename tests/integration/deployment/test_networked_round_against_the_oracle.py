@@ -2,6 +2,7 @@
 sum but for the noise."""
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from precad.common.aggregator.round.run_round import run_round
+from precad.common.aggregator.store import open_store
 from precad.common.encode import clip_update
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.identifiers import ClientId, Digest, Role
@@ -87,6 +89,7 @@ def test_the_servers_find_the_set_and_the_sum_that_one_process_finds(
             roster,
             theta,
             {names[number]: x for number, x in updates.items()},
+            journal=partial(open_store, "sqlite://", task),
             number=event.version,
             noise=no_noise,
         )

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from precad.common.aggregator.round.journal import RoundState
 from precad.common.aggregator.round.settling import release
 from precad.common.aggregator.round.states import Opened, Validated
-from precad.common.aggregator.store import RoundState, Store, audit_ledger
+from precad.common.aggregator.store import Store, audit_ledger
 from precad.common.errors import StorageFailure
 from precad.common.identifiers import ClientId, Digest
 from precad.common.task import Task
@@ -104,7 +105,7 @@ def test_a_release_that_cannot_be_kept_is_never_sent(tmp_path: Path, opener: Ope
     store.begin_round(0, 0, 2, MODEL)
     d = 1 << 17
     aggregator: Any = SimpleNamespace(
-        store=store,
+        journal=store,
         task=SimpleNamespace(dimension=d),
         noise=SimpleNamespace(draw=lambda count: np.zeros(count, dtype=np.int64)),
     )

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, event
 
-from precad.common.aggregator.store import RoundState, Store
+from precad.common.aggregator.round.journal import RoundState
+from precad.common.aggregator.store import Store
 from precad.common.errors import Misconfiguration, StorageFailure
 from precad.common.identifiers import ClientId, Digest
 from precad.common.task import Task

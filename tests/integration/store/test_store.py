@@ -7,7 +7,8 @@ import pytest
 from sqlalchemy import event, select, text
 from sqlalchemy.exc import IntegrityError
 
-from precad.common.aggregator.store import RoundState, Store, tables
+from precad.common.aggregator.round.journal import RoundState
+from precad.common.aggregator.store import Store, tables
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import (
     AlreadyReleased,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from precad.common.aggregator.collect import Held, Inbox
 from precad.common.aggregator.round import run_round as page
 from precad.common.aggregator.round.states import Finished
-from precad.common.aggregator.store import open_store
+from precad.common.aggregator.store import Store, open_store
 from precad.common.deal.dealer import DealerRole
 from precad.common.deal.randomness import DealtRandomness
 from precad.common.deal.request import DealRequest
@@ -183,17 +183,16 @@ def watch(
                 view.key_of = lambda: self.key_for(role)
                 return words
 
-        def store(_url: str, task: Task, role: Role) -> Any:
+        def journal(role: Role) -> Store:
             (folder / role.value).mkdir(parents=True, exist_ok=True)
             return open_store(f"sqlite:///{folder / role.value / 'state.db'}", task, role)
 
         monkeypatch.setattr(page, "memory_pair", pair)
         monkeypatch.setattr(page, "Inbox", WatchedInbox)
         monkeypatch.setattr(page, "DealerRole", WatchedDealer)
-        monkeypatch.setattr(page, "open_store", store)
         roster = Roster({name: Enrolment(name, 100, 0.1) for name in updates})
         theta = np.zeros(task.dimension)
-        outcomes = page.run_round(task, roster, theta, updates, noise=noise)
+        outcomes = page.run_round(task, roster, theta, updates, journal=journal, noise=noise)
         for role, outcome in zip(SERVERS, outcomes, strict=True):
             views[role].outcome = outcome
             views[role].stored |= {f"{n} (end)": d for n, d in read(folder / role.value).items()}
