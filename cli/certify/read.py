@@ -4,19 +4,11 @@ from pathlib import Path
 
 import numpy as np
 
-from precad.cli.certify.request import Loss, Prediction
-from precad.common.certify import (
-    ConfidenceBudget,
-    Intervals,
-    ScoreBound,
-    expected_loss,
-    score_intervals,
-    simuem,
-    votes_of,
-)
-from precad.common.certify.inefficacy import MeanInterval
-from precad.common.certify.inputs import Integers
-from precad.common.certify.intervals import vote_counts
+from precad.cli.certify.request import Loss, Prediction, Smoothing
+from precad.common.certify import ConfidenceBudget, Intervals, ScoreBound
+from precad.common.certify.inefficacy import MeanInterval, expected_loss
+from precad.common.certify.inputs import Booleans, Integers
+from precad.common.certify.intervals import score_intervals, simuem, vote_counts, votes_of
 from precad.common.certify.runs import Ensemble
 from precad.common.errors import Misconfiguration
 from precad.common.npy import Array, read_npy
@@ -55,14 +47,23 @@ def _read_csv(path: Path) -> Array:
     return array
 
 
-def true_labels(path: Path | None, points: int) -> Integers | None:
-    """[points] int64 from a file, or None where none is given."""
+def right(path: Path | None, labels: Integers) -> Booleans:
+    """[points] bool: which labels are the file's true ones; all count where none is given."""
     if path is None:
-        return None
-    array = np.ravel(read_array("labels", path))
-    if len(array) != points or not np.all(array % 1 == 0):
-        raise Misconfiguration("labels", f"{len(array)} values", f"give {points} whole numbers")
-    return array.astype(np.int64)
+        return np.ones(len(labels), dtype=bool)
+    truth = np.ravel(read_array("labels", path))
+    if len(truth) != len(labels) or not np.all(truth % 1 == 0):
+        raise Misconfiguration(
+            "labels", f"{len(truth)} values", f"give {len(labels)} whole numbers"
+        )
+    return np.asarray(labels == truth)
+
+
+def budget(request: Prediction | Smoothing, points: int, classes: int) -> ConfidenceBudget:
+    """The chance of a wrong statement that is asked for, and who shares it."""
+    together = points if request.simultaneous else 1
+    strict = isinstance(request, Prediction) and request.strict
+    return ConfidenceBudget(request.confidence, classes, together, strict)
 
 
 def vote_intervals(request: Prediction, runs: Ensemble | None) -> tuple[Intervals, int, int]:
@@ -74,11 +75,6 @@ def vote_intervals(request: Prediction, runs: Ensemble | None) -> tuple[Interval
     Raises:
         Misconfiguration: not one file, or what it holds can't be votes or scores.
     """
-
-    def budget(points: int, classes: int) -> ConfidenceBudget:
-        together = points if request.simultaneous else 1
-        return ConfidenceBudget(request.confidence, classes, together, request.strict)
-
     if runs is not None:
         counts = runs.votes(request.classes)
     else:
@@ -86,16 +82,17 @@ def vote_intervals(request: Prediction, runs: Ensemble | None) -> tuple[Interval
         if len(sources) != 1:
             raise Misconfiguration("votes", len(sources), "give one file of votes or scores")
         array = read_array("votes", sources[0])
-        form = request.form or ("scores" if array.ndim == 3 else "votes")
-        if form == "scores":
-            scores = _stacked(array)
-            points, models, classes = (*scores.shape, 0, 0, 0)[:3]
-            bound = ScoreBound(request.interval)
-            return score_intervals(scores, budget(points, max(classes, 2)), bound), models, classes
-        labels = form == "labels"
-        counts = votes_of(array, request.classes) if labels else vote_counts(array, request.models)
-    points, classes = counts.shape
-    return simuem(counts, budget(points, classes)), int(counts[0].sum()), classes
+        match request.form or ("scores" if array.ndim == 3 else "votes"):
+            case "scores":
+                scores, bound = _stacked(array), ScoreBound(request.interval)
+                points, models, classes = (*scores.shape, 0, 0, 0)[:3]
+                shares = budget(request, points, max(classes, 2))
+                return score_intervals(scores, shares, bound), models, classes
+            case "labels":
+                counts = votes_of(array, request.classes)
+            case "votes":
+                counts = vote_counts(array, request.models)
+    return simuem(counts, budget(request, *counts.shape)), int(counts[0].sum()), counts.shape[1]
 
 
 def _stacked(array: Array) -> Array:
@@ -128,8 +125,6 @@ def expectation(request: Loss, runs: Ensemble | None) -> MeanInterval | None:
         Misconfiguration: no source or two, a loss outside [0, bound] or NaN, or a wrong shape.
     """
     given, bound, sources = request.expected, request.bound, request.sources or []
-    if given is None and runs is None and len(sources) != 1:
-        raise Misconfiguration("losses", len(sources), "give one file, --loss or --runs")
     if given is not None:
         if sources and runs is None:
             raise Misconfiguration("--loss", given, "give a file of losses or --loss, not both")
@@ -137,6 +132,8 @@ def expectation(request: Loss, runs: Ensemble | None) -> MeanInterval | None:
             raise Misconfiguration("--loss", given, f"give a number in [0, {bound:g}]")
         return MeanInterval(given, given, given, 0)
     if runs is None:
+        if len(sources) != 1:
+            raise Misconfiguration("losses", len(sources), "give one file, --loss or --runs")
         means = _mean_losses(sources[0], bound)
     elif len(runs.runs) == 1:
         return None

@@ -29,7 +29,7 @@ BoundName: TypeAlias = Literal["hoeffding", "bernstein"]
 
 Sources = Annotated[
     list[Path] | None,
-    Argument(help="A .npy or CSV file; with --runs, folders of finished runs.", show_default=False),
+    Argument(help="A .npy or CSV file; with --runs, folders of finished runs."),
 ]
 Runs = Annotated[
     bool,
@@ -50,7 +50,6 @@ Unit = Annotated[
     UnitName | None,
     Option(
         help="What is counted; by default client with --runs and record without.",
-        show_default=False,
     ),
 ]
 ChangeMade = Annotated[
@@ -115,7 +114,6 @@ class Prediction:
             "--format",
             help="votes [points, classes], labels [points, models], or scores "
             "[points, models, classes] (CSV: point, model, scores).",
-            show_default=False,
         ),
     ] = None
     interval: Annotated[BoundName, Option(help="For scores.")] = "hoeffding"
@@ -189,13 +187,9 @@ class Smoothing:
 
     votes: Annotated[
         Path,
-        Argument(
-            help="Votes [points, classes] under input noise: .npy or CSV.", show_default=False
-        ),
+        Argument(help="Votes [points, classes] under input noise: .npy or CSV."),
     ]
-    sigma: Annotated[
-        float, Option(help="Standard deviation of the input noise.", show_default=False)
-    ]
+    sigma: Annotated[float, Option(help="Standard deviation of the input noise.")]
     confidence: Confidence = 0.999
     selection: Annotated[
         Path | None,

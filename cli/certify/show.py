@@ -1,14 +1,15 @@
 """An answer's document as tables for people, or as it is in JSON."""
 
 import json
+import math
 from collections.abc import Iterable, Iterator
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-import numpy as np
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from precad.cli.certify.answer import Document
 from precad.cli.certify.request import GuaranteeKind, Loss, Prediction, Request, Smoothing
 from precad.common.certify.runs import Unit
 
@@ -20,7 +21,6 @@ _CHANGES = {
 }
 _SHOWN_POINTS = 10
 
-Document: TypeAlias = dict[str, Any]
 Parts: TypeAlias = Iterator[str | Table]
 """Lines and tables, in order."""
 
@@ -51,12 +51,12 @@ def _plain(value: object) -> object:
             return {key: _plain(inner) for key, inner in value.items()}
         case list():
             return [_plain(inner) for inner in value]
-        case float() if not np.isfinite(value):
-            return None
-    return value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _table(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]], words: int) -> Table:
+def _table(
+    title: str, columns: Iterable[str], rows: Iterable[Iterable[str]], *, words: int = 0
+) -> Table:
     """A table whose first ``words`` columns are words and the others numbers."""
     table = Table(title=title)
     for i, name in enumerate(columns):
@@ -76,15 +76,13 @@ def _prediction(request: Prediction, found: Document) -> Parts:
     )
     if GuaranteeKind.GDP in request.kinds:
         yield "GDP-CLT is a limit for many rounds: its radii are not guaranteed."
-    units, compared = Unit(found["unit"]).plural, found["comparison"]
-    what = "Certified accuracy" if compared[0]["of_true_labels"] else "Points certified"
+    units = Unit(found["unit"]).plural
+    what = "Points certified" if request.labels is None else "Certified accuracy"
+    accuracy = {one["guarantee"]: one["certified_accuracy"] for one in found["comparison"]}
     yield _table(
         f"{what}, in %, at a radius of so many {units}",
-        ["guarantee", *(f"{at['radius']:,}" for at in compared[0]["certified_accuracy"])],
-        (
-            [one["guarantee"], *(f"{100 * at['share']:.1f}" for at in one["certified_accuracy"])]
-            for one in compared
-        ),
+        ["guarantee", *(f"{at['radius']:,}" for at in next(iter(accuracy.values())))],
+        ([name, *(f"{100 * at['share']:.1f}" for at in row)] for name, row in accuracy.items()),
         words=1,
     )
     yield from _points(found["points"], f"radius ({units})")
@@ -112,34 +110,24 @@ def _points(points: list[Document], radius_name: str) -> Parts:
             radius = f"{radius:.4f}" if isinstance(radius, float) else f"{radius:,}"
         rows.append([str(point["point"]), str(point.get("label", "–")), radius])
     title = f"First {len(rows)} of {len(points):,} points"
-    yield _table(title, ["point", "label", radius_name], rows, words=0)
+    yield _table(title, ["point", "label", radius_name], rows)
     if len(points) > _SHOWN_POINTS:
         yield "All points are in the document that --json prints."
 
 
 def _cost(found: Document) -> Parts:
-    """What the ensemble cost in privacy."""
-    runs = found["runs"]
-    if runs is None:
+    """What the runs cost in privacy, where the answer is about runs."""
+    if found["runs"] is None:
         return
-    whose = "Privacy cost of this run"
-    if runs["count"] > 1:
-        whose = f"Joint privacy cost of these {runs['count']:,} runs"
-    yield _table(
-        f"{whose}, exact",
-        ["adversary", "neighbours", "compositions", "δ", "ε"],
-        (
-            [
-                one["adversary"],
-                one["adjacency"],
-                f"{one['compositions']:,}",
-                f"{one['delta']:g}",
-                f"{one['epsilon']:.3f}" if np.isfinite(one["epsilon"]) else "no bound",
-            ]
-            for one in runs["joint_privacy_cost"]
-        ),
-        words=2,
-    )
+    whose, rows = "Privacy cost of this run", []
+    if found["runs"]["count"] > 1:
+        whose = f"Joint privacy cost of these {found['runs']['count']:,} runs"
+    for one in found["runs"]["joint_privacy_cost"]:
+        epsilon = f"{one['epsilon']:.3f}" if math.isfinite(one["epsilon"]) else "no bound"
+        compositions, delta = f"{one['compositions']:,}", f"{one['delta']:g}"
+        rows.append([one["adversary"], one["adjacency"], compositions, delta, epsilon])
+    columns = ("adversary", "neighbours", "compositions", "δ", "ε")
+    yield _table(f"{whose}, exact", columns, rows, words=2)
 
 
 def _loss(request: Loss, found: Document) -> Parts:
@@ -148,26 +136,27 @@ def _loss(request: Loss, found: Document) -> Parts:
     if found["asymptotic"]:
         yield "GDP-CLT is a limit for many rounds: its bounds are not guaranteed."
     expected, bounds, bound = found["expected_loss"], found["bounds"], request.bound
+    what = f"Expected loss (of at most {bound:g}) after"
     if expected is None:
         yield "One run gives no expectation. Whatever the clean expected loss is, it stays inside:"
-        yield _functions(bounds, bound)
+        by_loss: dict[float, dict[str, str]] = {}
+        for row in bounds:
+            cell = f"{row['lower']:.3f} – {row['upper']:.3f}"
+            by_loss.setdefault(row["loss"], {})[f"k = {row['attackers']}"] = cell
+        columns = dict.fromkeys(name for cells in by_loss.values() for name in cells)
+        rows = [[f"{loss:g}", *cells.values()] for loss, cells in by_loss.items()]
+        yield _table(f"{what} k attackers: at least – at most", ["clean", *columns], rows)
     else:
-        yield (
-            f"Clean expected loss {expected['mean']:.4f} over {expected['runs']:,} runs, in "
-            f"[{expected['lower']:.4f}, {expected['upper']:.4f}] with confidence "
-            f"{request.confidence:g}."
-            if expected["runs"]
-            else f"Clean expected loss {expected['mean']:g}, as given."
-        )
-        yield _table(
-            f"Expected loss (of at most {bound:g}) after so many attackers",
-            ["attackers", "at least", "at most"],
-            (
-                [f"{row['attackers']:,}", f"{row['lower']:.4f}", f"{row['upper']:.4f}"]
-                for row in bounds
-            ),
-            words=0,
-        )
+        estimate = f"{expected['mean']:g}, as given."
+        if expected["runs"]:
+            estimate = (
+                f"{expected['mean']:.4f} over {expected['runs']:,} runs, in "
+                f"[{expected['lower']:.4f}, {expected['upper']:.4f}] with confidence "
+                f"{request.confidence:g}."
+            )
+        yield f"Clean expected loss {estimate}"
+        rows = [[f"{r['attackers']:,}", f"{r['lower']:.4f}", f"{r['upper']:.4f}"] for r in bounds]
+        yield _table(f"{what} so many attackers", ["attackers", "at least", "at most"], rows)
     little = 1e-3 * bound
     single = [row for row in bounds if row["attackers"] == 1]
     if single and all(row["lower"] < little and row["upper"] > bound - little for row in single):
@@ -175,11 +164,9 @@ def _loss(request: Loss, found: Document) -> Parts:
             "At these parameters the bounds say nothing, even of one attacker: there is too little "
             "noise for what one may contribute. `precad plan` finds parameters that say something."
         )
-    if expected is not None:
-        vacuous = (row["attackers"] for row in bounds if row["upper"] >= bound * (1 - 1e-6))
-        first = next(vacuous, None)
-        if first is not None:
-            yield f"From {first} attackers on the upper bound says nothing."
+    vacuous = [row["attackers"] for row in bounds if row["upper"] >= bound * (1 - 1e-6)]
+    if expected is not None and vacuous:
+        yield f"From {vacuous[0]} attackers on the upper bound says nothing."
     for one in found["fewest_attackers"]:
         tau, fewest = one["tau"], one["attackers"]
         if fewest is None:
@@ -187,20 +174,6 @@ def _loss(request: Loss, found: Document) -> Parts:
         else:
             yield f"To lower the expected loss {tau:g}-fold takes at least {fewest:,} attackers."
     yield from _cost(found)
-
-
-def _functions(bounds: list[Document], bound: float) -> Table:
-    """One row a clean expected loss, one column a number of attackers."""
-    counts = sorted({row["attackers"] for row in bounds})
-    by_loss: dict[float, list[str]] = {}
-    for row in bounds:
-        by_loss.setdefault(row["loss"], []).append(f"{row['lower']:.3f} – {row['upper']:.3f}")
-    return _table(
-        f"Expected loss (of at most {bound:g}) after k attackers: at least – at most",
-        ["clean", *(f"k = {k}" for k in counts)],
-        ([f"{loss:g}", *cells] for loss, cells in by_loss.items()),
-        words=0,
-    )
 
 
 def _smoothing(request: Smoothing, found: Document) -> Parts:

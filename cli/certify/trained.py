@@ -4,27 +4,17 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from precad.cli.certify.request import GuaranteeKind, Loss, Prediction
-from precad.common import checks
+from precad.common import certify, checks
 from precad.common.account.clt import GdpCltAccountant
 from precad.common.account.events import SampledGaussian, poisson_gaussian, require_poisson
-from precad.common.certify import (
-    BOTH,
-    Direction,
-    ExactGroups,
-    GaussianDP,
-    Guarantee,
-    RenyiGroups,
-    Replacements,
-    ValidationAllowance,
-)
 from precad.common.certify.runs import Ensemble, FinishedRun, Unit
 from precad.common.errors import Misconfiguration
 
 DIRECTIONS = {
-    "either": BOTH,
-    "additions": (Direction.ADDITIONS,),
-    "deletions": (Direction.DELETIONS,),
-    "replacements": (Direction.DELETIONS,),
+    "either": certify.BOTH,
+    "additions": (certify.Direction.ADDITIONS,),
+    "deletions": (certify.Direction.DELETIONS,),
+    "replacements": (certify.Direction.DELETIONS,),
 }
 """What to certify against, by the name of the change; replacements are both in any direction."""
 
@@ -86,24 +76,24 @@ class Trained:
         mechanism = poisson_gaussian(rate=rate, noise_multiplier=noise, count=rounds)
         return cls(None, unit, mechanism, bits)
 
-    def guarantee(self, kind: GuaranteeKind, request: Prediction | Loss) -> Guarantee:
+    def guarantee(self, kind: GuaranteeKind, request: Prediction | Loss) -> certify.Guarantee:
         """The named guarantee, with validation's allowance where submissions are validated."""
         m = self.mechanism
-        guarantee: Guarantee
+        guarantee: certify.Guarantee
         match kind:
             case GuaranteeKind.EXACT:
-                guarantee = ExactGroups(m)
+                guarantee = certify.ExactGroups(m)
             case GuaranteeKind.RDP:
-                guarantee = RenyiGroups(m)
+                guarantee = certify.RenyiGroups(m)
             case GuaranteeKind.ADP:
-                guarantee = ExactGroups(m).as_approximate(request.delta)
+                guarantee = certify.ExactGroups(m).as_approximate(request.delta)
             case GuaranteeKind.GDP:
                 limit = GdpCltAccountant()
                 limit.compose(m)
-                guarantee = GaussianDP(limit.mu, asymptotic_limit=True)
+                guarantee = certify.GaussianDP(limit.mu, asymptotic_limit=True)
         if self.soundness_bits is not None:
-            guarantee = ValidationAllowance(guarantee, m.count, self.soundness_bits)
-        return Replacements(guarantee) if request.change == "replacements" else guarantee
+            guarantee = certify.ValidationAllowance(guarantee, m.count, self.soundness_bits)
+        return certify.Replacements(guarantee) if request.change == "replacements" else guarantee
 
     def document(self) -> dict[str, Any]:
         """This part of an answer; ``runs`` with what all of them together cost in privacy."""

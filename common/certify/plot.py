@@ -46,7 +46,9 @@ def _share_name(*, known: bool) -> str:
 def plot_certified_accuracy(
     path: Path,
     certificates: list[PredictionCertificates],
-    correct: Booleans | None,
+    correct: Booleans,
+    *,
+    known: bool,
     unit: str,
     title: str,
 ) -> None:
@@ -55,14 +57,15 @@ def plot_certified_accuracy(
     Args:
         path: the picture, its format by suffix.
         certificates: one a line, of the same points.
-        correct: [points] bool where true labels are known, else None.
+        correct: [points] bool, True everywhere where true labels aren't known.
+        known: whether they are.
         unit: "records" or "clients", for the axis.
         title: one line.
     """
-    name = _share_name(known=correct is not None)
+    name = _share_name(known=known)
     with _picture(path, title=title, x=f"radius: {unit} added or deleted", y=name) as axes:
         for i, one in enumerate(certificates):
-            counted = one.certified if correct is None else one.certified & correct
+            counted = one.certified & correct
             highest = int(one.radius[counted].max()) if counted.any() else 0
             radii = np.unique(np.linspace(0, highest + 1, 2000).astype(np.int64))
             largest = f"largest {highest}" if counted.any() else "nothing certified"

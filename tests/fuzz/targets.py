@@ -13,22 +13,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import grpc
 import numpy as np
-from precad.cli.certify_input import (
-    ensemble,
-    guarantee_of,
-    intervals_of,
-    mechanism_of,
-    read_array,
-    true_labels,
-)
-from precad.cli.certify_loss import expectation
 from safetensors.numpy import save
 from tests.fuzz.stage import CLIENT, ROUND, Aborted, D, Stage, join, parsed, split
 
+from precad.cli.certify.read import expectation, read_array, right, vote_intervals
+from precad.cli.certify.request import GuaranteeKind, Loss, Prediction, UnitName
+from precad.cli.certify.trained import Trained
 from precad.client.pending import Pending
 from precad.client.record_file import read_client_data
 from precad.client.settings import JoinSettings
@@ -42,7 +36,7 @@ from precad.common.aggregator.validate import deal_request
 from precad.common.certify.inefficacy import expected_loss
 from precad.common.certify.inputs import Floats
 from precad.common.certify.intervals import ScoreBound, vote_counts
-from precad.common.certify.runs import Unit
+from precad.common.certify.runs import FinishedRun
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import MAX_TEXT, PeerViolation, PrecadError
 from precad.common.identifiers import ClientId, Role
@@ -497,28 +491,18 @@ def _certify(suffix: str) -> Callable[[bytes], None]:
         path = stage().file(data[1:], suffix)
         match data[0] % 5 if data else 0:
             case 0:
-                intervals_of(path, None, **_INTERVALS)
+                vote_intervals(Prediction(sources=[path], confidence=0.9), None)
             case 1:
-                intervals_of(path, "labels", **_INTERVALS)
+                vote_intervals(Prediction(sources=[path], form="labels", confidence=0.9), None)
             case 2:
-                intervals_of(path, "scores", **_INTERVALS)
+                vote_intervals(Prediction(sources=[path], form="scores", confidence=0.9), None)
             case 3:
-                true_labels(path, 3)
+                right(path, np.arange(3))
                 vote_counts(read_array("votes", path))
             case _:
-                expectation(None, path, None, bound=1.0, confidence=0.9, inequality="hoeffding")
+                expectation(Loss(sources=[path], confidence=0.9), None)
 
     return parse
-
-
-_INTERVALS: dict[str, Any] = {
-    "confidence": 0.9,
-    "classes": None,
-    "models": None,
-    "simultaneous": False,
-    "strict": False,
-    "bound": "hoeffding",
-}
 
 
 def _arrays() -> list[bytes]:
@@ -536,11 +520,10 @@ def _run(data: bytes) -> None:
     folder = stage().folder / "run"
     folder.mkdir(exist_ok=True)
     (folder / "summary.json").write_bytes(data)
-    runs = ensemble([folder])
-    for unit in Unit:
-        mechanism = mechanism_of(runs, unit, sampling=None, rate=None, noise=None, rounds=None)
-        bits = runs.inputs.malicious_submission_soundness_bits
-        guarantee_of("gdp", mechanism, delta=None, soundness_bits=bits, replacements=False)
+    units: tuple[UnitName, ...] = get_args(UnitName)
+    for unit in units:
+        request = Prediction(sources=[folder], runs=True, unit=unit)
+        Trained.of(request).guarantee(GuaranteeKind.GDP, request)
 
 
 def _run_arrays(data: bytes) -> None:
@@ -549,7 +532,7 @@ def _run_arrays(data: bytes) -> None:
     (folder / "summary.json").write_bytes(_summaries()[0])
     for name in ("predictions.npy", "losses.npy"):
         (folder / name).write_bytes(data)
-    run = ensemble([folder]).runs[0]
+    run = FinishedRun.read(folder)
     if run.losses is not None:
         losses: Floats = run.losses
         if losses.min() >= 0 and losses.max() <= 1:
