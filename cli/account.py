@@ -114,7 +114,7 @@ def _statements(
 ) -> "tuple[PrivacyStatement, ...]":
     # NumPy and SciPy load here, so that `precad --help` doesn't wait for them.
     from precad.common.account.events import require_poisson  # noqa: PLC0415
-    from precad.common.account.guarantees import guarantees, task_guarantees  # noqa: PLC0415
+    from precad.common.account.guarantees import Run, guarantees  # noqa: PLC0415
 
     require_poisson(sampling)
     if any(value is not None for value in client_level.values()):
@@ -123,8 +123,9 @@ def _statements(
     else:
         task = read_task(path, numbers, {})
     if task is not None:
-        return task_guarantees(task, participations=participations)
-    return guarantees(**numbers, participations=participations)
+        return guarantees(Run.of(task, participations=participations), task.privacy.delta)
+    delta = numbers.pop("delta")
+    return guarantees(Run(**numbers, participations=participations), delta)
 
 
 def _ratio(record_clip: float, client_clip: float, dimension: int, fractional_bits: int) -> float:

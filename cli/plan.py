@@ -157,7 +157,9 @@ def _document(made: "Plan", plot: Path | None) -> dict[str, Any]:
 def _setting(setting: "Setting") -> dict[str, Any]:
     """One flat JSON object; a μ that leaves floating point is null."""
     values = asdict(setting)
-    flat: dict[str, Any] = values.pop("schedule") | values
+    run = values.pop("run")
+    names = ("record_rate", "client_rate", "rounds", "noise_multiplier")
+    flat: dict[str, Any] = {name: run[name] for name in names} | values
     if flat["group_mu"] == float("inf"):
         flat["group_mu"] = None
     return flat | {"verdict": setting.verdict.value}
@@ -183,12 +185,12 @@ def _show(made: "Plan", plot: Path | None) -> None:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
     for setting in made.settings:
-        schedule = setting.schedule
+        run = setting.run
         table.add_row(
-            f"{schedule.record_rate:g}",
-            f"{schedule.client_rate:g}",
-            str(schedule.rounds),
-            f"{setting.noise_multiplier:.3g}",
+            f"{run.record_rate:g}",
+            f"{run.client_rate:g}",
+            str(run.rounds),
+            f"{run.noise_multiplier:.3g}",
             f"{setting.clip_ratio:.3g}",
             f"{setting.epsilon:.3g}",
             f"{setting.noise_to_signal:.3g}",
@@ -213,10 +215,10 @@ def _say_best(console: "Console", made: "Plan") -> None:
             "smaller model."
         )
         return
-    schedule = best.schedule
+    run = best.run
     console.print(
-        f"Cheapest: p = {schedule.record_rate:g}, q = {schedule.client_rate:g}, "
-        f"T = {schedule.rounds}, σ = {best.noise_multiplier:.4g}, "
+        f"Cheapest: p = {run.record_rate:g}, q = {run.client_rate:g}, "
+        f"T = {run.rounds}, σ = {run.noise_multiplier:.4g}, "
         f"C = {best.clip_ratio:.4g}·R'.",
         style="bold",
     )

@@ -80,8 +80,8 @@ def _privacy(axes: "Axes", plan: Plan) -> None:
 
 
 def _named(setting: Setting) -> str:
-    schedule = setting.schedule
+    run = setting.run
     return (
-        f"p={schedule.record_rate:g}, q={schedule.client_rate:g}, T={schedule.rounds}, "
-        f"σ={setting.noise_multiplier:.3g}"
+        f"p={run.record_rate:g}, q={run.client_rate:g}, T={run.rounds}, "
+        f"σ={run.noise_multiplier:.3g}"
     )

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from precad.cli.demo.scenario import Scenario
 from precad.client.train.models import build, load_vector
 from precad.common.account.accountant import AccountantName
-from precad.common.account.guarantees import Adversary, PrivacyStatement, task_guarantees
+from precad.common.account.guarantees import Adversary, PrivacyStatement, Run, guarantees
 from precad.protos import precad_pb2 as pb
 
 
@@ -83,13 +83,9 @@ class Outcome:
         adversaries: tuple[Adversary, ...] = tuple(Adversary),
     ) -> tuple[PrivacyStatement, ...]:
         """The guarantees after ``rounds``, for the client that took part most often."""
-        return task_guarantees(
-            self.plan.task,
-            rounds=rounds,
-            participations=participations,
-            accountants=accountants,
-            adversaries=adversaries,
-        )
+        task = self.plan.task
+        run = Run.of(task, rounds=rounds, participations=participations)
+        return guarantees(run, task.privacy.delta, adversaries, accountants)
 
 
 class Evaluation:

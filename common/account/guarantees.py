@@ -2,12 +2,11 @@
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from precad.common import checks
-from precad.common.account import gdp
 from precad.common.account.accountant import Accountant, AccountantName
 from precad.common.account.clt import GdpCltAccountant
 from precad.common.account.events import SampledGaussian, poisson_gaussian
@@ -90,21 +89,9 @@ class PrivacyStatement:
     def to_json(self) -> dict[str, Any]:
         """A JSON object; an infinite ε or μ is null."""
         return {
-            "adversary": self.adversary.value,
-            "adjacency": self.adjacency,
-            "accountant": self.accountant.value,
-            "record_rate": self.record_rate,
-            "client_rate": self.client_rate,
-            "noise_multiplier": self.noise_multiplier,
-            "compositions": self.compositions,
-            "delta": self.delta,
-            "epsilon": _finite(self.epsilon),
-            "mu": _finite(self.mu),
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in asdict(self).items()
         }
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
 
 
 def accountant_named(name: AccountantName) -> Accountant:
@@ -147,26 +134,11 @@ def planned_participations(client_rate: float, rounds: int) -> int:
     return int(binom.ppf(PLANNING_QUANTILE, rounds, client_rate))
 
 
-def event_for(
-    adversary: Adversary,
-    *,
-    record_rate: float,
-    client_rate: float,
-    noise_multiplier: float,
-    rounds: int,
-    participations: int | None = None,
-    sensitivity_ratio: float | None = None,
-) -> SampledGaussian:
-    """What ``adversary`` sees of a run, as one event.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """All of a run that decides what it costs in privacy, before it (a plan) or after.
 
-    1. one server: Poisson(p) steps with σ, once for each participation T_i. Before a run T_i
-       is the 0.999 quantile of Bin(T, q). PRECAD Theorem 1, case 1.
-    2. clients only: after a run, Poisson(p) steps with √2·σ over T_i; before it, T rounds that
-       run such a step with probability q (an atom mixture, never rate q·p).
-    3. client level: T Poisson(q) steps with √2·σ·R'/C. PRECAD Lemma 8.
-
-    Args:
-        adversary: against whom.
+    Attributes:
         record_rate: p, in [0, 1].
         client_rate: q, in [0, 1].
         noise_multiplier: σ, each server's noise over R'.
@@ -175,70 +147,93 @@ def event_for(
         sensitivity_ratio: R'/C; only the client level needs it.
 
     Raises:
-        Misconfiguration: a parameter is out of its range, or the client level lacks R'/C.
+        Misconfiguration: a parameter is out of its range.
     """
-    checks.rate("record_rate", record_rate)
-    checks.rate("client_rate", client_rate)
-    checks.noise_multiplier(noise_multiplier)
-    checks.count("rounds", rounds)
-    if participations is not None:
-        checks.count("participations", participations)
-        if participations > rounds:
+
+    record_rate: float
+    client_rate: float
+    noise_multiplier: float
+    rounds: int
+    participations: int | None = None
+    sensitivity_ratio: float | None = None
+
+    def __post_init__(self) -> None:
+        checks.rate("record_rate", self.record_rate)
+        checks.rate("client_rate", self.client_rate)
+        checks.noise_multiplier(self.noise_multiplier)
+        checks.count("rounds", self.rounds)
+        taken = self.participations
+        if taken is not None and checks.count("participations", taken) > self.rounds:
             raise Misconfiguration(
-                "participations", participations, f"a client takes part at most {rounds} times"
+                "participations", taken, f"a client takes part at most {self.rounds} times"
             )
-    match adversary:
-        case Adversary.ONE_SERVER:
-            steps = (
-                planned_participations(client_rate, rounds)
-                if participations is None
-                else participations
-            )
-            return poisson_gaussian(
-                rate=record_rate, noise_multiplier=noise_multiplier, count=steps
-            )
-        case Adversary.CLIENTS_ONLY:
-            return poisson_gaussian(
-                rate=record_rate,
-                noise_multiplier=math.sqrt(2) * noise_multiplier,
-                count=rounds if participations is None else participations,
-                participation=client_rate if participations is None else 1.0,
-            )
-        case Adversary.CLIENT_LEVEL:
-            if sensitivity_ratio is None:
-                raise Misconfiguration(
-                    "sensitivity_ratio", None, "the client level needs R'/C: give both clips"
+
+    @classmethod
+    def of(
+        cls, task: "Task", *, rounds: int | None = None, participations: int | None = None
+    ) -> "Run":
+        """A task's run, over its own T where no ``rounds`` are given."""
+        return cls(
+            record_rate=task.privacy.record_rate,
+            client_rate=task.privacy.client_rate,
+            noise_multiplier=task.privacy.noise_multiplier,
+            rounds=task.training.rounds if rounds is None else rounds,
+            participations=participations,
+            sensitivity_ratio=task.sensitivity_ratio,
+        )
+
+    def event(self, adversary: Adversary) -> SampledGaussian:
+        """What ``adversary`` sees of the run, as one event.
+
+        1. one server: Poisson(p) steps with σ, once for each participation T_i. Before a run T_i
+           is the 0.999 quantile of Bin(T, q). PRECAD Theorem 1, case 1.
+        2. clients only: after a run, Poisson(p) steps with √2·σ over T_i; before it, T rounds that
+           run such a step with probability q (an atom mixture, never rate q·p).
+        3. client level: T Poisson(q) steps with √2·σ·R'/C. PRECAD Lemma 8.
+
+        Raises:
+            Misconfiguration: the client level lacks R'/C, or that is out of its range.
+        """
+        match adversary:
+            case Adversary.ONE_SERVER:
+                steps = self.participations
+                if steps is None:
+                    steps = planned_participations(self.client_rate, self.rounds)
+                return poisson_gaussian(
+                    rate=self.record_rate, noise_multiplier=self.noise_multiplier, count=steps
                 )
-            return poisson_gaussian(
-                rate=client_rate,
-                noise_multiplier=client_noise_multiplier(noise_multiplier, sensitivity_ratio),
-                count=rounds,
-            )
+            case Adversary.CLIENTS_ONLY:
+                return poisson_gaussian(
+                    rate=self.record_rate,
+                    noise_multiplier=math.sqrt(2) * self.noise_multiplier,
+                    count=self.rounds if self.participations is None else self.participations,
+                    participation=self.client_rate if self.participations is None else 1.0,
+                )
+            case Adversary.CLIENT_LEVEL:
+                ratio = self.sensitivity_ratio
+                if ratio is None:
+                    raise Misconfiguration(
+                        "sensitivity_ratio", None, "the client level needs R'/C: give both clips"
+                    )
+                return poisson_gaussian(
+                    rate=self.client_rate,
+                    noise_multiplier=client_noise_multiplier(self.noise_multiplier, ratio),
+                    count=self.rounds,
+                )
 
 
 def guarantees(
-    *,
-    record_rate: float,
-    client_rate: float,
-    noise_multiplier: float,
-    rounds: int,
+    run: Run,
     delta: float,
-    participations: int | None = None,
-    sensitivity_ratio: float | None = None,
     adversaries: Iterable[Adversary] | None = None,
     accountants: Iterable[AccountantName] = tuple(AccountantName),
 ) -> tuple[PrivacyStatement, ...]:
     """Every guarantee by every accountant, adversary by adversary.
 
     Args:
-        record_rate: p, in [0, 1].
-        client_rate: q, in [0, 1].
-        noise_multiplier: σ, each server's noise over R'.
-        rounds: T.
+        run: what was run, or will be.
         delta: δ, in (0, 1).
-        participations: T_i after a run; None before one (``event_for`` says what it means).
-        sensitivity_ratio: R'/C; without it the client level is left out.
-        adversaries: which ones; by default all that the parameters allow.
+        adversaries: which ones; by default all, the client level only where R'/C is known.
         accountants: which ones; all by default.
 
     Raises:
@@ -247,19 +242,11 @@ def guarantees(
     checks.inside_unit_interval("delta", delta)
     if adversaries is None:
         without_clips = (Adversary.ONE_SERVER, Adversary.CLIENTS_ONLY)
-        adversaries = without_clips if sensitivity_ratio is None else tuple(Adversary)
+        adversaries = without_clips if run.sensitivity_ratio is None else tuple(Adversary)
     accountants = tuple(accountants)
     statements = []
     for adversary in adversaries:
-        event = event_for(
-            adversary,
-            record_rate=record_rate,
-            client_rate=client_rate,
-            noise_multiplier=noise_multiplier,
-            rounds=rounds,
-            participations=participations,
-            sensitivity_ratio=sensitivity_ratio,
-        )
+        event = run.event(adversary)
         for name in accountants:
             accountant = accountant_named(name)
             accountant.compose(event)
@@ -268,8 +255,8 @@ def guarantees(
                     adversary=adversary,
                     adjacency=adversary.adjacency,
                     accountant=name,
-                    record_rate=record_rate,
-                    client_rate=client_rate,
+                    record_rate=run.record_rate,
+                    client_rate=run.client_rate,
                     noise_multiplier=event.effective_noise_multiplier,
                     compositions=event.count,
                     delta=delta,
@@ -278,42 +265,3 @@ def guarantees(
                 )
             )
     return tuple(statements)
-
-
-def task_guarantees(
-    task: "Task",
-    *,
-    rounds: int | None = None,
-    participations: int | None = None,
-    adversaries: Iterable[Adversary] | None = None,
-    accountants: Iterable[AccountantName] = tuple(AccountantName),
-) -> tuple[PrivacyStatement, ...]:
-    """``guarantees`` with a task's numbers; ``rounds`` is the task's T where it isn't given.
-
-    Raises:
-        Misconfiguration: a parameter is out of its range.
-    """
-    privacy = task.privacy
-    return guarantees(
-        record_rate=privacy.record_rate,
-        client_rate=privacy.client_rate,
-        noise_multiplier=privacy.noise_multiplier,
-        rounds=task.training.rounds if rounds is None else rounds,
-        delta=privacy.delta,
-        participations=participations,
-        sensitivity_ratio=task.sensitivity_ratio,
-        adversaries=adversaries,
-        accountants=accountants,
-    )
-
-
-def robustness_group_mu(
-    *, client_rate: float, noise_multiplier: float, rounds: int, sensitivity_ratio: float, size: int
-) -> float:
-    """Kμ of Theorem 2 by Lemma 8's CLT: what ``gdp.expected_loss_bounds`` takes. Asymptotic.
-
-    Raises:
-        Misconfiguration: a parameter is out of its range.
-    """
-    sigma = client_noise_multiplier(noise_multiplier, sensitivity_ratio)
-    return gdp.group_mu(gdp.clt_mu(client_rate, sigma, rounds), size)

@@ -29,13 +29,8 @@ from precad.common import checks
 from precad.common.account import gdp
 from precad.common.account.calibrate import least_noise_multiplier
 from precad.common.account.events import poisson_gaussian
-from precad.common.account.guarantees import (
-    Adversary,
-    event_for,
-    planned_participations,
-    robustness_group_mu,
-    spent,
-)
+from precad.common.account.guarantees import Adversary, Run, planned_participations, spent
+from precad.common.account.participations import record_epsilon
 
 VACUOUS = 0.99
 """A loss bound above this share of B says nothing."""
@@ -96,34 +91,11 @@ class SettingVerdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule:
-    """How often data is touched.
-
-    Attributes:
-        record_rate: p, in (0, 1].
-        client_rate: q, in (0, 1].
-        rounds: T, 1 or more.
-    """
-
-    record_rate: float
-    client_rate: float
-    rounds: int
-
-    def __post_init__(self) -> None:
-        checks.rate("record_rate", self.record_rate)
-        checks.positive("record_rate", self.record_rate, "no record would be drawn")
-        checks.rate("client_rate", self.client_rate)
-        checks.positive("client_rate", self.client_rate, "no client would be drawn")
-        checks.count("rounds", self.rounds, 1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     """One choice of σ, C/R', p, q and T, what it gives and what it costs.
 
     Attributes:
-        schedule: p, q and T.
-        noise_multiplier: σ of each server.
+        run: p, q, T and σ.
         clip_ratio: C/R'.
         participations: the 0.999 quantile of one client's.
         epsilon: of a record against one curious server, exact.
@@ -138,8 +110,7 @@ class Setting:
         verdict: against what was wanted.
     """
 
-    schedule: Schedule
-    noise_multiplier: float
+    run: Run
     clip_ratio: float
     participations: int
     epsilon: float
@@ -207,17 +178,14 @@ def plan(
     Raises:
         Misconfiguration: a value is out of its range, or no noise reaches the wanted ε.
     """
-    schedules = [
-        Schedule(record_rate=p, client_rate=q, rounds=t)
+    if clip_ratio is not None:
+        checks.positive("clip_ratio", clip_ratio, "C/R', client over record clip")
+    settings = [
+        _setting(wanted, p, q, t, noise_multiplier, clip_ratio)
         for p in record_rates
         for q in client_rates
         for t in rounds
     ]
-    if noise_multiplier is not None:
-        checks.noise_multiplier(noise_multiplier)
-    if clip_ratio is not None:
-        checks.positive("clip_ratio", clip_ratio, "C/R', client over record clip")
-    settings = [_setting(wanted, s, noise_multiplier, clip_ratio) for s in schedules]
     settings.sort(
         key=lambda s: (
             (0, s.upload_bytes, s.noise_to_signal)
@@ -229,9 +197,11 @@ def plan(
 
 
 def _setting(
-    wanted: Wanted, schedule: Schedule, fixed_sigma: float | None, fixed_ratio: float | None
+    wanted: Wanted, p: float, q: float, t: int, fixed_sigma: float | None, fixed_ratio: float | None
 ) -> Setting:
-    p, q, t = schedule.record_rate, schedule.client_rate, schedule.rounds
+    for name, rate in (("record_rate", p), ("client_rate", q)):
+        checks.positive(name, checks.rate(name, rate), "none would be drawn")
+    checks.count("rounds", t, 1)
     participations = max(1, planned_participations(q, t))
     sigma = fixed_sigma
     if sigma is None:
@@ -247,73 +217,48 @@ def _setting(
         if wanted.malicious:
             mu = wanted.tolerated_group_mu() / wanted.malicious
             ratio = min(whole, sigma * gdp.largest_clip_ratio(mu, q, t))
-    group, worst = _worst_loss(wanted, schedule, sigma, ratio)
-    _, unclipped = _worst_loss(wanted, schedule, sigma, whole)
-    proxy = float(noise_to_signal(wanted, schedule, sigma, np.asarray(ratio)))
-    spent = {
-        adversary: _exact(adversary, schedule, sigma, participations, wanted.delta)
-        for adversary in (Adversary.ONE_SERVER, Adversary.CLIENTS_ONLY)
-    }
-    epsilon = spent[Adversary.ONE_SERVER]
+    run = Run(record_rate=p, client_rate=q, noise_multiplier=sigma, rounds=t)
+    group, worst = _worst_loss(wanted, run, ratio)
+    proxy = float(noise_to_signal(wanted, run, np.asarray(ratio)))
+    epsilon = _epsilon(run, participations, wanted.delta)
     return Setting(
-        schedule=schedule,
-        noise_multiplier=sigma,
+        run=run,
         clip_ratio=ratio,
         participations=participations,
         epsilon=epsilon,
-        epsilon_clients_only=spent[Adversary.CLIENTS_ONLY],
+        epsilon_clients_only=spent(run.event(Adversary.CLIENTS_ONLY), wanted.delta),
         noise_to_signal=proxy,
         group_mu=group,
         worst_loss=worst,
-        unclipped_worst_loss=unclipped,
+        unclipped_worst_loss=_worst_loss(wanted, run, whole)[1],
         gradients=round(whole * participations),
         upload_bytes=participations * (8 * wanted.dimension + 32),
         verdict=_verdict(wanted, epsilon, proxy, worst),
     )
 
 
-def _exact(
-    adversary: Adversary, schedule: Schedule, sigma: float, participations: int, delta: float
-) -> float:
-    event = event_for(
-        adversary,
-        record_rate=schedule.record_rate,
-        client_rate=schedule.client_rate,
-        noise_multiplier=sigma,
-        rounds=schedule.rounds,
-        participations=participations if adversary is Adversary.ONE_SERVER else None,
+def _epsilon(run: Run, participations: int, delta: float) -> float:
+    return record_epsilon(
+        record_rate=run.record_rate,
+        noise_multiplier=run.noise_multiplier,
+        participations=participations,
+        delta=delta,
     )
-    return spent(event, delta)
 
 
-def _worst_loss(
-    wanted: Wanted, schedule: Schedule, sigma: float, ratio: float
-) -> tuple[float, float]:
-    """Kμ and the loss bound at one C/R'."""
-    group = robustness_group_mu(
-        client_rate=schedule.client_rate,
-        noise_multiplier=sigma,
-        rounds=schedule.rounds,
-        sensitivity_ratio=1 / ratio,
-        size=wanted.malicious,
-    )
+def _worst_loss(wanted: Wanted, run: Run, ratio: float) -> tuple[float, float]:
+    """Kμ of Theorem 2 by Lemma 8's central limit theorem at one C/R', and the loss bound."""
+    event = replace(run, sensitivity_ratio=1 / ratio).event(Adversary.CLIENT_LEVEL)
+    mu = gdp.clt_mu(event.rate, event.noise_multiplier, event.count)
+    group = gdp.group_mu(mu, wanted.malicious)
     return group, gdp.expected_loss_bounds(wanted.loss, wanted.loss_bound, group)[1]
 
 
-def noise_to_signal(
-    wanted: Wanted,
-    schedule: Schedule,
-    sigma: float,
-    ratio: NDArray[np.float64],
-) -> NDArray[np.float64]:
+def noise_to_signal(wanted: Wanted, run: Run, ratio: NDArray[np.float64]) -> NDArray[np.float64]:
     """The accuracy proxy √2·σ·√d/(q·n·min(p·m, C/R')·√T), for each C/R' in ``ratio``."""
-    signal = (
-        schedule.client_rate
-        * wanted.clients
-        * np.minimum(schedule.record_rate * wanted.records, ratio)
-    )
-    noise = math.sqrt(2 * wanted.dimension) * sigma
-    return np.asarray(noise / (signal * math.sqrt(schedule.rounds)), dtype=np.float64)
+    signal = run.client_rate * wanted.clients * np.minimum(run.record_rate * wanted.records, ratio)
+    noise = math.sqrt(2 * wanted.dimension) * run.noise_multiplier
+    return np.asarray(noise / (signal * math.sqrt(run.rounds)), dtype=np.float64)
 
 
 def robustness_trade_off(
@@ -330,12 +275,11 @@ def robustness_trade_off(
     Returns:
         Two ``[points]`` float64 arrays: the proxy (falling) and the worst loss (rising).
     """
-    schedule, sigma = setting.schedule, setting.noise_multiplier
-    whole = schedule.record_rate * wanted.records
+    whole = setting.run.record_rate * wanted.records
     ratios = np.geomspace(whole / 1000, whole, points)
     attacked = replace(wanted, malicious=malicious)
-    worst = [_worst_loss(attacked, schedule, sigma, float(ratio))[1] for ratio in ratios]
-    return noise_to_signal(wanted, schedule, sigma, ratios), np.array(worst)
+    worst = [_worst_loss(attacked, setting.run, float(ratio))[1] for ratio in ratios]
+    return noise_to_signal(wanted, setting.run, ratios), np.array(worst)
 
 
 def privacy_trade_off(
@@ -346,14 +290,13 @@ def privacy_trade_off(
     Returns:
         Two ``[points]`` float64 arrays: the proxy (rising) and ε (falling).
     """
-    schedule = setting.schedule
-    sigmas = setting.noise_multiplier * np.geomspace(0.5, 4, points)
-    whole = np.asarray(schedule.record_rate * wanted.records)
-    proxy = [float(noise_to_signal(wanted, schedule, float(s), whole)) for s in sigmas]
-    epsilon = [
-        _exact(Adversary.ONE_SERVER, schedule, float(s), setting.participations, wanted.delta)
-        for s in sigmas
+    whole = np.asarray(setting.run.record_rate * wanted.records)
+    runs = [
+        replace(setting.run, noise_multiplier=float(setting.run.noise_multiplier * factor))
+        for factor in np.geomspace(0.5, 4, points)
     ]
+    proxy = [float(noise_to_signal(wanted, run, whole)) for run in runs]
+    epsilon = [_epsilon(run, setting.participations, wanted.delta) for run in runs]
     return np.array(proxy), np.array(epsilon)
 
 

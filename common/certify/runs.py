@@ -12,7 +12,7 @@ from typing import assert_never
 import numpy as np
 
 from precad.common.account.events import SampledGaussian
-from precad.common.account.guarantees import Adversary, event_for, spent
+from precad.common.account.guarantees import Adversary, Run, spent
 from precad.common.certify.inputs import Floats, Integers
 from precad.common.certify.intervals import votes_of
 from precad.common.checks import count, inside_unit_interval, positive, rate
@@ -87,12 +87,9 @@ class CertificateInputs:
                 "R' includes R: at least record_clip",
             )
 
-    def event(
-        self, adversary: Adversary, *, rounds: int, participations: int | None = None
-    ) -> SampledGaussian:
-        """``event_for`` with this run's numbers."""
-        return event_for(
-            adversary,
+    def run(self, rounds: int, participations: int | None = None) -> Run:
+        """``rounds`` of what was enforced."""
+        return Run(
             record_rate=self.record_rate,
             client_rate=self.client_rate,
             noise_multiplier=self.noise_multiplier,
@@ -105,13 +102,11 @@ class CertificateInputs:
         """The robustness mechanism of one unit; both servers honest, so √2·σ of noise."""
         match unit:
             case Unit.CLIENT:
-                return self.event(Adversary.CLIENT_LEVEL, rounds=self.rounds)
+                return self.run(self.rounds).event(Adversary.CLIENT_LEVEL)
             case Unit.RECORD:
-                return self.event(
-                    Adversary.CLIENTS_ONLY, rounds=self.rounds, participations=self.rounds
-                )
+                return self.run(self.rounds, self.rounds).event(Adversary.CLIENTS_ONLY)
             case Unit.RECORD_OF_ONE_CLIENT:
-                return self.event(Adversary.CLIENTS_ONLY, rounds=self.rounds)
+                return self.run(self.rounds).event(Adversary.CLIENTS_ONLY)
         assert_never(unit)
 
 
@@ -283,11 +278,9 @@ class Ensemble:
         the most that it can be.
         """
         given, total = self.inputs, len(self.runs) * self.inputs.rounds
-        server, models, whole = (
-            given.event(Adversary.ONE_SERVER, rounds=total, participations=total),
-            given.event(Adversary.CLIENTS_ONLY, rounds=total),
-            given.event(Adversary.CLIENT_LEVEL, rounds=total),
-        )
+        server = given.run(total, total).event(Adversary.ONE_SERVER)
+        models = given.run(total).event(Adversary.CLIENTS_ONLY)
+        whole = given.run(total).event(Adversary.CLIENT_LEVEL)
         return tuple(
             PrivacyCost(who, what, total, given.delta, spent(event, given.delta))
             for who, what, event in (

@@ -27,7 +27,7 @@ def precad_theorem_1_case_2(
 ) -> Reproduction[float]:
     """PRECAD Theorem 1, case 2 (Lemma 7): μ = q·p·√(T(e^{1/(2σ²)} − 1)).
 
-    The atom mixture (``event_for``) is what holds.
+    The atom mixture (``Run.event``) is what holds.
 
     Raises:
         Misconfiguration: a parameter is out of its range.

@@ -58,8 +58,8 @@ def test_what_meets_everything_does() -> None:
         account = ExactAccountant()
         account.compose(
             poisson_gaussian(
-                rate=setting.schedule.record_rate,
-                noise_multiplier=setting.noise_multiplier,
+                rate=setting.run.record_rate,
+                noise_multiplier=setting.run.noise_multiplier,
                 count=setting.participations,
             )
         )
@@ -74,7 +74,7 @@ def test_the_published_ratio_is_the_planners() -> None:
     """privacy.md: K=5, q=.01, T=1000, loss .5 from .2: C/(R·σ) is at most .706."""
     made = planned(client_rates=(0.01,), rounds=(1000,), malicious=5)
     (setting,) = made.settings
-    assert round(setting.clip_ratio / setting.noise_multiplier, 3) == 0.706
+    assert round(setting.clip_ratio / setting.run.noise_multiplier, 3) == 0.706
 
 
 def test_nothing_goes_below_the_floor_and_its_clients_suffice_in_the_limit() -> None:
