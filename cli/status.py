@@ -16,12 +16,10 @@ from precad.common.identifiers import Role
 def status(
     address: Annotated[str, typer.Argument(help="The server, as host:port.")],
     server: Annotated[str, typer.Option(help="Which one it must be: a or b.")] = "a",
+    *,
     identity: Annotated[
-        Path | None, typer.Option(help="The operator's folder, as `precad keys` writes it.")
-    ] = None,
-    insecure_plaintext: Annotated[
-        bool, typer.Option(help="No TLS and no authentication; loopback only.")
-    ] = False,
+        Path, typer.Option(help="The operator's folder, as `precad keys` writes it.")
+    ],
     json_output: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
 ) -> None:
     """Ask a server where its training stands: for operators.
@@ -30,19 +28,14 @@ def status(
 
         precad status a.example:7301 --identity keys/operator
     """
-    from precad.common.identity import Plaintext, load_identity  # noqa: PLC0415
+    from precad.common.identity import load_identity  # noqa: PLC0415
     from precad.common.wire.operator import OperatorConnection  # noqa: PLC0415
 
     with exit_on_error():
         if server not in ("a", "b"):
             raise Misconfiguration("--server", server, "use a or b")
-        if (identity is None) != insecure_plaintext:
-            raise Misconfiguration(
-                "--identity", identity, "give the operator's folder, or --insecure-plaintext"
-            )
         role = Role.SERVER_A if server == "a" else Role.SERVER_B
-        who = Plaintext() if identity is None else load_identity(identity)
-        connection = OperatorConnection(address, role, who)
+        connection = OperatorConnection(address, role, load_identity(identity))
         try:
             reply = connection.status(timeout_s=10)
         finally:

@@ -24,7 +24,7 @@ from precad.common.errors import (
     TaskMismatch,
 )
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.identity import Identity, Plaintext, open_channel, signer_for
+from precad.common.identity import CertificateSigner, Identity, open_channel
 from precad.common.model import from_bytes, model_digest
 from precad.common.retry import Patience, Waits
 from precad.common.ring import RingVector
@@ -74,18 +74,17 @@ class Servers:
         client: ClientId,
         server_a: str,
         server_b: str,
-        identity: Identity | Plaintext,
+        identity: Identity,
         *,
         patience_s: float | None = None,
     ) -> None:
         self.task = task
         self.client = client
-        self._signer = signer_for(identity)
+        self._signer = CertificateSigner(identity)
         self._patience_s = task.deadlines.enrol if patience_s is None else patience_s
         self._addresses = {Role.SERVER_A: server_a, Role.SERVER_B: server_b}
         self._channels = {
-            role: open_channel(address, identity, role, claim=(Role.CLIENT, client.name))
-            for role, address in self._addresses.items()
+            role: open_channel(address, identity, role) for role, address in self._addresses.items()
         }
         self._stubs = {role: AggregationStub(c) for role, c in self._channels.items()}
         self._uploads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="upload")

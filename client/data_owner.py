@@ -13,7 +13,7 @@ from precad.client.pending import Pending
 from precad.client.train import as_records, build, local_update, poisson_sample
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId
-from precad.common.identity import Identity, Plaintext, load_identity
+from precad.common.identity import Identity, load_identity
 from precad.common.keystream import Keystream
 from precad.common.model import initial_vector
 from precad.common.ring import RingVector
@@ -40,7 +40,7 @@ class DataOwner:
             map-style torch Dataset of such pairs.
         server_a: address of server A, ``host:port``.
         server_b: address of server B.
-        identity: folder with ca.pem, cert.pem and key.pem; or Plaintext() on loopback.
+        identity: folder with ca.pem, cert.pem and key.pem, or what was loaded from it.
         model: torch module whose named parameters are the task's; built from the task's
             architecture (logistic, mlp) unless given.
         loss: ``loss(outputs, targets)`` as in torch.nn.functional; cross-entropy unless given.
@@ -63,7 +63,7 @@ class DataOwner:
         data: Any,
         server_a: str,
         server_b: str,
-        identity: Identity | Plaintext | str | Path,
+        identity: Identity | str | Path,
         model: Any = None,
         loss: Any = None,
         epsilon_limit: float | None = None,

@@ -114,7 +114,7 @@ class Denial(Enum):
     """Why a caller may not do what it asked. The same word in errors, logs and counters."""
 
     NO_CERTIFICATE = "no-certificate"
-    """The connection carries no certificate, or without TLS no name was claimed."""
+    """The connection carries no certificate."""
     MALFORMED_NAME = "malformed-name"
     """The certificate names no precad party, or more than one."""
     NOT_YET_VALID = "not-yet-valid"

@@ -7,10 +7,10 @@ from typing import Annotated, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from precad.common.errors import Misconfiguration
-from precad.common.identity import Identity, Plaintext, load_identity
+from precad.common.identity import ADDRESS_PATTERN, Identity, load_identity
 from precad.common.task import Task
 
-Address = Annotated[str, Field(pattern=r"^[^\s:]+:\d{1,5}$|^\[[0-9a-fA-F:]+\]:\d{1,5}$")]
+Address = Annotated[str, Field(pattern=ADDRESS_PATTERN)]
 
 
 class Settings(BaseModel):
@@ -20,10 +20,8 @@ class Settings(BaseModel):
 
     task: Path
     """The task file (TOML); the same bytes for everybody."""
-    identity: Path | None = None
+    identity: Path
     """Folder with ca.pem, cert.pem and key.pem, as `precad keys` writes it."""
-    insecure_plaintext: bool = False
-    """No TLS and no authentication: on loopback only, for tests."""
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -57,15 +55,6 @@ class Settings(BaseModel):
         """The task. Raises Misconfiguration."""
         return Task.load(self.task)
 
-    def load_identity(self) -> Identity | Plaintext:
+    def load_identity(self) -> Identity:
         """This process's certificate and key. Raises Misconfiguration."""
-        if self.identity is not None and not self.insecure_plaintext:
-            return load_identity(self.identity)
-        if self.insecure_plaintext and self.identity is None:
-            return Plaintext()
-        raise Misconfiguration(
-            "identity",
-            self.identity,
-            "give a folder made by `precad keys`, or insecure_plaintext = true on loopback, "
-            "and not both",
-        )
+        return load_identity(self.identity)

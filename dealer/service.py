@@ -12,7 +12,7 @@ import grpc
 from precad.common.deal.dealer import DealerRole
 from precad.common.errors import AccessDenied, Misconfiguration, PeerUnavailable, PrecadError
 from precad.common.identifiers import Role
-from precad.common.identity import Identity, Plaintext, Principal, require
+from precad.common.identity import Identity, require
 from precad.common.ring import to_bytes
 from precad.common.task import Task
 from precad.common.wire.deal_request import deal_request_from_wire
@@ -27,7 +27,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class DealingService(DealingServicer):
     """Gives each server its own part, and never the other's. Sees no client data."""
 
-    def __init__(self, task: Task, dealer: DealerRole, identity: Identity | Plaintext) -> None:
+    def __init__(self, task: Task, dealer: DealerRole, identity: Identity) -> None:
         self._task = task
         self._dealer = dealer
         self._identity = identity
@@ -78,6 +78,4 @@ class DealingService(DealingServicer):
         role = {r.value: r for r in (Role.SERVER_A, Role.SERVER_B)}.get(claimed)
         if role is None:
             raise AccessDenied(f"role {claimed!r} gets nothing here; only the two servers do")
-        claim = Principal(role, role.value)
-        principal = require(context, self._identity, role, claimed=claim)
-        return principal.role
+        return require(context, self._identity, role).role

@@ -378,7 +378,7 @@ class SubmissionHeader(_message.Message):
     share_bytes: _builtins.int
     signature: _builtins.bytes
     """ECDSA on P-256 (DER) over task, round, client, model, nonce and both commitments; the same
-    to both servers. Empty in plaintext.
+    to both servers.
     """
     @_builtins.property
     def certificates(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:

@@ -5,7 +5,7 @@ import logging
 from precad.common.aggregator.enrol.agreement import accept_roster
 from precad.common.aggregator.round.aggregator import Aggregator
 from precad.common.aggregator.round.matching import Collected, describe
-from precad.common.aggregator.round.messages import HeldList
+from precad.common.aggregator.round.messages import HeldEntry, HeldList
 from precad.common.aggregator.round.opening import answer
 from precad.common.aggregator.round.states import Opened
 from precad.common.aggregator.training.conduct import (
@@ -17,7 +17,6 @@ from precad.common.aggregator.training.conduct import (
 from precad.common.aggregator.training.feed import RoundOpened
 from precad.common.aggregator.training.session import Phase, Session
 from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError
-from precad.common.identifiers import ClientId
 from precad.common.link import PeerLink
 
 log = logging.getLogger("precad")
@@ -90,9 +89,9 @@ class Helper:
             link.receive("held", timeout_s=deadlines.collect + deadlines.peer)
         )
         # A's share is 32 bytes and B's may be long: wait for those that A holds already.
-        held_by_a = [ClientId(entry.client) for entry in theirs.entries if entry.own is not None]
-        cohort = frozenset(opened.cohort)
-        session.inbox.wait([client for client in held_by_a if client in cohort], closes)
+        at_a = theirs.by_client()
+        held_by_a = [client for client in opened.cohort if isinstance(at_a.get(client), HeldEntry)]
+        session.inbox.wait(held_by_a, closes)
         collected = session.inbox.close()
         link.send("held", describe(collected).to_bytes())
         return collected, theirs

@@ -54,15 +54,12 @@ def _prediction(request: Prediction) -> Document:
         )
     return {
         "certificate": "prediction",
-        "guarantee": request.guarantee.value,
-        "asymptotic": guarantees[0].asymptotic,
-        "change": request.change,
+        **trained.document(request, guarantees[0]),
         "confidence": request.confidence,
         "simultaneous": request.simultaneous,
         "strict": request.strict,
         "models": models,
         "classes": classes,
-        **trained.document(),
         "abstained": int((~certificates[0].certified).sum()),
         "comparison": _comparison(certificates, correct, known=known),
         "points": points,
@@ -122,12 +119,9 @@ def _loss(request: Loss) -> Document:
         plot_loss_bounds(request.plot, *curves, expected=expected.mean, unit=unit)
     return {
         "certificate": "loss",
-        "guarantee": request.guarantee.value,
-        "asymptotic": guarantee.asymptotic,
-        "change": request.change,
+        **trained.document(request, guarantee),
         "bound": request.bound,
         "confidence": request.confidence if expected is not None and expected.runs else None,
-        **trained.document(),
         "expected_loss": None if expected is None else asdict(expected),
         "bounds": bounds,
         "fewest_attackers": fewest,

@@ -1,5 +1,6 @@
 """Votes, scores, losses and labels, from files or from finished runs."""
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -40,8 +41,9 @@ def _read_csv(path: Path) -> Array:
         header = 0
     except ValueError:
         header = 1
-    # Empty cells become NaN, which the checks refuse by name.
-    array = np.genfromtxt(path, delimiter=",", skip_header=header, ndmin=2, encoding="utf-8")
+    # Empty cells become NaN, which the checks refuse by name; of an empty file it only warns.
+    with warnings.catch_warnings(action="ignore"):
+        array = np.genfromtxt(path, delimiter=",", skip_header=header, ndmin=2, encoding="utf-8")
     if not array.size:
         raise ValueError("it is empty")
     return array
@@ -131,27 +133,17 @@ def expectation(request: Loss, runs: Ensemble | None) -> MeanInterval | None:
         if not 0 <= given <= bound:
             raise Misconfiguration("--loss", given, f"give a number in [0, {bound:g}]")
         return MeanInterval(given, given, given, 0)
+    losses: Array
     if runs is None:
         if len(sources) != 1:
             raise Misconfiguration("losses", len(sources), "give one file, --loss or --runs")
-        means = _mean_losses(sources[0], bound)
+        losses = read_array("losses", sources[0])
+        # A CSV of one column or one row is one loss a run.
+        losses = losses.ravel() if losses.ndim == 2 and 1 in losses.shape else losses
     elif len(runs.runs) == 1:
         return None
     elif bound != 1:
         raise Misconfiguration("--bound", bound, "losses of finished runs lie in [0, 1]")
     else:
-        means = runs.mean_losses()
-    return expected_loss(means, bound, request.confidence, ScoreBound(request.interval))
-
-
-def _mean_losses(path: Path, bound: float) -> Array:
-    """[runs] float64 from a file of losses [runs] or [runs, points]."""
-    array = np.asarray(read_array("losses", path), dtype=np.float64)
-    if array.ndim == 2 and 1 in array.shape:
-        # A CSV of one column or one row is one loss a run.
-        array = array.ravel()
-    if array.ndim not in (1, 2) or not array.size:
-        raise Misconfiguration("losses", f"shape {array.shape}", "give [runs] or [runs, points]")
-    if not (np.isfinite(array).all() and array.min() >= 0 and array.max() <= bound):
-        raise Misconfiguration("losses", "NaN or out of range", f"losses lie in [0, {bound:g}]")
-    return array if array.ndim == 1 else array.mean(axis=1)
+        losses = runs.mean_losses()
+    return expected_loss(losses, bound, request.confidence, ScoreBound(request.interval))

@@ -95,10 +95,13 @@ class Trained:
             guarantee = certify.ValidationAllowance(guarantee, m.count, self.soundness_bits)
         return certify.Replacements(guarantee) if request.change == "replacements" else guarantee
 
-    def document(self) -> dict[str, Any]:
+    def document(self, request: Prediction | Loss, guarantee: certify.Guarantee) -> dict[str, Any]:
         """This part of an answer; ``runs`` with what all of them together cost in privacy."""
         m, runs = self.mechanism, self.runs
         return {
+            "guarantee": request.guarantee.value,
+            "asymptotic": guarantee.asymptotic,
+            "change": request.change,
             "unit": self.unit.value,
             "mechanism": {
                 "sampling": m.sampling.value,

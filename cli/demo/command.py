@@ -39,9 +39,6 @@ def demo(
     json_output: Annotated[
         bool, typer.Option("--json", help="One JSON document on stdout and nothing else there.")
     ] = False,
-    insecure_plaintext: Annotated[
-        bool, typer.Option(help="No TLS between the parts; loopback only.")
-    ] = False,
 ) -> None:
     """Train on real data with everything real: processes, TLS, gRPC, CrypTen, noise.
 
@@ -74,7 +71,7 @@ def demo(
         folder = output or Path("precad-demo") / time.strftime("%Y%m%d-%H%M%S")
         prepare_folder(folder)
         announce(console, plan)
-        outcome, result = run(plan, folder, Display(console, plan), plaintext=insecure_plaintext)
+        outcome, result = run(plan, folder, Display(console, plan))
         names = ("model.safetensors", "training.png", "summary.json", "logs")
         conclude(console, outcome, result, [str(folder / name) for name in names])
         if json_output:

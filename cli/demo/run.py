@@ -21,9 +21,7 @@ from precad.protos import precad_pb2 as pb
 SHUTDOWN_S = 60.0
 
 
-def run(
-    plan: Scenario, folder: Path, display: Display, *, plaintext: bool
-) -> tuple[Outcome, dict[str, Any]]:
+def run(plan: Scenario, folder: Path, display: Display) -> tuple[Outcome, dict[str, Any]]:
     """Train in ``folder`` and return the rounds and the summary.
 
     Raises:
@@ -33,9 +31,7 @@ def run(
     started = time.monotonic()
     display.say("preparing keys, data and settings …")
     outcome = Outcome(plan)
-    with LocalDeployment(
-        folder, plan.task, plan.data, bad=plan.bad, plaintext=plaintext
-    ) as deployment:
+    with LocalDeployment(folder, plan.task, plan.data, bad=plan.bad) as deployment:
         display.say("starting dealer, server B, server A, then the data owners …")
         deployment.start_servers()
         deployment.start_clients()

@@ -24,7 +24,6 @@ from precad.common.certify.inefficacy import (
     expected_loss,
     fewest_attackers,
     theorem_2,
-    xie_corollary_1,
 )
 from precad.common.certify.intervals import (
     ConfidenceBudget,
@@ -87,6 +86,5 @@ __all__ = [
     "simuem",
     "theorem_2",
     "votes_of",
-    "xie_corollary_1",
     "xie_theorem_2",
 ]

@@ -4,7 +4,6 @@ B·lower_k(J/B) ≤ J' ≤ B·upper_k(J/B) for J in [0, B] (Xie Thm 3, PRECAD Th
 for J in [−B, 0]. And the fewest attackers who can push J' down to a given level (Xie Cor. 1).
 """
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -119,28 +118,6 @@ def fewest_attackers(
     return None if safe_up_to >= limit else safe_up_to + 1
 
 
-def xie_corollary_1(
-    value: float, bound: float, ratio: float, epsilon: float, delta: float
-) -> float:
-    """Xie Cor. 1 as printed: the real k at which Thm 3's bound on J' meets J/τ, or τJ for J < 0.
-
-    Args:
-        value: J(D), in [0, C̄] or [−C̄, 0).
-        bound: C̄.
-        ratio: τ ≥ 1.
-        epsilon: ε > 0 of one user.
-        delta: δ of one user.
-    """
-    growth = math.expm1(positive("epsilon", epsilon))
-    if value >= 0:
-        top = (growth * value + bound * delta) * ratio
-        return math.log(top / (growth * value + bound * delta * ratio)) / epsilon
-    return (
-        math.log((growth * value * ratio - bound * delta) / (growth * value - bound * delta))
-        / epsilon
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class MeanInterval:
     """An expectation estimated from independent runs, with a bound on either side."""
@@ -154,14 +131,23 @@ class MeanInterval:
 def expected_loss(
     losses: npt.ArrayLike, bound: float, confidence: float, how: ScoreBound = ScoreBound.HOEFFDING
 ) -> MeanInterval:
-    """J from [runs] losses in [0, bound], both bounds together at ``confidence``.
+    """J from losses in [0, bound], both bounds together at ``confidence``.
+
+    Args:
+        losses: [runs], or [runs, points] of which each run's mean counts.
+        bound: B, above 0.
+        confidence: that both bounds hold.
+        how: the inequality.
 
     Raises:
         Misconfiguration: wrong shape, NaN, a loss outside [0, bound].
     """
-    scaled = _scaled(losses, bound, negative=False)
-    if scaled.ndim != 1 or not scaled.size:
-        raise Misconfiguration("losses", f"shape {scaled.shape}", "give one mean loss a run")
+    array = np.asarray(losses, dtype=np.float64)
+    if array.ndim not in (1, 2) or not array.size:
+        raise Misconfiguration("losses", f"shape {array.shape}", "give [runs] or [runs, points]")
+    if not (np.isfinite(array).all() and array.min() >= 0 and array.max() <= bound):
+        raise Misconfiguration("losses", "NaN or out of range", f"losses lie in [0, {bound:g}]")
+    scaled = _scaled(array.reshape(len(array), -1).mean(axis=1), bound, negative=False)
     width = float(mean_half_width(scaled, (1 - confidence) / 2, how))
     mean = float(scaled.mean())
     return MeanInterval(

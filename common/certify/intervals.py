@@ -46,6 +46,11 @@ class ConfidenceBudget:
         """The chance of error that one one-sided interval may spend."""
         return (1 - self.confidence) / (self.classes * self.points * (2 if self.strict else 1))
 
+    def require_classes(self, found: int) -> None:
+        """Raise Misconfiguration where votes or scores have another number of classes."""
+        if found != self.classes:
+            raise Misconfiguration("classes", self.classes, f"the data have {found} columns")
+
 
 @dataclass(frozen=True, slots=True)
 class Intervals:
@@ -176,10 +181,7 @@ def simuem(counts: npt.ArrayLike, budget: ConfidenceBudget, models: int | None =
         Misconfiguration: bad counts (`vote_counts`), or another number of classes than budgeted.
     """
     array = vote_counts(counts, models)
-    if array.shape[1] != budget.classes:
-        raise Misconfiguration(
-            "classes", budget.classes, f"the votes have {array.shape[1]} columns"
-        )
+    budget.require_classes(array.shape[1])
     total = int(array[0].sum())
     first, second = _top_two(array)
     rows = np.arange(len(array))
@@ -244,8 +246,7 @@ def score_intervals(
         raise Misconfiguration(
             "scores", f"shape {array.shape}", "give [points, models, classes], 2 classes at least"
         )
-    if array.shape[2] != budget.classes:
-        raise Misconfiguration("classes", budget.classes, f"the scores have {array.shape[2]}")
+    budget.require_classes(array.shape[2])
     labels = np.empty(len(array), dtype=np.int64)
     p_a, p_b = np.empty(len(array)), np.empty(len(array))
     # In blocks of points: a file of scores may be larger than memory.

@@ -45,22 +45,14 @@ class PredictionCertificates:
 
     def results(self) -> list[Result]:
         """One `Certified` or `Abstained` a point, in order."""
-        radius = self.radius
-        by_direction = {d: r.tolist() for d, r in self.radii.items()}
+        absent = np.full(len(self.labels), None)
+        columns = (self.labels, self.radius, *(self.radii.get(d, absent) for d in BOTH))
+        rows = zip(*(column.tolist() for column in columns), strict=True)
         return [
-            Certified(
-                int(label),
-                int(radius[i]),
-                by_direction[Direction.ADDITIONS][i]
-                if Direction.ADDITIONS in by_direction
-                else None,
-                by_direction[Direction.DELETIONS][i]
-                if Direction.DELETIONS in by_direction
-                else None,
-            )
+            Certified(*row)
             if ok
             else Abstained("the confidence bounds do not separate the top label from the next")
-            for i, (label, ok) in enumerate(zip(self.labels, self.certified, strict=True))
+            for row, ok in zip(rows, self.certified, strict=True)
         ]
 
 
@@ -99,32 +91,6 @@ def largest_group(
             failed[these[~answer]] = k
 
 
-def certified_radii(
-    p_a: Floats,
-    p_b: Floats,
-    guarantee: Guarantee,
-    direction: Direction,
-    limit: int = LARGEST_GROUP,
-) -> Integers:
-    """[points] int64: the largest certified group, for points with p_A > p_B.
-
-    Args:
-        p_a: [points] lower bounds.
-        p_b: [points] upper bounds.
-        guarantee: never a `Reproduction`.
-        direction: additions or deletions.
-        limit: see `largest_group`.
-    """
-    require_guarantee(guarantee)
-    pairs, back = np.unique(np.stack([p_a, p_b], axis=1), axis=0, return_inverse=True)
-    found = largest_group(
-        lambda k, i: guarantee.curves(k, direction).separates(pairs[i, 0], pairs[i, 1]),
-        len(pairs),
-        limit,
-    )
-    return found[back.ravel()]
-
-
 def certify_predictions(
     intervals: Intervals,
     guarantee: Guarantee,
@@ -148,14 +114,16 @@ def certify_predictions(
     count("limit", limit)
     p_a, p_b = probabilities("p_a", intervals.p_a), probabilities("p_b", intervals.p_b)
     certified = p_a > p_b
-    radii = {}
-    for direction in directions:
-        radius = np.zeros(len(p_a), dtype=np.int64)
-        if certified.any():
-            radius[certified] = certified_radii(
-                p_a[certified], p_b[certified], guarantee, direction, limit
-            )
-        radii[direction] = radius
+    # Few distinct pairs among many points: each is searched once.
+    known = np.stack([p_a, p_b], axis=1)[certified]
+    pairs, back = np.unique(known, axis=0, return_inverse=True)
+    radii = {direction: np.zeros(len(p_a), dtype=np.int64) for direction in directions}
+    for direction, radius in radii.items():
+
+        def holds(k: int, i: Integers, direction: Direction = direction) -> Booleans:
+            return guarantee.curves(k, direction).separates(pairs[i, 0], pairs[i, 1])
+
+        radius[certified] = largest_group(holds, len(pairs), limit)[back.ravel()]
     return PredictionCertificates(guarantee.name, intervals.labels, certified, radii)
 
 
@@ -165,6 +133,20 @@ def certify_prediction(
     """One point from known bounds on its scores; see `certify_predictions`."""
     one = Intervals(np.array([label]), np.array([p_a], dtype=float), np.array([p_b], dtype=float))
     return certify_predictions(one, guarantee, limit=limit).results()[0]
+
+
+def counted_radii(radius: npt.ArrayLike, counted: npt.ArrayLike) -> Floats:
+    """[counted points] float64: the radii where the mask ``counted`` holds.
+
+    Raises:
+        Misconfiguration: the mask has another shape, or there are no points.
+    """
+    radius, counted = np.asarray(radius, dtype=np.float64), np.asarray(counted, dtype=bool)
+    if radius.shape != counted.shape or not radius.size:
+        raise Misconfiguration(
+            "radius", radius.shape, f"same shape as the mask {counted.shape}, not 0"
+        )
+    return np.asarray(radius[counted])
 
 
 def certified_accuracy(radius: npt.ArrayLike, counted: npt.ArrayLike, at: npt.ArrayLike) -> Floats:
@@ -178,11 +160,6 @@ def certified_accuracy(radius: npt.ArrayLike, counted: npt.ArrayLike, at: npt.Ar
     Returns:
         [radii] float64.
     """
-    radius, counted = np.asarray(radius, dtype=np.float64), np.asarray(counted, dtype=bool)
-    if radius.shape != counted.shape or not radius.size:
-        raise Misconfiguration(
-            "radius", radius.shape, f"same shape as the mask {counted.shape}, not 0"
-        )
+    held = np.sort(counted_radii(radius, counted))
     at = np.atleast_1d(np.asarray(at, dtype=np.float64))
-    held = np.sort(radius[counted])
-    return np.asarray((len(held) - np.searchsorted(held, at, side="left")) / radius.size)
+    return np.asarray((len(held) - np.searchsorted(held, at, side="left")) / np.size(radius))

@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass, fields
 from enum import Enum
 from pathlib import Path
-from typing import assert_never
+from typing import Literal, assert_never
 
 import numpy as np
 
@@ -129,6 +129,9 @@ class PrivacyCost:
     epsilon: float
 
 
+_NAMES = tuple(field.name for field in fields(CertificateInputs))
+
+
 @dataclass(frozen=True, slots=True)
 class FinishedRun:
     """One run's folder.
@@ -164,14 +167,11 @@ class FinishedRun:
         given = summary.get("certificate_inputs") if isinstance(summary, dict) else None
         if not isinstance(given, dict):
             raise Misconfiguration("runs", str(path), "has no certificate_inputs; use a newer run")
-        names = [field.name for field in fields(CertificateInputs)]
-        missing = [name for name in names if name not in given]
+        missing = ", ".join(name for name in _NAMES if name not in given)
         if missing:
-            raise Misconfiguration(
-                "runs", str(path), f"certificate_inputs lacks {', '.join(missing)}"
-            )
+            raise Misconfiguration("runs", str(path), f"certificate_inputs lacks {missing}")
         try:
-            inputs = CertificateInputs(**{name: given[name] for name in names})
+            inputs = CertificateInputs(**{name: given[name] for name in _NAMES})
         except TypeError as error:
             raise Misconfiguration("runs", str(path), f"certificate_inputs: {error}") from None
         predictions, losses = _array(folder / "predictions.npy"), _array(folder / "losses.npy")
@@ -214,17 +214,12 @@ class Ensemble:
             if folder in seen:
                 raise Misconfiguration("runs", str(run.folder), "a run votes once; give it once")
             seen.add(folder)
-            differing = [
-                field.name
-                for field in fields(CertificateInputs)
-                if getattr(run.inputs, field.name) != getattr(first.inputs, field.name)
-            ]
+            differing = ", ".join(
+                name for name in _NAMES if getattr(run.inputs, name) != getattr(first.inputs, name)
+            )
             if differing:
-                raise Misconfiguration(
-                    "runs",
-                    str(run.folder),
-                    f"differs from {first.folder} in {', '.join(differing)}; use runs of one task",
-                )
+                remedy = f"differs from {first.folder} in {differing}; use runs of one task"
+                raise Misconfiguration("runs", str(run.folder), remedy)
 
     @property
     def inputs(self) -> CertificateInputs:
@@ -243,11 +238,7 @@ class Ensemble:
                 1,
                 "one run gives no votes; give many independent runs, or use `certify loss`",
             )
-        columns = []
-        for run in self.runs:
-            if run.predictions is None:
-                raise Misconfiguration("runs", str(run.folder), "has no predictions.npy")
-            columns.append(run.predictions)
+        columns = self._of_each("predictions")
         if len({len(column) for column in columns}) > 1:
             raise Misconfiguration("predictions", "of different lengths", "use one public test set")
         return votes_of(np.stack(columns, axis=1), classes)
@@ -258,18 +249,22 @@ class Ensemble:
         Raises:
             Misconfiguration: a run without losses, or a loss outside [0, 1].
         """
-        means = []
-        for run in self.runs:
-            if run.losses is None:
-                raise Misconfiguration("runs", str(run.folder), "has no losses.npy")
-            if not (
-                np.isfinite(run.losses).all() and run.losses.min() >= 0 and run.losses.max() <= 1
-            ):
+        each = self._of_each("losses")
+        for run, losses in zip(self.runs, each, strict=True):
+            if not (np.isfinite(losses).all() and losses.min() >= 0 and losses.max() <= 1):
                 raise Misconfiguration(
                     "losses", str(run.folder), "losses lie in [0, 1]; scale them"
                 )
-            means.append(run.losses.mean())
-        return np.asarray(means)
+        return np.asarray([losses.mean() for losses in each])
+
+    def _of_each(self, name: Literal["predictions", "losses"]) -> list[Array]:
+        found = []
+        for run in self.runs:
+            array = getattr(run, name)
+            if array is None:
+                raise Misconfiguration("runs", str(run.folder), f"has no {name}.npy")
+            found.append(array)
+        return found
 
     def privacy_cost(self) -> tuple[PrivacyCost, ...]:
         """Exact ε of all M runs together: privacy.md's three guarantees over M·T rounds.

@@ -13,6 +13,7 @@ from precad.common.certify.intervals import (
     clopper_pearson_lower,
     vote_counts,
 )
+from precad.common.certify.prediction import counted_radii
 from precad.common.certify.result import Abstained, Certified, Result
 from precad.common.checks import positive
 from precad.common.errors import Misconfiguration
@@ -70,10 +71,7 @@ def certify_smoothing(
     """
     array = vote_counts(counts)
     total = int(array[0].sum())
-    if budget.classes != array.shape[1]:
-        raise Misconfiguration(
-            "classes", budget.classes, f"the votes have {array.shape[1]} columns"
-        )
+    budget.require_classes(array.shape[1])
     if selection is None:
         labels, error = np.argmax(array, axis=1), budget.per_interval
     else:
@@ -96,12 +94,7 @@ def average_certified_radius(radius: npt.ArrayLike, counted: npt.ArrayLike) -> f
         radius: [points]; ignored where not counted.
         counted: [points] bool, certified and right.
     """
-    radius, counted = np.asarray(radius, dtype=np.float64), np.asarray(counted, dtype=bool)
-    if radius.shape != counted.shape or not radius.size:
-        raise Misconfiguration(
-            "radius", radius.shape, f"same shape as the mask {counted.shape}, not 0"
-        )
-    return float(np.where(counted, radius, 0.0).mean())
+    return float(counted_radii(radius, counted).sum() / np.size(radius))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,22 @@
 """Who is at the other end: certificates, mutual TLS 1.3, and what each role may call."""
 
 from precad.common.identity.access import caller, require
-from precad.common.identity.channel import add_port, open_aio_channel, open_channel
-from precad.common.identity.credentials import Identity, Plaintext, load_identity
+from precad.common.identity.channel import (
+    ADDRESS_PATTERN,
+    add_port,
+    open_aio_channel,
+    open_channel,
+)
+from precad.common.identity.credentials import Identity, load_identity
 from precad.common.identity.deployment import create_local_keys
 from precad.common.identity.principal import Principal
-from precad.common.identity.sign import check_own_key, signer_for, verifier_for
+from precad.common.identity.sign import CertificateSigner, CertificateVerifier, check_own_key
 
 __all__ = [
+    "ADDRESS_PATTERN",
+    "CertificateSigner",
+    "CertificateVerifier",
     "Identity",
-    "Plaintext",
     "Principal",
     "add_port",
     "caller",
@@ -19,6 +26,4 @@ __all__ = [
     "open_aio_channel",
     "open_channel",
     "require",
-    "signer_for",
-    "verifier_for",
 ]

@@ -16,20 +16,13 @@ from precad.common.identity.certificate import (
     require_whole,
     validity_fault,
 )
-from precad.common.identity.channel import NAME_METADATA, ROLE_METADATA
-from precad.common.identity.credentials import Identity, Plaintext
+from precad.common.identity.credentials import Identity
 from precad.common.identity.principal import Principal
 
 Context = grpc.ServicerContext | grpc.aio.ServicerContext[Any, Any]
 
 
-def caller(
-    context: Context,
-    identity: Identity | Plaintext,
-    *,
-    claimed: Principal | None = None,
-    now: datetime | None = None,
-) -> Principal:
+def caller(context: Context, identity: Identity, *, now: datetime | None = None) -> Principal:
     """The party at the other end of a call, from its certificate and never from a message.
 
     The handshake checked the certificate when the connection began; connections live for weeks,
@@ -38,42 +31,30 @@ def caller(
     Args:
         context: of a synchronous or an asyncio servicer.
         identity: what the port was opened with.
-        claimed: in plaintext only, who the caller says it is; else its metadata says.
         now: instead of the clock's time.
 
     Raises:
         AccessDenied: no certificate, no or several precad names, expired, not yet valid, revoked.
     """
-    if isinstance(identity, Plaintext):
-        return claimed or _claimed_in_metadata(context)
     certificate, principal = _of_connection(context)
     if principal is None:
         raise AccessDenied("the certificate names no single precad party", Denial.MALFORMED_NAME)
-    match validity_fault(certificate, now):
-        case None:
-            pass
-        case "expired":
-            raise AccessDenied(f"the certificate of {principal} is over", Denial.EXPIRED)
-        case _:
-            raise AccessDenied(f"the certificate of {principal} isn't valid", Denial.NOT_YET_VALID)
+    fault = validity_fault(certificate, now)
+    if fault is not None:
+        denial = Denial.EXPIRED if fault == "expired" else Denial.NOT_YET_VALID
+        raise AccessDenied(f"the certificate of {principal} is {fault}", denial)
     if identity.revocations.revokes(certificate):
         raise AccessDenied(f"the certificate of {principal} was revoked", Denial.REVOKED)
     return principal
 
 
-def require(
-    context: Context,
-    identity: Identity | Plaintext,
-    *roles: Role,
-    claimed: Principal | None = None,
-    now: datetime | None = None,
-) -> Principal:
+def require(context: Context, identity: Identity, *roles: Role) -> Principal:
     """As :func:`caller`, and the party must have one of the roles.
 
     Raises:
         AccessDenied: as for :func:`caller`, or the role is another.
     """
-    principal = caller(context, identity, claimed=claimed, now=now)
+    principal = caller(context, identity)
     if principal.role not in roles:
         allowed = ", ".join(role.value for role in roles) or "nobody"
         raise AccessDenied(f"{principal} called what is for {allowed}")
@@ -105,20 +86,3 @@ def _parse(pem: bytes) -> tuple[x509.Certificate, Principal | None]:
         return certificate, principal_of(certificate)
     except Misconfiguration:
         return certificate, None
-
-
-def _claimed_in_metadata(context: Context) -> Principal:
-    claims: dict[str, list[str | bytes]] = {ROLE_METADATA: [], NAME_METADATA: []}
-    for key, value in context.invocation_metadata() or ():
-        if key in claims:
-            claims[key].append(value)
-    match claims[ROLE_METADATA], claims[NAME_METADATA]:
-        case [str(role)], [str(name)]:
-            try:
-                return Principal(Role(role), name)
-            except (ValueError, Misconfiguration):
-                raise AccessDenied(
-                    "the claimed role or name is none of ours", Denial.MALFORMED_NAME
-                ) from None
-        case _:
-            raise AccessDenied("no role and name in the call's metadata", Denial.NO_CERTIFICATE)

@@ -1,12 +1,23 @@
-"""What a certificate says: whose it is, from when until when, for what."""
+"""What a certificate says: whose it is, from when until when, for what.
+
+Chains are the library's to verify; names, purposes and keys are checked here, so that what is
+wrong is said in words that help.
+"""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
+from cryptography.x509.verification import (
+    Criticality,
+    ExtensionPolicy,
+    PolicyBuilder,
+    Store,
+    VerificationError,
+)
 
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
@@ -21,6 +32,11 @@ MALFORMED = (
     x509.UnsupportedGeneralNameType,
 )
 """What the library raises for bytes from outside: some at once, some when a part is asked for."""
+# Not the web's rules: a company's own authority needn't write the extensions that browsers ask for.
+_AUTHORITIES = ExtensionPolicy.permit_all().require_present(
+    x509.BasicConstraints, Criticality.AGNOSTIC, None
+)
+_PARTIES = ExtensionPolicy.permit_all()
 SERVING_ROLES = frozenset({Role.SERVER_A, Role.SERVER_B, Role.DEALER})
 
 
@@ -138,24 +154,15 @@ def has_chain(
     now: datetime | None = None,
 ) -> bool:
     """Whether valid authorities, over intermediate ones, lead to one that is believed."""
-    current = own
-    candidates = [each for each in intermediates if is_authority(each)]
-    while not any(_issued(current, each, now) for each in authorities):
-        following = next((each for each in candidates if _issued(current, each, now)), None)
-        if following is None:
-            return False
-        candidates.remove(following)
-        current = following
-    return True
-
-
-def _issued(
-    certificate: x509.Certificate, authority: x509.Certificate, now: datetime | None
-) -> bool:
-    if validity_fault(authority, now) is not None:
-        return False
+    policy = (
+        PolicyBuilder()
+        .store(Store(list(authorities)))
+        .extension_policies(ca_policy=_AUTHORITIES, ee_policy=_PARTIES)
+        # The library takes UTC without saying so.
+        .time((now or datetime.now(UTC)).astimezone(UTC).replace(tzinfo=None))
+    )
     try:
-        certificate.verify_directly_issued_by(authority)
-    except (ValueError, TypeError, InvalidSignature):
+        policy.build_client_verifier().verify(own, list(intermediates))
+    except VerificationError:
         return False
     return True

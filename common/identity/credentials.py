@@ -6,6 +6,7 @@ Everything that can be wrong with them is found at start-up, not in the first ha
 """
 
 import stat
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -72,41 +73,62 @@ class Identity:
         if not all(is_authority(each) for each in authorities):
             raise Misconfiguration("ca", str(path / CA_FILE), "holds a certificate of no authority")
         source = str(path / CERTIFICATE_FILE)
-        own, *intermediates = read_certificates(cert, source=source)
-        _check_key(own, key, path)
-        fault = validity_fault(own, now)
-        if fault is not None:
-            raise Misconfiguration(
-                "certificate",
-                source,
-                f"{fault} (valid from {own.not_valid_before_utc:%Y-%m-%d %H:%M} to "
-                f"{own.not_valid_after_utc:%Y-%m-%d %H:%M} UTC): check the clock, or {_NEW_ONE}",
-            )
-        if not has_chain(own, intermediates, authorities, now):
-            raise Misconfiguration(
-                "certificate",
-                source,
-                f"not issued by a valid authority in {CA_FILE}; take both files from one operator",
-            )
-        try:
-            principal = principal_of(own)
-        except Misconfiguration as error:
-            raise Misconfiguration("certificate", source, str(error)) from None
-        check_purpose(own, principal, source=source)
+        chain = read_certificates(cert, source=source)
+        _check_key(chain[0], key, path)
         revocations = RevocationList(path / REVOCATION_FILE, authorities)
-        if revocations.revokes(own):
-            raise Misconfiguration("certificate", source, f"revoked: {_NEW_ONE}")
+        principal = check_certificate(chain, authorities, revocations, source=source, now=now)
         return cls(path, principal, ca, cert, key, revocations)
-
-
-@dataclass(frozen=True, slots=True)
-class Plaintext:
-    """No TLS: whoever reaches the port is believed. For loopback only, by an explicit flag."""
 
 
 def load_identity(folder: Path | str) -> Identity:
     """Read and check a folder: :meth:`Identity.load`."""
     return Identity.load(folder)
+
+
+def check_certificate(
+    chain: Sequence[x509.Certificate],
+    authorities: Sequence[x509.Certificate],
+    revocations: RevocationList,
+    *,
+    source: str,
+    now: datetime | None = None,
+) -> Principal:
+    """The party whose certificate counts: valid, of our authorities, for its purpose, unrevoked.
+
+    Args:
+        chain: the certificate, then any intermediate ones.
+        authorities: who is believed.
+        revocations: which certificates no longer count.
+        source: where the certificate came from, for the error.
+        now: instead of the clock's time.
+
+    Raises:
+        Misconfiguration: says what is wrong with it, and what would do.
+    """
+    own, *intermediates = chain
+    check_algorithm(own.public_key(), source=source)
+    fault = validity_fault(own, now)
+    if fault is not None:
+        raise Misconfiguration(
+            "certificate",
+            source,
+            f"{fault} (valid from {own.not_valid_before_utc:%Y-%m-%d %H:%M} to "
+            f"{own.not_valid_after_utc:%Y-%m-%d %H:%M} UTC): check the clock, or {_NEW_ONE}",
+        )
+    if not has_chain(own, intermediates, authorities, now):
+        raise Misconfiguration(
+            "certificate",
+            source,
+            f"not issued by a valid authority in {CA_FILE}; take both files from one operator",
+        )
+    try:
+        principal = principal_of(own)
+    except Misconfiguration as error:
+        raise Misconfiguration("certificate", source, str(error)) from None
+    check_purpose(own, principal, source=source)
+    if revocations.revokes(own):
+        raise Misconfiguration("certificate", source, f"revoked: {_NEW_ONE}")
+    return principal
 
 
 def _read(path: Path) -> bytes:
@@ -136,7 +158,6 @@ def _check_key(own: x509.Certificate, key: Secret, path: Path) -> None:
             "key", str(path / KEY_FILE), "not an unencrypted PEM private key"
         ) from None
     check_algorithm(private.public_key(), source=str(path / KEY_FILE))
-    check_algorithm(own.public_key(), source=str(path / CERTIFICATE_FILE))
     if private.public_key() != own.public_key():
         raise Misconfiguration(
             "key",

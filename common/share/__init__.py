@@ -2,26 +2,17 @@
 
 from precad.common.share.additive import SEED_BYTES, mask, reconstruct, split
 from precad.common.share.commitment import Commitment, SubmissionContext, commit, committer
-from precad.common.share.signature import (
-    UNSIGNED,
-    Signature,
-    Signer,
-    Unsigned,
-    Verifier,
-    signed_bytes,
-)
+from precad.common.share.signature import Signature, Signer, Verifier, signed_bytes
 from precad.common.share.submission import Submission, SubmissionHeader, shard
 
 __all__ = [
     "SEED_BYTES",
-    "UNSIGNED",
     "Commitment",
     "Signature",
     "Signer",
     "Submission",
     "SubmissionContext",
     "SubmissionHeader",
-    "Unsigned",
     "Verifier",
     "commit",
     "committer",

@@ -72,45 +72,15 @@ class Signature:
 class Signer(Protocol):
     """A client's pen."""
 
-    def sign(self, signed: bytes) -> Signature | None:
-        """The signature over ``signed``; None where there are no certificates."""
+    def sign(self, signed: bytes) -> Signature:
+        """The signature over ``signed``."""
 
 
 class Verifier(Protocol):
     """A server's eye. Both methods raise RejectedSubmission with BAD_SIGNATURE."""
 
-    def admit(self, signature: Signature | None, client: ClientId) -> None:
+    def admit(self, signature: Signature, client: ClientId) -> None:
         """Whether the signature's certificate is ``client``'s and counts now."""
 
-    def check(self, signature: Signature | None, signed: bytes) -> None:
+    def check(self, signature: Signature, signed: bytes) -> None:
         """Whether the signature is its certificate's over ``signed``."""
-
-
-class Unsigned:
-    """Signer and verifier where there are no certificates: in plaintext, and in one process.
-
-    A signature that nobody can check is refused rather than ignored: a server with certificates
-    that was given this verifier by mistake would refuse every submission.
-    """
-
-    def sign(self, signed: bytes) -> None:  # noqa: ARG002 -- the Protocol's
-        """No signature."""
-        return
-
-    def admit(self, signature: Signature | None, client: ClientId) -> None:
-        """Only the absence of a signature."""
-        if signature is not None:
-            raise RejectedSubmission(
-                Rejection.BAD_SIGNATURE,
-                f"client {client} signed, but this server runs in plaintext and can't check it",
-            )
-
-    def check(self, signature: Signature | None, signed: bytes) -> None:  # noqa: ARG002
-        """Only the absence of a signature."""
-        if signature is not None:
-            raise RejectedSubmission(
-                Rejection.BAD_SIGNATURE, "a signature came from a server that runs in plaintext"
-            )
-
-
-UNSIGNED = Unsigned()

@@ -15,7 +15,7 @@ from precad.common.share.commitment import (
     SubmissionContext,
     commit,
 )
-from precad.common.share.signature import UNSIGNED, Signature, Signer, signed_bytes
+from precad.common.share.signature import Signature, Signer, signed_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class SubmissionHeader:
     salt: Secret
     other_commitment: Commitment
     share_bytes: int
-    signature: Signature | None = None
+    signature: Signature
 
     def __post_init__(self) -> None:
         if len(self.salt) != SALT_BYTES:
@@ -45,8 +45,8 @@ class Submission:
     share: Secret
     """A: the 32-byte seed. B: ``8·d`` bytes, little-endian ring elements."""
     other_commitment: Commitment
-    signature: Signature | None = None
-    """The same for both servers; None where there are no certificates."""
+    signature: Signature
+    """The same for both servers."""
 
     def commitment(self) -> Commitment:
         """The commitment to this share, as the other server holds it."""
@@ -65,13 +65,13 @@ def shard(
     round_number: int,
     client: ClientId,
     model: Digest,
-    signer: Signer = UNSIGNED,
+    signer: Signer,
 ) -> tuple[Submission, Submission]:
     """Split ``x`` (``[d] int64``) into the submissions for A and for B.
 
     Seed, salts and nonce are fresh from the CSPRNG: call it once per round and keep the result
     for retries. A second call with another x would not reuse anything. ``signer`` signs both
-    commitments; servers with certificates refuse what isn't signed.
+    commitments.
     """
     context = SubmissionContext(task, round_number, client, model, secrets.token_bytes(NONCE_BYTES))
     seed = Secret.random(SEED_BYTES)

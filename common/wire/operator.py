@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import Digest, Role
-from precad.common.identity import Identity, Plaintext, open_channel
+from precad.common.identity import Identity, open_channel
 from precad.common.model import from_bytes
 from precad.common.ring import WORD_BYTES
 from precad.common.task import Task
@@ -22,10 +22,10 @@ CALL_TIMEOUT_S = 30.0
 class OperatorConnection:
     """A channel to ``role`` at ``address`` with an operator's identity."""
 
-    def __init__(self, address: str, role: Role, identity: Identity | Plaintext) -> None:
+    def __init__(self, address: str, role: Role, identity: Identity) -> None:
         self._who = f"server {role.value[-1].upper()}"
         self._address = address
-        self._channel = open_channel(address, identity, role, claim=(Role.OPERATOR, "operator"))
+        self._channel = open_channel(address, identity, role)
         self._operation = OperationStub(self._channel)
         self._aggregation = AggregationStub(self._channel)
 

@@ -25,13 +25,13 @@ def header_to_wire(submission: Submission) -> pb.SubmissionHeader:
         salt=submission.salt.reveal(),
         other_commitment=submission.other_commitment.value,
         share_bytes=len(submission.share),
-        signature=b"" if signature is None else signature.value,
-        certificates=() if signature is None else signature.certificates,
+        signature=signature.value,
+        certificates=signature.certificates,
     )
 
 
 def header_from_wire(message: pb.SubmissionHeader) -> SubmissionHeader:
-    """Inverse of ``header_to_wire``. Raises RejectedSubmission (malformed)."""
+    """Inverse of ``header_to_wire``. Raises RejectedSubmission (malformed, unsigned)."""
     try:
         context = SubmissionContext(
             Digest(message.task_digest),
@@ -42,15 +42,14 @@ def header_from_wire(message: pb.SubmissionHeader) -> SubmissionHeader:
         )
     except Misconfiguration as error:
         raise RejectedSubmission(Rejection.MALFORMED, str(error)) from None
-    signature = None
-    if message.signature or message.certificates:
-        signature = Signature(message.signature, tuple(message.certificates))
+    if not message.signature and not message.certificates:
+        raise RejectedSubmission(Rejection.BAD_SIGNATURE, "the submission isn't signed")
     return SubmissionHeader(
         context,
         Secret(message.salt),
         Commitment(message.other_commitment),
         message.share_bytes,
-        signature,
+        Signature(message.signature, tuple(message.certificates)),
     )
 
 
@@ -58,7 +57,7 @@ def submission_from_wire(message: pb.SubmissionHeader, role: Role, share: Secret
     """A whole submission from its header and share, as a client keeps it for a retry.
 
     Raises:
-        RejectedSubmission: malformed.
+        RejectedSubmission: malformed or unsigned.
     """
     header = header_from_wire(message)
     return Submission(

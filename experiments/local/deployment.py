@@ -12,7 +12,7 @@ from typing import IO, Self
 
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import ClientId, Role
-from precad.common.identity import Identity, Plaintext, create_local_keys, load_identity
+from precad.common.identity import create_local_keys, load_identity
 from precad.common.task import Task
 from precad.common.wire.operator import OperatorConnection
 from precad.experiments.local.files import LINGER_S, Data, free_addresses, write_settings
@@ -31,7 +31,6 @@ class LocalDeployment:
         task: the task.
         data: each client's records.
         bad: clients that misbehave, and how (``experiments.bad_client.KINDS``).
-        plaintext: no TLS; loopback only.
         linger_s: how long servers whose training ended stay; until stopped unless given.
     """
 
@@ -42,7 +41,6 @@ class LocalDeployment:
         data: Mapping[ClientId, Data],
         *,
         bad: Mapping[ClientId, str] | None = None,
-        plaintext: bool = False,
         linger_s: float = LINGER_S,
     ) -> None:
         self.folder = folder
@@ -55,10 +53,8 @@ class LocalDeployment:
         self._connections: dict[Role, OperatorConnection] = {}
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "logs").mkdir(exist_ok=True)
-        if not plaintext:
-            create_local_keys(folder / "keys", [client.name for client in data])
-        write_settings(folder, task, data, self.addresses, plaintext=plaintext, linger_s=linger_s)
-        self._plaintext = plaintext
+        create_local_keys(folder / "keys", [client.name for client in data])
+        write_settings(folder, task, data, self.addresses, linger_s=linger_s)
 
     def __enter__(self) -> Self:
         return self
@@ -97,12 +93,9 @@ class LocalDeployment:
         """An operator's connection to server A or B."""
         if role not in self._connections:
             address = self.addresses[role.value]
-            self._connections[role] = OperatorConnection(address, role, self.operator_identity())
+            identity = load_identity(self.folder / "keys" / "operator")
+            self._connections[role] = OperatorConnection(address, role, identity)
         return self._connections[role]
-
-    def operator_identity(self) -> Identity | Plaintext:
-        """The operator's identity."""
-        return Plaintext() if self._plaintext else load_identity(self.folder / "keys" / "operator")
 
     def check_alive(self) -> None:
         """Raise PeerUnavailable, with the end of its log, if a server has died."""

@@ -63,49 +63,27 @@ def write_settings(
     data: Mapping[ClientId, Data],
     addresses: Mapping[str, str],
     *,
-    plaintext: bool,
     linger_s: float = LINGER_S,
 ) -> None:
     """Write every party's settings, and every client's records, under ``folder``."""
     (folder / "task.toml").write_text(task_to_toml(task), encoding="utf-8")
-
-    def identity(name: str) -> dict[str, object]:
-        return {"insecure_plaintext": True} if plaintext else {"identity": f"keys/{name}"}
-
     a, b, dealer = addresses["server-a"], addresses["server-b"], addresses["dealer"]
-    common: dict[str, object] = {"task": "task.toml"}
+    ends = {"dealer": dealer, "linger": linger_s}
     settings: dict[str, dict[str, object]] = {
-        "dealer": {**common, **identity("dealer"), "listen": dealer},
-        "server-a": {
-            **common,
-            **identity("server-a"),
-            "listen": a,
-            "server_b": b,
-            "dealer": dealer,
-            "state": "state/server-a",
-            "linger": linger_s,
-        },
-        "server-b": {
-            **common,
-            **identity("server-b"),
-            "listen": b,
-            "dealer": dealer,
-            "state": "state/server-b",
-            "linger": linger_s,
-        },
+        "dealer": {"listen": dealer},
+        "server-a": {"listen": a, "server_b": b, "state": "state/server-a", **ends},
+        "server-b": {"listen": b, "state": "state/server-b", **ends},
     }
     records = folder / "records"
     records.mkdir(exist_ok=True)
     for client, (x, y) in data.items():
-        path = write_client_data(records, client, x, y)
         settings[client.name] = {
-            **common,
-            **identity(client.name),
             "client": client.name,
             "server_a": a,
             "server_b": b,
-            "data": f"records/{path.name}",
+            "data": f"records/{write_client_data(records, client, x, y).name}",
             "state": f"state/{client}",
         }
     for name, values in settings.items():
-        (folder / f"{name}.toml").write_text(to_toml(values), encoding="utf-8")
+        whole = {"task": "task.toml", "identity": f"keys/{name}", **values}
+        (folder / f"{name}.toml").write_text(to_toml(whole), encoding="utf-8")

@@ -1,6 +1,7 @@
 """The federated algorithms that the papers account for, as events: comparisons for this system.
 
-All of them trust one server with plain updates. Noise multipliers are over one clip S.
+All of them trust one server with plain updates. Noise multipliers are over one clip S. A parameter
+out of its range, a δ outside (0, 1) too, raises Misconfiguration.
 """
 
 import math
@@ -42,9 +43,6 @@ def userdp_fedavg(
         user_rate: q = m/N.
         noise_multiplier: σ.
         rounds: T.
-
-    Raises:
-        Misconfiguration: a parameter is out of its range.
     """
     return _step(sampling, user_rate, noise_multiplier, rounds)
 
@@ -70,9 +68,6 @@ def insdp_fedsgd(
         users_per_round: m, a fixed number; q = m/N.
         noise_multiplier: σ of each user's noise over S.
         rounds: T.
-
-    Raises:
-        Misconfiguration: a parameter is out of its range.
     """
     checks.count("users", users, 1)
     checks.count("users_per_round", users_per_round, 1)
@@ -94,9 +89,6 @@ def dopamine(
     """Dopamine (Malekzadeh et al. 2021): InsDP-FedSGD without credit for drawing users.
 
     As Xie et al. Section 6.3.1 compares it: rate p, noise σ·√m, every round counted.
-
-    Raises:
-        Misconfiguration: a parameter is out of its range.
     """
     checks.count("users_per_round", users_per_round, 1)
     sigma = noise_multiplier * math.sqrt(users_per_round)
@@ -124,24 +116,14 @@ class ParallelAccount:
         Raises:
             Misconfiguration: the accountant doesn't understand the event; nothing changed.
         """
-        accountant = self._by_user.get(user)
-        if accountant is None:
-            accountant = self._new_accountant()
+        accountant = self._by_user.get(user) or self._new_accountant()
         accountant.compose(event)
         self._by_user[user] = accountant
 
     def epsilon_by_user(self, delta: float) -> dict[str, float]:
-        """ε of each user that was charged.
-
-        Raises:
-            Misconfiguration: δ outside (0, 1).
-        """
+        """ε of each user that was charged."""
         return {user: account.epsilon(delta) for user, account in self._by_user.items()}
 
     def epsilon(self, delta: float) -> float:
-        """The largest ε of any user; 0 before the first charge.
-
-        Raises:
-            Misconfiguration: δ outside (0, 1).
-        """
+        """The largest ε of any user; 0 before the first charge."""
         return max(self.epsilon_by_user(delta).values(), default=0.0)

@@ -1,4 +1,4 @@
-"""Certificates as the papers print them, where they are wrong or needlessly weak."""
+"""Certificates as the papers print them: wrong, needlessly weak, or for one guarantee only."""
 
 import math
 from collections.abc import Callable
@@ -165,3 +165,21 @@ def precad_theorem_2_printed(
     return Reproduction(
         "PRECAD Thm 2 as printed", (lower, upper), "sound but loose, or vacuous: use theorem_2"
     )
+
+
+def xie_corollary_1(
+    value: float, bound: float, ratio: float, epsilon: float, delta: float
+) -> float:
+    """Xie Cor. 1 as printed: the real k at which Thm 3's bound on J' meets J/τ, or τJ for J < 0.
+
+    Args:
+        value: J(D), in [0, C̄] or [−C̄, 0).
+        bound: C̄.
+        ratio: τ ≥ 1.
+        epsilon: ε > 0 of one user.
+        delta: δ of one user.
+    """
+    score, floor = math.expm1(positive("epsilon", epsilon)) * value, bound * delta
+    if value >= 0:
+        return math.log((score + floor) * ratio / (score + floor * ratio)) / epsilon
+    return math.log((score * ratio - floor) / (score - floor)) / epsilon

@@ -1,4 +1,7 @@
-"""Privacy as the papers print it. None of these numbers is a guarantee."""
+"""Privacy as the papers print it. None of these numbers is a guarantee.
+
+A parameter out of its range raises Misconfiguration.
+"""
 
 import math
 
@@ -28,9 +31,6 @@ def precad_theorem_1_case_2(
     """PRECAD Theorem 1, case 2 (Lemma 7): μ = q·p·√(T(e^{1/(2σ²)} − 1)).
 
     The atom mixture (``Run.event``) is what holds.
-
-    Raises:
-        Misconfiguration: a parameter is out of its range.
     """
     checks.rate("record_rate", record_rate)
     checks.rate("client_rate", client_rate)
@@ -67,9 +67,6 @@ def xie_table(
     """Xie et al. Tables 4 to 8: Poisson RDP, Mironov's conversion, orders up to 63.
 
     Table 7 prints V = 25 local steps a round; its numbers are those of 26.
-
-    Raises:
-        Misconfiguration: a parameter is out of its range.
     """
     accountant = RdpAccountant(XIE_ORDERS, Conversion.MIRONOV)
     accountant.compose(poisson_gaussian(rate=rate, noise_multiplier=noise_multiplier, count=steps))
@@ -89,9 +86,6 @@ def xie_proposition_1(
     """Xie et al. Proposition 1 (InsDP-FedSGD): Wang et al.'s bound at rate p·q with σ·√m.
 
     ``algorithms.insdp_fedsgd`` is what holds.
-
-    Raises:
-        Misconfiguration: a parameter is out of its range.
     """
     checks.rate("batch_rate", batch_rate)
     checks.rate("user_rate", user_rate)

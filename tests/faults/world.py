@@ -28,6 +28,7 @@ from tests.faults.turns import (
     Turns,
     TurnsClock,
 )
+from tests.rig.keys import identity, signer, verifier
 
 from precad.client.connection import Receipt, Servers
 from precad.client.own_account import OwnAccount
@@ -53,7 +54,7 @@ from precad.common.errors import (
     Rejection,
 )
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.identity import Plaintext
+from precad.common.identity import Principal
 from precad.common.link import Frame, FrameTransport
 from precad.common.model import model_digest
 from precad.common.ring import RingVector, from_bytes
@@ -345,13 +346,13 @@ class Server:
         shelf = Shelf(world.task, folder / "model.safetensors")
         world.name_steps(shelf, "shelf", ("put",))
         world.seen.models[shelf.current.round].add((role, shelf.current.digest))
-        box = Inbox(role, world.task, folder / "spool", clock=world.clock)
+        box = Inbox(role, world.task, verifier(), folder / "spool", clock=world.clock)
         world.name_steps(box, "inbox", ("open", "close"))
         self.feed = Notices(world)
         self.session = Session(
             role=role,
             task=world.task,
-            identity=Plaintext(),
+            identity=identity(Principal.service(role)),
             store=store,
             inbox=box,
             register=Register(world.task, store, clock=world.clock),
@@ -604,6 +605,7 @@ class Calls:
             round_number=round_number,
             client=self.client,
             model=model,
+            signer=signer(self.client),
         )
 
     def submit(self, pair: Pair, timeout_s: float) -> tuple[Receipt, Receipt]:

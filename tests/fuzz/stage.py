@@ -27,7 +27,12 @@ from precad.common.aggregator.training.feed import TrainingDone
 from precad.common.aggregator.training.session import Session
 from precad.common.deal.dealer import DealerRole
 from precad.common.identifiers import ClientId, Role
-from precad.common.identity import Plaintext, create_local_keys, load_identity, verifier_for
+from precad.common.identity import (
+    CertificateSigner,
+    CertificateVerifier,
+    create_local_keys,
+    load_identity,
+)
 from precad.common.ring import RingVector
 from precad.common.task import Task
 from precad.dealer.service import DealingService
@@ -50,13 +55,13 @@ class Aborted(Exception):
 
 
 class FakeContext:
-    """What a servicer sees of a caller on loopback without TLS."""
+    """What a servicer sees of a caller whose handshake is over."""
 
-    def __init__(self, role: Role, name: str) -> None:
-        self._metadata = (("precad-role", role.value), ("precad-name", name))
+    def __init__(self, certificate: bytes) -> None:
+        self._certificate = certificate
 
-    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
-        return self._metadata
+    def auth_context(self) -> dict[str, list[bytes]]:
+        return {"x509_pem_cert": [self._certificate]}
 
     async def abort(self, code: grpc.StatusCode, details: str = "") -> Never:
         raise Aborted(code, details)
@@ -128,15 +133,17 @@ class Stage:
         create_local_keys(self.folder / "keys", [CLIENT.name])
         self.identity = load_identity(self.folder / "keys" / "server-a")
         self.client_identity = load_identity(self.folder / "keys" / CLIENT.name)
-        self.verifier = verifier_for(self.identity)
+        self.signer = CertificateSigner(self.client_identity)
+        self.verifier = CertificateVerifier(self.identity)
         self.sessions = {
             role: self.loop.run_until_complete(self._session(role))
             for role in (Role.SERVER_A, Role.SERVER_B)
         }
         self.aggregation = {role: AggregationService(s) for role, s in self.sessions.items()}
         self.operation = OperationService(self.sessions[Role.SERVER_A])
-        plain = Plaintext()
-        self._servers = Servers(self.task, CLIENT, NOWHERE, NOWHERE, plain, patience_s=0.01)
+        self._servers = Servers(
+            self.task, CLIENT, NOWHERE, NOWHERE, self.client_identity, patience_s=0.01
+        )
         self._channel = grpc.insecure_channel(NOWHERE)
         self._dealer = RemoteDealer(self._channel, NOWHERE, self.task, Role.SERVER_B)
 
@@ -151,7 +158,7 @@ class Stage:
     async def _session(self, role: Role) -> Session:
         values: dict[str, Any] = {
             "task": self.folder / "task.toml",
-            "insecure_plaintext": True,
+            "identity": self.folder / "keys" / role.value,
             "listen": NOWHERE,
             "dealer": NOWHERE,
             "state": self.folder / role.value,
@@ -172,9 +179,10 @@ class Stage:
         path.write_bytes(data)
         return path
 
-    def call(self, handler: Callable[..., Any], request: Any, role: Role, name: str) -> None:
+    def call(self, handler: Callable[..., Any], request: Any, party: str) -> None:
         """One unary call or answered stream, to its end."""
-        answer = handler(request, FakeContext(role, name))
+        certificate = (self.folder / "keys" / party / "cert.pem").read_bytes()
+        answer = handler(request, FakeContext(certificate))
         self.loop.run_until_complete(_exhaust(answer))
 
     def submit(self, role: Role, messages: list[pb.SubmissionPiece]) -> None:
@@ -183,14 +191,14 @@ class Stage:
         session.inbox.open(ROUND, [CLIENT], session.shelf.current.digest)
         handler = self.aggregation[role].Submit
         try:
-            self.call(lambda _, context: handler(_stream(messages), context), None, *_OWN)
+            self.call(lambda _, context: handler(_stream(messages), context), None, CLIENT.name)
         finally:
             session.inbox.cancel()
         assert role is Role.SERVER_A or not list((self.folder / role.value / "spool").iterdir())
 
     def dealer(self) -> DealingService:
         """A dealer's start of its own: it remembers what it dealt."""
-        service = DealingService(self.task, DealerRole(self.task.digest), Plaintext())
+        service = DealingService(self.task, DealerRole(self.task.digest), self.identity)
         service._epoch = bytes(16)
         return service
 
@@ -220,9 +228,6 @@ class Stage:
 
     def _update(self, _view: object) -> RingVector:
         return np.zeros(D, dtype=np.int64)
-
-
-_OWN = (Role.CLIENT, CLIENT.name)
 
 
 class _Answers:

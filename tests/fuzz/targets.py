@@ -40,7 +40,7 @@ from precad.common.certify.runs import FinishedRun
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import MAX_TEXT, PeerViolation, PrecadError
 from precad.common.identifiers import ClientId, Role
-from precad.common.identity import load_identity, signer_for
+from precad.common.identity import load_identity
 from precad.common.identity.certificate import (
     check_algorithm,
     check_purpose,
@@ -127,6 +127,7 @@ def _submissions(role: Role) -> list[bytes]:
         round_number=ROUND,
         client=CLIENT,
         model=here.sessions[role].shelf.current.digest,
+        signer=here.signer,
     )
     own = pair[0] if role is Role.SERVER_A else pair[1]
     share = own.share.reveal()
@@ -142,7 +143,7 @@ def _submissions(role: Role) -> list[bytes]:
     ]
 
 
-def _call(kind: Any, service: str, method: str, role: Role, name: str) -> Callable[[bytes], None]:
+def _call(kind: Any, service: str, method: str, party: str) -> Callable[[bytes], None]:
     def parse(data: bytes) -> None:
         request = parsed(kind, data)
         if request is not None:
@@ -152,7 +153,7 @@ def _call(kind: Any, service: str, method: str, role: Role, name: str) -> Callab
                 "operation": here.operation,
                 "dealing": here.dealer() if service == "dealing" else None,
             }
-            here.call(getattr(services[service], method), request, role, name)
+            here.call(getattr(services[service], method), request, party)
 
     return parse
 
@@ -235,7 +236,8 @@ def _peer_message(data: bytes) -> None:
     match message:
         case messages.HeldList():
             for entry in message.by_client().values():
-                bytes.fromhex((entry.own or "") + (entry.other or "") + (entry.signature or ""))
+                if isinstance(entry, messages.HeldEntry):
+                    bytes.fromhex(entry.own + entry.other + entry.signature)
         case messages.RosterProposal():
             claims = [
                 Enrolment(ClientId(e.client), e.records, e.record_rate) for e in message.entries
@@ -359,9 +361,17 @@ def _held(data: bytes) -> None:
         round_number=ROUND,
         client=CLIENT,
         model=here.sessions[Role.SERVER_A].shelf.current.digest,
+        signer=here.signer,
     )
     path = here.file(data, ".share")
-    held = Held(pair[1].context, Role.SERVER_B, pair[1].commitment(), pair[0].commitment(), path)
+    held = Held(
+        pair[1].context,
+        Role.SERVER_B,
+        pair[1].commitment(),
+        pair[0].commitment(),
+        path,
+        pair[1].signature,
+    )
     assert held.expand(D).shape == (D,)
 
 
@@ -375,7 +385,8 @@ def _settings(data: bytes) -> None:
 
 def _settings_seeds() -> list[bytes]:
     folder = stage().folder
-    common: dict[str, object] = {"task": str(folder / "task.toml"), "insecure_plaintext": True}
+    keys = folder / "keys" / "dealer"
+    common: dict[str, object] = {"task": str(folder / "task.toml"), "identity": str(keys)}
     server = {**common, "listen": "[::1]:1", "dealer": "b:2", "state": "s"}
     client = {"client": "ward-1", "server_a": "a:1", "server_b": "b:1", "data": "x", "state": "s"}
     values: list[dict[str, object]] = [
@@ -445,8 +456,7 @@ def _signature(data: bytes) -> None:
 
 
 def _signatures() -> list[bytes]:
-    good = signer_for(stage().client_identity).sign(b"signed")
-    assert good is not None
+    good = stage().signer.sign(b"signed")
     return [join(good.value, *good.certificates)]
 
 
@@ -574,11 +584,6 @@ def _file(parse: Callable[[Path], object], suffix: str) -> Callable[[bytes], Non
     return parse_file
 
 
-_OWN = (Role.CLIENT, CLIENT.name)
-_SERVER = (Role.SERVER_A, "server-a")
-_OPERATOR = (Role.OPERATOR, "operator")
-
-
 def _deal_seeds() -> list[bytes]:
     wanted = deal_request(stage().task, ROUND, 0, 2)
     return [deal_request_to_wire(wanted, "server-b", bytes(16)).SerializeToString()]
@@ -606,31 +611,32 @@ TARGETS: dict[str, Target] = {
     "submit-a": Target(_submit(Role.SERVER_A), lambda: _submissions(Role.SERVER_A)),
     "submit-b": Target(_submit(Role.SERVER_B), lambda: _submissions(Role.SERVER_B)),
     "enrol": Target(
-        _call(pb.EnrolRequest, "aggregation", "Enrol", *_OWN),
+        _call(pb.EnrolRequest, "aggregation", "Enrol", CLIENT.name),
         _requests(pb.EnrolRequest(client="ward-1", records=5, record_rate=0.1, token="x")),
     ),
     "watch": Target(
-        _call(pb.WatchRequest, "aggregation", "Watch", *_OWN),
+        _call(pb.WatchRequest, "aggregation", "Watch", CLIENT.name),
         _requests(pb.WatchRequest(client="ward-1")),
     ),
     "model-digest": Target(
-        _call(pb.ModelRequest, "aggregation", "ModelDigest", *_OWN),
+        _call(pb.ModelRequest, "aggregation", "ModelDigest", CLIENT.name),
         _requests(pb.ModelRequest(), pb.ModelRequest(version=2**64 - 1)),
     ),
     "fetch-model": Target(
-        _call(pb.ModelRequest, "aggregation", "FetchModel", *_OWN), _requests(pb.ModelRequest())
+        _call(pb.ModelRequest, "aggregation", "FetchModel", CLIENT.name),
+        _requests(pb.ModelRequest()),
     ),
     "status": Target(
-        _call(pb.StatusRequest, "operation", "Status", *_OPERATOR), _requests(pb.StatusRequest())
+        _call(pb.StatusRequest, "operation", "Status", "operator"), _requests(pb.StatusRequest())
     ),
     "reports": Target(
-        _call(pb.StatusRequest, "operation", "Reports", *_OPERATOR), _requests(pb.StatusRequest())
+        _call(pb.StatusRequest, "operation", "Reports", "operator"), _requests(pb.StatusRequest())
     ),
     "join": Target(
-        _call(pb.JoinRequest, "dealing", "Join", *_SERVER),
+        _call(pb.JoinRequest, "dealing", "Join", "server-a"),
         _requests(pb.JoinRequest(role="server-a")),
     ),
-    "deal": Target(_call(pb.DealRequest, "dealing", "Deal", *_SERVER), _deal_seeds),
+    "deal": Target(_call(pb.DealRequest, "dealing", "Deal", "server-b"), _deal_seeds),
     "deal-request": Target(_deal_request, _deal_seeds),
     "deal-words": Target(_deal_words, _word_seeds),
     "link": Target(_link, _frames),
@@ -680,4 +686,5 @@ def _pair() -> Any:
         round_number=ROUND,
         client=CLIENT,
         model=here.sessions[Role.SERVER_A].shelf.current.digest,
+        signer=here.signer,
     )

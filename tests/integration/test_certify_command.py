@@ -253,6 +253,8 @@ def test_bad_input_names_the_field(votes: Path, runs: list[str], tmp_path: Path)
     assert "NaN" in refused("prediction", str(tmp_path / "nan.npy"), *SMALL)
     assert "NaN" in refused("prediction", str(tmp_path / "words.csv"), *SMALL)
     assert "arrays of numbers" in refused("prediction", str(tmp_path / "object.npy"), *SMALL)
+    (tmp_path / "empty.csv").write_text("a,b\n", encoding="utf-8")
+    assert "it is empty" in refused("prediction", str(tmp_path / "empty.csv"), *SMALL)
     assert "no such file" in refused("prediction", str(tmp_path / "none.npy"), *SMALL)
     assert "sampling_rate = 1.2" in refused(
         "prediction", path, "--sampling-rate", "1.2", *SMALL[2:]

@@ -10,6 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from precad.cli.main import app
+from precad.common.identity import create_local_keys
 from precad.experiments.local.files import to_toml
 
 USAGE_ERROR = 2
@@ -93,9 +94,7 @@ def test_no_command_shows_the_help() -> None:
         ),
         (["demo", "--clients", "400"], ["clients", "400", "from 1 to 359"]),
         (["demo", "--client-rate", "0"], ["client_rate", "0.0", "greater than 0"]),
-        (["status", ADDRESS], ["--identity", "--insecure-plaintext"]),
-        (["status", ADDRESS, "--server", "c", "--insecure-plaintext"], ["--server", "'c'"]),
-        (["status", "nowhere", "--insecure-plaintext"], ["address", "'nowhere'", "host:port"]),
+        (["status", ADDRESS, "--server", "c", "--identity", "keys"], ["--server", "'c'"]),
         (["status", ADDRESS, "--identity", "/nowhere"], ["/nowhere"]),
     ],
 )
@@ -121,6 +120,7 @@ def test_a_wrong_value_is_named_with_its_field_and_the_remedy(
         (["serve", "a"], "--config"),
         (["join"], "--config"),
         (["status"], "address"),
+        (["status", ADDRESS], "--identity"),
     ],
 )
 def test_an_option_that_cannot_be_is_named(arguments: list[str], option: str) -> None:
@@ -145,7 +145,7 @@ def settings(part: str) -> dict[str, object]:
         "listen": ADDRESS,
         "dealer": "127.0.0.1:7303",
         "state": "state",
-        "insecure_plaintext": True,
+        "identity": "keys",
     }
     match part:
         case "a":
@@ -153,10 +153,10 @@ def settings(part: str) -> dict[str, object]:
         case "b":
             return values
         case "dealer":
-            return {key: values[key] for key in ("task", "listen", "insecure_plaintext")}
+            return {key: values[key] for key in ("task", "listen", "identity")}
         case _:
             own = {"client": "ward-3", "server_a": ADDRESS, "server_b": ADDRESS, "data": "x.npz"}
-            return {key: values[key] for key in ("task", "state", "insecure_plaintext")} | own
+            return {key: values[key] for key in ("task", "state", "identity")} | own
 
 
 PARTS = {"a": ("serve", "a"), "b": ("serve", "b"), "dealer": ("serve", "dealer"), "c": ("join",)}
@@ -202,14 +202,22 @@ def test_a_broken_task_file_is_named_with_the_field(part: str, tmp_path: Path) -
         assert "is required" in error
 
 
-def test_plaintext_and_an_identity_exclude_each_other(part: str, tmp_path: Path) -> None:
-    good = settings(part) | {"task": str(tmp_path / "task.toml")}
-    (tmp_path / "settings.toml").write_text(to_toml(good | {"identity": "keys/somebody"}))
+def test_an_identity_is_required_and_must_be_there(part: str, tmp_path: Path) -> None:
+    config, command = tmp_path / "settings.toml", PARTS[part]
+    good = settings(part)
+    config.write_text(to_toml({key: good[key] for key in good if key != "identity"}))
+    assert f"identity = None: is required in {config}" in refused(*command, "--config", config)
+    config.write_text(to_toml(good))
     write_task(tmp_path / "task.toml")
     if part != "c":
-        error = refused(*PARTS[part], "--config", tmp_path / "settings.toml")
-        assert "identity" in error
-        assert "not both" in error
+        error = refused(*command, "--config", config)
+        assert f"identity = '{tmp_path / 'keys' / 'ca.pem'}': no such file" in error
+
+
+def test_an_address_without_a_port_is_refused(tmp_path: Path) -> None:
+    create_local_keys(tmp_path, [])
+    error = refused("status", "nowhere", "--identity", tmp_path / "operator")
+    assert "address = 'nowhere': give host:port" in error
 
 
 def write_task(path: Path) -> None:

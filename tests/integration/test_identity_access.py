@@ -19,7 +19,6 @@ from precad.common.errors import AccessDenied, Misconfiguration
 from precad.common.identifiers import Role
 from precad.common.identity import (
     Identity,
-    Plaintext,
     Principal,
     add_port,
     caller,
@@ -40,7 +39,7 @@ DEADLINE_S = 10.0
 class OnlyFor(grpc.GenericRpcHandler):
     """One method that answers the caller's name, for some roles."""
 
-    def __init__(self, identity: Identity | Plaintext, roles: tuple[Role, ...]) -> None:
+    def __init__(self, identity: Identity, roles: tuple[Role, ...]) -> None:
         self.identity = identity
         self.roles = roles
 
@@ -78,10 +77,10 @@ Serve = Callable[..., int]
 def serve() -> Iterator[Serve]:
     servers = []
 
-    def start(identity: Identity | Plaintext, *roles: Role, host: str = "127.0.0.1") -> int:
+    def start(identity: Identity, *roles: Role) -> int:
         server = grpc.server(ThreadPoolExecutor(2))
         server.add_generic_rpc_handlers((OnlyFor(identity, roles),))
-        port = add_port(server, f"{host}:0", identity)
+        port = add_port(server, "127.0.0.1:0", identity)
         server.start()
         servers.append(server)
         return port
@@ -210,12 +209,7 @@ def test_identities_and_what_each_gets_of_what_only_a_may_call(keys: Path, serve
 
 def test_a_client_is_who_its_certificate_says_whatever_it_claims(keys: Path, serve: Serve) -> None:
     port = serve(load_identity(keys / "server-a"), Role.CLIENT)
-    channel = open_channel(
-        f"127.0.0.1:{port}",
-        load_identity(keys / "ward-4"),
-        Role.SERVER_A,
-        claim=(Role.CLIENT, "ward-3"),
-    )
+    channel = open_channel(f"127.0.0.1:{port}", load_identity(keys / "ward-4"), Role.SERVER_A)
     with channel:
         metadata = (("precad-role", "client"), ("precad-name", "ward-3"))
         answer = who_am_i(channel)(b"", timeout=DEADLINE_S, metadata=metadata)
@@ -381,70 +375,20 @@ async def ask_aio(channel: grpc.aio.Channel) -> str | grpc.StatusCode:
         return error.code()
 
 
-def test_plaintext_believes_a_claim_and_nothing_less(serve: Serve) -> None:
-    port = serve(Plaintext(), Role.SERVER_A)
-    address = f"127.0.0.1:{port}"
-
-    def outcome(claim: tuple[Role, str] | None) -> str | grpc.StatusCode:
-        return ask(open_channel(address, Plaintext(), Role.SERVER_B, claim=claim))
-
-    assert outcome(None) is Code.UNAUTHENTICATED
-    assert outcome((Role.CLIENT, "ward-3")) is Code.PERMISSION_DENIED
-    assert outcome((Role.SERVER_A, "server-a")) == "server-a.precad"
-    with grpc.insecure_channel(address) as channel:
-        for bad in ("server-c", "", "SERVER-A"):
-            metadata = (("precad-role", bad), ("precad-name", "server-a"))
-            with pytest.raises(grpc.RpcError) as caught:
-                who_am_i(channel)(b"", timeout=DEADLINE_S, metadata=metadata)
-            assert caught.value.code() is Code.UNAUTHENTICATED
-
-
-def test_asyncio_channels_claim_in_plaintext_too(serve: Serve) -> None:
-    port = serve(Plaintext(), Role.SERVER_A)
-
-    async def outcome() -> str | grpc.StatusCode:
-        claim = (Role.SERVER_A, "server-a")
-        async with open_aio_channel(
-            f"127.0.0.1:{port}", Plaintext(), Role.SERVER_B, claim=claim
-        ) as channel:
-            return await ask_aio(channel)
-
-    assert asyncio.run(outcome()) == "server-a.precad"
-
-
 @pytest.mark.parametrize(
-    "address",
-    [
-        "0.0.0.0:0",
-        "[::]:0",
-        "192.0.2.7:7301",
-        "10.0.0.1:7301",
-        "server-a.example:7301",
-        "localhost.example:7301",
-        "127.0.0.1.example:7301",
-        "[::ffff:192.0.2.7]:7301",
-        "dns:///localhost:7301",
-        "unix:/tmp/socket",
-        "127.0.0.1",
-        ":7301",
-        "",
-    ],
+    "address", ["", "127.0.0.1", ":7301", "a:7301\n", "dns:///localhost:7301", "unix:/tmp/socket"]
 )
-def test_plaintext_beyond_loopback_is_refused(address: str) -> None:
-    with pytest.raises(Misconfiguration, match="insecure_plaintext"):
-        add_port(grpc.server(ThreadPoolExecutor(1)), address, Plaintext())
-    with pytest.raises(Misconfiguration, match="insecure_plaintext"):
-        open_channel(address, Plaintext(), Role.SERVER_A)
-    with pytest.raises(Misconfiguration, match="insecure_plaintext"):
-        open_aio_channel(address, Plaintext(), Role.SERVER_A)
+def test_what_is_no_address_is_refused(keys: Path, address: str) -> None:
+    ward = load_identity(keys / "ward-3")
+    for opening in (open_channel, open_aio_channel):
+        with pytest.raises(Misconfiguration, match="host:port"):
+            opening(address, ward, Role.SERVER_A)
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "127.0.0.2"])
-def test_plaintext_on_loopback_serves(serve: Serve, host: str) -> None:
-    port = serve(Plaintext(), Role.OPERATOR, host=host)
-    claim = (Role.OPERATOR, "operator")
-    channel = open_channel(f"{host}:{port}", Plaintext(), Role.SERVER_A, claim=claim)
-    assert ask(channel) == "operator.precad"
+@pytest.mark.parametrize("role", [Role.CLIENT, Role.OPERATOR])
+def test_nobody_dials_a_role_that_serves_nothing(keys: Path, role: Role) -> None:
+    with pytest.raises(Misconfiguration, match="only server-a, server-b and the dealer serve"):
+        open_channel("127.0.0.1:7301", load_identity(keys / "ward-3"), role)
 
 
 def test_a_port_that_is_taken_is_said(keys: Path) -> None:

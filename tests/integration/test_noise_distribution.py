@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from scipy import stats
+from tests.rig.keys import signer, verifier
 
 from precad.common.aggregator.round.run_round import run_round
 from precad.common.aggregator.store import open_store
@@ -77,6 +78,8 @@ def test_the_residual_of_a_round_is_gaussian_at_the_stated_deviation(
         np.zeros(task.dimension),
         updates,
         journal=partial(open_store, "sqlite://", task),
+        signers={name: signer(name) for name in names},
+        verifier=verifier(),
         noise=noise,
     )
     assert finished.valid == tuple(names)
@@ -89,7 +92,8 @@ def test_the_residual_of_a_round_is_gaussian_at_the_stated_deviation(
 def test_a_round_draws_the_tasks_noise_unless_told_otherwise(task: Task) -> None:
     roster = Roster({ClientId("a"): Enrolment(ClientId("a"), 100, 0.1)})
     journal = partial(open_store, "sqlite://", task)
-    finished, _ = run_round(task, roster, np.zeros(task.dimension), {}, journal=journal)
+    theta, unused = np.zeros(task.dimension), verifier()
+    finished, _ = run_round(task, roster, theta, {}, journal=journal, signers={}, verifier=unused)
     assert fit(finished.noisy_sum, math.sqrt(2) * task.noise_units) > LEAST_P
 
 

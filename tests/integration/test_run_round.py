@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from tests.rig.keys import signer, verifier
 
 from precad.common.aggregator.round import settling
 from precad.common.aggregator.round.run_round import run_round
@@ -58,9 +59,16 @@ def play(
     number: int = 0,
 ) -> Finished:
     """One round; what both servers end with is checked to be the same, to the byte."""
-    journal = partial(open_store, "sqlite://", task)
     a, b = run_round(
-        task, roster(task), theta(task), updates, journal=journal, number=number, noise=noise
+        task,
+        roster(task),
+        theta(task),
+        updates,
+        journal=partial(open_store, "sqlite://", task),
+        signers={client: signer(client) for client in updates},
+        verifier=verifier(),
+        number=number,
+        noise=noise,
     )
     assert (a.opened, a.valid, a.rejections) == (b.opened, b.valid, b.rejections)
     assert (a.noisy_sum == b.noisy_sum).all()
@@ -228,7 +236,8 @@ def test_later_rounds_are_bound_to_their_number(make_task: Maker) -> None:
 def test_with_its_own_noise_two_rounds_differ(make_task: Maker) -> None:
     task = make_task(D)
     journal = partial(open_store, "sqlite://", task)
-    a, b = run_round(task, roster(task), theta(task), {}, journal=journal)
-    again, _ = run_round(task, roster(task), theta(task), {}, journal=journal)
+    given: Any = {"journal": journal, "signers": {}, "verifier": verifier()}
+    a, b = run_round(task, roster(task), theta(task), {}, **given)
+    again, _ = run_round(task, roster(task), theta(task), {}, **given)
     assert (a.noisy_sum == b.noisy_sum).all()
     assert (a.noisy_sum != again.noisy_sum).any()

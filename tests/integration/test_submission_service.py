@@ -33,18 +33,16 @@ from precad.common.errors import AccessDenied, PeerUnavailable, PrecadError, Rej
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity import (
     Identity,
-    Plaintext,
     Principal,
     add_port,
     create_local_keys,
     load_identity,
     open_channel,
-    verifier_for,
 )
 from precad.common.identity.deployment import Deployment
-from precad.common.identity.sign import CertificateSigner
+from precad.common.identity.sign import CertificateSigner, CertificateVerifier
 from precad.common.secret import Secret
-from precad.common.share import Submission, shard, signed_bytes
+from precad.common.share import Submission, signed_bytes
 from precad.common.task import Task
 from precad.common.wire.serving import SERVER_OPTIONS
 from precad.protos import precad_pb2 as pb
@@ -63,7 +61,7 @@ class Deployed:
         self,
         folder: Path,
         task: Task,
-        identities: dict[Role, Identity | Plaintext],
+        identities: dict[Role, Identity],
         *,
         limits: Limits | None = None,
         admissions: dict[Role, Admission] | None = None,
@@ -87,7 +85,7 @@ class Deployed:
     async def _start(
         self,
         role: Role,
-        identity: Identity | Plaintext,
+        identity: Identity,
         limits: Limits | None,
         admission: Admission | None,
     ) -> None:
@@ -99,7 +97,7 @@ class Deployed:
             task=self.task,
             identity=identity,
             store=store,
-            inbox=Inbox(role, self.task, state / "spool", verifier_for(identity)),
+            inbox=Inbox(role, self.task, CertificateVerifier(identity), state / "spool"),
             register=Register(self.task, store, admission),
             presence=Presence(1.0),
             shelf=Shelf(self.task, state / "model.safetensors"),
@@ -127,7 +125,7 @@ class Deployed:
         for session in self.sessions.values():
             session.inbox.open(number, [ONE, TWO], session.shelf.current.digest)
 
-    def connect(self, client: ClientId, identity: Identity | Plaintext) -> Servers:
+    def connect(self, client: ClientId, identity: Identity) -> Servers:
         return Servers(
             self.task, client, self.addresses[A], self.addresses[B], identity, patience_s=DEADLINE_S
         )
@@ -178,10 +176,8 @@ def identities(keys: Path) -> dict[ClientId, Identity]:
 def deploy(keys: Path, tmp_path: Path, make_task: Any) -> Iterator[Deploy]:
     started = []
 
-    def start(*, changes: dict[str, Any] | None = None, plaintext: bool = False, **kw: Any) -> Any:
-        parties = {
-            role: Plaintext() if plaintext else load_identity(keys / role.value) for role in (A, B)
-        }
+    def start(*, changes: dict[str, Any] | None = None, **kw: Any) -> Any:
+        parties = {role: load_identity(keys / role.value) for role in (A, B)}
         deployed = Deployed(tmp_path, make_task(8, changes), parties, **kw)
         started.append(deployed)
         return deployed
@@ -215,8 +211,16 @@ def test_an_unsigned_submission_is_refused_and_nothing_of_it_kept(
     deployed = deploy()
     deployed.open_round()
     with deployed.connect(ONE, identities[ONE]) as servers:
-        a, b = (replace(s, signature=None) for s in deployed.pair(servers))
-        assert reasons(servers.submit((a, b))) == [Rejection.BAD_SIGNATURE] * 2
+        pair = deployed.pair(servers)
+    for submission in pair:
+        header, *share = upload_pieces(submission)
+        header.header.ClearField("signature")
+        header.header.ClearField("certificates")
+        address = deployed.addresses[submission.role]
+        with open_channel(address, identities[ONE], submission.role) as channel:
+            receipt = AggregationStub(channel).Submit(iter([header, *share]), timeout=DEADLINE_S)
+        assert receipt.rejection == Rejection.BAD_SIGNATURE.value
+        assert "isn't signed" in receipt.detail
     assert deployed.spooled() == []
     assert deployed.outcome() == {ONE: Rejection.BAD_SIGNATURE, TWO: Rejection.ABSENT}
 
@@ -274,28 +278,6 @@ def test_different_pairs_to_a_and_b_have_one_reason_on_both(
         first, second = deployed.pair(servers), deployed.pair(servers)
         assert reasons(servers.submit((first[0], second[1]))) == [None, None]
     assert deployed.outcome() == {ONE: Rejection.UNMATCHED, TWO: Rejection.ABSENT}
-
-
-def test_plaintext_takes_unsigned_submissions_and_no_signed_ones(
-    deploy: Deploy, identities: dict[ClientId, Identity]
-) -> None:
-    deployed = deploy(plaintext=True)
-    deployed.open_round()
-    with deployed.connect(ONE, Plaintext()) as one, deployed.connect(TWO, Plaintext()) as two:
-        pair = deployed.pair(one)
-        assert pair[0].signature is None
-        assert reasons(one.submit(pair)) == [None, None]
-        x = np.arange(deployed.task.dimension, dtype=np.int64)
-        signed = shard(
-            x,
-            task=deployed.task.digest,
-            round_number=0,
-            client=TWO,
-            model=pair[0].context.model,
-            signer=CertificateSigner(identities[TWO]),
-        )
-        assert reasons(two.submit(signed)) == [Rejection.BAD_SIGNATURE] * 2
-    assert deployed.outcome() == {ONE: "counted", TWO: Rejection.BAD_SIGNATURE}
 
 
 def wait_until(true: Callable[[], bool]) -> None:

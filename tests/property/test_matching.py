@@ -2,20 +2,22 @@
 
 import dataclasses
 import itertools
+from functools import cache
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.rig.keys import signer, verifier
 
 from precad.common.aggregator.collect import Held
 from precad.common.aggregator.round.matching import describe, match
-from precad.common.aggregator.round.messages import HeldEntry, HeldList
+from precad.common.aggregator.round.messages import HeldEntry, HeldList, MissingEntry
 from precad.common.aggregator.round.states import Matched, Opened
 from precad.common.errors import PeerViolation, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.secret import Secret
-from precad.common.share import Commitment, SubmissionContext
+from precad.common.share import Commitment, Signature, SubmissionContext, signed_bytes
 
 TASK, MODEL = Digest(b"\1" * 32), Digest(b"\2" * 32)
 NAMES = [ClientId(f"c{i}") for i in range(6)]
@@ -40,7 +42,16 @@ cohorts = st.lists(st.tuples(items, items), max_size=6)
 
 def held(client: ClientId, role: Role, claim: Claim) -> Held:
     context = SubmissionContext(TASK, 0, client, MODEL, bytes(16))
-    return Held(context, role, Commitment(claim.own), Commitment(claim.other), Secret(bytes(32)))
+    own, other = Commitment(claim.own), Commitment(claim.other)
+    pair = (own, other) if role is Role.SERVER_A else (other, own)
+    return Held(context, role, own, other, Secret(bytes(32)), sign(client, *pair))
+
+
+@cache
+def sign(client: ClientId, a: Commitment, b: Commitment) -> Signature:
+    """The client's signature over this pair."""
+    context = SubmissionContext(TASK, 0, client, MODEL, bytes(16))
+    return signer(client).sign(signed_bytes(context, a, b))
 
 
 def collected(role: Role, given: list[Claim | Rejection]) -> dict[ClientId, Item]:
@@ -57,7 +68,11 @@ def both(pairs: list[tuple[Claim | Rejection, Claim | Rejection]]) -> tuple[Matc
     # As it crosses the link.
     from_a = HeldList.from_bytes(describe(at_a).to_bytes())
     from_b = HeldList.from_bytes(describe(at_b).to_bytes())
-    return match(opened, Role.SERVER_A, at_a, from_b), match(opened, Role.SERVER_B, at_b, from_a)
+    eye = verifier()
+    return (
+        match(opened, Role.SERVER_A, at_a, from_b, eye),
+        match(opened, Role.SERVER_B, at_b, from_a, eye),
+    )
 
 
 @given(cohorts)
@@ -132,16 +147,23 @@ def test_what_does_not_match_is_discarded(tmp_path: Any) -> None:
         held(NAMES[0], Role.SERVER_B, Claim(b"\1" * 32, b"\2" * 32)), share=path
     )
     theirs = describe({NAMES[0]: Rejection.ABSENT})
-    match(Opened(0, 0, (NAMES[0],), MODEL), Role.SERVER_B, {NAMES[0]: own}, theirs)
+    opened = Opened(0, 0, (NAMES[0],), MODEL)
+    match(opened, Role.SERVER_B, {NAMES[0]: own}, theirs, verifier())
     assert not path.exists()
 
 
 @pytest.mark.parametrize("listed", [[], [0], [0, 1, 2], [0, 0], [0, 5], [0, 1, 1]])
 def test_a_list_over_another_cohort_is_a_violation(listed: list[int]) -> None:
-    entries = tuple(HeldEntry(client=NAMES[i].name, reason=Rejection.ABSENT) for i in listed)
+    entries = tuple(MissingEntry(client=NAMES[i].name, reason=Rejection.ABSENT) for i in listed)
     own = collected(Role.SERVER_A, [Rejection.ABSENT, Rejection.ABSENT])
     with pytest.raises(PeerViolation, match="cohort"):
-        match(Opened(0, 0, tuple(NAMES[:2]), MODEL), Role.SERVER_A, own, HeldList(entries=entries))
+        match(
+            Opened(0, 0, tuple(NAMES[:2]), MODEL),
+            Role.SERVER_A,
+            own,
+            HeldList(entries=entries),
+            verifier(),
+        )
 
 
 @pytest.mark.parametrize(
@@ -171,13 +193,7 @@ def test_what_crosses_is_commitments_signatures_and_reasons_only(
 ) -> None:
     at_a = collected(Role.SERVER_A, [a for a, _ in pairs])
     for entry in describe(at_a).entries:
-        assert entry.model_dump().keys() == {
-            "client",
-            "own",
-            "other",
-            "signed",
-            "signature",
-            "certificate",
-            "reason",
-        }
-        assert (entry.reason is None) == (entry.own is not None)
+        held = {"client", "own", "other", "signed", "signature", "certificate"}
+        assert set(entry.model_dump()) == (
+            held if isinstance(entry, HeldEntry) else {"client", "reason"}
+        )

@@ -4,6 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from tests.rig.keys import signer
 
 from precad.common.identifiers import ClientId, Digest
 from precad.common.ring import from_bytes, signed, to_bytes
@@ -55,6 +56,7 @@ def test_what_a_client_sends_is_a_sharing(x: NDArray[np.int64], context: Submiss
         round_number=context.round,
         client=context.client,
         model=context.model,
+        signer=signer(context.client),
     )
     share_a = mask(to_a.share, to_a.context, x.size)
     assert (reconstruct(share_a, from_bytes(to_b.share.reveal())) == x).all()

@@ -27,12 +27,9 @@ from precad.common.errors import PeerViolation, RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity import (
     Identity,
-    Plaintext,
     Principal,
     create_local_keys,
     load_identity,
-    signer_for,
-    verifier_for,
 )
 from precad.common.identity.deployment import Deployment
 from precad.common.identity.pki import Authority, new_key
@@ -172,11 +169,6 @@ def test_another_partys_certificate_is_refused(
     assert reason_of(lambda: server.admit(signature, ONE)) is Rejection.BAD_SIGNATURE
 
 
-def test_no_signature_is_refused(server: CertificateVerifier) -> None:
-    assert reason_of(lambda: server.admit(None, ONE)) is Rejection.BAD_SIGNATURE
-    assert reason_of(lambda: server.check(None, b"")) is Rejection.BAD_SIGNATURE
-
-
 def test_another_roots_certificate_is_refused(tmp_path: Path, server: CertificateVerifier) -> None:
     create_local_keys(tmp_path, [ONE.name])
     signature = CertificateSigner(load_identity(tmp_path / ONE.name)).sign(b"")
@@ -269,9 +261,10 @@ def test_damaged_certificates_are_refused_and_never_crash(
 @FIXED
 @given(st.binary(max_size=90), st.lists(st.binary(max_size=5000), max_size=6))
 def test_headers_from_outside_have_bounded_signatures(
-    value: bytes, certificates: list[bytes]
+    one: CertificateSigner, value: bytes, certificates: list[bytes]
 ) -> None:
-    message = header_to_wire(unsigned_pair()[0])
+    message = header_to_wire(signed_pair(one)[0])
+    message.ClearField("certificates")
     message.signature = value
     message.certificates.extend(certificates)
     bounded = 1 <= len(value) <= 72 and 1 <= len(certificates) <= 4
@@ -280,17 +273,16 @@ def test_headers_from_outside_have_bounded_signatures(
     elif value or certificates:
         assert reason_of(lambda: header_from_wire(message)) is Rejection.MALFORMED
     else:
-        assert header_from_wire(message).signature is None
+        assert reason_of(lambda: header_from_wire(message)) is Rejection.BAD_SIGNATURE
 
 
-def unsigned_pair() -> tuple[Submission, Submission]:
+def signed_pair(one: CertificateSigner) -> tuple[Submission, Submission]:
     x = np.arange(D, dtype=np.int64)
-    return shard(x, task=CONTEXT.task, round_number=3, client=ONE, model=MODEL)
+    return shard(x, task=CONTEXT.task, round_number=3, client=ONE, model=MODEL, signer=one)
 
 
 def test_a_signature_survives_the_wire(one: CertificateSigner) -> None:
-    x = np.arange(D, dtype=np.int64)
-    pair = shard(x, task=CONTEXT.task, round_number=3, client=ONE, model=MODEL, signer=one)
+    pair = signed_pair(one)
     for submission in pair:
         data = header_to_wire(submission).SerializeToString()
         assert header_from_wire(pb.SubmissionHeader.FromString(data)).signature == pair[0].signature
@@ -307,24 +299,6 @@ def test_neither_repr_nor_the_wire_shows_a_key(keys: Path, one: CertificateSigne
     assert number.hex().encode() not in shown
 
 
-# --- plaintext ---------------------------------------------------------------------------------
-
-
-def test_plaintext_has_no_signatures_and_refuses_them(one: CertificateSigner) -> None:
-    assert signer_for(Plaintext()).sign(b"x") is None
-    verifier = verifier_for(Plaintext())
-    verifier.admit(None, ONE)
-    verifier.check(None, b"x")
-    assert reason_of(lambda: verifier.admit(one.sign(b"x"), ONE)) is Rejection.BAD_SIGNATURE
-    assert reason_of(lambda: verifier.check(one.sign(b"x"), b"x")) is Rejection.BAD_SIGNATURE
-
-
-def test_an_identity_always_signs_and_asks_for_signatures(keys: Path) -> None:
-    identity = load_identity(keys / ONE.name)
-    assert signer_for(identity).sign(b"x") is not None
-    assert reason_of(lambda: verifier_for(identity).admit(None, ONE)) is Rejection.BAD_SIGNATURE
-
-
 # --- collected and matched ---------------------------------------------------------------------
 
 
@@ -334,11 +308,11 @@ class Servers:
     def __init__(self, keys: Path, task: Task, folder: Path) -> None:
         self.task = task
         self.verifiers = {
-            role: verifier_for(load_identity(keys / role.value))
+            role: CertificateVerifier(load_identity(keys / role.value))
             for role in (Role.SERVER_A, Role.SERVER_B)
         }
         self.inboxes = {
-            role: Inbox(role, task, folder / role.value, verifier)
+            role: Inbox(role, task, verifier, folder / role.value)
             for role, verifier in self.verifiers.items()
         }
         self.spool = folder / Role.SERVER_B.value
@@ -352,7 +326,7 @@ class Servers:
             round_number=3,
             client=client,
             model=MODEL,
-            signer=signer_for(identity),
+            signer=CertificateSigner(identity),
         )
 
     def send(self, s: Submission) -> None:
@@ -434,7 +408,7 @@ def test_two_nonces_are_unmatched_on_both_though_commitments_cross(
     servers: Servers, ward_1: Identity
 ) -> None:
     """Commitments that cross-check, each in a context of its own, all of it signed."""
-    signer = signer_for(ward_1)
+    signer = CertificateSigner(ward_1)
     base = SubmissionContext(servers.task.digest, 3, ONE, MODEL, secrets.token_bytes(16))
     contexts = (base, replace(base, nonce=secrets.token_bytes(16)))
     seed, salts = Secret.random(), (Secret.random(), Secret.random())
@@ -457,7 +431,9 @@ def test_two_certificates_of_one_client_are_a_bad_signature_on_both(
     Deployment.open(keys).renew(Principal.client(ONE.name))
     second = load_identity(keys / ONE.name)
     a, b = servers.pair(first)
-    resigned = signer_for(second).sign(signed_bytes(b.context, b.other_commitment, b.commitment()))
+    resigned = CertificateSigner(second).sign(
+        signed_bytes(b.context, b.other_commitment, b.commitment())
+    )
     servers.send(a)
     servers.send(replace(b, signature=resigned))
     both_say(servers, Rejection.BAD_SIGNATURE)
@@ -468,7 +444,9 @@ def test_a_second_signature_over_the_same_pair_is_the_same_submission(
 ) -> None:
     """ECDSA has many signatures for one message; only what is signed counts."""
     a, b = servers.pair(ward_1)
-    again = signer_for(ward_1).sign(signed_bytes(b.context, b.other_commitment, b.commitment()))
+    again = CertificateSigner(ward_1).sign(
+        signed_bytes(b.context, b.other_commitment, b.commitment())
+    )
     assert again != b.signature
     servers.send(a)
     servers.send(replace(b, signature=again))
@@ -479,7 +457,6 @@ def test_a_second_signature_over_the_same_pair_is_the_same_submission(
     ("changes", "reason"),
     [
         ({"signature": "00" * 70}, Rejection.BAD_SIGNATURE),
-        ({"signature": None, "certificate": None}, Rejection.BAD_SIGNATURE),
         ({"certificate": "00" * 32}, Rejection.BAD_SIGNATURE),
         ({"signed": "00" * 32}, Rejection.UNMATCHED),
         ({"own": "00" * 32}, Rejection.UNMATCHED),
@@ -487,7 +464,7 @@ def test_a_second_signature_over_the_same_pair_is_the_same_submission(
     ],
 )
 def test_a_server_that_can_not_show_the_signature_is_not_believed(
-    servers: Servers, ward_1: Identity, changes: dict[str, str | None], reason: Rejection
+    servers: Servers, ward_1: Identity, changes: dict[str, str], reason: Rejection
 ) -> None:
     for submission in servers.pair(ward_1):
         servers.send(submission)
@@ -510,6 +487,7 @@ def test_another_clients_signature_is_not_shown_in_its_place(
 
     def meddle(held: HeldList) -> HeldList:
         one, two = held.entries
+        assert isinstance(two, HeldEntry)
         swapped = one.model_copy(update={"signature": two.signature})
         return HeldList(entries=(swapped, two))
 
@@ -518,7 +496,16 @@ def test_another_clients_signature_is_not_shown_in_its_place(
     assert list(at_b.submissions) == [TWO]
 
 
-HELD = {"client": "c", "own": "00" * 32, "other": "00" * 32, "signed": "00" * 32}
+HELD = {
+    "client": "c",
+    **dict.fromkeys(("own", "other", "signed", "certificate"), "00" * 32),
+    "signature": "00",
+}
+
+
+@pytest.mark.parametrize("entry", [HELD, {"client": "c", "reason": "absent"}])
+def test_whole_entries_are_read(entry: dict[str, str]) -> None:
+    HeldList.from_bytes(json.dumps({"entries": [entry]}).encode())
 
 
 @pytest.mark.parametrize(
@@ -527,10 +514,11 @@ HELD = {"client": "c", "own": "00" * 32, "other": "00" * 32, "signed": "00" * 32
         {"client": "c"},
         {"client": "c", "own": "00" * 32, "other": "00" * 32},
         {**HELD, "reason": "absent"},
-        {**HELD, "signature": "00"},
-        {**HELD, "certificate": "00" * 32},
-        {**HELD, "signature": "00" * 73, "certificate": "00" * 32},
-        {**HELD, "signature": "0", "certificate": "00" * 32},
+        *({key: value for key, value in HELD.items() if key != missing} for missing in HELD),
+        {**HELD, "signature": None},
+        {**HELD, "signature": ""},
+        {**HELD, "signature": "00" * 73},
+        {**HELD, "signature": "0"},
         {"client": "c", "reason": "absent", "signature": "00", "certificate": "00" * 32},
     ],
 )

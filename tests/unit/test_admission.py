@@ -241,7 +241,7 @@ def settings(folder: Path, more: str) -> ServerBSettings:
     path = folder / "server.toml"
     path.write_text(
         'task = "task.toml"\nlisten = "127.0.0.1:1"\ndealer = "127.0.0.1:2"\n'
-        f'state = "state"\ninsecure_plaintext = true\n{more}'
+        f'state = "state"\nidentity = "keys"\n{more}'
     )
     return ServerBSettings.load(path)
 

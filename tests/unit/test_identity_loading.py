@@ -3,11 +3,12 @@
 import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from precad.common.errors import Misconfiguration
@@ -177,40 +178,102 @@ def test_what_an_authority_of_ones_own_gets_wrong_is_named(
         load_identity(folder)
 
 
-def test_an_intermediate_authority_in_the_chain_is_accepted(folder: Path) -> None:
-    root_key = new_key()
-    root = company_authority("company root", root_key, "company root", root_key)
-    issuing_key = new_key()
-    issuing = Authority(
-        company_authority("company issuing", issuing_key, "company root", root_key), issuing_key
-    )
+def put_chain(folder: Path, root: dict[str, Any], issuing: dict[str, Any]) -> None:
+    """A server's folder whose certificate came over a company's own intermediate authority."""
+    root = dict(root)
+    root_key, issuing_key = root.pop("key", None) or new_key(), new_key()
+    anchor = company_authority("company root", root_key, "company root", root_key, **root)
+    middle = company_authority("issuing", issuing_key, "company root", root_key, **issuing)
     key = new_key()
-    leaf = issuing.issue(Principal.service(Role.SERVER_A), key.public_key(), days=1)
+    server = Principal.service(Role.SERVER_A)
+    # From a whole one: what is wrong with the other doesn't keep it from signing.
+    whole = company_authority("issuing", issuing_key, "company root", root_key)
+    leaf = Authority(whole, issuing_key).issue(server, key.public_key(), days=1)
     put_key(folder, key_to_pem(key).reveal())
-    (folder / "ca.pem").write_bytes(to_pem(root))
+    (folder / "ca.pem").write_bytes(to_pem(anchor))
     (folder / "crl.pem").unlink()
-    (folder / "cert.pem").write_bytes(to_pem(leaf))
+    (folder / "cert.pem").write_bytes(to_pem(leaf) + to_pem(middle))
+
+
+def test_an_intermediate_authority_in_the_chain_is_accepted(folder: Path) -> None:
+    put_chain(folder, {}, {})
+    assert load_identity(folder).principal.role is Role.SERVER_A
+    alone = x509.load_pem_x509_certificate((folder / "cert.pem").read_bytes())
+    (folder / "cert.pem").write_bytes(to_pem(alone))
     with pytest.raises(Misconfiguration, match="not issued"):
         load_identity(folder)
-    (folder / "cert.pem").write_bytes(to_pem(leaf) + to_pem(issuing.certificate))
-    assert load_identity(folder).principal.role is Role.SERVER_A
+
+
+OVER = {"starts_days": -9.0, "ends_days": -1.0}
+
+
+@pytest.mark.parametrize(
+    ("root", "issuing"),
+    [
+        (OVER, {}),
+        ({}, OVER),
+        ({}, {"starts_days": 1.0}),
+        ({}, {"constraints": x509.BasicConstraints(ca=False, path_length=None)}),
+        ({}, {"constraints": None}),
+        ({"constraints": x509.BasicConstraints(ca=True, path_length=0)}, {}),
+        ({"key": rsa.generate_private_key(65537, 1024)}, {}),
+        ({}, {"names": "example"}),
+    ],
+    ids=[
+        "root over",
+        "intermediate over",
+        "intermediate to come",
+        "intermediate no authority",
+        "intermediate says nothing",
+        "root allows no intermediate",
+        "root with a weak key",
+        "intermediate for other names",
+    ],
+)
+def test_a_chain_that_does_not_hold_is_refused(
+    folder: Path, root: dict[str, Any], issuing: dict[str, Any]
+) -> None:
+    put_chain(folder, root, issuing)
+    with pytest.raises(Misconfiguration, match="not issued by a valid authority"):
+        load_identity(folder)
+
+
+@pytest.mark.parametrize("constraints", [x509.BasicConstraints(ca=False, path_length=None), None])
+def test_a_root_that_is_no_authority_is_refused(
+    folder: Path, constraints: x509.BasicConstraints | None
+) -> None:
+    put_chain(folder, {"constraints": constraints}, {})
+    with pytest.raises(Misconfiguration, match=r"ca\.pem.*no authority"):
+        load_identity(folder)
+
+
+AUTHORITY = x509.BasicConstraints(ca=True, path_length=None)
 
 
 def company_authority(
     name: str,
-    key: ec.EllipticCurvePrivateKey,
+    key: Any,
     issuer: str,
-    issuer_key: ec.EllipticCurvePrivateKey,
+    issuer_key: Any,
+    *,
+    starts_days: float = -0.001,
+    ends_days: float = 9,
+    constraints: x509.BasicConstraints | None = AUTHORITY,
+    names: str | None = None,
 ) -> x509.Certificate:
     now = datetime.now(UTC)
-    return (
+    builder = (
         x509.CertificateBuilder()
         .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
         .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, issuer)]))
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(minutes=1))
-        .not_valid_after(now + timedelta(days=9))
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(issuer_key, hashes.SHA256())
+        .not_valid_before(now + timedelta(days=starts_days))
+        .not_valid_after(now + timedelta(days=ends_days))
     )
+    if constraints is not None:
+        builder = builder.add_extension(constraints, critical=True)
+    if names is not None:
+        permitted = x509.NameConstraints([x509.DNSName(names)], excluded_subtrees=None)
+        builder = builder.add_extension(permitted, critical=True)
+    return builder.sign(issuer_key, hashes.SHA256())

@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.rig.keys import signer, verifier
 
 from precad.common.aggregator.collect import Held, Inbox
 from precad.common.errors import RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.secret import Secret
-from precad.common.share import Commitment, Submission, SubmissionHeader, shard
+from precad.common.share import Commitment, Submission, SubmissionHeader, shard, signed_bytes
 from precad.common.task import Task
 
 D = 8
@@ -38,20 +39,27 @@ def role(request: pytest.FixtureRequest) -> Role:
 
 @pytest.fixture
 def inbox(task: Task, role: Role, tmp_path: Path) -> Inbox:
-    inbox = Inbox(role, task, tmp_path / "spool")
+    inbox = Inbox(role, task, verifier(), tmp_path / "spool")
     inbox.open(3, [TWO, ONE], MODEL)
     return inbox
 
 
 def submission(task: Task, role: Role, client: ClientId = ONE, number: int = 3) -> Submission:
     x = np.arange(D, dtype=np.int64)
-    pair = shard(x, task=task.digest, round_number=number, client=client, model=MODEL)
+    pair = shard(
+        x,
+        task=task.digest,
+        round_number=number,
+        client=client,
+        model=MODEL,
+        signer=signer(client),
+    )
     return pair[0] if role is Role.SERVER_A else pair[1]
 
 
 def header_of(s: Submission, **changes: Any) -> SubmissionHeader:
     context = dataclasses.replace(s.context, **changes)
-    return SubmissionHeader(context, s.salt, s.other_commitment, len(s.share))
+    return SubmissionHeader(context, s.salt, s.other_commitment, len(s.share), s.signature)
 
 
 def upload(inbox: Inbox, s: Submission, pieces: Sequence[int] = ()) -> None:
@@ -89,10 +97,10 @@ def test_a_complete_upload_is_held_with_its_commitment(
 
 def test_both_servers_shares_are_the_update(task: Task, tmp_path: Path) -> None:
     x = np.array([-(2**63), 2**63 - 1, 0, 1, -1, 7, 8, 9], dtype=np.int64)
-    pair = shard(x, task=task.digest, round_number=0, client=ONE, model=MODEL)
+    pair = shard(x, task=task.digest, round_number=0, client=ONE, model=MODEL, signer=signer(ONE))
     total = np.zeros(D, dtype=np.int64)
     for s in pair:
-        inbox = Inbox(s.role, task, tmp_path)
+        inbox = Inbox(s.role, task, verifier(), tmp_path)
         inbox.open(0, [ONE], MODEL)
         upload(inbox, s, (9,))
         held = inbox.close()[ONE]
@@ -129,7 +137,9 @@ def test_the_first_complete_submission_wins(
 
 
 def expanded(s: Submission) -> Any:
-    return Held(s.context, s.role, s.commitment(), s.other_commitment, s.share).expand(D)
+    return Held(s.context, s.role, s.commitment(), s.other_commitment, s.share, s.signature).expand(
+        D
+    )
 
 
 def test_the_same_bytes_again_are_a_retry(
@@ -149,7 +159,10 @@ def test_the_same_share_with_another_claim_is_no_retry(
     """Whoever changes what it claims for the other server sends a different submission."""
     s = submission(task, role)
     upload(inbox, s)
-    other = dataclasses.replace(s, other_commitment=Commitment(bytes(32)))
+    claimed = Commitment(bytes(32))
+    pair = (s.commitment(), claimed) if role is Role.SERVER_A else (claimed, s.commitment())
+    signature = signer(ONE).sign(signed_bytes(s.context, *pair))
+    other = dataclasses.replace(s, other_commitment=claimed, signature=signature)
     assert reason_of(lambda: upload(inbox, other)) is Rejection.DUPLICATE
     held = inbox.close()[ONE]
     assert isinstance(held, Held)
@@ -272,7 +285,7 @@ def test_an_upload_that_ends_after_the_round_is_too_late(
 
 
 def test_no_round_is_open_before_and_after(task: Task, role: Role) -> None:
-    inbox = Inbox(role, task)
+    inbox = Inbox(role, task, verifier())
     assert inbox.progress() == (0, 0)
     s = submission(task, role)
     assert reason_of(lambda: upload(inbox, s)) is Rejection.WRONG_ROUND
@@ -295,7 +308,7 @@ def test_files_of_a_process_that_died_are_removed(task: Task, tmp_path: Path) ->
     left_over.write_bytes(b"x")
     kept = tmp_path / "other.txt"
     kept.write_bytes(b"x")
-    Inbox(Role.SERVER_B, task, tmp_path)
+    Inbox(Role.SERVER_B, task, verifier(), tmp_path)
     assert not left_over.exists()
     assert kept.exists()
 
@@ -372,7 +385,7 @@ def test_many_threads_upload_at_once(task: Task, role: Role, tmp_path: Path) -> 
     """Of each client's different submissions one is held, all others are duplicates."""
     clients = [ClientId(f"c{i}") for i in range(12)]
     tries = 4
-    inbox = Inbox(role, task, tmp_path / "spool")
+    inbox = Inbox(role, task, verifier(), tmp_path / "spool")
     inbox.open(3, clients, MODEL)
     start = threading.Barrier(len(clients) * tries)
     outcomes: list[tuple[ClientId, Submission, Rejection | None]] = []
@@ -419,7 +432,7 @@ def test_neither_held_nor_logs_show_the_share(
 
 def test_an_arrival_costs_the_same_however_many_are_awaited(task: Task, tmp_path: Path) -> None:
     names = [ClientId(f"ward-{number:03d}") for number in range(200)]
-    inbox = Inbox(Role.SERVER_A, task, tmp_path / "spool")
+    inbox = Inbox(Role.SERVER_A, task, verifier(), tmp_path / "spool")
     inbox.open(3, names, MODEL)
     asked = itertools.count()
 

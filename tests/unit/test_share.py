@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.rig.keys import signer
 
 from precad.common.errors import RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
@@ -43,6 +44,7 @@ def made(number: int = 0) -> tuple[Any, Any]:
         round_number=number,
         client=CONTEXT.client,
         model=CONTEXT.model,
+        signer=signer(CONTEXT.client),
     )
 
 

@@ -38,7 +38,6 @@ from precad.common.certify import (
     psac_factor,
     simuem,
     theorem_2,
-    xie_corollary_1,
     xie_theorem_2,
 )
 from precad.common.certify.intervals import (
@@ -155,10 +154,14 @@ def test_xie_theorem_3_both_signs(case: dict[str, Any]) -> None:
 def test_xie_corollary_1(case: dict[str, Any]) -> None:
     i = case["inputs"]
     printed = ApproximateDP.single(i["eps"], i["delta"], refined=False)
-    close(case, xie_corollary_1(i["J"], i["C_bar"], i["tau"], i["eps"], i["delta"]), "k_pos")
     close(
         case,
-        xie_corollary_1(-i["J"], i["C_bar"], i["tau"], i["eps"], i["delta"]),
+        printed_certificates.xie_corollary_1(i["J"], i["C_bar"], i["tau"], i["eps"], i["delta"]),
+        "k_pos",
+    )
+    close(
+        case,
+        printed_certificates.xie_corollary_1(-i["J"], i["C_bar"], i["tau"], i["eps"], i["delta"]),
         "k_neg_J_negated",
     )
     found = fewest_attackers(i["J"], i["C_bar"], i["tau"], printed)

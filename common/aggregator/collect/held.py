@@ -26,7 +26,7 @@ class Held:
     other_commitment: Commitment
     """As the client claims it for the other server."""
     share: Secret | Path = field(repr=False)
-    signature: Signature | None = field(default=None, repr=False)
+    signature: Signature = field(repr=False)
     """Checked already, over ``signed``."""
 
     @property

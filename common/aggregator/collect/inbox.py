@@ -13,7 +13,7 @@ from precad.common.aggregator.collect.upload import Upload
 from precad.common.clock import CLOCK, Clock
 from precad.common.errors import RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.share.signature import UNSIGNED, Verifier
+from precad.common.share.signature import Verifier
 from precad.common.share.submission import SubmissionHeader, share_bytes
 from precad.common.task import Task
 
@@ -44,8 +44,8 @@ class Inbox:
     Args:
         role: which server.
         task: gives the digest, the share's length and the caps.
+        verifier: checks signatures.
         spool: folder for B's shares; None keeps them in memory.
-        verifier: checks signatures; without certificates there are none.
         clock: passes the time.
     """
 
@@ -53,8 +53,8 @@ class Inbox:
         self,
         role: Role,
         task: Task,
+        verifier: Verifier,
         spool: Path | None = None,
-        verifier: Verifier = UNSIGNED,
         clock: Clock = CLOCK,
     ) -> None:
         self.verifier = verifier

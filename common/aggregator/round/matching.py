@@ -5,18 +5,18 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from precad.common.aggregator.collect import Held
-from precad.common.aggregator.round.messages import HeldEntry, HeldList
+from precad.common.aggregator.round.messages import HeldEntry, HeldList, MissingEntry
 from precad.common.aggregator.round.states import Matched, MatchedSubmission, Opened
 from precad.common.errors import PeerViolation, RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Role
-from precad.common.share import UNSIGNED, Verifier
+from precad.common.share import Verifier
 
 Collected = Mapping[ClientId, Held | Rejection]
 
 
 def describe(collected: Collected) -> HeldList:
     """What this server holds, as the other server may know it: commitments, signatures, reasons."""
-    entries = []
+    entries: list[HeldEntry | MissingEntry] = []
     for client, item in collected.items():
         if isinstance(item, Held):
             entry = HeldEntry(
@@ -24,12 +24,12 @@ def describe(collected: Collected) -> HeldList:
                 own=item.commitment.value.hex(),
                 other=item.other_commitment.value.hex(),
                 signed=hashlib.sha256(item.signed).hexdigest(),
-                signature=None if item.signature is None else item.signature.value.hex(),
-                certificate=None if item.signature is None else item.signature.fingerprint.hex(),
+                signature=item.signature.value.hex(),
+                certificate=item.signature.fingerprint.hex(),
             )
+            entries.append(entry)
         else:
-            entry = HeldEntry(client=client.name, reason=item)
-        entries.append(entry)
+            entries.append(MissingEntry(client=client.name, reason=item))
     return HeldList(entries=tuple(entries))
 
 
@@ -38,7 +38,7 @@ def match(
     role: Role,
     collected: Collected,
     theirs: HeldList,
-    verifier: Verifier = UNSIGNED,
+    verifier: Verifier,
 ) -> Matched:
     """Combine both servers' lists; both arrive at the same result.
 
@@ -63,7 +63,7 @@ def match(
     rejections: dict[ClientId, Rejection] = {}
     for client in opened.cohort:
         own, entry = collected[client], other[client]
-        if isinstance(own, Held) and entry.own is not None:
+        if isinstance(own, Held) and isinstance(entry, HeldEntry):
             reason = _difference(own, entry, verifier)
             if reason is None:
                 mine, other_one = own.commitment.value, own.other_commitment.value
@@ -73,7 +73,8 @@ def match(
                 rejections[client] = reason
         else:
             own_reason = None if isinstance(own, Held) else own
-            reasons = [own_reason, entry.reason]
+            other_reason = entry.reason if isinstance(entry, MissingEntry) else None
+            reasons = [own_reason, other_reason]
             if role is Role.SERVER_B:
                 reasons.reverse()
             found = [r for r in reasons if r is not None and r is not Rejection.ABSENT]
@@ -95,11 +96,8 @@ def _difference(own: Held, entry: HeldEntry, verifier: Verifier) -> Rejection | 
     if entry.signed != hashlib.sha256(own.signed).hexdigest():
         # The commitments cross-check, and yet the nonces differ.
         return Rejection.UNMATCHED
-    own_certificate = None if own.signature is None else own.signature.fingerprint.hex()
-    if entry.certificate != own_certificate:
+    if entry.certificate != own.signature.fingerprint.hex():
         return Rejection.BAD_SIGNATURE
-    if own.signature is None or entry.signature is None:
-        return None
     try:
         shown = replace(own.signature, value=bytes.fromhex(entry.signature))
         verifier.check(shown, own.signed)

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from precad.common.errors import PeerViolation, Rejection
 from precad.common.identifiers import ClientId
@@ -88,39 +88,34 @@ class Verdict(Message):
 
 
 class HeldEntry(Message):
-    """One client's submission as one server holds it, or why it doesn't."""
+    """One client's submission as the sender of this message holds it."""
 
     client: ClientName
-    own: Hex32 | None = None
-    """Commitment to the share held by the sender of this message."""
-    other: Hex32 | None = None
+    own: Hex32
+    """Commitment to the share held by the sender."""
+    other: Hex32
     """Commitment to the receiver's share, as the client claims it."""
-    signed: Hex32 | None = None
+    signed: Hex32
     """SHA-256 of what the client signed, as the sender has it: the nonce is in it too."""
-    signature: Annotated[str, Field(pattern=r"^([0-9a-f]{2}){1,72}$")] | None = None
-    """The client's signature as it came to the sender; None where there are no certificates."""
-    certificate: Hex32 | None = None
+    signature: Annotated[str, Field(pattern=r"^([0-9a-f]{2}){1,72}$")]
+    """The client's signature as it came to the sender."""
+    certificate: Hex32
     """SHA-256 of the certificate that the sender checked it with."""
-    reason: Rejection | None = None
 
-    @model_validator(mode="after")
-    def _held_or_not(self) -> Self:
-        held = {self.own is None, self.other is None, self.signed is None}
-        if len(held) != 1 or held == {self.reason is None}:
-            raise ValueError("an entry has own, other and signed, or else a reason")
-        if (self.signature is None) != (self.certificate is None) or (
-            self.signature and self.reason
-        ):
-            raise ValueError("a signature comes with its certificate, and not with a reason")
-        return self
+
+class MissingEntry(Message):
+    """Why the sender holds nothing of one client."""
+
+    client: ClientName
+    reason: Rejection
 
 
 class HeldList(Message):
     """All of a round's cohort, as one server holds it."""
 
-    entries: tuple[HeldEntry, ...]
+    entries: tuple[HeldEntry | MissingEntry, ...]
 
-    def by_client(self) -> dict[ClientId, HeldEntry]:
+    def by_client(self) -> dict[ClientId, HeldEntry | MissingEntry]:
         """Entries by client."""
         return {ClientId(entry.client): entry for entry in self.entries}
 

@@ -2,8 +2,8 @@
 
 `run_round` plays the clients, server A, server B and the dealer on the same role objects that
 the processes use; only gRPC is missing. It is the oracle that the networked run is tested
-against. The two servers run in two threads, because their protocol is a conversation. Within one
-process there are no certificates, hence no signatures (`precad.common.share.signature.Unsigned`).
+against. The two servers run in two threads, because their protocol is a conversation. Who signs
+and who checks is given to it, as link and dealing are to the aggregator.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,7 +31,7 @@ from precad.common.link import PeerLink, memory_pair
 from precad.common.model import model_digest
 from precad.common.noise import DiscreteGaussian, NoiseSource
 from precad.common.ring import RingVector
-from precad.common.share import Submission, SubmissionHeader, shard
+from precad.common.share import Signer, Submission, SubmissionHeader, Verifier, shard
 from precad.common.task import Task
 
 MAX_MESSAGE_BYTES = 1 << 28
@@ -55,6 +55,8 @@ def run_round(
     updates: Mapping[ClientId, RingVector],
     *,
     journal: Callable[[Role], Journal],
+    signers: Mapping[ClientId, Signer],
+    verifier: Verifier,
     number: int = 0,
     noise: Callable[[Role], NoiseSource] | None = None,
 ) -> tuple[Finished, Finished]:
@@ -66,6 +68,8 @@ def run_round(
         theta: ``[d] float64``, θ_t.
         updates: each participating client's encoded update, ``[d] int64``; honest or not.
         journal: each server's, empty; for the task and the role.
+        signers: each of these clients' pen.
+        verifier: how both servers check what was signed.
         number: t.
         noise: each server's noise; the task's discrete Gaussian unless given.
 
@@ -78,9 +82,16 @@ def run_round(
     model = model_digest(task.digest, number, task.model.parameters, theta)
     dealer = DealerRole(task.digest)
     ends = dict(zip((Role.SERVER_A, Role.SERVER_B), memory_pair(), strict=True))
-    inboxes = {role: Inbox(role, task) for role in ends}
+    inboxes = {role: Inbox(role, task, verifier) for role in ends}
     submissions = [
-        shard(x, task=task.digest, round_number=number, client=client, model=model)
+        shard(
+            x,
+            task=task.digest,
+            round_number=number,
+            client=client,
+            model=model,
+            signer=signers[client],
+        )
         for client, x in updates.items()
     ]
 
@@ -117,7 +128,7 @@ def run_round(
             _submit(pair[0] if role is Role.SERVER_A else pair[1], inbox)
         collected = inbox.close()
         theirs = HeldList.from_bytes(link.exchange("held", describe(collected).to_bytes()))
-        matched = match(opened, role, collected, theirs)
+        matched = match(opened, role, collected, theirs, verifier)
         # Validate, aggregate, charge, release, reconstruct.
         return reconstruct(
             aggregator, release(aggregator, validate_and_sum(aggregator, matched)), theta

@@ -160,7 +160,7 @@ class AggregationService(AggregationServicer):
         client = self._client(context, header.client)
         try:
             checked = header_from_wire(header)
-            check_own_key(context, self._session.identity, checked.signature)
+            check_own_key(context, checked.signature)
         except RejectedSubmission as rejected:
             self._count(header.round, client, rejected.reason)
             raise
@@ -172,10 +172,10 @@ class AggregationService(AggregationServicer):
     def _client(self, context: Context, name: str) -> ClientId:
         """The client that calls; its certificate must be its own. Raises AccessDenied."""
         client = ClientId(name)
-        claimed = Principal(Role.CLIENT, client.name)
-        principal = require(context, self._session.identity, Role.CLIENT, claimed=claimed)
-        if principal != claimed:
-            raise AccessDenied(f"the certificate is {principal}'s, the call is {claimed}'s")
+        named = Principal.client(client.name)
+        principal = require(context, self._session.identity, Role.CLIENT)
+        if principal != named:
+            raise AccessDenied(f"the certificate is {principal}'s, the call is {named}'s")
         return client
 
 

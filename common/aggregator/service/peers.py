@@ -27,11 +27,11 @@ Reach = Callable[[], AbstractContextManager[FrameTransport]]
 
 def outside_of(session: Session, dealer_address: str, other_server: Reach) -> Outside:
     """A process's outside: gRPC, and the task's noise."""
-    task, role, claim = session.task, session.role, (session.role, session.role.value)
+    task, role = session.task, session.role
 
     @contextmanager
     def peers() -> Iterator[tuple[FrameTransport, RemoteDealer]]:
-        channel = open_channel(dealer_address, session.identity, Role.DEALER, claim=claim)
+        channel = open_channel(dealer_address, session.identity, Role.DEALER)
         try:
             with other_server() as transport:
                 yield transport, RemoteDealer(channel, dealer_address, task, role)
@@ -46,8 +46,7 @@ def dialling(session: Session, address: str) -> Reach:
 
     @contextmanager
     def reach() -> Iterator[FrameTransport]:
-        claim = (session.role, session.role.value)
-        channel = open_channel(address, session.identity, Role.SERVER_B, claim=claim)
+        channel = open_channel(address, session.identity, Role.SERVER_B)
         try:
             transport = DialledTransport(channel, address, session.task.deadlines.peer)
             try:

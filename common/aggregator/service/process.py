@@ -23,7 +23,7 @@ from precad.common.aggregator.training.presence import Presence
 from precad.common.aggregator.training.session import Phase, Session
 from precad.common.aggregator.training.shelf import Shelf
 from precad.common.identifiers import Role
-from precad.common.identity import add_port, verifier_for
+from precad.common.identity import CertificateVerifier, add_port
 from precad.common.wire.serving import SERVER_OPTIONS
 from precad.protos.precad_pb2_grpc import (
     add_AggregationServicer_to_server,
@@ -103,7 +103,7 @@ def open_session(role: Role, settings: ServerSettings) -> Session:
         task=task,
         identity=identity,
         store=store,
-        inbox=Inbox(role, task, settings.state / "spool", verifier_for(identity)),
+        inbox=Inbox(role, task, CertificateVerifier(identity), settings.state / "spool"),
         register=Register(task, store, admission_of(settings, task)),
         presence=Presence(task.deadlines.rejoin),
         shelf=shelf,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from tests.rig.keys import identity
 
 from precad.client import DataOwner
 from precad.client.connection import Servers
@@ -21,7 +22,7 @@ from precad.common.errors import (
     TaskMismatch,
 )
 from precad.common.identifiers import ClientId
-from precad.common.identity import Plaintext, load_identity
+from precad.common.identity import Principal, load_identity
 from precad.common.task import Task
 from precad.experiments.local.files import free_addresses, task_to_toml
 
@@ -74,8 +75,10 @@ def test_one_servers_address_in_the_others_place_is_named(running: "Running") ->
         assert "another party's certificate; mend the address" in error
 
 
-def test_a_client_without_tls_hears_that_the_server_wants_it(running: "Running") -> None:
-    stranger = running.stranger("ward-00", patience_s=0.5, identity=Plaintext())
+def test_a_client_of_another_root_hears_that_both_need_the_same(running: "Running") -> None:
+    stranger = running.stranger(
+        "ward-00", patience_s=0.5, identity=identity(Principal.client("ward-00"))
+    )
     error = said(stranger)
     assert running.deployment.addresses["server-a"] in error
     assert "both sides use TLS with the same root certificate" in error

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tests.rig.keys import signer, verifier
 
 from precad.common.aggregator.round.run_round import run_round
 from precad.common.aggregator.store import open_store
@@ -90,6 +91,8 @@ def test_the_servers_find_the_set_and_the_sum_that_one_process_finds(
             theta,
             {names[number]: x for number, x in updates.items()},
             journal=partial(open_store, "sqlite://", task),
+            signers={name: signer(name) for name in names},
+            verifier=verifier(),
             number=event.version,
             noise=no_noise,
         )

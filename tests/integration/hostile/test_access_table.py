@@ -22,7 +22,7 @@ from precad.client.connection import upload_pieces
 from precad.common.aggregator.training.feed import TrainingDone
 from precad.common.aggregator.validate import deal_request
 from precad.common.identifiers import ClientId, Role
-from precad.common.identity import Identity, Principal, load_identity, signer_for
+from precad.common.identity import CertificateSigner, Identity, Principal, load_identity
 from precad.common.identity.deployment import Deployment
 from precad.common.identity.pki import Authority, key_to_pem, new_key, to_pem
 from precad.common.share import shard
@@ -256,7 +256,7 @@ def outcomes(make_site: Any, make_task: Any) -> Outcomes:
         round_number=0,
         client=ClientId("ward-1"),
         model=model,
-        signer=signer_for(site.identity("ward-1")),
+        signer=CertificateSigner(site.identity("ward-1")),
     )
     for place in (Role.SERVER_A, Role.SERVER_B):
         running[place].open_round(0, "ward-1")

@@ -20,7 +20,7 @@ from precad.common.aggregator.collect import Held
 from precad.common.aggregator.service.limits import Limits
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.identity import open_channel, signer_for
+from precad.common.identity import CertificateSigner, open_channel
 from precad.common.share import Submission, shard
 from precad.common.wire.serving import SERVER_OPTIONS
 from precad.protos import precad_pb2 as pb
@@ -87,7 +87,7 @@ class Bench:
             round_number=number,
             client=ClientId(who),
             model=model or self.model,
-            signer=signer_for(self.site.identity(who)),
+            signer=CertificateSigner(self.site.identity(who)),
         )
         return pair[0] if self.role is Role.SERVER_A else pair[1]
 

@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+from tests.rig.keys import identity
 
 from precad.client.connection import Servers
 from precad.client.own_account import OwnAccount
@@ -16,7 +17,7 @@ from precad.client.participant import Participation, RoundView, take_part
 from precad.client.pending import Pending
 from precad.common.errors import Misconfiguration, PeerViolation, TaskMismatch
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.identity import Plaintext, add_port
+from precad.common.identity import Principal, add_port
 from precad.common.model import initial_vector, model_digest, to_bytes
 from precad.common.ring import RingVector
 from precad.common.task import Task
@@ -119,8 +120,9 @@ class Pair:
             return take_part(servers, budget, self.pending(), self.update)
 
     def servers(self) -> Servers:
+        ward = identity(Principal.client("ward-1"))
         return Servers(
-            self.task, ClientId("ward-1"), self.a.address, self.b.address, Plaintext(), patience_s=5
+            self.task, ClientId("ward-1"), self.a.address, self.b.address, ward, patience_s=5
         )
 
     def update(self, view: RoundView) -> RingVector:
@@ -141,7 +143,8 @@ def pair(make_task: Any) -> Iterator[Pair]:
     for fake in fakes:
         server = grpc.server(ThreadPoolExecutor(4))
         add_AggregationServicer_to_server(fake, server)
-        fake.address = f"127.0.0.1:{add_port(server, '127.0.0.1:0', Plaintext())}"
+        own = identity(Principal.service(fake.role))
+        fake.address = f"127.0.0.1:{add_port(server, '127.0.0.1:0', own)}"
         server.start()
         servers.append(server)
     yield Pair(fakes[0], fakes[1], task)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from tests.rig.keys import signer, verifier
 
 from precad.common.aggregator.collect import Held, Inbox
 from precad.common.aggregator.round import run_round as page
@@ -22,7 +23,7 @@ from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Role
 from precad.common.link import Frame, memory_pair
 from precad.common.ring import from_bytes, to_bytes
-from precad.common.share import SubmissionHeader
+from precad.common.share import SubmissionHeader, Verifier
 from precad.common.task import Task
 
 SERVERS = (Role.SERVER_A, Role.SERVER_B)
@@ -155,9 +156,9 @@ def watch(
         class WatchedInbox(Inbox):
             """Spools to disk, and keeps what is on the disk while the round is on."""
 
-            def __init__(self, role: Role, task: Task) -> None:
+            def __init__(self, role: Role, task: Task, verifier: Verifier) -> None:
                 self._view = views[role]
-                super().__init__(role, task, folder / role.value)
+                super().__init__(role, task, verifier, folder / role.value)
 
             def start(self, header: SubmissionHeader) -> Any:
                 self._view.headers.append(header)
@@ -192,7 +193,16 @@ def watch(
         monkeypatch.setattr(page, "DealerRole", WatchedDealer)
         roster = Roster({name: Enrolment(name, 100, 0.1) for name in updates})
         theta = np.zeros(task.dimension)
-        outcomes = page.run_round(task, roster, theta, updates, journal=journal, noise=noise)
+        outcomes = page.run_round(
+            task,
+            roster,
+            theta,
+            updates,
+            journal=journal,
+            signers={name: signer(name) for name in updates},
+            verifier=verifier(),
+            noise=noise,
+        )
         for role, outcome in zip(SERVERS, outcomes, strict=True):
             views[role].outcome = outcome
             views[role].stored |= {f"{n} (end)": d for n, d in read(folder / role.value).items()}

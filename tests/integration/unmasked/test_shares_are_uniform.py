@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from scipy import stats
+from tests.rig.keys import signer
 
 from precad.common.identifiers import ClientId, Digest
 from precad.common.ring import from_bytes, to_bytes
@@ -49,8 +50,9 @@ def shares(request: pytest.FixtureRequest) -> tuple[NDArray[np.int64], NDArray[n
     """Both servers' shares, ``[runs, d]``, and A's seeds, of one update shared again and again."""
     x = UPDATES[request.param]
     of_a, of_b, seeds = [], [], []
+    pen = signer(CLIENT)
     for _ in range(RUNS):
-        a, b = shard(x, task=DIGEST, round_number=0, client=CLIENT, model=DIGEST)
+        a, b = shard(x, task=DIGEST, round_number=0, client=CLIENT, model=DIGEST, signer=pen)
         of_a.append(mask(a.share, a.context, D))
         of_b.append(from_bytes(b.share.reveal()))
         seeds.append(a.share.reveal())

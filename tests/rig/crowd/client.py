@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from precad.client.connection import upload_pieces
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.identity import Identity, Plaintext, open_aio_channel, signer_for
+from precad.common.identity import CertificateSigner, Identity, open_aio_channel
 from precad.common.model import from_bytes, model_digest
 from precad.common.ring import RingVector
 from precad.common.share import Submission, shard
@@ -39,14 +39,13 @@ class LoadClient:
         task: Task,
         client: ClientId,
         addresses: Mapping[Role, str],
-        identity: Identity | Plaintext,
+        identity: Identity,
     ) -> None:
         self.task = task
         self.client = client
-        self.signer = signer_for(identity)
-        claim = (Role.CLIENT, client.name)
+        self.signer = CertificateSigner(identity)
         self._channels = {
-            role: open_aio_channel(addresses[role], identity, role, claim=claim) for role in SERVERS
+            role: open_aio_channel(addresses[role], identity, role) for role in SERVERS
         }
         self._stubs = {role: AggregationStub(self._channels[role]) for role in SERVERS}
 

@@ -18,7 +18,7 @@ from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
-from precad.common.share import Signature, Submission, shard
+from precad.common.share import Submission, shard
 from precad.common.task import Task
 from precad.protos import precad_pb2 as pb
 
@@ -229,14 +229,19 @@ async def _others_key(client: LoadClient, scene: Scene) -> Answers:
 
 
 async def _unsigned(client: LoadClient, scene: Scene) -> Answers:
-    a, b = client.prepare(scene.event, scene.honest)
-    return await _both(client, (replace(a, signature=None), replace(b, signature=None)))
+    answers = []
+    for submission in client.prepare(scene.event, scene.honest):
+        header, *share = upload_pieces(submission)
+        header.header.ClearField("signature")
+        header.header.ClearField("certificates")
+        answers.append(await client.send_pieces(submission.role, iter([header, *share])))
+    return tuple(answers)
 
 
 async def _signed_otherwise(client: LoadClient, scene: Scene) -> Answers:
     """The own signature, over another submission."""
     a, b = client.prepare(scene.event, scene.honest)
-    signature: Signature | None = client.prepare(scene.event, scene.honest)[0].signature
+    signature = client.prepare(scene.event, scene.honest)[0].signature
     return await _both(client, (replace(a, signature=signature), replace(b, signature=signature)))
 
 

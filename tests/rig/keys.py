@@ -1,0 +1,38 @@
+"""Real keys, made on the spot and once a process: what tests sign, check and serve with."""
+
+from functools import cache
+from pathlib import Path
+
+from precad.common.identifiers import ClientId, Role
+from precad.common.identity import CertificateSigner, CertificateVerifier, Identity, Principal
+from precad.common.identity.pki import Authority, key_to_pem, new_key, to_pem
+from precad.common.identity.revocation import RevocationList
+
+_NO_FOLDER = Path("/nonexistent")
+_root = cache(Authority.create)
+
+
+@cache
+def identity(principal: Principal) -> Identity:
+    """This party's, of the one root that all of a process's tests share; nothing is revoked."""
+    root, key = _root(), new_key()
+    return Identity(
+        _NO_FOLDER,
+        principal,
+        ca=to_pem(root.certificate),
+        cert=to_pem(root.issue(principal, key.public_key())),
+        key=key_to_pem(key),
+        revocations=RevocationList(_NO_FOLDER / "crl.pem", [root.certificate]),
+    )
+
+
+@cache
+def signer(client: ClientId) -> CertificateSigner:
+    """This client's pen."""
+    return CertificateSigner(identity(Principal.client(client.name)))
+
+
+@cache
+def verifier() -> CertificateVerifier:
+    """A server's eye."""
+    return CertificateVerifier(identity(Principal.service(Role.SERVER_A)))
