@@ -8,35 +8,31 @@ GENERATED := protos/*_pb2*.py protos/*_pb2*.pyi
 
 .PHONY: demo test lint protos protos-check bench help
 
-help:
-	@echo "make demo [ARGS=…]  a private training run on real data, every part its own process"
-	@echo "make test [ARGS=…]  all tests"
-	@echo "make lint           ruff and strict mypy"
-	@echo "make protos         generate the protobuf code anew"
-	@echo "make bench          the benchmarks; results go to benchmarks/results"
+help: ## this list
+	@awk -F ' *## *' '/^[a-z-]+:.*##/ { sub(/:.*/, "", $$1); printf "make %-13s %s\n", $$1, $$2 }' \
+		$(MAKEFILE_LIST)
 
 $(READY): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
-demo: $(READY)
+demo: $(READY) ## a private training on real data, every part its own process (ARGS=…)
 	$(BIN)/precad demo $(ARGS)
 
-test: $(READY)
+test: $(READY) ## all tests (ARGS=…: pytest's arguments)
 	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
 
-lint: $(READY)
+lint: $(READY) ## ruff and strict mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-protos: $(READY)
+protos: $(READY) ## generate the protobuf code anew
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I src --python_out=src --grpc_python_out=src --mypy_out=src --mypy_grpc_out=src $(addprefix src/precad/,$(PROTOS))
 
-# Generated code is committed; this fails when it isn't what the .proto files say.
-protos-check: protos
-	@git diff --exit-code -- $(GENERATED) && test -z "$$(git status --porcelain -- $(GENERATED))"
+protos-check: protos ## fail unless git has the protobuf code that the .proto files give
+	@git diff --exit-code -- $(GENERATED) && test -z "$$(git ls-files --others -- $(GENERATED))"
 
-bench: $(READY)
+bench: $(READY) ## the benchmarks; results go to benchmarks/results
 	for script in benchmarks/*.py; do $(BIN)/python -m benchmarks.$$(basename $$script .py) || exit 1; done

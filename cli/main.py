@@ -1,25 +1,26 @@
 """`precad`: one command line for everybody who takes part."""
 
 from importlib import import_module
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-# In the order of a newcomer's interest.
-COMMANDS = {
-    "demo": "demo",
-    "plan": "plan",
-    "account": "account",
-    "certify": "certify.command",
-    "keys": "keys",
-    "enrol": "enrol",
-    "serve": "serve",
-    "join": "join",
-    "status": "status",
-    "ledger": "ledger",
-}
-"""Each command and its module, which holds an ``app`` or a function of the command's name."""
+from precad import __version__
+
+COMMANDS = (
+    "demo",
+    "plan",
+    "account",
+    "certify",
+    "keys",
+    "enrol",
+    "serve",
+    "join",
+    "status",
+    "ledger",
+)
+"""In the order of a newcomer's interest; a module each, with an ``app`` or a function so named."""
 
 
 class _OnDemand(TyperGroup):
@@ -33,7 +34,7 @@ class _OnDemand(TyperGroup):
         """One command."""
         if cmd_name not in COMMANDS:
             return None
-        module = import_module(f"precad.cli.{COMMANDS[cmd_name]}")
+        module = import_module(f"precad.cli.{cmd_name}")
         one = typer.Typer(callback=_precad, rich_markup_mode=None)
         if hasattr(module, "app"):
             one.add_typer(module.app, name=cmd_name)
@@ -42,7 +43,20 @@ class _OnDemand(TyperGroup):
         return typer.main.get_group(one).commands[cmd_name]
 
 
-def _precad() -> None:
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"precad {__version__}")
+        raise typer.Exit
+
+
+def _precad(
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Print the version and end."
+        ),
+    ] = False,
+) -> None:
     """Train one model together without showing anyone your records."""
 
 
@@ -60,7 +74,3 @@ app = typer.Typer(
 def main() -> None:
     """Entry point of the `precad` command."""
     app()
-
-
-if __name__ == "__main__":
-    main()

@@ -1,1 +1,5 @@
 """`precad certify`: options become a request, a request a document, a document tables or JSON."""
+
+from precad.cli.certify.command import app
+
+__all__ = ["app"]

@@ -58,7 +58,7 @@ def demo(
 
     console = Console(stderr=json_output)
     with exit_on_error():
-        plan = make_scenario(
+        scenario = make_scenario(
             dataset=dataset,
             model=model,
             clients=clients,
@@ -70,8 +70,8 @@ def demo(
         )
         folder = output or Path("precad-demo") / time.strftime("%Y%m%d-%H%M%S")
         prepare_folder(folder)
-        announce(console, plan)
-        outcome, result = run(plan, folder, Display(console, plan))
+        announce(console, scenario)
+        outcome, result = run(scenario, folder, Display(console, scenario))
         names = ("model.safetensors", "training.png", "summary.json", "logs")
         conclude(console, outcome, result, [str(folder / name) for name in names])
         if json_output:

@@ -35,7 +35,7 @@ class RoundRow:
 class Outcome:
     """The whole run so far."""
 
-    plan: Scenario
+    scenario: Scenario
     rows: list[RoundRow] = field(default_factory=list)
 
     @property
@@ -83,7 +83,7 @@ class Outcome:
         adversaries: tuple[Adversary, ...] = tuple(Adversary),
     ) -> tuple[PrivacyStatement, ...]:
         """The guarantees after ``rounds``, for the client that took part most often."""
-        task = self.plan.task
+        task = self.scenario.task
         run = Run.of(task, rounds=rounds, participations=participations)
         return guarantees(run, task.privacy.delta, adversaries, accountants)
 
@@ -91,10 +91,10 @@ class Outcome:
 class Evaluation:
     """Predictions of a model on the held-out data."""
 
-    def __init__(self, plan: Scenario) -> None:
-        self._module = build(plan.task.model)
-        self._inputs = torch.as_tensor(plan.dataset.test_x, dtype=torch.float32)
-        self._targets = np.asarray(plan.dataset.test_y)
+    def __init__(self, scenario: Scenario) -> None:
+        self._module = build(scenario.task.model)
+        self._inputs = torch.as_tensor(scenario.dataset.test_x, dtype=torch.float32)
+        self._targets = np.asarray(scenario.dataset.test_y)
 
     def probabilities(self, theta: NDArray[np.float64]) -> NDArray[np.float64]:
         """``[points, classes] float64``."""
@@ -120,18 +120,18 @@ def summary(
     seconds: float,
 ) -> dict[str, Any]:
     """The summary as one JSON object, from what the servers' ledgers hold."""
-    plan, task = outcome.plan, outcome.plan.task
+    scenario, task = outcome.scenario, outcome.scenario.task
     most = max(status_a.participations.values(), default=0)
     statements = outcome.statements(rounds=status_a.rounds_done, participations=most)
     epsilon = {(s.accountant, s.adversary): s.epsilon for s in statements}
-    honest = {client.name for client in plan.honest}
+    honest = {client.name for client in scenario.honest}
     return {
-        "dataset": plan.dataset.name,
-        "model": plan.model,
+        "dataset": scenario.dataset.name,
+        "model": scenario.model,
         "dim": task.dimension,
-        "clients": len(plan.data),
-        "attackers": len(plan.bad),
-        "attack": plan.attack,
+        "clients": len(scenario.data),
+        "attackers": len(scenario.bad),
+        "attack": scenario.attack,
         "rounds_done": status_a.rounds_done,
         "accuracy": accuracy,
         "epsilon_exact_server": epsilon[AccountantName.EXACT, Adversary.ONE_SERVER],
@@ -162,7 +162,7 @@ def summary(
             "record_rate": task.privacy.record_rate,
             "rounds": status_a.rounds_done,
             "delta": task.privacy.delta,
-            "clients": len(plan.data),
+            "clients": len(scenario.data),
             "malicious_submission_soundness_bits": task.projections,
         },
     }

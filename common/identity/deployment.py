@@ -16,6 +16,7 @@ from typing import Self
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from precad.common.durable import make_folder
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
 from precad.common.identity.certificate import principal_of, read_certificates, validity_fault
@@ -25,12 +26,7 @@ from precad.common.identity.credentials import (
     KEY_FILE,
     REVOCATION_FILE,
 )
-from precad.common.identity.files import (
-    exclusive,
-    make_folder,
-    write_private,
-    write_public,
-)
+from precad.common.identity.files import exclusive, write_private, write_public
 from precad.common.identity.pki import (
     PARTY_DAYS,
     Authority,

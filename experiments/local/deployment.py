@@ -74,7 +74,7 @@ class LocalDeployment:
 
     def start_server(self, name: str) -> None:
         """Start one of ``SERVERS``."""
-        self._start(name, "-m", "precad.cli.main", "serve", name.removeprefix("server-"))
+        self._start(name, "-m", "precad", "serve", name.removeprefix("server-"))
 
     def start_clients(self) -> None:
         """Start every client."""
@@ -85,7 +85,7 @@ class LocalDeployment:
         """Start one client, good or bad."""
         kind = self._bad.get(client)
         if kind is None:
-            self._start(client.name, "-m", "precad.cli.main", "join")
+            self._start(client.name, "-m", "precad", "join")
         else:
             self._start(client.name, "-m", "precad.experiments.bad_client", "--kind", kind)
 

@@ -59,7 +59,7 @@ def precad_says(*arguments: object) -> str:
     """What another command prints on stdout."""
     sources = str(Path(precad.__file__).parents[1])
     ended = subprocess.run(
-        [sys.executable, "-m", "precad.cli.main", *map(str, arguments)],
+        [sys.executable, "-m", "precad", *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
@@ -74,7 +74,7 @@ def demo(folder: Path, *options: object) -> Demo:
     """Run the command and read what it said."""
     sources = str(Path(precad.__file__).parents[1])
     ended = subprocess.run(
-        [sys.executable, "-m", "precad.cli.main", "demo", "--json", "--output", str(folder)]
+        [sys.executable, "-m", "precad", "demo", "--json", "--output", str(folder)]
         + [str(option) for option in options],
         capture_output=True,
         text=True,

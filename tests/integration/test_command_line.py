@@ -9,12 +9,14 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+import precad
 from precad.cli.main import app
 from precad.common.identity import create_local_keys
 from precad.experiments.local.files import to_toml
 
 USAGE_ERROR = 2
 ADDRESS = "127.0.0.1:7301"
+NO_CONTEXT: Any = None
 
 
 def run(*arguments: object) -> Any:
@@ -32,11 +34,16 @@ def refused(*arguments: object) -> str:
     return str(lines[0])
 
 
+def inner(command: Any) -> list[str]:
+    """The names inside a group; it may load what they stand for only when asked."""
+    return list(command.list_commands(NO_CONTEXT)) if hasattr(command, "list_commands") else []
+
+
 def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
     """Every command and subcommand there is."""
     yield path
-    for name, inner in getattr(command, "commands", {}).items():
-        yield from commands(inner, (*path, name))
+    for name in inner(command):
+        yield from commands(command.get_command(NO_CONTEXT, name), (*path, name))
 
 
 ALL = list(commands(typer.main.get_command(app)))
@@ -48,12 +55,12 @@ def test_every_command_explains_itself_and_each_of_its_options(path: tuple[str, 
     assert result.exit_code == 0
     command: Any = typer.main.get_command(app)
     for name in path:
-        command = command.commands[name]
+        command = command.get_command(NO_CONTEXT, name)
     assert len(command.help.split()) >= 4
     for parameter in command.params:
         if parameter.param_type_name == "option" and "--help" not in parameter.opts:
             assert parameter.help, parameter.name
-    for name in getattr(command, "commands", {}):
+    for name in inner(command):
         assert name in result.stdout
 
 
@@ -68,6 +75,12 @@ def test_help_shows_a_settings_file_that_is_one() -> None:
         lines = [line.strip() for line in text.splitlines() if " = " in line]
         shown = tomllib.loads("\n".join(lines))
         assert needed | {"task", "identity"} <= set(shown)
+
+
+def test_the_version_is_said_whatever_follows() -> None:
+    for arguments in (("--version",), ("--version", "no-such-command")):
+        result = run(*arguments)
+        assert (result.exit_code, result.stdout) == (0, f"precad {precad.__version__}\n")
 
 
 def test_no_command_shows_the_help() -> None:

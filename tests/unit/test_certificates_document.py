@@ -17,7 +17,7 @@ MODULES = {
         f"precad.{folder.replace('/', '.')}.{path.stem}"
     )
     for folder in ("common/certify", "experiments/published")
-    for path in (ROOT / folder).glob("*.py")
+    for path in (ROOT / "src" / "precad" / folder).glob("*.py")
     if path.stem != "__init__"
 }
 

@@ -133,7 +133,7 @@ def join(config: Path, **settings: object) -> subprocess.CompletedProcess[str]:
     changed = config.with_name("changed.toml")
     changed.write_text("\n".join(lines) + "\n")
     return subprocess.run(
-        [sys.executable, "-m", "precad.cli.main", "join", "--config", str(changed)],
+        [sys.executable, "-m", "precad", "join", "--config", str(changed)],
         capture_output=True,
         text=True,
         timeout=60,

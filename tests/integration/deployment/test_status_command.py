@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def status(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "precad.cli.main", "status", *map(str, arguments)],
+        [sys.executable, "-m", "precad", "status", *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=60,

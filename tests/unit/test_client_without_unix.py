@@ -1,0 +1,44 @@
+"""A data owner's part loads on a system without Unix's modules, such as Windows."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import precad
+from precad.common.errors import Misconfiguration
+from precad.common.identity.files import exclusive
+
+SOURCES = Path(precad.__file__).parents[1]
+IMPORT_ALL = """
+import importlib, pkgutil, sys
+sys.modules.update(fcntl=None, resource=None)
+import precad.client
+modules = ["precad.client", "precad.cli.main", "precad.cli.join"]
+modules += [m.name for m in pkgutil.walk_packages(precad.client.__path__, "precad.client.")]
+for module in modules:
+    importlib.import_module(module)
+print(*modules)
+"""
+
+
+def test_every_module_of_the_client_is_importable_without_fcntl_and_resource() -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", IMPORT_ALL],
+        check=False,
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": str(SOURCES), "OMP_NUM_THREADS": "1"},
+    )
+    assert run.returncode == 0, run.stderr
+    # What is named here is walked over, and not merely absent.
+    assert {"precad.client.connection", "precad.client.data_owner"} <= set(run.stdout.split())
+
+
+def test_keys_are_not_made_where_their_folder_cannot_be_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    with pytest.raises(Misconfiguration, match="make keys on Linux"), exclusive(tmp_path):
+        pytest.fail("went on without a lock")
