@@ -4,17 +4,27 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from precad.cli.certify.request import GuaranteeKind, Loss, Prediction
-from precad.common import certify, checks
+from precad.common import checks
 from precad.common.account.clt import GdpCltAccountant
 from precad.common.account.events import SampledGaussian, poisson_gaussian, require_poisson
+from precad.common.certify.exact import ExactGroups
+from precad.common.certify.gaussian import GaussianDP
+from precad.common.certify.guarantee import (
+    BOTH,
+    Direction,
+    Guarantee,
+    Replacements,
+    ValidationAllowance,
+)
+from precad.common.certify.renyi import RenyiGroups
 from precad.common.certify.runs import Ensemble, FinishedRun, Unit
 from precad.common.errors import Misconfiguration
 
 DIRECTIONS = {
-    "either": certify.BOTH,
-    "additions": (certify.Direction.ADDITIONS,),
-    "deletions": (certify.Direction.DELETIONS,),
-    "replacements": (certify.Direction.DELETIONS,),
+    "either": BOTH,
+    "additions": (Direction.ADDITIONS,),
+    "deletions": (Direction.DELETIONS,),
+    "replacements": (Direction.DELETIONS,),
 }
 """What to certify against, by the name of the change; replacements are both in any direction."""
 
@@ -76,26 +86,26 @@ class Trained:
         mechanism = poisson_gaussian(rate=rate, noise_multiplier=noise, count=rounds)
         return cls(None, unit, mechanism, bits)
 
-    def guarantee(self, kind: GuaranteeKind, request: Prediction | Loss) -> certify.Guarantee:
+    def guarantee(self, kind: GuaranteeKind, request: Prediction | Loss) -> Guarantee:
         """The named guarantee, with validation's allowance where submissions are validated."""
         m = self.mechanism
-        guarantee: certify.Guarantee
+        guarantee: Guarantee
         match kind:
             case GuaranteeKind.EXACT:
-                guarantee = certify.ExactGroups(m)
+                guarantee = ExactGroups(m)
             case GuaranteeKind.RDP:
-                guarantee = certify.RenyiGroups(m)
+                guarantee = RenyiGroups(m)
             case GuaranteeKind.ADP:
-                guarantee = certify.ExactGroups(m).as_approximate(request.delta)
+                guarantee = ExactGroups(m).as_approximate(request.delta)
             case GuaranteeKind.GDP:
                 limit = GdpCltAccountant()
                 limit.compose(m)
-                guarantee = certify.GaussianDP(limit.mu, asymptotic_limit=True)
+                guarantee = GaussianDP(limit.mu, asymptotic_limit=True)
         if self.soundness_bits is not None:
-            guarantee = certify.ValidationAllowance(guarantee, m.count, self.soundness_bits)
-        return certify.Replacements(guarantee) if request.change == "replacements" else guarantee
+            guarantee = ValidationAllowance(guarantee, m.count, self.soundness_bits)
+        return Replacements(guarantee) if request.change == "replacements" else guarantee
 
-    def document(self, request: Prediction | Loss, guarantee: certify.Guarantee) -> dict[str, Any]:
+    def document(self, request: Prediction | Loss, guarantee: Guarantee) -> dict[str, Any]:
         """This part of an answer; ``runs`` with what all of them together cost in privacy."""
         m, runs = self.mechanism, self.runs
         return {

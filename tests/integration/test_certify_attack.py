@@ -13,14 +13,12 @@ import numpy as np
 import pytest
 
 from precad.common.account.events import SampledGaussian, poisson_gaussian
-from precad.common.certify import (
-    Certified,
-    Direction,
-    ExactGroups,
-    RenyiGroups,
-    certify_prediction,
-)
+from precad.common.certify.exact import ExactGroups
+from precad.common.certify.guarantee import Direction
 from precad.common.certify.inputs import Floats
+from precad.common.certify.prediction import certify_prediction
+from precad.common.certify.renyi import RenyiGroups
+from precad.common.certify.result import Certified
 from precad.common.certify.shift import Shift, log_binomial, log_ratio
 from precad.experiments.published.printed_certificates import theorem_8
 

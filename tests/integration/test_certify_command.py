@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from precad.cli.main import app
 from precad.common.account.events import poisson_gaussian
-from precad.common.certify import ExactGroups
+from precad.common.certify.exact import ExactGroups
 from precad.common.certify.runs import Ensemble, FinishedRun, Unit
 
 MNIST_LIKE = ["--sampling-rate", str(128 / 60000), "--noise-multiplier", "3", "--rounds", "469"]

@@ -9,24 +9,22 @@ from hypothesis import strategies as st
 from scipy.special import log_ndtr, ndtr
 
 from precad.common.account.events import SampledGaussian, poisson_gaussian
-from precad.common.certify import (
+from precad.common.certify.approximate import ApproximateDP
+from precad.common.certify.exact import ExactGroups
+from precad.common.certify.gaussian import GaussianCurves, GaussianDP
+from precad.common.certify.guarantee import (
     BOTH,
-    ApproximateDP,
     BestOf,
     Direction,
-    ExactGroups,
-    GaussianDP,
     Guarantee,
     Iterated,
-    RenyiDP,
-    RenyiGroups,
     Replacements,
     ValidationAllowance,
     mixed,
 )
-from precad.common.certify.gaussian import GaussianCurves
 from precad.common.certify.inputs import Booleans, Floats, Integers
 from precad.common.certify.prediction import largest_group
+from precad.common.certify.renyi import RenyiDP, RenyiGroups
 
 SCORES = np.concatenate([[0.0, 1e-9, 1e-4], np.linspace(0.01, 0.99, 33), [1 - 1e-4, 1.0]])
 # What the grid of the exact curves may lose: nothing here is tighter than this.

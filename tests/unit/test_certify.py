@@ -15,40 +15,44 @@ from scipy.stats import binom
 
 from precad.common.account.events import Adjacency, Sampling, poisson_gaussian
 from precad.common.account.guarantees import PrivacyStatement
-from precad.common.certify import (
-    Abstained,
-    ApproximateDP,
-    Certified,
-    ConfidenceBudget,
+from precad.common.certify.approximate import ApproximateDP
+from precad.common.certify.exact import ExactGroups
+from precad.common.certify.gaussian import GaussianDP
+from precad.common.certify.guarantee import (
     Curves,
     Direction,
-    ExactGroups,
-    GaussianDP,
     Guarantee,
-    Intervals,
     Iterated,
-    PredictionCertificates,
-    RenyiDP,
-    RenyiGroups,
     Replacements,
-    ScoreBound,
     ValidationAllowance,
+)
+from precad.common.certify.inefficacy import (
     attack_bounds,
+    expected_loss,
+    fewest_attackers,
+    theorem_2,
+)
+from precad.common.certify.inputs import Integers
+from precad.common.certify.intervals import (
+    ConfidenceBudget,
+    Intervals,
+    ScoreBound,
+    clopper_pearson_lower,
+    clopper_pearson_upper,
+    score_intervals,
+    simuem,
+    votes_of,
+)
+from precad.common.certify.prediction import (
+    PredictionCertificates,
     certified_accuracy,
     certify_prediction,
     certify_predictions,
-    certify_smoothing,
-    expected_loss,
-    fewest_attackers,
-    score_intervals,
-    simuem,
-    theorem_2,
-    votes_of,
 )
-from precad.common.certify.inputs import Integers
-from precad.common.certify.intervals import clopper_pearson_lower, clopper_pearson_upper
+from precad.common.certify.renyi import RenyiDP, RenyiGroups
+from precad.common.certify.result import Abstained, Certified
 from precad.common.certify.shift import group_shift, log_binomial
-from precad.common.certify.smoothing import SmoothingCertificates
+from precad.common.certify.smoothing import SmoothingCertificates, certify_smoothing
 from precad.common.errors import Misconfiguration
 from precad.experiments import published
 from precad.experiments.published.defences import (

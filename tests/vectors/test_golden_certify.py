@@ -16,42 +16,35 @@ from precad.common.account.gdp import (
     largest_clip_ratio,
     tolerated_group_mu,
 )
-from precad.common.certify import (
-    Abstained,
-    ApproximateDP,
-    Certified,
-    ConfidenceBudget,
-    Direction,
-    ExactGroups,
-    GaussianDP,
-    Guarantee,
-    Iterated,
-    RenyiDP,
-    RenyiGroups,
-    attack_bounds,
-    average_certified_radius,
-    certified_accuracy,
-    certify_prediction,
-    certify_smoothing,
-    fewest_attackers,
-    macer_hinge,
-    psac_factor,
-    simuem,
-    theorem_2,
-    xie_theorem_2,
-)
+from precad.common.certify.approximate import ApproximateDP, xie_theorem_2
+from precad.common.certify.exact import ExactGroups
+from precad.common.certify.gaussian import GaussianDP
+from precad.common.certify.guarantee import Direction, Guarantee, Iterated
+from precad.common.certify.inefficacy import attack_bounds, fewest_attackers, theorem_2
 from precad.common.certify.intervals import (
+    ConfidenceBudget,
     bernstein_half_width,
     clopper_pearson_upper,
     hoeffding_half_width,
+    simuem,
 )
+from precad.common.certify.prediction import certified_accuracy, certify_prediction
 from precad.common.certify.renyi import (
     ORDERS,
+    RenyiDP,
+    RenyiGroups,
     mixture_divergences,
     renyi_reach_clean_over_poisoned,
     renyi_reach_poisoned_over_clean,
 )
+from precad.common.certify.result import Abstained, Certified
 from precad.common.certify.shift import Shift, log_binomial, single_shift
+from precad.common.certify.smoothing import (
+    average_certified_radius,
+    certify_smoothing,
+    macer_hinge,
+    psac_factor,
+)
 from precad.common.headroom import client_noise_multiplier
 from precad.experiments.published import printed_certificates
 from precad.experiments.published.printed_privacy import xie_table
