@@ -5,8 +5,8 @@ from typing import Any
 
 from precad.cli.certify.request import GuaranteeKind, Loss, Prediction
 from precad.common import checks
-from precad.common.account.clt import GdpCltAccountant
 from precad.common.account.events import SampledGaussian, poisson_gaussian, require_poisson
+from precad.common.account.gdp import GdpCltAccountant
 from precad.common.certify.exact import ExactGroups
 from precad.common.certify.gaussian import GaussianDP
 from precad.common.certify.guarantee import (

@@ -19,6 +19,7 @@ PRECISION = 1e-4
 """Relative width at which the search for a noise multiplier or a rate ends."""
 
 _LEAST_NOISE = 0.02
+_LEAST_RATE = 1e-6
 _MOST_LOG_NOISE = 12
 
 
@@ -115,19 +116,12 @@ def largest_rate(
     """
     checks.epsilon(epsilon)
     checks.inside_unit_interval("delta", delta)
+    steps = 1 + math.ceil(math.log(1 / _LEAST_RATE) / math.log1p(PRECISION))
 
-    def allowed(rate: float) -> bool:
-        return spent(event_of(rate), delta, accountant) <= epsilon
+    def rate(step: int) -> float:
+        """Step 1 is the least rate, the last one 1, equally wide on a logarithmic scale."""
+        return _LEAST_RATE ** ((steps - step) / (steps - 1)) if step else 0.0
 
-    if allowed(1.0):
-        return 1.0
-    low, high = 1e-6, 1.0
-    if not allowed(low):
-        return 0.0
-    while high / low > 1 + PRECISION:
-        middle = (low * high) ** 0.5
-        if allowed(middle):
-            low = middle
-        else:
-            high = middle
-    return low
+    return rate(
+        largest_count(lambda n: spent(event_of(rate(n)), delta, accountant) <= epsilon, steps)
+    )

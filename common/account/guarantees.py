@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from precad.common import checks
 from precad.common.account.accountant import Accountant, AccountantName
-from precad.common.account.clt import GdpCltAccountant
 from precad.common.account.events import SampledGaussian, poisson_gaussian
 from precad.common.account.exact import ExactAccountant
+from precad.common.account.gdp import GdpCltAccountant
 from precad.common.account.rdp import RdpAccountant
 from precad.common.errors import Misconfiguration
 from precad.common.headroom import client_noise_multiplier

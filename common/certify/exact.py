@@ -91,17 +91,14 @@ class ExactGroups(Guarantee):
     mechanism: SampledGaussian
     points_per_deviation: float = 20.0
 
+    name = "exact"
+
     def __post_init__(self) -> None:
         require_bound(self.mechanism, self.name)
         if not self.points_per_deviation >= _LEAST_POINTS:
             raise Misconfiguration(
                 "points_per_deviation", self.points_per_deviation, "at least 10, else radii shrink"
             )
-
-    @property
-    def name(self) -> str:
-        """Exact."""
-        return "exact"
 
     def sticks(self, k: int) -> tuple[HockeyStick, HockeyStick]:
         """(with‖without, without‖with) for a group of k ≥ 1; kept for later calls."""

@@ -136,28 +136,38 @@ class BestOf(Guarantee):
 
 
 @dataclass(frozen=True, slots=True)
-class Iterated(Guarantee):
+class Derived(Guarantee):
+    """What follows from another guarantee: named and asymptotic as that one is."""
+
+    base: Guarantee
+
+    @property
+    def name(self) -> str:
+        """The base guarantee's name."""
+        return self.base.name
+
+    @property
+    def asymptotic(self) -> bool:
+        """As the base guarantee."""
+        return self.base.asymptotic
+
+
+@dataclass(frozen=True, slots=True)
+class Iterated(Derived):
     """Groups by applying the curves of a single change k times.
 
     Sound for any mechanism, and what f-DP's group privacy says (Dong, Roth, Su 2022, Thm 2.14).
     """
 
-    single: Guarantee
-
     @property
     def name(self) -> str:
         """The single guarantee's name, marked."""
-        return f"{self.single.name}, iterated"
-
-    @property
-    def asymptotic(self) -> bool:
-        """As the single guarantee."""
-        return self.single.asymptotic
+        return f"{self.base.name}, iterated"
 
     def curves(self, k: int, direction: Direction) -> Curves:
         """The turns, k of them, of the curves for one change."""
         result: Curves = Identity()
-        step = self.single.curves(1, direction)
+        step = self.base.curves(1, direction)
         for _ in range(count("k", k)):
             result = InTurn(result, step)
         return result
@@ -174,23 +184,16 @@ def mixed(guarantee: Guarantee, additions: int, deletions: int) -> Curves:
 
 
 @dataclass(frozen=True, slots=True)
-class Replacements(Guarantee):
+class Replacements(Derived):
     """k records or clients replaced: k deletions and k additions, whatever the direction asked.
 
     This is what k enrolled clients turned malicious do to a run in which they were honest.
     """
 
-    base: Guarantee
-
     @property
     def name(self) -> str:
         """The base guarantee's name, marked."""
         return f"{self.base.name}, replacements"
-
-    @property
-    def asymptotic(self) -> bool:
-        """As the base guarantee."""
-        return self.base.asymptotic
 
     def curves(self, k: int, direction: Direction) -> Curves:
         """The mixed curves; both directions are the same change."""
@@ -199,7 +202,7 @@ class Replacements(Guarantee):
 
 
 @dataclass(frozen=True, slots=True)
-class ValidationAllowance(Guarantee):
+class ValidationAllowance(Derived):
     """The base curves, less the chance that validation let a bad submission through.
 
     Each malicious submission passes the range test unlawfully with probability at most 2^−bits
@@ -207,23 +210,12 @@ class ValidationAllowance(Guarantee):
     the union bound every bound moves by k · rounds · 2^−bits. Deletions submit nothing.
     """
 
-    base: Guarantee
     rounds: int
     soundness_bits: int
 
     def __post_init__(self) -> None:
         count("rounds", self.rounds)
         count("soundness_bits", self.soundness_bits, least=1)
-
-    @property
-    def name(self) -> str:
-        """The base guarantee's name: the allowance is part of the statement, not another one."""
-        return self.base.name
-
-    @property
-    def asymptotic(self) -> bool:
-        """As the base guarantee."""
-        return self.base.asymptotic
 
     def curves(self, k: int, direction: Direction) -> Curves:
         """The base curves widened by the allowance."""

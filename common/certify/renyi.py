@@ -138,6 +138,8 @@ class RenyiDP(Guarantee):
     epsilons: tuple[float, ...]
     refined: bool = True
 
+    name = "RDP (generic groups)"
+
     def __post_init__(self) -> None:
         if not self.orders or len(self.orders) != len(self.epsilons):
             raise Misconfiguration(
@@ -149,11 +151,6 @@ class RenyiDP(Guarantee):
             raise Misconfiguration("orders", min(self.orders), "every order is above 1")
         if not all(epsilon >= 0 for epsilon in self.epsilons):
             raise Misconfiguration("epsilons", min(self.epsilons), "every ε is at least 0")
-
-    @property
-    def name(self) -> str:
-        """RDP with generic group privacy."""
-        return "RDP (generic groups)"
 
     def curves(self, k: int, direction: Direction) -> Curves:
         """Mironov's group curves; the same in both directions."""
@@ -184,15 +181,12 @@ class RenyiGroups(Guarantee):
     orders: tuple[float, ...] = ORDERS
     refined: bool = True
 
+    name = "RDP"
+
     def __post_init__(self) -> None:
         require_bound(self.mechanism, self.name)
         if not self.orders or not all(order > 1 for order in self.orders):
             raise Misconfiguration("orders", self.orders, "give orders, each above 1")
-
-    @property
-    def name(self) -> str:
-        """RDP."""
-        return "RDP"
 
     def divergences(self, k: int) -> tuple[Floats, Floats]:
         """[orders] each: T-fold D_α(with‖without) and D_α(without‖with) for a group of k ≥ 1."""

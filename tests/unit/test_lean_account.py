@@ -38,7 +38,7 @@ def test_an_owners_account_loads_no_accountant_before_it_is_asked() -> None:
 def test_an_epsilon_loads_the_exact_accountant_and_no_other() -> None:
     loaded = loaded_by(ASKS)
     assert f"{ACCOUNT}.exact" in loaded
-    others = {f"{ACCOUNT}.{m}" for m in ("calibrate", "clt", "guarantees", "planning", "rdp")}
+    others = {f"{ACCOUNT}.{m}" for m in ("calibrate", "guarantees", "planning", "rdp")}
     assert not loaded & others
     assert not {m for m in loaded if m.startswith("precad.common.certify")}
 
