@@ -35,7 +35,7 @@ SETTINGS = [(0.05, 1.0), (0.05, 2.0), (0.2, 2.0), (0.01, 0.7), (0.001, 1.0)]
 def forget() -> None:
     """Empty every cache of the accountants."""
     exact._loss.cache_clear()  # noqa: SLF001
-    rdp._sampled_gaussian_rdp.cache_clear()  # noqa: SLF001
+    rdp.sampled_gaussian_rdp.cache_clear()
     record_epsilon.cache_clear()
 
 

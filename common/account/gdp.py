@@ -7,6 +7,8 @@
 
 import math
 
+import numpy as np
+import numpy.typing as npt
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr, ndtri
 
@@ -84,44 +86,23 @@ def group_mu(mu: float, size: int) -> float:
     return size * mu
 
 
-def mu_of_epsilon(epsilon: float, delta: float) -> float:
-    """The largest μ for which μ-GDP gives (``epsilon``, ``delta``)-DP.
+def shifted(p: npt.ArrayLike, by: float) -> npt.NDArray[np.float64]:
+    """Φ(Φ⁻¹(p) + ``by``): the most (the least, for −Kμ) that a score of p becomes under Kμ-GDP.
 
-    Raises:
-        Misconfiguration: ε negative or not finite, or δ outside (0, 1).
-    """
-    checks.epsilon(epsilon)
-    checks.inside_unit_interval("delta", delta)
-    high = 1.0
-    while delta_of_epsilon(high, epsilon) < delta:
-        high *= 2
-    return float(brentq(lambda m: delta_of_epsilon(m, epsilon) - delta, 0.0, high, xtol=1e-13))
-
-
-def expected_loss_bounds(loss: float, bound: float, group: float) -> tuple[float, float]:
-    """PRECAD Theorem 2 in closed form: B·Φ(Φ⁻¹(L/B) ± Kμ).
-
-    The paper takes the infimum over ε ≥ 0 only; over all real ε it is this, which is never
-    above B and never below 0.
+    With a loss over its bound it is PRECAD Theorem 2 in closed form, B·Φ(Φ⁻¹(L/B) ± Kμ). The paper
+    takes the infimum over ε ≥ 0 only; over all real ε it is this, never above 1 nor below 0.
 
     Args:
-        loss: expected loss L of the model without attackers, in [0, B].
-        bound: B, the largest value that the loss takes.
-        group: Kμ of the K malicious clients (``group_mu``).
+        p: scores in [0, 1], of any shape.
+        by: ±Kμ, infinite where nothing is guaranteed.
 
     Returns:
-        The least and the largest expected loss under attack.
-
-    Raises:
-        Misconfiguration: the loss lies outside [0, B], or B isn't above 0.
+        float64 of p's shape.
     """
-    checks.positive("bound", bound, "the largest value that the loss takes")
-    if not 0 <= loss <= bound:
-        raise Misconfiguration("loss", loss, f"the expected loss lies between 0 and {bound}")
-    if math.isinf(group):
-        return (0.0, bound) if 0 < loss < bound else (loss, loss)
-    centre = float(ndtri(loss / bound))
-    return bound * float(ndtr(centre - group)), bound * float(ndtr(centre + group))
+    p = np.asarray(p, dtype=np.float64)
+    # What never happens, or always, stays so even at an infinite shift (∞ − ∞).
+    with np.errstate(invalid="ignore"):
+        return np.where((p == 0) | (p == 1), p, ndtr(ndtri(p) + by))
 
 
 def tolerated_group_mu(loss: float, tolerated: float, bound: float) -> float:

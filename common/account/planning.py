@@ -251,7 +251,8 @@ def _worst_loss(wanted: Wanted, run: Run, ratio: float) -> tuple[float, float]:
     event = replace(run, sensitivity_ratio=1 / ratio).event(Adversary.CLIENT_LEVEL)
     mu = gdp.clt_mu(event.rate, event.noise_multiplier, event.count)
     group = gdp.group_mu(mu, wanted.malicious)
-    return group, gdp.expected_loss_bounds(wanted.loss, wanted.loss_bound, group)[1]
+    worst = gdp.shifted(wanted.loss / wanted.loss_bound, group)
+    return group, wanted.loss_bound * float(worst)
 
 
 def noise_to_signal(wanted: Wanted, run: Run, ratio: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -26,17 +26,19 @@ class Conversion(Enum):
     """ε = ρ(α) + ln((α−1)/α) − (ln δ + ln α)/(α − 1); Canonne–Kamath–Steinke 2020,
     Proposition 12, and Balle et al. 2020, Theorem 21. Never above Mironov's."""
 
-
-def _default_orders() -> tuple[float, ...]:
-    """Orders that neither a large nor a small ε pushes to the end of the range."""
-    fractional = 1 + np.geomspace(1e-3, 9.9, 90)
-    whole = np.arange(11, 65)
-    far = np.unique(np.geomspace(65, 16384, 36).round())
-    return tuple(float(a) for a in np.concatenate([fractional, whole, far]))
+    def gain(self, alpha: NDArray[np.float64]) -> NDArray[np.float64]:
+        """G in ln δ = (α − 1)·(ρ − ε) + g, for each order: 0 as Mironov has it, else below."""
+        if self is Conversion.MIRONOV:
+            return np.zeros_like(alpha)
+        return np.asarray((alpha - 1) * np.log1p(-1 / alpha) - np.log(alpha))
 
 
-ORDERS: tuple[float, ...] = _default_orders()
-"""α from 1.001 to 16,384: 180 orders."""
+ORDERS: tuple[float, ...] = (
+    *(1 + np.geomspace(1e-3, 9.9, 90)).tolist(),
+    *(float(order) for order in range(11, 65)),
+    *np.unique(np.geomspace(65, 16384, 36).round()).tolist(),
+)
+"""α from 1.001 to 16,384, 180 of them: neither a large nor a small ε is decided at an end."""
 
 XIE_ORDERS: tuple[float, ...] = tuple(
     [round(1 + i / 10, 1) for i in range(1, 100)] + [float(a) for a in range(12, 64)]
@@ -106,9 +108,7 @@ class RdpAccountant:
         if not self._divergence.any():
             return 0.0
         alpha = np.asarray(self._orders)
-        log_delta = (alpha - 1) * (self._divergence - epsilon)
-        if self._conversion is Conversion.TIGHT:
-            log_delta += (alpha - 1) * np.log1p(-1 / alpha) - np.log(alpha)
+        log_delta = (alpha - 1) * (self._divergence - epsilon) + self._conversion.gain(alpha)
         return math.exp(min(0.0, float(log_delta.min())))
 
 
@@ -133,31 +133,9 @@ def epsilon_of_rdp(
     alpha = np.asarray(orders)
     if not divergence.any():
         return 0.0, float(alpha[-1])
-    match conversion:
-        case Conversion.MIRONOV:
-            epsilons = divergence - math.log(delta) / (alpha - 1)
-        case Conversion.TIGHT:
-            epsilons = (
-                divergence + np.log1p(-1 / alpha) - (math.log(delta) + np.log(alpha)) / (alpha - 1)
-            )
+    epsilons = divergence + (conversion.gain(alpha) - math.log(delta)) / (alpha - 1)
     best = int(np.argmin(epsilons))
     return max(0.0, float(epsilons[best])), float(alpha[best])
-
-
-@lru_cache(maxsize=256)
-def _sampled_gaussian_rdp(
-    rate: float, noise_multiplier: float, orders: tuple[float, ...]
-) -> NDArray[np.float64]:
-    divergence = np.array(
-        [
-            _whole_order_rdp(rate, noise_multiplier, int(alpha))
-            if alpha.is_integer()
-            else _fractional_order_rdp(rate, noise_multiplier, alpha)
-            for alpha in orders
-        ]
-    )
-    divergence.setflags(write=False)
-    return divergence
 
 
 def _fractional_order_rdp(rate: float, noise_multiplier: float, alpha: float) -> float:
@@ -193,6 +171,7 @@ def _whole_order_rdp(rate: float, noise_multiplier: float, alpha: int) -> float:
     return max(0.0, float(logsumexp(log_terms))) / (alpha - 1)
 
 
+@lru_cache(maxsize=256)
 def sampled_gaussian_rdp(
     rate: float, noise_multiplier: float, orders: tuple[float, ...] = ORDERS
 ) -> NDArray[np.float64]:
@@ -209,11 +188,19 @@ def sampled_gaussian_rdp(
     Returns:
         ``[len(orders)]`` float64, nats, read-only.
     """
-    if rate == 0:
-        return np.zeros(len(orders))
-    if rate == 1:
-        return np.asarray(orders) / (2 * noise_multiplier**2)
-    return _sampled_gaussian_rdp(rate, noise_multiplier, orders)
+    if rate in (0, 1):
+        divergence = rate * np.asarray(orders) / (2 * noise_multiplier**2)
+    else:
+        divergence = np.array(
+            [
+                _whole_order_rdp(rate, noise_multiplier, int(alpha))
+                if alpha.is_integer()
+                else _fractional_order_rdp(rate, noise_multiplier, alpha)
+                for alpha in orders
+            ]
+        )
+    divergence.setflags(write=False)
+    return divergence
 
 
 def mixture_rdp(
