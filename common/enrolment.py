@@ -114,7 +114,8 @@ class Roster(Mapping[ClientId, Enrolment]):
     def denominator(self, client_rate: float) -> float:
         """q·Σ p_i·|D_i|: fixed and public, in place of PRECAD eq. (2)'s sum over who took part.
 
-        A denominator that depends on the participants breaks Lemma 8 (design.md).
+        A denominator that depends on the participants breaks Lemma 8
+        (docs/decisions/fixed-denominator.md).
         """
         return client_rate * self.expected_records()
 

@@ -1,4 +1,4 @@
-"""Room in the ring for a task's bounds, sums and noise (soundness.md, "Headroom"), and R'.
+"""Room in the ring for a task's bounds, sums and noise (docs/soundness.md, "Headroom"), and R'.
 
 Each refusal names the field to change, its value, and a value that fits; a number of fractional
 bits that is named satisfies every rule, so that following it never leads to the next refusal.

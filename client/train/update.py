@@ -27,7 +27,8 @@ def local_update(
     """−Σ of clipped record gradients at θ, in fixed point, clipped to β.
 
     Each record is clipped in float64 and encoded by itself, and the sum is one of integers, so
-    that one record moves it by at most R·2^f (soundness.md).
+    that one record moves it by at most R·2^f
+    (docs/soundness.md, "Honest updates keep the bound").
 
     Args:
         model: the task's model; its own parameter values don't matter and aren't changed.

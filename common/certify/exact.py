@@ -75,7 +75,8 @@ def _group_pair(
     return pair_of(group_shift(k, mechanism.rate), mechanism, points_per_deviation)
 
 
-# Coarser grids are sound, but shrink radii: 29 becomes 19 (privacy.md).
+# Coarser grids are sound, but shrink radii: 29 becomes 19
+# (docs/certificates.md, "The exact pair").
 _LEAST_POINTS = 10
 
 

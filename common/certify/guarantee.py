@@ -1,4 +1,4 @@
-"""A guarantee is a pair of dominating curves per direction (privacy.md, "One certifier").
+"""A guarantee is a pair of dominating curves per direction (docs/certificates.md).
 
 For any score in [0, 1] (a probability, a vote, a bounded loss over its bound) whose expectation
 is p on the clean data, the expectation p' after k additions (or k deletions) obeys
@@ -206,8 +206,9 @@ class ValidationAllowance(Derived):
     """The base curves, less the chance that validation let a bad submission through.
 
     Each malicious submission passes the range test unlawfully with probability at most 2^−bits
-    (soundness.md, part 1). k malicious clients make at most one submission a round each, so by
-    the union bound every bound moves by k · rounds · 2^−bits. Deletions submit nothing.
+    (docs/soundness.md, "Part 1: the range test"). k malicious clients make at most one submission a
+    round each, so by the union bound every bound moves by k · rounds · 2^−bits. Deletions submit
+    nothing.
     """
 
     rounds: int

@@ -82,7 +82,7 @@ class LossDistribution:
         return epsilons, np.clip(above - discounted, 0, 1) + self.infinite + ROUNDING
 
     def with_participation(self, probability: float) -> "LossDistribution":
-        """The round happens with ``probability``; else the loss is 0 (privacy.md, guarantee 2)."""
+        """The round happens with ``probability``, as everybody sees; else the loss is 0."""
         if probability == 1:
             return self
         first = min(self.first, 0)
@@ -142,7 +142,7 @@ def one_round(
         noise: σ, the noise multiplier.
         participation: probability that the round happens for the group.
         points_per_deviation: grid points in one standard deviation of the loss, at least 10
-            (privacy.md: a coarser grid is sound, and shrinks the radius).
+            (a coarser grid is sound, and shrinks the radius).
     """
     x = np.linspace(-_TAIL * noise, shift.sizes[-1] + _TAIL * noise, 4001)
     loss_at_x = log_ratio(x, shift, noise)

@@ -267,7 +267,7 @@ class Ensemble:
         return found
 
     def privacy_cost(self) -> tuple[PrivacyCost, ...]:
-        """Exact ε of all M runs together: privacy.md's three guarantees over M·T rounds.
+        """Exact ε of all M runs together: docs/privacy-accounting.md's guarantees over M·T rounds.
 
         The record-level cost against a corrupted server counts every round as a participation,
         the most that it can be.

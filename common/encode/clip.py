@@ -1,8 +1,9 @@
-"""Clips in float64 that hold in the integers too (soundness.md, "Honest clients never widen C").
+"""Clips in float64 that hold in the integers too.
 
 Record: gradients are clipped to R(1−2^−20), encoded toward zero, and summed as integers, so that
 one record moves the sum by at most R·2^f whatever the chunking. Client: the sum is clipped to
-(β·2^−f)(1−2^−30) and encoded again, so that X·X ≤ β² holds exactly.
+(β·2^−f)(1−2^−30) and encoded again, so that X·X ≤ β² holds exactly (docs/soundness.md,
+"Honest updates keep the bound").
 """
 
 import math

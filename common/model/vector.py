@@ -105,7 +105,7 @@ def model_digest(
     parameters: Iterable[Parameter],
     theta: NDArray[np.float64],
 ) -> Digest:
-    """SHA-256 over task digest, round, names and shapes, and bytes (design.md, decision 1).
+    """SHA-256 over task digest, round, names and shapes, and bytes.
 
     Raises:
         Misconfiguration: the vector's length isn't the parameters' total size.

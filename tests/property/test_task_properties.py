@@ -51,7 +51,7 @@ def test_every_task_is_made_or_refused_by_a_known_field(data: dict[str, Any]) ->
         section, _, field = refused.field.partition(".")
         assert field in data[section] if field else section in data
         return
-    # What headroom promises (soundness.md).
+    # What headroom promises (docs/soundness.md, "Headroom").
     assert 1 <= task.bound <= MAX_BOUND
     assert 14 * task.bound * task.dimension < 2**63
     assert task.noise_units >= 1024

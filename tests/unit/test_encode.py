@@ -96,7 +96,7 @@ def on_the_circle(radius: float, bits: int) -> NDArray[np.int64]:
 
 @pytest.mark.parametrize("bits", [1, 4, 20])
 def test_clipping_to_a_bound_that_is_no_whole_number_of_units(bits: int) -> None:
-    """soundness.md: with C = 30.1 and d = 2, clipping to C alone gives vectors above floor(C·2^f).
+    """With C = 30.1, d = 2, clipping to C alone gives vectors above β = floor(C·2^f).
 
     The control clips to C itself and is refused by the integer check; ``clip_update`` isn't.
     """

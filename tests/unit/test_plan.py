@@ -71,7 +71,7 @@ def test_what_meets_everything_does() -> None:
 
 
 def test_the_published_ratio_is_the_planners() -> None:
-    """privacy.md: K=5, q=.01, T=1000, loss .5 from .2: C/(R·σ) is at most .706."""
+    """docs/privacy-accounting.md, "Planning": K=5, q=.01, T=1000, loss .5 from .2."""
     made = planned(client_rates=(0.01,), rounds=(1000,), malicious=5)
     (setting,) = made.settings
     assert round(setting.clip_ratio / setting.run.noise_multiplier, 3) == 0.706

@@ -1,8 +1,8 @@
 """CrypTen's provider of correlated randomness, backed by what the dealer dealt.
 
-CrypTen's own providers draw from torch's MT19937 and are breakable (soundness.md, "Randomness");
-this one hands out dealt binary triples in the order that the comparisons are known to ask, and
-refuses anything else.
+CrypTen's own providers draw from torch's MT19937 and are breakable (docs/soundness.md,
+"Randomness"); this one hands out dealt binary triples in the order that the comparisons are known
+to ask, and refuses anything else.
 """
 
 from collections.abc import Iterable

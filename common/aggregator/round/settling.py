@@ -27,7 +27,7 @@ MAX_BATCH_CLIENTS = 256
 
 
 def validate_and_sum(aggregator: Aggregator, matched: Matched) -> Validated:
-    """Both parts of soundness.md for every matched submission, then the sum of the valid ones.
+    """Both parts of docs/soundness.md for every matched submission, then the sum of the valid ones.
 
     Batches of clients keep memory bounded; each valid share goes into one accumulator and is
     dropped.

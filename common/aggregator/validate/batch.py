@@ -69,7 +69,7 @@ def validate(
     """Range test and exact norm of every update of a batch, with one batch of comparisons.
 
     Sound against clients while both servers and the dealer follow the protocol: an update longer
-    than β passes with probability at most 2^−k (soundness.md).
+    than β passes with probability at most 2^−k (docs/soundness.md, "What is claimed").
 
     Args:
         updates: this server's shares, in the same order on both servers. Each is read once, in

@@ -1,4 +1,4 @@
-"""The exact norm by an inner-product triple (soundness.md, part 2; PRECAD Sec. 4.3)."""
+"""The exact norm by an inner-product triple (docs/soundness.md, "Part 2: the exact norm")."""
 
 from precad.common.identifiers import Role
 from precad.common.ring import RingVector, dot, signed

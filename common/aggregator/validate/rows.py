@@ -1,8 +1,9 @@
-"""Random projections of a share: the linear half of the range test (soundness.md, part 1).
+"""Random projections of a share: the linear half of the range test.
 
 Rows have entries −1, 0, 1 with probabilities 1/4, 1/2, 1/4: the difference of two random bits.
 They are expanded from a secret that no client knows, bound to the submission's both commitments:
-no client can choose its update after its rows, and the servers get the same rows unasked.
+no client can choose its update after its rows, and the servers get the same rows unasked
+(docs/soundness.md, "Part 1: the range test").
 
 Speed matters here (k·d entries a submission), and exactness more: entries come from a table of
 four at a time, and words are cut into two 32-bit halves whose sums over a block are integers far

@@ -1,4 +1,7 @@
-"""What must be rejected and what must be accepted (soundness.md), by the servers as they run."""
+"""The corpus by the servers as they run.
+
+docs/soundness.md, "What must be rejected, and what accepted".
+"""
 
 import math
 from typing import TYPE_CHECKING

@@ -1,4 +1,7 @@
-"""What must be rejected and what must be accepted (soundness.md), under two CrypTen parties."""
+"""The corpus under two CrypTen parties.
+
+docs/soundness.md, "What must be rejected, and what accepted".
+"""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,6 @@
-"""Every way of being bad that soundness.md and the wire allow, and what each must come to.
+"""Every way of being bad that the wire allows, and what each must come to.
+
+The vectors are those of docs/soundness.md, "What must be rejected, and what accepted".
 
 A misdeed is what one drawn client does in one round; it returns what the servers answered, upload
 by upload. Beside it stands how that client's round must end, and what the answers must be.
