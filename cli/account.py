@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from precad.cli.report import exit_on_error
-from precad.cli.task_file import TaskFile, read_task
+from precad.cli.task_file import TaskFile, task_numbers
 
 if TYPE_CHECKING:
     from precad.common.account.guarantees import Adversary, PrivacyStatement
 
 # e^20 is half a billion: no ratio of odds that large protects anybody.
 _NO_PROTECTION = 20.0
+# R, C, d and f: what R'/C takes.
+_CLIENT = ("record_clip", "client_clip", "dimension", "fractional_bits")
 
 
 def account(
@@ -113,28 +115,23 @@ def _statements(
     sampling: str,
 ) -> "tuple[PrivacyStatement, ...]":
     # NumPy and SciPy load here, so that `precad --help` doesn't wait for them.
+    from precad.common import checks  # noqa: PLC0415
     from precad.common.account.events import require_poisson  # noqa: PLC0415
     from precad.common.account.guarantees import Run, guarantees  # noqa: PLC0415
+    from precad.common.headroom import effective_record_clip  # noqa: PLC0415
 
     require_poisson(sampling)
     if any(value is not None for value in client_level.values()):
-        task = read_task(path, numbers | client_level, {})
-        numbers["sensitivity_ratio"] = _ratio(**client_level)
-    else:
-        task = read_task(path, numbers, {})
-    if task is not None:
-        return guarantees(Run.of(task, participations=participations), task.privacy.delta)
-    delta = numbers.pop("delta")
-    return guarantees(Run(**numbers, participations=participations), delta)
-
-
-def _ratio(record_clip: float, client_clip: float, dimension: int, fractional_bits: int) -> float:
-    """R'/C."""
-    from precad.common import checks  # noqa: PLC0415
-    from precad.common.headroom import effective_record_clip  # noqa: PLC0415
-
-    checks.positive("client_clip", client_clip, "the bound on a client's update")
-    return effective_record_clip(record_clip, dimension, fractional_bits) / client_clip
+        # One of them alone is of no use.
+        numbers, client_level = numbers | client_level, {}
+    given = task_numbers(path, numbers, client_level)
+    delta = given.pop("delta")
+    record_clip, client_clip, dimension, fractional_bits = (given.pop(name) for name in _CLIENT)
+    if client_clip is not None:
+        checks.positive("client_clip", client_clip, "the bound on a client's update")
+        effective = effective_record_clip(record_clip, dimension, fractional_bits)
+        given["sensitivity_ratio"] = effective / client_clip
+    return guarantees(Run(**given, participations=participations), delta)
 
 
 def _show(statements: "tuple[PrivacyStatement, ...]", *, planned: bool) -> None:

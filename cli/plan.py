@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from precad.cli.report import exit_on_error
-from precad.cli.task_file import TaskFile, read_task
+from precad.cli.task_file import TaskFile, task_numbers
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -87,24 +87,36 @@ def plan(
         # NumPy and SciPy load here, so that `precad --help` doesn't wait for them.
         from precad.common.account import planning  # noqa: PLC0415
 
-        numbers, choices = _numbers(
+        numbers = task_numbers(
             task,
-            {"clients": clients, "dimension": dimension, "delta": delta},
-            {"record_rate": record_rate, "client_rate": client_rate, "rounds": rounds},
+            {
+                "clients": clients,
+                "dimension": dimension,
+                "delta": delta,
+                "record_rate": record_rate,
+                "client_rate": client_rate,
+                "rounds": rounds,
+            },
             {"noise_multiplier": noise_multiplier, "clip_ratio": clip_ratio},
         )
         made = planning.plan(
             planning.Wanted(
-                **numbers,
+                clients=numbers["clients"],
                 records=records,
+                dimension=numbers["dimension"],
                 epsilon=epsilon,
+                delta=numbers["delta"],
                 noise_to_signal=noise_to_signal,
                 malicious=malicious,
                 loss=loss,
                 tolerated_loss=tolerated_loss,
                 loss_bound=loss_bound,
             ),
-            **choices,
+            record_rates=_all(numbers["record_rate"]),
+            client_rates=_all(numbers["client_rate"]),
+            rounds=_all(numbers["rounds"]),
+            noise_multiplier=numbers["noise_multiplier"],
+            clip_ratio=numbers["clip_ratio"],
         )
     if plot is not None:
         from precad.cli.trade_off_plot import draw  # noqa: PLC0415
@@ -116,32 +128,9 @@ def plan(
         _show(made, plot)
 
 
-def _numbers(
-    path: Path | None, data: dict[str, Any], tried: dict[str, Any], fixed: dict[str, Any]
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What `Wanted` and `plan` need of a task, from the task or from the options."""
-    task = read_task(path, data | tried, fixed)
-    if task is not None:
-        privacy = task.privacy
-        data = {
-            "clients": task.enrolment.clients,
-            "dimension": task.dimension,
-            "delta": privacy.delta,
-        }
-        tried = {
-            "record_rate": [privacy.record_rate],
-            "client_rate": [privacy.client_rate],
-            "rounds": [task.training.rounds],
-        }
-        fixed = {
-            "noise_multiplier": privacy.noise_multiplier,
-            "clip_ratio": 1 / task.sensitivity_ratio,
-        }
-    return data, fixed | {
-        "record_rates": tried["record_rate"],
-        "client_rates": tried["client_rate"],
-        "rounds": tried["rounds"],
-    }
+def _all(values: Any) -> list[Any]:
+    """What to try: options give several, a task one."""
+    return values if isinstance(values, list) else [values]
 
 
 def _document(made: "Plan", plot: Path | None) -> dict[str, Any]:

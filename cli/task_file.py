@@ -2,24 +2,21 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
 from precad.common.errors import Misconfiguration
-
-if TYPE_CHECKING:
-    from precad.common.task import Task
 
 TaskFile = Annotated[
     Path | None, typer.Option("--task", help="The task (TOML), instead of its numbers one by one.")
 ]
 
 
-def read_task(
-    path: Path | None, needed: Mapping[str, object], optional: Mapping[str, object]
-) -> "Task | None":
-    """The task in the file; None where its numbers were given instead.
+def task_numbers(
+    path: Path | None, needed: Mapping[str, Any], optional: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The named numbers: of the task in the file, or as they were given.
 
     Args:
         path: what ``--task`` says.
@@ -37,8 +34,16 @@ def read_task(
         if path is None and name in needed and not given:
             raise Misconfiguration(name, None, f"give {option}, or a task with --task")
     if path is None:
-        return None
+        return {**needed, **optional}
     # pydantic loads here, so that `precad --help` doesn't wait for it.
     from precad.common.task import Task  # noqa: PLC0415
 
-    return Task.load(path)
+    task = Task.load(path)
+    numbers = task.privacy.model_dump() | {
+        "clients": task.enrolment.clients,
+        "clip_ratio": 1 / task.sensitivity_ratio,
+        "dimension": task.dimension,
+        "fractional_bits": task.fractional_bits,
+        "rounds": task.training.rounds,
+    }
+    return {name: numbers[name] for name in (*needed, *optional)}

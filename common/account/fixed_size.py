@@ -71,18 +71,13 @@ def fixed_size_rdp_curve(
     """
 
     def log_moment(order: int) -> float:
-        if order == 1:
-            return 0.0
-        return (order - 1) * fixed_size_rdp(rate, noise_multiplier, order)
+        return (order - 1) * fixed_size_rdp(rate, noise_multiplier, order) if order > 1 else 0.0
 
     curve = []
     for alpha in orders:
-        below = math.floor(alpha)
-        part = alpha - below
-        moment = log_moment(below)
-        if part > 0:
-            moment = (1 - part) * moment + part * log_moment(below + 1)
-        curve.append(moment / (alpha - 1))
+        below, part = math.floor(alpha), alpha % 1
+        chord = (1 - part) * log_moment(below) + (part and part * log_moment(below + 1))
+        curve.append(chord / (alpha - 1))
     return np.array(curve)
 
 
