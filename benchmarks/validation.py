@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from precad.common.aggregator.validate import SharedUpdate, deal_request, validate
+from precad.common.aggregator.round.states import Shared
+from precad.common.aggregator.validate import deal_request, validate
 from precad.common.aggregator.validate.norm import excess_share
 from precad.common.aggregator.validate.rows import project
 from precad.common.deal.dealer import DealerRole
@@ -108,7 +109,7 @@ def whole(task: Task, clients: int) -> dict[str, float]:
         link = PeerLink(ends[role], task.digest, max_message_bytes=1 << 30, timeout_s=120)
         verdicts = validate(
             [
-                SharedUpdate(
+                Shared(
                     ClientId(f"c-{i}"),
                     bytes(32),
                     bytes(32),

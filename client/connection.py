@@ -269,6 +269,6 @@ def rejection_of(word: str) -> Rejection:
 def upload_pieces(submission: Submission) -> Iterator[pb.SubmissionPiece]:
     """The upload's messages: the header, then the share in pieces."""
     yield pb.SubmissionPiece(header=header_to_wire(submission))
-    data = memoryview(submission.share.reveal())
+    data = memoryview(submission.share_data())
     for start in range(0, len(data), PIECE_BYTES):
         yield pb.SubmissionPiece(share=bytes(data[start : start + PIECE_BYTES]))

@@ -88,7 +88,7 @@ def _encode(pair: Pair) -> bytes:
     parts = [_MAGIC]
     for submission in pair:
         header = header_to_wire(submission).SerializeToString()
-        share = submission.share.reveal()
+        share = submission.share_data()
         parts += [_LENGTHS.pack(len(header), len(share)), header, share]
     data = b"".join(parts)
     return data + hashlib.sha256(data).digest()

@@ -41,7 +41,7 @@ class _GarbageServers(Servers):
         a, b = pair
         return (
             replace(a, share=Secret(secrets.token_bytes(7))),
-            replace(b, share=Secret(secrets.token_bytes(len(b.share) + 5))),
+            replace(b, share=Secret(secrets.token_bytes(len(b.share_data()) + 5))),
         )
 
 

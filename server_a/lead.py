@@ -2,9 +2,9 @@
 
 import logging
 
+from precad.common.aggregator.collect.matching import Collected, describe
 from precad.common.aggregator.enrol.agreement import propose_roster
 from precad.common.aggregator.round.aggregator import Aggregator
-from precad.common.aggregator.round.matching import Collected, describe
 from precad.common.aggregator.round.messages import HeldList
 from precad.common.aggregator.round.opening import propose, require_enough, say_over
 from precad.common.aggregator.round.states import Opened

@@ -2,9 +2,9 @@
 
 import logging
 
+from precad.common.aggregator.collect.matching import Collected, describe
 from precad.common.aggregator.enrol.agreement import accept_roster
 from precad.common.aggregator.round.aggregator import Aggregator
-from precad.common.aggregator.round.matching import Collected, describe
 from precad.common.aggregator.round.messages import HeldEntry, HeldList
 from precad.common.aggregator.round.opening import answer
 from precad.common.aggregator.round.states import Opened

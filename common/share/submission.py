@@ -1,13 +1,14 @@
-"""A client's submission: one message for each server."""
+"""A client's submission: one for each server."""
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 
-from precad.common.errors import RejectedSubmission, Rejection
+from precad.common.errors import Misconfiguration, RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.ring import WORD_BYTES, RingVector, to_bytes
+from precad.common.ring import WORD_BYTES, RingVector, from_bytes, to_bytes
 from precad.common.secret import Secret
-from precad.common.share.additive import SEED_BYTES, split
+from precad.common.share.additive import SEED_BYTES, mask, split
 from precad.common.share.commitment import (
     NONCE_BYTES,
     SALT_BYTES,
@@ -37,20 +38,52 @@ class SubmissionHeader:
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """What one server receives: its share, its salt, and the commitment to the other share."""
+    """What one server receives and holds: A the seed, B the masked vector."""
 
     context: SubmissionContext
     role: Role
     salt: Secret
-    share: Secret
-    """A: the 32-byte seed. B: ``8·d`` bytes, little-endian ring elements."""
+    share: Secret | Path = field(repr=False)
+    """A: the 32-byte seed. B: ``8·d`` bytes, little-endian ring elements; on the server in a
+    spool file, where they are uniform without A's seed."""
+    commitment: Commitment
+    """To this share, as the other server hears it."""
     other_commitment: Commitment
-    signature: Signature
-    """The same for both servers."""
+    """To the other server's share, as the client claims it."""
+    signature: Signature = field(repr=False)
+    """Over ``signed``; the same for both servers."""
 
-    def commitment(self) -> Commitment:
-        """The commitment to this share, as the other server holds it."""
-        return commit(self.context, self.role, self.salt, self.share.reveal())
+    @property
+    def commitments(self) -> tuple[Commitment, Commitment]:
+        """To A's share and to B's."""
+        if self.role is Role.SERVER_A:
+            return self.commitment, self.other_commitment
+        return self.other_commitment, self.commitment
+
+    @property
+    def signed(self) -> bytes:
+        """What the client signed, as this server sees it: its own commitment isn't a claim."""
+        return signed_bytes(self.context, *self.commitments)
+
+    def share_data(self) -> bytes:
+        """The share's bytes."""
+        return self.share.read_bytes() if isinstance(self.share, Path) else self.share.reveal()
+
+    def expand(self, dimension: int) -> RingVector:
+        """The share as ``[d] int64``. Raises Misconfiguration if its file was meddled with."""
+        data = self.share_data()
+        if self.role is Role.SERVER_A:
+            return mask(Secret(data), self.context, dimension)
+        if len(data) != dimension * WORD_BYTES:
+            raise Misconfiguration(
+                "spool", f"{len(data)} bytes", "a share's file was changed while its round was open"
+            )
+        return from_bytes(data)
+
+    def discard(self) -> None:
+        """Remove the spool file, if there is one."""
+        if isinstance(self.share, Path):
+            self.share.unlink(missing_ok=True)
 
 
 def share_bytes(role: Role, dimension: int) -> int:
@@ -77,10 +110,10 @@ def shard(
     seed = Secret.random(SEED_BYTES)
     salt_a, salt_b = Secret.random(SALT_BYTES), Secret.random(SALT_BYTES)
     share_b = Secret(to_bytes(split(x, seed, context)))
-    commitment_a = commit(context, Role.SERVER_A, salt_a, seed.reveal())
-    commitment_b = commit(context, Role.SERVER_B, salt_b, share_b.reveal())
-    signature = signer.sign(signed_bytes(context, commitment_a, commitment_b))
+    for_a = commit(context, Role.SERVER_A, salt_a, seed.reveal())
+    for_b = commit(context, Role.SERVER_B, salt_b, share_b.reveal())
+    signature = signer.sign(signed_bytes(context, for_a, for_b))
     return (
-        Submission(context, Role.SERVER_A, salt_a, seed, commitment_b, signature),
-        Submission(context, Role.SERVER_B, salt_b, share_b, commitment_a, signature),
+        Submission(context, Role.SERVER_A, salt_a, seed, for_a, for_b, signature),
+        Submission(context, Role.SERVER_B, salt_b, share_b, for_b, for_a, signature),
     )

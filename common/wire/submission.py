@@ -9,6 +9,7 @@ from precad.common.share import (
     Submission,
     SubmissionContext,
     SubmissionHeader,
+    commit,
 )
 from precad.protos import precad_pb2 as pb
 
@@ -24,7 +25,7 @@ def header_to_wire(submission: Submission) -> pb.SubmissionHeader:
         nonce=context.nonce,
         salt=submission.salt.reveal(),
         other_commitment=submission.other_commitment.value,
-        share_bytes=len(submission.share),
+        share_bytes=len(submission.share_data()),
         signature=signature.value,
         certificates=signature.certificates,
     )
@@ -60,6 +61,7 @@ def submission_from_wire(message: pb.SubmissionHeader, role: Role, share: Secret
         RejectedSubmission: malformed or unsigned.
     """
     header = header_from_wire(message)
+    own = commit(header.context, role, header.salt, share.reveal())
     return Submission(
-        header.context, role, header.salt, share, header.other_commitment, header.signature
+        header.context, role, header.salt, share, own, header.other_commitment, header.signature
     )

@@ -57,9 +57,9 @@ from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity import Principal
 from precad.common.link import Frame, FrameTransport
 from precad.common.model import model_digest
-from precad.common.ring import RingVector, from_bytes
+from precad.common.ring import RingVector
 from precad.common.secret import Secret
-from precad.common.share import Submission, mask, reconstruct, shard
+from precad.common.share import Submission, reconstruct, shard
 from precad.common.task import Task
 from precad.common.wire.submission import header_from_wire, header_to_wire
 from precad.protos import precad_pb2 as pb
@@ -615,9 +615,9 @@ class Calls:
         random = Random(f"{world.seed} {self.client} {context.round}")
         deadline = world.turns.now + timeout_s
         # Recorded before a byte leaves.
-        seen.pairs[self.client, context.round].add(pair[0].commitment().value)
+        seen.pairs[self.client, context.round].add(pair[0].commitment.value)
         seen.updates[self.client, context.round] = reconstruct(
-            mask(pair[0].share, context, self.task.dimension), from_bytes(pair[1].share.reveal())
+            pair[0].expand(self.task.dimension), pair[1].expand(self.task.dimension)
         )
         uploads = random.sample(pair, 2)
         if random.random() < 0.2:
@@ -653,7 +653,7 @@ class Calls:
         role = submission.role
         server = self._server(role)
         box = server.session.inbox
-        share = submission.share.reveal()
+        share = submission.share_data()
         half = len(share) // 2
         with self._handled_by(server):
             upload: Upload | None = None

@@ -10,7 +10,7 @@ import json
 import struct
 import zipfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, get_args
@@ -26,10 +26,9 @@ from precad.cli.certify.trained import Trained
 from precad.client.pending import Pending
 from precad.client.record_file import read_client_data
 from precad.client.settings import JoinSettings
-from precad.common.aggregator.collect import Held
+from precad.common.aggregator.collect.matching import describe
 from precad.common.aggregator.enrol.tokens import new_token, token_digest
 from precad.common.aggregator.round import messages
-from precad.common.aggregator.round.matching import describe
 from precad.common.aggregator.service.peer_transport import frame_from_wire, frame_to_wire
 from precad.common.aggregator.settings import ServerASettings, ServerBSettings
 from precad.common.aggregator.validate import deal_request
@@ -130,7 +129,7 @@ def _submissions(role: Role) -> list[bytes]:
         signer=here.signer,
     )
     own = pair[0] if role is Role.SERVER_A else pair[1]
-    share = own.share.reveal()
+    share = own.share_data()
     header = header_to_wire(own)
     whole = [
         pb.SubmissionPiece(header=header),
@@ -364,14 +363,7 @@ def _held(data: bytes) -> None:
         signer=here.signer,
     )
     path = here.file(data, ".share")
-    held = Held(
-        pair[1].context,
-        Role.SERVER_B,
-        pair[1].commitment(),
-        pair[0].commitment(),
-        path,
-        pair[1].signature,
-    )
+    held = replace(pair[1], share=path)
     assert held.expand(D).shape == (D,)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tests.rig.keys import signer, verifier
 
-from precad.common.aggregator.round import settling
+from precad.common.aggregator.release import aggregate as aggregation
 from precad.common.aggregator.round.run_round import run_round
 from precad.common.aggregator.round.states import Finished
 from precad.common.aggregator.store import open_store
@@ -200,7 +200,7 @@ def test_each_servers_noise_is_added_once(make_task: Maker) -> None:
 def test_a_round_of_several_batches_is_the_same_round(
     make_task: Maker, monkeypatch: pytest.MonkeyPatch, batch_words: int
 ) -> None:
-    monkeypatch.setattr(settling, "BATCH_WORDS", batch_words)
+    monkeypatch.setattr(aggregation, "BATCH_WORDS", batch_words)
     task = make_task(D)
     updates = named([*extremes(task), bad(task)["wrap"], *extremes(task)[:2]])
     finished = play(task, updates)

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 from precad.client.connection import Receipt, Servers, upload_pieces
-from precad.common.aggregator.collect import Held, Inbox
+from precad.common.aggregator.collect import Inbox
+from precad.common.aggregator.collect.matching import describe, match
 from precad.common.aggregator.enrol.admission import Admission, ByToken
 from precad.common.aggregator.enrol.register import Register
 from precad.common.aggregator.enrol.tokens import TokenBook, new_token, token_digest
-from precad.common.aggregator.round.matching import describe, match
 from precad.common.aggregator.round.states import Opened
 from precad.common.aggregator.service.aggregation import AggregationService
 from precad.common.aggregator.service.limits import Limits
@@ -244,7 +244,7 @@ def test_another_clients_submission_replayed_is_refused_and_its_owner_untouched(
         # Signed again by the thief: the commitments are bound to their owner.
         signer = CertificateSigner(identities[TWO])
         a, b = renamed
-        signed = signed_bytes(a.context, pair[0].commitment(), pair[1].commitment())
+        signed = signed_bytes(a.context, pair[0].commitment, pair[1].commitment)
         again = [replace(s, signature=signer.sign(signed)) for s in (a, b)]
         assert reasons(thief.submit((again[0], again[1]))) == [Rejection.BAD_SIGNATURE] * 2
         assert reasons(victim.submit(pair)) == [None, None]
@@ -261,7 +261,7 @@ def test_the_key_that_signed_must_be_the_connections(
     second = CertificateSigner(load_identity(tmp_path / "second"))
     with deployed.connect(ONE, identities[ONE]) as servers:
         a, b = deployed.pair(servers)
-        signature = second.sign(signed_bytes(a.context, a.commitment(), b.commitment()))
+        signature = second.sign(signed_bytes(a.context, a.commitment, b.commitment))
         pair = (replace(a, signature=signature), replace(b, signature=signature))
         receipts = servers.submit(pair)
     assert reasons(receipts) == [Rejection.BAD_SIGNATURE] * 2
@@ -479,6 +479,6 @@ def test_held_submissions_keep_the_signature_that_was_checked(
         servers.submit(pair)
     for session in deployed.sessions.values():
         held = session.inbox.close()[ONE]
-        assert isinstance(held, Held)
+        assert isinstance(held, Submission)
         assert held.signature == pair[0].signature
         session.inbox.verifier.check(held.signature, held.signed)

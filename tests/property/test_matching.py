@@ -10,18 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.rig.keys import signer, verifier
 
-from precad.common.aggregator.collect import Held
-from precad.common.aggregator.round.matching import describe, match
+from precad.common.aggregator.collect.matching import describe, match
 from precad.common.aggregator.round.messages import HeldEntry, HeldList, MissingEntry
 from precad.common.aggregator.round.states import Matched, Opened
 from precad.common.errors import PeerViolation, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.secret import Secret
-from precad.common.share import Commitment, Signature, SubmissionContext, signed_bytes
+from precad.common.share import Commitment, Signature, Submission, SubmissionContext, signed_bytes
 
 TASK, MODEL = Digest(b"\1" * 32), Digest(b"\2" * 32)
 NAMES = [ClientId(f"c{i}") for i in range(6)]
-Item = Held | Rejection
+Item = Submission | Rejection
 
 # Few values, so that equal ones are common: a commitment, and what is claimed for the other's.
 commitments = st.integers(0, 2).map(lambda i: bytes([i]) * 32)
@@ -40,11 +39,12 @@ items = st.builds(Claim, commitments, commitments) | reasons
 cohorts = st.lists(st.tuples(items, items), max_size=6)
 
 
-def held(client: ClientId, role: Role, claim: Claim) -> Held:
+def held(client: ClientId, role: Role, claim: Claim) -> Submission:
     context = SubmissionContext(TASK, 0, client, MODEL, bytes(16))
     own, other = Commitment(claim.own), Commitment(claim.other)
     pair = (own, other) if role is Role.SERVER_A else (other, own)
-    return Held(context, role, own, other, Secret(bytes(32)), sign(client, *pair))
+    unused = Secret(bytes(32))
+    return Submission(context, role, unused, unused, own, other, sign(client, *pair))
 
 
 @cache
@@ -84,9 +84,7 @@ def test_both_servers_agree_on_every_client(
     assert list(a.submissions) == list(b.submissions)
     for client in a.submissions:
         of_a, of_b = a.submissions[client], b.submissions[client]
-        assert (of_a.commitment_a, of_a.commitment_b) == (of_b.commitment_a, of_b.commitment_b)
-        assert of_a.commitment_a == of_a.held.commitment.value
-        assert of_b.commitment_b == of_b.held.commitment.value
+        assert of_a.commitments == of_b.commitments == (of_a.commitment, of_b.commitment)
     # Everybody in the cohort is one or the other, and never both.
     assert set(a.submissions) | set(a.rejections) == set(NAMES[: len(pairs)])
     assert not set(a.submissions) & set(a.rejections)

@@ -58,5 +58,5 @@ def test_what_a_client_sends_is_a_sharing(x: NDArray[np.int64], context: Submiss
         model=context.model,
         signer=signer(context.client),
     )
-    share_a = mask(to_a.share, to_a.context, x.size)
-    assert (reconstruct(share_a, from_bytes(to_b.share.reveal())) == x).all()
+    share_a = mask(Secret(to_a.share_data()), to_a.context, x.size)
+    assert (reconstruct(share_a, from_bytes(to_b.share_data())) == x).all()

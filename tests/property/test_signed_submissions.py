@@ -19,8 +19,8 @@ from cryptography.x509.oid import NameOID
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from precad.common.aggregator.collect import Held, Inbox
-from precad.common.aggregator.round.matching import describe, match
+from precad.common.aggregator.collect import Inbox
+from precad.common.aggregator.collect.matching import describe, match
 from precad.common.aggregator.round.messages import HeldEntry, HeldList
 from precad.common.aggregator.round.states import Matched, Opened
 from precad.common.errors import PeerViolation, RejectedSubmission, Rejection
@@ -330,9 +330,11 @@ class Servers:
         )
 
     def send(self, s: Submission) -> None:
-        header = SubmissionHeader(s.context, s.salt, s.other_commitment, len(s.share), s.signature)
+        header = SubmissionHeader(
+            s.context, s.salt, s.other_commitment, len(s.share_data()), s.signature
+        )
         upload = self.inboxes[s.role].start(header)
-        upload.add(s.share.reveal())
+        upload.add(s.share_data())
         upload.finish()
 
     def match(self, meddle: Callable[[HeldList], HeldList] = lambda held: held) -> list[Matched]:
@@ -377,7 +379,7 @@ def test_an_honest_pair_matches(servers: Servers, ward_1: Identity) -> None:
 
 def test_a_share_that_was_not_signed_for_is_never_held(servers: Servers, ward_1: Identity) -> None:
     for submission in servers.pair(ward_1):
-        changed = bytearray(submission.share.reveal())
+        changed = bytearray(submission.share_data())
         changed[0] ^= 1
         swapped = replace(submission, share=Secret(bytes(changed)))
         assert reason_of(partial(servers.send, swapped)) is Rejection.BAD_SIGNATURE
@@ -416,8 +418,8 @@ def test_two_nonces_are_unmatched_on_both_though_commitments_cross(
     a = commit(contexts[0], Role.SERVER_A, salts[0], seed.reveal())
     b = commit(contexts[1], Role.SERVER_B, salts[1], share.reveal())
     signatures = [signer.sign(signed_bytes(context, a, b)) for context in contexts]
-    servers.send(Submission(contexts[0], Role.SERVER_A, salts[0], seed, b, signatures[0]))
-    servers.send(Submission(contexts[1], Role.SERVER_B, salts[1], share, a, signatures[1]))
+    servers.send(Submission(contexts[0], Role.SERVER_A, salts[0], seed, a, b, signatures[0]))
+    servers.send(Submission(contexts[1], Role.SERVER_B, salts[1], share, b, a, signatures[1]))
     both_say(servers, Rejection.UNMATCHED)
 
 
@@ -432,7 +434,7 @@ def test_two_certificates_of_one_client_are_a_bad_signature_on_both(
     second = load_identity(keys / ONE.name)
     a, b = servers.pair(first)
     resigned = CertificateSigner(second).sign(
-        signed_bytes(b.context, b.other_commitment, b.commitment())
+        signed_bytes(b.context, b.other_commitment, b.commitment)
     )
     servers.send(a)
     servers.send(replace(b, signature=resigned))
@@ -445,7 +447,7 @@ def test_a_second_signature_over_the_same_pair_is_the_same_submission(
     """ECDSA has many signatures for one message; only what is signed counts."""
     a, b = servers.pair(ward_1)
     again = CertificateSigner(ward_1).sign(
-        signed_bytes(b.context, b.other_commitment, b.commitment())
+        signed_bytes(b.context, b.other_commitment, b.commitment)
     )
     assert again != b.signature
     servers.send(a)
@@ -534,9 +536,9 @@ def test_what_a_held_submission_shows_has_no_share(servers: Servers, ward_1: Ide
     for inbox in servers.inboxes.values():
         collected = inbox.close()
         held = collected[ONE]
-        assert isinstance(held, Held)
+        assert isinstance(held, Submission)
         sent = describe(collected).to_bytes()
         for submission in pair:
-            for secret in (submission.share, submission.salt):
-                assert secret.reveal() not in sent
-                assert secret.reveal().hex().encode() not in sent
+            for secret in (submission.share_data(), submission.salt.reveal()):
+                assert secret not in sent
+                assert secret.hex().encode() not in sent

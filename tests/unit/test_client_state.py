@@ -90,7 +90,7 @@ def test_the_same_bytes_come_back_after_a_restart(task: Task, pair: Make, tmp_pa
     assert again == kept
     assert again is not None
     assert again[0].signature == kept[0].signature
-    assert [each.commitment() for each in again] == [each.commitment() for each in kept]
+    assert [each.commitment for each in again] == [each.commitment for each in kept]
 
 
 def test_only_the_owner_can_read_the_pair(task: Task, pair: Make, tmp_path: Path) -> None:

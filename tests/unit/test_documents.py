@@ -16,8 +16,8 @@ import pytest
 from scipy.stats import norm
 
 from precad.common.aggregator.enrol.tokens import TOKEN_BYTES
+from precad.common.aggregator.release.aggregate import BATCH_WORDS, MAX_BATCH_CLIENTS
 from precad.common.aggregator.round.journal import RoundState
-from precad.common.aggregator.round.settling import BATCH_WORDS, MAX_BATCH_CLIENTS
 from precad.common.aggregator.service.descriptors import descriptors_for
 from precad.common.aggregator.service.limits import Limits
 from precad.common.aggregator.training.feed import KEPT_EVENTS

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from tests.rig.keys import signer, verifier
 
-from precad.common.aggregator.collect import Held, Inbox
+from precad.common.aggregator.collect import Inbox
 from precad.common.errors import RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.secret import Secret
@@ -59,15 +59,15 @@ def submission(task: Task, role: Role, client: ClientId = ONE, number: int = 3) 
 
 def header_of(s: Submission, **changes: Any) -> SubmissionHeader:
     context = dataclasses.replace(s.context, **changes)
-    return SubmissionHeader(context, s.salt, s.other_commitment, len(s.share), s.signature)
+    return SubmissionHeader(context, s.salt, s.other_commitment, len(s.share_data()), s.signature)
 
 
 def upload(inbox: Inbox, s: Submission, pieces: Sequence[int] = ()) -> None:
     """Send all bytes, cut at ``pieces``."""
     taking = inbox.start(header_of(s))
-    cuts = [0, *pieces, len(s.share)]
+    cuts = [0, *pieces, len(s.share_data())]
     for start, end in itertools.pairwise(cuts):
-        taking.add(s.share.reveal()[start:end])
+        taking.add(s.share_data()[start:end])
     taking.finish()
 
 
@@ -89,8 +89,8 @@ def test_a_complete_upload_is_held_with_its_commitment(
     upload(inbox, s, pieces)
     assert inbox.progress() == (1, 2)
     held = inbox.close()[ONE]
-    assert isinstance(held, Held)
-    assert held.commitment == s.commitment()
+    assert isinstance(held, Submission)
+    assert held.commitment == s.commitment
     assert held.other_commitment == s.other_commitment
     assert held.context == s.context
 
@@ -104,7 +104,7 @@ def test_both_servers_shares_are_the_update(task: Task, tmp_path: Path) -> None:
         inbox.open(0, [ONE], MODEL)
         upload(inbox, s, (9,))
         held = inbox.close()[ONE]
-        assert isinstance(held, Held)
+        assert isinstance(held, Submission)
         total += held.expand(D)
     assert (total == x).all()
 
@@ -115,7 +115,7 @@ def test_only_the_masked_share_touches_the_disk(
     s = submission(task, role)
     upload(inbox, s)
     kept = [path.read_bytes() for path in spooled(tmp_path)]
-    assert kept == ([] if role is Role.SERVER_A else [s.share.reveal()])
+    assert kept == ([] if role is Role.SERVER_A else [s.share_data()])
 
 
 def test_the_first_complete_submission_wins(
@@ -125,21 +125,19 @@ def test_the_first_complete_submission_wins(
     # The second starts before the first has ended, and ends after it.
     late = inbox.start(header_of(second))
     upload(inbox, first)
-    late.add(second.share.reveal())
+    late.add(second.share_data())
     assert reason_of(late.finish) is Rejection.DUPLICATE
     # Once more, from the start.
     assert reason_of(lambda: upload(inbox, second)) is Rejection.DUPLICATE
     assert len(spooled(tmp_path)) == (0 if role is Role.SERVER_A else 1)
     held = inbox.close()[ONE]
-    assert isinstance(held, Held)
-    assert held.commitment == first.commitment()
+    assert isinstance(held, Submission)
+    assert held.commitment == first.commitment
     assert (held.expand(D) == expanded(first)).all()
 
 
 def expanded(s: Submission) -> Any:
-    return Held(s.context, s.role, s.commitment(), s.other_commitment, s.share, s.signature).expand(
-        D
-    )
+    return s.expand(D)
 
 
 def test_the_same_bytes_again_are_a_retry(
@@ -150,7 +148,7 @@ def test_the_same_bytes_again_are_a_retry(
         upload(inbox, s)
     assert len(spooled(tmp_path)) == (0 if role is Role.SERVER_A else 1)
     assert inbox.progress() == (1, 2)
-    assert isinstance(inbox.close()[ONE], Held)
+    assert isinstance(inbox.close()[ONE], Submission)
 
 
 def test_the_same_share_with_another_claim_is_no_retry(
@@ -160,12 +158,12 @@ def test_the_same_share_with_another_claim_is_no_retry(
     s = submission(task, role)
     upload(inbox, s)
     claimed = Commitment(bytes(32))
-    pair = (s.commitment(), claimed) if role is Role.SERVER_A else (claimed, s.commitment())
+    pair = (s.commitment, claimed) if role is Role.SERVER_A else (claimed, s.commitment)
     signature = signer(ONE).sign(signed_bytes(s.context, *pair))
     other = dataclasses.replace(s, other_commitment=claimed, signature=signature)
     assert reason_of(lambda: upload(inbox, other)) is Rejection.DUPLICATE
     held = inbox.close()[ONE]
-    assert isinstance(held, Held)
+    assert isinstance(held, Submission)
     assert held.other_commitment == s.other_commitment
 
 
@@ -176,7 +174,7 @@ def test_a_clients_bad_try_does_not_spoil_its_good_one(
     for changes in ({"model": Digest(bytes(32))}, {"round": 2}, {"task": Digest(bytes(32))}):
         reason_of(lambda c=changes: inbox.start(header_of(s, **c)))
     upload(inbox, s)
-    assert isinstance(inbox.close()[ONE], Held)
+    assert isinstance(inbox.close()[ONE], Submission)
 
 
 @pytest.mark.parametrize(
@@ -206,7 +204,7 @@ def test_what_is_bound_to_something_else_is_rejected_with_its_reason(
     upload(inbox, submission(task, role, TWO))
     closed = inbox.close()
     assert closed[ONE] is counted
-    assert isinstance(closed[TWO], Held)
+    assert isinstance(closed[TWO], Submission)
     assert set(closed) == {ONE, TWO}
 
 
@@ -232,14 +230,14 @@ def test_a_truncated_upload_is_rejected_and_leaves_nothing(
 ) -> None:
     s = submission(task, role)
     taking = inbox.start(header_of(s))
-    taking.add(s.share.reveal()[:-1])
+    taking.add(s.share_data()[:-1])
     assert reason_of(taking.finish) is Rejection.TRUNCATED
     assert not taking.complete
     assert spooled(tmp_path) == []
     assert inbox.progress() == (0, 2)
     # The same bytes, whole this time, are welcome.
     upload(inbox, s)
-    assert isinstance(inbox.close()[ONE], Held)
+    assert isinstance(inbox.close()[ONE], Submission)
 
 
 def test_a_longer_upload_is_cut_off_at_once(
@@ -247,7 +245,7 @@ def test_a_longer_upload_is_cut_off_at_once(
 ) -> None:
     s = submission(task, role)
     taking = inbox.start(header_of(s))
-    taking.add(s.share.reveal())
+    taking.add(s.share_data())
     assert reason_of(lambda: taking.add(b"\0")) is Rejection.MALFORMED
     assert spooled(tmp_path) == []
     # Its end, should it come, doesn't bring it back.
@@ -261,7 +259,7 @@ def test_an_abandoned_upload_leaves_no_file_and_can_not_be_finished(
 ) -> None:
     s = submission(task, role)
     taking = inbox.start(header_of(s))
-    taking.add(s.share.reveal()[:sent])
+    taking.add(s.share_data()[:sent])
     taking.abandon()
     taking.abandon()
     assert spooled(tmp_path) == []
@@ -275,7 +273,7 @@ def test_an_upload_that_ends_after_the_round_is_too_late(
 ) -> None:
     s = submission(task, role)
     taking = inbox.start(header_of(s))
-    taking.add(s.share.reveal())
+    taking.add(s.share_data())
     assert inbox.close()[ONE] is Rejection.ABSENT
     assert reason_of(taking.finish) is Rejection.WRONG_ROUND
     assert spooled(tmp_path) == []
@@ -316,7 +314,7 @@ def test_files_of_a_process_that_died_are_removed(task: Task, tmp_path: Path) ->
 def test_discarding_removes_the_file(task: Task, role: Role, inbox: Inbox, tmp_path: Path) -> None:
     upload(inbox, submission(task, role))
     held = inbox.close()[ONE]
-    assert isinstance(held, Held)
+    assert isinstance(held, Submission)
     held.discard()
     held.discard()
     assert spooled(tmp_path) == []
@@ -356,7 +354,7 @@ def test_nobody_waits_for_who_sent_something_wrong(task: Task, role: Role, inbox
     assert time.monotonic() < deadline
     # It may still mend its upload before the round closes.
     upload(inbox, submission(task, role, TWO))
-    assert isinstance(inbox.close()[TWO], Held)
+    assert isinstance(inbox.close()[TWO], Submission)
 
 
 def test_a_client_whose_link_broke_is_waited_for(inbox: Inbox) -> None:
@@ -394,7 +392,7 @@ def test_many_threads_upload_at_once(task: Task, role: Role, tmp_path: Path) -> 
         s = submission(task, role, client)
         start.wait()
         try:
-            upload(inbox, s, range(1, len(s.share)))
+            upload(inbox, s, range(1, len(s.share_data())))
             outcomes.append((client, s, None))
         except RejectedSubmission as rejected:
             outcomes.append((client, s, rejected.reason))
@@ -411,8 +409,8 @@ def test_many_threads_upload_at_once(task: Task, role: Role, tmp_path: Path) -> 
         assert len(taken) == 1
         assert [r for _, r in of_client if r].count(Rejection.DUPLICATE) == tries - 1
         held = closed[client]
-        assert isinstance(held, Held)
-        assert held.commitment == taken[0].commitment()
+        assert isinstance(held, Submission)
+        assert held.commitment == taken[0].commitment
         assert (held.expand(D) == expanded(taken[0])).all()
     assert len(spooled(tmp_path)) == (0 if role is Role.SERVER_A else len(clients))
 
@@ -425,9 +423,9 @@ def test_neither_held_nor_logs_show_the_share(
     held = inbox.close()[ONE]
     with caplog.at_level(logging.DEBUG):
         logging.getLogger("t").info("%s %r", held, header_of(s))
-    for secret in (s.share, s.salt):
-        assert secret.reveal().hex() not in caplog.text
-        assert repr(secret.reveal())[2:-1] not in caplog.text
+    for secret in (s.share_data(), s.salt.reveal()):
+        assert secret.hex() not in caplog.text
+        assert repr(secret)[2:-1] not in caplog.text
 
 
 def test_an_arrival_costs_the_same_however_many_are_awaited(task: Task, tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Receiving submissions: uploads in pieces, checked as they arrive, held until the round closes."""
 
-from precad.common.aggregator.collect.held import Held
 from precad.common.aggregator.collect.inbox import Inbox
 from precad.common.aggregator.collect.upload import Upload
 
-__all__ = ["Held", "Inbox", "Upload"]
+__all__ = ["Inbox", "Upload"]

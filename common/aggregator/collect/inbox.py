@@ -8,13 +8,12 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from precad.common.aggregator.collect.held import Held
 from precad.common.aggregator.collect.upload import Upload
 from precad.common.clock import CLOCK, Clock
 from precad.common.errors import RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.share.signature import Verifier
-from precad.common.share.submission import SubmissionHeader, share_bytes
+from precad.common.share.submission import Submission, SubmissionHeader, share_bytes
 from precad.common.task import Task
 
 _POLL_S = 0.25
@@ -27,7 +26,7 @@ class _OpenRound:
     number: int
     cohort: frozenset[ClientId]
     model: Digest
-    held: dict[ClientId, Held] = field(default_factory=dict)
+    held: dict[ClientId, Submission] = field(default_factory=dict)
     refused: dict[ClientId, Rejection] = field(default_factory=dict)
     awaited: set[ClientId] = field(default_factory=set)
     """Whom ``wait`` still waits for; kept up to date, so that no arrival looks at everybody."""
@@ -140,7 +139,7 @@ class Inbox:
                 return 0, 0
             return len(self._round.held), len(self._round.cohort)
 
-    def close(self) -> Mapping[ClientId, Held | Rejection]:
+    def close(self) -> Mapping[ClientId, Submission | Rejection]:
         """End the round's collection: for each client of the cohort what is held, or why not."""
         with self._changed:
             current = self._require_open()
@@ -159,7 +158,7 @@ class Inbox:
             self._round = self._closed = None
             self._changed.notify_all()
 
-    def _accept(self, held: Held) -> None:
+    def _accept(self, held: Submission) -> None:
         # Only now this server's own commitment is known: nothing unsigned is ever held.
         try:
             self.verifier.check(held.signature, held.signed)

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
-from precad.common.aggregator.collect.held import Held
 from precad.common.errors import RejectedSubmission, Rejection
 from precad.common.identifiers import Role
 from precad.common.secret import Secret
@@ -14,7 +13,7 @@ from precad.common.share.commitment import (
     SubmissionContext,
     committer,
 )
-from precad.common.share.submission import SubmissionHeader
+from precad.common.share.submission import Submission, SubmissionHeader
 
 
 class Upload:
@@ -32,7 +31,7 @@ class Upload:
         header: SubmissionHeader,
         role: Role,
         spool: Path | None,
-        accept: Callable[[Held], None],
+        accept: Callable[[Submission], None],
     ) -> None:
         self._header = header
         self._role = role
@@ -92,19 +91,21 @@ class Upload:
         if self._file is not None:
             self._file.close()
         share = self._path if self._path is not None else Secret(bytes(self._memory))
-        held = Held(
-            self._header.context,
+        header = self._header
+        submission = Submission(
+            header.context,
             self._role,
-            Commitment(self._hash.digest()),
-            self._header.other_commitment,
+            header.salt,
             share,
-            self._header.signature,
+            Commitment(self._hash.digest()),
+            header.other_commitment,
+            header.signature,
         )
         self.complete = True
         try:
-            self._accept(held)
+            self._accept(submission)
         except RejectedSubmission:
-            held.discard()
+            submission.discard()
             raise
 
     def abandon(self) -> None:

@@ -22,7 +22,7 @@ from enum import Enum
 
 from precad.common.aggregator.round.journal import Journal, ReleaseRecord
 from precad.common.aggregator.round.messages import Position, ReleaseView
-from precad.common.aggregator.round.states import Opened, Released
+from precad.common.aggregator.round.states import Counted, Opened, Released
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import Digest, Role
 from precad.common.ring import from_bytes
@@ -89,13 +89,8 @@ def released_again(record: ReleaseRecord) -> Released:
     # The cohort isn't needed any more: those who count and those who don't are known.
     cohort = tuple(sorted({*record.valid, *record.rejections}))
     opened = Opened(record.number, record.version, cohort, record.model)
-    return Released(
-        opened,
-        record.valid,
-        record.valid_set,
-        record.rejections,
-        from_bytes(record.noisy_share),
-    )
+    counted = Counted(opened, record.valid, record.valid_set, record.rejections)
+    return Released(counted, from_bytes(record.noisy_share))
 
 
 def _level(own: Position, theirs: Position) -> Recovery:

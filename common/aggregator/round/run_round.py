@@ -14,13 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precad.common.aggregator.collect import Inbox
+from precad.common.aggregator.collect.matching import describe, match
 from precad.common.aggregator.enrol.agreement import agree_row_secret
+from precad.common.aggregator.release.aggregate import aggregate
+from precad.common.aggregator.release.reconstruct import reconstruct
+from precad.common.aggregator.release.release import add_noise, release
 from precad.common.aggregator.round.aggregator import Aggregator
 from precad.common.aggregator.round.journal import Journal
-from precad.common.aggregator.round.matching import describe, match
 from precad.common.aggregator.round.messages import HeldList
 from precad.common.aggregator.round.opening import answer, propose
-from precad.common.aggregator.round.settling import reconstruct, release, validate_and_sum
 from precad.common.aggregator.round.states import Finished, Opened
 from precad.common.deal.dealer import DealerRole
 from precad.common.deal.request import DealRequest
@@ -129,10 +131,9 @@ def run_round(
         collected = inbox.close()
         theirs = HeldList.from_bytes(link.exchange("held", describe(collected).to_bytes()))
         matched = match(opened, role, collected, theirs, verifier)
-        # Validate, aggregate, charge, release, reconstruct.
-        return reconstruct(
-            aggregator, release(aggregator, validate_and_sum(aggregator, matched)), theta
-        )
+        # Validate, aggregate, add noise, charge, release, reconstruct.
+        noised = add_noise(aggregate(aggregator, matched), aggregator.noise)
+        return reconstruct(aggregator, release(aggregator.journal, noised), theta)
 
     with ThreadPoolExecutor(max_workers=2) as servers:
         server_a = servers.submit(play, Role.SERVER_A)
@@ -147,11 +148,11 @@ def _submit(submission: Submission, inbox: Inbox) -> None:
             submission.context,
             submission.salt,
             submission.other_commitment,
-            len(submission.share),
+            len(submission.share_data()),
             submission.signature,
         )
         upload = inbox.start(header)
-        upload.add(submission.share.reveal())
+        upload.add(submission.share_data())
         upload.finish()
     except RejectedSubmission:
         pass

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.common.aggregator.collect import Held
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Digest
 from precad.common.ring import RingVector
+from precad.common.share import Submission
 
 Rejections = Mapping[ClientId, Rejection]
 
@@ -30,42 +30,70 @@ class Opened:
 
 
 @dataclass(frozen=True, slots=True)
-class MatchedSubmission:
-    """A submission that both servers hold, with both commitments cross-checked."""
-
-    held: Held = field(repr=False)
-    commitment_a: bytes
-    commitment_b: bytes
-
-
-@dataclass(frozen=True, slots=True)
 class Matched:
     """Collection is over; both servers know the same matched and rejected clients."""
 
     opened: Opened
-    submissions: Mapping[ClientId, MatchedSubmission]
+    submissions: Mapping[ClientId, Submission]
+    """Held by both servers, with both commitments cross-checked."""
     rejections: Rejections
+
+
+# The way of the sum. Each step takes what the step before made and nothing else: code that sums
+# what wasn't validated, or releases what has no noise, doesn't type-check.
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """This server's half of a matched submission, of an update that nobody has checked yet."""
+
+    client: ClientId
+    commitment_a: bytes
+    commitment_b: bytes
+    share: RingVector = field(repr=False)
+    """``[d] int64``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Validated:
-    """Norms are checked; the valid shares are summed and nothing else of them is left."""
+    """This server's half of an update whose norm is within the bound: ``validate`` says so."""
+
+    client: ClientId
+    share: RingVector = field(repr=False)
+    """``[d] int64``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Who counts in the round and who doesn't, as both servers agreed."""
 
     opened: Opened
     valid: tuple[ClientId, ...]
     valid_set: Digest
     rejections: Rejections
+
+
+@dataclass(frozen=True, slots=True)
+class Summed:
+    """The valid shares' sum; nothing else of them is left."""
+
+    counted: Counted
     share_sum: RingVector = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Noised:
+    """The sum with this server's own noise; not charged yet, so it may not leave."""
+
+    counted: Counted
+    noisy_share: RingVector = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Released:
     """Charged and persisted; the noisy share may leave, any number of times, unchanged."""
 
-    opened: Opened
-    valid: tuple[ClientId, ...]
-    valid_set: Digest
-    rejections: Rejections
+    counted: Counted
     noisy_share: RingVector = field(repr=False)
 
 

@@ -10,20 +10,16 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from precad.common.aggregator.collect.matching import Collected, match
 from precad.common.aggregator.enrol.agreement import agree_row_secret, greet
+from precad.common.aggregator.release.aggregate import BATCH_WORDS, MAX_BATCH_CLIENTS, aggregate
+from precad.common.aggregator.release.reconstruct import reconstruct
+from precad.common.aggregator.release.release import add_noise, release
 from precad.common.aggregator.round.aggregator import Aggregator, Dealing
 from precad.common.aggregator.round.journal import RoundState
-from precad.common.aggregator.round.matching import Collected, match
 from precad.common.aggregator.round.messages import HeldList
 from precad.common.aggregator.round.opening import select_cohort
 from precad.common.aggregator.round.recovery import Recovery, Remedy, compare, position_of
-from precad.common.aggregator.round.settling import (
-    BATCH_WORDS,
-    MAX_BATCH_CLIENTS,
-    reconstruct,
-    release,
-    validate_and_sum,
-)
 from precad.common.aggregator.round.states import Opened
 from precad.common.aggregator.training.feed import TrainingDone, TrainingStopped
 from precad.common.aggregator.training.finish import keep, recover
@@ -169,7 +165,8 @@ def play(session: Session, part: Part, aggregator: Aggregator, opened: Opened) -
     try:
         collected, theirs = part.collect(opened, aggregator.link, closes)
         matched = match(opened, session.role, collected, theirs, session.inbox.verifier)
-        released = release(aggregator, validate_and_sum(aggregator, matched))
+        noised = add_noise(aggregate(aggregator, matched), aggregator.noise)
+        released = release(aggregator.journal, noised)
         finished = reconstruct(aggregator, released, session.shelf.current.theta)
     finally:
         # Spooled shares go, however the round ends.

@@ -3,11 +3,11 @@
 import logging
 from typing import assert_never
 
+from precad.common.aggregator.release.reconstruct import reconstruct, step
 from precad.common.aggregator.round.aggregator import Aggregator
 from precad.common.aggregator.round.journal import ReleaseRecord
 from precad.common.aggregator.round.messages import ReleaseView
 from precad.common.aggregator.round.recovery import Recovery, Remedy, released_again
-from precad.common.aggregator.round.settling import reconstruct, step
 from precad.common.aggregator.round.states import Finished
 from precad.common.aggregator.training.feed import RoundDone
 from precad.common.aggregator.training.session import Session

@@ -1,10 +1,9 @@
 """Norm validation over Z_2^64 that can't be forged: a range test, then the exact norm."""
 
 from precad.common.aggregator.validate.batch import (
-    SharedUpdate,
     comparisons_per_client,
     deal_request,
     validate,
 )
 
-__all__ = ["SharedUpdate", "comparisons_per_client", "deal_request", "validate"]
+__all__ = ["comparisons_per_client", "deal_request", "validate"]

@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +9,7 @@ from numpy.typing import NDArray
 from precad.common.aggregator.mpc.comparison import open_vector, sign_bits
 from precad.common.aggregator.mpc.party import acting_as
 from precad.common.aggregator.mpc.provider import DealtProvider
+from precad.common.aggregator.round.states import Shared, Validated
 from precad.common.aggregator.validate.norm import excess_share
 from precad.common.aggregator.validate.rows import project
 from precad.common.deal.randomness import DealtRandomness
@@ -17,7 +17,7 @@ from precad.common.deal.request import DealRequest
 from precad.common.deal.spent import SpentTriples
 from precad.common.errors import Rejection
 from precad.common.headroom import TAU
-from precad.common.identifiers import ClientId, Role
+from precad.common.identifiers import Role
 from precad.common.keystream import encode_context
 from precad.common.link import PeerLink
 from precad.common.ring import RingVector
@@ -25,17 +25,6 @@ from precad.common.secret import Secret
 from precad.common.task import Task
 
 _RANKS = {Role.SERVER_A: 0, Role.SERVER_B: 1}
-
-
-@dataclass(frozen=True, slots=True)
-class SharedUpdate:
-    """One server's half of a matched submission."""
-
-    client: ClientId
-    commitment_a: bytes
-    commitment_b: bytes
-    share: RingVector = field(repr=False)
-    """``[d] int64``."""
 
 
 def comparisons_per_client(task: Task) -> int:
@@ -56,7 +45,7 @@ def deal_request(task: Task, round_number: int, batch: int, clients: int) -> Dea
 
 
 def validate(
-    updates: Sequence[SharedUpdate],
+    updates: Sequence[Shared],
     *,
     task: Task,
     round_number: int,
@@ -65,7 +54,7 @@ def validate(
     row_secret: Secret,
     randomness: DealtRandomness,
     spent: SpentTriples,
-) -> tuple[Rejection | None, ...]:
+) -> tuple[Validated | Rejection, ...]:
     """Range test and exact norm of every update of a batch, with one batch of comparisons.
 
     Sound against clients while both servers and the dealer follow the protocol: an update longer
@@ -83,7 +72,7 @@ def validate(
         spent: remembers that this randomness was used.
 
     Returns:
-        For each update None where it is valid, else the reason; the same on both servers.
+        For each update its share where it is valid, else the reason; the same on both servers.
 
     Raises:
         PeerViolation: this randomness was used before, or the other server is out of step, or
@@ -101,6 +90,7 @@ def validate(
     half_width = TAU * task.bound if role is Role.SERVER_A else 0
     labels = hashlib.sha256()
     compared: list[RingVector] = []
+    passing: list[Validated] = []
     for place, update in enumerate(updates):
         share = update.share
         if share.dtype != np.int64 or share.shape != (task.dimension,):
@@ -130,16 +120,20 @@ def validate(
         with acting_as(_RANKS[role], link, DealtProvider(()), step=step):
             opened = open_vector(share - a_share)
         y = excess_share(role, opened, a_share, r_share, task.bound)
+        passing.append(Validated(update.client, share))
         # Public constants are added by server A alone.
         compared += [half_width + z, half_width - z, np.array([y], dtype=np.int64)]
     step = f"validate/{request.batch}/compare/{labels.hexdigest()[:16]}"
     provider = DealtProvider(randomness.binary_triples())
     with acting_as(_RANKS[role], link, provider, step=step):
         negative = sign_bits(np.concatenate(compared))
-    return tuple(_decide(bits) for bits in negative.reshape(len(updates), -1))
+    reasons = [_reason(bits) for bits in negative.reshape(len(updates), -1)]
+    return tuple(
+        one if reason is None else reason for one, reason in zip(passing, reasons, strict=True)
+    )
 
 
-def _decide(negative: NDArray[np.bool_]) -> Rejection | None:
+def _reason(negative: NDArray[np.bool_]) -> Rejection | None:
     """From the sign bits of z + τβ (k), of τβ − z (k) and of X·X − β² − 1."""
     if negative[:-1].any():
         return Rejection.OUT_OF_RANGE

@@ -62,12 +62,11 @@ class Cast:
 
     def short_share(self, client: LightClient, event: pb.RoundOpen) -> None:
         a, b = self.pair(client, event)
-        self.send("short", client, (a, replace(b, share=Secret(b.share.reveal()[:-8]))))
+        self.send("short", client, (a, replace(b, share=Secret(b.share_data()[:-8]))))
 
     def short_share_to_both(self, client: LightClient, event: pb.RoundOpen) -> None:
         a, b = (
-            replace(item, share=Secret(item.share.reveal()[:-8]))
-            for item in self.pair(client, event)
+            replace(item, share=Secret(item.share_data()[:-8])) for item in self.pair(client, event)
         )
         self.send("shorter", client, (a, b))
 

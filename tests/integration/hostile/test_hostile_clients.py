@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 from precad.client.connection import upload_pieces
-from precad.common.aggregator.collect import Held
 from precad.common.aggregator.service.limits import Limits
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Digest, Role
@@ -94,7 +93,7 @@ class Bench:
     def pieces(self, submission: Submission, count: int = 4) -> list[pb.SubmissionPiece]:
         """Header and the share in ``count`` equal pieces."""
         header = next(iter(upload_pieces(submission)))
-        data = submission.share.reveal()
+        data = submission.share_data()
         size = len(data) // count
         return [
             header,
@@ -113,15 +112,15 @@ class Bench:
     def honest_submits(self) -> None:
         assert self.submit(upload_pieces(self.submission("ward-1")), "ward-1") == ""
 
-    def closed(self) -> tuple[bool, Held | Rejection]:
+    def closed(self) -> tuple[bool, Submission | Rejection]:
         """Whether the honest client's submission is held, and what the hostile one's came to."""
         collected = self.server.session.inbox.close()
         honest = collected[HONEST]
-        hostile: Held | Rejection = collected[HOSTILE]
+        hostile: Submission | Rejection = collected[HOSTILE]
         for held in (honest, hostile):
-            if isinstance(held, Held):
+            if isinstance(held, Submission):
                 held.discard()
-        return isinstance(honest, Held), hostile
+        return isinstance(honest, Submission), hostile
 
     def spooled(self) -> list[Path]:
         return list((self.site.folder / "state" / self.role.value / "spool").glob("*"))
@@ -229,7 +228,7 @@ def test_who_sends_well_after_a_bad_upload_counts(bench: Bench) -> None:
     good = bench.submission()
     assert bench.submit(bench.pieces(good)[:-1]) == "truncated"
     assert bench.submit(bench.pieces(good)) == ""
-    assert isinstance(bench.closed()[1], Held)
+    assert isinstance(bench.closed()[1], Submission)
 
 
 def test_a_second_submission_is_a_duplicate_and_the_first_counts(bench: Bench) -> None:
@@ -240,8 +239,8 @@ def test_a_second_submission_is_a_duplicate_and_the_first_counts(bench: Bench) -
     bench.honest_submits()
     honest, held = bench.closed()
     assert honest
-    assert isinstance(held, Held)
-    assert held.commitment == first.commitment()
+    assert isinstance(held, Submission)
+    assert held.commitment == first.commitment
 
 
 def test_who_is_not_drawn_is_refused(bench: Bench) -> None:
@@ -262,11 +261,11 @@ def test_a_message_above_the_cap_never_reaches_the_parser(bench: Bench) -> None:
 
 def test_crumbs_of_one_byte_are_still_an_upload(bench: Bench) -> None:
     good = bench.submission()
-    data = good.share.reveal()
+    data = good.share_data()
     crumbs = (pb.SubmissionPiece(share=data[i : i + 1]) for i in range(min(len(data), 2000)))
     rest = pb.SubmissionPiece(share=data[2000:])
     assert bench.submit([bench.pieces(good)[0], *crumbs, rest]) == ""
-    assert isinstance(bench.closed()[1], Held)
+    assert isinstance(bench.closed()[1], Submission)
 
 
 def test_a_slow_loris_is_cut_off_and_others_are_not(bench: Bench) -> None:
@@ -350,7 +349,7 @@ def test_a_flood_of_connections_keeps_nobody_out(bench: Bench) -> None:
         assert time.monotonic() - began < COLLECT_S
     honest, other = bench.closed()
     assert honest
-    assert isinstance(other, Held)
+    assert isinstance(other, Submission)
 
 
 def test_connections_that_never_finish_their_handshake_are_closed(site: Any) -> None:

@@ -8,15 +8,13 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 
+from precad.common.aggregator.release.release import release
 from precad.common.aggregator.round.journal import RoundState
-from precad.common.aggregator.round.settling import release
-from precad.common.aggregator.round.states import Opened, Validated
+from precad.common.aggregator.round.states import Counted, Noised, Opened
 from precad.common.aggregator.store import Store, audit_ledger
 from precad.common.errors import StorageFailure
 from precad.common.identifiers import ClientId, Digest
@@ -104,20 +102,15 @@ def test_a_release_that_cannot_be_kept_is_never_sent(tmp_path: Path, opener: Ope
     store = opener(f"sqlite:///{tmp_path}/state.db")
     store.begin_round(0, 0, 2, MODEL)
     d = 1 << 17
-    aggregator: Any = SimpleNamespace(
-        journal=store,
-        task=SimpleNamespace(dimension=d),
-        noise=SimpleNamespace(draw=lambda count: np.zeros(count, dtype=np.int64)),
-    )
-    opened = Opened(0, 0, (A, B), MODEL)
-    validated = Validated(opened, (A, B), VALID_SET, {}, np.ones(d, dtype=np.int64))
+    counted = Counted(Opened(0, 0, (A, B), MODEL), (A, B), VALID_SET, {})
+    noised = Noised(counted, np.ones(d, dtype=np.int64))
     size = max(file.stat().st_size for file in tmp_path.iterdir())
     with files_no_longer_than(size + 8192), pytest.raises(StorageFailure):
-        release(aggregator, validated)
+        release(store, noised)
     assert store.states() == {0: RoundState.OPEN}
     assert store.participations() == {}
     # Room again: the released share is what was kept.
-    done = release(aggregator, validated)
+    done = release(store, noised)
     record = store.release_of(0)
     assert record is not None
     assert record.noisy_share == done.noisy_share.astype("<i8").tobytes()

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from tests.rig.keys import signer, verifier
 
-from precad.common.aggregator.collect import Held, Inbox
+from precad.common.aggregator.collect import Inbox
 from precad.common.aggregator.round import run_round as page
 from precad.common.aggregator.round.states import Finished
 from precad.common.aggregator.store import Store, open_store
@@ -23,7 +23,7 @@ from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Role
 from precad.common.link import Frame, memory_pair
 from precad.common.ring import from_bytes, to_bytes
-from precad.common.share import SubmissionHeader, Verifier
+from precad.common.share import Submission, SubmissionHeader, Verifier
 from precad.common.task import Task
 
 SERVERS = (Role.SERVER_A, Role.SERVER_B)
@@ -35,7 +35,7 @@ class View:
 
     role: Role
     headers: list[SubmissionHeader] = field(default_factory=list)
-    held: dict[ClientId, Held] = field(default_factory=dict)
+    held: dict[ClientId, Submission] = field(default_factory=dict)
     shares: dict[ClientId, bytes] = field(default_factory=dict)
     """As they arrived: A's seeds, B's masked vectors."""
     received: list[Frame] = field(default_factory=list)
@@ -164,14 +164,12 @@ def watch(
                 self._view.headers.append(header)
                 return super().start(header)
 
-            def close(self) -> Mapping[ClientId, Held | Rejection]:
+            def close(self) -> Mapping[ClientId, Submission | Rejection]:
                 collected = super().close()
                 for client, item in collected.items():
-                    if isinstance(item, Held):
-                        share = item.share
-                        data = share.read_bytes() if isinstance(share, Path) else share.reveal()
+                    if isinstance(item, Submission):
                         self._view.held[client] = item
-                        self._view.shares[client] = data
+                        self._view.shares[client] = item.share_data()
                 self._view.stored |= read(folder / self._view.role.value)
                 return collected
 

@@ -11,7 +11,7 @@ from tests.rig.keys import signer
 
 from precad.common.identifiers import ClientId, Digest
 from precad.common.ring import from_bytes, to_bytes
-from precad.common.share import mask, shard
+from precad.common.share import shard
 from precad.common.task import Task
 
 D = 8
@@ -53,9 +53,9 @@ def shares(request: pytest.FixtureRequest) -> tuple[NDArray[np.int64], NDArray[n
     pen = signer(CLIENT)
     for _ in range(RUNS):
         a, b = shard(x, task=DIGEST, round_number=0, client=CLIENT, model=DIGEST, signer=pen)
-        of_a.append(mask(a.share, a.context, D))
-        of_b.append(from_bytes(b.share.reveal()))
-        seeds.append(a.share.reveal())
+        of_a.append(a.expand(D))
+        of_b.append(from_bytes(b.share_data()))
+        seeds.append(a.share_data())
         assert (of_a[-1] + of_b[-1] == x).all()
     return np.array(of_a), np.array(of_b), b"".join(seeds)
 

@@ -7,7 +7,8 @@ from typing import TypeVar
 import numpy as np
 import pytest
 
-from precad.common.aggregator.validate import SharedUpdate, deal_request, validate
+from precad.common.aggregator.round.states import Shared, Validated
+from precad.common.aggregator.validate import deal_request, validate
 from precad.common.deal.dealer import DealerRole
 from precad.common.deal.randomness import DealtRandomness
 from precad.common.deal.spent import MemorySpentTriples
@@ -40,16 +41,21 @@ def play_both(play: Play[T], *, task: Digest = TASK, timeout_s: float = 20.0) ->
     return futures[0].result(), futures[1].result()
 
 
-def shared(x: RingVector, number: int) -> tuple[SharedUpdate, SharedUpdate]:
+def shared(x: RingVector, number: int) -> tuple[Shared, Shared]:
     """A submission split in two; shares, commitments and client are a function of ``number``."""
     stream = Keystream(Secret(bytes(32)), "test/share", number)
     commitments = stream.read(32), stream.read(32)
     share_a = stream.words(x.size)
     client = ClientId(f"client-{number}")
     return (
-        SharedUpdate(client, *commitments, share=share_a),
-        SharedUpdate(client, *commitments, share=x - share_a),
+        Shared(client, *commitments, share=share_a),
+        Shared(client, *commitments, share=x - share_a),
     )
+
+
+def reasons(verdicts: Sequence[Validated | Rejection]) -> tuple[Rejection | None, ...]:
+    """Why each update isn't valid; None for a valid one."""
+    return tuple(None if isinstance(v, Validated) else v for v in verdicts)
 
 
 def validate_both(
@@ -67,7 +73,7 @@ def validate_both(
 
     def play(role: Role, link: PeerLink) -> tuple[Rejection | None, ...]:
         link.begin_round(round_number)
-        return validate(
+        verdicts = validate(
             [half[SERVERS.index(role)] for half in halves],
             task=task,
             round_number=round_number,
@@ -79,6 +85,7 @@ def validate_both(
             ),
             spent=MemorySpentTriples(),
         )
+        return reasons(verdicts)
 
     at_a, at_b = play_both(play, task=task.digest)
     assert at_a == at_b
@@ -116,7 +123,7 @@ def validate_both_fixture() -> Validate:
 
 
 @pytest.fixture(name="shared")
-def shared_fixture() -> Callable[[RingVector, int], tuple[SharedUpdate, SharedUpdate]]:
+def shared_fixture() -> Callable[[RingVector, int], tuple[Shared, Shared]]:
     return shared
 
 

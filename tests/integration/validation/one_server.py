@@ -13,11 +13,12 @@ import threading
 
 import numpy as np
 
-from precad.common.aggregator.validate import SharedUpdate, deal_request, validate
+from precad.common.aggregator.round.states import Shared
+from precad.common.aggregator.validate import deal_request, validate
 from precad.common.deal.dealer import DealerRole
 from precad.common.deal.randomness import DealtRandomness
 from precad.common.deal.spent import MemorySpentTriples
-from precad.common.errors import PeerUnavailable
+from precad.common.errors import PeerUnavailable, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.keystream import Keystream
 from precad.common.link import Frame, PeerLink
@@ -100,7 +101,7 @@ def main(role: Role, connection: socket.socket, dimension: int) -> None:
     for number, x in enumerate(corpus(dimension, task.bound)):
         of_a = Keystream(Secret(bytes([2]) * 32), "test/share", number).words(dimension)
         share = of_a if role is Role.SERVER_A else x - of_a
-        updates.append(SharedUpdate(ClientId(f"c-{number}"), bytes(32), bytes(32), share))
+        updates.append(Shared(ClientId(f"c-{number}"), bytes(32), bytes(32), share))
     request = deal_request(task, 0, 0, len(updates))
     link = PeerLink(
         SocketTransport(connection), task.digest, max_message_bytes=1 << 26, timeout_s=60
@@ -120,7 +121,7 @@ def main(role: Role, connection: socket.socket, dimension: int) -> None:
     )
     # The other server may still be reading: it says when it has everything.
     link.exchange("done", b"")
-    print(json.dumps([None if v is None else v.value for v in verdicts]))  # noqa: T201
+    print(json.dumps([v.value if isinstance(v, Rejection) else None for v in verdicts]))  # noqa: T201
 
 
 if __name__ == "__main__":

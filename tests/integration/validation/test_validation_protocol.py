@@ -6,13 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.integration.validation.conftest import reasons
 
-from precad.common.aggregator.validate import (
-    SharedUpdate,
-    comparisons_per_client,
-    deal_request,
-    validate,
-)
+from precad.common.aggregator.round.states import Shared
+from precad.common.aggregator.validate import comparisons_per_client, deal_request, validate
 from precad.common.deal.dealer import DealerRole
 from precad.common.deal.randomness import DealtRandomness
 from precad.common.deal.request import DealRequest
@@ -29,7 +26,7 @@ DIMENSION = 16
 ROWS = Secret(bytes(32))
 Verdicts = tuple[Rejection | None, ...]
 PlayBoth = Callable[..., tuple[Verdicts, Verdicts]]
-Shared = Callable[[RingVector, int], tuple[SharedUpdate, SharedUpdate]]
+Share = Callable[[RingVector, int], tuple[Shared, Shared]]
 
 
 @pytest.fixture
@@ -54,7 +51,7 @@ class Server:
         return DealtRandomness(role, self.dealer.key_for(role), request, corrections)
 
     def validate(
-        self, role: Role, link: PeerLink, updates: list[SharedUpdate], **changed: Any
+        self, role: Role, link: PeerLink, updates: list[Shared], **changed: Any
     ) -> Verdicts:
         arguments = {
             "task": self.task,
@@ -68,7 +65,7 @@ class Server:
         if "randomness" not in arguments:
             request = deal_request(self.task, 0, 0, len(updates))
             arguments["randomness"] = self.randomness(role, request)
-        return validate(updates, **arguments)
+        return reasons(validate(updates, **arguments))
 
 
 @pytest.fixture
@@ -76,13 +73,13 @@ def server(task: Task, dealer: DealerRole) -> Server:
     return Server(task, dealer)
 
 
-def halves(shared: Shared, role: Role, count: int = 2) -> list[SharedUpdate]:
+def halves(shared: Share, role: Role, count: int = 2) -> list[Shared]:
     place = 0 if role is Role.SERVER_A else 1
     return [shared(np.full(DIMENSION, i, dtype=np.int64), i)[place] for i in range(count)]
 
 
 def test_the_same_updates_in_the_same_order_pass(
-    server: Server, task: Task, shared: Shared, play_both: PlayBoth
+    server: Server, task: Task, shared: Share, play_both: PlayBoth
 ) -> None:
     verdicts = play_both(
         lambda role, link: server.validate(role, link, halves(shared, role)), task=task.digest
@@ -91,7 +88,7 @@ def test_the_same_updates_in_the_same_order_pass(
 
 
 def test_another_order_is_a_violation_and_no_wrong_verdict(
-    server: Server, task: Task, shared: Shared, play_both: PlayBoth
+    server: Server, task: Task, shared: Share, play_both: PlayBoth
 ) -> None:
     def play(role: Role, link: PeerLink) -> Verdicts:
         updates = halves(shared, role)
@@ -103,7 +100,7 @@ def test_another_order_is_a_violation_and_no_wrong_verdict(
 
 @pytest.mark.parametrize("field", ["client", "commitment_a", "commitment_b"])
 def test_another_submission_is_a_violation(
-    field: str, server: Server, task: Task, shared: Shared, play_both: PlayBoth
+    field: str, server: Server, task: Task, shared: Share, play_both: PlayBoth
 ) -> None:
     def play(role: Role, link: PeerLink) -> Verdicts:
         updates = halves(shared, role)
@@ -117,7 +114,7 @@ def test_another_submission_is_a_violation(
 
 
 def test_another_number_of_updates_is_a_violation(
-    server: Server, task: Task, shared: Shared, play_both: PlayBoth
+    server: Server, task: Task, shared: Share, play_both: PlayBoth
 ) -> None:
     def play(role: Role, link: PeerLink) -> Verdicts:
         count = 2 if role is Role.SERVER_A else 3
@@ -134,7 +131,7 @@ def test_another_number_of_updates_is_a_violation(
 
 
 def test_randomness_is_never_used_twice_and_nothing_is_opened_then(
-    server: Server, task: Task, shared: Shared, play_both: PlayBoth
+    server: Server, task: Task, shared: Share, play_both: PlayBoth
 ) -> None:
     memories: dict[Role, SpentTriples] = {
         Role.SERVER_A: MemorySpentTriples(),
@@ -156,7 +153,7 @@ def test_randomness_is_never_used_twice_and_nothing_is_opened_then(
 
 
 def test_randomness_is_spent_before_the_first_opening(
-    server: Server, task: Task, shared: Shared, play_both: PlayBoth
+    server: Server, task: Task, shared: Share, play_both: PlayBoth
 ) -> None:
     order: list[tuple[Role, str]] = []
 
@@ -184,7 +181,7 @@ def test_randomness_is_spent_before_the_first_opening(
     ids=["short", "long", "matrix", "float", "unsigned"],
 )
 def test_a_share_of_another_length_or_type_is_the_callers_bug(
-    share: Any, server: Server, task: Task, shared: Shared, play_both: PlayBoth
+    share: Any, server: Server, task: Task, shared: Share, play_both: PlayBoth
 ) -> None:
     def play(role: Role, link: PeerLink) -> Verdicts:
         updates = [replace(update, share=share) for update in halves(shared, role)]
@@ -196,7 +193,7 @@ def test_a_share_of_another_length_or_type_is_the_callers_bug(
 
 @pytest.mark.parametrize("change", [{"round": 1}, {"clients": 3}, {"dimension": 17}])
 def test_randomness_for_something_else_is_the_callers_bug(
-    change: dict[str, int], server: Server, task: Task, shared: Shared, play_both: PlayBoth
+    change: dict[str, int], server: Server, task: Task, shared: Share, play_both: PlayBoth
 ) -> None:
     request = replace(deal_request(task, 0, 0, 2), **change)  # type: ignore[arg-type]
 
@@ -209,7 +206,7 @@ def test_randomness_for_something_else_is_the_callers_bug(
 
 
 def test_the_other_servers_randomness_is_the_callers_bug(
-    server: Server, task: Task, shared: Shared, play_both: PlayBoth
+    server: Server, task: Task, shared: Share, play_both: PlayBoth
 ) -> None:
     def play(role: Role, link: PeerLink) -> Verdicts:
         other = Role.SERVER_B if role is Role.SERVER_A else Role.SERVER_A
@@ -221,7 +218,7 @@ def test_the_other_servers_randomness_is_the_callers_bug(
 
 
 def test_opened_vectors_are_masked_afresh_for_each_submission(
-    server: Server, task: Task, shared: Shared, play_both: PlayBoth
+    server: Server, task: Task, shared: Share, play_both: PlayBoth
 ) -> None:
     received: list[RingVector] = []
 
@@ -266,7 +263,7 @@ def test_one_projection_outside_the_range_is_enough(
     *,
     server: Server,
     task: Task,
-    shared: Shared,
+    shared: Share,
     play_both: PlayBoth,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -284,7 +281,7 @@ def test_one_projection_outside_the_range_is_enough(
     assert verdicts == ((verdict,), (verdict,))
 
 
-def test_a_shared_update_hides_its_share(shared: Shared) -> None:
+def test_a_shared_update_hides_its_share(shared: Share) -> None:
     update, _ = shared(np.zeros(3, dtype=np.int64), 7)
     assert "client-7" in repr(update)
     assert "share" not in repr(update)

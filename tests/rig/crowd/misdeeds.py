@@ -307,7 +307,7 @@ def _shard(
 
 
 def _cut(submission: Submission) -> Submission:
-    return replace(submission, share=Secret(submission.share.reveal()[:-8]))
+    return replace(submission, share=Secret(submission.share_data()[:-8]))
 
 
 async def _both(client: LoadClient, pair: Pair) -> Answers:

@@ -4,21 +4,20 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
 
-from precad.common.aggregator.collect import Held
 from precad.common.aggregator.round.messages import HeldEntry, HeldList, MissingEntry
-from precad.common.aggregator.round.states import Matched, MatchedSubmission, Opened
+from precad.common.aggregator.round.states import Matched, Opened
 from precad.common.errors import PeerViolation, RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Role
-from precad.common.share import Verifier
+from precad.common.share import Submission, Verifier
 
-Collected = Mapping[ClientId, Held | Rejection]
+Collected = Mapping[ClientId, Submission | Rejection]
 
 
 def describe(collected: Collected) -> HeldList:
     """What this server holds, as the other server may know it: commitments, signatures, reasons."""
     entries: list[HeldEntry | MissingEntry] = []
     for client, item in collected.items():
-        if isinstance(item, Held):
+        if isinstance(item, Submission):
             entry = HeldEntry(
                 client=client.name,
                 own=item.commitment.value.hex(),
@@ -59,32 +58,30 @@ def match(
     other = theirs.by_client()
     if len(theirs.entries) != len(opened.cohort) or set(other) != set(opened.cohort):
         raise PeerViolation(f"the other server's list isn't over round {opened.number}'s cohort")
-    submissions: dict[ClientId, MatchedSubmission] = {}
+    submissions: dict[ClientId, Submission] = {}
     rejections: dict[ClientId, Rejection] = {}
     for client in opened.cohort:
         own, entry = collected[client], other[client]
-        if isinstance(own, Held) and isinstance(entry, HeldEntry):
+        if isinstance(own, Submission) and isinstance(entry, HeldEntry):
             reason = _difference(own, entry, verifier)
             if reason is None:
-                mine, other_one = own.commitment.value, own.other_commitment.value
-                a, b = (mine, other_one) if role is Role.SERVER_A else (other_one, mine)
-                submissions[client] = MatchedSubmission(own, a, b)
+                submissions[client] = own
             else:
                 rejections[client] = reason
         else:
-            own_reason = None if isinstance(own, Held) else own
+            own_reason = None if isinstance(own, Submission) else own
             other_reason = entry.reason if isinstance(entry, MissingEntry) else None
             reasons = [own_reason, other_reason]
             if role is Role.SERVER_B:
                 reasons.reverse()
             found = [r for r in reasons if r is not None and r is not Rejection.ABSENT]
             rejections[client] = found[0] if found else Rejection.ABSENT
-        if isinstance(own, Held) and client not in submissions:
+        if isinstance(own, Submission) and client not in submissions:
             own.discard()
     return Matched(opened, submissions, rejections)
 
 
-def _difference(own: Held, entry: HeldEntry, verifier: Verifier) -> Rejection | None:
+def _difference(own: Submission, entry: HeldEntry, verifier: Verifier) -> Rejection | None:
     """Why the two servers' submissions of one client aren't one; None when they are.
 
     Each comparison gives the same on both servers: after equality of what was signed and of the

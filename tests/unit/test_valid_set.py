@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from precad.common.aggregator.release.aggregate import aggregate
 from precad.common.aggregator.round.aggregator import Aggregator
-from precad.common.aggregator.round.settling import validate_and_sum
-from precad.common.aggregator.round.states import Matched, Opened, Validated
+from precad.common.aggregator.round.states import Matched, Opened, Summed
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.link import PeerLink, memory_pair
@@ -37,13 +37,13 @@ def pair(make_task: Callable[..., Task]) -> list[Aggregator]:
     ]
 
 
-def settled(pair: list[Aggregator], *numbers: int) -> list[Validated | PeerViolation]:
+def settled(pair: list[Aggregator], *numbers: int) -> list[Summed | PeerViolation]:
     """What each server makes of an empty round, under the number that it takes it for."""
 
-    def play(aggregator: Aggregator, number: int) -> Validated | PeerViolation:
+    def play(aggregator: Aggregator, number: int) -> Summed | PeerViolation:
         opened = Opened(number, 3, (ClientId("c0"),), MODEL)
         try:
-            return validate_and_sum(aggregator, Matched(opened, {}, {}))
+            return aggregate(aggregator, Matched(opened, {}, {}))
         except PeerViolation as error:
             return error
 
@@ -53,9 +53,9 @@ def settled(pair: list[Aggregator], *numbers: int) -> list[Validated | PeerViola
 
 def test_servers_that_settle_one_round_agree_on_its_set(pair: list[Aggregator]) -> None:
     a, b = settled(pair, 7, 7)
-    assert isinstance(a, Validated)
-    assert isinstance(b, Validated)
-    assert a.valid_set == b.valid_set
+    assert isinstance(a, Summed)
+    assert isinstance(b, Summed)
+    assert a.counted.valid_set == b.counted.valid_set
 
 
 def test_the_same_clients_of_another_round_are_another_set(pair: list[Aggregator]) -> None:

@@ -1,0 +1,1 @@
+"""From validated shares to the next model: sum, noise, charge, release, reconstruct."""

@@ -1,0 +1,88 @@
+"""Validate and aggregate: from matched submissions to the sum of the valid ones."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from precad.common.aggregator.release.agree import agree
+from precad.common.aggregator.round.aggregator import Aggregator, SpentInJournal
+from precad.common.aggregator.round.states import Counted, Matched, Shared, Summed, Validated
+from precad.common.aggregator.validate import deal_request, validate
+from precad.common.errors import Rejection
+from precad.common.identifiers import ClientId, Digest
+from precad.common.keystream import encode_context
+from precad.common.ring import RingVector
+from precad.common.share import Submission
+
+BATCH_WORDS = 1 << 21
+"""Ring elements of shares that one validation batch may hold: memory stays O(d) per client."""
+MAX_BATCH_CLIENTS = 256
+
+
+def aggregate(aggregator: Aggregator, matched: Matched) -> Summed:
+    """Both parts of docs/soundness.md for every matched submission, then the sum of the valid ones.
+
+    Batches of clients keep memory bounded; each valid share goes into one accumulator and is
+    dropped.
+
+    Raises:
+        PeerViolation: the servers disagree about the valid set.
+    """
+    task = aggregator.task
+    total = np.zeros(task.dimension, dtype=np.int64)
+    rejections = dict(matched.rejections)
+    valid: list[ClientId] = []
+    for batch, clients in enumerate(_batches(tuple(matched.submissions), task.dimension)):
+        shared = [_shared(c, matched.submissions[c], task.dimension) for c in clients]
+        verdicts = _validated(aggregator, matched.opened.number, batch, shared)
+        for client, verdict in zip(clients, verdicts, strict=True):
+            if isinstance(verdict, Validated):
+                add(total, verdict)
+                valid.append(client)
+            else:
+                rejections[client] = verdict
+    digest = _set_digest(aggregator, matched, valid)
+    agree(aggregator.link, "valid-set", digest, len(valid))
+    for submission in matched.submissions.values():
+        submission.discard()
+    return Summed(Counted(matched.opened, tuple(valid), digest, rejections), total)
+
+
+def add(total: RingVector, validated: Validated) -> None:
+    """Add a valid share into ``total``, ``[d] int64``."""
+    total += validated.share
+
+
+def _validated(
+    aggregator: Aggregator, number: int, batch: int, shared: list[Shared]
+) -> tuple[Validated | Rejection, ...]:
+    request = deal_request(aggregator.task, number, batch, len(shared))
+    return validate(
+        shared,
+        task=aggregator.task,
+        round_number=number,
+        role=aggregator.role,
+        link=aggregator.link,
+        row_secret=aggregator.row_secret,
+        randomness=aggregator.randomness(request),
+        spent=SpentInJournal(aggregator.journal),
+    )
+
+
+def _batches(clients: tuple[ClientId, ...], dimension: int) -> Iterator[tuple[ClientId, ...]]:
+    size = max(1, min(MAX_BATCH_CLIENTS, BATCH_WORDS // dimension))
+    for start in range(0, len(clients), size):
+        yield clients[start : start + size]
+
+
+def _shared(client: ClientId, submission: Submission, dimension: int) -> Shared:
+    a, b = submission.commitments
+    return Shared(client, a.value, b.value, submission.expand(dimension))
+
+
+def _set_digest(aggregator: Aggregator, matched: Matched, valid: list[ClientId]) -> Digest:
+    parts: list[bytes | int] = [aggregator.task.digest.value, matched.opened.number]
+    for client in valid:
+        a, b = matched.submissions[client].commitments
+        parts += [client.encoded(), a.value, b.value]
+    return Digest.of(encode_context("valid-set", *parts))
