@@ -10,15 +10,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
 from precad.common.account.accountant import require_bound
 from precad.common.account.events import SampledGaussian
 from precad.common.account.guarantees import spent
 from precad.common.certify.approximate import ApproximateDP
-from precad.common.certify.guarantee import Curves, Direction, Guarantee, Identity
+from precad.common.certify.guarantee import Curves, Direction, Guarantee, Identity, WithComplement
 from precad.common.certify.hockey_stick import HockeyStick
-from precad.common.certify.inputs import Floats, probabilities
+from precad.common.certify.inputs import Floats
 from precad.common.certify.loss_distribution import one_round
 from precad.common.certify.shift import Shift, group_shift
 from precad.common.checks import count
@@ -26,7 +25,7 @@ from precad.common.errors import Misconfiguration
 
 
 @dataclass(frozen=True, slots=True)
-class PairCurves(Curves):
+class PairCurves(WithComplement):
     """Curves of one direction from both hockey sticks of its pair.
 
     Attributes:
@@ -39,22 +38,16 @@ class PairCurves(Curves):
     poisoned_over_clean: HockeyStick
     clean_over_poisoned: HockeyStick
 
-    def upper(self, p: npt.ArrayLike) -> Floats:
-        """Infimum over real ε of e^ε p + δ_{poisoned‖clean}(ε)."""
-        p = probabilities("score", p)
-        bound = np.minimum(
-            self.poisoned_over_clean.upper(p), 1 - self.clean_over_poisoned.inverse_lower(1 - p)
-        )
-        # What never happens without the group never happens with it: Gaussians share null sets.
-        return np.where(p == 0, 0.0, bound)
+    refined = True
 
-    def lower(self, p: npt.ArrayLike) -> Floats:
+    def _upper(self, p: Floats) -> Floats:
+        """Infimum over real ε of e^ε p + δ_{poisoned‖clean}(ε)."""
+        return self.poisoned_over_clean.upper(p)
+
+    def _lower(self, p: Floats) -> Floats:
         """Supremum over real ε of e^{−ε}(p − δ_{clean‖poisoned}(ε))."""
-        p = probabilities("score", p)
-        bound = np.maximum(
-            self.clean_over_poisoned.inverse_lower(p), 1 - self.poisoned_over_clean.upper(1 - p)
-        )
-        return np.where(p == 1, 1.0, bound)
+        # What always happens without the group happens with it: Gaussians share null sets.
+        return np.where(p == 1, 1.0, self.clean_over_poisoned.inverse_lower(p))
 
 
 def pair_of(

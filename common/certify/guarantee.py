@@ -44,6 +44,33 @@ class Curves(ABC):
         return np.asarray(self.lower(p_a) > self.upper(p_b))
 
 
+class WithComplement(Curves):
+    """Curves sharpened by the same bounds on the complement event, of score 1 − p.
+
+    Without ``refined`` they are the plain bounds, as the papers have them.
+    """
+
+    refined: bool
+
+    @abstractmethod
+    def _upper(self, p: Floats) -> Floats: ...
+
+    @abstractmethod
+    def _lower(self, p: Floats) -> Floats: ...
+
+    def upper(self, p: npt.ArrayLike) -> Floats:
+        """The plain upper bound, or what the complement must keep where that says more."""
+        p = probabilities("score", p)
+        bound = self._upper(p)
+        return np.clip(np.minimum(bound, 1 - self._lower(1 - p)) if self.refined else bound, 0, 1)
+
+    def lower(self, p: npt.ArrayLike) -> Floats:
+        """The plain lower bound, or what the complement can't take where that says more."""
+        p = probabilities("score", p)
+        bound = self._lower(p)
+        return np.clip(np.maximum(bound, 1 - self._upper(1 - p)) if self.refined else bound, 0, 1)
+
+
 class Guarantee(ABC):
     """What a mechanism promises about groups of k records or clients.
 

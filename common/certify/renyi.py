@@ -16,7 +16,7 @@ from scipy.special import logsumexp
 from precad.common.account.accountant import require_bound
 from precad.common.account.events import SampledGaussian
 from precad.common.account.rdp import mixture_rdp
-from precad.common.certify.guarantee import Curves, Direction, Guarantee, Identity
+from precad.common.certify.guarantee import Curves, Direction, Guarantee, Identity, WithComplement
 from precad.common.certify.inputs import Booleans, Floats, Integers, probabilities
 from precad.common.certify.shift import Shift, log_binomial, log_ratio
 from precad.common.checks import count
@@ -32,8 +32,11 @@ _ROUNDING = 1e-13
 
 
 @dataclass(frozen=True, slots=True)
-class RenyiCurves(Curves):
+class RenyiCurves(WithComplement):
     """Best over orders of Hölder's bounds.
+
+    Upper (e^ε p)^{(α−1)/α} with ε = D_α(poisoned‖clean), lower e^{−ε} p^{α/(α−1)} with
+    ε = D_α(clean‖poisoned).
 
     Attributes:
         orders: [a] float64, each above 1.
@@ -61,18 +64,6 @@ class RenyiCurves(Curves):
         with np.errstate(divide="ignore"):
             exponent = power[:, None] * np.log(p.ravel()) - self.clean_over_poisoned[:, None]
         return np.asarray(np.exp(np.minimum(exponent.max(axis=0), 0.0))).reshape(p.shape)
-
-    def upper(self, p: npt.ArrayLike) -> Floats:
-        """Min over α of (e^ε p)^{(α−1)/α}, ε = D_α(poisoned‖clean)."""
-        p = probabilities("score", p)
-        bound = self._upper(p)
-        return np.minimum(bound, 1 - self._lower(1 - p)) if self.refined else bound
-
-    def lower(self, p: npt.ArrayLike) -> Floats:
-        """Max over α of e^{−ε} p^{α/(α−1)}, ε = D_α(clean‖poisoned)."""
-        p = probabilities("score", p)
-        bound = self._lower(p)
-        return np.maximum(bound, 1 - self._upper(1 - p)) if self.refined else bound
 
     def separates(self, p_a: npt.ArrayLike, p_b: npt.ArrayLike) -> Booleans:
         """Liu Thm 10, or at any order Xie's Lemma 5 in the direction that its formula is for."""
