@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -20,16 +21,11 @@ from typing import Any
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 from dp_accounting.pld import PLDAccountant
 
-from precad.common.account import (
-    AtomMixture,
-    ExactAccountant,
-    RdpAccountant,
-    epsilon_by_participations,
-    exact,
-    poisson_gaussian,
-    rdp,
-    record_epsilon,
-)
+from precad.common.account import exact, rdp
+from precad.common.account.events import poisson_gaussian
+from precad.common.account.exact import ExactAccountant
+from precad.common.account.participations import record_epsilon
+from precad.common.account.rdp import RdpAccountant
 
 RESULT = Path(__file__).parent / "results" / "account_epsilon.json"
 DELTA, ROUNDS, REPEATS = 1e-5, 5000, 5
@@ -39,7 +35,7 @@ SETTINGS = [(0.05, 1.0), (0.05, 2.0), (0.2, 2.0), (0.01, 0.7), (0.001, 1.0)]
 def forget() -> None:
     """Empty every cache of the accountants."""
     exact._loss.cache_clear()  # noqa: SLF001
-    rdp._sampled_gaussian_rdp.cache_clear()  # noqa: SLF001
+    rdp.sampled_gaussian_rdp.cache_clear()
     record_epsilon.cache_clear()
 
 
@@ -73,7 +69,7 @@ def ours_mixture(rate: float, sigma: float) -> float:
     """Exact ε where a step runs in one round of ten only."""
     accountant = ExactAccountant()
     step = poisson_gaussian(rate=rate, noise_multiplier=sigma)
-    accountant.compose(AtomMixture(step=step, probability=0.1, count=ROUNDS))
+    accountant.compose(replace(step, participation=0.1, count=ROUNDS))
     return accountant.epsilon(DELTA)
 
 
@@ -88,7 +84,7 @@ def theirs(rate: float, sigma: float) -> float:
 def fresh_process_s() -> float:
     """Median seconds of a whole new interpreter that imports and computes one ε."""
     code = (
-        "from precad.common.account import record_epsilon\n"
+        "from precad.common.account.participations import record_epsilon\n"
         f"record_epsilon(record_rate=0.05, noise_multiplier=1.0, participations={ROUNDS}, "
         f"delta={DELTA})"
     )
@@ -105,7 +101,10 @@ def live_display_s() -> float:
     """Seconds for ε after each of 60 rounds of the demo."""
     forget()
     start = time.perf_counter()
-    epsilon_by_participations(record_rate=0.2, noise_multiplier=2.0, delta=DELTA, up_to=60)
+    for participations in range(61):
+        record_epsilon(
+            record_rate=0.2, noise_multiplier=2.0, delta=DELTA, participations=participations
+        )
     return round(time.perf_counter() - start, 3)
 
 

@@ -21,20 +21,15 @@ import numpy as np  # noqa: E402
 from dp_accounting.pld import privacy_loss_distribution  # noqa: E402
 from scipy.stats import binom  # noqa: E402
 
+from precad.common.account.events import poisson_gaussian  # noqa: E402
 from precad.common.account.gdp import clt_mu  # noqa: E402
-from precad.common.certify import (  # noqa: E402
-    ConfidenceBudget,
-    ExactGroups,
-    GaussianDP,
-    Guarantee,
-    RenyiGroups,
-    SubsampledGaussian,
-    certify_predictions,
-    exact,
-    renyi,
-    simuem,
-    votes_of,
-)
+from precad.common.certify import exact, renyi  # noqa: E402
+from precad.common.certify.exact import ExactGroups  # noqa: E402
+from precad.common.certify.gaussian import GaussianDP  # noqa: E402
+from precad.common.certify.guarantee import Guarantee  # noqa: E402
+from precad.common.certify.intervals import ConfidenceBudget, simuem, votes_of  # noqa: E402
+from precad.common.certify.prediction import certify_predictions  # noqa: E402
+from precad.common.certify.renyi import RenyiGroups  # noqa: E402
 
 RESULT = Path(__file__).parent / "results" / "certify_votes.json"
 POINTS, MODELS, CLASSES = 10_000, 1_000, 10
@@ -60,7 +55,7 @@ def seconds_of(start: float) -> float:
 
 def guarantees(rounds: int) -> list[Guarantee]:
     """All four guarantees of one mechanism."""
-    mechanism = SubsampledGaussian("poisson", RATE, NOISE, rounds)
+    mechanism = poisson_gaussian(rate=RATE, noise_multiplier=NOISE, count=rounds)
     return [
         ExactGroups(mechanism),
         RenyiGroups(mechanism),
@@ -124,7 +119,7 @@ def main() -> None:
 
     pair_start = time.perf_counter()
     exact._group_pair.cache_clear()  # noqa: SLF001
-    ExactGroups(SubsampledGaussian("poisson", RATE, NOISE, 469)).sticks(100)
+    ExactGroups(poisson_gaussian(rate=RATE, noise_multiplier=NOISE, count=469)).sticks(100)
     ours = seconds_of(pair_start)
     interval = 0.0065
     document = {

@@ -1,33 +1,39 @@
 """`precad account`: what a run costs in privacy, against whom, by three accountants."""
 
 import json
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from precad.cli.report import exit_on_error
-from precad.common.errors import Misconfiguration
+from precad.cli.task_file import TaskFile, task_numbers
 
 if TYPE_CHECKING:
-    from precad.common.account import Adversary, PrivacyStatement
+    from precad.common.account.guarantees import Adversary, PrivacyStatement
 
 # e^20 is half a billion: no ratio of odds that large protects anybody.
 _NO_PROTECTION = 20.0
+# R, C, d and f: what R'/C takes.
+_CLIENT = ("record_clip", "client_clip", "dimension", "fractional_bits")
 
 
 def account(
     *,
+    task: TaskFile = None,
     record_rate: Annotated[
-        float, typer.Option(help="p: probability of a record being drawn in a round, 0 to 1.")
-    ],
+        float | None,
+        typer.Option(help="p: probability of a record being drawn in a round, 0 to 1."),
+    ] = None,
     client_rate: Annotated[
-        float, typer.Option(help="q: probability of a client being drawn in a round, 0 to 1.")
-    ],
+        float | None,
+        typer.Option(help="q: probability of a client being drawn in a round, 0 to 1."),
+    ] = None,
     noise_multiplier: Annotated[
-        float, typer.Option(help="σ: standard deviation of one server's noise over R'.")
-    ],
-    rounds: Annotated[int, typer.Option(help="T: rounds of the run.")],
-    delta: Annotated[float, typer.Option(help="δ: above 0 and below 1, like 1e-5.")],
+        float | None, typer.Option(help="σ: standard deviation of one server's noise over R'.")
+    ] = None,
+    rounds: Annotated[int | None, typer.Option(help="T: rounds of the run.")] = None,
+    delta: Annotated[float | None, typer.Option(help="δ: above 0 and below 1, like 1e-5.")] = None,
     participations: Annotated[
         int | None,
         typer.Option(
@@ -36,21 +42,18 @@ def account(
         ),
     ] = None,
     record_clip: Annotated[
-        float | None, typer.Option(help="R: bound on a record's gradient. Needs --client-clip.")
+        float | None,
+        typer.Option(help="R: bound on a record's gradient. Needs C, d and f too."),
     ] = None,
     client_clip: Annotated[
-        float | None, typer.Option(help="C: bound on a client's update. Needs --record-clip.")
+        float | None, typer.Option(help="C: bound on a client's update. Needs R, d and f too.")
     ] = None,
     dimension: Annotated[
-        int | None,
-        typer.Option(
-            help="d: parameters of the model. With it R' is R + √d·2^−f; without it R is used, "
-            "which never makes ε too small."
-        ),
+        int | None, typer.Option(help="d: parameters of the model; R' is R + √d·2^−f.")
     ] = None,
     fractional_bits: Annotated[
-        int, typer.Option(help="f: fractional bits of the fixed point; only with --dimension.")
-    ] = 16,
+        int | None, typer.Option(help="f: fractional bits of the fixed point.")
+    ] = None,
     sampling: Annotated[
         str, typer.Option(help="How records and clients are drawn; this system runs poisson.")
     ] = "poisson",
@@ -68,26 +71,35 @@ def account(
     They see the models, with both noises on: √2·σ.
 
     CLIENT LEVEL: a whole client, against anyone who sees the models:
-    rate q, √2·σ·R'/C. It needs --record-clip and --client-clip, and is
-    what bounds the harm that malicious clients can do.
+    rate q, √2·σ·R'/C. It needs R, C, d and f, and is what bounds the
+    harm that malicious clients can do.
 
     EXACT is the guarantee. RDP is an upper bound found in another way,
     a cross-check. GDP-CLT is the PRECAD paper's formula, true in a limit
     only: it usually reports too small an ε.
 
-    Example: precad account --record-rate 0.2 --client-rate 1
+    Examples: precad account --task task.toml
+    precad account --record-rate 0.2 --client-rate 1
     --noise-multiplier 2 --rounds 60 --delta 1e-5
     """
     with exit_on_error():
         statements = _statements(
-            record_rate=record_rate,
-            client_rate=client_rate,
-            noise_multiplier=noise_multiplier,
-            rounds=rounds,
-            delta=delta,
-            participations=participations,
-            sensitivity_ratio=_ratio(record_clip, client_clip, dimension, fractional_bits),
-            sampling=sampling,
+            task,
+            {
+                "record_rate": record_rate,
+                "client_rate": client_rate,
+                "noise_multiplier": noise_multiplier,
+                "rounds": rounds,
+                "delta": delta,
+            },
+            {
+                "record_clip": record_clip,
+                "client_clip": client_clip,
+                "dimension": dimension,
+                "fractional_bits": fractional_bits,
+            },
+            participations,
+            sampling,
         )
     if as_json:
         typer.echo(json.dumps({"guarantees": [s.to_json() for s in statements]}, indent=2))
@@ -96,62 +108,38 @@ def account(
 
 
 def _statements(
-    *,
-    record_rate: float,
-    client_rate: float,
-    noise_multiplier: float,
-    rounds: int,
-    delta: float,
+    path: Path | None,
+    numbers: dict[str, Any],
+    client_level: dict[str, Any],
     participations: int | None,
-    sensitivity_ratio: float | None,
     sampling: str,
 ) -> "tuple[PrivacyStatement, ...]":
     # NumPy and SciPy load here, so that `precad --help` doesn't wait for them.
-    from precad.common.account import Sampling, guarantees  # noqa: PLC0415
+    from precad.common import checks  # noqa: PLC0415
+    from precad.common.account.events import require_poisson  # noqa: PLC0415
+    from precad.common.account.guarantees import Run, guarantees  # noqa: PLC0415
+    from precad.common.headroom import effective_record_clip  # noqa: PLC0415
 
-    if Sampling.named(sampling) is not Sampling.POISSON:
-        raise Misconfiguration(
-            "sampling",
-            sampling,
-            "this system draws by poisson; a fixed-size draw moves the sum by 2 clips, not 1, "
-            "so these guarantees wouldn't hold",
-        )
-    return guarantees(
-        record_rate=record_rate,
-        client_rate=client_rate,
-        noise_multiplier=noise_multiplier,
-        rounds=rounds,
-        delta=delta,
-        participations=participations,
-        sensitivity_ratio=sensitivity_ratio,
-    )
-
-
-def _ratio(
-    record_clip: float | None, client_clip: float | None, dimension: int | None, bits: int
-) -> float | None:
-    """R'/C, or None where neither clip was given."""
-    from precad.common.account import record_sensitivity  # noqa: PLC0415
-    from precad.common.account.parameters import require_positive  # noqa: PLC0415
-
-    if record_clip is None and client_clip is None:
-        return None
-    if record_clip is None:
-        raise Misconfiguration("record_clip", None, "give it together with --client-clip")
-    if client_clip is None:
-        raise Misconfiguration("client_clip", None, "give it together with --record-clip")
-    require_positive("record_clip", record_clip, "the bound on a record's gradient")
-    require_positive("client_clip", client_clip, "the bound on a client's update")
-    if dimension is None:
-        return record_clip / client_clip
-    return record_sensitivity(record_clip, dimension, bits) / client_clip
+    require_poisson(sampling)
+    if any(value is not None for value in client_level.values()):
+        # One of them alone is of no use.
+        numbers, client_level = numbers | client_level, {}
+    given = task_numbers(path, numbers, client_level)
+    delta = given.pop("delta")
+    record_clip, client_clip, dimension, fractional_bits = (given.pop(name) for name in _CLIENT)
+    if client_clip is not None:
+        checks.positive("client_clip", client_clip, "the bound on a client's update")
+        effective = effective_record_clip(record_clip, dimension, fractional_bits)
+        given["sensitivity_ratio"] = effective / client_clip
+    return guarantees(Run(**given, participations=participations), delta)
 
 
 def _show(statements: "tuple[PrivacyStatement, ...]", *, planned: bool) -> None:
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
 
-    from precad.common.account import AccountantName, Adversary  # noqa: PLC0415
+    from precad.common.account.accountant import AccountantName  # noqa: PLC0415
+    from precad.common.account.guarantees import Adversary  # noqa: PLC0415
 
     notes = {
         AccountantName.EXACT: "the guarantee",
@@ -163,7 +151,10 @@ def _show(statements: "tuple[PrivacyStatement, ...]", *, planned: bool) -> None:
     for adversary in Adversary:
         rows = [s for s in statements if s.adversary is adversary]
         if not rows:
-            console.print(f"\n{adversary.value}: give --record-clip and --client-clip to see it.")
+            console.print(
+                f"\n{adversary.value}: give --record-clip, --client-clip, "
+                "--dimension and --fractional-bits, or --task, to see it."
+            )
             continue
         first = rows[0]
         what = "a whole client" if adversary is Adversary.CLIENT_LEVEL else "one record"
@@ -195,7 +186,7 @@ def _show(statements: "tuple[PrivacyStatement, ...]", *, planned: bool) -> None:
 
 def _counted(adversary: "Adversary", *, planned: bool) -> str:
     """What ``compositions`` counts, in words."""
-    from precad.common.account import PLANNING_QUANTILE, Adversary  # noqa: PLC0415
+    from precad.common.account.guarantees import PLANNING_QUANTILE, Adversary  # noqa: PLC0415
 
     match adversary, planned:
         case Adversary.ONE_SERVER, True:

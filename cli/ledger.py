@@ -111,8 +111,8 @@ def _digest(text: str | None) -> Digest | None:
 
 def _document(view: "LedgerView", only: str | None) -> dict[str, Any]:
     # The accountants load here, so that `precad --help` doesn't wait for them.
-    from precad.common.account import record_epsilon  # noqa: PLC0415
-    from precad.common.aggregator.round.budget import participation_cap  # noqa: PLC0415
+    from precad.common.account.participations import record_epsilon  # noqa: PLC0415
+    from precad.common.aggregator.round.cap import participation_cap  # noqa: PLC0415
 
     privacy = view.task.privacy
     shown = [c for c in view.clients if only is None or c.client.name == only]

@@ -1,4 +1,4 @@
-"""`precad plan`: which σ, C/R, p, q and T give privacy, robustness and a usable model."""
+"""`precad plan`: which σ, C/R', p, q and T give privacy, robustness and a usable model."""
 
 import json
 from dataclasses import asdict
@@ -8,20 +8,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from precad.cli.report import exit_on_error
+from precad.cli.task_file import TaskFile, task_numbers
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from precad.common.account.plan import Plan, Setting
+    from precad.common.account.planning import Plan, Setting
 
 
 def plan(
     *,
-    clients: Annotated[int, typer.Option(help="n: enrolled clients.")],
     records: Annotated[int, typer.Option(help="m: records of each client.")],
-    dimension: Annotated[int, typer.Option(help="d: parameters of the model.")],
     epsilon: Annotated[float, typer.Option(help="ε of a record against one curious server.")],
-    delta: Annotated[float, typer.Option(help="δ: above 0 and below 1, like 1e-5.")],
+    task: TaskFile = None,
+    clients: Annotated[int | None, typer.Option(help="n: enrolled clients.")] = None,
+    dimension: Annotated[int | None, typer.Option(help="d: parameters of the model.")] = None,
+    delta: Annotated[float | None, typer.Option(help="δ: above 0 and below 1, like 1e-5.")] = None,
     noise_to_signal: Annotated[
         float,
         typer.Option(
@@ -41,22 +43,16 @@ def plan(
     loss_bound: Annotated[
         float, typer.Option(help="B: the largest value that the loss takes.")
     ] = 1.0,
-    record_rate: Annotated[
-        list[float] | None, typer.Option(help="p to try; repeat it. Default: 0.05 and 0.2.")
-    ] = None,
-    client_rate: Annotated[
-        list[float] | None, typer.Option(help="q to try; repeat it. Default: 0.1, 0.3 and 1.")
-    ] = None,
-    rounds: Annotated[
-        list[int] | None, typer.Option(help="T to try; repeat it. Default: 50, 200 and 1000.")
-    ] = None,
+    record_rate: Annotated[list[float] | None, typer.Option(help="p to try; repeat it.")] = None,
+    client_rate: Annotated[list[float] | None, typer.Option(help="q to try; repeat it.")] = None,
+    rounds: Annotated[list[int] | None, typer.Option(help="T to try; repeat it.")] = None,
     noise_multiplier: Annotated[
         float | None,
         typer.Option(help="σ, if it is fixed already. Default: the least that ε allows."),
     ] = None,
     clip_ratio: Annotated[
         float | None,
-        typer.Option(help="C/R, if it is fixed already. Default: the one with the least noise."),
+        typer.Option(help="C/R', if it is fixed already. Default: the one with the least noise."),
     ] = None,
     plot: Annotated[
         Path | None, typer.Option(help="Write the trade-off as a PNG file here.")
@@ -66,6 +62,9 @@ def plan(
     ] = False,
 ) -> None:
     """Which settings give the privacy, robustness and accuracy you want.
+
+    With --task: how that task's setting fares. Without: all combinations
+    of the p, q and T to try.
 
     PRIVACY sets the noise: the least σ for which a record has (ε, δ)
     against one curious server, exactly, over as many participations as
@@ -79,31 +78,45 @@ def plan(
     ACCURACY has a proxy, noise over signal, that compares settings; it
     isn't an accuracy.
 
-    Example: precad plan --clients 2000 --records 600 --dimension 7850
-    --epsilon 2 --delta 1e-5 --plot plan.png
+    Examples: precad plan --task task.toml --records 600 --epsilon 2
+    precad plan --clients 2000 --records 600 --dimension 7850 --epsilon 2
+    --delta 1e-5 --record-rate 0.05 --client-rate 0.1 --client-rate 1
+    --rounds 50 --rounds 200 --plot plan.png
     """
     with exit_on_error():
         # NumPy and SciPy load here, so that `precad --help` doesn't wait for them.
-        from precad.common.account import plan as planning  # noqa: PLC0415
+        from precad.common.account import planning  # noqa: PLC0415
 
+        numbers = task_numbers(
+            task,
+            {
+                "clients": clients,
+                "dimension": dimension,
+                "delta": delta,
+                "record_rate": record_rate,
+                "client_rate": client_rate,
+                "rounds": rounds,
+            },
+            {"noise_multiplier": noise_multiplier, "clip_ratio": clip_ratio},
+        )
         made = planning.plan(
             planning.Wanted(
-                clients=clients,
+                clients=numbers["clients"],
                 records=records,
-                dimension=dimension,
+                dimension=numbers["dimension"],
                 epsilon=epsilon,
-                delta=delta,
+                delta=numbers["delta"],
                 noise_to_signal=noise_to_signal,
                 malicious=malicious,
                 loss=loss,
                 tolerated_loss=tolerated_loss,
                 loss_bound=loss_bound,
             ),
-            record_rates=record_rate or (0.05, 0.2),
-            client_rates=client_rate or (0.1, 0.3, 1.0),
-            rounds=rounds or (50, 200, 1000),
-            noise_multiplier=noise_multiplier,
-            clip_ratio=clip_ratio,
+            record_rates=_all(numbers["record_rate"]),
+            client_rates=_all(numbers["client_rate"]),
+            rounds=_all(numbers["rounds"]),
+            noise_multiplier=numbers["noise_multiplier"],
+            clip_ratio=numbers["clip_ratio"],
         )
     if plot is not None:
         from precad.cli.trade_off_plot import draw  # noqa: PLC0415
@@ -113,6 +126,11 @@ def plan(
         typer.echo(json.dumps(_document(made, plot), indent=2))
     else:
         _show(made, plot)
+
+
+def _all(values: Any) -> list[Any]:
+    """What to try: options give several, a task one."""
+    return values if isinstance(values, list) else [values]
 
 
 def _document(made: "Plan", plot: Path | None) -> dict[str, Any]:
@@ -128,7 +146,9 @@ def _document(made: "Plan", plot: Path | None) -> dict[str, Any]:
 def _setting(setting: "Setting") -> dict[str, Any]:
     """One flat JSON object; a μ that leaves floating point is null."""
     values = asdict(setting)
-    flat: dict[str, Any] = values.pop("schedule") | values
+    run = values.pop("run")
+    names = ("record_rate", "client_rate", "rounds", "noise_multiplier")
+    flat: dict[str, Any] = {name: run[name] for name in names} | values
     if flat["group_mu"] == float("inf"):
         flat["group_mu"] = None
     return flat | {"verdict": setting.verdict.value}
@@ -138,7 +158,7 @@ def _show(made: "Plan", plot: Path | None) -> None:
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
 
-    from precad.common.account.plan import Verdict  # noqa: PLC0415
+    from precad.common.account.planning import SettingVerdict  # noqa: PLC0415
 
     wanted = made.wanted
     console = Console(highlight=False)
@@ -146,20 +166,20 @@ def _show(made: "Plan", plot: Path | None) -> None:
         f"Wanted: ε ≤ {wanted.epsilon:g} at δ = {wanted.delta:g} against one curious server, "
         f"noise over signal at most {wanted.noise_to_signal:g}, loss at most "
         f"{wanted.tolerated_loss:g} with {wanted.malicious} malicious of {wanted.clients} clients."
-        "\n[dim]loss: at most this; at pmR: the same if the client clip never acted "
-        "(C = p·m·R); MB: uploads of one client.[/]"
+        "\n[dim]loss: at most this; at pmR': the same if the client clip never acted "
+        "(C = p·m·R'); MB: uploads of one client.[/]"
     )
     table = Table(box=None, pad_edge=False)
-    for name in ("p", "q", "T", "σ", "C/R", "ε", "noise", "loss", "at pmR", "MB"):
+    for name in ("p", "q", "T", "σ", "C/R'", "ε", "noise", "loss", "at pmR'", "MB"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
     for setting in made.settings:
-        schedule = setting.schedule
+        run = setting.run
         table.add_row(
-            f"{schedule.record_rate:g}",
-            f"{schedule.client_rate:g}",
-            str(schedule.rounds),
-            f"{setting.noise_multiplier:.3g}",
+            f"{run.record_rate:g}",
+            f"{run.client_rate:g}",
+            str(run.rounds),
+            f"{run.noise_multiplier:.3g}",
             f"{setting.clip_ratio:.3g}",
             f"{setting.epsilon:.3g}",
             f"{setting.noise_to_signal:.3g}",
@@ -167,7 +187,7 @@ def _show(made: "Plan", plot: Path | None) -> None:
             f"{setting.unclipped_worst_loss:.3g}",
             f"{setting.upload_bytes / 1e6:.3g}",
             setting.verdict.value,
-            style="bold" if setting.verdict is Verdict.MEETS else "dim",
+            style="bold" if setting.verdict is SettingVerdict.MEETS else "dim",
         )
     console.print(table)
     _say_best(console, made)
@@ -184,11 +204,11 @@ def _say_best(console: "Console", made: "Plan") -> None:
             "smaller model."
         )
         return
-    schedule = best.schedule
+    run = best.run
     console.print(
-        f"Cheapest: p = {schedule.record_rate:g}, q = {schedule.client_rate:g}, "
-        f"T = {schedule.rounds}, σ = {best.noise_multiplier:.4g}, "
-        f"C = {best.clip_ratio:.4g}·R.",
+        f"Cheapest: p = {run.record_rate:g}, q = {run.client_rate:g}, "
+        f"T = {run.rounds}, σ = {run.noise_multiplier:.4g}, "
+        f"C = {best.clip_ratio:.4g}·R'.",
         style="bold",
     )
     console.print(
@@ -202,9 +222,9 @@ def _say_best(console: "Console", made: "Plan") -> None:
 def _say_robustness(console: "Console", made: "Plan") -> None:
     wanted = made.wanted
     if made.floor is None:
-        console.print("No robustness was asked for, so C = p·m·R: the client clip never acts.")
+        console.print("No robustness was asked for, so C = p·m·R': the client clip never acts.")
         return
-    from precad.common.account.plan import VACUOUS  # noqa: PLC0415
+    from precad.common.account.planning import VACUOUS  # noqa: PLC0415
 
     vacuous = sum(
         setting.unclipped_worst_loss > VACUOUS * wanted.loss_bound for setting in made.settings
@@ -217,7 +237,7 @@ def _say_robustness(console: "Console", made: "Plan") -> None:
     )
     if vacuous:
         console.print(
-            f"Privacy's noise alone, without a tighter client clip (C = p·m·R), bounds nothing in "
+            f"Privacy's noise alone, without a tighter client clip (C = p·m·R'), bounds nothing in "
             f"{vacuous} of {len(made.settings)} settings: its loss bound is above "
             f"{VACUOUS:g}·B there."
         )

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from precad.common.account.plan import (
+from precad.common.account.planning import (
     Plan,
     Setting,
     privacy_trade_off,
@@ -20,7 +20,7 @@ _GROUPS = (1, 2, 5, 10)
 def draw(plan: Plan, path: Path) -> None:
     """Write a PNG: what robustness and what privacy cost in noise over signal.
 
-    Left: the loss bound of the best setting as C/R varies, for K, 2K, 5K and 10K attackers
+    Left: the loss bound of the best setting as C/R' varies, for K, 2K, 5K and 10K attackers
     (left out without attackers). Right: ε as σ varies, for the best four settings.
 
     Args:
@@ -60,13 +60,13 @@ def _robustness(axes: "Axes", plan: Plan) -> None:
         malicious = times * wanted.malicious
         axes.plot(*robustness_trade_off(wanted, setting, malicious), label=f"{malicious} malicious")
     axes.plot(
-        setting.noise_to_signal, setting.worst_loss, "ko", label=f"C = {setting.clip_ratio:.3g}·R"
+        setting.noise_to_signal, setting.worst_loss, "ko", label=f"C = {setting.clip_ratio:.3g}·R'"
     )
     axes.axhline(wanted.tolerated_loss, color="tab:green", linestyle="--", linewidth=1)
     axes.axhline(wanted.loss, color="grey", linestyle=":", linewidth=1, label="without attackers")
     axes.set_ylim(0, 1.02 * wanted.loss_bound)
     axes.set_ylabel("expected loss, at most (central limit theorem)")
-    axes.set_title(f"Robustness as C/R varies: {_named(setting)}", fontsize=9)
+    axes.set_title(f"Robustness as C/R' varies: {_named(setting)}", fontsize=9)
 
 
 def _privacy(axes: "Axes", plan: Plan) -> None:
@@ -76,12 +76,12 @@ def _privacy(axes: "Axes", plan: Plan) -> None:
     axes.axhline(wanted.epsilon, color="tab:green", linestyle="--", linewidth=1)
     axes.set_yscale("log")
     axes.set_ylabel(f"ε of a record at δ = {wanted.delta:g}, one curious server")
-    axes.set_title("Privacy as σ varies, C = p·m·R", fontsize=9)
+    axes.set_title("Privacy as σ varies, C = p·m·R'", fontsize=9)
 
 
 def _named(setting: Setting) -> str:
-    schedule = setting.schedule
+    run = setting.run
     return (
-        f"p={schedule.record_rate:g}, q={schedule.client_rate:g}, T={schedule.rounds}, "
-        f"σ={setting.noise_multiplier:.3g}"
+        f"p={run.record_rate:g}, q={run.client_rate:g}, T={run.rounds}, "
+        f"σ={run.noise_multiplier:.3g}"
     )

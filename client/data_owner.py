@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from precad.client.budget import OwnBudget
 from precad.client.connection import Servers
+from precad.client.own_account import OwnAccount
 from precad.client.participant import Participation, RoundView, take_part
 from precad.client.pending import Pending
 from precad.client.train import as_records, build, local_update, poisson_sample
@@ -90,7 +90,7 @@ class DataOwner:
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         log = None if folder is None else folder / "participations.log"
-        self.budget = OwnBudget(self.task, self._record_rate, epsilon_limit, log)
+        self.budget = OwnAccount(self.task, self._record_rate, epsilon_limit, log)
         kept = None if folder is None else folder / "pending.bin"
         self.pending = Pending(self.task, self.client, kept)
 

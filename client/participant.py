@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.client.budget import OwnBudget
 from precad.client.connection import Servers, rejection_of
+from precad.client.own_account import OwnAccount
 from precad.client.pending import Pair, Pending
 from precad.common.clock import CLOCK, Clock
 from precad.common.errors import PeerUnavailable, PeerViolation
@@ -65,7 +65,7 @@ class Participation:
 
 def take_part(
     servers: Servers,
-    budget: OwnBudget,
+    budget: OwnAccount,
     pending: Pending,
     compute: Compute,
     on_notice: Callable[[Participation, pb.Notice], None] | None = None,
@@ -94,7 +94,7 @@ class _Player:
     def __init__(
         self,
         servers: Servers,
-        budget: OwnBudget,
+        budget: OwnAccount,
         pending: Pending,
         compute: Compute,
         clock: Clock,

@@ -1,4 +1,4 @@
-"""Room in the ring for a task's bounds, sums and noise (docs/soundness.md, "Headroom").
+"""Room in the ring for a task's bounds, sums and noise (docs/soundness.md, "Headroom"), and R'.
 
 Each refusal names the field to change, its value, and a value that fits; a number of fractional
 bits that is named satisfies every rule, so that following it never leads to the next refusal.
@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NoReturn
 
+from precad.common import checks
 from precad.common.errors import Misconfiguration
 
 TAU = 7
@@ -23,6 +24,37 @@ NOISE_DEVIATIONS = 10.0
 MAX_FRACTIONAL_BITS = 52
 _SUM_LIMIT = 2**62
 _RANGE_LIMIT = 2**63
+
+
+def effective_record_clip(record_clip: float, dimension: int, fractional_bits: int) -> float:
+    """R' = R + √d·2^−f: the most that one record moves a client's encoded sum, as a real number.
+
+    Records are clipped to R and encoded before they are summed, so one record moves the sum
+    by at most R; where the client's clip acts, its truncation can move neighbours apart by one
+    more unit in each coordinate.
+
+    Raises:
+        Misconfiguration: a parameter is out of its range.
+    """
+    checks.positive("record_clip", record_clip, "the bound on a record's gradient")
+    checks.count("dimension", dimension, 1)
+    checks.count("fractional_bits", fractional_bits)
+    return record_clip + math.ldexp(math.sqrt(dimension), -fractional_bits)
+
+
+def client_noise_multiplier(noise_multiplier: float, sensitivity_ratio: float) -> float:
+    """√2·σ·R'/C: both servers' noise over one client's bound; PRECAD Lemma 8 with R' for R.
+
+    Args:
+        noise_multiplier: σ, each server's noise over R'.
+        sensitivity_ratio: R'/C.
+
+    Raises:
+        Misconfiguration: a parameter is out of its range.
+    """
+    checks.noise_multiplier(noise_multiplier)
+    checks.positive("sensitivity_ratio", sensitivity_ratio, "R'/C, record over client clip")
+    return math.sqrt(2) * noise_multiplier * sensitivity_ratio
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +79,8 @@ class Headroom:
         return (numerator << bits) // denominator
 
     def effective_record_clip(self, bits: int) -> float:
-        """R' = R + √d·2^−f."""
-        return self.record_clip + math.ldexp(math.sqrt(self.dimension), -bits)
+        """R' with ``bits`` fractional bits."""
+        return effective_record_clip(self.record_clip, self.dimension, bits)
 
     def noise_units(self, bits: int) -> float:
         """σ·R'·2^f, one server's standard deviation in units of the last place."""

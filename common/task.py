@@ -15,7 +15,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from precad.common.errors import Misconfiguration
-from precad.common.headroom import MAX_FRACTIONAL_BITS, Headroom
+from precad.common.headroom import MAX_FRACTIONAL_BITS, Headroom, client_noise_multiplier
 from precad.common.identifiers import Digest
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -153,10 +153,14 @@ class Task(_Section):
         return self.headroom.noise_units(self.fractional_bits)
 
     @cached_property
+    def sensitivity_ratio(self) -> float:
+        """R'/C: a record's sensitivity over a client's."""
+        return self.effective_record_clip / self.privacy.client_clip
+
+    @cached_property
     def client_noise_multiplier(self) -> float:
-        """√2·σ·R'/C: both servers' noise over one client's bound (PRECAD Lemma 8)."""
-        ratio = self.effective_record_clip / self.privacy.client_clip
-        return math.sqrt(2) * self.privacy.noise_multiplier * ratio
+        """√2·σ·R'/C: both servers' noise over one client's bound."""
+        return client_noise_multiplier(self.privacy.noise_multiplier, self.sensitivity_ratio)
 
     @cached_property
     def canonical(self) -> bytes:

@@ -8,11 +8,18 @@ import numpy as np
 from precad.cli.certify.read import budget, expectation, read_array, right, vote_intervals
 from precad.cli.certify.request import Loss, Prediction, Request, Smoothing
 from precad.cli.certify.trained import DIRECTIONS, Trained
-from precad.common import certify
-from precad.common.certify.inefficacy import MeanInterval
+from precad.common.certify.guarantee import Guarantee
+from precad.common.certify.inefficacy import MeanInterval, attack_bounds, fewest_attackers
 from precad.common.certify.inputs import Booleans
 from precad.common.certify.intervals import vote_counts
 from precad.common.certify.plot import plot_certified_accuracy, plot_loss_bounds, plot_smoothing
+from precad.common.certify.prediction import (
+    PredictionCertificates,
+    certified_accuracy,
+    certify_predictions,
+)
+from precad.common.certify.result import Abstained, Result
+from precad.common.certify.smoothing import average_certified_radius, certify_smoothing
 from precad.common.errors import Misconfiguration
 
 Document: TypeAlias = dict[str, Any]
@@ -43,7 +50,7 @@ def _prediction(request: Prediction) -> Document:
     correct, known = right(request.labels, intervals.labels), request.labels is not None
     guarantees = [trained.guarantee(kind, request) for kind in request.kinds]
     directions = DIRECTIONS[request.change]
-    certificates = [certify.certify_predictions(intervals, one, directions) for one in guarantees]
+    certificates = [certify_predictions(intervals, one, directions) for one in guarantees]
     points = _points(certificates[0].results())
     if request.plot is not None:
         confidence = f"confidence {request.confidence:g}"
@@ -66,11 +73,11 @@ def _prediction(request: Prediction) -> Document:
     }
 
 
-def _points(results: list[certify.Result]) -> list[Document]:
+def _points(results: list[Result]) -> list[Document]:
     """Each point's ``label`` and ``radius``, or why it ``abstained``."""
     rows: list[Document] = []
     for i, result in enumerate(results):
-        if isinstance(result, certify.Abstained):
+        if isinstance(result, Abstained):
             rows.append({"point": i, "abstained": result.reason})
             continue
         row = {"point": i, "label": result.label, "radius": result.radius}
@@ -81,14 +88,14 @@ def _points(results: list[certify.Result]) -> list[Document]:
 
 
 def _comparison(
-    certificates: list[certify.PredictionCertificates], correct: Booleans, *, known: bool
+    certificates: list[PredictionCertificates], correct: Booleans, *, known: bool
 ) -> list[Document]:
     """Each guarantee's certified accuracy by radius (a share of points without true labels)."""
     highest = max(int(one.radius.max(where=one.certified, initial=0)) for one in certificates)
     radii = [*(radius for radius in _RADII if radius < highest), highest][-9:]
     rows = []
     for one in certificates:
-        shares = certify.certified_accuracy(one.radius, one.certified & correct, radii).tolist()
+        shares = certified_accuracy(one.radius, one.certified & correct, radii).tolist()
         pairs = zip(radii, shares, strict=True)
         accuracy = [{"radius": radius, "share": share} for radius, share in pairs]
         rows.append(
@@ -128,9 +135,7 @@ def _loss(request: Loss) -> Document:
     }
 
 
-def _bounds(
-    request: Loss, expected: MeanInterval | None, guarantee: certify.Guarantee
-) -> list[Document]:
+def _bounds(request: Loss, expected: MeanInterval | None, guarantee: Guarantee) -> list[Document]:
     """Bounds for 0 to ``attackers`` attackers; for a few of them where nothing is expected."""
     if expected is None:
         counts = sorted({k for k in (1, 2, 5, request.attackers) if 1 <= k <= request.attackers})
@@ -140,15 +145,15 @@ def _bounds(
         clean, least, most = np.array([[expected.mean], [expected.lower], [expected.upper]])
     directions, rows = DIRECTIONS[request.change], []
     for k in counts:
-        lower = certify.attack_bounds(least, request.bound, guarantee, k, directions).lower
-        upper = certify.attack_bounds(most, request.bound, guarantee, k, directions).upper
+        lower = attack_bounds(least, request.bound, guarantee, k, directions).lower
+        upper = attack_bounds(most, request.bound, guarantee, k, directions).upper
         for loss, low, up in zip(clean.tolist(), lower.tolist(), upper.tolist(), strict=True):
             rows.append({"loss": loss, "attackers": k, "lower": low, "upper": up})
     return rows
 
 
 def _fewest(
-    request: Loss, expected: MeanInterval, ratio: float, guarantee: certify.Guarantee
+    request: Loss, expected: MeanInterval, ratio: float, guarantee: Guarantee
 ) -> int | None:
     """Attackers for a level of mean/τ, starting from the lower confidence bound."""
     if not ratio >= 1:
@@ -157,14 +162,14 @@ def _fewest(
     if lower <= level:
         return 0
     directions = DIRECTIONS[request.change]
-    return certify.fewest_attackers(lower, request.bound, lower / level, guarantee, directions)
+    return fewest_attackers(lower, request.bound, lower / level, guarantee, directions)
 
 
 def _smoothing(request: Smoothing) -> Document:
     counts = vote_counts(read_array("votes", request.votes))
     other = None if request.selection is None else read_array("selection", request.selection)
     shares = budget(request, *counts.shape)
-    found = certify.certify_smoothing(counts, request.sigma, shares, other)
+    found = certify_smoothing(counts, request.sigma, shares, other)
     counted = found.certified & right(request.labels, found.labels)
     if request.plot is not None:
         known = request.labels is not None
@@ -176,6 +181,6 @@ def _smoothing(request: Smoothing) -> Document:
         "simultaneous": request.simultaneous,
         "copies": int(counts[0].sum()),
         "abstained": int((~found.certified).sum()),
-        "average_certified_radius": certify.average_certified_radius(found.radius, counted),
+        "average_certified_radius": average_certified_radius(found.radius, counted),
         "points": _points(found.results()),
     }

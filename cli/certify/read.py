@@ -6,10 +6,17 @@ from pathlib import Path
 import numpy as np
 
 from precad.cli.certify.request import Loss, Prediction, Smoothing
-from precad.common.certify import ConfidenceBudget, Intervals, ScoreBound
 from precad.common.certify.inefficacy import MeanInterval, expected_loss
 from precad.common.certify.inputs import Booleans, Integers
-from precad.common.certify.intervals import score_intervals, simuem, vote_counts, votes_of
+from precad.common.certify.intervals import (
+    ConfidenceBudget,
+    Intervals,
+    ScoreBound,
+    score_intervals,
+    simuem,
+    vote_counts,
+    votes_of,
+)
 from precad.common.certify.runs import Ensemble
 from precad.common.errors import Misconfiguration
 from precad.common.npy import Array, read_npy

@@ -1,20 +1,30 @@
 """How the models were trained, told by options or by finished runs, and what that promises."""
 
-import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from precad.cli.certify.request import GuaranteeKind, Loss, Prediction
-from precad.common import certify
-from precad.common.account.gdp import clt_mu
+from precad.common import checks
+from precad.common.account.events import SampledGaussian, poisson_gaussian, require_poisson
+from precad.common.account.gdp import GdpCltAccountant
+from precad.common.certify.exact import ExactGroups
+from precad.common.certify.gaussian import GaussianDP
+from precad.common.certify.guarantee import (
+    BOTH,
+    Direction,
+    Guarantee,
+    Replacements,
+    ValidationAllowance,
+)
+from precad.common.certify.renyi import RenyiGroups
 from precad.common.certify.runs import Ensemble, FinishedRun, Unit
 from precad.common.errors import Misconfiguration
 
 DIRECTIONS = {
-    "either": certify.BOTH,
-    "additions": (certify.Direction.ADDITIONS,),
-    "deletions": (certify.Direction.DELETIONS,),
-    "replacements": (certify.Direction.DELETIONS,),
+    "either": BOTH,
+    "additions": (Direction.ADDITIONS,),
+    "deletions": (Direction.DELETIONS,),
+    "replacements": (Direction.DELETIONS,),
 }
 """What to certify against, by the name of the change; replacements are both in any direction."""
 
@@ -32,7 +42,7 @@ class Trained:
 
     runs: Ensemble | None
     unit: Unit
-    mechanism: certify.SubsampledGaussian
+    mechanism: SampledGaussian
     soundness_bits: int | None
 
     @classmethod
@@ -70,28 +80,32 @@ class Trained:
                 unit.value,
                 "only with --runs; without, give the rate and say record or client",
             )
-        mechanism = certify.SubsampledGaussian(request.sampling or "poisson", rate, noise, rounds)
+        require_poisson(request.sampling or "poisson")
+        checks.rate("sampling_rate", rate)
+        checks.count("rounds", rounds)
+        mechanism = poisson_gaussian(rate=rate, noise_multiplier=noise, count=rounds)
         return cls(None, unit, mechanism, bits)
 
-    def guarantee(self, kind: GuaranteeKind, request: Prediction | Loss) -> certify.Guarantee:
+    def guarantee(self, kind: GuaranteeKind, request: Prediction | Loss) -> Guarantee:
         """The named guarantee, with validation's allowance where submissions are validated."""
         m = self.mechanism
-        guarantee: certify.Guarantee
+        guarantee: Guarantee
         match kind:
             case GuaranteeKind.EXACT:
-                guarantee = certify.ExactGroups(m)
+                guarantee = ExactGroups(m)
             case GuaranteeKind.RDP:
-                guarantee = certify.RenyiGroups(m)
+                guarantee = RenyiGroups(m)
             case GuaranteeKind.ADP:
-                guarantee = certify.ExactGroups(m).as_approximate(request.delta)
+                guarantee = ExactGroups(m).as_approximate(request.delta)
             case GuaranteeKind.GDP:
-                mu = clt_mu(m.rate, m.noise_multiplier, m.rounds) * math.sqrt(m.participation)
-                guarantee = certify.GaussianDP(mu, asymptotic_limit=True)
+                limit = GdpCltAccountant()
+                limit.compose(m)
+                guarantee = GaussianDP(limit.mu, asymptotic_limit=True)
         if self.soundness_bits is not None:
-            guarantee = certify.ValidationAllowance(guarantee, m.rounds, self.soundness_bits)
-        return certify.Replacements(guarantee) if request.change == "replacements" else guarantee
+            guarantee = ValidationAllowance(guarantee, m.count, self.soundness_bits)
+        return Replacements(guarantee) if request.change == "replacements" else guarantee
 
-    def document(self, request: Prediction | Loss, guarantee: certify.Guarantee) -> dict[str, Any]:
+    def document(self, request: Prediction | Loss, guarantee: Guarantee) -> dict[str, Any]:
         """This part of an answer; ``runs`` with what all of them together cost in privacy."""
         m, runs = self.mechanism, self.runs
         return {
@@ -100,10 +114,10 @@ class Trained:
             "change": request.change,
             "unit": self.unit.value,
             "mechanism": {
-                "sampling": getattr(m.sampling, "value", m.sampling),
+                "sampling": m.sampling.value,
                 "sampling_rate": m.rate,
-                "noise_multiplier": m.noise_multiplier,
-                "rounds": m.rounds,
+                "noise_multiplier": m.effective_noise_multiplier,
+                "rounds": m.count,
                 "participation": m.participation,
             },
             "soundness_bits": self.soundness_bits,

@@ -52,13 +52,13 @@ def demo(
         precad demo --attack wraparound --attackers 3
     """
     # Seconds of torch: not before the options are known to be wanted.
-    from precad.cli.demo.plan import make_plan  # noqa: PLC0415
     from precad.cli.demo.run import prepare_folder, run  # noqa: PLC0415
+    from precad.cli.demo.scenario import make_scenario  # noqa: PLC0415
     from precad.cli.demo.show import Display, announce, conclude  # noqa: PLC0415
 
     console = Console(stderr=json_output)
     with exit_on_error():
-        plan = make_plan(
+        scenario = make_scenario(
             dataset=dataset,
             model=model,
             clients=clients,
@@ -70,8 +70,8 @@ def demo(
         )
         folder = output or Path("precad-demo") / time.strftime("%Y%m%d-%H%M%S")
         prepare_folder(folder)
-        announce(console, plan)
-        outcome, result = run(plan, folder, Display(console, plan))
+        announce(console, scenario)
+        outcome, result = run(scenario, folder, Display(console, scenario))
         names = ("model.safetensors", "training.png", "summary.json", "logs")
         conclude(console, outcome, result, [str(folder / name) for name in names])
         if json_output:

@@ -8,9 +8,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from precad.cli.demo.plan import Plan
+from precad.cli.demo.scenario import Scenario
 from precad.client.train.models import build, load_vector
-from precad.common.account import AccountantName, Adversary, PrivacyStatement, guarantees
+from precad.common.account.accountant import AccountantName
+from precad.common.account.guarantees import Adversary, PrivacyStatement, Run, guarantees
 from precad.protos import precad_pb2 as pb
 
 
@@ -34,7 +35,7 @@ class RoundRow:
 class Outcome:
     """The whole run so far."""
 
-    plan: Plan
+    scenario: Scenario
     rows: list[RoundRow] = field(default_factory=list)
 
     @property
@@ -82,27 +83,18 @@ class Outcome:
         adversaries: tuple[Adversary, ...] = tuple(Adversary),
     ) -> tuple[PrivacyStatement, ...]:
         """The guarantees after ``rounds``, for the client that took part most often."""
-        privacy = self.plan.task.privacy
-        return guarantees(
-            record_rate=privacy.record_rate,
-            client_rate=privacy.client_rate,
-            noise_multiplier=privacy.noise_multiplier,
-            rounds=rounds,
-            delta=privacy.delta,
-            participations=participations,
-            sensitivity_ratio=self.plan.task.effective_record_clip / privacy.client_clip,
-            accountants=accountants,
-            adversaries=adversaries,
-        )
+        task = self.scenario.task
+        run = Run.of(task, rounds=rounds, participations=participations)
+        return guarantees(run, task.privacy.delta, adversaries, accountants)
 
 
 class Evaluation:
     """Predictions of a model on the held-out data."""
 
-    def __init__(self, plan: Plan) -> None:
-        self._module = build(plan.task.model)
-        self._inputs = torch.as_tensor(plan.dataset.test_x, dtype=torch.float32)
-        self._targets = np.asarray(plan.dataset.test_y)
+    def __init__(self, scenario: Scenario) -> None:
+        self._module = build(scenario.task.model)
+        self._inputs = torch.as_tensor(scenario.dataset.test_x, dtype=torch.float32)
+        self._targets = np.asarray(scenario.dataset.test_y)
 
     def probabilities(self, theta: NDArray[np.float64]) -> NDArray[np.float64]:
         """``[points, classes] float64``."""
@@ -128,18 +120,18 @@ def summary(
     seconds: float,
 ) -> dict[str, Any]:
     """The summary as one JSON object, from what the servers' ledgers hold."""
-    plan, task = outcome.plan, outcome.plan.task
+    scenario, task = outcome.scenario, outcome.scenario.task
     most = max(status_a.participations.values(), default=0)
     statements = outcome.statements(rounds=status_a.rounds_done, participations=most)
     epsilon = {(s.accountant, s.adversary): s.epsilon for s in statements}
-    honest = {client.name for client in plan.honest}
+    honest = {client.name for client in scenario.honest}
     return {
-        "dataset": plan.dataset.name,
-        "model": plan.model,
+        "dataset": scenario.dataset.name,
+        "model": scenario.model,
         "dim": task.dimension,
-        "clients": len(plan.data),
-        "attackers": len(plan.bad),
-        "attack": plan.attack,
+        "clients": len(scenario.data),
+        "attackers": len(scenario.bad),
+        "attack": scenario.attack,
         "rounds_done": status_a.rounds_done,
         "accuracy": accuracy,
         "epsilon_exact_server": epsilon[AccountantName.EXACT, Adversary.ONE_SERVER],
@@ -170,7 +162,7 @@ def summary(
             "record_rate": task.privacy.record_rate,
             "rounds": status_a.rounds_done,
             "delta": task.privacy.delta,
-            "clients": len(plan.data),
+            "clients": len(scenario.data),
             "malicious_submission_soundness_bits": task.projections,
         },
     }

@@ -13,7 +13,7 @@ def plot(outcome: Outcome, path: Path) -> None:
     from matplotlib import pyplot as plt  # noqa: PLC0415
 
     rows = outcome.rows
-    plan = outcome.plan
+    scenario = outcome.scenario
     rounds = [row.number + 1 for row in rows]
     heights = (3, 2, 1) if outcome.rejected else (3, 2)
     figure, axes = plt.subplots(
@@ -25,11 +25,12 @@ def plot(outcome: Outcome, path: Path) -> None:
     top.set_ylabel("accuracy on held-out records")
     top.set_ylim(0, 1)
     top.grid(alpha=0.3)
-    bad = f", {len(plan.bad)} of them attack ({plan.attack})" if plan.bad else ""
+    bad = f", {len(scenario.bad)} of them attack ({scenario.attack})" if scenario.bad else ""
     top.set_title(
-        f"{plan.dataset.name}, {plan.model}: {len(plan.data)} data owners{bad}", loc="left"
+        f"{scenario.dataset.name}, {scenario.model}: {len(scenario.data)} data owners{bad}",
+        loc="left",
     )
-    delta = plan.task.privacy.delta
+    delta = scenario.task.privacy.delta
     middle.plot(
         rounds, [row.epsilon_server for row in rows], color="tab:red", label="one curious server"
     )

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from precad.cli.demo.outcome import Evaluation, Outcome, summary
-from precad.cli.demo.plan import Plan
 from precad.cli.demo.plot import plot
+from precad.cli.demo.scenario import Scenario
 from precad.cli.demo.show import Display
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, PrecadError
 from precad.common.identifiers import Role
@@ -21,7 +21,7 @@ from precad.protos import precad_pb2 as pb
 SHUTDOWN_S = 60.0
 
 
-def run(plan: Plan, folder: Path, display: Display) -> tuple[Outcome, dict[str, Any]]:
+def run(scenario: Scenario, folder: Path, display: Display) -> tuple[Outcome, dict[str, Any]]:
     """Train in ``folder`` and return the rounds and the summary.
 
     Raises:
@@ -30,26 +30,28 @@ def run(plan: Plan, folder: Path, display: Display) -> tuple[Outcome, dict[str, 
     """
     started = time.monotonic()
     display.say("preparing keys, data and settings …")
-    outcome = Outcome(plan)
-    with LocalDeployment(folder, plan.task, plan.data, bad=plan.bad) as deployment:
+    outcome = Outcome(scenario)
+    with LocalDeployment(folder, scenario.task, scenario.data, bad=scenario.bad) as deployment:
         display.say("starting dealer, server B, server A, then the data owners …")
         deployment.start_servers()
         deployment.start_clients()
-        evaluation = Evaluation(plan)
+        evaluation = Evaluation(scenario)
         server_a = deployment.operator(Role.SERVER_A)
         _wait_until_serving(deployment)
         display.say("waiting for everybody to enrol, then training:")
         with display:
             for report in server_a.reports():
-                display.round(outcome.add(report, _accuracy(deployment, plan, evaluation, report)))
+                display.round(
+                    outcome.add(report, _accuracy(deployment, scenario, evaluation, report))
+                )
         status_a = server_a.status()
         status_b = deployment.operator(Role.SERVER_B).status()
         for status in (status_a, status_b):
             if status.error:
                 raise PeerViolation(f"{status.role} stopped: {status.error}")
-        honest = tuple(client.name for client in plan.honest)
+        honest = tuple(client.name for client in scenario.honest)
         deployment.wait(honest, SHUTDOWN_S)
-    theta = load_model(folder / "state" / "server-a" / "model.safetensors", plan.task).theta
+    theta = load_model(folder / "state" / "server-a" / "model.safetensors", scenario.task).theta
     np.save(folder / "predictions.npy", evaluation.probabilities(theta).argmax(axis=1))
     np.save(folder / "losses.npy", evaluation.losses(theta))
     result = summary(
@@ -87,10 +89,10 @@ def _wait_until_serving(deployment: LocalDeployment) -> None:
 
 
 def _accuracy(
-    deployment: LocalDeployment, plan: Plan, evaluation: Evaluation, report: pb.RoundReport
+    deployment: LocalDeployment, scenario: Scenario, evaluation: Evaluation, report: pb.RoundReport
 ) -> float | None:
     try:
-        theta = deployment.operator(Role.SERVER_A).model(plan.task, report.round + 1)
+        theta = deployment.operator(Role.SERVER_A).model(scenario.task, report.round + 1)
     except PrecadError:
         # The training is rounds ahead by now: this round's point is left out.
         return None

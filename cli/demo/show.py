@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from precad.cli.demo.outcome import Outcome, RoundRow
-from precad.cli.demo.plan import Plan
+from precad.cli.demo.scenario import Scenario
 
 SHOWN_ROUNDS = 8
 PLAIN_EVERY = 10
@@ -19,9 +19,9 @@ PLAIN_EVERY = 10
 class Display:
     """Progress of a run. On a terminal it redraws; elsewhere it prints a line now and then."""
 
-    def __init__(self, console: Console, plan: Plan) -> None:
+    def __init__(self, console: Console, scenario: Scenario) -> None:
         self._console = console
-        self._plan = plan
+        self._scenario = scenario
         self._recent: deque[RoundRow] = deque(maxlen=SHOWN_ROUNDS)
         self._progress = Progress(
             TextColumn("[bold]round"),
@@ -30,7 +30,7 @@ class Display:
             TimeElapsedColumn(),
             console=console,
         )
-        self._bar = self._progress.add_task("rounds", total=plan.task.training.rounds)
+        self._bar = self._progress.add_task("rounds", total=scenario.task.training.rounds)
         self._live = Live(console=console, refresh_per_second=8, transient=True)
 
     def say(self, text: str) -> None:
@@ -55,7 +55,7 @@ class Display:
         elif (row.number + 1) % PLAIN_EVERY == 0 or row.number == 0:
             rejected = "".join(f", {n} {reason}" for reason, n in row.rejected.items())
             self._console.print(
-                f"round {row.number + 1:>3}/{self._plan.task.training.rounds}: "
+                f"round {row.number + 1:>3}/{self._scenario.task.training.rounds}: "
                 f"accuracy {_percent(row.accuracy)}, accepted {row.accepted} of {row.cohort}"
                 f"{rejected}, ε {row.epsilon_server:.2f} (a server looks) "
                 f"{row.epsilon_clients:.2f} (only clients look)",
@@ -80,33 +80,34 @@ def _table(rows: deque[RoundRow]) -> Table:
     return table
 
 
-def announce(console: Console, plan: Plan) -> None:
+def announce(console: Console, scenario: Scenario) -> None:
     """What is about to run."""
-    privacy = plan.task.privacy
+    privacy = scenario.task.privacy
     console.print(
-        f"[bold]precad demo[/bold]: {len(plan.data)} data owners, two servers and a dealer, each "
-        f"its own process, train [bold]{plan.model}[/bold] on [bold]{plan.dataset.name}[/bold] "
-        f"({len(plan.dataset.train_y)} records; {plan.task.dimension} parameters).",
+        f"[bold]precad demo[/bold]: {len(scenario.data)} data owners, two servers and a dealer, "
+        f"each its own process, train [bold]{scenario.model}[/bold] on "
+        f"[bold]{scenario.dataset.name}[/bold] "
+        f"({len(scenario.dataset.train_y)} records; {scenario.task.dimension} parameters).",
         highlight=False,
     )
     console.print(
         f"R = {privacy.record_clip:g}, C = {privacy.client_clip:g}, σ = "
         f"{privacy.noise_multiplier:g} a server, p = {privacy.record_rate:g}, "
-        f"q = {privacy.client_rate:g}, η = {plan.task.training.learning_rate:g}, "
-        f"T = {plan.task.training.rounds}, δ = {privacy.delta:g}",
+        f"q = {privacy.client_rate:g}, η = {scenario.task.training.learning_rate:g}, "
+        f"T = {scenario.task.training.rounds}, δ = {privacy.delta:g}",
         highlight=False,
     )
-    if plan.bad:
+    if scenario.bad:
         console.print(
-            f"[yellow]{len(plan.bad)} of them attack: {plan.attack} "
-            f"({', '.join(client.name for client in plan.bad)})[/yellow]",
+            f"[yellow]{len(scenario.bad)} of them attack: {scenario.attack} "
+            f"({', '.join(client.name for client in scenario.bad)})[/yellow]",
             highlight=False,
         )
 
 
 def conclude(console: Console, outcome: Outcome, result: dict[str, Any], files: list[str]) -> None:
     """The run in plain words."""
-    plan = outcome.plan
+    scenario = outcome.scenario
     equal = result["model_digest_a"] == result["model_digest_b"]
     rejected = ", ".join(f"{n} {reason}" for reason, n in result["rejected"].items())
     bounds = Table(box=None, pad_edge=False, header_style="bold")
@@ -122,7 +123,7 @@ def conclude(console: Console, outcome: Outcome, result: dict[str, Any], files: 
         "none" if level is None else f"{level:.1f}",
         "a whole data owner (bounds what a bad one can do)",
     )
-    held_out = len(plan.dataset.test_y)
+    held_out = len(scenario.dataset.test_y)
     lines: list[Any] = [
         (
             f"The model gets [bold]{result['accuracy']:.1%}[/bold] of {held_out} held-out records "

@@ -3,16 +3,11 @@
 ``compose`` either understands an event and adds it, or raises before anything has changed.
 """
 
+from collections.abc import Container
 from enum import StrEnum
 from typing import Protocol
 
-from precad.common.account.events import (
-    Adjacency,
-    AtomMixture,
-    Event,
-    SampledGaussian,
-    Sampling,
-)
+from precad.common.account.events import Adjacency, SampledGaussian, Sampling
 from precad.common.errors import Misconfiguration
 
 
@@ -34,7 +29,7 @@ class Accountant(Protocol):
     def name(self) -> AccountantName:
         """Which accountant this is."""
 
-    def compose(self, event: Event) -> None:
+    def compose(self, event: SampledGaussian) -> None:
         """Add ``event`` to what has been done.
 
         Raises:
@@ -56,40 +51,23 @@ class Accountant(Protocol):
         """
 
 
-def step_of(event: Event, accountant: AccountantName) -> SampledGaussian:
-    """The step inside ``event``.
+POISSON = (Sampling.POISSON, Adjacency.ADD_REMOVE)
+"""What every accountant and certifier has a bound for."""
+
+
+def require_bound(
+    event: SampledGaussian, who: str, known: Container[tuple[Sampling, Adjacency]] = (POISSON,)
+) -> None:
+    """Refuse an event of which ``who`` knows no bound.
 
     Raises:
-        Misconfiguration: it isn't an event.
+        Misconfiguration: it isn't an event, or not under ``known`` sampling and adjacency.
     """
-    match event:
-        case AtomMixture():
-            return event.step
-        case SampledGaussian():
-            return event
-        case _:
-            raise Misconfiguration(
-                "event", event, f"the {accountant} accountant takes SampledGaussian or AtomMixture"
-            )
-
-
-def poisson_step(event: Event, accountant: AccountantName) -> SampledGaussian:
-    """The step inside ``event``, if it is Poisson-sampled under add/remove.
-
-    Raises:
-        Misconfiguration: it isn't an event, or its step is of another kind.
-    """
-    step = step_of(event, accountant)
-    if step.sampling is not Sampling.POISSON:
+    if not isinstance(event, SampledGaussian):
+        raise Misconfiguration("event", event, f"the {who} accountant takes a SampledGaussian")
+    if (event.sampling, event.adjacency) not in known:
         raise Misconfiguration(
             "sampling",
-            step.sampling.value,
-            f"the {accountant} accountant doesn't know it; use Poisson sampling",
+            f"{event.sampling.value} under {event.adjacency.value}",
+            f"the {who} accountant knows no bound for it; use Poisson sampling under add-remove",
         )
-    if step.adjacency is not Adjacency.ADD_REMOVE:
-        raise Misconfiguration(
-            "adjacency",
-            step.adjacency.value,
-            f"the {accountant} accountant doesn't know it; use add-remove",
-        )
-    return step

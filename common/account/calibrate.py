@@ -8,31 +8,23 @@ from collections.abc import Callable
 
 from scipy.optimize import brentq
 
+from precad.common import checks
 from precad.common.account.accountant import AccountantName
-from precad.common.account.events import Event
-from precad.common.account.guarantees import accountant_named
-from precad.common.account.parameters import require_count, require_delta, require_epsilon
+from precad.common.account.events import SampledGaussian
+from precad.common.account.guarantees import spent
+from precad.common.account.participations import largest_count
 from precad.common.errors import Misconfiguration
 
 PRECISION = 1e-4
 """Relative width at which the search for a noise multiplier or a rate ends."""
 
 _LEAST_NOISE = 0.02
+_LEAST_RATE = 1e-6
 _MOST_LOG_NOISE = 12
 
 
-def _spent(event: Event, delta: float, name: AccountantName) -> float:
-    accountant = accountant_named(name)
-    accountant.compose(event)
-    return accountant.epsilon(delta)
-
-
-def _within(event: Event, epsilon: float, delta: float, name: AccountantName) -> bool:
-    return _spent(event, delta, name) <= epsilon
-
-
 def least_noise_multiplier(
-    event_of: Callable[[float], Event],
+    event_of: Callable[[float], SampledGaussian],
     *,
     epsilon: float,
     delta: float,
@@ -52,12 +44,12 @@ def least_noise_multiplier(
     Raises:
         Misconfiguration: a parameter is out of its range, or no σ up to e^12 suffices.
     """
-    require_epsilon(epsilon)
-    require_delta(delta)
+    checks.epsilon(epsilon)
+    checks.inside_unit_interval("delta", delta)
 
     def excess(log_sigma: float) -> float:
         event = event_of(math.exp(log_sigma))
-        return _spent(event, delta, accountant) - epsilon
+        return spent(event, delta, accountant) - epsilon
 
     low, high = math.log(_LEAST_NOISE), 0.0
     if excess(low) <= 0:
@@ -76,7 +68,7 @@ def least_noise_multiplier(
 
 
 def most_rounds(
-    event_of: Callable[[int], Event],
+    event_of: Callable[[int], SampledGaussian],
     *,
     epsilon: float,
     delta: float,
@@ -95,24 +87,13 @@ def most_rounds(
     Raises:
         Misconfiguration: a parameter is out of its range.
     """
-    require_epsilon(epsilon)
-    require_delta(delta)
-    require_count("ceiling", ceiling)
-    within, beyond = 0, 1
-    while beyond <= ceiling and _within(event_of(beyond), epsilon, delta, accountant):
-        within, beyond = beyond, beyond * 2
-    beyond = min(beyond, ceiling + 1)
-    while beyond - within > 1:
-        middle = (within + beyond) // 2
-        if _within(event_of(middle), epsilon, delta, accountant):
-            within = middle
-        else:
-            beyond = middle
-    return within
+    checks.epsilon(epsilon)
+    checks.inside_unit_interval("delta", delta)
+    return largest_count(lambda n: spent(event_of(n), delta, accountant) <= epsilon, ceiling)
 
 
 def largest_rate(
-    event_of: Callable[[float], Event],
+    event_of: Callable[[float], SampledGaussian],
     *,
     epsilon: float,
     delta: float,
@@ -133,21 +114,14 @@ def largest_rate(
     Raises:
         Misconfiguration: a parameter is out of its range.
     """
-    require_epsilon(epsilon)
-    require_delta(delta)
+    checks.epsilon(epsilon)
+    checks.inside_unit_interval("delta", delta)
+    steps = 1 + math.ceil(math.log(1 / _LEAST_RATE) / math.log1p(PRECISION))
 
-    def allowed(rate: float) -> bool:
-        return _within(event_of(rate), epsilon, delta, accountant)
+    def rate(step: int) -> float:
+        """Step 1 is the least rate, the last one 1, equally wide on a logarithmic scale."""
+        return _LEAST_RATE ** ((steps - step) / (steps - 1)) if step else 0.0
 
-    if allowed(1.0):
-        return 1.0
-    low, high = 1e-6, 1.0
-    if not allowed(low):
-        return 0.0
-    while high / low > 1 + PRECISION:
-        middle = (low * high) ** 0.5
-        if allowed(middle):
-            low = middle
-        else:
-            high = middle
-    return low
+    return rate(
+        largest_count(lambda n: spent(event_of(rate(n)), delta, accountant) <= epsilon, steps)
+    )

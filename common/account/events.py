@@ -4,16 +4,10 @@ Sampling scheme, adjacency, sensitivity and denominator have no defaults: every 
 papers comes from leaving one of them unsaid (docs/privacy-accounting.md).
 """
 
-import math
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from precad.common.account.parameters import (
-    require_count,
-    require_noise_multiplier,
-    require_positive,
-    require_rate,
-)
+from precad.common import checks
 from precad.common.errors import Misconfiguration
 
 
@@ -39,6 +33,21 @@ class Sampling(Enum):
             raise Misconfiguration("sampling", name, f"give {known}") from None
 
 
+def require_poisson(name: str) -> None:
+    """Refuse a sampling scheme, by its name, that nothing here gives a guarantee for.
+
+    Raises:
+        Misconfiguration: the scheme isn't Poisson.
+    """
+    if Sampling.named(name) is not Sampling.POISSON:
+        raise Misconfiguration(
+            "sampling",
+            name,
+            "this system draws by 'poisson'; a fixed-size draw moves the sum by 2 clips, not 1, "
+            "so what is said for one clip would be false",
+        )
+
+
 class Adjacency(Enum):
     """Which data sets are neighbours."""
 
@@ -62,7 +71,14 @@ _BOTH_SIDES = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledGaussian:
-    """``count`` steps of sampling, clipping, summing and adding Gaussian noise.
+    """``count`` rounds of sampling, clipping, summing and adding Gaussian noise.
+
+    A round may happen with a probability below 1 (``participation``), else nothing does, and
+    whoever watches may know which: the coin is the same on neighbouring data sets, so the pair of
+    distributions is that of the step with this weight and an atom at privacy loss 0 with the rest
+    (an *atom mixture*). This is how a client's cohort coin enters record-level privacy: its
+    records are drawn together, so its other records can give the coin away, and a rate of
+    ``participation · rate`` would be too good (PRECAD Lemma 7 as printed).
 
     Attributes:
         sampling: how a step draws its records (or clients).
@@ -74,7 +90,9 @@ class SampledGaussian:
             under replace-one (one clipped term leaves, another enters) and under fixed-size
             sampling (where one more term of one data set pushes out a term of the other).
         denominator: what the noisy sum is divided by.
-        count: number of steps.
+        count: number of rounds.
+        participation: probability of the step running in a round, in [0, 1]; 1 where every round
+            counts.
     """
 
     sampling: Sampling
@@ -84,12 +102,14 @@ class SampledGaussian:
     sensitivity: float
     denominator: Denominator
     count: int = 1
+    participation: float = 1.0
 
     def __post_init__(self) -> None:
-        require_rate("rate", self.rate)
-        require_noise_multiplier(self.noise_multiplier)
-        require_positive("sensitivity", self.sensitivity, "sensitivity is in clipping bounds")
-        require_count("count", self.count)
+        checks.rate("rate", self.rate)
+        checks.noise_multiplier(self.noise_multiplier)
+        checks.positive("sensitivity", self.sensitivity, "sensitivity is in clipping bounds")
+        checks.count("count", self.count)
+        checks.rate("participation", self.participation)
         if self.denominator is Denominator.DATA_DEPENDENT:
             raise Misconfiguration(
                 "denominator",
@@ -110,54 +130,26 @@ class SampledGaussian:
         """Standard deviation of the noise over the sensitivity."""
         return self.noise_multiplier / self.sensitivity
 
+    @property
+    def silent(self) -> bool:
+        """Whether nobody's data ever reaches an output."""
+        return self.count == 0 or self.rate == 0 or self.participation == 0
+
     def times(self, count: int) -> "SampledGaussian":
-        """The same step, ``count`` times."""
-        return replace(self, count=count)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AtomMixture:
-    """``count`` rounds, in each of which ``step`` runs with probability ``probability``.
-
-    Otherwise nothing happens, and whoever watches may know which: the coin is the same on
-    neighbouring data sets, so the pair of distributions is that of the step with weight
-    ``probability`` and an atom at privacy loss 0 with the rest.
-
-    This is how a client's cohort coin enters record-level privacy: its records are drawn
-    together, so its other records can give the coin away, and a rate of
-    ``probability · step.rate`` would be too good (PRECAD Lemma 7 as printed).
-
-    Attributes:
-        step: one step (its own ``count`` is 1).
-        probability: of the step running in a round, in [0, 1].
-        count: number of rounds.
-    """
-
-    step: SampledGaussian
-    probability: float
-    count: int = 1
-
-    def __post_init__(self) -> None:
-        require_rate("probability", self.probability)
-        require_count("count", self.count)
-        if self.step.count != 1:
-            raise Misconfiguration("step.count", self.step.count, "the mixture counts rounds")
-
-    def times(self, count: int) -> "AtomMixture":
         """The same round, ``count`` times."""
         return replace(self, count=count)
 
 
-Event = SampledGaussian | AtomMixture
-
-
-def poisson_gaussian(*, rate: float, noise_multiplier: float, count: int = 1) -> SampledGaussian:
+def poisson_gaussian(
+    *, rate: float, noise_multiplier: float, count: int = 1, participation: float = 1.0
+) -> SampledGaussian:
     """What this system runs: Poisson sampling, add/remove, one clip, fixed denominator.
 
     Args:
         rate: sampling rate of a step, in [0, 1].
         noise_multiplier: standard deviation of the noise over the sensitivity.
-        count: number of steps.
+        count: number of rounds.
+        participation: probability of the step running in a round.
 
     Raises:
         Misconfiguration: a parameter is out of its range.
@@ -170,20 +162,5 @@ def poisson_gaussian(*, rate: float, noise_multiplier: float, count: int = 1) ->
         sensitivity=1.0,
         denominator=Denominator.FIXED,
         count=count,
+        participation=participation,
     )
-
-
-def record_sensitivity(record_clip: float, dimension: int, fractional_bits: int) -> float:
-    """R' = R + √d·2^−f: the most that one record moves a client's encoded sum, as a real number.
-
-    Records are clipped to R and encoded before they are summed, so one record moves the sum
-    by at most R; where the client's clip acts, its truncation can move neighbours apart by one
-    more unit in each coordinate.
-
-    Raises:
-        Misconfiguration: a parameter is out of its range.
-    """
-    require_positive("record_clip", record_clip, "the bound on a record's gradient")
-    require_count("dimension", dimension, 1)
-    require_count("fractional_bits", fractional_bits)
-    return record_clip + math.sqrt(dimension) * 2.0**-fractional_bits

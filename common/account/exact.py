@@ -8,16 +8,15 @@ of distributions under sampling; δ(ε) is the larger of the two.
 import math
 from collections import Counter
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+from dp_accounting.pld import privacy_loss_distribution as pld
+
+from precad.common import checks
 from precad.common.account import gdp
-from precad.common.account.accountant import AccountantName, poisson_step
-from precad.common.account.events import AtomMixture, Event
-from precad.common.account.parameters import require_delta, require_epsilon
+from precad.common.account.accountant import AccountantName, require_bound
+from precad.common.account.events import SampledGaussian
 from precad.common.errors import Misconfiguration
-
-if TYPE_CHECKING:
-    from dp_accounting.pld import privacy_loss_distribution as pld
 
 # Tails below e^−50 of one step's noise become infinite loss (dp-accounting's default): they
 # start at ten standard deviations.
@@ -38,7 +37,7 @@ class _Round(NamedTuple):
 
     rate: float
     noise_multiplier: float
-    probability: float
+    participation: float
 
 
 class ExactAccountant:
@@ -52,16 +51,15 @@ class ExactAccountant:
     def __init__(self) -> None:
         self._rounds: Counter[_Round] = Counter()
 
-    def compose(self, event: Event) -> None:
+    def compose(self, event: SampledGaussian) -> None:
         """Add ``event``; see ``Accountant``.
 
         Raises:
             Misconfiguration: not Poisson sampling under add/remove; nothing changed.
         """
-        step = poisson_step(event, self.name)
-        probability = event.probability if isinstance(event, AtomMixture) else 1.0
-        if step.rate > 0 and probability > 0 and event.count > 0:
-            one = _Round(step.rate, step.effective_noise_multiplier, probability)
+        require_bound(event, self.name)
+        if not event.silent:
+            one = _Round(event.rate, event.effective_noise_multiplier, event.participation)
             self._rounds[one] += event.count
 
     def epsilon(self, delta: float) -> float:
@@ -70,7 +68,7 @@ class ExactAccountant:
         Raises:
             Misconfiguration: δ outside (0, 1), or so small that rounding would decide.
         """
-        require_delta(delta)
+        checks.inside_unit_interval("delta", delta)
         gaussian, sampled = self._split()
         if not sampled:
             return gdp.epsilon_of_delta(gaussian, delta)
@@ -91,7 +89,7 @@ class ExactAccountant:
         Raises:
             Misconfiguration: ε negative or not finite.
         """
-        require_epsilon(epsilon)
+        checks.epsilon(epsilon)
         gaussian, sampled = self._split()
         if not sampled:
             return gdp.delta_of_epsilon(gaussian, epsilon)
@@ -100,7 +98,7 @@ class ExactAccountant:
 
     def _split(self) -> tuple[float, tuple[tuple[_Round, int], ...]]:
         """μ of the rounds that sample nothing, and the others with their counts."""
-        plain = {r: n for r, n in self._rounds.items() if r.rate == 1 and r.probability == 1}
+        plain = {r: n for r, n in self._rounds.items() if r.rate == 1 and r.participation == 1}
         mus = [math.sqrt(n) / r.noise_multiplier for r, n in plain.items()]
         sampled = tuple(sorted((r, n) for r, n in self._rounds.items() if r not in plain))
         return gdp.composed_mu(mus), sampled
@@ -111,7 +109,7 @@ class ExactAccountant:
 
 def _composed(
     gaussian: float, sampled: tuple[tuple[_Round, int], ...]
-) -> "pld.PrivacyLossDistribution":
+) -> pld.PrivacyLossDistribution:
     """The loss distribution of all sampled rounds and one Gaussian of μ ``gaussian``."""
     cell = min(_cell(one) for one, _ in sampled)
     parts = [_loss(one, cell).self_compose(count) for one, count in sampled]
@@ -124,17 +122,14 @@ def _composed(
 
 
 @lru_cache(maxsize=64)
-def _loss(one: _Round, cell: float) -> "pld.PrivacyLossDistribution":
+def _loss(one: _Round, cell: float) -> pld.PrivacyLossDistribution:
     """The loss distribution of one round, both directions, on a grid of width ``cell``."""
-    # dp-accounting takes most of a second to import; only who asks for an exact ε pays.
-    from dp_accounting.pld import privacy_loss_distribution as pld  # noqa: PLC0415
-
     step = pld.from_gaussian_mechanism(
         one.noise_multiplier, sampling_prob=one.rate, value_discretization_interval=cell
     )
-    if one.probability == 1:
+    if one.participation == 1:
         return step
-    return step.compute_mixture(pld.identity(cell), one.probability)
+    return step.compute_mixture(pld.identity(cell), one.participation)
 
 
 def _cell(one: _Round) -> float:

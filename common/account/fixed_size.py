@@ -10,15 +10,11 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
+from dp_accounting.pld import privacy_loss_distribution as pld
 from numpy.typing import NDArray
 from scipy.special import gammaln, logsumexp
 
-from precad.common.account.parameters import (
-    require_count,
-    require_delta,
-    require_noise_multiplier,
-    require_rate,
-)
+from precad.common import checks
 
 
 @lru_cache(maxsize=65536)
@@ -43,9 +39,9 @@ def fixed_size_rdp(rate: float, noise_multiplier: float, order: int) -> float:
     Raises:
         Misconfiguration: a parameter is out of its range.
     """
-    require_rate("rate", rate)
-    require_noise_multiplier(noise_multiplier)
-    require_count("order", order, 2)
+    checks.rate("rate", rate)
+    checks.noise_multiplier(noise_multiplier)
+    checks.count("order", order, 2)
     if rate == 0:
         return 0.0
     half = 1 / (2 * noise_multiplier**2)
@@ -75,18 +71,13 @@ def fixed_size_rdp_curve(
     """
 
     def log_moment(order: int) -> float:
-        if order == 1:
-            return 0.0
-        return (order - 1) * fixed_size_rdp(rate, noise_multiplier, order)
+        return (order - 1) * fixed_size_rdp(rate, noise_multiplier, order) if order > 1 else 0.0
 
     curve = []
     for alpha in orders:
-        below = math.floor(alpha)
-        part = alpha - below
-        moment = log_moment(below)
-        if part > 0:
-            moment = (1 - part) * moment + part * log_moment(below + 1)
-        curve.append(moment / (alpha - 1))
+        below, part = math.floor(alpha), alpha % 1
+        chord = (1 - part) * log_moment(below) + (part and part * log_moment(below + 1))
+        curve.append(chord / (alpha - 1))
     return np.array(curve)
 
 
@@ -116,12 +107,10 @@ def attained_epsilon(
     Raises:
         Misconfiguration: a parameter is out of its range.
     """
-    require_rate("rate", rate)
-    require_noise_multiplier(clip_noise_multiplier)
-    require_count("steps", steps, 1)
-    require_delta(delta)
-    # dp-accounting takes most of a second to import; only who asks pays.
-    from dp_accounting.pld import privacy_loss_distribution as pld  # noqa: PLC0415
+    checks.rate("rate", rate)
+    checks.noise_multiplier(clip_noise_multiplier)
+    checks.count("steps", steps, 1)
+    checks.inside_unit_interval("delta", delta)
 
     def epsilon(*, pessimistic: bool) -> float:
         step = pld.from_gaussian_mechanism(

@@ -7,17 +7,14 @@
 
 import math
 
+import numpy as np
+import numpy.typing as npt
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr, ndtri
 
-from precad.common.account.parameters import (
-    require_count,
-    require_delta,
-    require_epsilon,
-    require_noise_multiplier,
-    require_positive,
-    require_rate,
-)
+from precad.common import checks
+from precad.common.account.accountant import AccountantName, require_bound
+from precad.common.account.events import SampledGaussian
 from precad.common.errors import Misconfiguration
 
 # Above this −ε/μ + μ/2 loses its digits; the first term alone decides ε, to one part in 10^6.
@@ -33,9 +30,9 @@ def clt_mu(rate: float, noise_multiplier: float, count: int) -> float:
     Raises:
         Misconfiguration: a parameter is out of its range.
     """
-    require_rate("rate", rate)
-    require_noise_multiplier(noise_multiplier)
-    require_count("count", count)
+    checks.rate("rate", rate)
+    checks.noise_multiplier(noise_multiplier)
+    checks.count("count", count)
     exponent = noise_multiplier**-2
     if rate == 0 or count == 0:
         return 0.0
@@ -64,7 +61,7 @@ def epsilon_of_delta(mu: float, delta: float) -> float:
     Raises:
         Misconfiguration: δ outside (0, 1), or a negative μ.
     """
-    require_delta(delta)
+    checks.inside_unit_interval("delta", delta)
     if not mu >= 0:
         raise Misconfiguration("mu", mu, "μ is 0 or above")
     if math.isinf(mu):
@@ -85,48 +82,27 @@ def composed_mu(mus: list[float]) -> float:
 
 def group_mu(mu: float, size: int) -> float:
     """Kμ: μ-GDP for groups of ``size``; Dong et al. 2022, PRECAD Lemma 3."""
-    require_count("size", size)
+    checks.count("size", size)
     return size * mu
 
 
-def mu_of_epsilon(epsilon: float, delta: float) -> float:
-    """The largest μ for which μ-GDP gives (``epsilon``, ``delta``)-DP.
+def shifted(p: npt.ArrayLike, by: float) -> npt.NDArray[np.float64]:
+    """Φ(Φ⁻¹(p) + ``by``): the most (the least, for −Kμ) that a score of p becomes under Kμ-GDP.
 
-    Raises:
-        Misconfiguration: ε negative or not finite, or δ outside (0, 1).
-    """
-    require_epsilon(epsilon)
-    require_delta(delta)
-    high = 1.0
-    while delta_of_epsilon(high, epsilon) < delta:
-        high *= 2
-    return float(brentq(lambda m: delta_of_epsilon(m, epsilon) - delta, 0.0, high, xtol=1e-13))
-
-
-def expected_loss_bounds(loss: float, bound: float, group: float) -> tuple[float, float]:
-    """PRECAD Theorem 2 in closed form: B·Φ(Φ⁻¹(L/B) ± Kμ).
-
-    The paper takes the infimum over ε ≥ 0 only; over all real ε it is this, which is never
-    above B and never below 0.
+    With a loss over its bound it is PRECAD Theorem 2 in closed form, B·Φ(Φ⁻¹(L/B) ± Kμ). The paper
+    takes the infimum over ε ≥ 0 only; over all real ε it is this, never above 1 nor below 0.
 
     Args:
-        loss: expected loss L of the model without attackers, in [0, B].
-        bound: B, the largest value that the loss takes.
-        group: Kμ of the K malicious clients (``group_mu``).
+        p: scores in [0, 1], of any shape.
+        by: ±Kμ, infinite where nothing is guaranteed.
 
     Returns:
-        The least and the largest expected loss under attack.
-
-    Raises:
-        Misconfiguration: the loss lies outside [0, B], or B isn't above 0.
+        float64 of p's shape.
     """
-    require_positive("bound", bound, "the largest value that the loss takes")
-    if not 0 <= loss <= bound:
-        raise Misconfiguration("loss", loss, f"the expected loss lies between 0 and {bound}")
-    if math.isinf(group):
-        return (0.0, bound) if 0 < loss < bound else (loss, loss)
-    centre = float(ndtri(loss / bound))
-    return bound * float(ndtr(centre - group)), bound * float(ndtr(centre + group))
+    p = np.asarray(p, dtype=np.float64)
+    # What never happens, or always, stays so even at an infinite shift (∞ − ∞).
+    with np.errstate(invalid="ignore"):
+        return np.where((p == 0) | (p == 1), p, ndtr(ndtri(p) + by))
 
 
 def tolerated_group_mu(loss: float, tolerated: float, bound: float) -> float:
@@ -135,7 +111,7 @@ def tolerated_group_mu(loss: float, tolerated: float, bound: float) -> float:
     Raises:
         Misconfiguration: not 0 < loss < tolerated < bound.
     """
-    require_positive("bound", bound, "the largest value that the loss takes")
+    checks.positive("bound", bound, "the largest value that the loss takes")
     if not 0 < loss < bound:
         raise Misconfiguration("loss", loss, f"give the loss without attackers, in (0, {bound})")
     if not loss < tolerated < bound:
@@ -151,8 +127,54 @@ def largest_clip_ratio(mu: float, client_rate: float, rounds: int) -> float:
     Raises:
         Misconfiguration: a parameter is out of its range.
     """
-    require_positive("mu", mu, "the wanted client-level μ")
-    require_positive("client_rate", client_rate, "the share of clients in a round")
-    require_rate("client_rate", client_rate)
-    require_count("rounds", rounds, 1)
+    checks.positive("mu", mu, "the wanted client-level μ")
+    checks.positive("client_rate", client_rate, "the share of clients in a round")
+    checks.rate("client_rate", client_rate)
+    checks.count("rounds", rounds, 1)
     return math.sqrt(2 * math.log1p((mu / client_rate) ** 2 / rounds))
+
+
+class GdpCltAccountant:
+    """μ² added over events; ε from the sum.
+
+    For an atom mixture the limit is that of the rounds in which the step runs:
+    μ² = participation·count·rate²·(e^{1/σ²} − 1).
+    """
+
+    name = AccountantName.GDP_CLT
+
+    def __init__(self) -> None:
+        self._mu = 0.0
+
+    @property
+    def mu(self) -> float:
+        """μ of all that was composed; infinite where it leaves floating point."""
+        return self._mu
+
+    def compose(self, event: SampledGaussian) -> None:
+        """Add ``event``; see ``Accountant``.
+
+        Raises:
+            Misconfiguration: not Poisson sampling under add/remove; nothing changed.
+        """
+        require_bound(event, self.name)
+        if not event.silent:
+            mu = clt_mu(event.rate, event.effective_noise_multiplier, event.count)
+            self._mu = composed_mu([self._mu, math.sqrt(event.participation) * mu])
+
+    def epsilon(self, delta: float) -> float:
+        """ε of the limit; see ``Accountant``.
+
+        Raises:
+            Misconfiguration: δ outside (0, 1).
+        """
+        return epsilon_of_delta(self._mu, delta)
+
+    def delta(self, epsilon: float) -> float:
+        """δ of the limit, in [0, 1]; see ``Accountant``.
+
+        Raises:
+            Misconfiguration: ε negative or not finite.
+        """
+        checks.epsilon(epsilon)
+        return delta_of_epsilon(self._mu, epsilon)

@@ -2,24 +2,21 @@
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from precad.common.account import gdp
+from precad.common import checks
 from precad.common.account.accountant import Accountant, AccountantName
-from precad.common.account.clt import GdpCltAccountant
-from precad.common.account.events import AtomMixture, Event, poisson_gaussian
+from precad.common.account.events import SampledGaussian, poisson_gaussian
 from precad.common.account.exact import ExactAccountant
-from precad.common.account.parameters import (
-    require_count,
-    require_delta,
-    require_noise_multiplier,
-    require_positive,
-    require_rate,
-)
+from precad.common.account.gdp import GdpCltAccountant
 from precad.common.account.rdp import RdpAccountant
 from precad.common.errors import Misconfiguration
+from precad.common.headroom import client_noise_multiplier
+
+if TYPE_CHECKING:
+    from precad.common.task import Task
 
 PLANNING_QUANTILE = 0.999
 """Before a run, a client's participations are taken as this quantile of Bin(T, q)."""
@@ -92,21 +89,9 @@ class PrivacyStatement:
     def to_json(self) -> dict[str, Any]:
         """A JSON object; an infinite ε or μ is null."""
         return {
-            "adversary": self.adversary.value,
-            "adjacency": self.adjacency,
-            "accountant": self.accountant.value,
-            "record_rate": self.record_rate,
-            "client_rate": self.client_rate,
-            "noise_multiplier": self.noise_multiplier,
-            "compositions": self.compositions,
-            "delta": self.delta,
-            "epsilon": _finite(self.epsilon),
-            "mu": _finite(self.mu),
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in asdict(self).items()
         }
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
 
 
 def accountant_named(name: AccountantName) -> Accountant:
@@ -120,6 +105,19 @@ def accountant_named(name: AccountantName) -> Accountant:
             return GdpCltAccountant()
 
 
+def spent(
+    event: SampledGaussian, delta: float, name: AccountantName = AccountantName.EXACT
+) -> float:
+    """ε at ``delta`` of one event alone.
+
+    Raises:
+        Misconfiguration: the accountant has no bound for the event, or for so small a δ.
+    """
+    accountant = accountant_named(name)
+    accountant.compose(event)
+    return accountant.epsilon(delta)
+
+
 def planned_participations(client_rate: float, rounds: int) -> int:
     """The 0.999 quantile of Bin(``rounds``, ``client_rate``): how often one client is drawn.
 
@@ -128,49 +126,19 @@ def planned_participations(client_rate: float, rounds: int) -> int:
     Raises:
         Misconfiguration: a parameter is out of its range.
     """
-    require_rate("client_rate", client_rate)
-    require_count("rounds", rounds)
+    checks.rate("client_rate", client_rate)
+    checks.count("rounds", rounds)
     # scipy.stats takes a second to import; only plans need it.
     from scipy.stats import binom  # noqa: PLC0415
 
     return int(binom.ppf(PLANNING_QUANTILE, rounds, client_rate))
 
 
-def client_noise_multiplier(noise_multiplier: float, sensitivity_ratio: float) -> float:
-    """√2·σ·R'/C of guarantee 3; PRECAD Lemma 8 with the rounding in R'.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """All of a run that decides what it costs in privacy, before it (a plan) or after.
 
-    Args:
-        noise_multiplier: σ, each server's noise over R'.
-        sensitivity_ratio: R'/C.
-
-    Raises:
-        Misconfiguration: a parameter is out of its range.
-    """
-    require_noise_multiplier(noise_multiplier)
-    require_positive("sensitivity_ratio", sensitivity_ratio, "R'/C, record over client clip")
-    return math.sqrt(2) * noise_multiplier * sensitivity_ratio
-
-
-def event_for(
-    adversary: Adversary,
-    *,
-    record_rate: float,
-    client_rate: float,
-    noise_multiplier: float,
-    rounds: int,
-    participations: int | None = None,
-    sensitivity_ratio: float | None = None,
-) -> Event:
-    """What ``adversary`` sees of a run, as one event.
-
-    1. one server: Poisson(p) steps with σ, once for each participation T_i. Before a run T_i
-       is the 0.999 quantile of Bin(T, q). PRECAD Theorem 1, case 1.
-    2. clients only: after a run, Poisson(p) steps with √2·σ over T_i; before it, T rounds that
-       run such a step with probability q (an atom mixture, never rate q·p).
-    3. client level: T Poisson(q) steps with √2·σ·R'/C. PRECAD Lemma 8.
-
-    Args:
-        adversary: against whom.
+    Attributes:
         record_rate: p, in [0, 1].
         client_rate: q, in [0, 1].
         noise_multiplier: σ, each server's noise over R'.
@@ -179,91 +147,106 @@ def event_for(
         sensitivity_ratio: R'/C; only the client level needs it.
 
     Raises:
-        Misconfiguration: a parameter is out of its range, or the client level lacks R'/C.
+        Misconfiguration: a parameter is out of its range.
     """
-    require_rate("record_rate", record_rate)
-    require_rate("client_rate", client_rate)
-    require_noise_multiplier(noise_multiplier)
-    require_count("rounds", rounds)
-    if participations is not None:
-        require_count("participations", participations)
-        if participations > rounds:
+
+    record_rate: float
+    client_rate: float
+    noise_multiplier: float
+    rounds: int
+    participations: int | None = None
+    sensitivity_ratio: float | None = None
+
+    def __post_init__(self) -> None:
+        checks.rate("record_rate", self.record_rate)
+        checks.rate("client_rate", self.client_rate)
+        checks.noise_multiplier(self.noise_multiplier)
+        checks.count("rounds", self.rounds)
+        taken = self.participations
+        if taken is not None and checks.count("participations", taken) > self.rounds:
             raise Misconfiguration(
-                "participations", participations, f"a client takes part at most {rounds} times"
+                "participations", taken, f"a client takes part at most {self.rounds} times"
             )
-    both = math.sqrt(2) * noise_multiplier
-    match adversary:
-        case Adversary.ONE_SERVER:
-            steps = (
-                planned_participations(client_rate, rounds)
-                if participations is None
-                else participations
-            )
-            return poisson_gaussian(
-                rate=record_rate, noise_multiplier=noise_multiplier, count=steps
-            )
-        case Adversary.CLIENTS_ONLY:
-            step = poisson_gaussian(rate=record_rate, noise_multiplier=both)
-            if participations is not None:
-                return step.times(participations)
-            return AtomMixture(step=step, probability=client_rate, count=rounds)
-        case Adversary.CLIENT_LEVEL:
-            if sensitivity_ratio is None:
-                raise Misconfiguration(
-                    "sensitivity_ratio", None, "the client level needs R'/C: give both clips"
+
+    @classmethod
+    def of(
+        cls, task: "Task", *, rounds: int | None = None, participations: int | None = None
+    ) -> "Run":
+        """A task's run, over its own T where no ``rounds`` are given."""
+        return cls(
+            record_rate=task.privacy.record_rate,
+            client_rate=task.privacy.client_rate,
+            noise_multiplier=task.privacy.noise_multiplier,
+            rounds=task.training.rounds if rounds is None else rounds,
+            participations=participations,
+            sensitivity_ratio=task.sensitivity_ratio,
+        )
+
+    def event(self, adversary: Adversary) -> SampledGaussian:
+        """What ``adversary`` sees of the run, as one event.
+
+        1. one server: Poisson(p) steps with σ, once for each participation T_i. Before a run T_i
+           is the 0.999 quantile of Bin(T, q). PRECAD Theorem 1, case 1.
+        2. clients only: after a run, Poisson(p) steps with √2·σ over T_i; before it, T rounds that
+           run such a step with probability q (an atom mixture, never rate q·p).
+        3. client level: T Poisson(q) steps with √2·σ·R'/C. PRECAD Lemma 8.
+
+        Raises:
+            Misconfiguration: the client level lacks R'/C, or that is out of its range.
+        """
+        match adversary:
+            case Adversary.ONE_SERVER:
+                steps = self.participations
+                if steps is None:
+                    steps = planned_participations(self.client_rate, self.rounds)
+                return poisson_gaussian(
+                    rate=self.record_rate, noise_multiplier=self.noise_multiplier, count=steps
                 )
-            return poisson_gaussian(
-                rate=client_rate,
-                noise_multiplier=client_noise_multiplier(noise_multiplier, sensitivity_ratio),
-                count=rounds,
-            )
+            case Adversary.CLIENTS_ONLY:
+                return poisson_gaussian(
+                    rate=self.record_rate,
+                    noise_multiplier=math.sqrt(2) * self.noise_multiplier,
+                    count=self.rounds if self.participations is None else self.participations,
+                    participation=self.client_rate if self.participations is None else 1.0,
+                )
+            case Adversary.CLIENT_LEVEL:
+                ratio = self.sensitivity_ratio
+                if ratio is None:
+                    raise Misconfiguration(
+                        "sensitivity_ratio", None, "the client level needs R'/C: give both clips"
+                    )
+                return poisson_gaussian(
+                    rate=self.client_rate,
+                    noise_multiplier=client_noise_multiplier(self.noise_multiplier, ratio),
+                    count=self.rounds,
+                )
 
 
 def guarantees(
-    *,
-    record_rate: float,
-    client_rate: float,
-    noise_multiplier: float,
-    rounds: int,
+    run: Run,
     delta: float,
-    participations: int | None = None,
-    sensitivity_ratio: float | None = None,
     adversaries: Iterable[Adversary] | None = None,
     accountants: Iterable[AccountantName] = tuple(AccountantName),
 ) -> tuple[PrivacyStatement, ...]:
     """Every guarantee by every accountant, adversary by adversary.
 
     Args:
-        record_rate: p, in [0, 1].
-        client_rate: q, in [0, 1].
-        noise_multiplier: σ, each server's noise over R'.
-        rounds: T.
+        run: what was run, or will be.
         delta: δ, in (0, 1).
-        participations: T_i after a run; None before one (``event_for`` says what it means).
-        sensitivity_ratio: R'/C; without it the client level is left out.
-        adversaries: which ones; by default all that the parameters allow.
+        adversaries: which ones; by default all, the client level only where R'/C is known.
         accountants: which ones; all by default.
 
     Raises:
         Misconfiguration: a parameter is out of its range.
     """
-    require_delta(delta)
+    checks.inside_unit_interval("delta", delta)
     if adversaries is None:
         without_clips = (Adversary.ONE_SERVER, Adversary.CLIENTS_ONLY)
-        adversaries = without_clips if sensitivity_ratio is None else tuple(Adversary)
+        adversaries = without_clips if run.sensitivity_ratio is None else tuple(Adversary)
     accountants = tuple(accountants)
     statements = []
     for adversary in adversaries:
-        event = event_for(
-            adversary,
-            record_rate=record_rate,
-            client_rate=client_rate,
-            noise_multiplier=noise_multiplier,
-            rounds=rounds,
-            participations=participations,
-            sensitivity_ratio=sensitivity_ratio,
-        )
-        step = event.step if isinstance(event, AtomMixture) else event
+        event = run.event(adversary)
         for name in accountants:
             accountant = accountant_named(name)
             accountant.compose(event)
@@ -272,9 +255,9 @@ def guarantees(
                     adversary=adversary,
                     adjacency=adversary.adjacency,
                     accountant=name,
-                    record_rate=record_rate,
-                    client_rate=client_rate,
-                    noise_multiplier=step.effective_noise_multiplier,
+                    record_rate=run.record_rate,
+                    client_rate=run.client_rate,
+                    noise_multiplier=event.effective_noise_multiplier,
                     compositions=event.count,
                     delta=delta,
                     epsilon=accountant.epsilon(delta),
@@ -282,15 +265,3 @@ def guarantees(
                 )
             )
     return tuple(statements)
-
-
-def robustness_group_mu(
-    *, client_rate: float, noise_multiplier: float, rounds: int, sensitivity_ratio: float, size: int
-) -> float:
-    """Kμ of Theorem 2 by Lemma 8's CLT: what ``gdp.expected_loss_bounds`` takes. Asymptotic.
-
-    Raises:
-        Misconfiguration: a parameter is out of its range.
-    """
-    sigma = client_noise_multiplier(noise_multiplier, sensitivity_ratio)
-    return gdp.group_mu(gdp.clt_mu(client_rate, sigma, rounds), size)

@@ -11,17 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln, logsumexp, xlog1py, xlogy
 
-from precad.common.account.accountant import AccountantName, step_of
-from precad.common.account.events import (
-    Adjacency,
-    AtomMixture,
-    Event,
-    SampledGaussian,
-    Sampling,
-)
+from precad.common import checks
+from precad.common.account.accountant import POISSON, AccountantName, require_bound
+from precad.common.account.events import Adjacency, SampledGaussian, Sampling
 from precad.common.account.fixed_size import fixed_size_rdp_curve
-from precad.common.account.parameters import require_delta, require_epsilon
-from precad.common.errors import Misconfiguration
 
 
 class Conversion(Enum):
@@ -33,22 +26,26 @@ class Conversion(Enum):
     """ε = ρ(α) + ln((α−1)/α) − (ln δ + ln α)/(α − 1); Canonne–Kamath–Steinke 2020,
     Proposition 12, and Balle et al. 2020, Theorem 21. Never above Mironov's."""
 
-
-def _default_orders() -> tuple[float, ...]:
-    """Orders that neither a large nor a small ε pushes to the end of the range."""
-    fractional = 1 + np.geomspace(1e-3, 9.9, 90)
-    whole = np.arange(11, 65)
-    far = np.unique(np.geomspace(65, 16384, 36).round())
-    return tuple(float(a) for a in np.concatenate([fractional, whole, far]))
+    def gain(self, alpha: NDArray[np.float64]) -> NDArray[np.float64]:
+        """G in ln δ = (α − 1)·(ρ − ε) + g, for each order: 0 as Mironov has it, else below."""
+        if self is Conversion.MIRONOV:
+            return np.zeros_like(alpha)
+        return np.asarray((alpha - 1) * np.log1p(-1 / alpha) - np.log(alpha))
 
 
-ORDERS: tuple[float, ...] = _default_orders()
-"""α from 1.001 to 16,384: 180 orders."""
+ORDERS: tuple[float, ...] = (
+    *(1 + np.geomspace(1e-3, 9.9, 90)).tolist(),
+    *(float(order) for order in range(11, 65)),
+    *np.unique(np.geomspace(65, 16384, 36).round()).tolist(),
+)
+"""α from 1.001 to 16,384, 180 of them: neither a large nor a small ε is decided at an end."""
 
 XIE_ORDERS: tuple[float, ...] = tuple(
     [round(1 + i / 10, 1) for i in range(1, 100)] + [float(a) for a in range(12, 64)]
 )
 """1.1 to 10.9 by 0.1, and 12 to 63: what Xie et al.'s tables were made with."""
+
+_FIXED_SIZE = (Sampling.FIXED_SIZE, Adjacency.REPLACE_ONE)
 
 
 class RdpAccountant:
@@ -70,31 +67,20 @@ class RdpAccountant:
         self._conversion = conversion
         self._divergence = np.zeros(len(orders))
 
-    def compose(self, event: Event) -> None:
+    def compose(self, event: SampledGaussian) -> None:
         """Add ``event``; see ``Accountant``.
 
         Raises:
             Misconfiguration: another pair of sampling scheme and adjacency; nothing changed.
         """
-        once = self._one_step(step_of(event, self.name))
-        if isinstance(event, AtomMixture):
-            once = mixture_rdp(once, event.probability, self._orders)
+        require_bound(event, self.name, (POISSON, _FIXED_SIZE))
+        sigma = event.effective_noise_multiplier
+        if event.sampling is Sampling.POISSON:
+            step = sampled_gaussian_rdp(event.rate, sigma, self._orders)
+        else:
+            step = fixed_size_rdp_curve(event.rate, sigma, self._orders)
+        once = mixture_rdp(step, event.participation, self._orders)
         self._divergence = self._divergence + event.count * once
-
-    def _one_step(self, step: SampledGaussian) -> NDArray[np.float64]:
-        sigma = step.effective_noise_multiplier
-        match step.sampling, step.adjacency:
-            case Sampling.POISSON, Adjacency.ADD_REMOVE:
-                return sampled_gaussian_rdp(step.rate, sigma, self._orders)
-            case Sampling.FIXED_SIZE, Adjacency.REPLACE_ONE:
-                return fixed_size_rdp_curve(step.rate, sigma, self._orders)
-            case _:
-                raise Misconfiguration(
-                    "adjacency",
-                    step.adjacency.value,
-                    f"the rdp accountant doesn't know it with {step.sampling.value} sampling; "
-                    "use add-remove with Poisson or replace-one with fixed-size sampling",
-                )
 
     def epsilon(self, delta: float) -> float:
         """The least ε ≥ 0 over the orders; see ``Accountant``.
@@ -118,13 +104,11 @@ class RdpAccountant:
         Raises:
             Misconfiguration: ε negative or not finite.
         """
-        require_epsilon(epsilon)
+        checks.epsilon(epsilon)
         if not self._divergence.any():
             return 0.0
         alpha = np.asarray(self._orders)
-        log_delta = (alpha - 1) * (self._divergence - epsilon)
-        if self._conversion is Conversion.TIGHT:
-            log_delta += (alpha - 1) * np.log1p(-1 / alpha) - np.log(alpha)
+        log_delta = (alpha - 1) * (self._divergence - epsilon) + self._conversion.gain(alpha)
         return math.exp(min(0.0, float(log_delta.min())))
 
 
@@ -145,35 +129,13 @@ def epsilon_of_rdp(
     Raises:
         Misconfiguration: δ outside (0, 1).
     """
-    require_delta(delta)
+    checks.inside_unit_interval("delta", delta)
     alpha = np.asarray(orders)
     if not divergence.any():
         return 0.0, float(alpha[-1])
-    match conversion:
-        case Conversion.MIRONOV:
-            epsilons = divergence - math.log(delta) / (alpha - 1)
-        case Conversion.TIGHT:
-            epsilons = (
-                divergence + np.log1p(-1 / alpha) - (math.log(delta) + np.log(alpha)) / (alpha - 1)
-            )
+    epsilons = divergence + (conversion.gain(alpha) - math.log(delta)) / (alpha - 1)
     best = int(np.argmin(epsilons))
     return max(0.0, float(epsilons[best])), float(alpha[best])
-
-
-@lru_cache(maxsize=256)
-def _sampled_gaussian_rdp(
-    rate: float, noise_multiplier: float, orders: tuple[float, ...]
-) -> NDArray[np.float64]:
-    divergence = np.array(
-        [
-            _whole_order_rdp(rate, noise_multiplier, int(alpha))
-            if alpha.is_integer()
-            else _fractional_order_rdp(rate, noise_multiplier, alpha)
-            for alpha in orders
-        ]
-    )
-    divergence.setflags(write=False)
-    return divergence
 
 
 def _fractional_order_rdp(rate: float, noise_multiplier: float, alpha: float) -> float:
@@ -209,6 +171,7 @@ def _whole_order_rdp(rate: float, noise_multiplier: float, alpha: int) -> float:
     return max(0.0, float(logsumexp(log_terms))) / (alpha - 1)
 
 
+@lru_cache(maxsize=256)
 def sampled_gaussian_rdp(
     rate: float, noise_multiplier: float, orders: tuple[float, ...] = ORDERS
 ) -> NDArray[np.float64]:
@@ -225,11 +188,19 @@ def sampled_gaussian_rdp(
     Returns:
         ``[len(orders)]`` float64, nats, read-only.
     """
-    if rate == 0:
-        return np.zeros(len(orders))
-    if rate == 1:
-        return np.asarray(orders) / (2 * noise_multiplier**2)
-    return _sampled_gaussian_rdp(rate, noise_multiplier, orders)
+    if rate in (0, 1):
+        divergence = rate * np.asarray(orders) / (2 * noise_multiplier**2)
+    else:
+        divergence = np.array(
+            [
+                _whole_order_rdp(rate, noise_multiplier, int(alpha))
+                if alpha.is_integer()
+                else _fractional_order_rdp(rate, noise_multiplier, alpha)
+                for alpha in orders
+            ]
+        )
+    divergence.setflags(write=False)
+    return divergence
 
 
 def mixture_rdp(

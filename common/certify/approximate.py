@@ -5,8 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from precad.common.certify.guarantee import Curves, Direction, Guarantee, Identity
-from precad.common.certify.inputs import Floats, count, positive, probabilities
+from precad.common.certify.guarantee import Curves, Direction, Guarantee, Identity, WithComplement
+from precad.common.certify.inputs import Floats, probabilities
+from precad.common.checks import count, positive
 from precad.common.errors import Misconfiguration
 
 
@@ -69,8 +70,11 @@ class ApproximateDP(Guarantee):
 
 
 @dataclass(frozen=True, slots=True)
-class ApproximateCurves(Curves):
-    """The table's row: upper e^ε p + δ, lower e^{−ε}(p − δ), best over the pairs given."""
+class ApproximateCurves(WithComplement):
+    """The table's row: upper e^ε p + δ, lower e^{−ε}(p − δ), best over the pairs given.
+
+    Refined, also upper 1 − e^{−ε}(1 − p − δ) and lower 1 − e^ε(1 − p) − δ.
+    """
 
     epsilons: Floats
     deltas: Floats
@@ -84,22 +88,6 @@ class ApproximateCurves(Curves):
     def _lower(self, p: Floats) -> Floats:
         lines = np.exp(-self.epsilons[:, None]) * (p.ravel() - self.deltas[:, None])
         return np.asarray(lines.max(axis=0)).reshape(p.shape)
-
-    def upper(self, p: npt.ArrayLike) -> Floats:
-        """Min over pairs of e^ε p + δ; refined, also of 1 − e^{−ε}(1 − p − δ)."""
-        p = probabilities("score", p)
-        bound = self._upper(p)
-        if self.refined:
-            bound = np.minimum(bound, 1 - self._lower(1 - p))
-        return np.clip(bound, 0, 1)
-
-    def lower(self, p: npt.ArrayLike) -> Floats:
-        """Max over pairs of e^{−ε}(p − δ); refined, also of 1 − e^ε(1 − p) − δ."""
-        p = probabilities("score", p)
-        bound = self._lower(p)
-        if self.refined:
-            bound = np.maximum(bound, 1 - self._upper(1 - p))
-        return np.clip(bound, 0, 1)
 
 
 def xie_theorem_2(p_a: npt.ArrayLike, p_b: npt.ArrayLike, epsilon: float, delta: float) -> Floats:

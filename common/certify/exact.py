@@ -10,19 +10,22 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
+from precad.common.account.accountant import require_bound
+from precad.common.account.events import SampledGaussian
+from precad.common.account.guarantees import spent
 from precad.common.certify.approximate import ApproximateDP
-from precad.common.certify.guarantee import Curves, Direction, Guarantee, Identity
+from precad.common.certify.guarantee import Curves, Direction, Guarantee, Identity, WithComplement
 from precad.common.certify.hockey_stick import HockeyStick
-from precad.common.certify.inputs import Floats, count, inside_unit_interval, probabilities
-from precad.common.certify.loss_distribution import LossDistribution, one_round
-from precad.common.certify.mechanism import Shift, SubsampledGaussian, group_shift
+from precad.common.certify.inputs import Floats
+from precad.common.certify.loss_distribution import one_round
+from precad.common.certify.shift import Shift, group_shift
+from precad.common.checks import count
 from precad.common.errors import Misconfiguration
 
 
 @dataclass(frozen=True, slots=True)
-class PairCurves(Curves):
+class PairCurves(WithComplement):
     """Curves of one direction from both hockey sticks of its pair.
 
     Attributes:
@@ -35,46 +38,32 @@ class PairCurves(Curves):
     poisoned_over_clean: HockeyStick
     clean_over_poisoned: HockeyStick
 
-    def upper(self, p: npt.ArrayLike) -> Floats:
+    refined = True
+
+    def _upper(self, p: Floats) -> Floats:
         """Infimum over real ε of e^ε p + δ_{poisoned‖clean}(ε)."""
-        p = probabilities("score", p)
-        bound = np.minimum(
-            self.poisoned_over_clean.upper(p), 1 - self.clean_over_poisoned.inverse_lower(1 - p)
-        )
-        # What never happens without the group never happens with it: Gaussians share null sets.
-        return np.where(p == 0, 0.0, bound)
+        return self.poisoned_over_clean.upper(p)
 
-    def lower(self, p: npt.ArrayLike) -> Floats:
+    def _lower(self, p: Floats) -> Floats:
         """Supremum over real ε of e^{−ε}(p − δ_{clean‖poisoned}(ε))."""
-        p = probabilities("score", p)
-        bound = np.maximum(
-            self.clean_over_poisoned.inverse_lower(p), 1 - self.poisoned_over_clean.upper(1 - p)
-        )
-        return np.where(p == 1, 1.0, bound)
-
-
-def composed_losses(
-    shift: Shift, mechanism: SubsampledGaussian, points_per_deviation: float
-) -> tuple[LossDistribution, LossDistribution]:
-    """All rounds' losses, (with‖without, without‖with), of the shifted mechanism and the plain."""
-    both = one_round(
-        shift, mechanism.noise_multiplier, mechanism.participation, points_per_deviation
-    )
-    forward, reverse = (losses.composed(mechanism.rounds) for losses in both)
-    return forward, reverse
+        # What always happens without the group happens with it: Gaussians share null sets.
+        return np.where(p == 1, 1.0, self.clean_over_poisoned.inverse_lower(p))
 
 
 def pair_of(
-    shift: Shift, mechanism: SubsampledGaussian, points_per_deviation: float
+    shift: Shift, mechanism: SampledGaussian, points_per_deviation: float
 ) -> tuple[HockeyStick, HockeyStick]:
-    """The hockey sticks of `composed_losses`."""
-    forward, reverse = composed_losses(shift, mechanism, points_per_deviation)
-    return HockeyStick.of(forward), HockeyStick.of(reverse)
+    """All rounds' hockey sticks, (with‖without, without‖with), of the shifted sum and the plain."""
+    both = one_round(
+        shift, mechanism.effective_noise_multiplier, mechanism.participation, points_per_deviation
+    )
+    forward, reverse = (HockeyStick.of(losses.composed(mechanism.count)) for losses in both)
+    return forward, reverse
 
 
 @lru_cache(maxsize=1024)
 def _group_pair(
-    mechanism: SubsampledGaussian, k: int, points_per_deviation: float
+    mechanism: SampledGaussian, k: int, points_per_deviation: float
 ) -> tuple[HockeyStick, HockeyStick]:
     return pair_of(group_shift(k, mechanism.rate), mechanism, points_per_deviation)
 
@@ -93,19 +82,17 @@ class ExactGroups(Guarantee):
         points_per_deviation: fineness of the grid, at least 10. Coarser is sound, and looser.
     """
 
-    mechanism: SubsampledGaussian
+    mechanism: SampledGaussian
     points_per_deviation: float = 20.0
 
+    name = "exact"
+
     def __post_init__(self) -> None:
+        require_bound(self.mechanism, self.name)
         if not self.points_per_deviation >= _LEAST_POINTS:
             raise Misconfiguration(
                 "points_per_deviation", self.points_per_deviation, "at least 10, else radii shrink"
             )
-
-    @property
-    def name(self) -> str:
-        """Exact."""
-        return "exact"
 
     def sticks(self, k: int) -> tuple[HockeyStick, HockeyStick]:
         """(with‖without, without‖with) for a group of k ≥ 1; kept for later calls."""
@@ -120,15 +107,6 @@ class ExactGroups(Guarantee):
             return PairCurves(forward, reverse)
         return PairCurves(reverse, forward)
 
-    def epsilon(self, delta: float, k: int = 1) -> float:
-        """The exact ε at δ for a group of k: the larger of the two directions."""
-        inside_unit_interval("delta", delta)
-        if self.mechanism.silent:
-            return 0.0
-        shift = group_shift(count("k", k, least=1), self.mechanism.rate)
-        both = composed_losses(shift, self.mechanism, self.points_per_deviation)
-        return max(losses.epsilon(delta) for losses in both)
-
     def as_approximate(self, delta: float | None = None) -> ApproximateDP:
         """(ε, δ)-DP of one record or client, exact: at ``delta``, or for many ε to choose from.
 
@@ -137,7 +115,7 @@ class ExactGroups(Guarantee):
         if self.mechanism.silent:
             return ApproximateDP.single(0.0, 0.0)
         if delta is not None:
-            epsilon = self.epsilon(delta)
+            epsilon = spent(self.mechanism, delta)
             if not math.isfinite(epsilon):
                 raise Misconfiguration("delta", delta, "no ε has so small a δ here; raise δ")
             return ApproximateDP.single(epsilon, delta)

@@ -4,10 +4,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import ndtr, ndtri
+from scipy.special import ndtri
 
+from precad.common.account.gdp import shifted
 from precad.common.certify.guarantee import Curves, Direction, Guarantee, Identity
-from precad.common.certify.inputs import Floats, count, positive, probabilities
+from precad.common.certify.inputs import Floats, probabilities
+from precad.common.checks import count, positive
 from precad.common.errors import Misconfiguration
 
 
@@ -19,16 +21,11 @@ class GaussianCurves(Curves):
 
     def upper(self, p: npt.ArrayLike) -> Floats:
         """Φ(Φ⁻¹(p) + kμ)."""
-        p = probabilities("score", p)
-        # At an infinite shift the ends stay where they are: 0 is never more than 0.
-        with np.errstate(invalid="ignore"):
-            return np.where(p == 0, 0.0, ndtr(ndtri(p) + self.shift))
+        return shifted(probabilities("score", p), self.shift)
 
     def lower(self, p: npt.ArrayLike) -> Floats:
         """Φ(Φ⁻¹(p) − kμ)."""
-        p = probabilities("score", p)
-        with np.errstate(invalid="ignore"):
-            return np.where(p == 1, 1.0, ndtr(ndtri(p) - self.shift))
+        return shifted(probabilities("score", p), -self.shift)
 
 
 @dataclass(frozen=True, slots=True)

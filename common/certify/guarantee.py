@@ -13,7 +13,8 @@ from enum import Enum
 import numpy as np
 import numpy.typing as npt
 
-from precad.common.certify.inputs import Booleans, Floats, count, probabilities
+from precad.common.certify.inputs import Booleans, Floats, probabilities
+from precad.common.checks import count
 from precad.common.errors import Misconfiguration
 
 
@@ -41,6 +42,33 @@ class Curves(ABC):
     def separates(self, p_a: npt.ArrayLike, p_b: npt.ArrayLike) -> Booleans:
         """Whether A stays strictly ahead of B: ``lower(p_a) > upper(p_b)`` (Liu Thm 10)."""
         return np.asarray(self.lower(p_a) > self.upper(p_b))
+
+
+class WithComplement(Curves):
+    """Curves sharpened by the same bounds on the complement event, of score 1 − p.
+
+    Without ``refined`` they are the plain bounds, as the papers have them.
+    """
+
+    refined: bool
+
+    @abstractmethod
+    def _upper(self, p: Floats) -> Floats: ...
+
+    @abstractmethod
+    def _lower(self, p: Floats) -> Floats: ...
+
+    def upper(self, p: npt.ArrayLike) -> Floats:
+        """The plain upper bound, or what the complement must keep where that says more."""
+        p = probabilities("score", p)
+        bound = self._upper(p)
+        return np.clip(np.minimum(bound, 1 - self._lower(1 - p)) if self.refined else bound, 0, 1)
+
+    def lower(self, p: npt.ArrayLike) -> Floats:
+        """The plain lower bound, or what the complement can't take where that says more."""
+        p = probabilities("score", p)
+        bound = self._lower(p)
+        return np.clip(np.maximum(bound, 1 - self._upper(1 - p)) if self.refined else bound, 0, 1)
 
 
 class Guarantee(ABC):
@@ -135,28 +163,38 @@ class BestOf(Guarantee):
 
 
 @dataclass(frozen=True, slots=True)
-class Iterated(Guarantee):
+class Derived(Guarantee):
+    """What follows from another guarantee: named and asymptotic as that one is."""
+
+    base: Guarantee
+
+    @property
+    def name(self) -> str:
+        """The base guarantee's name."""
+        return self.base.name
+
+    @property
+    def asymptotic(self) -> bool:
+        """As the base guarantee."""
+        return self.base.asymptotic
+
+
+@dataclass(frozen=True, slots=True)
+class Iterated(Derived):
     """Groups by applying the curves of a single change k times.
 
     Sound for any mechanism, and what f-DP's group privacy says (Dong, Roth, Su 2022, Thm 2.14).
     """
 
-    single: Guarantee
-
     @property
     def name(self) -> str:
         """The single guarantee's name, marked."""
-        return f"{self.single.name}, iterated"
-
-    @property
-    def asymptotic(self) -> bool:
-        """As the single guarantee."""
-        return self.single.asymptotic
+        return f"{self.base.name}, iterated"
 
     def curves(self, k: int, direction: Direction) -> Curves:
         """The turns, k of them, of the curves for one change."""
         result: Curves = Identity()
-        step = self.single.curves(1, direction)
+        step = self.base.curves(1, direction)
         for _ in range(count("k", k)):
             result = InTurn(result, step)
         return result
@@ -173,23 +211,16 @@ def mixed(guarantee: Guarantee, additions: int, deletions: int) -> Curves:
 
 
 @dataclass(frozen=True, slots=True)
-class Replacements(Guarantee):
+class Replacements(Derived):
     """k records or clients replaced: k deletions and k additions, whatever the direction asked.
 
     This is what k enrolled clients turned malicious do to a run in which they were honest.
     """
 
-    base: Guarantee
-
     @property
     def name(self) -> str:
         """The base guarantee's name, marked."""
         return f"{self.base.name}, replacements"
-
-    @property
-    def asymptotic(self) -> bool:
-        """As the base guarantee."""
-        return self.base.asymptotic
 
     def curves(self, k: int, direction: Direction) -> Curves:
         """The mixed curves; both directions are the same change."""
@@ -198,7 +229,7 @@ class Replacements(Guarantee):
 
 
 @dataclass(frozen=True, slots=True)
-class ValidationAllowance(Guarantee):
+class ValidationAllowance(Derived):
     """The base curves, less the chance that validation let a bad submission through.
 
     Each malicious submission passes the range test unlawfully with probability at most 2^−bits
@@ -207,23 +238,12 @@ class ValidationAllowance(Guarantee):
     nothing.
     """
 
-    base: Guarantee
     rounds: int
     soundness_bits: int
 
     def __post_init__(self) -> None:
         count("rounds", self.rounds)
         count("soundness_bits", self.soundness_bits, least=1)
-
-    @property
-    def name(self) -> str:
-        """The base guarantee's name: the allowance is part of the statement, not another one."""
-        return self.base.name
-
-    @property
-    def asymptotic(self) -> bool:
-        """As the base guarantee."""
-        return self.base.asymptotic
 
     def curves(self, k: int, direction: Direction) -> Curves:
         """The base curves widened by the allowance."""

@@ -11,9 +11,10 @@ import numpy.typing as npt
 
 from precad.common.certify.gaussian import GaussianDP
 from precad.common.certify.guarantee import BOTH, Direction, Guarantee, require_guarantee
-from precad.common.certify.inputs import Floats, Integers, count, positive, probabilities
+from precad.common.certify.inputs import Floats, Integers, probabilities
 from precad.common.certify.intervals import ScoreBound, mean_half_width
 from precad.common.certify.prediction import LARGEST_GROUP, largest_group
+from precad.common.checks import count, positive
 from precad.common.errors import Misconfiguration
 
 

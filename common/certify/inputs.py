@@ -1,6 +1,5 @@
-"""What a certifier accepts: each check names the field, the value and the remedy."""
+"""The arrays that a certifier works on."""
 
-import math
 from typing import TypeAlias
 
 import numpy as np
@@ -11,61 +10,6 @@ from precad.common.errors import Misconfiguration
 Floats: TypeAlias = npt.NDArray[np.float64]
 Integers: TypeAlias = npt.NDArray[np.int64]
 Booleans: TypeAlias = npt.NDArray[np.bool_]
-
-
-_LARGEST = 2**53
-"""Counts and other whole numbers beyond it aren't floats any more."""
-
-
-def _is_number(value: object) -> bool:
-    """A float, or an integer that is one; from a file, it may be anything."""
-    if isinstance(value, int | np.integer):
-        return abs(int(value)) <= _LARGEST
-    return isinstance(value, float | np.floating)
-
-
-def positive(field: str, value: float) -> float:
-    """``value`` as a finite float above zero.
-
-    Raises:
-        Misconfiguration: it isn't one.
-    """
-    if not (_is_number(value) and math.isfinite(value) and value > 0):
-        raise Misconfiguration(field, value, "give a finite number above 0")
-    return float(value)
-
-
-def rate(field: str, value: float) -> float:
-    """``value`` as a probability in [0, 1].
-
-    Raises:
-        Misconfiguration: it isn't one.
-    """
-    if not (_is_number(value) and 0 <= value <= 1):
-        raise Misconfiguration(field, value, "a rate is a probability: give a number in [0, 1]")
-    return float(value)
-
-
-def inside_unit_interval(field: str, value: float) -> float:
-    """``value`` strictly between 0 and 1, as a confidence or a δ must be.
-
-    Raises:
-        Misconfiguration: it isn't.
-    """
-    if not (_is_number(value) and 0 < value < 1):
-        raise Misconfiguration(field, value, "give a number strictly between 0 and 1")
-    return float(value)
-
-
-def count(field: str, value: int, least: int = 0) -> int:
-    """``value`` as an integer of at least ``least``.
-
-    Raises:
-        Misconfiguration: it isn't one.
-    """
-    if isinstance(value, bool) or not _is_number(value) or value % 1 != 0 or value < least:
-        raise Misconfiguration(field, value, f"give a whole number of at least {least}")
-    return int(value)
 
 
 def probabilities(field: str, values: npt.ArrayLike) -> Floats:

@@ -8,13 +8,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import betaincinv
 
-from precad.common.certify.inputs import (
-    Floats,
-    Integers,
-    count,
-    inside_unit_interval,
-    probabilities,
-)
+from precad.common.certify.inputs import Floats, Integers, probabilities
+from precad.common.checks import count, inside_unit_interval
 from precad.common.errors import Misconfiguration
 
 _LEAST_CLASSES = 2

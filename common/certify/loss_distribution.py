@@ -17,7 +17,7 @@ from scipy.signal import lfilter
 from scipy.special import ndtr
 
 from precad.common.certify.inputs import Floats
-from precad.common.certify.mechanism import Shift, log_ratio, log_ratio_slope
+from precad.common.certify.shift import Shift, log_ratio, log_ratio_slope
 
 # A loss of 45 decides any test: at most e^−45 of Q lies there. Beyond it, loss is infinite.
 _LARGEST_LOSS = 45.0
@@ -80,18 +80,6 @@ class LossDistribution:
         discounted = lfilter([decay], [1.0, -decay], shifted)[::-1]
         epsilons = (self.first + np.arange(len(masses), dtype=np.float64)) * self.interval
         return epsilons, np.clip(above - discounted, 0, 1) + self.infinite + ROUNDING
-
-    def epsilon(self, delta: float) -> float:
-        """The least ε ≥ 0 with δ(ε) ≤ ``delta``; infinite where none is."""
-        epsilons, deltas = self.profile()
-        j = int(np.searchsorted(-deltas, -delta))
-        if j == len(deltas):
-            return math.inf
-        if j == 0:
-            return max(0.0, float(epsilons[0]))
-        # Between grid points δ is linear in e^ε.
-        share = (deltas[j - 1] - delta) / (deltas[j - 1] - deltas[j])
-        return max(0.0, float(epsilons[j - 1] + math.log1p(share * math.expm1(self.interval))))
 
     def with_participation(self, probability: float) -> "LossDistribution":
         """The round happens with ``probability``, as everybody sees; else the loss is 0."""

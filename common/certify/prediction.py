@@ -12,9 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from precad.common.certify.guarantee import BOTH, Direction, Guarantee, require_guarantee
-from precad.common.certify.inputs import Booleans, Floats, Integers, count, probabilities
+from precad.common.certify.inputs import Booleans, Floats, Integers, probabilities
 from precad.common.certify.intervals import Intervals
 from precad.common.certify.result import Abstained, Certified, Result
+from precad.common.checks import count
 from precad.common.errors import Misconfiguration
 
 LARGEST_GROUP = 2**20

@@ -13,9 +13,13 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import logsumexp
 
-from precad.common.certify.guarantee import Curves, Direction, Guarantee, Identity
-from precad.common.certify.inputs import Booleans, Floats, Integers, count, probabilities
-from precad.common.certify.mechanism import Shift, SubsampledGaussian, log_binomial, log_ratio
+from precad.common.account.accountant import require_bound
+from precad.common.account.events import SampledGaussian
+from precad.common.account.rdp import mixture_rdp
+from precad.common.certify.guarantee import Curves, Direction, Guarantee, Identity, WithComplement
+from precad.common.certify.inputs import Booleans, Floats, Integers, probabilities
+from precad.common.certify.shift import Shift, log_binomial, log_ratio
+from precad.common.checks import count
 from precad.common.errors import Misconfiguration
 
 ORDERS = tuple(1 + 2.0 ** (i / 4) for i in range(-40, 41))
@@ -28,8 +32,11 @@ _ROUNDING = 1e-13
 
 
 @dataclass(frozen=True, slots=True)
-class RenyiCurves(Curves):
+class RenyiCurves(WithComplement):
     """Best over orders of Hölder's bounds.
+
+    Upper (e^ε p)^{(α−1)/α} with ε = D_α(poisoned‖clean), lower e^{−ε} p^{α/(α−1)} with
+    ε = D_α(clean‖poisoned).
 
     Attributes:
         orders: [a] float64, each above 1.
@@ -57,18 +64,6 @@ class RenyiCurves(Curves):
         with np.errstate(divide="ignore"):
             exponent = power[:, None] * np.log(p.ravel()) - self.clean_over_poisoned[:, None]
         return np.asarray(np.exp(np.minimum(exponent.max(axis=0), 0.0))).reshape(p.shape)
-
-    def upper(self, p: npt.ArrayLike) -> Floats:
-        """Min over α of (e^ε p)^{(α−1)/α}, ε = D_α(poisoned‖clean)."""
-        p = probabilities("score", p)
-        bound = self._upper(p)
-        return np.minimum(bound, 1 - self._lower(1 - p)) if self.refined else bound
-
-    def lower(self, p: npt.ArrayLike) -> Floats:
-        """Max over α of e^{−ε} p^{α/(α−1)}, ε = D_α(clean‖poisoned)."""
-        p = probabilities("score", p)
-        bound = self._lower(p)
-        return np.maximum(bound, 1 - self._upper(1 - p)) if self.refined else bound
 
     def separates(self, p_a: npt.ArrayLike, p_b: npt.ArrayLike) -> Booleans:
         """Liu Thm 10, or at any order Xie's Lemma 5 in the direction that its formula is for."""
@@ -134,6 +129,8 @@ class RenyiDP(Guarantee):
     epsilons: tuple[float, ...]
     refined: bool = True
 
+    name = "RDP (generic groups)"
+
     def __post_init__(self) -> None:
         if not self.orders or len(self.orders) != len(self.epsilons):
             raise Misconfiguration(
@@ -145,11 +142,6 @@ class RenyiDP(Guarantee):
             raise Misconfiguration("orders", min(self.orders), "every order is above 1")
         if not all(epsilon >= 0 for epsilon in self.epsilons):
             raise Misconfiguration("epsilons", min(self.epsilons), "every ε is at least 0")
-
-    @property
-    def name(self) -> str:
-        """RDP with generic group privacy."""
-        return "RDP (generic groups)"
 
     def curves(self, k: int, direction: Direction) -> Curves:
         """Mironov's group curves; the same in both directions."""
@@ -171,31 +163,28 @@ class RenyiGroups(Guarantee):
     """The Rényi divergences of the group's mixture of Gaussians, both directions, T rounds.
 
     Attributes:
-        mechanism: what was run; participation 1.
+        mechanism: what was run.
         orders: each above 1.
         refined: see `RenyiCurves`.
     """
 
-    mechanism: SubsampledGaussian
+    mechanism: SampledGaussian
     orders: tuple[float, ...] = ORDERS
     refined: bool = True
 
+    name = "RDP"
+
     def __post_init__(self) -> None:
+        require_bound(self.mechanism, self.name)
         if not self.orders or not all(order > 1 for order in self.orders):
             raise Misconfiguration("orders", self.orders, "give orders, each above 1")
-
-    @property
-    def name(self) -> str:
-        """RDP."""
-        return "RDP"
 
     def divergences(self, k: int) -> tuple[Floats, Floats]:
         """[orders] each: T-fold D_α(with‖without) and D_α(without‖with) for a group of k ≥ 1."""
         m = self.mechanism
-        forward, reverse = _group_divergences(m.rate, m.noise_multiplier, k, self.orders)
+        forward, reverse = _group_divergences(m.rate, m.effective_noise_multiplier, k, self.orders)
         return tuple(
-            m.rounds * _in_some_rounds(step, np.asarray(self.orders), m.participation)
-            for step in (forward, reverse)
+            m.count * mixture_rdp(step, m.participation, self.orders) for step in (forward, reverse)
         )  # type: ignore[return-value]
 
     def curves(self, k: int, direction: Direction) -> Curves:
@@ -207,16 +196,6 @@ class RenyiGroups(Guarantee):
         if direction is Direction.ADDITIONS:
             return RenyiCurves(orders, with_group, without_group, self.refined)
         return RenyiCurves(orders, without_group, with_group, self.refined)
-
-
-def _in_some_rounds(step: Floats, orders: Floats, participation: float) -> Floats:
-    """Rényi divergence when the round happens with a known probability, else tells nothing."""
-    if participation == 1:
-        return step
-    moments = np.logaddexp(
-        math.log1p(-participation), math.log(participation) + (orders - 1) * step
-    )
-    return np.asarray(moments / (orders - 1))
 
 
 @lru_cache(maxsize=4096)

@@ -4,7 +4,6 @@ Votes need many independent runs of one task; M of them cost M-fold privacy, com
 """
 
 import json
-import math
 from dataclasses import dataclass, fields
 from enum import Enum
 from pathlib import Path
@@ -12,19 +11,11 @@ from typing import Literal, assert_never
 
 import numpy as np
 
-from precad.common.account.events import AtomMixture, Event, poisson_gaussian
-from precad.common.account.exact import ExactAccountant
-from precad.common.account.guarantees import client_noise_multiplier
-from precad.common.certify.inputs import (
-    Floats,
-    Integers,
-    count,
-    inside_unit_interval,
-    positive,
-    rate,
-)
+from precad.common.account.events import SampledGaussian
+from precad.common.account.guarantees import Adversary, Run, spent
+from precad.common.certify.inputs import Floats, Integers
 from precad.common.certify.intervals import votes_of
-from precad.common.certify.mechanism import Sampling, SubsampledGaussian
+from precad.common.checks import count, inside_unit_interval, positive, rate
 from precad.common.errors import Misconfiguration
 from precad.common.npy import Array, read_npy
 
@@ -96,23 +87,26 @@ class CertificateInputs:
                 "R' includes R: at least record_clip",
             )
 
-    def mechanism(self, unit: Unit) -> SubsampledGaussian:
+    def run(self, rounds: int, participations: int | None = None) -> Run:
+        """``rounds`` of what was enforced."""
+        return Run(
+            record_rate=self.record_rate,
+            client_rate=self.client_rate,
+            noise_multiplier=self.noise_multiplier,
+            rounds=rounds,
+            participations=participations,
+            sensitivity_ratio=self.effective_record_clip / self.client_clip,
+        )
+
+    def mechanism(self, unit: Unit) -> SampledGaussian:
         """The robustness mechanism of one unit; both servers honest, so √2·σ of noise."""
-        record_noise = math.sqrt(2) * self.noise_multiplier
         match unit:
             case Unit.CLIENT:
-                noise = client_noise_multiplier(
-                    self.noise_multiplier, self.effective_record_clip / self.client_clip
-                )
-                return SubsampledGaussian(Sampling.POISSON, self.client_rate, noise, self.rounds)
+                return self.run(self.rounds).event(Adversary.CLIENT_LEVEL)
             case Unit.RECORD:
-                return SubsampledGaussian(
-                    Sampling.POISSON, self.record_rate, record_noise, self.rounds
-                )
+                return self.run(self.rounds, self.rounds).event(Adversary.CLIENTS_ONLY)
             case Unit.RECORD_OF_ONE_CLIENT:
-                return SubsampledGaussian(
-                    Sampling.POISSON, self.record_rate, record_noise, self.rounds, self.client_rate
-                )
+                return self.run(self.rounds).event(Adversary.CLIENTS_ONLY)
         assert_never(unit)
 
 
@@ -278,29 +272,15 @@ class Ensemble:
         The record-level cost against a corrupted server counts every round as a participation,
         the most that it can be.
         """
-        given = self.inputs
-        total = len(self.runs) * given.rounds
-        server = poisson_gaussian(
-            rate=given.record_rate, noise_multiplier=given.noise_multiplier, count=total
-        )
-        record, client = (given.mechanism(u) for u in (Unit.RECORD_OF_ONE_CLIENT, Unit.CLIENT))
-        step = poisson_gaussian(rate=record.rate, noise_multiplier=record.noise_multiplier)
-        models = AtomMixture(step=step, probability=record.participation, count=total)
-        whole = poisson_gaussian(
-            rate=client.rate, noise_multiplier=client.noise_multiplier, count=total
-        )
-        cases: tuple[tuple[str, str, Event], ...] = (
-            ("one server corrupted", "add or remove a record", server),
-            ("clients only", "add or remove a record", models),
-            ("clients only", "add or remove a client", whole),
-        )
+        given, total = self.inputs, len(self.runs) * self.inputs.rounds
+        server = given.run(total, total).event(Adversary.ONE_SERVER)
+        models = given.run(total).event(Adversary.CLIENTS_ONLY)
+        whole = given.run(total).event(Adversary.CLIENT_LEVEL)
         return tuple(
-            PrivacyCost(who, what, total, given.delta, _exact_epsilon(event, given.delta))
-            for who, what, event in cases
+            PrivacyCost(who, what, total, given.delta, spent(event, given.delta))
+            for who, what, event in (
+                ("one server corrupted", "add or remove a record", server),
+                ("clients only", "add or remove a record", models),
+                ("clients only", "add or remove a client", whole),
+            )
         )
-
-
-def _exact_epsilon(event: Event, delta: float) -> float:
-    accountant = ExactAccountant()
-    accountant.compose(event)
-    return accountant.epsilon(delta)

@@ -7,7 +7,7 @@ import numpy.typing as npt
 from scipy.special import ndtri
 
 from precad.common.certify.gaussian import GaussianDP
-from precad.common.certify.inputs import Booleans, Floats, Integers, positive, probabilities
+from precad.common.certify.inputs import Booleans, Floats, Integers, probabilities
 from precad.common.certify.intervals import (
     ConfidenceBudget,
     clopper_pearson_lower,
@@ -15,6 +15,7 @@ from precad.common.certify.intervals import (
 )
 from precad.common.certify.prediction import counted_radii
 from precad.common.certify.result import Abstained, Certified, Result
+from precad.common.checks import positive
 from precad.common.errors import Misconfiguration
 
 

@@ -6,18 +6,12 @@ out of its range, a δ outside (0, 1) too, raises Misconfiguration.
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
+from precad.common import checks
 from precad.common.account.accountant import Accountant
-from precad.common.account.events import (
-    Adjacency,
-    AtomMixture,
-    Denominator,
-    Event,
-    SampledGaussian,
-    Sampling,
-)
+from precad.common.account.events import Adjacency, Denominator, SampledGaussian, Sampling
 from precad.common.account.exact import ExactAccountant
-from precad.common.account.parameters import require_count
 from precad.common.errors import Misconfiguration
 
 
@@ -61,7 +55,7 @@ def insdp_fedsgd(
     users_per_round: int,
     noise_multiplier: float,
     rounds: int,
-) -> AtomMixture:
+) -> SampledGaussian:
     """InsDP-FedSGD (Xie et al. eq. (8)): m of N users, one noisy step each, noise σ·S by each.
 
     The m noises add up to σ·√m·S against one record's S. The user's coin enters as an atom
@@ -75,16 +69,13 @@ def insdp_fedsgd(
         noise_multiplier: σ of each user's noise over S.
         rounds: T.
     """
-    require_count("users", users, 1)
-    require_count("users_per_round", users_per_round, 1)
+    checks.count("users", users, 1)
+    checks.count("users_per_round", users_per_round, 1)
     if users_per_round > users:
         raise Misconfiguration("users_per_round", users_per_round, f"at most {users} take part")
     sigma = noise_multiplier * math.sqrt(users_per_round)
-    return AtomMixture(
-        step=_step(sampling, batch_rate, sigma, 1),
-        probability=users_per_round / users,
-        count=rounds,
-    )
+    step = _step(sampling, batch_rate, sigma, rounds)
+    return replace(step, participation=users_per_round / users)
 
 
 def dopamine(
@@ -99,7 +90,7 @@ def dopamine(
 
     As Xie et al. Section 6.3.1 compares it: rate p, noise σ·√m, every round counted.
     """
-    require_count("users_per_round", users_per_round, 1)
+    checks.count("users_per_round", users_per_round, 1)
     sigma = noise_multiplier * math.sqrt(users_per_round)
     return _step(sampling, batch_rate, sigma, rounds)
 
@@ -119,7 +110,7 @@ class ParallelAccount:
         self._new_accountant = new_accountant
         self._by_user: dict[str, Accountant] = {}
 
-    def charge(self, user: str, event: Event) -> None:
+    def charge(self, user: str, event: SampledGaussian) -> None:
         """Add what ``user`` ran locally.
 
         Raises:

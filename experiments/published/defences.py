@@ -6,9 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from precad.common.certify.inputs import Booleans, Floats, Integers, count, rate
+from precad.common.certify.inputs import Booleans, Floats, Integers
 from precad.common.certify.intervals import Intervals, vote_counts
 from precad.common.certify.prediction import LARGEST_GROUP, largest_group
+from precad.common.checks import count, rate
 from precad.common.errors import Misconfiguration
 
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 import numpy as np
 from scipy.special import ndtr, ndtri
 
+from precad.common.account.events import SampledGaussian
 from precad.common.account.gdp import delta_of_epsilon
 from precad.common.certify.exact import PairCurves, pair_of
 from precad.common.certify.guarantee import Curves
-from precad.common.certify.inputs import Booleans, Floats, Integers, count, positive
-from precad.common.certify.mechanism import SubsampledGaussian, single_shift
+from precad.common.certify.inputs import Booleans, Floats, Integers
 from precad.common.certify.prediction import largest_group
 from precad.common.certify.renyi import (
     ORDERS,
@@ -19,6 +19,8 @@ from precad.common.certify.renyi import (
     renyi_reach_clean_over_poisoned,
     renyi_reach_poisoned_over_clean,
 )
+from precad.common.certify.shift import single_shift
+from precad.common.checks import count, positive
 from precad.experiments.published.reproduction import Reproduction
 
 _DOUBLED_GROUPS = "holds for groups of 2^k, so far too loose: use RenyiGroups"
@@ -28,19 +30,21 @@ _THEOREM_8 = (
 )
 
 
-def _joint_rate(mechanism: SubsampledGaussian, r: int) -> float:
+def _joint_rate(mechanism: SampledGaussian, r: int) -> float:
     """1 − (1 − q)^r, the rate at which Theorem 8 lets the whole group arrive as one record."""
     return -math.expm1(r * math.log1p(-mechanism.rate)) if mechanism.rate < 1 else 1.0
 
 
 def theorem_8_divergences(
-    mechanism: SubsampledGaussian, r: int, orders: tuple[float, ...] = ORDERS
+    mechanism: SampledGaussian, r: int, orders: tuple[float, ...] = ORDERS
 ) -> tuple[Floats, Floats]:
     """[orders] each: T-fold Rényi divergences, with‖without and back, as Liu Thm 8 has them."""
     forward, reverse = mixture_divergences(
-        single_shift(_joint_rate(mechanism, r)), mechanism.noise_multiplier, np.asarray(orders)
+        single_shift(_joint_rate(mechanism, r)),
+        mechanism.effective_noise_multiplier,
+        np.asarray(orders),
     )
-    return mechanism.rounds * forward, mechanism.rounds * reverse
+    return mechanism.count * forward, mechanism.count * reverse
 
 
 def _radius(separates: Callable[[int], bool], p_a: float, p_b: float) -> int | None:
@@ -55,7 +59,7 @@ def _radius(separates: Callable[[int], bool], p_a: float, p_b: float) -> int | N
 
 
 def theorem_8(
-    p_a: float, p_b: float, mechanism: SubsampledGaussian, orders: tuple[float, ...] = ORDERS
+    p_a: float, p_b: float, mechanism: SampledGaussian, orders: tuple[float, ...] = ORDERS
 ) -> Reproduction[int | None]:
     """Liu et al.'s radius: Theorem 8's divergences in Theorem 10 with RDP outcomes (UNSOUND)."""
 
@@ -72,7 +76,7 @@ def theorem_8(
 
 
 def theorem_8_joint(
-    p_a: float, p_b: float, mechanism: SubsampledGaussian, orders: tuple[float, ...] = ORDERS
+    p_a: float, p_b: float, mechanism: SampledGaussian, orders: tuple[float, ...] = ORDERS
 ) -> Reproduction[int | None]:
     """Theorem 8's divergences in Xie's joint test, Lemma 5 (UNSOUND)."""
     order = np.asarray(orders)
@@ -88,9 +92,7 @@ def theorem_8_joint(
     )
 
 
-def theorem_8_exact(
-    p_a: float, p_b: float, mechanism: SubsampledGaussian
-) -> Reproduction[int | None]:
+def theorem_8_exact(p_a: float, p_b: float, mechanism: SampledGaussian) -> Reproduction[int | None]:
     """Theorem 8's rate 1 − (1 − q)^r with an exact accountant: still UNSOUND."""
 
     def separates(r: int) -> bool:
@@ -104,14 +106,14 @@ def theorem_8_exact(
 
 
 def theorem_8_limit(
-    p_a: float, p_b: float, mechanism: SubsampledGaussian
+    p_a: float, p_b: float, mechanism: SampledGaussian
 ) -> Reproduction[tuple[float, float]]:
     """Theorem 8 as r grows without end: rate 1, D_α = αT/(2σ²), and bounds that stop moving.
 
     The value is (lower bound on A's score, upper bound on B's) for every r (UNSOUND).
     """
     orders = 1 + np.geomspace(1e-3, 1e4, 20_001)
-    divergence = orders * mechanism.rounds / (2 * mechanism.noise_multiplier**2)
+    divergence = orders * mechanism.count / (2 * mechanism.effective_noise_multiplier**2)
     curves = RenyiCurves(orders, divergence, divergence, refined=False)
     value = (float(curves.lower(p_a)), float(curves.upper(p_b)))
     return Reproduction("Liu et al. 2023, Thm 8, r → ∞", value, _THEOREM_8)

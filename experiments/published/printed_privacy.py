@@ -7,11 +7,11 @@ import math
 
 import numpy as np
 
+from precad.common import checks
 from precad.common.account import gdp
 from precad.common.account.events import poisson_gaussian
 from precad.common.account.exact import ExactAccountant
 from precad.common.account.fixed_size import fixed_size_rdp
-from precad.common.account.parameters import require_count, require_rate
 from precad.common.account.rdp import XIE_ORDERS, Conversion, RdpAccountant, epsilon_of_rdp
 from precad.experiments.published.reproduction import Reproduction
 
@@ -30,10 +30,10 @@ def precad_theorem_1_case_2(
 ) -> Reproduction[float]:
     """PRECAD Theorem 1, case 2 (Lemma 7): μ = q·p·√(T(e^{1/(2σ²)} − 1)).
 
-    The atom mixture (``event_for``) is what holds.
+    The atom mixture (``Run.event``) is what holds.
     """
-    require_rate("record_rate", record_rate)
-    require_rate("client_rate", client_rate)
+    checks.rate("record_rate", record_rate)
+    checks.rate("client_rate", client_rate)
     mu = gdp.clt_mu(client_rate * record_rate, math.sqrt(2) * noise_multiplier, rounds)
     epsilon = gdp.epsilon_of_delta(mu, delta)
     return Reproduction("PRECAD Theorem 1, case 2", epsilon, _DRAWN_TOGETHER, delta, mu)
@@ -47,8 +47,8 @@ def precad_case_2_by_pld(
     Raises:
         Misconfiguration: a parameter is out of its range.
     """
-    require_rate("record_rate", record_rate)
-    require_rate("client_rate", client_rate)
+    checks.rate("record_rate", record_rate)
+    checks.rate("client_rate", client_rate)
     accountant = ExactAccountant()
     accountant.compose(
         poisson_gaussian(
@@ -87,10 +87,10 @@ def xie_proposition_1(
 
     ``algorithms.insdp_fedsgd`` is what holds.
     """
-    require_rate("batch_rate", batch_rate)
-    require_rate("user_rate", user_rate)
-    require_count("users_per_round", users_per_round, 1)
-    require_count("rounds", rounds)
+    checks.rate("batch_rate", batch_rate)
+    checks.rate("user_rate", user_rate)
+    checks.count("users_per_round", users_per_round, 1)
+    checks.count("rounds", rounds)
     orders = tuple(range(2, 257))
     sigma = noise_multiplier * math.sqrt(users_per_round)
     divergence = np.array([fixed_size_rdp(batch_rate * user_rate, sigma, a) for a in orders])

@@ -1,24 +1,23 @@
 """What every accountant keeps to, whichever it is."""
 
+from dataclasses import replace
+
 import pytest
 
-from precad.common.account import (
-    Accountant,
-    AccountantName,
+from precad.common.account.accountant import Accountant, AccountantName
+from precad.common.account.events import (
     Adjacency,
-    AtomMixture,
     Denominator,
-    Event,
     SampledGaussian,
     Sampling,
-    accountant_named,
     poisson_gaussian,
 )
+from precad.common.account.guarantees import accountant_named
 from precad.common.errors import Misconfiguration
 
 DELTA = 1e-5
 STEP = poisson_gaussian(rate=0.1, noise_multiplier=1.5)
-MIXTURE = AtomMixture(step=STEP, probability=0.3, count=20)
+MIXTURE = replace(STEP, participation=0.3, count=20)
 FULL = poisson_gaussian(rate=1.0, noise_multiplier=6.0, count=4)
 
 
@@ -43,7 +42,7 @@ def accountant(request: pytest.FixtureRequest) -> Accountant:
     return accountant_named(request.param)
 
 
-def epsilon_of(accountant: Accountant, *events: Event) -> float:
+def epsilon_of(accountant: Accountant, *events: SampledGaussian) -> float:
     fresh = accountant_named(accountant.name)
     for event in events:
         fresh.compose(event)
@@ -61,16 +60,18 @@ def test_nothing_composed_costs_nothing(accountant: Accountant) -> None:
         STEP.times(0),
         MIXTURE.times(0),
         poisson_gaussian(rate=0.0, noise_multiplier=1.0, count=9),
-        AtomMixture(step=STEP, probability=0.0, count=9),
+        replace(STEP, participation=0.0, count=9),
     ],
 )
-def test_what_never_touches_data_costs_nothing(accountant: Accountant, event: Event) -> None:
+def test_what_never_touches_data_costs_nothing(
+    accountant: Accountant, event: SampledGaussian
+) -> None:
     accountant.compose(event)
     assert accountant.epsilon(DELTA) == 0
 
 
 @pytest.mark.parametrize("event", [STEP.times(30), MIXTURE, FULL])
-def test_more_rounds_cost_more(accountant: Accountant, event: Event) -> None:
+def test_more_rounds_cost_more(accountant: Accountant, event: SampledGaussian) -> None:
     accountant.compose(event)
     once = accountant.epsilon(DELTA)
     accountant.compose(event)
@@ -78,9 +79,7 @@ def test_more_rounds_cost_more(accountant: Accountant, event: Event) -> None:
 
 
 @pytest.mark.parametrize("event", [STEP, MIXTURE, FULL])
-def test_a_count_is_the_same_as_repetition(
-    accountant: Accountant, event: SampledGaussian | AtomMixture
-) -> None:
+def test_a_count_is_the_same_as_repetition(accountant: Accountant, event: SampledGaussian) -> None:
     repeated = [event.times(2), event.times(3), event.times(5)]
     whole = epsilon_of(accountant, event.times(10))
     assert epsilon_of(accountant, *repeated) == pytest.approx(whole, rel=1e-9)
@@ -92,14 +91,14 @@ def test_the_order_of_events_is_no_matter(accountant: Accountant) -> None:
 
 
 def test_together_costs_more_than_each_and_at_most_the_sum(accountant: Accountant) -> None:
-    parts: list[Event] = [STEP.times(30), MIXTURE, FULL]
+    parts: list[SampledGaussian] = [STEP.times(30), MIXTURE, FULL]
     alone = [epsilon_of(accountant, part) for part in parts]
     together = epsilon_of(accountant, *parts)
     assert max(alone) < together < sum(alone)
 
 
 def test_a_certain_coin_is_no_coin(accountant: Accountant) -> None:
-    certain = AtomMixture(step=STEP, probability=1.0, count=30)
+    certain = replace(STEP, participation=1.0, count=30)
     assert epsilon_of(accountant, certain) == pytest.approx(epsilon_of(accountant, STEP.times(30)))
 
 
@@ -117,15 +116,15 @@ def test_sensitivity_scales_the_noise(accountant: Accountant) -> None:
 
 
 @pytest.mark.parametrize("event", [STEP.times(40), MIXTURE, FULL])
-def test_epsilon_and_delta_agree(accountant: Accountant, event: Event) -> None:
+def test_epsilon_and_delta_agree(accountant: Accountant, event: SampledGaussian) -> None:
     accountant.compose(event)
     epsilon = accountant.epsilon(DELTA)
     assert accountant.delta(epsilon) == pytest.approx(DELTA, rel=1e-3)
     assert 0 <= accountant.delta(epsilon + 0.5) < DELTA < accountant.delta(epsilon / 2) <= 1
 
 
-def not_understood(name: AccountantName) -> list[Event | str]:
-    common: list[Event | str] = [POISSON_REPLACE, FIXED_ADD_REMOVE, "a step"]
+def not_understood(name: AccountantName) -> list[SampledGaussian | str]:
+    common: list[SampledGaussian | str] = [POISSON_REPLACE, FIXED_ADD_REMOVE, "a step"]
     return common if name is AccountantName.RDP else [*common, FIXED_REPLACE]
 
 
@@ -133,7 +132,7 @@ def not_understood(name: AccountantName) -> list[Event | str]:
     ("name", "event"), [(n, e) for n in AccountantName for e in not_understood(n)]
 )
 def test_an_event_that_is_not_understood_is_refused_and_changes_nothing(
-    name: AccountantName, event: Event
+    name: AccountantName, event: SampledGaussian
 ) -> None:
     accountant = accountant_named(name)
     accountant.compose(STEP.times(30))
@@ -142,7 +141,7 @@ def test_an_event_that_is_not_understood_is_refused_and_changes_nothing(
         accountant.compose(event)
     if isinstance(event, SampledGaussian):
         with pytest.raises(Misconfiguration):
-            accountant.compose(AtomMixture(step=event, probability=0.5, count=3))
+            accountant.compose(replace(event, participation=0.5, count=3))
     assert accountant.epsilon(DELTA) == before
 
 

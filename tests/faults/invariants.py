@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 from tests.faults.world import SERVERS, World
 
-from precad.client.budget import OwnBudget
+from precad.client.own_account import OwnAccount
 from precad.common.aggregator.round.journal import RoundState
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.ring import from_bytes
@@ -100,7 +100,7 @@ def ledgers_agree_and_cover_every_release(world: World) -> None:
 def owners_count_no_less_than_the_servers(world: World) -> None:
     for client in world.clients:
         path = world.folder / client.name / "participations.log"
-        own = OwnBudget(world.task, world.task.privacy.record_rate, None, path)
+        own = OwnAccount(world.task, world.task.privacy.record_rate, None, path)
         for number, charged in world.charges(Role.SERVER_A).items():
             if client.name in charged:
                 assert own.charged(number), f"{client} doesn't know of round {number}"

@@ -29,9 +29,9 @@ import opendp.prelude  # noqa: F401 -- imported when the first noise is drawn, o
 
 import precad.cli.main
 from precad.client import settings as client_settings
-from precad.client.budget import OwnBudget
 from precad.client.connection import Servers
 from precad.client.data_owner import DataOwner
+from precad.client.own_account import OwnAccount
 from precad.client.pending import Pending
 from precad.common.aggregator.collect import Inbox
 from precad.common.aggregator.enrol.register import Register
@@ -158,7 +158,7 @@ def install(orders: Orders) -> None:
         wrap(Servers, method)
     wrap(Servers, "submit", first=note_pair)
     wrap(Servers, "_send", role_of)
-    wrap(OwnBudget, "charge")
+    wrap(OwnAccount, "charge")
     for method in ("keep", "drop"):
         wrap(Pending, method)
     wrap(DataOwner, "update")

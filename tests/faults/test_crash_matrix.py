@@ -107,8 +107,8 @@ DEALER_AND_CLIENTS = (
     "ward-0 after Servers.prepare",
     "ward-0 before Pending.keep",
     "ward-0 after Pending.keep",
-    "ward-0 before OwnBudget.charge",
-    "ward-0 after OwnBudget.charge",
+    "ward-0 before OwnAccount.charge",
+    "ward-0 after OwnAccount.charge",
     "ward-0 before Servers.submit",
     "ward-0 before Servers._send/server-a",
     "ward-0 before Servers._send/server-b",
@@ -118,7 +118,7 @@ DEALER_AND_CLIENTS = (
     "ward-0 before Pending.drop",
     "ward-0 after Pending.drop",
     "ward-0 after Servers._send/server-b, ward-1 after Servers._send/server-a",
-    "ward-0 after OwnBudget.charge, server-a after Inbox._accept",
+    "ward-0 after OwnAccount.charge, server-a after Inbox._accept",
 )
 GROUPS = {
     "server A in a round": tuple(f"server-a {step}" for step in ROUND_STEPS),
@@ -228,7 +228,7 @@ def test_a_client_that_comes_back_in_time_never_samples_again(
     # The round stays open until the client is back: A stands still before it closes it.
     steps = ("server-a pause-before Store.begin_round", "server-a pause-before Inbox.close")
     deployment.hold(*map(Order.parse, steps))
-    deployment.order([Order.parse("ward-0 after OwnBudget.charge")])
+    deployment.order([Order.parse("ward-0 after OwnAccount.charge")])
     deployment.let_go("server-a")
     assert deployment.processes["ward-0"].wait(10) == -signal.SIGKILL
     number = max(own_account(deployment, "ward-0"))

@@ -30,8 +30,8 @@ from tests.faults.turns import (
 )
 from tests.rig.keys import identity, signer, verifier
 
-from precad.client.budget import OwnBudget
 from precad.client.connection import Receipt, Servers
+from precad.client.own_account import OwnAccount
 from precad.client.participant import Participation, RoundView, take_part
 from precad.client.pending import Pair, Pending
 from precad.common.aggregator.collect import Inbox, Upload
@@ -256,7 +256,7 @@ class World:
                 # A disk that lost it: the round must be sat out.
                 (state / "pending.bin").unlink(missing_ok=True)
             rate = self.task.privacy.record_rate
-            budget = OwnBudget(self.task, rate, None, state / "participations.log")
+            budget = OwnAccount(self.task, rate, None, state / "participations.log")
             pending = Pending(self.task, client, state / "pending.bin")
             self.name_steps(budget, "account", ("charge",))
             self.name_steps(pending, "pending", ("keep", "drop"))

@@ -10,8 +10,8 @@ import grpc
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from precad.client.budget import OwnBudget
 from precad.client.connection import Servers
+from precad.client.own_account import OwnAccount
 from precad.client.participant import take_part
 from precad.client.pending import Pending
 from precad.common.aggregator.service.aggregation import AggregationService
@@ -221,7 +221,7 @@ class Stage:
         self._servers.check_task()
         self._servers.enrol(50, 0.2)
         pending = Pending(self.task, CLIENT)
-        take_part(self._servers, OwnBudget(self.task, 0.2, None, None), pending, self._update)
+        take_part(self._servers, OwnAccount(self.task, 0.2, None, None), pending, self._update)
 
     def _update(self, _view: object) -> RingVector:
         return np.zeros(D, dtype=np.int64)

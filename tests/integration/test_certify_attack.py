@@ -12,16 +12,14 @@ import math
 import numpy as np
 import pytest
 
-from precad.common.certify import (
-    Certified,
-    Direction,
-    ExactGroups,
-    RenyiGroups,
-    SubsampledGaussian,
-    certify_prediction,
-)
+from precad.common.account.events import SampledGaussian, poisson_gaussian
+from precad.common.certify.exact import ExactGroups
+from precad.common.certify.guarantee import Direction
 from precad.common.certify.inputs import Floats
-from precad.common.certify.mechanism import Shift, log_binomial, log_ratio
+from precad.common.certify.prediction import certify_prediction
+from precad.common.certify.renyi import RenyiGroups
+from precad.common.certify.result import Certified
+from precad.common.certify.shift import Shift, log_binomial, log_ratio
 from precad.experiments.published.printed_certificates import theorem_8
 
 TRAININGS = 200_000
@@ -29,7 +27,7 @@ CLOSE = 0.008
 
 
 def trainings(
-    m: SubsampledGaussian, group: int, malicious: int, generator: np.random.Generator
+    m: SampledGaussian, group: int, malicious: int, generator: np.random.Generator
 ) -> Floats:
     """[trainings] float64: log-likelihood ratio of ``group`` malicious records to none, all rounds.
 
@@ -43,7 +41,7 @@ def trainings(
     table = np.linspace(-9 * m.noise_multiplier, group + 9 * m.noise_multiplier, 20_001)
     loss = log_ratio(table, shift, m.noise_multiplier)
     total = np.zeros(TRAININGS)
-    for _ in range(m.rounds):
+    for _ in range(m.count):
         drawn = generator.binomial(malicious, m.rate, TRAININGS)
         total += np.interp(
             drawn + m.noise_multiplier * generator.standard_normal(TRAININGS), table, loss
@@ -53,19 +51,19 @@ def trainings(
 
 GROUP = 6
 CASES = [
-    SubsampledGaussian("poisson", 0.05, 1.0, 20),
-    SubsampledGaussian("poisson", 0.3, 4.0, 20),
-    SubsampledGaussian("poisson", 1.0, 10.0, 10),
-    SubsampledGaussian("poisson", 0.01, 0.7, 30),
+    poisson_gaussian(rate=0.05, noise_multiplier=1.0, count=20),
+    poisson_gaussian(rate=0.3, noise_multiplier=4.0, count=20),
+    poisson_gaussian(rate=1.0, noise_multiplier=10.0, count=10),
+    poisson_gaussian(rate=0.01, noise_multiplier=0.7, count=30),
 ]
 # Five standard errors of the attacked score, and of the threshold's quantile.
 SAMPLING_ERROR = 2 * 5 * math.sqrt(0.25 / TRAININGS)
 
 
 @pytest.mark.parametrize(
-    "m", CASES, ids=lambda m: f"q{m.rate}-sigma{m.noise_multiplier}-T{m.rounds}"
+    "m", CASES, ids=lambda m: f"q{m.rate}-sigma{m.noise_multiplier}-T{m.count}"
 )
-def test_the_best_attack_stays_inside_and_comes_close(m: SubsampledGaussian) -> None:
+def test_the_best_attack_stays_inside_and_comes_close(m: SampledGaussian) -> None:
     generator = np.random.default_rng(2026)
     without = trainings(m, GROUP, 0, generator)
     with_group = trainings(m, GROUP, GROUP, generator)
@@ -90,7 +88,7 @@ def test_the_best_attack_stays_inside_and_comes_close(m: SubsampledGaussian) -> 
 
 def test_an_attack_just_beyond_the_radius_succeeds() -> None:
     """The exact radius is the true one: the attack flips the prediction right after it."""
-    m = SubsampledGaussian("poisson", 0.3, 4.0, 20)
+    m = poisson_gaussian(rate=0.3, noise_multiplier=4.0, count=20)
     result = certify_prediction(0.9, 0.1, 0, ExactGroups(m))
     assert isinstance(result, Certified)
     assert result.additions is not None
@@ -103,17 +101,17 @@ def test_an_attack_just_beyond_the_radius_succeeds() -> None:
 
 
 def test_the_same_attack_breaks_theorem_8() -> None:
-    m = SubsampledGaussian("poisson", 0.01, 30.0, 100)
+    m = poisson_gaussian(rate=0.01, noise_multiplier=30.0, count=100)
     p_a, r, runs = 0.99, 700, 100_000
     printed = theorem_8(p_a, 1 - p_a, m)
     assert isinstance(printed.value, int)
     assert printed.value >= r, "Theorem 8 certifies 700 records"
     generator = np.random.default_rng(700)
     # Two labels; the sum of all rounds is a sufficient statistic to within the sampling's noise.
-    clean = m.noise_multiplier * math.sqrt(m.rounds) * generator.standard_normal(runs)
-    threshold = m.noise_multiplier * math.sqrt(m.rounds) * 2.3263478740408408
+    clean = m.noise_multiplier * math.sqrt(m.count) * generator.standard_normal(runs)
+    threshold = m.noise_multiplier * math.sqrt(m.count) * 2.3263478740408408
     poisoned = np.zeros(runs)
-    for _ in range(m.rounds):
+    for _ in range(m.count):
         poisoned += generator.binomial(r, m.rate, runs)
         poisoned += m.noise_multiplier * generator.standard_normal(runs)
     assert (clean <= threshold).mean() == pytest.approx(p_a, abs=0.005)

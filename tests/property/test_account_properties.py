@@ -1,6 +1,7 @@
 """What must hold for every parameter, and formulas against mpmath."""
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -9,18 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpmath import mp, mpf
 
-from precad.common.account import (
-    AccountantName,
-    AtomMixture,
+from precad.common.account import gdp
+from precad.common.account.accountant import AccountantName
+from precad.common.account.events import SampledGaussian, poisson_gaussian
+from precad.common.account.exact import ExactAccountant
+from precad.common.account.guarantees import accountant_named
+from precad.common.account.rdp import (
+    ORDERS,
     Conversion,
-    Event,
-    ExactAccountant,
     RdpAccountant,
-    accountant_named,
-    gdp,
-    poisson_gaussian,
+    mixture_rdp,
+    sampled_gaussian_rdp,
 )
-from precad.common.account.rdp import ORDERS, mixture_rdp, sampled_gaussian_rdp
+from precad.common.certify.inefficacy import theorem_2
 from precad.experiments.published.printed_privacy import precad_case_2_by_pld
 
 mp.dps = 40
@@ -34,7 +36,7 @@ NAMES = st.sampled_from(list(AccountantName))
 GRID = 1.002
 
 
-def spent(name: AccountantName, event: Event, delta: float) -> float:
+def spent(name: AccountantName, event: SampledGaussian, delta: float) -> float:
     accountant = accountant_named(name)
     accountant.compose(event)
     return accountant.epsilon(delta)
@@ -62,7 +64,7 @@ def test_exact_is_at_least_as_good_as_rdp_and_the_tight_conversion_as_mironovs(
     rate: float, sigma: float, count: int, delta: float, coin: float
 ) -> None:
     step = poisson_gaussian(rate=rate, noise_multiplier=sigma)
-    for event in (step.times(count), AtomMixture(step=step, probability=coin, count=count)):
+    for event in (step.times(count), replace(step, participation=coin, count=count)):
         exact = spent(AccountantName.EXACT, event, delta)
         tight = spent(AccountantName.RDP, event, delta)
         mironov = RdpAccountant(conversion=Conversion.MIRONOV)
@@ -77,9 +79,7 @@ def test_the_atom_mixture_lies_between_rate_qp_and_every_round(
     rate: float, sigma: float, count: int, coin: float
 ) -> None:
     step = poisson_gaussian(rate=rate, noise_multiplier=math.sqrt(2) * sigma)
-    mixture = spent(
-        AccountantName.EXACT, AtomMixture(step=step, probability=coin, count=count), 1e-5
-    )
+    mixture = spent(AccountantName.EXACT, replace(step, participation=coin, count=count), 1e-5)
     printed = precad_case_2_by_pld(
         record_rate=rate, client_rate=coin, noise_multiplier=sigma, rounds=count, delta=1e-5
     )
@@ -152,11 +152,10 @@ def test_gdp_delta_matches_mpmath(mu: float, epsilon: float) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.floats(0.01, 30.0), st.sampled_from([1e-2, 1e-5, 1e-9]))
-def test_gdp_epsilon_inverts_delta_and_mu_inverts_epsilon(mu: float, delta: float) -> None:
+def test_gdp_epsilon_inverts_delta(mu: float, delta: float) -> None:
     epsilon = gdp.epsilon_of_delta(mu, delta)
     if epsilon > 0:
         assert gdp.delta_of_epsilon(mu, epsilon) == pytest.approx(delta, rel=1e-6)
-        assert gdp.mu_of_epsilon(epsilon, delta) == pytest.approx(mu, rel=1e-6)
     else:
         assert gdp.delta_of_epsilon(mu, 0.0) <= delta
 
@@ -174,7 +173,8 @@ def test_a_huge_mu_still_has_an_epsilon_above_the_truth() -> None:
 def test_the_loss_bound_is_the_numeric_optimum_over_all_real_epsilon(
     share: float, bound: float, group: float
 ) -> None:
-    lower, upper = gdp.expected_loss_bounds(share * bound, bound, group)
+    bounds = theorem_2(share * bound, bound, 1, group)
+    lower, upper = float(bounds.lower), float(bounds.upper)
     epsilons = np.linspace(-12, 12, 4801)
     deltas = np.array([gdp.delta_of_epsilon(group, float(e)) for e in epsilons])
     loss = share * bound

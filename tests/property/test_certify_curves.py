@@ -8,37 +8,34 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import log_ndtr, ndtr
 
-from precad.common.certify import (
+from precad.common.account.events import SampledGaussian, poisson_gaussian
+from precad.common.certify.approximate import ApproximateDP
+from precad.common.certify.exact import ExactGroups
+from precad.common.certify.gaussian import GaussianCurves, GaussianDP
+from precad.common.certify.guarantee import (
     BOTH,
-    ApproximateDP,
     BestOf,
     Direction,
-    ExactGroups,
-    GaussianDP,
     Guarantee,
     Iterated,
-    RenyiDP,
-    RenyiGroups,
     Replacements,
-    SubsampledGaussian,
     ValidationAllowance,
     mixed,
 )
-from precad.common.certify.gaussian import GaussianCurves
 from precad.common.certify.inputs import Booleans, Floats, Integers
 from precad.common.certify.prediction import largest_group
+from precad.common.certify.renyi import RenyiDP, RenyiGroups
 
 SCORES = np.concatenate([[0.0, 1e-9, 1e-4], np.linspace(0.01, 0.99, 33), [1 - 1e-4, 1.0]])
 # What the grid of the exact curves may lose: nothing here is tighter than this.
 GRID = 2e-3
 
 mechanisms = st.builds(
-    SubsampledGaussian,
-    st.just("poisson"),
-    st.sampled_from([0.0, 0.001, 0.01, 0.1, 0.5, 1.0]),
-    st.sampled_from([0.6, 1.0, 3.0, 20.0]),
-    st.sampled_from([0, 1, 10, 300]),
-    st.sampled_from([0.2, 1.0]),
+    poisson_gaussian,
+    rate=st.sampled_from([0.0, 0.001, 0.01, 0.1, 0.5, 1.0]),
+    noise_multiplier=st.sampled_from([0.6, 1.0, 3.0, 20.0]),
+    count=st.sampled_from([0, 1, 10, 300]),
+    participation=st.sampled_from([0.2, 1.0]),
 )
 directions = st.sampled_from(Direction)
 groups = st.integers(1, 12)
@@ -118,7 +115,7 @@ def test_more_noise_narrows(
     kind: type[ExactGroups] | type[RenyiGroups],
 ) -> None:
     def curves(noise: float) -> tuple[Floats, Floats]:
-        g = kind(SubsampledGaussian("poisson", rate, noise, 50))
+        g = kind(poisson_gaussian(rate=rate, noise_multiplier=noise, count=50))
         c = g.curves(k, direction)
         return c.lower(SCORES), c.upper(SCORES)
 
@@ -160,9 +157,7 @@ def test_closed_form_is_the_infimum_over_all_real_epsilon(p: float, mu: float) -
 
 @settings(max_examples=40, deadline=None)
 @given(mechanisms, st.integers(1, 20), directions)
-def test_exact_is_never_worse_than_renyi(
-    m: SubsampledGaussian, k: int, direction: Direction
-) -> None:
+def test_exact_is_never_worse_than_renyi(m: SampledGaussian, k: int, direction: Direction) -> None:
     exact, renyi = ExactGroups(m).curves(k, direction), RenyiGroups(m).curves(k, direction)
     assert (exact.upper(SCORES) <= renyi.upper(SCORES) + GRID).all()
     assert (exact.lower(SCORES) >= renyi.lower(SCORES) - GRID).all()
@@ -171,7 +166,7 @@ def test_exact_is_never_worse_than_renyi(
 @settings(max_examples=40, deadline=None)
 @given(mechanisms, st.integers(1, 12), directions)
 def test_exact_is_never_worse_than_approximate_or_iterated(
-    m: SubsampledGaussian, k: int, direction: Direction
+    m: SampledGaussian, k: int, direction: Direction
 ) -> None:
     exact = ExactGroups(m)
     curves = exact.curves(k, direction)
@@ -186,7 +181,7 @@ def test_exact_is_never_worse_than_approximate_or_iterated(
 def test_without_sampling_the_exact_curve_is_gaussian(
     noise: float, rounds: int, k: int, direction: Direction
 ) -> None:
-    m = SubsampledGaussian("poisson", 1.0, noise, rounds)
+    m = poisson_gaussian(rate=1.0, noise_multiplier=noise, count=rounds)
     exact = ExactGroups(m).curves(k, direction)
     closed = GaussianCurves(k * math.sqrt(rounds) / noise)
     # Losses beyond 45 count as infinite, which shows at the very ends only.
@@ -200,9 +195,7 @@ def test_without_sampling_the_exact_curve_is_gaussian(
 
 @settings(max_examples=20, deadline=None)
 @given(mechanisms, st.integers(1, 4), st.integers(1, 4))
-def test_mixed_changes_are_wider_than_either(
-    m: SubsampledGaussian, adds: int, deletes: int
-) -> None:
+def test_mixed_changes_are_wider_than_either(m: SampledGaussian, adds: int, deletes: int) -> None:
     g = ExactGroups(m)
     both = mixed(g, adds, deletes)
     for k, direction in zip((adds, deletes), BOTH, strict=True):

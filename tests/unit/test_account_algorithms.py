@@ -1,24 +1,19 @@
 """The papers' algorithms, and their printed numbers beside what holds."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from precad.common.account import (
-    AtomMixture,
-    Conversion,
-    Event,
-    ExactAccountant,
-    RdpAccountant,
-    Sampling,
-    poisson_gaussian,
-)
+from precad.common.account.events import SampledGaussian, Sampling, poisson_gaussian
+from precad.common.account.exact import ExactAccountant
 from precad.common.account.fixed_size import (
     attained_epsilon,
     fixed_size_rdp,
     fixed_size_rdp_curve,
 )
+from precad.common.account.rdp import Conversion, RdpAccountant
 from precad.common.errors import Misconfiguration
 from precad.experiments.published.algorithms import (
     ParallelAccount,
@@ -31,13 +26,13 @@ from precad.experiments.published.printed_privacy import xie_proposition_1, xie_
 DELTA = 1e-5
 
 
-def rdp(event: Event) -> float:
+def rdp(event: SampledGaussian) -> float:
     accountant = RdpAccountant()
     accountant.compose(event)
     return accountant.epsilon(DELTA)
 
 
-def exact(event: Event) -> float:
+def exact(event: SampledGaussian) -> float:
     accountant = ExactAccountant()
     accountant.compose(event)
     return accountant.epsilon(DELTA)
@@ -64,7 +59,7 @@ def test_insdp_fedsgd_as_printed_is_below_what_holds_and_dopamine_above() -> Non
     printed = xie_proposition_1(**common, user_rate=1 / 3, delta=DELTA)
     ours = insdp_fedsgd(**common, sampling=Sampling.POISSON, users=30)
     theirs = dopamine(**common, sampling=Sampling.POISSON)
-    assert ours.step.noise_multiplier == pytest.approx(3 * math.sqrt(10))
+    assert ours.noise_multiplier == pytest.approx(3 * math.sqrt(10))
     assert exact(ours) < exact(theirs)
     fixed = insdp_fedsgd(**common, sampling=Sampling.FIXED_SIZE, users=30)
     assert printed.value < rdp(fixed)
@@ -119,9 +114,7 @@ def test_between_whole_orders_the_fixed_size_curve_is_a_chord() -> None:
 
 
 def test_the_tight_conversion_never_loses_to_mironovs() -> None:
-    event = AtomMixture(
-        step=poisson_gaussian(rate=0.2, noise_multiplier=1.3), probability=0.4, count=80
-    )
+    event = replace(poisson_gaussian(rate=0.2, noise_multiplier=1.3), participation=0.4, count=80)
     by = {}
     for conversion in Conversion:
         accountant = RdpAccountant(conversion=conversion)

@@ -5,14 +5,12 @@ from typing import Any
 
 import pytest
 
-from precad.common.account import (
+from precad.common.account.events import (
     Adjacency,
-    AtomMixture,
     Denominator,
     SampledGaussian,
     Sampling,
     poisson_gaussian,
-    record_sensitivity,
 )
 from precad.common.errors import Misconfiguration
 
@@ -45,6 +43,8 @@ def test_nothing_that_decides_the_cost_has_a_default(field: str) -> None:
         ("count", -1),
         ("count", 1.5),
         ("count", True),
+        ("participation", 1.5),
+        ("participation", -0.1),
         ("denominator", Denominator.DATA_DEPENDENT),
     ],
 )
@@ -72,13 +72,6 @@ def test_one_clip_is_refused_where_two_can_move(change: dict[str, Any]) -> None:
     )
 
 
-def test_a_mixture_counts_rounds_itself() -> None:
-    with pytest.raises(Misconfiguration):
-        AtomMixture(step=SampledGaussian(**WHOLE, count=2), probability=0.5)
-    with pytest.raises(Misconfiguration):
-        AtomMixture(step=SampledGaussian(**WHOLE), probability=1.5)
-
-
 def test_events_are_frozen() -> None:
     with pytest.raises(FrozenInstanceError):
         poisson_gaussian(rate=0.1, noise_multiplier=1.0).rate = 0.2  # type: ignore[misc]
@@ -88,10 +81,3 @@ def test_an_unknown_sampling_scheme_is_named_with_the_known_ones() -> None:
     assert Sampling.named("poisson") is Sampling.POISSON
     with pytest.raises(Misconfiguration, match="poisson or fixed-size"):
         Sampling.named("shuffle")
-
-
-def test_sensitivity_includes_the_rounding() -> None:
-    assert record_sensitivity(1.0, 650, 16) == pytest.approx(1 + 650**0.5 / 65536)
-    for bad in ((0.0, 650, 16), (1.0, 0, 16), (1.0, 650, -1)):
-        with pytest.raises(Misconfiguration):
-            record_sensitivity(*bad)

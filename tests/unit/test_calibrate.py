@@ -2,33 +2,35 @@
 
 import pytest
 
-from precad.common.account import AccountantName, Event, accountant_named, poisson_gaussian
+from precad.common.account.accountant import AccountantName
 from precad.common.account.calibrate import (
     PRECISION,
     largest_rate,
     least_noise_multiplier,
     most_rounds,
 )
+from precad.common.account.events import SampledGaussian, poisson_gaussian
+from precad.common.account.guarantees import accountant_named
 from precad.common.errors import Misconfiguration
 
 DELTA = 1e-5
 
 
-def spent(event: Event, name: AccountantName) -> float:
+def spent(event: SampledGaussian, name: AccountantName) -> float:
     accountant = accountant_named(name)
     accountant.compose(event)
     return accountant.epsilon(DELTA)
 
 
-def with_noise(sigma: float) -> Event:
+def with_noise(sigma: float) -> SampledGaussian:
     return poisson_gaussian(rate=0.2, noise_multiplier=sigma, count=60)
 
 
-def with_rate(rate: float) -> Event:
+def with_rate(rate: float) -> SampledGaussian:
     return poisson_gaussian(rate=rate, noise_multiplier=2.0, count=60)
 
 
-def with_count(count: int) -> Event:
+def with_count(count: int) -> SampledGaussian:
     return poisson_gaussian(rate=0.2, noise_multiplier=2.0, count=count)
 
 

@@ -4,6 +4,7 @@ import importlib
 import itertools
 import math
 import pkgutil
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any, get_args
 
@@ -12,42 +13,46 @@ import pytest
 from dp_accounting.pld import privacy_loss_distribution
 from scipy.stats import binom
 
+from precad.common.account.events import Adjacency, Sampling, poisson_gaussian
 from precad.common.account.guarantees import PrivacyStatement
-from precad.common.certify import (
-    Abstained,
-    ApproximateDP,
-    Certified,
-    ConfidenceBudget,
+from precad.common.certify.approximate import ApproximateDP
+from precad.common.certify.exact import ExactGroups
+from precad.common.certify.gaussian import GaussianDP
+from precad.common.certify.guarantee import (
     Curves,
     Direction,
-    ExactGroups,
-    GaussianDP,
     Guarantee,
-    Intervals,
     Iterated,
-    PredictionCertificates,
-    RenyiDP,
-    RenyiGroups,
     Replacements,
-    ScoreBound,
-    SubsampledGaussian,
     ValidationAllowance,
+)
+from precad.common.certify.inefficacy import (
     attack_bounds,
+    expected_loss,
+    fewest_attackers,
+    theorem_2,
+)
+from precad.common.certify.inputs import Integers
+from precad.common.certify.intervals import (
+    ConfidenceBudget,
+    Intervals,
+    ScoreBound,
+    clopper_pearson_lower,
+    clopper_pearson_upper,
+    score_intervals,
+    simuem,
+    votes_of,
+)
+from precad.common.certify.prediction import (
+    PredictionCertificates,
     certified_accuracy,
     certify_prediction,
     certify_predictions,
-    certify_smoothing,
-    expected_loss,
-    fewest_attackers,
-    score_intervals,
-    simuem,
-    theorem_2,
-    votes_of,
 )
-from precad.common.certify.inputs import Integers
-from precad.common.certify.intervals import clopper_pearson_lower, clopper_pearson_upper
-from precad.common.certify.mechanism import group_shift, log_binomial
-from precad.common.certify.smoothing import SmoothingCertificates
+from precad.common.certify.renyi import RenyiDP, RenyiGroups
+from precad.common.certify.result import Abstained, Certified
+from precad.common.certify.shift import group_shift, log_binomial
+from precad.common.certify.smoothing import SmoothingCertificates, certify_smoothing
 from precad.common.errors import Misconfiguration
 from precad.experiments import published
 from precad.experiments.published.defences import (
@@ -73,7 +78,10 @@ from precad.experiments.published.printed_privacy import (
 )
 from precad.experiments.published.reproduction import Reproduction
 
-MECHANISM = SubsampledGaussian("poisson", 0.01, 1.0, 20)
+MECHANISM = poisson_gaussian(rate=0.01, noise_multiplier=1.0, count=20)
+FIXED_SIZE = replace(
+    MECHANISM, sampling=Sampling.FIXED_SIZE, adjacency=Adjacency.REPLACE_ONE, sensitivity=2.0
+)
 ONE = Intervals(np.array([0]), np.array([0.99]), np.array([0.01]))
 TWO_CLASSES = ConfidenceBudget(0.9, 2)
 
@@ -124,16 +132,16 @@ def test_points_are_certified_alike_alone_and_together() -> None:
 
 def test_without_influence_every_group_is_certified() -> None:
     for silent in (
-        SubsampledGaussian("poisson", 0.0, 1.0, 10),
-        SubsampledGaussian("poisson", 0.5, 1.0, 0),
-        SubsampledGaussian("poisson", 0.5, 1.0, 10, participation=0.0),
+        poisson_gaussian(rate=0.0, noise_multiplier=1.0, count=10),
+        poisson_gaussian(rate=0.5, noise_multiplier=1.0, count=0),
+        poisson_gaussian(rate=0.5, noise_multiplier=1.0, count=10, participation=0.0),
     ):
         result = certify_prediction(0.6, 0.3, 0, ExactGroups(silent), limit=500)
         assert result == Certified(0, 500, 500, 500)
 
 
 def test_hardly_any_noise_certifies_nothing_but_the_clean_prediction() -> None:
-    loud = SubsampledGaussian("poisson", 0.9, 0.05, 200)
+    loud = poisson_gaussian(rate=0.9, noise_multiplier=0.05, count=200)
     for guarantee in (ExactGroups(loud), RenyiGroups(loud), ExactGroups(loud).as_approximate()):
         assert certify_prediction(0.9999, 1e-4, 0, guarantee) == Certified(0, 0, 0, 0)
 
@@ -240,7 +248,9 @@ def test_binomial_weights_are_accurate() -> None:
 
 
 def test_the_whole_group_is_drawn_at_rate_one() -> None:
-    curves = ExactGroups(SubsampledGaussian("poisson", 1.0, 10.0, 4)).curves(3, Direction.ADDITIONS)
+    curves = ExactGroups(poisson_gaussian(rate=1.0, noise_multiplier=10.0, count=4)).curves(
+        3, Direction.ADDITIONS
+    )
     closed = GaussianDP(0.2).curves(3, Direction.ADDITIONS)
     assert float(curves.upper(0.3)) == pytest.approx(float(closed.upper(0.3)), abs=1e-3)
 
@@ -253,7 +263,9 @@ def test_the_exact_pair_agrees_with_dp_accounting() -> None:
         binom.pmf(np.arange(r + 1), r, q).tolist(),
         value_discretization_interval=2e-3,
     ).self_compose(rounds)
-    forward, reverse = ExactGroups(SubsampledGaussian("poisson", q, noise, rounds)).sticks(r)
+    forward, reverse = ExactGroups(
+        poisson_gaussian(rate=q, noise_multiplier=noise, count=rounds)
+    ).sticks(r)
     for epsilon in (-1.0, 0.0, 0.5, 2.0, 4.0):
         largest = theirs.get_delta_for_epsilon(epsilon)
         assert max(forward.delta(epsilon), reverse.delta(epsilon)) == pytest.approx(
@@ -334,7 +346,7 @@ def test_unnormalised_scores_are_not_capped_by_the_top_one() -> None:
 
 
 def test_loss_bounds_take_the_worse_direction() -> None:
-    guarantee = ExactGroups(SubsampledGaussian("poisson", 0.05, 0.8, 30))
+    guarantee = ExactGroups(poisson_gaussian(rate=0.05, noise_multiplier=0.8, count=30))
     both = attack_bounds(0.3, 2.0, guarantee, 2)
     single = [attack_bounds(0.3, 2.0, guarantee, 2, (direction,)) for direction in Direction]
     assert both.upper == max(one.upper for one in single)
@@ -431,17 +443,25 @@ def test_certified_accuracy_counts_everybody() -> None:
 @pytest.mark.parametrize(
     ("field", "make"),
     [
-        ("sampling", lambda: SubsampledGaussian("fixed-size", 0.1, 1.0, 1)),
-        ("sampling_rate", lambda: SubsampledGaussian("poisson", 1.5, 1.0, 1)),
-        ("sampling_rate", lambda: SubsampledGaussian("poisson", -0.1, 1.0, 1)),
-        ("sampling_rate", lambda: SubsampledGaussian("poisson", math.nan, 1.0, 1)),
-        ("noise_multiplier", lambda: SubsampledGaussian("poisson", 0.1, 0.0, 1)),
-        ("noise_multiplier", lambda: SubsampledGaussian("poisson", 0.1, -1.0, 1)),
-        ("noise_multiplier", lambda: SubsampledGaussian("poisson", 0.1, math.inf, 1)),
-        ("rounds", lambda: SubsampledGaussian("poisson", 0.1, 1.0, -1)),
-        ("participation", lambda: SubsampledGaussian("poisson", 0.1, 1.0, 1, 2.0)),
+        ("sampling", lambda: ExactGroups(FIXED_SIZE)),
+        ("sampling", lambda: RenyiGroups(FIXED_SIZE)),
+        ("sampling", lambda: ExactGroups(replace(FIXED_SIZE, sampling=Sampling.POISSON))),
+        ("rate", lambda: poisson_gaussian(rate=1.5, noise_multiplier=1.0, count=1)),
+        ("rate", lambda: poisson_gaussian(rate=-0.1, noise_multiplier=1.0, count=1)),
+        ("rate", lambda: poisson_gaussian(rate=math.nan, noise_multiplier=1.0, count=1)),
+        ("noise_multiplier", lambda: poisson_gaussian(rate=0.1, noise_multiplier=0.0, count=1)),
+        ("noise_multiplier", lambda: poisson_gaussian(rate=0.1, noise_multiplier=-1.0, count=1)),
+        (
+            "noise_multiplier",
+            lambda: poisson_gaussian(rate=0.1, noise_multiplier=math.inf, count=1),
+        ),
+        ("count", lambda: poisson_gaussian(rate=0.1, noise_multiplier=1.0, count=-1)),
+        (
+            "participation",
+            lambda: poisson_gaussian(rate=0.1, noise_multiplier=1.0, count=1, participation=2.0),
+        ),
         ("points_per_deviation", lambda: ExactGroups(MECHANISM, 5)),
-        ("delta", lambda: ExactGroups(MECHANISM).epsilon(1.0)),
+        ("delta", lambda: ExactGroups(MECHANISM).as_approximate(1.0)),
         ("k", lambda: ExactGroups(MECHANISM).curves(-1, Direction.ADDITIONS)),
         ("score", lambda: GaussianDP(1).curves(1, Direction.ADDITIONS).upper(1.5)),
         ("score", lambda: GaussianDP(1).curves(1, Direction.ADDITIONS).upper(math.nan)),

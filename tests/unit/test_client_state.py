@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from precad.client.budget import OwnBudget
+from precad.client.own_account import OwnAccount
 from precad.client.pending import Pair, Pending
 from precad.common.errors import BudgetExceeded, Misconfiguration
 from precad.common.identifiers import ClientId, Digest
@@ -147,8 +147,8 @@ def test_a_crash_while_writing_leaves_the_older_pair(
 # --- the account -------------------------------------------------------------------------------
 
 
-def budget(task: Task, path: Path | None, limit: float | None = None) -> OwnBudget:
-    return OwnBudget(task, task.privacy.record_rate, limit, path)
+def budget(task: Task, path: Path | None, limit: float | None = None) -> OwnAccount:
+    return OwnAccount(task, task.privacy.record_rate, limit, path)
 
 
 def test_a_round_is_charged_once_however_often_it_is_sent(task: Task, tmp_path: Path) -> None:

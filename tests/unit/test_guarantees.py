@@ -2,18 +2,21 @@
 
 import json
 import math
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from precad.common.account import (
-    AccountantName,
+from precad.common.account.accountant import AccountantName
+from precad.common.account.guarantees import (
     Adversary,
     PrivacyStatement,
-    epsilon_by_participations,
+    Run,
     guarantees,
-    most_participations,
     planned_participations,
+)
+from precad.common.account.participations import (
+    most_participations,
     record_epsilon,
 )
 from precad.common.errors import Misconfiguration
@@ -37,8 +40,15 @@ PAPER: dict[str, Any] = {
 def one(
     adversary: Adversary, accountant: AccountantName = AccountantName.EXACT, **values: Any
 ) -> PrivacyStatement:
-    (statement,) = guarantees(**values, adversaries=[adversary], accountants=[accountant])
+    delta = values.pop("delta")
+    (statement,) = guarantees(Run(**values), delta, [adversary], [accountant])
     return statement
+
+
+def stated(values: dict[str, Any], **more: Any) -> tuple[PrivacyStatement, ...]:
+    run = {**values, **more}
+    delta = run.pop("delta")
+    return guarantees(Run(**run), delta)
 
 
 def test_the_demo_spends_3_83_where_the_clt_says_3_51() -> None:
@@ -70,7 +80,7 @@ def test_the_client_level_takes_both_noises_against_the_client_clip() -> None:
 
 
 def test_without_clips_the_client_level_is_left_out_and_refused_when_asked_for() -> None:
-    assert {s.adversary for s in guarantees(**DEMO)} == {
+    assert {s.adversary for s in stated(DEMO)} == {
         Adversary.ONE_SERVER,
         Adversary.CLIENTS_ONLY,
     }
@@ -79,7 +89,7 @@ def test_without_clips_the_client_level_is_left_out_and_refused_when_asked_for()
 
 
 def test_a_client_that_never_took_part_spent_nothing() -> None:
-    spent = guarantees(**PAPER, participations=0, sensitivity_ratio=0.5)
+    spent = stated(PAPER, participations=0, sensitivity_ratio=0.5)
     assert all(s.epsilon == 0 for s in spent if s.adversary is not Adversary.CLIENT_LEVEL)
 
 
@@ -89,7 +99,7 @@ def test_exact_is_never_above_rdp_and_rdp_is_near() -> None:
             exact, rdp = (
                 {
                     s.adversary: s.epsilon
-                    for s in guarantees(**values, sensitivity_ratio=ratio)
+                    for s in stated(values, sensitivity_ratio=ratio)
                     if s.accountant is name
                 }
                 for name in (AccountantName.EXACT, AccountantName.RDP)
@@ -99,7 +109,7 @@ def test_exact_is_never_above_rdp_and_rdp_is_near() -> None:
 
 
 def test_json_has_the_agreed_keys_and_no_infinity() -> None:
-    statements = guarantees(**DEMO, sensitivity_ratio=0.01)
+    statements = stated(DEMO, sensitivity_ratio=0.01)
     assert any(s.mu == math.inf for s in statements)
     for statement in statements:
         document = json.loads(json.dumps(statement.to_json(), allow_nan=False))
@@ -136,15 +146,17 @@ def test_json_has_the_agreed_keys_and_no_infinity() -> None:
 )
 def test_a_wrong_value_is_named(field: str, value: float) -> None:
     with pytest.raises(Misconfiguration) as refused:
-        guarantees(**DEMO | {field: value})
+        stated(DEMO | {field: value})
     assert refused.value.field == field
 
 
 def test_epsilon_by_participations_starts_at_zero_and_never_falls() -> None:
-    curve = epsilon_by_participations(record_rate=0.2, noise_multiplier=2.0, delta=1e-5, up_to=60)
-    assert curve.shape == (61,)
+    curve = [
+        record_epsilon(record_rate=0.2, noise_multiplier=2.0, delta=1e-5, participations=t)
+        for t in range(61)
+    ]
     assert curve[0] == 0
-    assert (curve[1:] > curve[:-1]).all()
+    assert all(later > earlier for earlier, later in pairwise(curve))
     assert curve[60] == one(Adversary.ONE_SERVER, **DEMO).epsilon
 
 

@@ -33,6 +33,7 @@ PURE = (
     "common/aggregator/mpc",
     "common/aggregator/round",
     "common/aggregator/validate",
+    "common/checks.py",
     "common/deal",
     "common/encode",
     "common/enrolment.py",
@@ -190,7 +191,10 @@ def test_mathematics_imports_no_network_and_no_storage(name: str) -> None:
 @pytest.mark.parametrize(
     ("module", "impure"),
     [
-        *((name, IMPURE) for name in ("encode", "share", "account", "noise", "model", "task")),
+        *(
+            (name, IMPURE)
+            for name in ("encode", "share", "account.planning", "noise", "model", "task")
+        ),
         # CrypTen itself loads TensorBoard's writer, and with it protobuf.
         ("aggregator.validate", ("grpc", "sqlalchemy", "precad.protos")),
         ("aggregator.round.run_round", ("grpc", "sqlalchemy", "precad.protos")),

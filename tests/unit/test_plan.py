@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from precad.cli.trade_off_plot import draw
-from precad.common.account import ExactAccountant, poisson_gaussian
-from precad.common.account.plan import (
+from precad.common.account.events import poisson_gaussian
+from precad.common.account.exact import ExactAccountant
+from precad.common.account.planning import (
     Plan,
-    Verdict,
+    SettingVerdict,
     Wanted,
     plan,
     privacy_trade_off,
@@ -53,12 +54,12 @@ def test_what_meets_everything_does() -> None:
     made = planned()
     assert made.best is made.settings[0]
     for setting in made.settings:
-        assert setting.verdict is Verdict.MEETS
+        assert setting.verdict is SettingVerdict.MEETS
         account = ExactAccountant()
         account.compose(
             poisson_gaussian(
-                rate=setting.schedule.record_rate,
-                noise_multiplier=setting.noise_multiplier,
+                rate=setting.run.record_rate,
+                noise_multiplier=setting.run.noise_multiplier,
                 count=setting.participations,
             )
         )
@@ -73,7 +74,7 @@ def test_the_published_ratio_is_the_planners() -> None:
     """docs/privacy-accounting.md, "Planning": K=5, q=.01, T=1000, loss .5 from .2."""
     made = planned(client_rates=(0.01,), rounds=(1000,), malicious=5)
     (setting,) = made.settings
-    assert round(setting.clip_ratio / setting.noise_multiplier, 3) == 0.706
+    assert round(setting.clip_ratio / setting.run.noise_multiplier, 3) == 0.706
 
 
 def test_nothing_goes_below_the_floor_and_its_clients_suffice_in_the_limit() -> None:
@@ -90,9 +91,9 @@ def test_privacys_noise_alone_says_nothing_about_robustness_here() -> None:
     made = planned()
     assert all(s.unclipped_worst_loss > 0.99 for s in made.settings)
     (wide,) = planned(client_rates=(1.0,), clip_ratio=30.0).settings
-    assert wide.verdict is Verdict.SAYS_NOTHING
+    assert wide.verdict is SettingVerdict.SAYS_NOTHING
     (near,) = planned(client_rates=(1.0,), clip_ratio=0.3).settings
-    assert near.verdict is Verdict.LOSS_TOO_HIGH
+    assert near.verdict is SettingVerdict.LOSS_TOO_HIGH
 
 
 def test_without_attackers_the_client_clip_never_acts() -> None:
@@ -104,12 +105,12 @@ def test_without_attackers_the_client_clip_never_acts() -> None:
 
 def test_a_fixed_noise_that_is_too_small_is_not_private() -> None:
     made = planned(noise_multiplier=0.5)
-    assert {s.verdict for s in made.settings} == {Verdict.NOT_PRIVATE}
+    assert {s.verdict for s in made.settings} == {SettingVerdict.NOT_PRIVATE}
     assert made.best is None
 
 
 def test_too_few_clients_are_too_noisy() -> None:
-    assert {s.verdict for s in planned(clients=50).settings} == {Verdict.TOO_NOISY}
+    assert {s.verdict for s in planned(clients=50).settings} == {SettingVerdict.TOO_NOISY}
 
 
 def test_trade_offs_fall_and_rise() -> None:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from precad.common.account import record_epsilon
-from precad.common.aggregator.round import budget
+from precad.common.account.participations import record_epsilon
+from precad.common.aggregator.round import cap
 from precad.common.aggregator.round.aggregator import Aggregator
-from precad.common.aggregator.round.budget import may_take_part, participation_cap
+from precad.common.aggregator.round.cap import may_take_part, participation_cap
 from precad.common.aggregator.round.messages import Cohort, Verdict
 from precad.common.aggregator.store import Store, open_store
 from precad.common.aggregator.training.session import Progress
@@ -175,6 +175,6 @@ def test_many_rates_cost_one_account_below_the_common_cap(
         asked.append(record_rate)
         return 5
 
-    monkeypatch.setattr(budget, "_bisected", count)
+    monkeypatch.setattr(cap, "_bisected", count)
     assert all(may_take_part(task, 0.1 + number / 1e4, 3) for number in range(100))
     assert set(asked) == {0.2}

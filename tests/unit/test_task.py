@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from precad.common.errors import Misconfiguration
-from precad.common.headroom import MAX_BOUND
+from precad.common.headroom import MAX_BOUND, effective_record_clip
 from precad.common.task import Task
 
 SECTIONS = ("", "model.", "privacy.", "training.", "enrolment.", "deadlines.")
@@ -343,3 +343,10 @@ rounds = 60
 clients = 10
 max_expected_records = 60.0
 """
+
+
+def test_sensitivity_includes_the_rounding() -> None:
+    assert effective_record_clip(1.0, 650, 16) == pytest.approx(1 + 650**0.5 / 65536)
+    for bad in ((0.0, 650, 16), (1.0, 0, 16), (1.0, 650, -1)):
+        with pytest.raises(Misconfiguration):
+            effective_record_clip(*bad)

@@ -9,50 +9,43 @@ from typing import Any
 import numpy as np
 import pytest
 
+from precad.common.account.events import SampledGaussian, poisson_gaussian
 from precad.common.account.gdp import (
     clt_mu,
     delta_of_epsilon,
     largest_clip_ratio,
     tolerated_group_mu,
 )
-from precad.common.account.guarantees import client_noise_multiplier
-from precad.common.certify import (
-    Abstained,
-    ApproximateDP,
-    Certified,
-    ConfidenceBudget,
-    Direction,
-    ExactGroups,
-    GaussianDP,
-    Guarantee,
-    Iterated,
-    RenyiDP,
-    RenyiGroups,
-    SubsampledGaussian,
-    attack_bounds,
-    average_certified_radius,
-    certified_accuracy,
-    certify_prediction,
-    certify_smoothing,
-    fewest_attackers,
-    macer_hinge,
-    psac_factor,
-    simuem,
-    theorem_2,
-    xie_theorem_2,
-)
+from precad.common.certify.approximate import ApproximateDP, xie_theorem_2
+from precad.common.certify.exact import ExactGroups
+from precad.common.certify.gaussian import GaussianDP
+from precad.common.certify.guarantee import Direction, Guarantee, Iterated
+from precad.common.certify.inefficacy import attack_bounds, fewest_attackers, theorem_2
 from precad.common.certify.intervals import (
+    ConfidenceBudget,
     bernstein_half_width,
     clopper_pearson_upper,
     hoeffding_half_width,
+    simuem,
 )
-from precad.common.certify.mechanism import Shift, log_binomial, single_shift
+from precad.common.certify.prediction import certified_accuracy, certify_prediction
 from precad.common.certify.renyi import (
     ORDERS,
+    RenyiDP,
+    RenyiGroups,
     mixture_divergences,
     renyi_reach_clean_over_poisoned,
     renyi_reach_poisoned_over_clean,
 )
+from precad.common.certify.result import Abstained, Certified
+from precad.common.certify.shift import Shift, log_binomial, single_shift
+from precad.common.certify.smoothing import (
+    average_certified_radius,
+    certify_smoothing,
+    macer_hinge,
+    psac_factor,
+)
+from precad.common.headroom import client_noise_multiplier
 from precad.experiments.published import printed_certificates
 from precad.experiments.published.printed_privacy import xie_table
 
@@ -77,8 +70,8 @@ def near(got: float, expected: float, tolerance: float) -> None:
     assert abs(got - expected) <= tolerance
 
 
-def mechanism(inputs: dict[str, Any]) -> SubsampledGaussian:
-    return SubsampledGaussian("poisson", inputs["q"], inputs["sigma"], inputs["T"])
+def mechanism(inputs: dict[str, Any]) -> SampledGaussian:
+    return poisson_gaussian(rate=inputs["q"], noise_multiplier=inputs["sigma"], count=inputs["T"])
 
 
 def radius(guarantee: Guarantee, inputs: dict[str, Any]) -> Certified:
@@ -309,7 +302,7 @@ def test_theorem_8_and_the_true_divergences(case: dict[str, Any]) -> None:
     tolerance = case["tolerance"]
     assert forward[0] == pytest.approx(e["true_forward_D_MoG_N0"], rel=tolerance)
     assert reverse[0] == pytest.approx(e["true_reverse_D_N0_MoG"], rel=tolerance)
-    one = SubsampledGaussian("poisson", i["q"], i["sigma"], 1)
+    one = poisson_gaussian(rate=i["q"], noise_multiplier=i["sigma"], count=1)
     forward, reverse = printed_certificates.theorem_8_divergences(one, i["r"], (float(i["alpha"]),))
     assert forward[0] == pytest.approx(e["published_forward"], rel=tolerance)
     assert reverse[0] == pytest.approx(e["published_reverse"], rel=tolerance)
@@ -394,9 +387,9 @@ def test_certificate_families(case: dict[str, Any]) -> None:
     forward, reverse = mixture_divergences(
         single_shift(m.rate), m.noise_multiplier, np.array(ORDERS), 700.0
     )
-    single = m.rounds * np.maximum(forward, reverse)
+    single = m.count * np.maximum(forward, reverse)
     profile = exact.as_approximate()
-    printed = xie_table(rate=m.rate, noise_multiplier=3.0, steps=m.rounds, delta=1e-5)
+    printed = xie_table(rate=m.rate, noise_multiplier=3.0, steps=m.count, delta=1e-5)
     assert printed.value == pytest.approx(0.2643, rel=0.01)
     got: dict[str, Callable[[], float | int | tuple[float, ...] | None]] = {
         "ADP Xie Thm2, eps-optimised on exact delta(eps)": lambda: max(
@@ -404,7 +397,7 @@ def test_certificate_families(case: dict[str, Any]) -> None:
             for eps, delta in zip(profile.epsilons, profile.deltas, strict=True)
         ),
         "ADP Xie Thm2 at delta=1e-5 exact eps=0.1621": lambda: float(
-            xie_theorem_2(p_a, p_b, exact.epsilon(1e-5), 1e-5)
+            xie_theorem_2(p_a, p_b, exact.as_approximate(1e-5).epsilons[0], 1e-5)
         ),
         "ADP Xie Thm2 at delta=1e-5 RDP/Mironov eps=0.2643 (paper convention)": lambda: float(
             xie_theorem_2(p_a, p_b, printed.value, 1e-5)
@@ -421,7 +414,7 @@ def test_certificate_families(case: dict[str, Any]) -> None:
         ),
         "RDP Liu outcomes + TRUE MoG RDP": lambda: radius(RenyiGroups(m, refined=False), i).radius,
         "GDP CLT closed form (asymptotic)": lambda: float(
-            GaussianDP(clt_mu(m.rate, m.noise_multiplier, m.rounds)).radius(p_a, p_b)
+            GaussianDP(clt_mu(m.rate, m.noise_multiplier, m.count)).radius(p_a, p_b)
         ),
         "f-DP group iterate of exact single-record f": lambda: radius(Iterated(exact), i).radius,
         "EXACT MoG PLD (add&remove)": lambda: whole.radius,
@@ -437,20 +430,32 @@ def test_certificate_families(case: dict[str, Any]) -> None:
         assert abs(value - expected) <= case["tolerance"], field
 
 
+def assert_epsilon(m: SampledGaussian, delta: float, expected: float, tolerance: float) -> None:
+    """The pair of one record reaches ``delta`` at the expected ε, to within the tolerance."""
+    above, below = (
+        max(stick.delta(expected * factor) for stick in ExactGroups(m).sticks(1))
+        for factor in (1 - tolerance, 1 + tolerance)
+    )
+    assert below < delta < above
+
+
 @named("precad_case2_mixture")
 def test_atom_mixture_of_a_record_of_one_client(case: dict[str, Any]) -> None:
-    i = case["inputs"]
-    m = SubsampledGaussian("poisson", i["p"], math.sqrt(2) * i["sigma"], i["T"], i["q"])
-    epsilon = ExactGroups(m).epsilon(i["delta"])
-    assert epsilon == pytest.approx(case["expected"]["eps_upper"], rel=case["tolerance"])
+    i, e = case["inputs"], case["expected"]
+    m = poisson_gaussian(
+        rate=i["p"],
+        noise_multiplier=math.sqrt(2) * i["sigma"],
+        count=i["T"],
+        participation=i["q"],
+    )
+    assert_epsilon(m, i["delta"], e["eps_upper"], case["tolerance"])
     if i["q"] < 1:
-        assert epsilon > 1.5 * case["expected"]["eps_claimed_by_paper_exact_qp"]
+        claimed = 1.5 * e["eps_claimed_by_paper_exact_qp"]
+        assert max(stick.delta(claimed) for stick in ExactGroups(m).sticks(1)) > i["delta"]
 
 
 @named("precad_exact")
 def test_single_record_pairs(case: dict[str, Any]) -> None:
     i = case["inputs"]
-    m = SubsampledGaussian("poisson", i["sampling_prob"], i["sigma"], i["T"])
-    assert ExactGroups(m).epsilon(i["delta"]) == pytest.approx(
-        case["expected"]["eps_upper"], rel=2e-3
-    )
+    m = poisson_gaussian(rate=i["sampling_prob"], noise_multiplier=i["sigma"], count=i["T"])
+    assert_epsilon(m, i["delta"], case["expected"]["eps_upper"], 2e-3)

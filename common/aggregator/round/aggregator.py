@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from precad.common.aggregator.round.budget import may_take_part
+from precad.common.aggregator.round.cap import may_take_part
 from precad.common.aggregator.round.journal import Journal
 from precad.common.deal.randomness import DealtRandomness
 from precad.common.deal.request import DealRequest

@@ -10,7 +10,7 @@ from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 from precad.client import DataOwner
-from precad.common.account import record_epsilon
+from precad.common.account.participations import record_epsilon
 from precad.common.identifiers import Role
 from precad.experiments.local.files import LINGER_S
 

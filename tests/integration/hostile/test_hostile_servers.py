@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from tests.rig.keys import identity
 
-from precad.client.budget import OwnBudget
 from precad.client.connection import Servers
+from precad.client.own_account import OwnAccount
 from precad.client.participant import Participation, RoundView, take_part
 from precad.client.pending import Pending
 from precad.common.errors import Misconfiguration, PeerViolation, TaskMismatch
@@ -107,13 +107,13 @@ class Pair:
     task: Task
     computed: int = 0
 
-    def budget(self, limit: float | None = None, path: Path | None = None) -> OwnBudget:
-        return OwnBudget(self.task, 0.2, limit, path)
+    def budget(self, limit: float | None = None, path: Path | None = None) -> OwnAccount:
+        return OwnAccount(self.task, 0.2, limit, path)
 
     def pending(self) -> Pending:
         return Pending(self.task, ClientId("ward-1"))
 
-    def take_part(self, budget: OwnBudget) -> Participation:
+    def take_part(self, budget: OwnAccount) -> Participation:
         with self.servers() as servers:
             servers.check_task()
             servers.enrol(50, 0.2)
@@ -130,7 +130,7 @@ class Pair:
         self.computed += 1
         return np.ones(D, dtype=np.int64)
 
-    def nothing_was_sent(self, budget: OwnBudget) -> bool:
+    def nothing_was_sent(self, budget: OwnAccount) -> bool:
         return not self.a.uploads and not self.b.uploads and budget.participations == 0
 
 

@@ -13,7 +13,7 @@ from sqlalchemy.exc import DBAPIError
 from typer.testing import CliRunner
 
 from precad.cli.main import app
-from precad.common.account import most_participations, record_epsilon
+from precad.common.account.participations import most_participations, record_epsilon
 from precad.common.aggregator.store import Store, audit_ledger, read_ledger
 from precad.common.aggregator.store.engine import parse_url, reading_engine
 from precad.common.errors import Misconfiguration, Rejection, StorageFailure

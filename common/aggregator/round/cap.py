@@ -6,7 +6,7 @@ round is charged too, so a client may have been charged more often than the task
 
 from functools import lru_cache
 
-from precad.common.account import most_participations
+from precad.common.account.participations import most_participations
 from precad.common.task import Task
 
 

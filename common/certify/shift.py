@@ -1,65 +1,12 @@
-"""The trained mechanism, and how far k records or clients shift one round's noisy sum."""
+"""How far k records or clients shift one round's noisy sum."""
 
 import math
 from dataclasses import dataclass
-from enum import Enum
 
 import numpy as np
 
-from precad.common.certify.inputs import Floats, count, positive, rate
-from precad.common.errors import Misconfiguration
-
-
-class Sampling(Enum):
-    """How a round's records or clients are drawn."""
-
-    POISSON = "poisson"
-    """Each one alone, with a fixed probability; neighbours differ by adding or removing one."""
-
-
-def _sampling(value: "Sampling | str") -> Sampling:
-    try:
-        return Sampling(value)
-    except ValueError:
-        raise Misconfiguration(
-            "sampling",
-            value,
-            "only 'poisson' with add/remove neighbours is certified; a fixed-size draw lets the "
-            "sum move by two clips, so its certificate at one clip would be false",
-        ) from None
-
-
-@dataclass(frozen=True, slots=True)
-class SubsampledGaussian:
-    """T rounds of: draw each with probability q, add up clipped contributions, add N(0, σ²·clip²).
-
-    Attributes:
-        sampling: the scheme; a string is converted, an unknown one refused.
-        rate: q, the probability that one record or client is drawn in a round.
-        noise_multiplier: σ, the noise's standard deviation over one contribution's bound.
-        rounds: T.
-        participation: the probability that a round happens at all for the group, known to the
-            adversary: a client is drawn (q) and then draws its records (p). 1 where every round
-            counts.
-    """
-
-    sampling: Sampling | str
-    rate: float
-    noise_multiplier: float
-    rounds: int
-    participation: float = 1.0
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "sampling", _sampling(self.sampling))
-        rate("sampling_rate", self.rate)
-        positive("noise_multiplier", self.noise_multiplier)
-        count("rounds", self.rounds)
-        rate("participation", self.participation)
-
-    @property
-    def silent(self) -> bool:
-        """Whether nobody's data ever reaches an output."""
-        return self.rounds == 0 or self.rate == 0 or self.participation == 0
+from precad.common.certify.inputs import Floats
+from precad.common.checks import count
 
 
 @dataclass(frozen=True, slots=True)

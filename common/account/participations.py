@@ -1,17 +1,14 @@
 """Exact record-level ε by number of participations: what ledgers, SDK and displays ask for.
 
-One server corrupted (guarantee 1), since that is the larger of the two record-level ones.
+One server corrupted (guarantee 1), since that is the larger of the two record-level ones. A client
+loads this much of the accounting, and the exact accountant once it asks for an ε.
 """
 
+from collections.abc import Callable
 from functools import lru_cache
 
-import numpy as np
-from numpy.typing import NDArray
-
-from precad.common.account.calibrate import most_rounds
+from precad.common import checks
 from precad.common.account.events import poisson_gaussian
-from precad.common.account.exact import ExactAccountant
-from precad.common.account.parameters import require_count, require_epsilon
 
 
 @lru_cache(maxsize=4096)
@@ -31,33 +28,14 @@ def record_epsilon(
     Raises:
         Misconfiguration: a parameter is out of its range.
     """
+    # SciPy and dp-accounting take more than a second to import; only who asks for an ε pays.
+    from precad.common.account.exact import ExactAccountant  # noqa: PLC0415
+
     accountant = ExactAccountant()
     accountant.compose(
         poisson_gaussian(rate=record_rate, noise_multiplier=noise_multiplier, count=participations)
     )
     return accountant.epsilon(delta)
-
-
-def epsilon_by_participations(
-    *, record_rate: float, noise_multiplier: float, delta: float, up_to: int
-) -> NDArray[np.float64]:
-    """Exact ε after 0, 1, …, ``up_to`` participations: ``[up_to + 1]`` float64.
-
-    Raises:
-        Misconfiguration: a parameter is out of its range.
-    """
-    require_count("up_to", up_to)
-    return np.array(
-        [
-            record_epsilon(
-                record_rate=record_rate,
-                noise_multiplier=noise_multiplier,
-                participations=t,
-                delta=delta,
-            )
-            for t in range(up_to + 1)
-        ]
-    )
 
 
 def most_participations(
@@ -85,6 +63,38 @@ def most_participations(
     Raises:
         Misconfiguration: a parameter is out of its range.
     """
-    require_epsilon(epsilon_limit, "epsilon_limit")
-    step = poisson_gaussian(rate=record_rate, noise_multiplier=noise_multiplier)
-    return most_rounds(step.times, epsilon=epsilon_limit, delta=delta, ceiling=ceiling)
+    checks.epsilon(epsilon_limit, "epsilon_limit")
+    checks.inside_unit_interval("delta", delta)
+    # A wrong rate or σ is refused here, whatever the ceiling.
+    poisson_gaussian(rate=record_rate, noise_multiplier=noise_multiplier)
+
+    def within(participations: int) -> bool:
+        epsilon = record_epsilon(
+            record_rate=record_rate,
+            noise_multiplier=noise_multiplier,
+            participations=participations,
+            delta=delta,
+        )
+        return epsilon <= epsilon_limit
+
+    return largest_count(within, ceiling)
+
+
+def largest_count(allowed: Callable[[int], bool], ceiling: int) -> int:
+    """The largest n ≤ ``ceiling`` that is allowed, 0 if none; what is allowed stays so below.
+
+    Raises:
+        Misconfiguration: the ceiling isn't a count.
+    """
+    checks.count("ceiling", ceiling)
+    within, beyond = 0, 1
+    while beyond <= ceiling and allowed(beyond):
+        within, beyond = beyond, beyond * 2
+    beyond = min(beyond, ceiling + 1)
+    while beyond - within > 1:
+        middle = (within + beyond) // 2
+        if allowed(middle):
+            within = middle
+        else:
+            beyond = middle
+    return within

@@ -17,7 +17,7 @@ REJOIN_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Scenario:
     """Everything that is decided before a process starts."""
 
     dataset: DataSet = field(repr=False)
@@ -33,7 +33,7 @@ class Plan:
         return tuple(client for client in self.data if client not in self.bad)
 
 
-def make_plan(
+def make_scenario(
     *,
     dataset: str,
     model: str,
@@ -43,7 +43,7 @@ def make_plan(
     attack: str | None,
     attackers: int | None,
     seed: int,
-) -> Plan:
+) -> Scenario:
     """Decide everything, or refuse.
 
     Raises:
@@ -57,7 +57,7 @@ def make_plan(
     parts = shards(data.train_y, clients, SHARDS_PER_CLIENT, seed)
     width = len(str(clients))
     names = [ClientId(f"owner-{number:0{width}d}") for number in range(1, clients + 1)]
-    return Plan(
+    return Scenario(
         dataset=data,
         model=model,
         task=task,

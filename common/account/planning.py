@@ -1,15 +1,16 @@
-"""Planning a task: which σ, C/R, q, p and T give privacy, robustness and a usable model.
+"""Planning a task: which σ, C/R', q, p and T give privacy, robustness and a usable model.
 
-Everything is relative to the record clip R, so that R itself never enters.
+Everything is relative to R', the record clip with the rounding in it, so that neither R nor the
+number of fractional bits enters.
 
 - **Privacy** sets the least σ: guarantee 1 (one server corrupted), exact, over the 0.999
   quantile of a client's participations.
-- **Robustness** sets the largest C/(R·σ): PRECAD Theorem 2 in closed form with Lemma 8's μ by
+- **Robustness** sets the largest C/(R'·σ): PRECAD Theorem 2 in closed form with Lemma 8's μ by
   the central limit theorem, hence asymptotic: good for planning; a finished run is certified
   exactly.
 - **Accuracy** has a proxy: the norm of a run's summed noise over the norm of its summed signal
   if every clipped gradient pointed the same way,
-  √2·σ·√d/(q·n·min(p·m, C/R)·√T). Real gradients agree less and shrink as training goes on, so
+  √2·σ·√d/(q·n·min(p·m, C/R')·√T). Real gradients agree less and shrink as training goes on, so
   it compares settings; it doesn't predict an accuracy.
 
 With robustness the proxy can't fall below K·√d/(n·Kμ), whatever σ, q and T: only more clients
@@ -24,24 +25,12 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from precad.common import checks
 from precad.common.account import gdp
 from precad.common.account.calibrate import least_noise_multiplier
 from precad.common.account.events import poisson_gaussian
-from precad.common.account.exact import ExactAccountant
-from precad.common.account.guarantees import (
-    Adversary,
-    event_for,
-    planned_participations,
-    robustness_group_mu,
-)
-from precad.common.account.parameters import (
-    require_count,
-    require_delta,
-    require_epsilon,
-    require_noise_multiplier,
-    require_positive,
-    require_rate,
-)
+from precad.common.account.guarantees import Adversary, Run, planned_participations, spent
+from precad.common.account.participations import record_epsilon
 
 VACUOUS = 0.99
 """A loss bound above this share of B says nothing."""
@@ -76,14 +65,14 @@ class Wanted:
     loss_bound: float
 
     def __post_init__(self) -> None:
-        require_count("clients", self.clients, 1)
-        require_count("records", self.records, 1)
-        require_count("dimension", self.dimension, 1)
-        require_positive("epsilon", self.epsilon, "the wanted ε")
-        require_epsilon(self.epsilon)
-        require_delta(self.delta)
-        require_positive("noise_to_signal", self.noise_to_signal, "the wanted noise over signal")
-        require_count("malicious", self.malicious)
+        checks.count("clients", self.clients, 1)
+        checks.count("records", self.records, 1)
+        checks.count("dimension", self.dimension, 1)
+        checks.positive("epsilon", self.epsilon, "the wanted ε")
+        checks.epsilon(self.epsilon)
+        checks.inside_unit_interval("delta", self.delta)
+        checks.positive("noise_to_signal", self.noise_to_signal, "the wanted noise over signal")
+        checks.count("malicious", self.malicious)
         self.tolerated_group_mu()
 
     def tolerated_group_mu(self) -> float:
@@ -91,7 +80,7 @@ class Wanted:
         return gdp.tolerated_group_mu(self.loss, self.tolerated_loss, self.loss_bound)
 
 
-class Verdict(StrEnum):
+class SettingVerdict(StrEnum):
     """How a setting fares."""
 
     MEETS = "meets all"
@@ -102,50 +91,26 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Schedule:
-    """How often data is touched.
-
-    Attributes:
-        record_rate: p, in (0, 1].
-        client_rate: q, in (0, 1].
-        rounds: T, 1 or more.
-    """
-
-    record_rate: float
-    client_rate: float
-    rounds: int
-
-    def __post_init__(self) -> None:
-        require_rate("record_rate", self.record_rate)
-        require_positive("record_rate", self.record_rate, "no record would be drawn")
-        require_rate("client_rate", self.client_rate)
-        require_positive("client_rate", self.client_rate, "no client would be drawn")
-        require_count("rounds", self.rounds, 1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One choice of σ, C/R, p, q and T, what it gives and what it costs.
+    """One choice of σ, C/R', p, q and T, what it gives and what it costs.
 
     Attributes:
-        schedule: p, q and T.
-        noise_multiplier: σ of each server.
-        clip_ratio: C/R.
+        run: p, q, T and σ.
+        clip_ratio: C/R'.
         participations: the 0.999 quantile of one client's.
         epsilon: of a record against one curious server, exact.
         epsilon_clients_only: of a record against other clients, exact.
         noise_to_signal: the accuracy proxy over the run.
         group_mu: Kμ by the central limit theorem; infinite where it leaves floating point.
         worst_loss: what K attackers can cause at most, by that μ.
-        unclipped_worst_loss: the same if the client clip never acted (C = p·m·R): what
+        unclipped_worst_loss: the same if the client clip never acted (C = p·m·R'): what
             privacy's noise alone is worth against attackers.
         gradients: per-record gradients that one client computes.
         upload_bytes: that one client sends to both servers: a seed and d ring elements a round.
         verdict: against what was wanted.
     """
 
-    schedule: Schedule
-    noise_multiplier: float
+    run: Run
     clip_ratio: float
     participations: int
     epsilon: float
@@ -156,7 +121,7 @@ class Setting:
     unclipped_worst_loss: float
     gradients: int
     upload_bytes: int
-    verdict: Verdict
+    verdict: SettingVerdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +153,7 @@ class Plan:
     def best(self) -> Setting | None:
         """The setting with the least uploads among those that meet everything."""
         first = self.settings[0] if self.settings else None
-        return first if first is not None and first.verdict is Verdict.MEETS else None
+        return first if first is not None and first.verdict is SettingVerdict.MEETS else None
 
 
 def plan(
@@ -200,7 +165,7 @@ def plan(
     noise_multiplier: float | None = None,
     clip_ratio: float | None = None,
 ) -> Plan:
-    """Every combination of p, q and T with the σ and C/R that suit it best.
+    """Every combination of p, q and T with the σ and C/R' that suit it best.
 
     Args:
         wanted: targets and data sizes.
@@ -208,26 +173,23 @@ def plan(
         client_rates: q to try, each in (0, 1].
         rounds: T to try.
         noise_multiplier: σ, if it is fixed already; else the least that privacy allows.
-        clip_ratio: C/R, if it is fixed already; else the one with the least noise over signal.
+        clip_ratio: C/R', if it is fixed already; else the one with the least noise over signal.
 
     Raises:
         Misconfiguration: a value is out of its range, or no noise reaches the wanted ε.
     """
-    schedules = [
-        Schedule(record_rate=p, client_rate=q, rounds=t)
+    if clip_ratio is not None:
+        checks.positive("clip_ratio", clip_ratio, "C/R', client over record clip")
+    settings = [
+        _setting(wanted, p, q, t, noise_multiplier, clip_ratio)
         for p in record_rates
         for q in client_rates
         for t in rounds
     ]
-    if noise_multiplier is not None:
-        require_noise_multiplier(noise_multiplier)
-    if clip_ratio is not None:
-        require_positive("clip_ratio", clip_ratio, "C/R, client clip over record clip")
-    settings = [_setting(wanted, s, noise_multiplier, clip_ratio) for s in schedules]
     settings.sort(
         key=lambda s: (
             (0, s.upload_bytes, s.noise_to_signal)
-            if s.verdict is Verdict.MEETS
+            if s.verdict is SettingVerdict.MEETS
             else (1, s.noise_to_signal, s.upload_bytes)
         )
     )
@@ -235,9 +197,11 @@ def plan(
 
 
 def _setting(
-    wanted: Wanted, schedule: Schedule, fixed_sigma: float | None, fixed_ratio: float | None
+    wanted: Wanted, p: float, q: float, t: int, fixed_sigma: float | None, fixed_ratio: float | None
 ) -> Setting:
-    p, q, t = schedule.record_rate, schedule.client_rate, schedule.rounds
+    for name, rate in (("record_rate", p), ("client_rate", q)):
+        checks.positive(name, checks.rate(name, rate), "none would be drawn")
+    checks.count("rounds", t, 1)
     participations = max(1, planned_participations(q, t))
     sigma = fixed_sigma
     if sigma is None:
@@ -253,82 +217,55 @@ def _setting(
         if wanted.malicious:
             mu = wanted.tolerated_group_mu() / wanted.malicious
             ratio = min(whole, sigma * gdp.largest_clip_ratio(mu, q, t))
-    group, worst = _worst_loss(wanted, schedule, sigma, ratio)
-    _, unclipped = _worst_loss(wanted, schedule, sigma, whole)
-    proxy = float(noise_to_signal(wanted, schedule, sigma, np.asarray(ratio)))
-    spent = {
-        adversary: _exact(adversary, schedule, sigma, participations, wanted.delta)
-        for adversary in (Adversary.ONE_SERVER, Adversary.CLIENTS_ONLY)
-    }
-    epsilon = spent[Adversary.ONE_SERVER]
+    run = Run(record_rate=p, client_rate=q, noise_multiplier=sigma, rounds=t)
+    group, worst = _worst_loss(wanted, run, ratio)
+    proxy = float(noise_to_signal(wanted, run, np.asarray(ratio)))
+    epsilon = _epsilon(run, participations, wanted.delta)
     return Setting(
-        schedule=schedule,
-        noise_multiplier=sigma,
+        run=run,
         clip_ratio=ratio,
         participations=participations,
         epsilon=epsilon,
-        epsilon_clients_only=spent[Adversary.CLIENTS_ONLY],
+        epsilon_clients_only=spent(run.event(Adversary.CLIENTS_ONLY), wanted.delta),
         noise_to_signal=proxy,
         group_mu=group,
         worst_loss=worst,
-        unclipped_worst_loss=unclipped,
+        unclipped_worst_loss=_worst_loss(wanted, run, whole)[1],
         gradients=round(whole * participations),
         upload_bytes=participations * (8 * wanted.dimension + 32),
         verdict=_verdict(wanted, epsilon, proxy, worst),
     )
 
 
-def _exact(
-    adversary: Adversary, schedule: Schedule, sigma: float, participations: int, delta: float
-) -> float:
-    accountant = ExactAccountant()
-    accountant.compose(
-        event_for(
-            adversary,
-            record_rate=schedule.record_rate,
-            client_rate=schedule.client_rate,
-            noise_multiplier=sigma,
-            rounds=schedule.rounds,
-            participations=participations if adversary is Adversary.ONE_SERVER else None,
-        )
+def _epsilon(run: Run, participations: int, delta: float) -> float:
+    return record_epsilon(
+        record_rate=run.record_rate,
+        noise_multiplier=run.noise_multiplier,
+        participations=participations,
+        delta=delta,
     )
-    return accountant.epsilon(delta)
 
 
-def _worst_loss(
-    wanted: Wanted, schedule: Schedule, sigma: float, ratio: float
-) -> tuple[float, float]:
-    """Kμ and the loss bound at one C/R."""
-    group = robustness_group_mu(
-        client_rate=schedule.client_rate,
-        noise_multiplier=sigma,
-        rounds=schedule.rounds,
-        sensitivity_ratio=1 / ratio,
-        size=wanted.malicious,
-    )
-    return group, gdp.expected_loss_bounds(wanted.loss, wanted.loss_bound, group)[1]
+def _worst_loss(wanted: Wanted, run: Run, ratio: float) -> tuple[float, float]:
+    """Kμ of Theorem 2 by Lemma 8's central limit theorem at one C/R', and the loss bound."""
+    event = replace(run, sensitivity_ratio=1 / ratio).event(Adversary.CLIENT_LEVEL)
+    mu = gdp.clt_mu(event.rate, event.noise_multiplier, event.count)
+    group = gdp.group_mu(mu, wanted.malicious)
+    worst = gdp.shifted(wanted.loss / wanted.loss_bound, group)
+    return group, wanted.loss_bound * float(worst)
 
 
-def noise_to_signal(
-    wanted: Wanted,
-    schedule: Schedule,
-    sigma: float,
-    ratio: NDArray[np.float64],
-) -> NDArray[np.float64]:
-    """The accuracy proxy √2·σ·√d/(q·n·min(p·m, C/R)·√T), for each C/R in ``ratio``."""
-    signal = (
-        schedule.client_rate
-        * wanted.clients
-        * np.minimum(schedule.record_rate * wanted.records, ratio)
-    )
-    noise = math.sqrt(2 * wanted.dimension) * sigma
-    return np.asarray(noise / (signal * math.sqrt(schedule.rounds)), dtype=np.float64)
+def noise_to_signal(wanted: Wanted, run: Run, ratio: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The accuracy proxy √2·σ·√d/(q·n·min(p·m, C/R')·√T), for each C/R' in ``ratio``."""
+    signal = run.client_rate * wanted.clients * np.minimum(run.record_rate * wanted.records, ratio)
+    noise = math.sqrt(2 * wanted.dimension) * run.noise_multiplier
+    return np.asarray(noise / (signal * math.sqrt(run.rounds)), dtype=np.float64)
 
 
 def robustness_trade_off(
     wanted: Wanted, setting: Setting, malicious: int, points: int = 200
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Noise over signal and loss bound as C/R runs up to p·m at the setting's σ.
+    """Noise over signal and loss bound as C/R' runs up to p·m at the setting's σ.
 
     Args:
         wanted: targets and data sizes; its own K is not used.
@@ -339,49 +276,47 @@ def robustness_trade_off(
     Returns:
         Two ``[points]`` float64 arrays: the proxy (falling) and the worst loss (rising).
     """
-    schedule, sigma = setting.schedule, setting.noise_multiplier
-    whole = schedule.record_rate * wanted.records
+    whole = setting.run.record_rate * wanted.records
     ratios = np.geomspace(whole / 1000, whole, points)
     attacked = replace(wanted, malicious=malicious)
-    worst = [_worst_loss(attacked, schedule, sigma, float(ratio))[1] for ratio in ratios]
-    return noise_to_signal(wanted, schedule, sigma, ratios), np.array(worst)
+    worst = [_worst_loss(attacked, setting.run, float(ratio))[1] for ratio in ratios]
+    return noise_to_signal(wanted, setting.run, ratios), np.array(worst)
 
 
 def privacy_trade_off(
     wanted: Wanted, setting: Setting, points: int = 12
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Noise over signal and exact ε as σ varies around the setting's, with C = p·m·R.
+    """Noise over signal and exact ε as σ varies around the setting's, with C = p·m·R'.
 
     Returns:
         Two ``[points]`` float64 arrays: the proxy (rising) and ε (falling).
     """
-    schedule = setting.schedule
-    sigmas = setting.noise_multiplier * np.geomspace(0.5, 4, points)
-    whole = np.asarray(schedule.record_rate * wanted.records)
-    proxy = [float(noise_to_signal(wanted, schedule, float(s), whole)) for s in sigmas]
-    epsilon = [
-        _exact(Adversary.ONE_SERVER, schedule, float(s), setting.participations, wanted.delta)
-        for s in sigmas
+    whole = np.asarray(setting.run.record_rate * wanted.records)
+    runs = [
+        replace(setting.run, noise_multiplier=float(setting.run.noise_multiplier * factor))
+        for factor in np.geomspace(0.5, 4, points)
     ]
+    proxy = [float(noise_to_signal(wanted, run, whole)) for run in runs]
+    epsilon = [_epsilon(run, setting.participations, wanted.delta) for run in runs]
     return np.array(proxy), np.array(epsilon)
 
 
-def _verdict(wanted: Wanted, epsilon: float, proxy: float, worst: float) -> Verdict:
-    # The search for σ and for C/R ends a rounding away from its target.
+def _verdict(wanted: Wanted, epsilon: float, proxy: float, worst: float) -> SettingVerdict:
+    # The search for σ and for C/R' ends a rounding away from its target.
     slack = 1 + 1e-9
     if epsilon > wanted.epsilon * slack:
-        return Verdict.NOT_PRIVATE
+        return SettingVerdict.NOT_PRIVATE
     if wanted.malicious and worst > VACUOUS * wanted.loss_bound:
-        return Verdict.SAYS_NOTHING
+        return SettingVerdict.SAYS_NOTHING
     if wanted.malicious and worst > wanted.tolerated_loss * slack:
-        return Verdict.LOSS_TOO_HIGH
+        return SettingVerdict.LOSS_TOO_HIGH
     if proxy > wanted.noise_to_signal * slack:
-        return Verdict.TOO_NOISY
-    return Verdict.MEETS
+        return SettingVerdict.TOO_NOISY
+    return SettingVerdict.MEETS
 
 
 def _floor(wanted: Wanted) -> Floor | None:
-    """ln(1+x) ≤ x in ``gdp.largest_clip_ratio`` gives C/(R·σ) ≤ √2·μ/(q·√T) for every q and T."""
+    """ln(1+x) ≤ x in ``gdp.largest_clip_ratio`` gives C/(R'·σ) ≤ √2·μ/(q·√T) for every q and T."""
     if not wanted.malicious:
         return None
     reach = wanted.malicious * math.sqrt(wanted.dimension) / wanted.tolerated_group_mu()

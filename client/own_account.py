@@ -3,14 +3,14 @@
 import os
 from pathlib import Path
 
-from precad.common.account import most_participations, record_epsilon
+from precad.common.account.participations import most_participations, record_epsilon
 from precad.common.durable import append_line
 from precad.common.errors import BudgetExceeded, Misconfiguration
 from precad.common.identifiers import Digest
 from precad.common.task import Task
 
 
-class OwnBudget:
+class OwnAccount:
     """Counts every submission that was sent, durably, and refuses beyond the owner's limit.
 
     A submission is counted before its first byte leaves: the count is never below the

@@ -1,0 +1,49 @@
+"""`--task`, or all the numbers that a task has: never one that was assumed."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from precad.common.errors import Misconfiguration
+
+TaskFile = Annotated[
+    Path | None, typer.Option("--task", help="The task (TOML), instead of its numbers one by one.")
+]
+
+
+def task_numbers(
+    path: Path | None, needed: Mapping[str, Any], optional: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The named numbers: of the task in the file, or as they were given.
+
+    Args:
+        path: what ``--task`` says.
+        needed: options whose values a task has; None or empty where not given.
+        optional: such options too, which nobody has to give without a task.
+
+    Raises:
+        Misconfiguration: a number is missing, or was given beside a task, or the file is wrong.
+    """
+    for name, value in {**needed, **optional}.items():
+        option = "--" + name.replace("_", "-")
+        given = value is not None and value != []
+        if path is not None and given:
+            raise Misconfiguration(name, value, f"the task says it: leave {option} out, or --task")
+        if path is None and name in needed and not given:
+            raise Misconfiguration(name, None, f"give {option}, or a task with --task")
+    if path is None:
+        return {**needed, **optional}
+    # pydantic loads here, so that `precad --help` doesn't wait for it.
+    from precad.common.task import Task  # noqa: PLC0415
+
+    task = Task.load(path)
+    numbers = task.privacy.model_dump() | {
+        "clients": task.enrolment.clients,
+        "clip_ratio": 1 / task.sensitivity_ratio,
+        "dimension": task.dimension,
+        "fractional_bits": task.fractional_bits,
+        "rounds": task.training.rounds,
+    }
+    return {name: numbers[name] for name in (*needed, *optional)}

@@ -1,0 +1,89 @@
+"""Checks of what people give: every error names the field, the value and the remedy.
+
+Each returns the value in its own type, since one from a file may be of any.
+"""
+
+import math
+from numbers import Integral, Real
+
+from precad.common.errors import Misconfiguration
+
+_LARGEST = 2**53
+"""Whole numbers beyond it aren't floats any more."""
+
+
+def _is_number(value: object) -> bool:
+    """A float, or an integer that is one."""
+    if isinstance(value, Integral):
+        return abs(int(value)) <= _LARGEST
+    return isinstance(value, Real)
+
+
+def positive(field: str, value: float, what: str = "") -> float:
+    """``value`` is finite and above 0; ``what`` says in words what the field is.
+
+    Raises:
+        Misconfiguration: it isn't.
+    """
+    if not (_is_number(value) and math.isfinite(value) and value > 0):
+        raise Misconfiguration(
+            field, value, f"{what}: give a finite number above 0".removeprefix(": ")
+        )
+    return float(value)
+
+
+def noise_multiplier(value: float) -> float:
+    """A noise multiplier (standard deviation over sensitivity) is finite and above 0.
+
+    Raises:
+        Misconfiguration: it isn't.
+    """
+    return positive("noise_multiplier", value, "without noise there is no guarantee")
+
+
+def rate(field: str, value: float) -> float:
+    """A sampling rate lies in [0, 1].
+
+    Raises:
+        Misconfiguration: it doesn't.
+    """
+    if not (_is_number(value) and 0 <= value <= 1):
+        raise Misconfiguration(field, value, "a rate is a probability: give 0 to 1")
+    return float(value)
+
+
+def inside_unit_interval(field: str, value: float) -> float:
+    """``value`` lies strictly between 0 and 1, as a confidence or a δ must.
+
+    Raises:
+        Misconfiguration: it doesn't.
+    """
+    if not (_is_number(value) and 0 < value < 1):
+        raise Misconfiguration(field, value, "give a number above 0 and below 1")
+    return float(value)
+
+
+def epsilon(value: float, field: str = "epsilon") -> float:
+    """ε is finite and not negative.
+
+    Raises:
+        Misconfiguration: it isn't.
+    """
+    if not (_is_number(value) and math.isfinite(value) and value >= 0):
+        raise Misconfiguration(field, value, "epsilon is a finite number, 0 or above")
+    return float(value)
+
+
+def count(field: str, value: int, least: int = 0) -> int:
+    """A count is a whole number, ``least`` or more.
+
+    Raises:
+        Misconfiguration: it isn't.
+    """
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, Integral)
+        or not least <= int(value) <= _LARGEST
+    ):
+        raise Misconfiguration(field, value, f"give a whole number, {least} or more")
+    return int(value)
