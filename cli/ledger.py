@@ -1,6 +1,7 @@
 """`precad ledger`: what a server charged its clients, and whether anybody changed it since."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -8,6 +9,7 @@ import typer
 
 from precad.cli.report import exit_on_error
 from precad.common.errors import Misconfiguration
+from precad.common.identifiers import Digest
 
 if TYPE_CHECKING:
     from precad.common.aggregator.store import LedgerView
@@ -73,26 +75,15 @@ def verify(
 
     with exit_on_error():
         audit = audit_ledger(_url(state), _digest(head))
+    sound = not audit.findings
     if as_json:
-        findings = [{"where": f.where, "what": f.what} for f in audit.findings]
-        typer.echo(
-            json.dumps(
-                {
-                    "sound": not findings,
-                    "entries": audit.entries,
-                    "head": str(audit.head),
-                    "findings": findings,
-                },
-                indent=2,
-            )
-        )
+        document = {"sound": sound} | asdict(audit) | {"head": str(audit.head)}
+        typer.echo(json.dumps(document, indent=2))
     else:
         for finding in audit.findings:
             typer.echo(f"{finding.where}: {finding.what}")
-        typer.echo(
-            f"{'BROKEN' if audit.findings else 'sound'}: {audit.entries} entries, head {audit.head}"
-        )
-    if audit.findings:
+        typer.echo(f"{'sound' if sound else 'BROKEN'}: {audit.entries} entries, head {audit.head}")
+    if not sound:
         raise typer.Exit(1)
 
 
@@ -111,14 +102,10 @@ def _url(state: str) -> str:
     return f"sqlite:///{database.resolve()}"
 
 
-def _digest(text: str | None) -> Any:
-    from precad.common.identifiers import Digest  # noqa: PLC0415
-
-    if text is None:
-        return None
+def _digest(text: str | None) -> Digest | None:
     try:
-        return Digest(bytes.fromhex(text))
-    except ValueError:
+        return None if text is None else Digest(bytes.fromhex(text))
+    except (ValueError, Misconfiguration):
         raise Misconfiguration("--head", text, "give the 64 hex digits of a head") from None
 
 
@@ -131,16 +118,15 @@ def _document(view: "LedgerView", only: str | None) -> dict[str, Any]:
     shown = [c for c in view.clients if only is None or c.client.name == only]
     if only is not None and not shown:
         raise Misconfiguration("--client", only, "is neither enrolled nor charged here")
-    clients, largest = [], 0.0
+    clients: list[dict[str, Any]] = []
     for row in shown:
+        cap = participation_cap(view.task, row.record_rate)
         epsilon = record_epsilon(
             record_rate=row.record_rate,
             noise_multiplier=privacy.noise_multiplier,
             participations=row.participations,
             delta=privacy.delta,
         )
-        largest = max(largest, epsilon)
-        cap = participation_cap(view.task, row.record_rate)
         clients.append(
             {
                 "client": row.client.name,
@@ -162,7 +148,7 @@ def _document(view: "LedgerView", only: str | None) -> dict[str, Any]:
         "totals": {
             "clients": len(clients),
             "participations": sum(c.participations for c in shown),
-            "epsilon_max": largest,
+            "epsilon_max": max((c["epsilon"] for c in clients), default=0.0),
             "rounds_released": view.released,
             "rounds_forfeited": view.forfeited,
             "rounds": view.task.training.rounds,
@@ -184,18 +170,15 @@ def _show(document: dict[str, Any]) -> None:
         f"σ = {document['noise_multiplier']:g}; "
         + ("no limit" if limit is None else f"limit {limit:g}")
     )
-    table = Table()
-    table.add_column("client")
+    table = Table("client")
     for name in ("p", "participations", "ε", "cap", "remaining"):
         table.add_column(name, justify="right")
     for row in document["clients"]:
         table.add_row(
-            row["client"],
-            f"{row['record_rate']:g}",
-            str(row["participations"]),
-            f"{row['epsilon']:.4g}",
-            "–" if row["cap"] is None else str(row["cap"]),
-            "–" if row["remaining"] is None else str(row["remaining"]),
+            *(
+                f"{x:g}" if isinstance(x, float) else "–" if x is None else str(x)
+                for x in row.values()
+            )
         )
     console.print(table)
     totals = document["totals"]

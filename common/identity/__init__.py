@@ -8,20 +8,14 @@ from precad.common.identity.channel import (
     open_channel,
 )
 from precad.common.identity.credentials import Identity, load_identity
-from precad.common.identity.deployment import create_local_keys
 from precad.common.identity.principal import Principal
-from precad.common.identity.sign import CertificateSigner, CertificateVerifier, check_own_key
 
 __all__ = [
     "ADDRESS_PATTERN",
-    "CertificateSigner",
-    "CertificateVerifier",
     "Identity",
     "Principal",
     "add_port",
     "caller",
-    "check_own_key",
-    "create_local_keys",
     "load_identity",
     "open_aio_channel",
     "open_channel",

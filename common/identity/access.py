@@ -10,12 +10,7 @@ from cryptography import x509
 
 from precad.common.errors import AccessDenied, Denial, Misconfiguration
 from precad.common.identifiers import Role
-from precad.common.identity.certificate import (
-    MALFORMED,
-    principal_of,
-    require_whole,
-    validity_fault,
-)
+from precad.common.identity.certificate import principal_of, read_certificates, validity_fault
 from precad.common.identity.credentials import Identity
 from precad.common.identity.principal import Principal
 
@@ -77,9 +72,8 @@ def _of_connection(context: Context) -> tuple[x509.Certificate, Principal | None
 def _parse(pem: bytes) -> tuple[x509.Certificate, Principal | None]:
     # One certificate makes many calls; who it names doesn't change.
     try:
-        certificate = x509.load_pem_x509_certificate(pem)
-        require_whole(certificate)
-    except MALFORMED:
+        certificate = read_certificates(pem, source="connection")[0]
+    except Misconfiguration:
         # TLS let it pass, so an authority of ours signed it.
         raise AccessDenied("the certificate can't be parsed", Denial.MALFORMED_NAME) from None
     try:

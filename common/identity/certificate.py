@@ -6,9 +6,11 @@ wrong is said in words that help.
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from cryptography.x509.verification import (
@@ -22,6 +24,7 @@ from cryptography.x509.verification import (
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
 from precad.common.identity.principal import Principal
+from precad.common.secret import Secret
 
 MALFORMED = (
     ValueError,
@@ -38,6 +41,15 @@ _AUTHORITIES = ExtensionPolicy.permit_all().require_present(
 )
 _PARTIES = ExtensionPolicy.permit_all()
 SERVING_ROLES = frozenset({Role.SERVER_A, Role.SERVER_B, Role.DEALER})
+
+
+def read_file(path: Path, field: str, remedy: str) -> bytes:
+    """The file's bytes. Raises Misconfiguration where it can't be read."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        reason = f"can't be read ({error.strerror}); {remedy}"
+        raise Misconfiguration(field, str(path), reason) from None
 
 
 def read_certificates(pem: bytes, *, source: str) -> list[x509.Certificate]:
@@ -105,6 +117,31 @@ def check_algorithm(public_key: object, *, source: str) -> None:
             "a party's key must be ECDSA on P-256 (gRPC's TLS refuses Ed25519 in handshakes); "
             "make one with precad keys request or precad keys issue",
         )
+
+
+def own_key(
+    pem: Secret, certificate: x509.Certificate, *, source: str
+) -> ec.EllipticCurvePrivateKey:
+    """The private key of a certificate.
+
+    Raises:
+        Misconfiguration: not an unencrypted PEM key, not on P-256, or another certificate's.
+    """
+    try:
+        key = serialization.load_pem_private_key(pem.reveal(), password=None)
+    except MALFORMED:
+        # The parser's own message may quote the input, hence it is dropped.
+        raise Misconfiguration("key", source, "not an unencrypted PEM private key") from None
+    check_algorithm(key.public_key(), source=source)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    if key.public_key() != certificate.public_key():
+        raise Misconfiguration(
+            "key",
+            source,
+            "belongs to another certificate than the one beside it; put the pair that was issued "
+            "together in the folder, or renew",
+        )
+    return key
 
 
 def check_purpose(certificate: x509.Certificate, principal: Principal, *, source: str) -> None:

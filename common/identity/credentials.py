@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import Self
 
 from cryptography import x509
-from cryptography.hazmat.primitives import serialization
 
 from precad.common.errors import Misconfiguration
 from precad.common.identity.certificate import (
-    MALFORMED,
     check_algorithm,
     check_purpose,
     has_chain,
     is_authority,
+    own_key,
     principal_of,
     read_certificates,
+    read_file,
     validity_fault,
 )
 from precad.common.identity.principal import Principal
@@ -34,6 +34,7 @@ CA_FILE = "ca.pem"
 CERTIFICATE_FILE = "cert.pem"
 KEY_FILE = "key.pem"
 REVOCATION_FILE = "crl.pem"
+_MAKE_ONE = "make it with precad keys init or keys issue"
 _NEW_ONE = "ask the operator for a new one (precad keys renew)"
 
 
@@ -66,15 +67,15 @@ class Identity:
                 purpose, or names no precad party. Names the file and the remedy.
         """
         path = Path(folder)
-        ca = _read(path / CA_FILE)
-        cert = _read(path / CERTIFICATE_FILE)
+        ca = read_file(path / CA_FILE, "identity", _MAKE_ONE)
+        cert = read_file(path / CERTIFICATE_FILE, "identity", _MAKE_ONE)
         key = _read_key(path / KEY_FILE)
         authorities = read_certificates(ca, source=str(path / CA_FILE))
         if not all(is_authority(each) for each in authorities):
             raise Misconfiguration("ca", str(path / CA_FILE), "holds a certificate of no authority")
         source = str(path / CERTIFICATE_FILE)
         chain = read_certificates(cert, source=source)
-        _check_key(chain[0], key, path)
+        own_key(key, chain[0], source=str(path / KEY_FILE))
         revocations = RevocationList(path / REVOCATION_FILE, authorities)
         principal = check_certificate(chain, authorities, revocations, source=source, now=now)
         return cls(path, principal, ca, cert, key, revocations)
@@ -131,37 +132,8 @@ def check_certificate(
     return principal
 
 
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        raise Misconfiguration(
-            "identity", str(path), "no such file; make it with precad keys init or keys issue"
-        ) from None
-    except OSError as error:
-        raise Misconfiguration("identity", str(path), f"unreadable ({error.strerror})") from None
-
-
 def _read_key(path: Path) -> Secret:
-    data = Secret(_read(path))
+    data = Secret(read_file(path, "identity", _MAKE_ONE))
     if stat.S_IMODE(path.stat().st_mode) & (stat.S_IRWXG | stat.S_IRWXO):
         raise Misconfiguration("key", str(path), f"others can read it; run chmod 600 {path}")
     return data
-
-
-def _check_key(own: x509.Certificate, key: Secret, path: Path) -> None:
-    try:
-        private = serialization.load_pem_private_key(key.reveal(), password=None)
-    except MALFORMED:
-        # The parser's own message may quote the input, hence it is dropped.
-        raise Misconfiguration(
-            "key", str(path / KEY_FILE), "not an unencrypted PEM private key"
-        ) from None
-    check_algorithm(private.public_key(), source=str(path / KEY_FILE))
-    if private.public_key() != own.public_key():
-        raise Misconfiguration(
-            "key",
-            str(path / KEY_FILE),
-            f"belongs to another certificate than {CERTIFICATE_FILE}; "
-            "put the pair that was issued together in the folder, or renew",
-        )

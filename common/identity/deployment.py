@@ -8,7 +8,9 @@ The root's folder is the operator's and needs to be on no server. A party's fold
 its machine gets.
 """
 
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
@@ -16,20 +18,25 @@ from typing import Self
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from precad.common.durable import make_folder
+from precad.common.durable import PUBLIC_MODE, make_folder, write_file
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
-from precad.common.identity.certificate import principal_of, read_certificates, validity_fault
+from precad.common.identity.certificate import (
+    principal_of,
+    read_certificates,
+    read_file,
+    validity_fault,
+)
 from precad.common.identity.credentials import (
     CA_FILE,
     CERTIFICATE_FILE,
     KEY_FILE,
     REVOCATION_FILE,
 )
-from precad.common.identity.files import exclusive, write_private, write_public
 from precad.common.identity.pki import (
     PARTY_DAYS,
     Authority,
+    Public,
     key_to_pem,
     make_request,
     new_key,
@@ -66,11 +73,11 @@ class Deployment:
         folder = directory / AUTHORITY_FOLDER
         make_folder(directory)
         make_folder(folder)
-        with exclusive(folder):
+        with _exclusive(folder):
             authority = Authority.create()
-            write_private(folder / KEY_FILE, key_to_pem(authority.key), replace=replace)
-            write_public(folder / CA_FILE, to_pem(authority.certificate))
-            write_public(folder / REVOCATION_FILE, to_pem(authority.revocation_list([], number=1)))
+            _write_key(folder, authority.key, replace=replace)
+            _publish(folder / CA_FILE, authority.certificate)
+            _publish(folder / REVOCATION_FILE, authority.revocation_list([], number=1))
             make_folder(folder / ISSUED_FOLDER)
             for old in (folder / ISSUED_FOLDER).glob("*.pem"):
                 old.unlink()
@@ -84,13 +91,9 @@ class Deployment:
             Misconfiguration: there is none, or it is damaged.
         """
         folder = directory / AUTHORITY_FOLDER
-        try:
-            certificate = (folder / CA_FILE).read_bytes()
-            key = Secret((folder / KEY_FILE).read_bytes())
-        except OSError as error:
-            raise Misconfiguration(
-                "keys", str(folder), f"no root here ({error.strerror}); precad keys init makes one"
-            ) from None
+        remedy = "there is no root here; precad keys init makes one"
+        certificate = read_file(folder / CA_FILE, "keys", remedy)
+        key = Secret(read_file(folder / KEY_FILE, "keys", remedy))
         return cls(directory, Authority.from_pem(certificate, key, source=str(folder)))
 
     def folder_of(self, principal: Principal) -> Path:
@@ -126,14 +129,9 @@ class Deployment:
                 party's.
         """
         folder = out or self.folder_of(principal)
-        with exclusive(self._folder):
+        with _exclusive(self._folder):
             if request is not None:
-                try:
-                    pem = request.read_bytes()
-                except OSError as error:
-                    raise Misconfiguration(
-                        "request", str(request), f"can't be read ({error.strerror})"
-                    ) from None
+                pem = read_file(request, "request", "give what precad keys request made")
                 public = read_request(pem, principal, source=str(request))
                 certificate = self._certify(principal, public, days)
                 make_folder(folder)
@@ -141,8 +139,10 @@ class Deployment:
                 key = new_key()
                 certificate = self._certify(principal, key.public_key(), days)
                 make_folder(folder)
-                write_private(folder / KEY_FILE, key_to_pem(key), replace=replace)
-            self._hand_over(folder, certificate)
+                _write_key(folder, key, replace=replace)
+            _publish(folder / CERTIFICATE_FILE, certificate)
+            _publish(folder / CA_FILE, self._authority.certificate)
+            _publish(folder / REVOCATION_FILE, self._revocations())
         return folder
 
     def renew(
@@ -166,12 +166,8 @@ class Deployment:
         """
         folder = out or self.folder_of(principal)
         source = folder / CERTIFICATE_FILE
-        try:
-            old = read_certificates(source.read_bytes(), source=str(source))[0]
-        except OSError:
-            raise Misconfiguration(
-                "folder", str(folder), "holds no certificate to renew; use precad keys issue"
-            ) from None
+        pem = read_file(source, "folder", "without one to renew, use precad keys issue")
+        old = read_certificates(pem, source=str(source))[0]
         if principal_of(old) != principal:
             raise Misconfiguration("folder", str(folder), f"belongs to {principal_of(old)}")
         self.issue(principal, out=folder, days=days, replace=True)
@@ -199,23 +195,21 @@ class Deployment:
                 sorted(f"{serial:x}" for serial in wanted - known),
                 "this root never issued it; precad keys show lists what it issued",
             )
-        with exclusive(self._folder):
+        with _exclusive(self._folder):
             current = self._revocations()
             entries = {entry.serial_number: entry for entry in current}
             for serial in wanted - set(entries):
                 entries[serial] = revoked_entry(serial)
             number = current.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
-            pem = to_pem(
-                self._authority.revocation_list(
-                    entries.values(),
-                    number=number + 1,
-                    # Servers refuse a list older than theirs, and clocks get set back.
-                    now=max(datetime.now(UTC), current.last_update_utc),
-                )
+            longer = self._authority.revocation_list(
+                entries.values(),
+                number=number + 1,
+                # Servers refuse a list older than theirs, and clocks get set back.
+                now=max(datetime.now(UTC), current.last_update_utc),
             )
             written = [self._folder / REVOCATION_FILE, *self._other_lists()]
             for path in written:
-                write_public(path, pem)
+                _publish(path, longer)
         return written
 
     def current_serials(self, principal: Principal) -> list[int]:
@@ -254,20 +248,12 @@ class Deployment:
         certificate = self._authority.issue(principal, key, days=days)
         # On record before anyone holds it: what isn't on record can't be revoked.
         record = self._folder / ISSUED_FOLDER / f"{certificate.serial_number:040x}.pem"
-        write_public(record, to_pem(certificate))
+        _publish(record, certificate)
         return certificate
-
-    def _hand_over(self, folder: Path, certificate: x509.Certificate) -> None:
-        write_public(folder / CERTIFICATE_FILE, to_pem(certificate))
-        write_public(folder / CA_FILE, to_pem(self._authority.certificate))
-        write_public(folder / REVOCATION_FILE, to_pem(self._revocations()))
 
     def _revocations(self) -> x509.CertificateRevocationList:
         path = self._folder / REVOCATION_FILE
-        try:
-            pem = path.read_bytes()
-        except OSError as error:
-            raise Misconfiguration("crl", str(path), f"can't be read ({error.strerror})") from None
+        pem = read_file(path, "crl", "put it back: it goes with the root's key")
         return read_revocation_lists(pem, [self._authority.certificate], source=str(path))[0]
 
     def _other_lists(self) -> list[Path]:
@@ -320,7 +306,43 @@ def create_request(folder: Path, principal: Principal, *, replace: bool = False)
     """
     make_folder(folder)
     key = new_key()
-    write_private(folder / KEY_FILE, key_to_pem(key), replace=replace)
+    _write_key(folder, key, replace=replace)
     path = folder / REQUEST_FILE
-    write_public(path, to_pem(make_request(key, principal)))
+    _publish(path, make_request(key, principal))
     return path
+
+
+@contextmanager
+def _exclusive(folder: Path) -> Iterator[None]:
+    """One process at a time works in the folder; a second one waits.
+
+    Raises:
+        Misconfiguration: the system has no such locks.
+    """
+    try:
+        # Here, because `precad keys request` on a data owner's machine needs no Unix.
+        import fcntl  # noqa: PLC0415
+    except ImportError:
+        raise Misconfiguration(
+            "folder", str(folder), "this system can't lock it; make keys on Linux and copy them"
+        ) from None
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _publish(path: Path, public: Public) -> None:
+    """Write or replace what anybody may read."""
+    write_file(path, to_pem(public), mode=PUBLIC_MODE)
+
+
+def _write_key(folder: Path, key: ec.EllipticCurvePrivateKey, *, replace: bool) -> None:
+    """Write a key for its owner's eyes only; never over an existing one unless told."""
+    path = folder / KEY_FILE
+    try:
+        write_file(path, key_to_pem(key).reveal(), replace=replace)
+    except FileExistsError:
+        raise Misconfiguration("file", str(path), "it exists; --force replaces it") from None

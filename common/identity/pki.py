@@ -20,36 +20,25 @@ from precad.common.identity.certificate import (
     SERVING_ROLES,
     check_algorithm,
     dns_names,
+    own_key,
     read_certificates,
 )
 from precad.common.identity.principal import DOMAIN, Principal
 from precad.common.secret import Secret
 
+Public = x509.Certificate | x509.CertificateRevocationList | x509.CertificateSigningRequest
 ROOT_DAYS = 3650
 PARTY_DAYS = 365
 _CLOCK_SKEW = timedelta(minutes=5)
-_DIGITAL_SIGNATURE_ONLY = x509.KeyUsage(
-    digital_signature=True,
-    content_commitment=False,
-    key_encipherment=False,
-    data_encipherment=False,
-    key_agreement=False,
-    key_cert_sign=False,
-    crl_sign=False,
-    encipher_only=False,
-    decipher_only=False,
-)
-_SIGNS_CERTIFICATES_AND_LISTS = x509.KeyUsage(
-    digital_signature=False,
-    content_commitment=False,
-    key_encipherment=False,
-    data_encipherment=False,
-    key_agreement=False,
-    key_cert_sign=True,
-    crl_sign=True,
-    encipher_only=False,
-    decipher_only=False,
-)
+
+
+def _key_usage(bits: str) -> x509.KeyUsage:
+    """As RFC 5280, section 4.2.1.3 numbers them: 0 digitalSignature, 5 keyCertSign, 6 cRLSign."""
+    return x509.KeyUsage(*(bit == "1" for bit in bits))
+
+
+_DIGITAL_SIGNATURE_ONLY = _key_usage("100000000")
+_SIGNS_CERTIFICATES_AND_LISTS = _key_usage("000001100")
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:
@@ -68,9 +57,7 @@ def key_to_pem(key: ec.EllipticCurvePrivateKey) -> Secret:
     )
 
 
-def to_pem(
-    public: x509.Certificate | x509.CertificateRevocationList | x509.CertificateSigningRequest,
-) -> bytes:
+def to_pem(public: Public) -> bytes:
     """PEM of something public."""
     return public.public_bytes(serialization.Encoding.PEM)
 
@@ -119,22 +106,11 @@ class Authority:
     key: ec.EllipticCurvePrivateKey = field(repr=False)
 
     @classmethod
-    def create(
-        cls, name: str = "precad root", *, days: int = ROOT_DAYS, now: datetime | None = None
-    ) -> "Authority":
-        """A new root, good for names in .precad alone.
-
-        Args:
-            name: common name, for people.
-            days: until it expires, and with it everything that it issued.
-            now: instead of the clock's time.
-
-        Raises:
-            Misconfiguration: days below 1.
-        """
+    def create(cls) -> "Authority":
+        """A new root, good for names in .precad alone."""
         key = new_key()
-        subject = _common_name(name)
-        builder = _builder(subject, subject, key.public_key(), days, now)
+        subject = _common_name("precad root")
+        builder = _builder(subject, subject, key.public_key(), ROOT_DAYS)
         certificate = (
             builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(_SIGNS_CERTIFICATES_AND_LISTS, critical=True)
@@ -157,24 +133,10 @@ class Authority:
             Misconfiguration: malformed, or the key isn't the certificate's.
         """
         root = read_certificates(certificate, source=source)[0]
-        try:
-            private = serialization.load_pem_private_key(key.reveal(), password=None)
-        except (ValueError, TypeError):
-            raise Misconfiguration("root key", source, "not an unencrypted PEM key") from None
-        if (
-            not isinstance(private, ec.EllipticCurvePrivateKey)
-            or private.public_key() != root.public_key()
-        ):
-            raise Misconfiguration("root key", source, "isn't the key of the root certificate")
-        return cls(root, private)
+        return cls(root, own_key(key, root, source=source))
 
     def issue(
-        self,
-        principal: Principal,
-        key: ec.EllipticCurvePublicKey,
-        *,
-        days: int = PARTY_DAYS,
-        now: datetime | None = None,
+        self, principal: Principal, key: ec.EllipticCurvePublicKey, *, days: int = PARTY_DAYS
     ) -> x509.Certificate:
         """A certificate that says: this key is that party's.
 
@@ -182,14 +144,12 @@ class Authority:
             principal: the party.
             key: its public key.
             days: until it expires.
-            now: instead of the clock's time.
 
         Raises:
             Misconfiguration: days below 1, or beyond the root's own end.
         """
-        builder = _builder(
-            _common_name(principal.dns_name), self.certificate.subject, key, days, now
-        )
+        subject = _common_name(principal.dns_name)
+        builder = _builder(subject, self.certificate.subject, key, days)
         certificate = (
             builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_alternative_name(principal), critical=False)
@@ -238,26 +198,18 @@ class Authority:
         return builder.sign(self.key, hashes.SHA256())
 
 
-def revoked_entry(serial: int, *, now: datetime | None = None) -> x509.RevokedCertificate:
+def revoked_entry(serial: int) -> x509.RevokedCertificate:
     """One line of a revocation list."""
-    return (
-        x509.RevokedCertificateBuilder()
-        .serial_number(serial)
-        .revocation_date(now or datetime.now(UTC))
-        .build()
-    )
+    builder = x509.RevokedCertificateBuilder().serial_number(serial)
+    return builder.revocation_date(datetime.now(UTC)).build()
 
 
 def _builder(
-    subject: x509.Name,
-    issuer: x509.Name,
-    key: ec.EllipticCurvePublicKey,
-    days: int,
-    now: datetime | None,
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
 ) -> x509.CertificateBuilder:
     if days < 1:
         raise Misconfiguration("days", days, "a certificate holds at least one day")
-    start = now or datetime.now(UTC)
+    start = datetime.now(UTC)
     try:
         end = start + timedelta(days=days)
     except OverflowError:

@@ -10,7 +10,7 @@ from pathlib import Path
 from cryptography import x509
 
 from precad.common.errors import Misconfiguration
-from precad.common.identity.certificate import MALFORMED
+from precad.common.identity.certificate import MALFORMED, read_file
 
 _log = logging.getLogger(__name__)
 _PEM_BLOCK = re.compile(rb"-----BEGIN X509 CRL-----.+?-----END X509 CRL-----", re.DOTALL)
@@ -81,10 +81,7 @@ class RevocationList:
         return status.st_mtime_ns, status.st_size, status.st_ino
 
     def _read(self) -> _Revoked:
-        try:
-            data = self._path.read_bytes()
-        except OSError as error:
-            raise Misconfiguration("crl", str(self._path), f"unreadable ({error})") from None
+        data = read_file(self._path, "crl", "let this process's user read it")
         lists = read_revocation_lists(data, self._authorities, source=str(self._path))
         return _Revoked(
             frozenset(

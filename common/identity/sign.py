@@ -11,13 +11,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from precad.common.errors import Misconfiguration, RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId
 from precad.common.identity.access import Context, peer_certificate
-from precad.common.identity.certificate import MALFORMED, read_certificates, require_whole
-from precad.common.identity.credentials import (
-    CA_FILE,
-    CERTIFICATE_FILE,
-    Identity,
-    check_certificate,
-)
+from precad.common.identity.certificate import MALFORMED, own_key, read_certificates, require_whole
+from precad.common.identity.credentials import CA_FILE, Identity, check_certificate
 from precad.common.identity.principal import Principal
 from precad.common.share.signature import Signature
 
@@ -28,15 +23,10 @@ class CertificateSigner:
     """Signs with the key of the identity's certificate: ECDSA on P-256 with SHA-256."""
 
     def __init__(self, identity: Identity) -> None:
-        key = serialization.load_pem_private_key(identity.key.reveal(), password=None)
-        if not isinstance(key, ec.EllipticCurvePrivateKey):
-            raise Misconfiguration("key", str(identity.path), "must be ECDSA on P-256")
-        self._key = key
-        source = str(identity.path / CERTIFICATE_FILE)
-        self._certificates = tuple(
-            each.public_bytes(serialization.Encoding.DER)
-            for each in read_certificates(identity.cert, source=source)
-        )
+        source = str(identity.path)
+        chain = read_certificates(identity.cert, source=source)
+        self._key = own_key(identity.key, chain[0], source=source)
+        self._certificates = tuple(each.public_bytes(serialization.Encoding.DER) for each in chain)
 
     def sign(self, signed: bytes) -> Signature:
         """The signature over ``signed``, with the certificate and intermediate ones."""

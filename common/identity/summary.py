@@ -12,6 +12,7 @@ from precad.common.identity.certificate import (
     is_authority,
     principal_of,
     read_certificates,
+    read_file,
     validity_fault,
 )
 from precad.common.identity.credentials import CA_FILE, CERTIFICATE_FILE, REVOCATION_FILE
@@ -59,27 +60,21 @@ def summarise(path: Path, *, now: datetime | None = None) -> list[CertificateSum
     """
     if (path / AUTHORITY_FOLDER / CA_FILE).exists():
         deployment = Deployment.open(path)
-        root = read_certificates((path / AUTHORITY_FOLDER / CA_FILE).read_bytes(), source=str(path))
-        lists = RevocationList(path / AUTHORITY_FOLDER / REVOCATION_FILE, root)
-        return [_summary(each, lists, now) for each in [*root, *deployment.issued()]]
-    if (path / CERTIFICATE_FILE).exists():
-        own = _read(path / CERTIFICATE_FILE)
+        roots = _read(path / AUTHORITY_FOLDER / CA_FILE)
+        lists = RevocationList(path / AUTHORITY_FOLDER / REVOCATION_FILE, roots)
+        found = [*roots, *deployment.issued()]
+    elif (path / CERTIFICATE_FILE).exists():
         roots = _read(path / CA_FILE)
         lists = RevocationList(path / REVOCATION_FILE, roots)
-        return [_summary(each, lists, now) for each in [*own, *roots]]
-    return [_summary(each, None, now) for each in _read(path)]
+        found = [*_read(path / CERTIFICATE_FILE), *roots]
+    else:
+        lists, found = None, _read(path)
+    return [_summary(each, lists, now) for each in found]
 
 
 def _read(path: Path) -> list[x509.Certificate]:
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise Misconfiguration(
-            "path",
-            str(path),
-            f"no keys to show ({error.strerror}); give a directory of precad keys or a PEM file",
-        ) from None
-    return read_certificates(data, source=str(path))
+    remedy = "give a directory of precad keys or a PEM file"
+    return read_certificates(read_file(path, "path", remedy), source=str(path))
 
 
 def _summary(

@@ -27,12 +27,9 @@ from precad.common.aggregator.training.feed import TrainingDone
 from precad.common.aggregator.training.session import Session
 from precad.common.deal.dealer import DealerRole
 from precad.common.identifiers import ClientId, Role
-from precad.common.identity import (
-    CertificateSigner,
-    CertificateVerifier,
-    create_local_keys,
-    load_identity,
-)
+from precad.common.identity import load_identity
+from precad.common.identity.deployment import create_local_keys
+from precad.common.identity.sign import CertificateSigner, CertificateVerifier
 from precad.common.ring import RingVector
 from precad.common.task import Task
 from precad.dealer.service import DealingService

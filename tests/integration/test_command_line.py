@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import precad
 from precad.cli.main import app
-from precad.common.identity import create_local_keys
+from precad.common.identity.deployment import create_local_keys
 from precad.experiments.local.files import to_toml
 
 USAGE_ERROR = 2
@@ -224,7 +224,7 @@ def test_an_identity_is_required_and_must_be_there(part: str, tmp_path: Path) ->
     write_task(tmp_path / "task.toml")
     if part != "c":
         error = refused(*command, "--config", config)
-        assert f"identity = '{tmp_path / 'keys' / 'ca.pem'}': no such file" in error
+        assert f"identity = '{tmp_path / 'keys' / 'ca.pem'}': can't be read (No such file" in error
 
 
 def test_an_address_without_a_port_is_refused(tmp_path: Path) -> None:

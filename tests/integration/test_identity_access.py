@@ -22,13 +22,12 @@ from precad.common.identity import (
     Principal,
     add_port,
     caller,
-    create_local_keys,
     load_identity,
     open_aio_channel,
     open_channel,
     require,
 )
-from precad.common.identity.deployment import Deployment
+from precad.common.identity.deployment import Deployment, create_local_keys
 from precad.common.identity.pki import Authority, key_to_pem, new_key, to_pem
 
 METHOD = "/test/WhoAmI"

@@ -35,11 +35,10 @@ from precad.common.identity import (
     Identity,
     Principal,
     add_port,
-    create_local_keys,
     load_identity,
     open_channel,
 )
-from precad.common.identity.deployment import Deployment
+from precad.common.identity.deployment import Deployment, create_local_keys
 from precad.common.identity.sign import CertificateSigner, CertificateVerifier
 from precad.common.secret import Secret
 from precad.common.share import Submission, signed_bytes

@@ -15,7 +15,8 @@ import grpc
 import pytest
 
 from precad.common.identifiers import Role
-from precad.common.identity import add_port, create_local_keys, load_identity, open_channel
+from precad.common.identity import add_port, load_identity, open_channel
+from precad.common.identity.deployment import create_local_keys
 from precad.common.tls13 import CIPHER_VARIABLE, UNUSABLE_IN_TLS12
 
 TIMEOUT_S = 10.0

@@ -28,10 +28,9 @@ from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity import (
     Identity,
     Principal,
-    create_local_keys,
     load_identity,
 )
-from precad.common.identity.deployment import Deployment
+from precad.common.identity.deployment import Deployment, create_local_keys
 from precad.common.identity.pki import Authority, new_key
 from precad.common.identity.sign import CertificateSigner, CertificateVerifier
 from precad.common.ring import to_bytes

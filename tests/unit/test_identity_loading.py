@@ -13,8 +13,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
-from precad.common.identity import Identity, Principal, create_local_keys, load_identity
-from precad.common.identity.deployment import Deployment
+from precad.common.identity import Identity, Principal, load_identity
+from precad.common.identity.deployment import Deployment, create_local_keys
 from precad.common.identity.pki import Authority, key_to_pem, new_key, to_pem
 
 

@@ -24,10 +24,6 @@ class RoundState(Enum):
     """Both noisy shares were held and the next model is persisted."""
 
 
-CHARGED = frozenset({RoundState.RELEASED, RoundState.FORFEITED, RoundState.DONE})
-"""States of a round that the ledger must have charged."""
-
-
 @dataclass(frozen=True, slots=True)
 class ReleaseRecord:
     """A round that has released on this server, as it is kept."""

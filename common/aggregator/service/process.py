@@ -23,7 +23,8 @@ from precad.common.aggregator.training.presence import Presence
 from precad.common.aggregator.training.session import Phase, Session
 from precad.common.aggregator.training.shelf import Shelf
 from precad.common.identifiers import Role
-from precad.common.identity import CertificateVerifier, add_port
+from precad.common.identity import add_port
+from precad.common.identity.sign import CertificateVerifier
 from precad.common.wire.serving import SERVER_OPTIONS
 from precad.protos.precad_pb2_grpc import (
     add_AggregationServicer_to_server,

@@ -9,7 +9,7 @@ from precad.common.aggregator.store.audit import (
     read_ledger,
 )
 from precad.common.aggregator.store.database import Store, open_store
-from precad.common.aggregator.store.ledger import Charge, LedgerEntry, LedgerEvent
+from precad.common.aggregator.store.ledger import Charge, LedgerEntry
 
 __all__ = [
     "Audit",
@@ -17,7 +17,6 @@ __all__ = [
     "ClientCharges",
     "Finding",
     "LedgerEntry",
-    "LedgerEvent",
     "LedgerView",
     "Store",
     "audit_ledger",

@@ -1,26 +1,27 @@
 """Reading a server's ledger beside the running server, and checking that nobody changed it."""
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
-from sqlalchemy import Column, Connection, func, select
+from sqlalchemy import Connection, func, select
 
-from precad.common.aggregator.round.journal import CHARGED, RoundState
+from precad.common.aggregator.round.journal import RoundState
 from precad.common.aggregator.store import tables
 from precad.common.aggregator.store.engine import parse_url, reading_engine, storage_errors
-from precad.common.aggregator.store.ledger import (
-    LedgerEntry,
-    LedgerEvent,
-    claimed_rates,
-    entries,
-    ledger_start,
-)
+from precad.common.aggregator.store.ledger import LedgerEntry, entries, ledger_start
 from precad.common.aggregator.store.migrate import require_current
 from precad.common.errors import StorageFailure
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.task import Task
+
+_CHARGED_AS = {
+    RoundState.RELEASED: RoundState.RELEASED,
+    RoundState.DONE: RoundState.RELEASED,
+    RoundState.FORFEITED: RoundState.FORFEITED,
+}
+"""What the newest entry of a round says, by the round's state; others have none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,23 +78,24 @@ def read_ledger(url: str) -> LedgerView:
         Misconfiguration: there is no such database, or its schema isn't this version's.
         StorageFailure: it can't be read.
     """
+    charge, enrolment, rounds = tables.charge.c, tables.enrolment.c, tables.training_round.c
     with _snapshot(url) as connection:
         task, role, length, head = _owner(connection)
-        charge = tables.charge.c
-        found = {
-            client: ClientCharges(ClientId(client), 0, rate)
-            for client, rate in claimed_rates(connection).items()
-        }
-        charged = select(charge.client, func.count(), func.max(charge.record_rate))
-        for client, count, rate in connection.execute(charged.group_by(charge.client)):
-            found[client] = ClientCharges(ClientId(client), count, rate)
-        states = _counts(connection, tables.training_round.c.state)
+        enrolled = connection.execute(select(enrolment.client, enrolment.record_rate))
+        charged = connection.execute(
+            select(charge.client, func.count(), func.max(charge.record_rate)).group_by(
+                charge.client
+            )
+        )
+        clients = {name: ClientCharges(name, 0, rate) for name, rate in enrolled}
+        clients |= {row[0]: ClientCharges(*row) for row in charged}
+        states = Counter(connection.scalars(select(rounds.state)))
     return LedgerView(
         task=task,
         role=role,
-        clients=tuple(found[client] for client in sorted(found)),
-        released=states.get(RoundState.RELEASED.value, 0) + states.get(RoundState.DONE.value, 0),
-        forfeited=states.get(RoundState.FORFEITED.value, 0),
+        clients=tuple(clients[client] for client in sorted(clients)),
+        released=states[RoundState.RELEASED] + states[RoundState.DONE],
+        forfeited=states[RoundState.FORFEITED],
         entries=length,
         head=head,
     )
@@ -112,18 +114,19 @@ def audit_ledger(url: str, noted_head: Digest | None = None) -> Audit:
     """
     with _snapshot(url) as connection:
         task, role, length, head = _owner(connection)
+        start = ledger_start(task.digest, role)
         chain: list[LedgerEntry] = []
         findings: list[Finding] = []
         try:
             chain.extend(entries(connection))
+            findings += _chain_findings(chain, start, length, head)
+            findings += _noise_findings(chain, task.privacy.noise_multiplier)
+            findings += _rate_findings(connection)
+            findings += _round_findings(connection, chain)
+            findings += _orphans(connection)
         except StorageFailure as error:
             findings.append(Finding("ledger", str(error)))
-        else:
-            findings += _chain_findings(chain, ledger_start(task.digest, role), length, head)
-            findings += _charge_findings(connection, chain, task)
-            findings += _round_findings(connection, chain)
-        heads = {ledger_start(task.digest, role), *(entry.hash for entry in chain)}
-        if noted_head is not None and noted_head not in heads:
+        if noted_head is not None and noted_head not in {start, *(entry.hash for entry in chain)}:
             findings.append(
                 Finding("ledger", f"the noted head {noted_head} isn't in it: it was replaced")
             )
@@ -150,78 +153,62 @@ def _chain_findings(
         yield Finding("ledger", "doesn't end with the entry that was written last")
 
 
-def _charge_findings(
-    connection: Connection, chain: list[LedgerEntry], task: Task
-) -> Iterator[Finding]:
-    rates = claimed_rates(connection)
+def _noise_findings(chain: list[LedgerEntry], own: float) -> Iterator[Finding]:
     for entry in chain:
-        if entry.noise_multiplier != task.privacy.noise_multiplier:
+        if (noise := entry.noise_multiplier) != own:
             yield Finding(
-                f"entry {entry.sequence}",
-                f"has noise multiplier {entry.noise_multiplier}, "
-                f"the task {task.privacy.noise_multiplier}",
+                f"entry {entry.sequence}", f"has noise multiplier {noise}, the task {own}"
             )
-        for charge in entry.charges:
-            claimed = rates.get(charge.client.name, charge.record_rate)
-            if charge.record_rate != claimed:
-                yield Finding(
-                    f"entry {entry.sequence}",
-                    f"charges {charge.client} at rate {charge.record_rate}, it is enrolled "
-                    f"with {claimed}",
-                )
-    written = connection.execute(select(func.count()).select_from(tables.charge)).scalar_one()
-    covered = sum(len(entry.charges) for entry in chain)
-    if written != covered:
-        yield Finding("charges", f"{written - covered} charges belong to no entry")
+
+
+def _rate_findings(connection: Connection) -> Iterator[Finding]:
+    charge, claim = tables.charge.c, tables.enrolment.c
+    for row in connection.execute(
+        select(tables.charge, claim.record_rate.label("claimed"))
+        .join(tables.enrolment, claim.client == charge.client)
+        .where(claim.record_rate != charge.record_rate)
+        .order_by(charge.sequence)
+    ):
+        yield Finding(
+            f"entry {row.sequence}",
+            f"charges {row.client} at rate {row.record_rate}, it is enrolled with {row.claimed}",
+        )
 
 
 def _round_findings(connection: Connection, chain: list[LedgerEntry]) -> Iterator[Finding]:
     """Every round that left something behind is charged, for all its valid clients."""
-    by_round: dict[int, list[LedgerEntry]] = {}
-    for entry in chain:
-        by_round.setdefault(entry.number, []).append(entry)
-    rounds = tables.training_round
-    rejected = _counts(connection, tables.rejection.c.number)
-    for row in connection.execute(select(rounds).order_by(rounds.c.number)):
+    newest = {entry.number: entry for entry in chain}
+    releases = {entry.number: entry for entry in chain if entry.event is RoundState.RELEASED}
+    rounds, rejection = tables.training_round, tables.rejection.c
+    rejected = select(func.count()).where(rejection.number == rounds.c.number).scalar_subquery()
+    for row in connection.execute(
+        select(rounds, rejected.label("rejected")).order_by(rounds.c.number)
+    ):
         where = f"round {row.number}"
-        own = by_round.pop(row.number, [])
-        if row.state not in {state.value for state in CHARGED}:
-            if own:
-                yield Finding(where, f"is {row.state}, but the ledger charges it")
+        charged = newest[row.number].event if row.number in newest else None
+        if charged is not _CHARGED_AS.get(row.state):
+            said = "doesn't charge it" if charged is None else f"charges it as {charged.value}"
+            yield Finding(where, f"is {row.state.value}, and the ledger {said}")
             continue
-        if not own:
-            yield Finding(where, f"is {row.state}, and the ledger doesn't charge it")
+        if (release := releases.get(row.number)) is None:
             continue
-        release = next((e for e in own if e.event is LedgerEvent.RELEASED), None)
-        forfeit = next((e for e in own if e.event is LedgerEvent.FORFEITED), None)
-        if any(entry.version != row.version for entry in own):
-            yield Finding(where, f"starts from model {row.version}, its entry says otherwise")
-        if (row.state == RoundState.FORFEITED.value) != (forfeit is not None):
-            yield Finding(where, f"is {row.state}, its newest entry says otherwise")
-        if release is None:
-            if row.state != RoundState.FORFEITED.value:
-                yield Finding(where, f"is {row.state}, its entry says forfeited")
-            continue
-        valid_set = None if release.valid_set is None else release.valid_set.value
-        if row.valid_set != valid_set:
+        if row.valid_set != release.valid_set:
             yield Finding(where, "its valid set isn't the one that was charged")
-        share = None if row.noisy_share is None else Digest.of(row.noisy_share)
-        if share != release.share_digest:
+        if row.noisy_share is None or Digest.of(row.noisy_share) != release.share_digest:
             yield Finding(where, "its noisy share isn't the one that was released")
-        if len(release.charges) + rejected.get(row.number, 0) != row.cohort_size:
+        if len(release.charges) + row.rejected != row.cohort_size:
             yield Finding(
                 where,
                 f"of a cohort of {row.cohort_size}, {len(release.charges)} are charged and "
-                f"{rejected.get(row.number, 0)} rejected",
+                f"{row.rejected} rejected",
             )
-    for number in by_round:
-        yield Finding(f"round {number}", "is charged, and isn't among the rounds")
 
 
-def _counts(connection: Connection, column: Column[Any]) -> dict[Any, int]:
-    """How many rows there are of each value."""
-    rows = connection.execute(select(column, func.count()).group_by(column))
-    return {row[0]: row[1] for row in rows}
+def _orphans(connection: Connection) -> Iterator[Finding]:
+    """What belongs to nothing in a file that was changed from outside; PostgreSQL refuses it."""
+    if connection.dialect.name == "sqlite":
+        for name, _, parent, _ in connection.exec_driver_sql("PRAGMA foreign_key_check"):
+            yield Finding(f"table {name}", f"has a row that belongs to no row of {parent}")
 
 
 def _owner(connection: Connection) -> tuple[Task, Role, int, Digest]:
@@ -231,7 +218,7 @@ def _owner(connection: Connection) -> tuple[Task, Role, int, Digest]:
     task = Task.from_canonical(row.canonical)
     if str(task.digest) != row.digest:
         raise StorageFailure("the task in the database isn't the one that its digest names")
-    return task, Role(row.role), row.ledger_length, Digest(row.ledger_head)
+    return task, row.role, row.ledger_length, row.ledger_head
 
 
 @contextmanager

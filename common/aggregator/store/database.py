@@ -1,11 +1,11 @@
 """One server's durable state behind one SQLAlchemy URL (SQLite in WAL mode by default)."""
 
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Row, bindparam, func, insert, select, update
+from sqlalchemy import Connection, Engine, Row, Select, bindparam, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from precad.common.aggregator.round.journal import Journal, ReleaseRecord, RoundState
@@ -16,7 +16,7 @@ from precad.common.aggregator.store.engine import (
     storage_errors,
     writing_engine,
 )
-from precad.common.aggregator.store.ledger import LedgerEvent, append, ledger_start, participations
+from precad.common.aggregator.store.ledger import append, ledger_start
 from precad.common.aggregator.store.lock import FileLock, lock_database
 from precad.common.aggregator.store.migrate import migrate
 from precad.common.enrolment import Enrolment, Roster
@@ -44,24 +44,11 @@ def open_store(url: str, task: Task, role: Role) -> "Store":
             written by a newer version of precad.
         StorageFailure: it can't be read or written.
     """
-    parsed = parse_url(url)
-    engine = writing_engine(parsed)
-    store: Store | None = None
+    store = Store(writing_engine(parse_url(url)), task, role)
     try:
-        with storage_errors():
-            store = Store(engine, task, role, lock_database(engine))
-            with engine.begin() as connection:
-                if is_in_memory(parsed):
-                    # Nothing older can be in it; whoever plays rounds in one process opens many.
-                    tables.metadata.create_all(connection)
-                else:
-                    migrate(connection)
-            store.bind()
+        store.open()
     except BaseException:
-        if store is None:
-            engine.dispose()
-        else:
-            store.close()
+        store.close()
         raise
     return store
 
@@ -75,12 +62,24 @@ class Store(Journal):
         StorageFailure: by every method, when the database fails. Nothing was changed then.
     """
 
-    def __init__(self, engine: Engine, task: Task, role: Role, lock: FileLock | None) -> None:
+    def __init__(self, engine: Engine, task: Task, role: Role) -> None:
         self._engine = engine
         self._task = task
         self._role = role
-        self._lock = lock
+        self._lock: FileLock | None = None
         self._turn = threading.Lock()
+
+    def open(self) -> None:
+        """Lock the database, bring its tables up to date, and claim it or check whose it is."""
+        with storage_errors():
+            self._lock = lock_database(self._engine)
+        with self._transaction() as connection:
+            if is_in_memory(self._engine.url):
+                # Nothing older can be in it; whoever plays rounds in one process opens many.
+                tables.metadata.create_all(connection)
+            else:
+                migrate(connection)
+            self._bind(connection)
 
     def close(self) -> None:
         """Release the database for the next process."""
@@ -94,39 +93,41 @@ class Store(Journal):
         with self._turn, storage_errors(), self._engine.begin() as connection:
             yield connection
 
-    def bind(self) -> None:
-        """Claim an empty database for this task and role, or check that it is theirs."""
+    def _read(self, query: Select[Any]) -> Sequence[Any]:
         with self._transaction() as connection:
-            row = connection.execute(select(tables.task)).one_or_none()
-            if row is None:
-                connection.execute(
-                    insert(tables.task).values(
-                        digest=str(self._task.digest),
-                        role=self._role.value,
-                        canonical=self._task.canonical,
-                        ledger_length=0,
-                        ledger_head=ledger_start(self._task.digest, self._role).value,
-                    )
+            return connection.execute(query).all()
+
+    def _bind(self, connection: Connection) -> None:
+        owner = (str(self._task.digest), self._role)
+        row = connection.execute(select(tables.task)).one_or_none()
+        if row is None:
+            connection.execute(
+                insert(tables.task).values(
+                    digest=owner[0],
+                    role=self._role,
+                    canonical=self._task.canonical,
+                    ledger_length=0,
+                    ledger_head=ledger_start(self._task.digest, self._role),
                 )
-            elif (row.digest, row.role) != (str(self._task.digest), self._role.value):
-                raise Misconfiguration(
-                    "state",
-                    f"{row.role} of task {row.digest}",
-                    "this database belongs to another task or role; give "
-                    f"{self._role.value} of task {self._task.digest} a state folder of its own",
-                )
+            )
+        elif (row.digest, row.role) != owner:
+            raise Misconfiguration(
+                "state",
+                f"{row.role.value} of task {row.digest}",
+                "this database belongs to another task or role; give "
+                f"{self._role.value} of task {self._task.digest} a state folder of its own",
+            )
 
     def claims(self) -> Roster:
         """Everybody who has enrolled here, in the frozen roster or not."""
-        with self._transaction() as connection:
-            return _roster(connection.execute(select(tables.enrolment)).all())
+        return _roster(self._read(select(tables.enrolment)))
 
     def claim(self, enrolment: Enrolment) -> None:
         """Keep one client's claim."""
         with self._transaction() as connection:
             connection.execute(
                 insert(tables.enrolment).values(
-                    client=enrolment.client.name,
+                    client=enrolment.client,
                     records=enrolment.records,
                     record_rate=enrolment.record_rate,
                     in_roster=False,
@@ -135,10 +136,7 @@ class Store(Journal):
 
     def roster(self) -> Roster | None:
         """The frozen roster, or None before round 0."""
-        frozen = tables.enrolment.c.in_roster
-        with self._transaction() as connection:
-            rows = connection.execute(select(tables.enrolment).where(frozen)).all()
-        return _roster(rows) if rows else None
+        return _roster(self._read(_FROZEN)) or None
 
     def freeze(self, roster: Roster) -> None:
         """Keep the roster; it never changes again.
@@ -148,12 +146,11 @@ class Store(Journal):
         """
         enrolment = tables.enrolment
         with self._transaction() as connection:
-            claims = _roster(connection.execute(select(enrolment)).all())
-            kept = _roster(connection.execute(select(enrolment).where(enrolment.c.in_roster)).all())
-            if kept:
+            if kept := _roster(connection.execute(_FROZEN)):
                 if kept.digest() != roster.digest():
                     raise PeerViolation("the roster is frozen and can't change")
                 return
+            claims = _roster(connection.execute(select(enrolment)))
             for client, claim in roster.items():
                 if claims.get(client) != claim:
                     raise PeerViolation(f"client {client} didn't enrol here with this claim")
@@ -161,39 +158,29 @@ class Store(Journal):
                 update(enrolment)
                 .where(enrolment.c.client == bindparam("name"))
                 .values(in_roster=True),
-                [{"name": client.name} for client in roster],
+                [{"name": client} for client in roster],
             )
 
     def next_number(self) -> int:
         """The first round number that was never used here."""
         with self._transaction() as connection:
-            newest = connection.execute(select(func.max(tables.training_round.c.number))).scalar()
-        return 0 if newest is None else newest + 1
+            return _newest(connection) + 1
 
     def begin_round(self, number: int, version: int, cohort_size: int, model: Digest) -> None:
-        """A round is about to open. Raises PeerViolation when its number was used before."""
+        """Keep the round as open. Raises PeerViolation when its number was used before."""
         with self._transaction() as connection:
-            newest = connection.execute(select(func.max(tables.training_round.c.number))).scalar()
-            if newest is not None and number <= newest:
+            if number <= (newest := _newest(connection)):
                 raise PeerViolation(f"round number {number} isn't above {newest}, the newest here")
-            connection.execute(
-                insert(tables.training_round).values(
-                    number=number,
-                    version=version,
-                    state=RoundState.OPEN.value,
-                    cohort_size=cohort_size,
-                    model=model.value,
-                )
-            )
+            _begin(connection, number, version, cohort_size, model)
 
     def abandon_open(self) -> int:
-        """Rounds that were open when this server or the link broke off. Returns how many."""
-        rounds = tables.training_round
+        """Open rounds become abandoned ones. Returns how many."""
+        state = tables.training_round.c.state
         with self._transaction() as connection:
             return connection.execute(
-                update(rounds)
-                .where(rounds.c.state == RoundState.OPEN.value)
-                .values(state=RoundState.ABANDONED.value)
+                update(tables.training_round)
+                .where(state == RoundState.OPEN)
+                .values(state=RoundState.ABANDONED)
             ).rowcount
 
     def release(
@@ -204,39 +191,25 @@ class Store(Journal):
         rejections: Mapping[ClientId, Rejection],
         noisy_share: bytes,
     ) -> None:
-        """Charge every valid client and persist the noisy share, in one transaction.
-
-        After this the share may leave; before it, nothing may.
+        """State, noisy share, ledger entry, charges and rejections in one transaction.
 
         Raises:
             AlreadyReleased: the round has released before, or another from the same model.
         """
-        rounds = tables.training_round
         with self._transaction() as connection:
-            opened = connection.execute(
-                select(rounds).where(
-                    rounds.c.number == number, rounds.c.state == RoundState.OPEN.value
-                )
-            ).one_or_none()
-            if opened is None:
+            opened = _round(connection, number)
+            if opened is None or opened.state is not RoundState.OPEN:
                 raise AlreadyReleased(f"round {number} has released already, or never opened")
             if (earlier := _release_of(connection, opened.version)) is not None:
                 raise AlreadyReleased(
                     f"model {opened.version} has its release already, of round {earlier.number}"
                 )
-            connection.execute(
-                update(rounds)
-                .where(rounds.c.number == number)
-                .values(
-                    state=RoundState.RELEASED.value,
-                    valid_set=valid_set.value,
-                    noisy_share=noisy_share,
-                )
-            )
+            kept = {"valid_set": valid_set, "noisy_share": noisy_share}
+            _change(connection, number, state=RoundState.RELEASED, **kept)
             append(
                 connection,
                 self._task,
-                LedgerEvent.RELEASED,
+                RoundState.RELEASED,
                 number=number,
                 version=opened.version,
                 clients=valid,
@@ -246,21 +219,15 @@ class Store(Journal):
             if rejections:
                 connection.execute(
                     insert(tables.rejection),
-                    [
-                        {"number": number, "client": c.name, "reason": reason.value}
-                        for c, reason in rejections.items()
-                    ],
+                    [{"number": number, "client": c, "reason": r} for c, r in rejections.items()],
                 )
 
     def finish_round(self, number: int, next_model: Digest) -> None:
-        """Both noisy shares were held and the next model is persisted."""
-        rounds = tables.training_round
+        """A released round is done; any other stays what it is."""
         with self._transaction() as connection:
-            connection.execute(
-                update(rounds)
-                .where(rounds.c.number == number, rounds.c.state == RoundState.RELEASED.value)
-                .values(state=RoundState.DONE.value, next_model=next_model.value)
-            )
+            known = _round(connection, number)
+            if known is not None and known.state is RoundState.RELEASED:
+                _change(connection, number, state=RoundState.DONE, next_model=next_model)
 
     def forfeit(
         self,
@@ -270,53 +237,31 @@ class Store(Journal):
         model: Digest,
         valid: Collection[ClientId],
     ) -> None:
-        """Give a round up that only one server released, charging it here too.
-
-        What the other server may have seen of it counts as spent on both ledgers.
+        """Charge whom the round hasn't charged yet, and keep it as forfeited.
 
         Raises:
             AlreadyReleased: the round is done; both servers hold its model.
         """
-        rounds, charge = tables.training_round, tables.charge
+        charge = tables.charge.c
         with self._transaction() as connection:
-            known = connection.execute(
-                select(rounds).where(rounds.c.number == number)
-            ).one_or_none()
+            known = _round(connection, number)
             if known is None:
-                connection.execute(
-                    insert(rounds).values(
-                        number=number,
-                        version=version,
-                        state=RoundState.FORFEITED.value,
-                        cohort_size=cohort_size,
-                        model=model.value,
-                    )
-                )
-            elif known.state == RoundState.DONE.value:
+                _begin(connection, number, version, cohort_size, model)
+            elif known.state is RoundState.DONE:
                 raise AlreadyReleased(f"round {number} is done and can't be forfeited")
-            connection.execute(
-                update(rounds)
-                .where(rounds.c.number == number)
-                .values(state=RoundState.FORFEITED.value)
-            )
-            charged = set(
-                connection.execute(
-                    select(charge.c.client).where(charge.c.number == number)
-                ).scalars()
-            )
-            missing = [client for client in valid if client.name not in charged]
-            if known is not None and known.state == RoundState.FORFEITED.value and not missing:
+            charged = set(connection.scalars(select(charge.client).where(charge.number == number)))
+            missing = set(valid) - charged
+            if known is not None and known.state is RoundState.FORFEITED and not missing:
                 return
+            _change(connection, number, state=RoundState.FORFEITED)
             append(
                 connection,
                 self._task,
-                LedgerEvent.FORFEITED,
+                RoundState.FORFEITED,
                 number=number,
                 version=version,
                 clients=missing,
-                valid_set=(
-                    None if known is None or known.valid_set is None else Digest(known.valid_set)
-                ),
+                valid_set=None if known is None else known.valid_set,
                 share_digest=None,
             )
 
@@ -326,81 +271,63 @@ class Store(Journal):
         Raises:
             StorageFailure: the noisy share isn't the one that was released.
         """
-        charge, rejection, ledger = tables.charge, tables.rejection, tables.ledger
+        charge, rejection, ledger = tables.charge.c, tables.rejection.c, tables.ledger.c
         with self._transaction() as connection:
             row = _release_of(connection, version)
             if row is None:
                 return None
-            digest = connection.execute(
-                select(ledger.c.share_digest).where(
-                    ledger.c.number == row.number, ledger.c.event == LedgerEvent.RELEASED.value
+            digest = connection.scalar(
+                select(ledger.share_digest).where(
+                    ledger.number == row.number, ledger.event == RoundState.RELEASED
                 )
-            ).scalar()
-            clients = (
-                connection.execute(select(charge.c.client).where(charge.c.number == row.number))
-                .scalars()
-                .all()
             )
+            valid = connection.scalars(select(charge.client).where(charge.number == row.number))
             rejected = connection.execute(
-                select(rejection.c.client, rejection.c.reason).where(
-                    rejection.c.number == row.number
-                )
-            ).all()
-        if digest != Digest.of(row.noisy_share).value:
+                select(rejection.client, rejection.reason).where(rejection.number == row.number)
+            )
+            record = ReleaseRecord(
+                number=row.number,
+                version=row.version,
+                state=row.state,
+                cohort_size=row.cohort_size,
+                model=row.model,
+                valid_set=row.valid_set,
+                valid=tuple(sorted(valid)),
+                rejections={r.client: r.reason for r in rejected},
+                noisy_share=row.noisy_share,
+            )
+        if digest != Digest.of(record.noisy_share):
             # Sent, it would be a second release of one round.
             raise StorageFailure(
                 f"the noisy share of round {row.number} isn't the one that the ledger names; the "
                 "database was changed or is damaged. Put back this server's newest state, or "
                 "start a new task"
             )
-        return ReleaseRecord(
-            number=row.number,
-            version=row.version,
-            state=RoundState(row.state),
-            cohort_size=row.cohort_size,
-            model=Digest(row.model),
-            valid_set=Digest(row.valid_set),
-            valid=tuple(sorted(ClientId(client) for client in clients)),
-            rejections={ClientId(client): Rejection(reason) for client, reason in rejected},
-            noisy_share=row.noisy_share,
-        )
+        return record
 
     def states(self) -> dict[int, RoundState]:
         """All rounds' states by number."""
-        rounds = tables.training_round
-        with self._transaction() as connection:
-            rows = connection.execute(
-                select(rounds.c.number, rounds.c.state).order_by(rounds.c.number)
-            ).all()
-        return {number: RoundState(state) for number, state in rows}
+        rounds = tables.training_round.c
+        return dict(self._read(select(rounds.number, rounds.state).order_by(rounds.number)))
 
     def participations(self) -> dict[ClientId, int]:
         """T_i so far: how often each client was charged."""
-        with self._transaction() as connection:
-            return participations(connection)
+        client = tables.charge.c.client
+        return dict(self._read(select(client, func.count()).group_by(client)))
 
     def rejections(self) -> dict[Rejection, int]:
         """How many submissions were rejected, by reason."""
-        rejection = tables.rejection
-        with self._transaction() as connection:
-            rows = connection.execute(
-                select(rejection.c.reason, func.count()).group_by(rejection.c.reason)
-            ).all()
-        return {Rejection(reason): count for reason, count in rows}
+        reason = tables.rejection.c.reason
+        return dict(self._read(select(reason, func.count()).group_by(reason)))
 
     def rejected_clients(self) -> dict[ClientId, int]:
         """How many submissions of each client were rejected; absence isn't one."""
-        rejection = tables.rejection
-        with self._transaction() as connection:
-            rows = connection.execute(
-                select(rejection.c.client, func.count())
-                .where(rejection.c.reason != Rejection.ABSENT.value)
-                .group_by(rejection.c.client)
-            ).all()
-        return {ClientId(client): count for client, count in rows}
+        client, reason = tables.rejection.c["client", "reason"]
+        counts = select(client, func.count()).where(reason != Rejection.ABSENT)
+        return dict(self._read(counts.group_by(client)))
 
     def spend(self, number: int, batch: int) -> None:
-        """Spend a batch of correlated randomness. Raises PeerViolation on reuse."""
+        """Keep a batch of correlated randomness as spent. Raises PeerViolation on reuse."""
         try:
             with self._transaction() as connection:
                 connection.execute(insert(tables.spent_triple).values(number=number, batch=batch))
@@ -411,16 +338,48 @@ class Store(Journal):
             ) from None
 
 
+_FROZEN = select(tables.enrolment).where(tables.enrolment.c.in_roster)
+
+
+def _newest(connection: Connection) -> int:
+    """The newest round's number; -1 before the first."""
+    newest = connection.scalar(select(func.max(tables.training_round.c.number)))
+    return -1 if newest is None else int(newest)
+
+
+def _begin(
+    connection: Connection, number: int, version: int, cohort_size: int, model: Digest
+) -> None:
+    connection.execute(
+        insert(tables.training_round).values(
+            number=number,
+            version=version,
+            state=RoundState.OPEN,
+            cohort_size=cohort_size,
+            model=model,
+        )
+    )
+
+
+def _round(connection: Connection, number: int) -> Row[Any] | None:
+    rounds = tables.training_round
+    return connection.execute(select(rounds).where(rounds.c.number == number)).one_or_none()
+
+
+def _change(connection: Connection, number: int, **values: object) -> None:
+    rounds = tables.training_round
+    connection.execute(update(rounds).where(rounds.c.number == number).values(**values))
+
+
 def _release_of(connection: Connection, version: int) -> Row[Any] | None:
     rounds = tables.training_round
     return connection.execute(
         select(rounds).where(
             rounds.c.version == version,
-            rounds.c.state.in_([RoundState.RELEASED.value, RoundState.DONE.value]),
+            rounds.c.state.in_([RoundState.RELEASED, RoundState.DONE]),
         )
     ).one_or_none()
 
 
-def _roster(rows: Sequence[Row[Any]]) -> Roster:
-    enrolments = [Enrolment(ClientId(r.client), r.records, r.record_rate) for r in rows]
-    return Roster({enrolment.client: enrolment for enrolment in enrolments})
+def _roster(rows: Iterable[Any]) -> Roster:
+    return Roster({r.client: Enrolment(r.client, r.records, r.record_rate) for r in rows})

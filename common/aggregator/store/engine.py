@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy import URL, Engine, create_engine, event, make_url
 from sqlalchemy.exc import (
     ArgumentError,
     DataError,
@@ -66,7 +66,7 @@ def writing_engine(url: URL) -> Engine:
     if url.get_backend_name() == "sqlite":
         event.listen(engine, "connect", _durable_sqlite)
         # IMMEDIATE: what a transaction reads can't change before it writes.
-        event.listen(engine, "begin", lambda connection: _begin(connection, "BEGIN IMMEDIATE"))
+        event.listen(engine, "begin", lambda c: c.exec_driver_sql("BEGIN IMMEDIATE"))
     return engine
 
 
@@ -87,7 +87,7 @@ def reading_engine(url: URL) -> Engine:
         )
     engine = _engine(url)
     event.listen(engine, "connect", _read_only_sqlite)
-    event.listen(engine, "begin", lambda connection: _begin(connection, "BEGIN"))
+    event.listen(engine, "begin", lambda c: c.exec_driver_sql("BEGIN"))
     return engine
 
 
@@ -121,15 +121,12 @@ def _durable_sqlite(connection: Any, _record: object) -> None:
     connection.execute("PRAGMA journal_mode=WAL")
     # FULL: a charge that was committed survives a power cut, also in WAL mode.
     connection.execute("PRAGMA synchronous=FULL")
+    connection.execute("PRAGMA foreign_keys=ON")
 
 
 def _read_only_sqlite(connection: Any, _record: object) -> None:
     connection.isolation_level = None
     connection.execute("PRAGMA query_only=ON")
-
-
-def _begin(connection: Connection, statement: str) -> None:
-    connection.exec_driver_sql(statement)
 
 
 def _explain(error: BaseException) -> str:

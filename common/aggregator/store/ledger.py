@@ -8,26 +8,16 @@ also compute a new chain: against that helps a head that was noted elsewhere (``
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from enum import Enum
-from typing import Any
+from dataclasses import dataclass, replace
 
-from sqlalchemy import Connection, Row, func, insert, select, update
+from sqlalchemy import Connection, insert, select, update
 
+from precad.common.aggregator.round.journal import RoundState
 from precad.common.aggregator.store import tables
-from precad.common.errors import PrecadError, StorageFailure
+from precad.common.errors import StorageFailure
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.keystream import encode_context
 from precad.common.task import Task
-
-
-class LedgerEvent(Enum):
-    """Why clients were charged."""
-
-    RELEASED = "released"
-    """This server's noisy share of the round may have left."""
-    FORFEITED = "forfeited"
-    """The round was given up after one of the servers had released."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -45,7 +35,9 @@ class LedgerEntry:
 
     sequence: int
     """1, 2, 3, …, without gaps."""
-    event: LedgerEvent
+    event: RoundState
+    """RELEASED: this server's noisy share of the round may have left. FORFEITED: the round was
+    given up after one of the servers had released."""
     number: int
     version: int
     noise_multiplier: float
@@ -83,7 +75,7 @@ def ledger_start(task: Digest, role: Role) -> Digest:
 def append(
     connection: Connection,
     task: Task,
-    event: LedgerEvent,
+    event: RoundState,
     *,
     number: int,
     version: int,
@@ -95,7 +87,7 @@ def append(
 
     A client that isn't enrolled here is charged at the task's rate, which no client's passes.
     """
-    rates = claimed_rates(connection)
+    rates = {row.client: row.record_rate for row in connection.execute(select(tables.enrolment))}
     cap = task.privacy.record_rate
     length, head = connection.execute(
         select(tables.task.c.ledger_length, tables.task.c.ledger_head)
@@ -108,39 +100,23 @@ def append(
         noise_multiplier=task.privacy.noise_multiplier,
         valid_set=valid_set,
         share_digest=share_digest,
-        charges=tuple(Charge(c, rates.get(c.name, cap)) for c in sorted(clients)),
-        previous=Digest(head),
-        hash=Digest(head),
+        charges=tuple(Charge(c, rates.get(c, cap)) for c in sorted(clients)),
+        previous=head,
+        hash=head,
     )
-    newest = draft.content_hash()
+    entry = replace(draft, hash=draft.content_hash())
+    fields = tables.ledger.c.keys()
     connection.execute(
-        insert(tables.ledger).values(
-            sequence=draft.sequence,
-            event=event.value,
-            number=number,
-            version=version,
-            noise_multiplier=draft.noise_multiplier,
-            valid_set=None if valid_set is None else valid_set.value,
-            share_digest=None if share_digest is None else share_digest.value,
-            previous=head,
-            hash=newest.value,
-        )
+        insert(tables.ledger).values({name: getattr(entry, name) for name in fields})
     )
-    if draft.charges:
+    if entry.charges:
+        of_entry = {"number": number, "sequence": entry.sequence}
         connection.execute(
             insert(tables.charge),
-            [
-                {
-                    "number": number,
-                    "client": charge.client.name,
-                    "record_rate": charge.record_rate,
-                    "sequence": draft.sequence,
-                }
-                for charge in draft.charges
-            ],
+            [of_entry | {"client": c.client, "record_rate": c.record_rate} for c in entry.charges],
         )
     connection.execute(
-        update(tables.task).values(ledger_length=draft.sequence, ledger_head=newest.value)
+        update(tables.task).values(ledger_length=entry.sequence, ledger_head=entry.hash)
     )
 
 
@@ -150,43 +126,25 @@ def entries(connection: Connection) -> Iterator[LedgerEntry]:
     Raises:
         StorageFailure: a field holds what no server writes there.
     """
-    charge = tables.charge.c
-    for row in connection.execute(select(tables.ledger).order_by(tables.ledger.c.sequence)):
-        charges = connection.execute(
-            select(charge.client, charge.record_rate).where(
-                charge.number == row.number, charge.sequence == row.sequence
+    charge, length = tables.charge.c, 0
+    try:
+        for row in connection.execute(select(tables.ledger).order_by(tables.ledger.c.sequence)):
+            charges = connection.execute(
+                select(charge.client, charge.record_rate).where(charge.sequence == row.sequence)
             )
-        )
-        try:
-            yield _entry(row, [Charge(ClientId(c.client), float(c.record_rate)) for c in charges])
-        except (ValueError, TypeError, PrecadError) as error:
-            raise StorageFailure(f"ledger entry {row.sequence} can't be read: {error}") from None
-
-
-def claimed_rates(connection: Connection) -> dict[str, float]:
-    """p_i of everybody who enrolled, by name."""
-    enrolment = tables.enrolment.c
-    rows = connection.execute(select(enrolment.client, enrolment.record_rate))
-    return {row.client: row.record_rate for row in rows}
-
-
-def participations(connection: Connection) -> dict[ClientId, int]:
-    """T_i: how often each client was charged."""
-    charge = tables.charge
-    rows = connection.execute(select(charge.c.client, func.count()).group_by(charge.c.client)).all()
-    return {ClientId(client): count for client, count in rows}
-
-
-def _entry(row: Row[Any], charges: list[Charge]) -> LedgerEntry:
-    return LedgerEntry(
-        sequence=int(row.sequence),
-        event=LedgerEvent(row.event),
-        number=int(row.number),
-        version=int(row.version),
-        noise_multiplier=float(row.noise_multiplier),
-        valid_set=None if row.valid_set is None else Digest(row.valid_set),
-        share_digest=None if row.share_digest is None else Digest(row.share_digest),
-        charges=tuple(sorted(charges)),
-        previous=Digest(row.previous),
-        hash=Digest(row.hash),
-    )
+            yield LedgerEntry(
+                # SQLite keeps a text in a column of numbers too, where somebody put one.
+                sequence=int(row.sequence),
+                event=row.event,
+                number=int(row.number),
+                version=int(row.version),
+                noise_multiplier=float(row.noise_multiplier),
+                valid_set=row.valid_set,
+                share_digest=row.share_digest,
+                charges=tuple(sorted(Charge(c.client, float(c.record_rate)) for c in charges)),
+                previous=row.previous,
+                hash=row.hash,
+            )
+            length += 1
+    except (ValueError, TypeError, StorageFailure) as error:
+        raise StorageFailure(f"ledger entry {length + 1} can't be read: {error}") from None

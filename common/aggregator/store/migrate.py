@@ -1,7 +1,8 @@
 """Bring a database to this version's schema when it is opened, all of it or nothing.
 
-To change the tables: change ``tables.py``, and add a file to ``migrations/versions`` whose
-``down_revision`` is the newest one's. Data is never thrown away, so there is no way down.
+A new database is made as ``tables.py`` says; an older one takes the steps that it lacks. To change
+the tables: change ``tables.py``, and add a file to ``migrations/versions`` whose ``down_revision``
+is the newest one's. Data is never thrown away, so there is no way down.
 """
 
 import threading
@@ -22,7 +23,7 @@ _ALEMBIC = threading.Lock()
 
 
 def migrate(connection: Connection, migrations: Path = MIGRATIONS) -> None:
-    """Run the steps that this database lacks, inside the connection's transaction.
+    """Make the tables, or run the steps that they lack, inside the connection's transaction.
 
     Args:
         connection: in a transaction of the caller's, whose end makes all steps durable at once.
@@ -36,16 +37,18 @@ def migrate(connection: Connection, migrations: Path = MIGRATIONS) -> None:
     config.attributes["connection"] = connection
     scripts = ScriptDirectory.from_config(config)
     current = _revision(connection, scripts)
-    if current == scripts.get_current_head():
-        return
-    if current is None and set(metadata.tables) & set(inspect(connection).get_table_names()):
-        raise Misconfiguration(
-            "state",
-            _name(connection),
-            "holds tables that precad's migrations didn't make; give an empty database",
-        )
-    with _ALEMBIC:
-        command.upgrade(config, "head")
+    if current is None:
+        if set(metadata.tables) & set(inspect(connection).get_table_names()):
+            raise Misconfiguration(
+                "state",
+                _name(connection),
+                "holds tables that precad didn't make; give an empty database",
+            )
+        metadata.create_all(connection)
+        MigrationContext.configure(connection).stamp(scripts, "head")
+    elif current != scripts.get_current_head():
+        with _ALEMBIC:
+            command.upgrade(config, "head")
 
 
 def require_current(connection: Connection) -> None:

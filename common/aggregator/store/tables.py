@@ -1,99 +1,152 @@
 """The tables of one server's database for one task.
 
-What stands here and what the migrations make is the same; a test compares them.
+What stands here and what the migrations make of an older database is the same; a test compares
+them. Foreign keys say what belongs to what: the database refuses a charge without its entry and
+an entry without its round, and in a file that was changed from outside SQLite finds them
+(``audit``).
 """
 
-from sqlalchemy import (
-    Boolean,
-    Column,
-    Float,
-    Index,
-    Integer,
-    LargeBinary,
-    MetaData,
-    String,
-    Table,
-    text,
-)
+from collections.abc import Callable
+from typing import Any
 
-metadata = MetaData()
+import sqlalchemy as sa
+from sqlalchemy.types import TypeDecorator, TypeEngine
 
-task = Table(
+from precad.common.aggregator.round.journal import RoundState
+from precad.common.errors import PrecadError, Rejection, StorageFailure
+from precad.common.identifiers import ClientId, Digest, Role
+
+
+class _Kept(TypeDecorator[Any]):
+    """A type of precad's in a column. What no server writes there is a StorageFailure.
+
+    Args:
+        stored: the column's own type.
+        kind: makes the value from what is stored.
+        plain: the value's attribute that is stored.
+    """
+
+    impl = sa.String
+    cache_ok = True
+
+    def __init__(
+        self, stored: TypeEngine[Any], kind: Callable[[Any], Any], plain: str = "value"
+    ) -> None:
+        super().__init__()
+        self.stored, self.kind, self.plain = stored, kind, plain
+
+    def load_dialect_impl(self, dialect: sa.Dialect) -> TypeEngine[Any]:
+        """The column's own type."""
+        return dialect.type_descriptor(self.stored)
+
+    def process_bind_param(self, value: Any, dialect: sa.Dialect) -> Any:  # noqa: ARG002
+        """To the database."""
+        return None if value is None else getattr(value, self.plain)
+
+    def process_result_value(self, value: Any, dialect: sa.Dialect) -> Any:  # noqa: ARG002
+        """From the database."""
+        try:
+            return None if value is None else self.kind(value)
+        except (ValueError, TypeError, PrecadError) as error:
+            raise StorageFailure(f"the database holds what no server writes: {error}") from None
+
+
+_DIGEST = _Kept(sa.LargeBinary(), Digest)
+_CLIENT = _Kept(sa.String(63), ClientId, "name")
+_ROLE, _STATE = _Kept(sa.String(16), Role), _Kept(sa.String(16), RoundState)
+_REASON = _Kept(sa.String(32), Rejection)
+
+metadata = sa.MetaData()
+
+task = sa.Table(
     "task",
     metadata,
-    Column("digest", String(64), primary_key=True),
-    Column("role", String(16), nullable=False),
-    Column("canonical", LargeBinary, nullable=False),
+    sa.Column("digest", sa.String(64), primary_key=True),
+    sa.Column("role", _ROLE, nullable=False),
+    sa.Column("canonical", sa.LargeBinary, nullable=False),
     # The ledger's length and its newest hash: without them a ledger whose end was cut off
     # would still be a sound chain.
-    Column("ledger_length", Integer, nullable=False),
-    Column("ledger_head", LargeBinary, nullable=False),
+    sa.Column("ledger_length", sa.Integer, nullable=False),
+    sa.Column("ledger_head", _DIGEST, nullable=False),
 )
 
-enrolment = Table(
+enrolment = sa.Table(
     "enrolment",
     metadata,
-    Column("client", String(63), primary_key=True),
-    Column("records", Integer, nullable=False),
-    Column("record_rate", Float(53), nullable=False),
-    Column("in_roster", Boolean, nullable=False),
+    sa.Column("client", _CLIENT, primary_key=True),
+    sa.Column("records", sa.Integer, nullable=False),
+    sa.Column("record_rate", sa.Float(53), nullable=False),
+    sa.Column("in_roster", sa.Boolean, nullable=False),
 )
 
-training_round = Table(
+training_round = sa.Table(
     "training_round",
     metadata,
-    Column("number", Integer, primary_key=True, autoincrement=False),
-    Column("version", Integer, nullable=False),
-    Column("state", String(16), nullable=False),
-    Column("cohort_size", Integer, nullable=False),
-    Column("model", LargeBinary, nullable=False),
-    Column("valid_set", LargeBinary),
-    Column("noisy_share", LargeBinary),
-    Column("next_model", LargeBinary),
+    sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("version", sa.Integer, nullable=False),
+    sa.Column("state", _STATE, nullable=False),
+    sa.Column("cohort_size", sa.Integer, nullable=False),
+    sa.Column("model", _DIGEST, nullable=False),
+    sa.Column("valid_set", _DIGEST),
+    sa.Column("noisy_share", sa.LargeBinary),
+    sa.Column("next_model", _DIGEST),
+    sa.UniqueConstraint("number", "version", name="round_of_a_version"),
     # The last line of defence: no model gets two releases, whatever the code above does.
-    Index(
+    sa.Index(
         "one_release_of_a_version",
         "version",
         unique=True,
-        sqlite_where=text("state IN ('released', 'done')"),
-        postgresql_where=text("state IN ('released', 'done')"),
+        sqlite_where=sa.text("state IN ('released', 'done')"),
+        postgresql_where=sa.text("state IN ('released', 'done')"),
     ),
 )
 
-ledger = Table(
+ledger = sa.Table(
     "ledger",
     metadata,
-    Column("sequence", Integer, primary_key=True, autoincrement=False),
-    Column("event", String(16), nullable=False),
-    Column("number", Integer, nullable=False),
-    Column("version", Integer, nullable=False),
-    Column("noise_multiplier", Float(53), nullable=False),
-    Column("valid_set", LargeBinary),
-    Column("share_digest", LargeBinary),
-    Column("previous", LargeBinary, nullable=False),
-    Column("hash", LargeBinary, nullable=False),
+    sa.Column("sequence", sa.Integer, primary_key=True, autoincrement=False),
+    # As what the round was charged: released or forfeited.
+    sa.Column("event", _STATE, nullable=False),
+    sa.Column("number", sa.Integer, nullable=False),
+    sa.Column("version", sa.Integer, nullable=False),
+    sa.Column("noise_multiplier", sa.Float(53), nullable=False),
+    sa.Column("valid_set", _DIGEST),
+    sa.Column("share_digest", _DIGEST),
+    sa.Column("previous", _DIGEST, nullable=False),
+    sa.Column("hash", _DIGEST, nullable=False),
+    sa.UniqueConstraint("sequence", "number", name="entry_of_a_round"),
+    sa.ForeignKeyConstraint(
+        ["number", "version"],
+        ["training_round.number", "training_round.version"],
+        name="entry_has_its_round",
+    ),
 )
 
-charge = Table(
+charge = sa.Table(
     "charge",
     metadata,
-    Column("number", Integer, primary_key=True, autoincrement=False),
-    Column("client", String(63), primary_key=True),
-    Column("record_rate", Float(53), nullable=False),
-    Column("sequence", Integer, nullable=False),
+    # Nobody is charged twice for a round.
+    sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("client", _CLIENT, primary_key=True),
+    sa.Column("record_rate", sa.Float(53), nullable=False),
+    sa.Column("sequence", sa.Integer, nullable=False),
+    sa.ForeignKeyConstraint(
+        ["sequence", "number"], ["ledger.sequence", "ledger.number"], name="charge_has_its_entry"
+    ),
 )
 
-rejection = Table(
+rejection = sa.Table(
     "rejection",
     metadata,
-    Column("number", Integer, primary_key=True, autoincrement=False),
-    Column("client", String(63), primary_key=True),
-    Column("reason", String(32), nullable=False),
+    sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("client", _CLIENT, primary_key=True),
+    sa.Column("reason", _REASON, nullable=False),
+    sa.ForeignKeyConstraint(["number"], ["training_round.number"], name="rejection_has_its_round"),
 )
 
-spent_triple = Table(
+spent_triple = sa.Table(
     "spent_triple",
     metadata,
-    Column("number", Integer, primary_key=True, autoincrement=False),
-    Column("batch", Integer, primary_key=True, autoincrement=False),
+    sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("batch", sa.Integer, primary_key=True, autoincrement=False),
 )

@@ -19,7 +19,8 @@ from precad.common.aggregator.settings import ServerASettings, ServerBSettings
 from precad.common.aggregator.training.session import Session
 from precad.common.deal.dealer import DealerRole
 from precad.common.identifiers import ClientId, Role
-from precad.common.identity import Identity, add_port, create_local_keys, load_identity
+from precad.common.identity import Identity, add_port, load_identity
+from precad.common.identity.deployment import create_local_keys
 from precad.common.task import Task
 from precad.common.wire.serving import SERVER_OPTIONS
 from precad.dealer.service import DealingService

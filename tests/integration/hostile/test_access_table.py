@@ -22,9 +22,10 @@ from precad.client.connection import upload_pieces
 from precad.common.aggregator.training.feed import TrainingDone
 from precad.common.aggregator.validate import deal_request
 from precad.common.identifiers import ClientId, Role
-from precad.common.identity import CertificateSigner, Identity, Principal, load_identity
+from precad.common.identity import Identity, Principal, load_identity
 from precad.common.identity.deployment import Deployment
 from precad.common.identity.pki import Authority, key_to_pem, new_key, to_pem
+from precad.common.identity.sign import CertificateSigner
 from precad.common.share import shard
 from precad.common.wire.deal_request import deal_request_to_wire
 from precad.protos import precad_pb2 as pb

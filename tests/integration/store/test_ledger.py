@@ -159,7 +159,10 @@ def test_an_entrys_hash_is_as_documented(
         ("DELETE FROM charge WHERE number = 0 AND client = 'ward-a'", "entry 1"),
         ("DELETE FROM charge WHERE number = 5", "entry 5"),
         (f"{CHARGE} (1, 'ward-a', 0.2, 2)", "entry 2"),
-        (f"{CHARGE} (8, 'ward-a', 0.2, 77)", "charges: 1 charges belong to no entry"),
+        (
+            f"{CHARGE} (8, 'ward-a', 0.2, 77)",
+            "table charge: has a row that belongs to no row of ledger",
+        ),
         ("UPDATE charge SET sequence = 6 WHERE number = 0 AND client = 'ward-a'", "entry 1"),
         ("UPDATE ledger SET noise_multiplier = 4 WHERE sequence = 3", "entry 3"),
         ("UPDATE ledger SET number = 2 WHERE sequence = 1", "entry 1"),
@@ -181,11 +184,19 @@ def test_an_entrys_hash_is_as_documented(
         ("UPDATE training_round SET state = 'done' WHERE number = 3", "round 3"),
         ("UPDATE training_round SET state = 'forfeited' WHERE number = 0", "round 0"),
         ("UPDATE training_round SET state = 'forfeited' WHERE number = 2", "round 2"),
-        ("UPDATE training_round SET version = 8 WHERE number = 6", "round 6: starts from model 8"),
+        (
+            "UPDATE training_round SET version = 8 WHERE number = 6",
+            "table ledger: has a row that belongs to no row of training_round",
+        ),
         ("UPDATE training_round SET noisy_share = model WHERE number = 0", "round 0: its noisy"),
         ("UPDATE training_round SET noisy_share = NULL WHERE number = 0", "round 0: its noisy"),
         ("UPDATE training_round SET valid_set = model WHERE number = 0", "round 0: its valid set"),
-        ("DELETE FROM training_round WHERE number = 5", "round 5: is charged"),
+        ("DELETE FROM training_round WHERE number = 5", "table ledger: has a row that"),
+        (
+            "INSERT INTO rejection (number, client, reason) VALUES (8, 'ward-a', 'absent')",
+            "table rejection: has a row that",
+        ),
+        ("UPDATE training_round SET state = 'odd' WHERE number = 2", "what no server writes"),
         ("DELETE FROM rejection WHERE number = 1 AND client = 'ward-b'", "round 1: of a cohort"),
         ("UPDATE enrolment SET record_rate = 0.15 WHERE client = 'ward-b'", "entry 1: charges"),
     ],
@@ -211,8 +222,8 @@ def test_cutting_the_end_off_everywhere_shows_against_a_noted_head(played_url: s
     noted = audit_ledger(played_url).head
     tamper(
         played_url,
-        "DELETE FROM ledger WHERE sequence = 6",
         "DELETE FROM charge WHERE number = 6",
+        "DELETE FROM ledger WHERE sequence = 6",
         "DELETE FROM rejection WHERE number = 6",
         "DELETE FROM training_round WHERE number = 6",
         "UPDATE task SET ledger_length = 5, "
@@ -233,6 +244,18 @@ def test_a_head_noted_earlier_stays_in_a_ledger_that_grew(
         heads.append(audit_ledger(durable_url).head)
     assert len(set(heads)) == 4
     assert all(audit_ledger(durable_url, head).findings == () for head in heads)
+
+
+def test_a_sound_chain_over_another_noise_shows(
+    durable_url: str,
+    opener: Opener,
+    make_task: Callable[..., Task],
+    released: Callable[..., None],
+) -> None:
+    store = opener(durable_url)
+    store._task = make_task(8, {"privacy.noise_multiplier": 4.0})
+    released(store)
+    assert findings(durable_url) == ["entry 1: has noise multiplier 4.0, the task 2.0"]
 
 
 def test_another_servers_ledger_in_this_ones_place_shows(played_url: str) -> None:

@@ -12,7 +12,7 @@ from sqlalchemy.exc import DatabaseError
 
 from precad.common.aggregator.store import Store, audit_ledger, read_ledger, tables
 from precad.common.aggregator.store.engine import parse_url, writing_engine
-from precad.common.aggregator.store.migrate import MIGRATIONS, migrate
+from precad.common.aggregator.store.migrate import MIGRATIONS, migrate, require_current
 from precad.common.errors import Misconfiguration
 
 Opener = Callable[..., Store]
@@ -59,14 +59,35 @@ def columns(engine: Engine, table: str) -> set[str]:
     return {column["name"] for column in inspect(engine).get_columns(table)}
 
 
-def test_the_migrated_schema_is_the_one_that_the_code_uses(durable_url: str) -> None:
+def made_by_0001(engine: Engine) -> None:
+    """The schema as that version left it, which no later version changes."""
+    script = (Path(__file__).parent / "schema_0001.sql").read_text()
+    if engine.dialect.name == "postgresql":
+        script = script.replace("BLOB", "BYTEA")
+    with engine.begin() as connection:
+        for statement in script.split(";\n"):
+            if statement.strip():
+                connection.execute(text(statement))
+
+
+@pytest.mark.parametrize("older", [True, False])
+def test_the_migrated_schema_is_the_one_that_the_code_uses(
+    durable_url: str, *, older: bool
+) -> None:
     engine = engine_of(durable_url)
+    if older:
+        made_by_0001(engine)
     with engine.begin() as connection:
         migrate(connection)
+        require_current(connection)
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert compare_metadata(context, tables.metadata) == []
         # compare_metadata doesn't look into an index's condition.
-        (index,) = inspect(connection).get_indexes("training_round")
+        (index,) = (
+            index
+            for index in inspect(connection).get_indexes("training_round")
+            if index["name"] == "one_release_of_a_version"
+        )
         condition = str(index["dialect_options"][f"{engine.dialect.name}_where"])
         assert "released" in condition
         assert "done" in condition

@@ -167,6 +167,24 @@ def test_a_model_gets_one_release_whatever_the_rounds_number(
         connection.execute(text("UPDATE training_round SET state = 'released' WHERE number = 1"))
 
 
+@pytest.mark.parametrize(
+    "orphan",
+    [
+        "INSERT INTO charge (number, client, record_rate, sequence) VALUES (0, 'ward-c', 0.1, 9)",
+        "INSERT INTO rejection (number, client, reason) VALUES (9, 'ward-c', 'absent')",
+        "UPDATE ledger SET number = 9",
+        "DELETE FROM ledger",
+        "DELETE FROM training_round",
+    ],
+)
+def test_the_database_refuses_what_belongs_to_nothing(
+    store: Store, released: Release, orphan: str
+) -> None:
+    released(store)
+    with pytest.raises(IntegrityError), store._transaction() as connection:
+        connection.execute(text(orphan))
+
+
 def test_a_model_may_be_released_after_its_round_was_forfeited(
     store: Store, released: Release
 ) -> None:
