@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.integration.validation.conftest import reasons
+from tests.rig.spent import MemorySpentTriples
 
 from precad.common.aggregator.round.states import Shared
 from precad.common.aggregator.validate import comparisons_per_client, deal_request, validate
 from precad.common.deal.dealer import DealerRole
 from precad.common.deal.randomness import DealtRandomness
 from precad.common.deal.request import DealRequest
-from precad.common.deal.spent import MemorySpentTriples, SpentTriples
+from precad.common.deal.spent import SpentTriples
 from precad.common.errors import PeerViolation, Rejection
 from precad.common.headroom import TAU
 from precad.common.identifiers import ClientId, Role
@@ -159,8 +160,8 @@ def test_randomness_is_spent_before_the_first_opening(
 
     def play(role: Role, link: PeerLink) -> Verdicts:
         class Spent:
-            def spend(self, request: DealRequest) -> None:
-                assert request == deal_request(task, 0, 0, 2)
+            def spend(self, attempt: int, batch: int) -> None:
+                assert (attempt, batch) == (0, 0)
                 order.append((role, f"spent, {link.bytes_sent} bytes sent"))
 
         return server.validate(role, link, halves(shared, role), spent=Spent())
