@@ -102,7 +102,7 @@ class DataOwner:
         Raises:
             TaskMismatch: a server runs another task.
             PeerUnavailable: a server isn't there.
-            PeerViolation: the servers show different models, or training stopped.
+            PeerViolation: the servers show different models.
         """
         self._rehearse()
         with Servers(self.task, self.client, *self._addresses, self._identity) as servers:
