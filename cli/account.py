@@ -115,10 +115,8 @@ def _statements(
     sampling: str,
 ) -> "tuple[PrivacyStatement, ...]":
     # NumPy and SciPy load here, so that `precad --help` doesn't wait for them.
-    from precad.common import checks  # noqa: PLC0415
     from precad.common.account.events import require_poisson  # noqa: PLC0415
-    from precad.common.account.guarantees import Run, guarantees  # noqa: PLC0415
-    from precad.common.headroom import effective_record_clip  # noqa: PLC0415
+    from precad.common.account.guarantees import Run, guarantees, sensitivity_ratio  # noqa: PLC0415
 
     require_poisson(sampling)
     if any(value is not None for value in client_level.values()):
@@ -126,11 +124,9 @@ def _statements(
         numbers, client_level = numbers | client_level, {}
     given = task_numbers(path, numbers, client_level)
     delta = given.pop("delta")
-    record_clip, client_clip, dimension, fractional_bits = (given.pop(name) for name in _CLIENT)
-    if client_clip is not None:
-        checks.positive("client_clip", client_clip, "the bound on a client's update")
-        effective = effective_record_clip(record_clip, dimension, fractional_bits)
-        given["sensitivity_ratio"] = effective / client_clip
+    clips = {name: given.pop(name) for name in _CLIENT}
+    if clips["client_clip"] is not None:
+        given["sensitivity_ratio"] = sensitivity_ratio(**clips)
     return guarantees(Run(**given, participations=participations), delta)
 
 

@@ -1,6 +1,5 @@
 """Settings of one process, from a TOML file. Unknown keys are refused."""
 
-import tomllib
 from pathlib import Path
 from typing import Annotated, Self
 
@@ -8,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from precad.common.errors import Misconfiguration
 from precad.common.identity import ADDRESS_PATTERN, Identity, load_identity
+from precad.common.parsed import read_toml, refusal
 from precad.common.task import Task
 
 Address = Annotated[str, Field(pattern=ADDRESS_PATTERN)]
@@ -26,22 +26,16 @@ class Settings(BaseModel):
     @classmethod
     def load(cls, path: Path) -> Self:
         """Settings from a TOML file. Raises Misconfiguration naming file, field and remedy."""
-        try:
-            data = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
-            raise Misconfiguration("config", str(path), f"can't be read: {error}") from None
+        data = read_toml("config", path)
         try:
             return cls.model_validate(data).relative_to(path.resolve().parent)
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            field = ".".join(str(part) for part in first["loc"])
-            missing = first["type"] == "missing"
-            remedy = {
+            remedies = {
                 "extra_forbidden": f"unknown key in {path}; remove it or mend its name",
                 "missing": f"is required in {path}",
                 "string_pattern_mismatch": "give host:port, such as 127.0.0.1:7301",
-            }.get(first["type"], first["msg"])
-            raise Misconfiguration(field, None if missing else first["input"], remedy) from None
+            }
+            raise refusal(error, remedies) from None
 
     def relative_to(self, folder: Path) -> Self:
         """The same with relative paths taken from ``folder``."""

@@ -562,13 +562,6 @@ def _toml_tasks() -> list[bytes]:
     return [task_to_toml(stage().task).encode(), (ROOT / "deploy" / "task.toml").read_bytes()]
 
 
-def _text(parse: Callable[[str], object]) -> Callable[[bytes], None]:
-    def decoded(data: bytes) -> None:
-        parse(data.decode(errors="replace"))
-
-    return decoded
-
-
 def _file(parse: Callable[[Path], object], suffix: str) -> Callable[[bytes], None]:
     def parse_file(data: bytes) -> None:
         parse(stage().file(data, suffix))
@@ -638,7 +631,7 @@ TARGETS: dict[str, Target] = {
     "error-text": Target(_error_text, lambda: [b"no", b"x" * 5000]),
     "share": Target(_held, lambda: [bytes(8 * D)]),
     "model-vector": Target(lambda data: model_from_bytes(data, D), lambda: [bytes(8 * D)]),
-    "task-toml": Target(_text(Task.from_toml), _toml_tasks),
+    "task-toml": Target(_file(Task.load, ".toml"), _toml_tasks),
     "task-canonical": Target(Task.from_canonical, lambda: [stage().task.canonical]),
     "settings": Target(_settings, _settings_seeds),
     "roster": Target(

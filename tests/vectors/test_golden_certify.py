@@ -16,6 +16,7 @@ from precad.common.account.gdp import (
     largest_clip_ratio,
     tolerated_group_mu,
 )
+from precad.common.account.guarantees import client_noise_multiplier
 from precad.common.certify.approximate import ApproximateDP, xie_theorem_2
 from precad.common.certify.exact import ExactGroups
 from precad.common.certify.gaussian import GaussianDP
@@ -45,7 +46,6 @@ from precad.common.certify.smoothing import (
     macer_hinge,
     psac_factor,
 )
-from precad.common.headroom import client_noise_multiplier
 from precad.experiments.published import printed_certificates
 from precad.experiments.published.printed_privacy import xie_table
 
