@@ -28,14 +28,14 @@ def status(
 
         precad status a.example:7301 --identity keys/operator
     """
-    from precad.common.identity import load_identity  # noqa: PLC0415
+    from precad.common.identity import Identity  # noqa: PLC0415
     from precad.common.wire.operator import OperatorConnection  # noqa: PLC0415
 
     with exit_on_error():
         if server not in ("a", "b"):
             raise Misconfiguration("--server", server, "use a or b")
         role = Role.SERVER_A if server == "a" else Role.SERVER_B
-        connection = OperatorConnection(address, role, load_identity(identity))
+        connection = OperatorConnection(address, role, Identity.load(identity))
         try:
             reply = connection.status(timeout_s=10)
         finally:

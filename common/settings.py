@@ -6,7 +6,8 @@ from typing import Annotated, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from precad.common.errors import Misconfiguration
-from precad.common.identity import ADDRESS_PATTERN, Identity, load_identity
+from precad.common.identifiers import ADDRESS_PATTERN
+from precad.common.identity import Identity
 from precad.common.parsed import read_toml, refusal
 from precad.common.task import Task
 
@@ -51,4 +52,4 @@ class Settings(BaseModel):
 
     def load_identity(self) -> Identity:
         """This process's certificate and key. Raises Misconfiguration."""
-        return load_identity(self.identity)
+        return Identity.load(self.identity)

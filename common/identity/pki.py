@@ -12,15 +12,15 @@ from datetime import UTC, datetime, timedelta
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.x509.oid import NameOID
 
 from precad.common.errors import Misconfiguration
 from precad.common.identity.certificate import (
     MALFORMED,
-    SERVING_ROLES,
     check_algorithm,
     dns_names,
     own_key,
+    purposes,
     read_certificates,
 )
 from precad.common.identity.principal import DOMAIN, Principal
@@ -71,7 +71,7 @@ def make_request(
         .subject_name(_common_name(principal.dns_name))
         .add_extension(_alternative_name(principal), critical=False)
         .add_extension(_DIGITAL_SIGNATURE_ONLY, critical=True)
-        .add_extension(_purposes(principal), critical=False)
+        .add_extension(x509.ExtendedKeyUsage(purposes(principal)), critical=False)
         .sign(key, hashes.SHA256())
     )
 
@@ -154,7 +154,7 @@ class Authority:
             builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_alternative_name(principal), critical=False)
             .add_extension(_DIGITAL_SIGNATURE_ONLY, critical=True)
-            .add_extension(_purposes(principal), critical=False)
+            .add_extension(x509.ExtendedKeyUsage(purposes(principal)), critical=False)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
             .add_extension(
                 x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()),
@@ -233,11 +233,3 @@ def _common_name(text: str) -> x509.Name:
 
 def _alternative_name(principal: Principal) -> x509.SubjectAlternativeName:
     return x509.SubjectAlternativeName([x509.DNSName(principal.dns_name)])
-
-
-def _purposes(principal: Principal) -> x509.ExtendedKeyUsage:
-    # TLS itself then keeps a client from posing as a server.
-    purposes = [ExtendedKeyUsageOID.CLIENT_AUTH]
-    if principal.role in SERVING_ROLES:
-        purposes.append(ExtendedKeyUsageOID.SERVER_AUTH)
-    return x509.ExtendedKeyUsage(purposes)

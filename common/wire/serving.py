@@ -4,9 +4,19 @@ from typing import Any, Never
 
 import grpc
 
-from precad.common.errors import PrecadError, TaskMismatch
+from precad.common.errors import (
+    AccessDenied,
+    BudgetExceeded,
+    Misconfiguration,
+    NotOnOffer,
+    PeerUnavailable,
+    PeerViolation,
+    PrecadError,
+    RejectedSubmission,
+    TaskMismatch,
+    TooManyCalls,
+)
 from precad.common.task import Task
-from precad.common.wire.status import status_of
 
 MAX_REQUEST_BYTES = 1 << 19
 """512 KiB. No message is longer, since shares and openings travel in pieces: a caller makes a
@@ -25,7 +35,28 @@ SERVER_OPTIONS = (
 )
 PIECE_BYTES = 1 << 17
 """128 KiB: what a fetch of the model takes while it waits for a slow reader."""
+_CODES: tuple[tuple[type[PrecadError], grpc.StatusCode], ...] = (
+    (TaskMismatch, grpc.StatusCode.FAILED_PRECONDITION),
+    (Misconfiguration, grpc.StatusCode.INVALID_ARGUMENT),
+    (RejectedSubmission, grpc.StatusCode.INVALID_ARGUMENT),
+    (AccessDenied, grpc.StatusCode.PERMISSION_DENIED),
+    (TooManyCalls, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (BudgetExceeded, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (NotOnOffer, grpc.StatusCode.NOT_FOUND),
+    (PeerUnavailable, grpc.StatusCode.UNAVAILABLE),
+    (PeerViolation, grpc.StatusCode.FAILED_PRECONDITION),
+)
 Context = grpc.aio.ServicerContext[Any, Any]
+
+
+def status_of(error: PrecadError) -> grpc.StatusCode:
+    """The status code that a caller sees for ``error``."""
+    if isinstance(error, AccessDenied) and not error.authenticated:
+        return grpc.StatusCode.UNAUTHENTICATED
+    for kind, code in _CODES:
+        if isinstance(error, kind):
+            return code
+    return grpc.StatusCode.INTERNAL
 
 
 async def refuse(context: Context, error: PrecadError) -> Never:

@@ -11,7 +11,7 @@ from typing import IO, Self
 
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import ClientId, Role
-from precad.common.identity import load_identity
+from precad.common.identity import Identity
 from precad.common.identity.deployment import create_local_keys
 from precad.common.task import Task
 from precad.common.wire.operator import OperatorConnection
@@ -88,7 +88,7 @@ class LocalDeployment:
         """An operator's connection to server A or B."""
         if role not in self._connections:
             address = self.addresses[role.value]
-            identity = load_identity(self.folder / "keys" / "operator")
+            identity = Identity.load(self.folder / "keys" / "operator")
             self._connections[role] = OperatorConnection(address, role, identity)
         return self._connections[role]
 

@@ -39,7 +39,7 @@ from precad.common.certify.runs import FinishedRun
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import MAX_TEXT, PeerViolation, PrecadError
 from precad.common.identifiers import ClientId, Role
-from precad.common.identity import load_identity
+from precad.common.identity import Identity
 from precad.common.identity.certificate import (
     check_algorithm,
     check_purpose,
@@ -415,7 +415,7 @@ def _identity_file(name: str) -> Callable[[bytes], None]:
         before = path.read_bytes()
         try:
             path.write_bytes(data)
-            load_identity(folder)
+            Identity.load(folder)
         finally:
             path.write_bytes(before)
 

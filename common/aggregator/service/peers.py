@@ -14,7 +14,8 @@ from precad.common.aggregator.training.conduct import Outside
 from precad.common.aggregator.training.session import Session
 from precad.common.errors import PeerUnavailable, PrecadError
 from precad.common.identifiers import Role
-from precad.common.identity import open_channel, require
+from precad.common.identity import require
+from precad.common.identity.channel import open_channel
 from precad.common.link import FrameTransport
 from precad.common.noise import DiscreteGaussian
 from precad.common.wire.serving import refuse

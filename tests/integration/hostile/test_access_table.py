@@ -22,7 +22,7 @@ from precad.client.connection import upload_pieces
 from precad.common.aggregator.training.feed import TrainingDone
 from precad.common.aggregator.validate import deal_request
 from precad.common.identifiers import ClientId, Role
-from precad.common.identity import Identity, Principal, load_identity
+from precad.common.identity import Identity, Principal
 from precad.common.identity.deployment import Deployment
 from precad.common.identity.pki import Authority, key_to_pem, new_key, to_pem
 from precad.common.identity.sign import CertificateSigner
@@ -150,7 +150,7 @@ def revoked_certificate(base: Identity, keys: Path, service: str) -> Identity:
 
 def callers(keys: Path, service: str) -> dict[str, Caller]:
     """Everybody who tries, for the RPCs of one service."""
-    base = load_identity(keys / "ward-1")
+    base = Identity.load(keys / "ward-1")
     root, party = Deployment.open(keys)._authority, RIGHT_PARTY[service]
     found = {
         "no TLS": Caller(None, tls=False),
@@ -162,12 +162,12 @@ def callers(keys: Path, service: str) -> dict[str, Caller]:
             found[fault] = Caller(bad_certificate(base, root, party, fault))
     return found | {
         "client ward-1": Caller(base),
-        "client ward-2, as ward-1": Caller(load_identity(keys / "ward-2")),
-        "operator": Caller(load_identity(keys / "operator")),
-        "dealer": Caller(load_identity(keys / "dealer")),
-        "server A": Caller(load_identity(keys / "server-a")),
-        "server B": Caller(load_identity(keys / "server-b"), server="server-b"),
-        "server B, as server A": Caller(load_identity(keys / "server-b"), server="server-a"),
+        "client ward-2, as ward-1": Caller(Identity.load(keys / "ward-2")),
+        "operator": Caller(Identity.load(keys / "operator")),
+        "dealer": Caller(Identity.load(keys / "dealer")),
+        "server A": Caller(Identity.load(keys / "server-a")),
+        "server B": Caller(Identity.load(keys / "server-b"), server="server-b"),
+        "server B, as server A": Caller(Identity.load(keys / "server-b"), server="server-a"),
     }
 
 
