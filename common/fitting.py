@@ -7,7 +7,6 @@ Only a refused task loads this.
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 
 from precad.common.errors import Misconfiguration
 from precad.common.headroom import (
@@ -18,89 +17,97 @@ from precad.common.headroom import (
     RANGE_LIMIT,
     SUM_LIMIT,
     TAU,
-    Headroom,
+    bound_fits,
+    noise_fits,
+    range_fits,
+    suffices,
 )
+from precad.common.task import Task
 
 
-def refusal(room: Headroom) -> Misconfiguration:
-    """Why ``room`` doesn't suffice: the first rule that it breaks, and what would fit."""
-    if not room.bound_fits:
-        return _of_bound(room)
-    if not room.range_fits:
-        return _of_range(room)
-    return _of_sum(room) if room.noise_fits else _of_noise(room)
+def refusal(task: Task) -> Misconfiguration:
+    """Why ``task`` leaves too little room: the first rule that it breaks, and what would fit."""
+    if not bound_fits(task):
+        return _of_bound(task)
+    if not range_fits(task):
+        return _of_range(task)
+    return _of_sum(task) if noise_fits(task) else _of_noise(task)
 
 
-def _of_bound(room: Headroom) -> Misconfiguration:
-    fitting = _fitting(room, lambda each: each.suffices) or _fitting(
-        room, lambda each: each.bound_fits
-    )
+def _of_bound(task: Task) -> Misconfiguration:
+    fitting = _fitting(task, suffices) or _fitting(task, bound_fits)
     if not fitting:
         return Misconfiguration(
             "privacy.client_clip",
-            room.client_clip,
+            task.privacy.client_clip,
             "β = floor(C·2^f) must be from 1 to 2^25, and no number of fractional_bits gives "
             f"that: use a clip from 2^-{MAX_FRACTIONAL_BITS} to 2^24",
         )
-    rule = f"β = floor(C·2^f) = {room.bound} must be from 1 to 2^25 = {MAX_BOUND}"
+    rule = f"β = floor(C·2^f) = {task.bound} must be from 1 to 2^25 = {MAX_BOUND}"
     return Misconfiguration(
-        "fractional_bits", room.fractional_bits, f"{rule}; {_use(room, fitting)}"
+        "fractional_bits", task.fractional_bits, f"{rule}; {_use(task, fitting)}"
     )
 
 
-def _of_range(room: Headroom) -> Misconfiguration:
-    most = (RANGE_LIMIT - 1) // (2 * TAU * room.bound)
+def _of_range(task: Task) -> Misconfiguration:
+    most = (RANGE_LIMIT - 1) // (2 * TAU * task.bound)
     return Misconfiguration(
         "model.parameters",
-        f"d = {room.dimension}",
-        f"2τβd must be below 2^63; with β = {room.bound} at most d = {most} fits: "
+        f"d = {task.dimension}",
+        f"2τβd must be below 2^63; with β = {task.bound} at most d = {most} fits: "
         "use fewer fractional_bits or a smaller model",
     )
 
 
-def _of_noise(room: Headroom) -> Misconfiguration:
+def _of_noise(task: Task) -> Misconfiguration:
     rule = (
-        f"the noise's standard deviation is {room.noise_units:.4g} units of the last "
+        f"the noise's standard deviation is {task.noise_units:.4g} units of the last "
         f"place and must be at least {MIN_NOISE_UNITS:g}"
     )
-    if fitting := _fitting(room, lambda each: each.suffices):
+    if fitting := _fitting(task, suffices):
         return Misconfiguration(
             "fractional_bits",
-            room.fractional_bits,
-            f"{rule}; {_use(room, fitting)}, or a larger privacy.noise_multiplier",
+            task.fractional_bits,
+            f"{rule}; {_use(task, fitting)}, or a larger privacy.noise_multiplier",
         )
-    least = MIN_NOISE_UNITS / _clip_units(room)
+    least = MIN_NOISE_UNITS / _clip_units(task)
     return Misconfiguration(
         "privacy.noise_multiplier",
-        room.noise_multiplier,
-        f"{rule}, which no number of fractional_bits gives; with {room.fractional_bits} of them "
+        task.privacy.noise_multiplier,
+        f"{rule}, which no number of fractional_bits gives; with {task.fractional_bits} of them "
         f"use a multiplier of at least {_four_digits(least, up=True)}",
     )
 
 
-def _of_sum(room: Headroom) -> Misconfiguration:
+def _of_sum(task: Task) -> Misconfiguration:
     # n·β alone is always far below 2^62: n and β are limited themselves.
-    most = (SUM_LIMIT - room.clients * room.bound) / (2 * NOISE_DEVIATIONS * _clip_units(room))
+    room = SUM_LIMIT - task.enrolment.clients * task.bound
+    most = room / (2 * NOISE_DEVIATIONS * _clip_units(task))
     return Misconfiguration(
         "privacy.noise_multiplier",
-        room.noise_multiplier,
+        task.privacy.noise_multiplier,
         f"n·β + {NOISE_DEVIATIONS:g} standard deviations of both servers' noise must be below "
         f"2^62; use a multiplier of at most {_four_digits(most, up=False)}",
     )
 
 
-def _clip_units(room: Headroom) -> float:
+def _clip_units(task: Task) -> float:
     """R'·2^f."""
-    return math.ldexp(room.effective_record_clip, room.fractional_bits)
+    return math.ldexp(task.effective_record_clip, task.fractional_bits)
 
 
-def _fitting(room: Headroom, fits: Callable[[Headroom], bool]) -> list[int]:
-    numbers = range(1, MAX_FRACTIONAL_BITS + 1)
-    return [bits for bits in numbers if fits(replace(room, fractional_bits=bits))]
+def _fitting(task: Task, fits: Callable[[Task], bool]) -> list[int]:
+    values = {name: getattr(task, name) for name in Task.model_fields}
+    # Made without checks, or a number that doesn't fit would be refused in its turn.
+    return [
+        bits
+        for bits in range(1, MAX_FRACTIONAL_BITS + 1)
+        if fits(Task.model_construct(**values | {"fractional_bits": bits}))
+    ]
 
 
-def _use(room: Headroom, fitting: list[int]) -> str:
-    few = room.fractional_bits < fitting[0]
+def _use(task: Task, fitting: list[int]) -> str:
+    few = task.fractional_bits < fitting[0]
     return f"use at least {fitting[0]}" if few else f"use at most {fitting[-1]}"
 
 

@@ -1,7 +1,10 @@
 """Room in the ring for a task's bounds, sums and noise (docs/soundness.md, "Headroom"), and R'."""
 
 import math
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from precad.common.task import Task
 
 TAU = 7
 """Half-width of the range test in units of β: |z| ≤ τβ."""
@@ -27,64 +30,28 @@ def effective_record_clip(record_clip: float, dimension: int, fractional_bits: i
     return record_clip + math.ldexp(math.sqrt(dimension), -fractional_bits)
 
 
-@dataclass(frozen=True, slots=True)
-class Headroom:
-    """What decides how much room there is, and whether it is enough."""
+def bound_fits(task: "Task") -> bool:
+    """β is one unit at least, and small enough for part 2 of validation."""
+    return 1 <= task.bound <= MAX_BOUND
 
-    record_clip: float
-    """R."""
-    client_clip: float
-    """C."""
-    noise_multiplier: float
-    """σ."""
-    dimension: int
-    """d."""
-    clients: int
-    """n."""
-    fractional_bits: int
-    """f."""
 
-    @property
-    def bound(self) -> int:
-        """β = floor(C·2^f), the client bound in units of the last place."""
-        # Exact, and no float that could overflow.
-        numerator, denominator = self.client_clip.as_integer_ratio()
-        return (numerator << self.fractional_bits) // denominator
+def range_fits(task: "Task") -> bool:
+    """2τβd < 2^63: no projection that passes part 1 of validation has wrapped."""
+    return 2 * TAU * task.bound * task.dimension < RANGE_LIMIT
 
-    @property
-    def effective_record_clip(self) -> float:
-        """R'."""
-        return effective_record_clip(self.record_clip, self.dimension, self.fractional_bits)
 
-    @property
-    def noise_units(self) -> float:
-        """σ·R'·2^f, one server's standard deviation in units of the last place."""
-        return self.noise_multiplier * math.ldexp(self.effective_record_clip, self.fractional_bits)
+def noise_fits(task: "Task") -> bool:
+    """The noise is fine enough to be taken for continuous."""
+    return task.noise_units >= MIN_NOISE_UNITS
 
-    @property
-    def bound_fits(self) -> bool:
-        """β is at least one unit, and passes no product."""
-        return 1 <= self.bound <= MAX_BOUND
 
-    @property
-    def range_fits(self) -> bool:
-        """2τβd < 2^63: the range test's projections can't wrap."""
-        return 2 * TAU * self.bound * self.dimension < RANGE_LIMIT
+def sum_fits(task: "Task") -> bool:
+    """A round's sum doesn't wrap, with both servers' noise as if it added up fully."""
+    noise = 2 * NOISE_DEVIATIONS * task.noise_units
+    return task.enrolment.clients * task.bound < SUM_LIMIT - noise
 
-    @property
-    def noise_fits(self) -> bool:
-        """The noise is fine enough to count as continuous."""
-        return self.noise_units >= MIN_NOISE_UNITS
 
-    @property
-    def sum_fits(self) -> bool:
-        """A round's sum with both servers' noise can't wrap."""
-        # Both servers' noise, as if it added up fully.
-        noise = 2 * NOISE_DEVIATIONS * self.noise_units
-        return self.clients * self.bound < SUM_LIMIT - noise
-
-    @property
-    def suffices(self) -> bool:
-        """All four rules hold."""
-        # In this order: the noise of a dimension that is out of range may be no number.
-        return self.bound_fits and self.range_fits and self.noise_fits and self.sum_fits
+def suffices(task: "Task") -> bool:
+    """Whether all four rules hold."""
+    # In this order: the noise of a dimension that is out of range may be no number.
+    return bound_fits(task) and range_fits(task) and noise_fits(task) and sum_fits(task)

@@ -7,9 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ADDRESS_PATTERN
-from precad.common.identity import Identity
 from precad.common.parsed import read_toml, refusal
-from precad.common.task import Task
 
 Address = Annotated[str, Field(pattern=ADDRESS_PATTERN)]
 
@@ -45,11 +43,3 @@ class Settings(BaseModel):
             if "\0" in str(value):
                 raise Misconfiguration(name, str(value), "isn't a path")
         return self.model_copy(update={name: folder / value for name, value in paths.items()})
-
-    def load_task(self) -> Task:
-        """The task. Raises Misconfiguration."""
-        return Task.load(self.task)
-
-    def load_identity(self) -> Identity:
-        """This process's certificate and key. Raises Misconfiguration."""
-        return Identity.load(self.identity)

@@ -13,8 +13,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from precad.common import headroom
 from precad.common.errors import Misconfiguration
-from precad.common.headroom import MAX_FRACTIONAL_BITS, Headroom
 from precad.common.identifiers import Digest
 from precad.common.parsed import read_toml, refusal
 
@@ -121,7 +121,7 @@ class Task(_Section):
     privacy: PrivacySection
     training: TrainingSection
     enrolment: EnrolmentSection
-    fractional_bits: Annotated[int, Field(ge=1, le=MAX_FRACTIONAL_BITS)] = 20
+    fractional_bits: Annotated[int, Field(ge=1, le=headroom.MAX_FRACTIONAL_BITS)] = 20
     """f: an update's unit in the last place is 2^−f."""
     projections: Annotated[int, Field(ge=40, le=256)] = 40
     """k: rows of the range test; soundness error 2^−k a submission."""
@@ -133,31 +133,24 @@ class Task(_Section):
         return sum(parameter.size for parameter in self.model.parameters)
 
     @cached_property
-    def headroom(self) -> Headroom:
-        """What decides how much room the ring leaves."""
-        return Headroom(
-            record_clip=self.privacy.record_clip,
-            client_clip=self.privacy.client_clip,
-            noise_multiplier=self.privacy.noise_multiplier,
-            dimension=self.dimension,
-            clients=self.enrolment.clients,
-            fractional_bits=self.fractional_bits,
-        )
-
-    @cached_property
     def bound(self) -> int:
         """β = floor(C·2^f): the client bound in units of the last place."""
-        return self.headroom.bound
+        # Exact, and no float that could overflow.
+        numerator, denominator = self.privacy.client_clip.as_integer_ratio()
+        return (numerator << self.fractional_bits) // denominator
 
     @cached_property
     def effective_record_clip(self) -> float:
         """R' = R + √d·2^−f: the record's sensitivity with the rounding in it."""
-        return self.headroom.effective_record_clip
+        return headroom.effective_record_clip(
+            self.privacy.record_clip, self.dimension, self.fractional_bits
+        )
 
     @cached_property
     def noise_units(self) -> float:
         """Standard deviation of one server's noise in units of the last place: σ·R'·2^f."""
-        return self.headroom.noise_units
+        units = math.ldexp(self.effective_record_clip, self.fractional_bits)
+        return self.privacy.noise_multiplier * units
 
     @cached_property
     def sensitivity_ratio(self) -> float:
@@ -198,10 +191,10 @@ class Task(_Section):
             raise Misconfiguration(
                 "model.parameters", twice, "names two parameters; each needs its own name"
             )
-        if not self.headroom.suffices:
+        if not headroom.suffices(self):
             from precad.common import fitting  # noqa: PLC0415
 
-            raise fitting.refusal(self.headroom)
+            raise fitting.refusal(self)
         return self
 
     @classmethod

@@ -5,9 +5,6 @@ import hmac
 import logging
 import secrets
 from collections.abc import AsyncIterator
-from typing import Any
-
-import grpc
 
 from precad.common.deal.dealer import DealerRole
 from precad.common.errors import AccessDenied, Misconfiguration, PeerUnavailable, PrecadError
@@ -16,12 +13,11 @@ from precad.common.identity import Identity, require
 from precad.common.ring import to_bytes
 from precad.common.task import Task
 from precad.common.wire.deal_request import deal_request_from_wire
-from precad.common.wire.serving import PIECE_BYTES, check_task, refuse
+from precad.common.wire.serving import PIECE_BYTES, Context, check_task, refuse
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import DealingServicer
 
 log = logging.getLogger("precad")
-Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class DealingService(DealingServicer):
@@ -54,17 +50,16 @@ class DealingService(DealingServicer):
             check_task(self._task, request.task_digest)
             if not hmac.compare_digest(request.epoch, self._epoch):
                 raise PeerUnavailable("the dealer has restarted since; join again")
-            if request.dimension != self._task.dimension:
-                raise Misconfiguration(
-                    "dimension", request.dimension, f"this task has d = {self._task.dimension}"
-                )
-            comparisons = request.clients * (2 * self._task.projections + 1)
-            if request.clients > self._task.enrolment.clients or request.comparisons != comparisons:
+            d = self._task.dimension
+            if request.dimension != d:
+                raise Misconfiguration("dimension", request.dimension, f"this task has d = {d}")
+            most = self._task.enrolment.clients
+            each = 2 * self._task.projections + 1
+            if request.clients > most or request.comparisons != request.clients * each:
                 raise Misconfiguration(
                     "clients, comparisons",
                     (request.clients, request.comparisons),
-                    f"this task has at most {self._task.enrolment.clients} clients, with "
-                    f"{2 * self._task.projections + 1} comparisons each",
+                    f"this task has at most {most} clients, with {each} comparisons each",
                 )
             wanted = deal_request_from_wire(request)
             words = await asyncio.to_thread(self._dealer.corrections, role, wanted)

@@ -17,6 +17,7 @@ from precad.client.participant import RoundView, take_part
 from precad.client.record_file import read_client_data
 from precad.client.settings import JoinSettings
 from precad.common.identifiers import Digest
+from precad.common.identity import Identity
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
 from precad.common.share import Submission
@@ -65,7 +66,7 @@ def run(settings: JoinSettings, kind: str) -> None:
         owner.client,
         settings.server_a,
         settings.server_b,
-        settings.load_identity(),
+        Identity.load(settings.identity),
     ) as servers:
         servers.check_task()
         owner.enrol(servers)

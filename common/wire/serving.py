@@ -4,18 +4,8 @@ from typing import Any, Never
 
 import grpc
 
-from precad.common.errors import (
-    AccessDenied,
-    BudgetExceeded,
-    Misconfiguration,
-    NotOnOffer,
-    PeerUnavailable,
-    PeerViolation,
-    PrecadError,
-    RejectedSubmission,
-    TaskMismatch,
-    TooManyCalls,
-)
+from precad.common import errors
+from precad.common.errors import PrecadError
 from precad.common.task import Task
 
 MAX_REQUEST_BYTES = 1 << 19
@@ -35,28 +25,24 @@ SERVER_OPTIONS = (
 )
 PIECE_BYTES = 1 << 17
 """128 KiB: what a fetch of the model takes while it waits for a slow reader."""
-_CODES: tuple[tuple[type[PrecadError], grpc.StatusCode], ...] = (
-    (TaskMismatch, grpc.StatusCode.FAILED_PRECONDITION),
-    (Misconfiguration, grpc.StatusCode.INVALID_ARGUMENT),
-    (RejectedSubmission, grpc.StatusCode.INVALID_ARGUMENT),
-    (AccessDenied, grpc.StatusCode.PERMISSION_DENIED),
-    (TooManyCalls, grpc.StatusCode.RESOURCE_EXHAUSTED),
-    (BudgetExceeded, grpc.StatusCode.RESOURCE_EXHAUSTED),
-    (NotOnOffer, grpc.StatusCode.NOT_FOUND),
-    (PeerUnavailable, grpc.StatusCode.UNAVAILABLE),
-    (PeerViolation, grpc.StatusCode.FAILED_PRECONDITION),
-)
+_CODES: dict[type[PrecadError], grpc.StatusCode] = {
+    errors.TaskMismatch: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.Misconfiguration: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.RejectedSubmission: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.AccessDenied: grpc.StatusCode.PERMISSION_DENIED,
+    errors.TooManyCalls: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.NotOnOffer: grpc.StatusCode.NOT_FOUND,
+    errors.PeerUnavailable: grpc.StatusCode.UNAVAILABLE,
+    errors.PeerViolation: grpc.StatusCode.FAILED_PRECONDITION,
+}
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
 def status_of(error: PrecadError) -> grpc.StatusCode:
     """The status code that a caller sees for ``error``."""
-    if isinstance(error, AccessDenied) and not error.authenticated:
+    if isinstance(error, errors.AccessDenied) and error.reason is not errors.Denial.NOT_ALLOWED:
         return grpc.StatusCode.UNAUTHENTICATED
-    for kind, code in _CODES:
-        if isinstance(error, kind):
-            return code
-    return grpc.StatusCode.INTERNAL
+    return _CODES.get(type(error), grpc.StatusCode.INTERNAL)
 
 
 async def refuse(context: Context, error: PrecadError) -> Never:
@@ -68,4 +54,4 @@ async def refuse(context: Context, error: PrecadError) -> Never:
 def check_task(task: Task, digest: bytes) -> None:
     """Refuse a message about another task. Raises TaskMismatch, with both digests."""
     if digest != task.digest.value:
-        raise TaskMismatch(str(task.digest), digest[:64].hex() or "none")
+        raise errors.TaskMismatch(str(task.digest), digest[:64].hex() or "none")

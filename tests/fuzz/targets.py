@@ -61,7 +61,7 @@ from precad.common.task import Task
 from precad.common.wire.deal_request import deal_request_from_wire, deal_request_to_wire
 from precad.common.wire.status import error_of
 from precad.common.wire.submission import header_from_wire, header_to_wire
-from precad.dealer.settings import DealerSettings
+from precad.dealer.process import DealerSettings
 from precad.experiments.local.files import task_to_toml, to_toml
 from precad.protos import precad_pb2 as pb
 
@@ -371,8 +371,8 @@ def _settings(data: bytes) -> None:
     kinds = (ServerASettings, ServerBSettings, DealerSettings, JoinSettings)
     kind = kinds[data[0] % len(kinds)] if data else DealerSettings
     settings = kind.load(stage().file(data[1:], ".toml"))
-    settings.load_task()
-    settings.load_identity()
+    Task.load(settings.task)
+    Identity.load(settings.identity)
 
 
 def _settings_seeds() -> list[bytes]:

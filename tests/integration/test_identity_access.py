@@ -15,10 +15,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from precad.common.errors import AccessDenied, Misconfiguration
+from precad.common.errors import AccessDenied, Denial, Misconfiguration
 from precad.common.identifiers import Role
 from precad.common.identity import Identity, Principal, add_port, require
-from precad.common.identity.access import caller
 from precad.common.identity.channel import open_aio_channel, open_channel
 from precad.common.identity.deployment import Deployment, create_local_keys
 from precad.common.identity.pki import Authority, key_to_pem, new_key, to_pem
@@ -44,7 +43,8 @@ class OnlyFor(grpc.GenericRpcHandler):
         try:
             return str(require(context, self.identity, *self.roles)).encode()
         except AccessDenied as denied:
-            code = Code.PERMISSION_DENIED if denied.authenticated else Code.UNAUTHENTICATED
+            known = denied.reason is Denial.NOT_ALLOWED
+            code = Code.PERMISSION_DENIED if known else Code.UNAUTHENTICATED
             context.abort(code, str(denied))
             raise
 
@@ -57,7 +57,8 @@ class OnlyForAio(OnlyFor):
         try:
             return str(require(context, self.identity, *self.roles)).encode()
         except AccessDenied as denied:
-            code = Code.PERMISSION_DENIED if denied.authenticated else Code.UNAUTHENTICATED
+            known = denied.reason is Denial.NOT_ALLOWED
+            code = Code.PERMISSION_DENIED if known else Code.UNAUTHENTICATED
             await context.abort(code, str(denied))
             raise
 
@@ -302,12 +303,12 @@ def test_damage_to_the_list_brings_no_revoked_certificate_back(
 def test_a_certificate_that_ends_during_a_connection_is_refused(keys: Path) -> None:
     identity = Identity.load(keys / "server-b")
     context: Any = FakeContext((keys / "ward-3" / "cert.pem").read_bytes())
-    assert caller(context, identity) == Principal.client("ward-3")
+    assert require(context, identity, Role.CLIENT) == Principal.client("ward-3")
     later = datetime.now(UTC) + timedelta(days=366)
     with pytest.raises(AccessDenied, match="expired"):
-        caller(context, identity, now=later)
+        require(context, identity, Role.CLIENT, now=later)
     with pytest.raises(AccessDenied, match="not-yet-valid"):
-        caller(context, identity, now=datetime.now(UTC) - timedelta(days=1))
+        require(context, identity, Role.CLIENT, now=datetime.now(UTC) - timedelta(days=1))
 
 
 class FakeContext:
