@@ -91,8 +91,6 @@ class TaskMismatch(PrecadError):
             f"task digest differs: ours {ours}, theirs {theirs}; "
             "give both parties the same task file"
         )
-        self.ours = ours
-        self.theirs = theirs
 
 
 class BudgetExceeded(PrecadError):

@@ -7,17 +7,29 @@ import secrets
 from collections.abc import AsyncIterator
 
 from precad.common.deal.dealer import DealerRole
+from precad.common.deal.request import DealRequest
 from precad.common.errors import AccessDenied, Misconfiguration, PeerUnavailable, PrecadError
-from precad.common.identifiers import Role
+from precad.common.identifiers import Digest, Role
 from precad.common.identity import Identity, require
 from precad.common.ring import to_bytes
 from precad.common.task import Task
-from precad.common.wire.deal_request import deal_request_from_wire
 from precad.common.wire.serving import PIECE_BYTES, Context, check_task, refuse
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import DealingServicer
 
 log = logging.getLogger("precad")
+
+
+def request_from_wire(message: pb.DealRequest) -> DealRequest:
+    """What a server asks of the dealer. Raises Misconfiguration."""
+    return DealRequest(
+        task=Digest(message.task_digest),
+        round=message.round,
+        batch=message.batch,
+        clients=message.clients,
+        dimension=message.dimension,
+        comparisons=message.comparisons,
+    )
 
 
 class DealingService(DealingServicer):
@@ -61,7 +73,7 @@ class DealingService(DealingServicer):
                     (request.clients, request.comparisons),
                     f"this task has at most {most} clients, with {each} comparisons each",
                 )
-            wanted = deal_request_from_wire(request)
+            wanted = request_from_wire(request)
             words = await asyncio.to_thread(self._dealer.corrections, role, wanted)
         except PrecadError as error:
             await refuse(context, error)

@@ -68,10 +68,8 @@ def read_certificates(pem: bytes, *, source: str) -> list[x509.Certificate]:
 def require_whole(certificate: x509.Certificate) -> None:
     """Parse every part that the library leaves for later. Raises one of ``MALFORMED``."""
     # Damage must show where bytes come in, not wherever a part is used first.
-    for part in ("version", "issuer", "subject", "extensions"):
-        getattr(certificate, part)
-    for moment in ("not_valid_before_utc", "not_valid_after_utc"):
-        getattr(certificate, moment)
+    _ = (certificate.version, certificate.issuer, certificate.subject, certificate.extensions)
+    _ = (certificate.not_valid_before_utc, certificate.not_valid_after_utc)
     certificate.public_key()
 
 

@@ -37,20 +37,12 @@ class Principal:
 
     @classmethod
     def client(cls, name: str) -> "Principal":
-        """The client of that name.
-
-        Raises:
-            Misconfiguration: the name isn't a client's name.
-        """
+        """The client of that name. Raises Misconfiguration where it is no client's name."""
         return cls(Role.CLIENT, name)
 
     @classmethod
     def service(cls, role: Role) -> "Principal":
-        """The one party of a role other than client.
-
-        Raises:
-            Misconfiguration: clients have names of their own.
-        """
+        """The one party of a role; Misconfiguration for clients, who have names of their own."""
         return cls(role, role.value)
 
     @classmethod

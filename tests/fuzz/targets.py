@@ -29,6 +29,7 @@ from precad.client.settings import JoinSettings
 from precad.common.aggregator.collect.matching import describe
 from precad.common.aggregator.enrol.tokens import new_token, token_digest
 from precad.common.aggregator.round import messages
+from precad.common.aggregator.service.dealing import request_to_wire
 from precad.common.aggregator.service.peer_transport import frame_from_wire, frame_to_wire
 from precad.common.aggregator.settings import ServerASettings, ServerBSettings
 from precad.common.aggregator.validate import deal_request
@@ -58,10 +59,10 @@ from precad.common.model import from_bytes as model_from_bytes
 from precad.common.model import load_model, save_model
 from precad.common.share import Signature, shard
 from precad.common.task import Task
-from precad.common.wire.deal_request import deal_request_from_wire, deal_request_to_wire
 from precad.common.wire.status import error_of
 from precad.common.wire.submission import header_from_wire, header_to_wire
 from precad.dealer.process import DealerSettings
+from precad.dealer.service import request_from_wire
 from precad.experiments.local.files import task_to_toml, to_toml
 from precad.protos import precad_pb2 as pb
 
@@ -571,13 +572,13 @@ def _file(parse: Callable[[Path], object], suffix: str) -> Callable[[bytes], Non
 
 def _deal_seeds() -> list[bytes]:
     wanted = deal_request(stage().task, ROUND, 0, 2)
-    return [deal_request_to_wire(wanted, "server-b", bytes(16)).SerializeToString()]
+    return [request_to_wire(wanted, "server-b", bytes(16)).SerializeToString()]
 
 
 def _deal_request(data: bytes) -> None:
     message = parsed(pb.DealRequest, data)
     if message is not None:
-        deal_request_from_wire(message)
+        request_from_wire(message)
 
 
 def _request_seeds() -> list[bytes]:

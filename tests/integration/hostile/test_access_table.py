@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from precad.client.connection import upload_pieces
+from precad.common.aggregator.service.dealing import request_to_wire
 from precad.common.aggregator.training.feed import TrainingDone
 from precad.common.aggregator.validate import deal_request
 from precad.common.identifiers import ClientId, Role
@@ -27,7 +28,6 @@ from precad.common.identity.deployment import Deployment
 from precad.common.identity.pki import Authority, key_to_pem, new_key, to_pem
 from precad.common.identity.sign import CertificateSigner
 from precad.common.share import shard
-from precad.common.wire.deal_request import deal_request_to_wire
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub, DealingStub, OperationStub, PeerStub
 
@@ -232,7 +232,7 @@ class Bench:
                 return DealingStub(channel).Join(join, timeout=DEADLINE_S)
             case _:
                 wanted = deal_request(task, 0, 0, 1)
-                deal = deal_request_to_wire(wanted, caller.server, self.epoch)
+                deal = request_to_wire(wanted, caller.server, self.epoch)
                 return list(DealingStub(channel).Deal(deal, timeout=DEADLINE_S))
 
     @property
