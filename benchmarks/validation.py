@@ -84,7 +84,7 @@ def steps(task: Task) -> dict[str, float]:
                 words,
                 task.projections,
                 task=digest,
-                round_number=0,
+                attempt=0,
                 client=ClientId("c"),
                 commitment_a=bytes(32),
                 commitment_b=bytes(32),
@@ -118,7 +118,7 @@ def whole(task: Task, clients: int) -> dict[str, float]:
                 for i, share in enumerate(shares)
             ],
             task=task,
-            round_number=0,
+            attempt=0,
             role=role,
             link=link,
             row_secret=Secret(bytes(32)),

@@ -24,7 +24,7 @@ def request_from_wire(message: pb.DealRequest) -> DealRequest:
     """What a server asks of the dealer. Raises Misconfiguration."""
     return DealRequest(
         task=Digest(message.task_digest),
-        round=message.round,
+        attempt=message.attempt,
         batch=message.batch,
         clients=message.clients,
         dimension=message.dimension,

@@ -54,14 +54,14 @@ class Outcome:
     def add(self, report: pb.RoundReport, accuracy: float | None) -> RoundRow:
         """Take in one round's report."""
         statements = self.statements(
-            rounds=report.round + 1,
+            rounds=report.version + 1,
             participations=report.most_participations,
             accountants=(AccountantName.EXACT,),
             adversaries=(Adversary.ONE_SERVER, Adversary.CLIENTS_ONLY),
         )
         by_adversary = {statement.adversary: statement.epsilon for statement in statements}
         row = RoundRow(
-            number=report.round,
+            number=report.version,
             accuracy=accuracy,
             cohort=report.cohort,
             accepted=report.accepted,
@@ -122,7 +122,7 @@ def summary(
     """The summary as one JSON object, from what the servers' ledgers hold."""
     scenario, task = outcome.scenario, outcome.scenario.task
     most = max(status_a.participations.values(), default=0)
-    statements = outcome.statements(rounds=status_a.rounds_done, participations=most)
+    statements = outcome.statements(rounds=status_a.version, participations=most)
     epsilon = {(s.accountant, s.adversary): s.epsilon for s in statements}
     honest = {client.name for client in scenario.honest}
     return {
@@ -132,7 +132,7 @@ def summary(
         "clients": len(scenario.data),
         "attackers": len(scenario.bad),
         "attack": scenario.attack,
-        "rounds_done": status_a.rounds_done,
+        "version": status_a.version,
         "accuracy": accuracy,
         "epsilon_exact_server": epsilon[AccountantName.EXACT, Adversary.ONE_SERVER],
         "epsilon_exact_clients": epsilon[AccountantName.EXACT, Adversary.CLIENTS_ONLY],
@@ -160,7 +160,7 @@ def summary(
             "client_clip": task.privacy.client_clip,
             "client_rate": task.privacy.client_rate,
             "record_rate": task.privacy.record_rate,
-            "rounds": status_a.rounds_done,
+            "rounds": status_a.version,
             "delta": task.privacy.delta,
             "clients": len(scenario.data),
             "malicious_submission_soundness_bits": task.projections,

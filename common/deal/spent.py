@@ -30,7 +30,7 @@ class MemorySpentTriples:
         with self._lock:
             if request.identifier in self._spent:
                 raise PeerViolation(
-                    f"correlated randomness of round {request.round}, batch {request.batch} "
+                    f"correlated randomness of attempt {request.attempt}, batch {request.batch} "
                     "was used before"
                 )
             self._spent.add(request.identifier)

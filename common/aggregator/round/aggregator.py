@@ -36,7 +36,7 @@ class SpentInJournal:
 
     def spend(self, request: DealRequest) -> None:
         """Raises PeerViolation when this batch was spent before."""
-        self.journal.spend(request.round, request.batch)
+        self.journal.spend(request.attempt, request.batch)
 
 
 @dataclass(frozen=True, slots=True)

@@ -149,13 +149,13 @@ class AggregationService(AggregationServicer):
             upload.finish()
         except RejectedSubmission as rejected:
             if upload is not None:
-                self._count(upload.context.round, upload.context.client, rejected.reason)
+                self._count(upload.context.attempt, upload.context.client, rejected.reason)
             raise
         finally:
             if upload is not None and not upload.complete:
                 # The stream broke off or was refused: nothing of it is kept.
                 upload.abandon()
-                self._count(upload.context.round, upload.context.client, Rejection.TRUNCATED)
+                self._count(upload.context.attempt, upload.context.client, Rejection.TRUNCATED)
 
     def _start(self, header: pb.SubmissionHeader, context: Context) -> Upload:
         client = self._client(context, header.client)
@@ -163,12 +163,12 @@ class AggregationService(AggregationServicer):
             checked = header_from_wire(header)
             check_own_key(context, checked.signature)
         except RejectedSubmission as rejected:
-            self._count(header.round, client, rejected.reason)
+            self._count(header.attempt, client, rejected.reason)
             raise
         return self._session.inbox.start(checked)
 
-    def _count(self, round_number: int, client: ClientId, reason: Rejection) -> None:
-        self._session.inbox.refuse(round_number, client, reason)
+    def _count(self, attempt: int, client: ClientId, reason: Rejection) -> None:
+        self._session.inbox.refuse(attempt, client, reason)
 
     def _client(self, context: Context, name: str) -> ClientId:
         """The client that calls; its certificate must be its own. Raises AccessDenied."""
@@ -186,7 +186,7 @@ def notice_of(event: Event, client: ClientId) -> pb.Notice:
         case RoundOpened(opened=opened, collect_s=collect_s, cohort=cohort):
             return pb.Notice(
                 open=pb.RoundOpen(
-                    round=opened.number,
+                    attempt=opened.attempt,
                     version=opened.version,
                     model_digest=opened.model.value,
                     selected=client in cohort,
@@ -197,12 +197,13 @@ def notice_of(event: Event, client: ClientId) -> pb.Notice:
             rejection = event.rejections.get(client)
             return pb.Notice(
                 over=pb.RoundOver(
-                    round=event.opened.number,
+                    attempt=event.opened.attempt,
+                    version=event.opened.version,
                     counted=client in event.valid,
                     rejection="" if rejection is None else rejection.value,
                 )
             )
-        case TrainingDone(number, model):
-            return pb.Notice(finished=pb.TrainingOver(version=number, model_digest=model.value))
+        case TrainingDone(version, model):
+            return pb.Notice(finished=pb.TrainingOver(version=version, model_digest=model.value))
         case stopped:
             return pb.Notice(stopped=pb.TrainingStopped(error=stopped.error))

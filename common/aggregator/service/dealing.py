@@ -19,7 +19,7 @@ def request_to_wire(request: DealRequest, role: str, epoch: bytes) -> pb.DealReq
     return pb.DealRequest(
         task_digest=request.task.value,
         role=role,
-        round=request.round,
+        attempt=request.attempt,
         batch=request.batch,
         clients=request.clients,
         dimension=request.dimension,

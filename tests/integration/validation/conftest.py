@@ -72,11 +72,11 @@ def validate_both(
     halves = [shared(x, first + i) for i, x in enumerate(vectors)]
 
     def play(role: Role, link: PeerLink) -> tuple[Rejection | None, ...]:
-        link.begin_round(round_number)
+        link.begin_attempt(round_number)
         verdicts = validate(
             [half[SERVERS.index(role)] for half in halves],
             task=task,
-            round_number=round_number,
+            attempt=round_number,
             role=role,
             link=link,
             row_secret=Secret(row_secret),

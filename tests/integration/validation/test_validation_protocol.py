@@ -55,7 +55,7 @@ class Server:
     ) -> Verdicts:
         arguments = {
             "task": self.task,
-            "round_number": 0,
+            "attempt": 0,
             "role": role,
             "link": link,
             "row_secret": ROWS,
@@ -191,7 +191,7 @@ def test_a_share_of_another_length_or_type_is_the_callers_bug(
         play_both(play, task=task.digest)
 
 
-@pytest.mark.parametrize("change", [{"round": 1}, {"clients": 3}, {"dimension": 17}])
+@pytest.mark.parametrize("change", [{"attempt": 1}, {"clients": 3}, {"dimension": 17}])
 def test_randomness_for_something_else_is_the_callers_bug(
     change: dict[str, int], server: Server, task: Task, shared: Share, play_both: PlayBoth
 ) -> None:
