@@ -2,16 +2,17 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from precad.cli.report import exit_on_error
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
-
-if TYPE_CHECKING:
-    from precad.common.identity.principal import Principal
+from precad.common.identity.deployment import Deployment, create_local_keys, create_request
+from precad.common.identity.pki import PARTY_DAYS
+from precad.common.identity.principal import Principal
+from precad.common.identity.summary import summarise
 
 app = typer.Typer(
     help="""Make, renew, revoke and show the keys and certificates of a deployment.
@@ -36,7 +37,6 @@ Name = Annotated[str, typer.Argument(help="The client's name; only clients have 
 Days = Annotated[int, typer.Option("--days", help="Until the certificate expires.", min=1)]
 Out = Annotated[Path | None, typer.Option("--out", help="The party's folder.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace keys that are there.")]
-DAYS = 365
 
 
 @app.command()
@@ -48,12 +48,10 @@ def init(
     client: Annotated[
         list[str] | None, typer.Option("--client", help="A client's name; may be repeated.")
     ] = None,
-    days: Days = DAYS,
+    days: Days = PARTY_DAYS,
     force: Force = False,
 ) -> None:
     """A root, both servers, the dealer, the operator and clients: all of a local deployment."""
-    from precad.common.identity.deployment import create_local_keys  # noqa: PLC0415
-
     names = [*(f"client-{number}" for number in range(1, clients + 1)), *(client or ())]
     with exit_on_error():
         folders = create_local_keys(directory, names, days=days, replace=force)
@@ -74,12 +72,10 @@ def issue(
     request: Annotated[
         Path | None, typer.Option("--request", help="A signing request; the key stays away.")
     ] = None,
-    days: Days = DAYS,
+    days: Days = PARTY_DAYS,
     force: Force = False,
 ) -> None:
     """One more party: its key and certificate, or a certificate for its request."""
-    from precad.common.identity.deployment import Deployment  # noqa: PLC0415
-
     with exit_on_error():
         principal = _principal(role, name)
         deployment = Deployment.open(directory)
@@ -94,8 +90,6 @@ def make_request(
     force: Force = False,
 ) -> None:
     """A new key in the folder, and a signing request for it; only the request is sent away."""
-    from precad.common.identity.deployment import create_request  # noqa: PLC0415
-
     with exit_on_error():
         typer.echo(create_request(folder, _principal(role, name), replace=force))
 
@@ -107,14 +101,12 @@ def renew(
     name: Name = "",
     *,
     out: Out = None,
-    days: Days = DAYS,
+    days: Days = PARTY_DAYS,
     revoke_old: Annotated[
         bool, typer.Option("--revoke-old", help="Revoke the certificate that is replaced.")
     ] = False,
 ) -> None:
     """A new key and certificate for the same party, in place of those in its folder."""
-    from precad.common.identity.deployment import Deployment  # noqa: PLC0415
-
     with exit_on_error():
         principal = _principal(role, name)
         deployment = Deployment.open(directory)
@@ -131,8 +123,6 @@ def revoke(
     ] = None,
 ) -> None:
     """Put a party's certificates on the revocation list, which running servers read anew."""
-    from precad.common.identity.deployment import Deployment  # noqa: PLC0415
-
     with exit_on_error():
         if (role is None) == (serial is None):
             raise Misconfiguration("party", role and role.value, "give a role, or --serial")
@@ -158,8 +148,6 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
 ) -> None:
     """Whose certificates these are, until when, and whether they count. Shows no key."""
-    from precad.common.identity.summary import summarise  # noqa: PLC0415
-
     with exit_on_error():
         summaries = summarise(path)
     if as_json:
@@ -171,9 +159,7 @@ def show(
         typer.echo(f"    SHA-256 {each.fingerprint}")
 
 
-def _principal(role: Role, name: str) -> "Principal":
-    from precad.common.identity.principal import Principal  # noqa: PLC0415
-
+def _principal(role: Role, name: str) -> Principal:
     if role is Role.CLIENT:
         return Principal.client(name)
     return Principal(role, name or role.value)

@@ -28,7 +28,7 @@ def status(
 
         precad status a.example:7301 --identity keys/operator
     """
-    from precad.common.identity import Identity  # noqa: PLC0415
+    from precad.common.identity.credentials import Identity  # noqa: PLC0415
     from precad.common.wire.operator import OperatorConnection  # noqa: PLC0415
 
     with exit_on_error():

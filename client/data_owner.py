@@ -13,7 +13,7 @@ from precad.client.pending import Pending
 from precad.client.train import as_records, build, local_update, poisson_sample
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId
-from precad.common.identity import Identity
+from precad.common.identity.credentials import Identity
 from precad.common.keystream import Keystream
 from precad.common.model import initial_vector
 from precad.common.ring import RingVector

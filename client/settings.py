@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from pydantic import Field, SecretStr
 
 from precad.client.data_owner import DataOwner
-from precad.common.identity import Identity
+from precad.common.identity.credentials import Identity
 from precad.common.settings import Address, Settings
 from precad.common.task import Task
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import grpc
 
 from precad.common.deal.dealer import DealerRole
-from precad.common.identity import Identity, add_port
+from precad.common.identity.credentials import Identity
+from precad.common.identity.port import add_port
 from precad.common.settings import Address, Settings
 from precad.common.task import Task
 from precad.common.wire.serving import SERVER_OPTIONS

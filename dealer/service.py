@@ -10,7 +10,8 @@ from precad.common.deal.dealer import DealerRole
 from precad.common.deal.request import DealRequest
 from precad.common.errors import AccessDenied, Misconfiguration, PeerUnavailable, PrecadError
 from precad.common.identifiers import Digest, Role
-from precad.common.identity import Identity, require
+from precad.common.identity.access import require
+from precad.common.identity.credentials import Identity
 from precad.common.ring import to_bytes
 from precad.common.task import Task
 from precad.common.wire.serving import PIECE_BYTES, Context, check_task, refuse

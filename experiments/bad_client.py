@@ -17,7 +17,7 @@ from precad.client.participant import RoundView, take_part
 from precad.client.record_file import read_client_data
 from precad.client.settings import JoinSettings
 from precad.common.identifiers import Digest
-from precad.common.identity import Identity
+from precad.common.identity.credentials import Identity
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
 from precad.common.share import Submission

@@ -11,7 +11,7 @@ from typing import IO, Self
 
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import ClientId, Role
-from precad.common.identity import Identity
+from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment import create_local_keys
 from precad.common.task import Task
 from precad.common.wire.operator import OperatorConnection

@@ -27,7 +27,7 @@ from precad.common.aggregator.training.feed import TrainingDone
 from precad.common.aggregator.training.session import Session
 from precad.common.deal.dealer import DealerRole
 from precad.common.identifiers import ClientId, Role
-from precad.common.identity import Identity
+from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment import create_local_keys
 from precad.common.identity.sign import CertificateSigner, CertificateVerifier
 from precad.common.ring import RingVector

@@ -40,7 +40,6 @@ from precad.common.certify.runs import FinishedRun
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import MAX_TEXT, PeerViolation, PrecadError
 from precad.common.identifiers import ClientId, Role
-from precad.common.identity import Identity
 from precad.common.identity.certificate import (
     check_algorithm,
     check_purpose,
@@ -49,7 +48,7 @@ from precad.common.identity.certificate import (
     read_certificates,
     validity_fault,
 )
-from precad.common.identity.credentials import REVOCATION_FILE
+from precad.common.identity.credentials import REVOCATION_FILE, Identity
 from precad.common.identity.pki import make_request, new_key, read_request, to_pem
 from precad.common.identity.principal import Principal
 from precad.common.identity.revocation import RevocationList, read_revocation_lists

@@ -17,10 +17,13 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from precad.common.errors import AccessDenied, Denial, Misconfiguration
 from precad.common.identifiers import Role
-from precad.common.identity import Identity, Principal, add_port, require
+from precad.common.identity.access import require
 from precad.common.identity.channel import open_aio_channel, open_channel
+from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment import Deployment, create_local_keys
 from precad.common.identity.pki import Authority, key_to_pem, new_key, to_pem
+from precad.common.identity.port import add_port
+from precad.common.identity.principal import Principal
 
 METHOD = "/test/WhoAmI"
 Code = grpc.StatusCode

@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 from precad.cli.main import app
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
-from precad.common.identity import Identity, Principal
+from precad.common.identity.credentials import Identity
+from precad.common.identity.principal import Principal
 
 USAGE_ERROR = 2
 

@@ -17,7 +17,7 @@ from tests.rig.crowd.misdeeds import COUNTED, HONEST, MISDEEDS, SILENT, UNINVITE
 
 import precad
 from precad.common.identifiers import ClientId, Role
-from precad.common.identity import Identity
+from precad.common.identity.credentials import Identity
 from precad.common.task import Task
 from precad.experiments.local import LocalDeployment
 from precad.protos import precad_pb2 as pb

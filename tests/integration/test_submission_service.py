@@ -31,9 +31,11 @@ from precad.common.aggregator.training.shelf import Shelf
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import AccessDenied, PeerUnavailable, PrecadError, Rejection
 from precad.common.identifiers import ClientId, Role
-from precad.common.identity import Identity, Principal, add_port
 from precad.common.identity.channel import open_channel
+from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment import Deployment, create_local_keys
+from precad.common.identity.port import add_port
+from precad.common.identity.principal import Principal
 from precad.common.identity.sign import CertificateSigner, CertificateVerifier
 from precad.common.secret import Secret
 from precad.common.share import Submission, signed_bytes

@@ -13,9 +13,10 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
-from precad.common.identity import Identity, Principal
+from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment import Deployment, create_local_keys
 from precad.common.identity.pki import Authority, key_to_pem, new_key, to_pem
+from precad.common.identity.principal import Principal
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,8 @@ from precad.common.aggregator.training.session import Session
 from precad.common.enrolment import Enrolment
 from precad.common.errors import AccessDenied, PrecadError, RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Role
-from precad.common.identity import Principal, require
+from precad.common.identity.access import require
+from precad.common.identity.principal import Principal
 from precad.common.identity.sign import check_own_key
 from precad.common.model import byte_view
 from precad.common.wire.serving import PIECE_BYTES, Context, check_task, refuse

@@ -8,7 +8,7 @@ from precad.common.aggregator.training.feed import RoundDone
 from precad.common.aggregator.training.session import Session
 from precad.common.errors import PrecadError
 from precad.common.identifiers import Role
-from precad.common.identity import require
+from precad.common.identity.access import require
 from precad.common.wire.serving import Context, check_task, refuse
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import OperationServicer

@@ -14,7 +14,7 @@ from precad.common.aggregator.training.conduct import Outside
 from precad.common.aggregator.training.session import Session
 from precad.common.errors import PeerUnavailable, PrecadError
 from precad.common.identifiers import Role
-from precad.common.identity import require
+from precad.common.identity.access import require
 from precad.common.identity.channel import open_channel
 from precad.common.link import FrameTransport
 from precad.common.noise import DiscreteGaussian

@@ -23,7 +23,8 @@ from precad.common.aggregator.training.presence import Presence
 from precad.common.aggregator.training.session import Phase, Session
 from precad.common.aggregator.training.shelf import Shelf
 from precad.common.identifiers import Role
-from precad.common.identity import Identity, add_port
+from precad.common.identity.credentials import Identity
+from precad.common.identity.port import add_port
 from precad.common.identity.sign import CertificateVerifier
 from precad.common.task import Task
 from precad.common.wire.serving import SERVER_OPTIONS

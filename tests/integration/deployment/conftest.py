@@ -19,7 +19,7 @@ from tests.rig.light_client import LightClient
 import precad
 from precad.client.connection import Servers
 from precad.common.identifiers import ClientId, Role
-from precad.common.identity import Identity
+from precad.common.identity.credentials import Identity
 from precad.common.ring import RingVector
 from precad.common.task import Task
 from precad.experiments.local import LocalDeployment

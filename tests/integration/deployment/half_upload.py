@@ -12,8 +12,8 @@ from tests.rig.light_client import LightClient
 
 from precad.client.connection import Servers, upload_pieces
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.identity import Identity
 from precad.common.identity.channel import open_channel
+from precad.common.identity.credentials import Identity
 from precad.common.task import Task
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub

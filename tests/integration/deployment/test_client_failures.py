@@ -22,7 +22,8 @@ from precad.common.errors import (
     TaskMismatch,
 )
 from precad.common.identifiers import ClientId
-from precad.common.identity import Identity, Principal
+from precad.common.identity.credentials import Identity
+from precad.common.identity.principal import Principal
 from precad.common.task import Task
 from precad.experiments.local.files import free_addresses, task_to_toml
 

@@ -19,7 +19,7 @@ from precad.client import DataOwner
 from precad.client.connection import Servers
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId, Role
-from precad.common.identity import Identity
+from precad.common.identity.credentials import Identity
 
 if TYPE_CHECKING:
     from tests.integration.deployment.conftest import Deploy

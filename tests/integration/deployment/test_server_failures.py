@@ -10,7 +10,7 @@ import pytest
 from tests.rig.light_client import LightClient
 
 from precad.client.connection import Servers
-from precad.common.identity import Identity
+from precad.common.identity.credentials import Identity
 from precad.common.task import Task
 from precad.experiments.local import LocalDeployment
 from precad.experiments.local.files import free_addresses, task_to_toml

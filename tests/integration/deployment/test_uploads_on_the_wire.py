@@ -14,8 +14,8 @@ from tests.rig.light_client import LightClient
 from precad.client.connection import Receipt, upload_pieces
 from precad.common.errors import RejectedSubmission, Rejection
 from precad.common.identifiers import Digest, Role
-from precad.common.identity import Identity
 from precad.common.identity.channel import open_channel
+from precad.common.identity.credentials import Identity
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
 from precad.common.share import Submission

@@ -23,9 +23,10 @@ from precad.common.aggregator.service.dealing import request_to_wire
 from precad.common.aggregator.training.feed import TrainingDone
 from precad.common.aggregator.validate import deal_request
 from precad.common.identifiers import ClientId, Role
-from precad.common.identity import Identity, Principal
+from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment import Deployment
 from precad.common.identity.pki import Authority, key_to_pem, new_key, to_pem
+from precad.common.identity.principal import Principal
 from precad.common.identity.sign import CertificateSigner
 from precad.common.share import shard
 from precad.protos import precad_pb2 as pb

@@ -17,7 +17,8 @@ from precad.client.participant import Participation, RoundView, take_part
 from precad.client.pending import Pending
 from precad.common.errors import Misconfiguration, PeerViolation, TaskMismatch
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.identity import Principal, add_port
+from precad.common.identity.port import add_port
+from precad.common.identity.principal import Principal
 from precad.common.model import initial_vector, model_digest, to_bytes
 from precad.common.ring import RingVector
 from precad.common.task import Task

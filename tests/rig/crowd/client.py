@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from precad.client.connection import upload_pieces
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.identity import Identity
 from precad.common.identity.channel import open_aio_channel
+from precad.common.identity.credentials import Identity
 from precad.common.identity.sign import CertificateSigner
 from precad.common.model import from_bytes, model_digest
 from precad.common.ring import RingVector
