@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from precad.cli.report import exit_on_error
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
 from precad.common.identity.deployment import Deployment, create_local_keys, create_request
@@ -53,8 +52,7 @@ def init(
 ) -> None:
     """A root, both servers, the dealer, the operator and clients: all of a local deployment."""
     names = [*(f"client-{number}" for number in range(1, clients + 1)), *(client or ())]
-    with exit_on_error():
-        folders = create_local_keys(directory, names, days=days, replace=force)
+    folders = create_local_keys(directory, names, days=days, replace=force)
     for folder in folders:
         typer.echo(folder)
     typer.echo(
@@ -76,10 +74,9 @@ def issue(
     force: Force = False,
 ) -> None:
     """One more party: its key and certificate, or a certificate for its request."""
-    with exit_on_error():
-        principal = _principal(role, name)
-        deployment = Deployment.open(directory)
-        typer.echo(deployment.issue(principal, out=out, request=request, days=days, replace=force))
+    principal = _principal(role, name)
+    deployment = Deployment.open(directory)
+    typer.echo(deployment.issue(principal, out=out, request=request, days=days, replace=force))
 
 
 @app.command("request")
@@ -90,8 +87,7 @@ def make_request(
     force: Force = False,
 ) -> None:
     """A new key in the folder, and a signing request for it; only the request is sent away."""
-    with exit_on_error():
-        typer.echo(create_request(folder, _principal(role, name), replace=force))
+    typer.echo(create_request(folder, _principal(role, name), replace=force))
 
 
 @app.command()
@@ -107,10 +103,9 @@ def renew(
     ] = False,
 ) -> None:
     """A new key and certificate for the same party, in place of those in its folder."""
-    with exit_on_error():
-        principal = _principal(role, name)
-        deployment = Deployment.open(directory)
-        typer.echo(deployment.renew(principal, out=out, days=days, revoke_old=revoke_old))
+    principal = _principal(role, name)
+    deployment = Deployment.open(directory)
+    typer.echo(deployment.renew(principal, out=out, days=days, revoke_old=revoke_old))
 
 
 @app.command()
@@ -123,15 +118,14 @@ def revoke(
     ] = None,
 ) -> None:
     """Put a party's certificates on the revocation list, which running servers read anew."""
-    with exit_on_error():
-        if (role is None) == (serial is None):
-            raise Misconfiguration("party", role and role.value, "give a role, or --serial")
-        deployment = Deployment.open(directory)
-        if role is not None:
-            serials = deployment.current_serials(_principal(role, name))
-        else:
-            serials = [_serial(serial or "")]
-        written = deployment.revoke(serials)
+    if (role is None) == (serial is None):
+        raise Misconfiguration("party", role and role.value, "give a role, or --serial")
+    deployment = Deployment.open(directory)
+    if role is not None:
+        serials = deployment.current_serials(_principal(role, name))
+    else:
+        serials = [_serial(serial or "")]
+    written = deployment.revoke(serials)
     for path in written:
         typer.echo(path)
     typer.echo("Copy the first of these lists to every machine of the deployment.", err=True)
@@ -148,8 +142,7 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
 ) -> None:
     """Whose certificates these are, until when, and whether they count. Shows no key."""
-    with exit_on_error():
-        summaries = summarise(path)
+    summaries = summarise(path)
     if as_json:
         typer.echo(json.dumps([each.to_json() for each in summaries], indent=2))
         return

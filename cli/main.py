@@ -7,6 +7,7 @@ import typer
 from typer.core import TyperGroup
 
 from precad import __version__
+from precad.cli.report import exit_on_error
 
 COMMANDS = (
     "demo",
@@ -25,6 +26,11 @@ COMMANDS = (
 
 class _OnDemand(TyperGroup):
     """Loads a command when it is asked for: a dealer's process holds no accountant, no database."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; what precad refuses is one line."""
+        with exit_on_error():
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 -- click's
         """All commands."""

@@ -8,8 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from precad.cli.report import exit_on_error
-
 app = typer.Typer(
     help="""Run one of the three servers from its settings file (TOML).
 
@@ -36,8 +34,7 @@ Config = Annotated[
 
 def _run(serving: Coroutine[Any, Any, int]) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    with exit_on_error():
-        raise typer.Exit(asyncio.run(serving))
+    raise typer.Exit(asyncio.run(serving))
 
 
 @app.command("a")

@@ -213,11 +213,3 @@ class Task(_Section):
     def load(cls, path: Path) -> Self:
         """A task from a TOML file; unknown keys are refused. Raises Misconfiguration."""
         return cls.parse(read_toml("task", path))
-
-    @classmethod
-    def from_canonical(cls, data: bytes) -> Self:
-        """Inverse of ``canonical``. Raises Misconfiguration."""
-        try:
-            return cls.parse(json.loads(data))
-        except (ValueError, RecursionError) as error:
-            raise Misconfiguration("task", "JSON", f"can't be read: {error}") from None

@@ -32,6 +32,7 @@ from precad.common.aggregator.round import messages
 from precad.common.aggregator.service.dealing import request_to_wire
 from precad.common.aggregator.service.peer_transport import frame_from_wire, frame_to_wire
 from precad.common.aggregator.settings import ServerASettings, ServerBSettings
+from precad.common.aggregator.store.audit import read_task
 from precad.common.aggregator.validate import deal_request
 from precad.common.certify.inefficacy import expected_loss
 from precad.common.certify.inputs import Floats
@@ -634,7 +635,7 @@ TARGETS: dict[str, Target] = {
     "share": Target(_held, lambda: [bytes(8 * D)]),
     "model-vector": Target(lambda data: model_from_bytes(data, D), lambda: [bytes(8 * D)]),
     "task-toml": Target(_file(Task.load, ".toml"), _toml_tasks),
-    "task-canonical": Target(Task.from_canonical, lambda: [stage().task.canonical]),
+    "task-canonical": Target(read_task, lambda: [stage().task.canonical]),
     "settings": Target(_settings, _settings_seeds),
     "roster": Target(
         _roster,

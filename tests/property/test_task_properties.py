@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from precad.common.aggregator.store.audit import read_task
 from precad.common.errors import Misconfiguration
 from precad.common.headroom import MAX_BOUND
 from precad.common.task import Task
@@ -88,7 +89,7 @@ def refusal_of(data: dict[str, Any]) -> Misconfiguration | None:
 def test_the_canonical_form_reads_back_the_same(data: dict[str, Any]) -> None:
     data["fractional_bits"], data["privacy"]["noise_multiplier"] = 20, 1e3
     task = Task.parse(data)
-    again = Task.from_canonical(task.canonical)
+    again = read_task(task.canonical)
     assert again.digest == task.digest
     assert again.canonical == task.canonical
     assert again == task
@@ -153,4 +154,4 @@ def test_no_bytes_crash_the_reader(data: bytes) -> None:
         with pytest.raises(Misconfiguration):
             Task.load(path)
     with pytest.raises(Misconfiguration):
-        Task.from_canonical(data)
+        read_task(data)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from precad.common.account.guarantees import client_noise_multiplier, sensitivity_ratio
+from precad.common.aggregator.store.audit import read_task
 from precad.common.errors import Misconfiguration
 from precad.common.headroom import MAX_BOUND, effective_record_clip
 from precad.common.task import Task
@@ -310,7 +311,7 @@ def test_text_that_is_no_task_is_a_misconfiguration(tmp_path: Path, text: str) -
 )
 def test_bytes_that_are_no_task_are_a_misconfiguration(data: bytes) -> None:
     with pytest.raises(Misconfiguration):
-        Task.from_canonical(data)
+        read_task(data)
 
 
 def test_files(tmp_path: Path) -> None:
