@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from tests.rig.spent import MemorySpentTriples
 
 from precad.common.aggregator.round.states import Shared
 from precad.common.aggregator.validate import deal_request, validate
@@ -22,7 +23,6 @@ from precad.common.aggregator.validate.norm import excess_share
 from precad.common.aggregator.validate.rows import project
 from precad.common.deal.dealer import DealerRole
 from precad.common.deal.randomness import DealtRandomness
-from precad.common.deal.spent import MemorySpentTriples
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.keystream import Keystream
 from precad.common.link import PeerLink, memory_pair

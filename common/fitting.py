@@ -8,49 +8,37 @@ Only a refused task loads this.
 import math
 from collections.abc import Callable
 
+from precad.common import headroom
 from precad.common.errors import Misconfiguration
-from precad.common.headroom import (
-    MAX_BOUND,
-    MAX_FRACTIONAL_BITS,
-    MIN_NOISE_UNITS,
-    NOISE_DEVIATIONS,
-    RANGE_LIMIT,
-    SUM_LIMIT,
-    TAU,
-    bound_fits,
-    noise_fits,
-    range_fits,
-    suffices,
-)
 from precad.common.task import Task
 
 
 def refusal(task: Task) -> Misconfiguration:
     """Why ``task`` leaves too little room: the first rule that it breaks, and what would fit."""
-    if not bound_fits(task):
+    if not headroom.bound_fits(task):
         return _of_bound(task)
-    if not range_fits(task):
+    if not headroom.range_fits(task):
         return _of_range(task)
-    return _of_sum(task) if noise_fits(task) else _of_noise(task)
+    return _of_sum(task) if headroom.noise_fits(task) else _of_noise(task)
 
 
 def _of_bound(task: Task) -> Misconfiguration:
-    fitting = _fitting(task, suffices) or _fitting(task, bound_fits)
+    fitting = _fitting(task, headroom.suffices) or _fitting(task, headroom.bound_fits)
     if not fitting:
         return Misconfiguration(
             "privacy.client_clip",
             task.privacy.client_clip,
             "β = floor(C·2^f) must be from 1 to 2^25, and no number of fractional_bits gives "
-            f"that: use a clip from 2^-{MAX_FRACTIONAL_BITS} to 2^24",
+            f"that: use a clip from 2^-{headroom.MAX_FRACTIONAL_BITS} to 2^24",
         )
-    rule = f"β = floor(C·2^f) = {task.bound} must be from 1 to 2^25 = {MAX_BOUND}"
+    rule = f"β = floor(C·2^f) = {task.bound} must be from 1 to 2^25 = {headroom.MAX_BOUND}"
     return Misconfiguration(
         "fractional_bits", task.fractional_bits, f"{rule}; {_use(task, fitting)}"
     )
 
 
 def _of_range(task: Task) -> Misconfiguration:
-    most = (RANGE_LIMIT - 1) // (2 * TAU * task.bound)
+    most = (headroom.RANGE_LIMIT - 1) // (2 * headroom.TAU * task.bound)
     return Misconfiguration(
         "model.parameters",
         f"d = {task.dimension}",
@@ -62,15 +50,15 @@ def _of_range(task: Task) -> Misconfiguration:
 def _of_noise(task: Task) -> Misconfiguration:
     rule = (
         f"the noise's standard deviation is {task.noise_units:.4g} units of the last "
-        f"place and must be at least {MIN_NOISE_UNITS:g}"
+        f"place and must be at least {headroom.MIN_NOISE_UNITS:g}"
     )
-    if fitting := _fitting(task, suffices):
+    if fitting := _fitting(task, headroom.suffices):
         return Misconfiguration(
             "fractional_bits",
             task.fractional_bits,
             f"{rule}; {_use(task, fitting)}, or a larger privacy.noise_multiplier",
         )
-    least = MIN_NOISE_UNITS / _clip_units(task)
+    least = headroom.MIN_NOISE_UNITS / _clip_units(task)
     return Misconfiguration(
         "privacy.noise_multiplier",
         task.privacy.noise_multiplier,
@@ -81,13 +69,13 @@ def _of_noise(task: Task) -> Misconfiguration:
 
 def _of_sum(task: Task) -> Misconfiguration:
     # n·β alone is always far below 2^62: n and β are limited themselves.
-    room = SUM_LIMIT - task.enrolment.clients * task.bound
-    most = room / (2 * NOISE_DEVIATIONS * _clip_units(task))
+    room = headroom.SUM_LIMIT - task.enrolment.clients * task.bound
+    most = room / (2 * headroom.NOISE_DEVIATIONS * _clip_units(task))
     return Misconfiguration(
         "privacy.noise_multiplier",
         task.privacy.noise_multiplier,
-        f"n·β + {NOISE_DEVIATIONS:g} standard deviations of both servers' noise must be below "
-        f"2^62; use a multiplier of at most {_four_digits(most, up=False)}",
+        f"n·β + {headroom.NOISE_DEVIATIONS:g} standard deviations of both servers' noise must be "
+        f"below 2^62; use a multiplier of at most {_four_digits(most, up=False)}",
     )
 
 
@@ -101,7 +89,7 @@ def _fitting(task: Task, fits: Callable[[Task], bool]) -> list[int]:
     # Made without checks, or a number that doesn't fit would be refused in its turn.
     return [
         bits
-        for bits in range(1, MAX_FRACTIONAL_BITS + 1)
+        for bits in range(1, headroom.MAX_FRACTIONAL_BITS + 1)
         if fits(Task.model_construct(**values | {"fractional_bits": bits}))
     ]
 

@@ -4,7 +4,6 @@ import re
 from typing import Any
 
 import grpc
-import grpc.aio
 
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ADDRESS_PATTERN, Role
@@ -31,6 +30,17 @@ def open_channel(address: str, identity: Identity, expect: Role) -> grpc.Channel
     A server whose certificate isn't ``expect``'s ends every call in ``UNAVAILABLE``, whatever its
     address.
 
+    Raises:
+        Misconfiguration: as for :func:`dialling`.
+    """
+    return grpc.secure_channel(*dialling(address, identity, expect))
+
+
+def dialling(
+    address: str, identity: Identity, expect: Role
+) -> tuple[str, grpc.ChannelCredentials, list[tuple[str, Any]]]:
+    """What a channel is made from, whichever of gRPC's kinds it is.
+
     Args:
         address: ``host:port``.
         identity: the own one.
@@ -39,18 +49,6 @@ def open_channel(address: str, identity: Identity, expect: Role) -> grpc.Channel
     Raises:
         Misconfiguration: no address, a role that doesn't serve, or TLS 1.3 not in force.
     """
-    return grpc.secure_channel(*_prepare(address, identity, expect))
-
-
-def open_aio_channel(address: str, identity: Identity, expect: Role) -> grpc.aio.Channel:
-    """The asyncio twin of :func:`open_channel`."""
-    return grpc.aio.secure_channel(*_prepare(address, identity, expect))
-
-
-def _prepare(
-    address: str, identity: Identity, expect: Role
-) -> tuple[str, grpc.ChannelCredentials, list[tuple[str, Any]]]:
-    """What both kinds of channel are made from."""
     check_serving(expect)
     if not re.fullmatch(ADDRESS_PATTERN, address):
         raise Misconfiguration("address", address, "give host:port, such as 127.0.0.1:7301")

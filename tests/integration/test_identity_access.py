@@ -14,11 +14,12 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from tests.rig.channel import open_aio_channel
 
 from precad.common.errors import AccessDenied, Denial, Misconfiguration
 from precad.common.identifiers import Role
 from precad.common.identity.access import require
-from precad.common.identity.channel import open_aio_channel, open_channel
+from precad.common.identity.channel import open_channel
 from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment import Deployment, create_local_keys
 from precad.common.identity.pki import Authority, key_to_pem, new_key, to_pem

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.rig.spent import MemorySpentTriples
 
 from precad.common.deal.dealer import DealerRole
 from precad.common.deal.program import comparison_triples
 from precad.common.deal.randomness import DealtRandomness
 from precad.common.deal.request import DealRequest
-from precad.common.deal.spent import MemorySpentTriples
 from precad.common.errors import Misconfiguration, PeerViolation, TaskMismatch
 from precad.common.identifiers import Digest, Role
 from precad.common.secret import Secret

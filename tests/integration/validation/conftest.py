@@ -6,12 +6,12 @@ from typing import TypeVar
 
 import numpy as np
 import pytest
+from tests.rig.spent import MemorySpentTriples
 
 from precad.common.aggregator.round.states import Shared, Validated
 from precad.common.aggregator.validate import deal_request, validate
 from precad.common.deal.dealer import DealerRole
 from precad.common.deal.randomness import DealtRandomness
-from precad.common.deal.spent import MemorySpentTriples
 from precad.common.errors import PeerUnavailable, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.keystream import Keystream

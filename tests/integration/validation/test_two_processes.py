@@ -10,7 +10,8 @@ from pathlib import Path
 import precad
 
 SCRIPT = Path(__file__).parent / "one_server.py"
-SOURCES = Path(precad.__file__).parents[1]
+FOLDERS = (Path(precad.__file__).parents[1], Path(__file__).parents[3])
+SOURCES = os.pathsep.join(map(str, FOLDERS))
 DIMENSION = 200_000
 """Openings of 1.6 MB: several frames each way at once, more than a socket buffers."""
 
@@ -20,7 +21,11 @@ def test_two_processes_come_to_the_same_verdicts() -> None:
     processes = [
         subprocess.Popen(
             [sys.executable, str(SCRIPT), role, str(end.fileno()), str(DIMENSION)],
-            env={**os.environ, "PYTHONPATH": str(SOURCES), "OMP_NUM_THREADS": "1"},
+            env={
+                **os.environ,
+                "PYTHONPATH": SOURCES,
+                "OMP_NUM_THREADS": "1",
+            },
             pass_fds=[end.fileno()],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

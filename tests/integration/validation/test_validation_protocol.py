@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.integration.validation.conftest import reasons
+from tests.rig.spent import MemorySpentTriples
 
 from precad.common.aggregator.round.states import Shared
 from precad.common.aggregator.validate import comparisons_per_client, deal_request, validate
 from precad.common.deal.dealer import DealerRole
 from precad.common.deal.randomness import DealtRandomness
 from precad.common.deal.request import DealRequest
-from precad.common.deal.spent import MemorySpentTriples, SpentTriples
+from precad.common.deal.spent import SpentTriples
 from precad.common.errors import PeerViolation, Rejection
 from precad.common.headroom import TAU
 from precad.common.identifiers import ClientId, Role
