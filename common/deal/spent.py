@@ -2,15 +2,13 @@
 
 from typing import Protocol
 
-from precad.common.deal.request import DealRequest
-
 
 class SpentTriples(Protocol):
-    """Remembers which randomness was used; a server's is durable."""
+    """Remembers which of a task's randomness was used; a server's journal does so durably."""
 
-    def spend(self, request: DealRequest) -> None:
+    def spend(self, attempt: int, batch: int) -> None:
         """Mark as used, durably, before anything masked with it is opened.
 
         Raises:
-            PeerViolation: its (task, round, batch) was used before, whatever the shape.
+            PeerViolation: this attempt's batch was used before, whatever its shape.
         """

@@ -1,24 +1,16 @@
-"""One-time use within one process; a server's memory of it is durable."""
+"""Spent randomness in memory, for a test that plays one validation without a journal."""
 
-import threading
-
-from precad.common.deal.request import DealRequest
 from precad.common.errors import PeerViolation
 
 
 class MemorySpentTriples:
-    """Remembers for the life of this object: for one process that plays a whole training."""
+    """Remembers for the life of this object."""
 
     def __init__(self) -> None:
-        self._spent: set[tuple[bytes, int, int]] = set()
-        self._lock = threading.Lock()
+        self._spent: set[tuple[int, int]] = set()
 
-    def spend(self, request: DealRequest) -> None:
+    def spend(self, attempt: int, batch: int) -> None:
         """Mark as used. Raises PeerViolation when it was used before."""
-        with self._lock:
-            if request.identifier in self._spent:
-                raise PeerViolation(
-                    f"correlated randomness of attempt {request.attempt}, batch {request.batch} "
-                    "was used before"
-                )
-            self._spent.add(request.identifier)
+        if (attempt, batch) in self._spent:
+            raise PeerViolation(f"attempt {attempt}, batch {batch} was used before")
+        self._spent.add((attempt, batch))

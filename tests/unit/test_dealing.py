@@ -191,17 +191,3 @@ def test_triples_hide_themselves() -> None:
 def test_requests_out_of_range_are_refused(change: dict[str, Any]) -> None:
     with pytest.raises(Misconfiguration, match=next(iter(change))):
         replace(REQUEST, **change)
-
-
-@pytest.mark.parametrize("change", [{}, {"clients": 9}, {"dimension": 9}, {"comparisons": 9}])
-def test_randomness_is_spent_once_whatever_its_shape(change: dict[str, Any]) -> None:
-    spent = MemorySpentTriples()
-    spent.spend(REQUEST)
-    for fresh in (
-        replace(REQUEST, batch=9),
-        replace(REQUEST, attempt=9),
-        replace(REQUEST, task=Digest.of(b"other")),
-    ):
-        spent.spend(fresh)
-    with pytest.raises(PeerViolation, match="used before"):
-        spent.spend(replace(REQUEST, **change))

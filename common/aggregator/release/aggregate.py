@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from precad.common.aggregator.release.agree import agree
-from precad.common.aggregator.round.aggregator import Aggregator, SpentInJournal
+from precad.common.aggregator.round.aggregator import Aggregator
 from precad.common.aggregator.round.states import Counted, Matched, Shared, Summed, Validated
 from precad.common.aggregator.validate import deal_request, validate
 from precad.common.errors import Rejection
@@ -65,7 +65,7 @@ def _validated(
         link=aggregator.link,
         row_secret=aggregator.row_secret,
         randomness=aggregator.randomness(request),
-        spent=SpentInJournal(aggregator.journal),
+        spent=aggregator.journal,
     )
 
 

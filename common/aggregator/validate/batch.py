@@ -86,7 +86,7 @@ def validate(
         raise ValueError(f"{request} isn't for {len(updates)} updates of attempt {attempt}")
     if randomness.role is not role:
         raise ValueError(f"the randomness of {randomness.role.value} is held by {role.value}")
-    spent.spend(request)
+    spent.spend(request.attempt, request.batch)
     half_width = TAU * task.bound if role is Role.SERVER_A else 0
     labels = hashlib.sha256()
     compared: list[RingVector] = []

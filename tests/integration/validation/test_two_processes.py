@@ -10,8 +10,7 @@ from pathlib import Path
 import precad
 
 SCRIPT = Path(__file__).parent / "one_server.py"
-FOLDERS = (Path(precad.__file__).parents[1], Path(__file__).parents[3])
-SOURCES = os.pathsep.join(map(str, FOLDERS))
+SOURCES, ROOT = Path(precad.__file__).parents[1], Path(__file__).parents[3]
 DIMENSION = 200_000
 """Openings of 1.6 MB: several frames each way at once, more than a socket buffers."""
 
@@ -23,7 +22,7 @@ def test_two_processes_come_to_the_same_verdicts() -> None:
             [sys.executable, str(SCRIPT), role, str(end.fileno()), str(DIMENSION)],
             env={
                 **os.environ,
-                "PYTHONPATH": SOURCES,
+                "PYTHONPATH": f"{SOURCES}{os.pathsep}{ROOT}",
                 "OMP_NUM_THREADS": "1",
             },
             pass_fds=[end.fileno()],

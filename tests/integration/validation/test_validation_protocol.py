@@ -160,8 +160,8 @@ def test_randomness_is_spent_before_the_first_opening(
 
     def play(role: Role, link: PeerLink) -> Verdicts:
         class Spent:
-            def spend(self, request: DealRequest) -> None:
-                assert request == deal_request(task, 0, 0, 2)
+            def spend(self, attempt: int, batch: int) -> None:
+                assert (attempt, batch) == (0, 0)
                 order.append((role, f"spent, {link.bytes_sent} bytes sent"))
 
         return server.validate(role, link, halves(shared, role), spent=Spent())
