@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.rig.spent import MemorySpentTriples
 
 from precad.common.deal.dealer import DealerRole
 from precad.common.deal.program import comparison_triples
