@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator
 
 from precad.common.deal.dealer import DealerRole
 from precad.common.deal.request import DealRequest
-from precad.common.errors import AccessDenied, Misconfiguration, PeerUnavailable, PrecadError
+from precad.common.errors import AccessDenied, Misconfiguration, PeerUnavailable
 from precad.common.identifiers import Digest, Role
 from precad.common.identity.access import require
 from precad.common.identity.credentials import Identity
 from precad.common.ring import to_bytes
 from precad.common.task import Task
-from precad.common.wire.serving import PIECE_BYTES, Context, check_task, refuse
+from precad.common.wire.serving import PIECE_BYTES, Context, Refusing, check_task
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import DealingServicer
 
@@ -46,11 +46,9 @@ class DealingService(DealingServicer):
         self, request: pb.JoinRequest, context: Context
     ) -> pb.JoinReply:
         """This server's own key for the task."""
-        try:
+        async with Refusing(context):
             role = self._server(context, request.role)
             check_task(self._task, request.task_digest)
-        except PrecadError as error:
-            await refuse(context, error)
         log.info("%s joined", role.value)
         return pb.JoinReply(key=self._dealer.key_for(role).reveal(), epoch=self._epoch)
 
@@ -58,7 +56,7 @@ class DealingService(DealingServicer):
         self, request: pb.DealRequest, context: Context
     ) -> AsyncIterator[pb.DealPiece]:
         """This server's correction words."""
-        try:
+        async with Refusing(context):
             role = self._server(context, request.role)
             check_task(self._task, request.task_digest)
             if not hmac.compare_digest(request.epoch, self._epoch):
@@ -76,8 +74,6 @@ class DealingService(DealingServicer):
                 )
             wanted = request_from_wire(request)
             words = await asyncio.to_thread(self._dealer.corrections, role, wanted)
-        except PrecadError as error:
-            await refuse(context, error)
         data = memoryview(to_bytes(words))
         for start in range(0, len(data), PIECE_BYTES):
             yield pb.DealPiece(words=bytes(data[start : start + PIECE_BYTES]))

@@ -1,6 +1,6 @@
 """What every gRPC server of the system sets and answers alike."""
 
-from typing import Any, Never
+from typing import Any
 
 import grpc
 
@@ -45,10 +45,19 @@ def status_of(error: PrecadError) -> grpc.StatusCode:
     return _CODES.get(type(error), grpc.StatusCode.INTERNAL)
 
 
-async def refuse(context: Context, error: PrecadError) -> Never:
-    """End the call with the error's status code and text."""
-    await context.abort(status_of(error), str(error))
-    raise AssertionError("abort returns never")
+class Refusing:
+    """Around a call: what precad refuses inside ends it with the error's status code and text."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    async def __aenter__(self) -> None:
+        """Nothing."""
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """End the call."""
+        if isinstance(error, PrecadError):
+            await self._context.abort(status_of(error), str(error))
 
 
 def check_task(task: Task, digest: bytes) -> None:
