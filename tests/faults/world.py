@@ -36,7 +36,7 @@ from precad.client.participant import Participation, RoundView, take_part
 from precad.client.pending import Pair, Pending
 from precad.common.aggregator.collect import Inbox, Upload
 from precad.common.aggregator.enrol.register import Register
-from precad.common.aggregator.service.aggregation import notice_of
+from precad.common.aggregator.service.notice import notice_of
 from precad.common.aggregator.store import Store, open_store
 from precad.common.aggregator.training.conduct import Dealer, Outside, run_to_end
 from precad.common.aggregator.training.feed import Event, Feed

@@ -10,15 +10,10 @@ import pytest
 from scipy import stats
 
 from precad.common.aggregator.round.aggregator import Aggregator
+from precad.common.aggregator.round.cohort import select_cohort
 from precad.common.aggregator.round.journal import AttemptState
 from precad.common.aggregator.round.messages import Cohort, Verdict
-from precad.common.aggregator.round.opening import (
-    answer,
-    propose,
-    require_enough,
-    say_over,
-    select_cohort,
-)
+from precad.common.aggregator.round.opening import answer, propose, require_enough, say_over
 from precad.common.aggregator.store import Store, open_store
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import Misconfiguration, PeerViolation

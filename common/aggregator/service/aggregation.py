@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 from precad.common.aggregator.collect import Upload
 from precad.common.aggregator.service.limits import Call, Limits, OpenCalls, in_time
-from precad.common.aggregator.training.feed import Event, RoundDone, RoundOpened, TrainingDone
+from precad.common.aggregator.service.notice import notice_of
 from precad.common.aggregator.training.session import Session
 from precad.common.enrolment import Enrolment
 from precad.common.errors import AccessDenied, RejectedSubmission, Rejection
@@ -168,32 +168,3 @@ class AggregationService(AggregationServicer):
         if principal != named:
             raise AccessDenied(f"the certificate is {principal}'s, the call is {named}'s")
         return client
-
-
-def notice_of(event: Event, client: ClientId) -> pb.Notice:
-    """What ``client`` may know of ``event``."""
-    match event:
-        case RoundOpened(opened=opened, collect_s=collect_s, cohort=cohort):
-            return pb.Notice(
-                open=pb.RoundOpen(
-                    attempt=opened.attempt,
-                    version=opened.version,
-                    model_digest=opened.model.value,
-                    selected=client in cohort,
-                    collect_seconds=collect_s,
-                )
-            )
-        case RoundDone():
-            rejection = event.rejections.get(client)
-            return pb.Notice(
-                over=pb.RoundOver(
-                    attempt=event.opened.attempt,
-                    version=event.opened.version,
-                    counted=client in event.valid,
-                    rejection="" if rejection is None else rejection.value,
-                )
-            )
-        case TrainingDone(version, model):
-            return pb.Notice(finished=pb.TrainingOver(version=version, model_digest=model.value))
-        case stopped:
-            return pb.Notice(stopped=pb.TrainingStopped(error=stopped.error))

@@ -16,9 +16,9 @@ from precad.common.aggregator.release.aggregate import BATCH_WORDS, MAX_BATCH_CL
 from precad.common.aggregator.release.reconstruct import reconstruct
 from precad.common.aggregator.release.release import add_noise, release
 from precad.common.aggregator.round.aggregator import Aggregator, Dealing
+from precad.common.aggregator.round.cohort import select_cohort
 from precad.common.aggregator.round.journal import AttemptState
 from precad.common.aggregator.round.messages import HeldList
-from precad.common.aggregator.round.opening import select_cohort
 from precad.common.aggregator.round.recovery import Recovery, Remedy, compare, position_of
 from precad.common.aggregator.round.states import Opened
 from precad.common.aggregator.training.feed import TrainingDone, TrainingStopped
