@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from precad.cli.report import exit_on_error
 from precad.cli.task_file import TaskFile, task_numbers
 
 if TYPE_CHECKING:
@@ -82,25 +81,24 @@ def account(
     precad account --record-rate 0.2 --client-rate 1
     --noise-multiplier 2 --rounds 60 --delta 1e-5
     """
-    with exit_on_error():
-        statements = _statements(
-            task,
-            {
-                "record_rate": record_rate,
-                "client_rate": client_rate,
-                "noise_multiplier": noise_multiplier,
-                "rounds": rounds,
-                "delta": delta,
-            },
-            {
-                "record_clip": record_clip,
-                "client_clip": client_clip,
-                "dimension": dimension,
-                "fractional_bits": fractional_bits,
-            },
-            participations,
-            sampling,
-        )
+    statements = _statements(
+        task,
+        {
+            "record_rate": record_rate,
+            "client_rate": client_rate,
+            "noise_multiplier": noise_multiplier,
+            "rounds": rounds,
+            "delta": delta,
+        },
+        {
+            "record_clip": record_clip,
+            "client_clip": client_clip,
+            "dimension": dimension,
+            "fractional_bits": fractional_bits,
+        },
+        participations,
+        sampling,
+    )
     if as_json:
         typer.echo(json.dumps({"guarantees": [s.to_json() for s in statements]}, indent=2))
     else:

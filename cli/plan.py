@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from precad.cli.report import exit_on_error
 from precad.cli.task_file import TaskFile, task_numbers
 
 if TYPE_CHECKING:
@@ -83,41 +82,40 @@ def plan(
     --delta 1e-5 --record-rate 0.05 --client-rate 0.1 --client-rate 1
     --rounds 50 --rounds 200 --plot plan.png
     """
-    with exit_on_error():
-        # NumPy and SciPy load here, so that `precad --help` doesn't wait for them.
-        from precad.common.account import planning  # noqa: PLC0415
+    # NumPy and SciPy load here, so that `precad --help` doesn't wait for them.
+    from precad.common.account import planning  # noqa: PLC0415
 
-        numbers = task_numbers(
-            task,
-            {
-                "clients": clients,
-                "dimension": dimension,
-                "delta": delta,
-                "record_rate": record_rate,
-                "client_rate": client_rate,
-                "rounds": rounds,
-            },
-            {"noise_multiplier": noise_multiplier, "clip_ratio": clip_ratio},
-        )
-        made = planning.plan(
-            planning.Wanted(
-                clients=numbers["clients"],
-                records=records,
-                dimension=numbers["dimension"],
-                epsilon=epsilon,
-                delta=numbers["delta"],
-                noise_to_signal=noise_to_signal,
-                malicious=malicious,
-                loss=loss,
-                tolerated_loss=tolerated_loss,
-                loss_bound=loss_bound,
-            ),
-            record_rates=_all(numbers["record_rate"]),
-            client_rates=_all(numbers["client_rate"]),
-            rounds=_all(numbers["rounds"]),
-            noise_multiplier=numbers["noise_multiplier"],
-            clip_ratio=numbers["clip_ratio"],
-        )
+    numbers = task_numbers(
+        task,
+        {
+            "clients": clients,
+            "dimension": dimension,
+            "delta": delta,
+            "record_rate": record_rate,
+            "client_rate": client_rate,
+            "rounds": rounds,
+        },
+        {"noise_multiplier": noise_multiplier, "clip_ratio": clip_ratio},
+    )
+    made = planning.plan(
+        planning.Wanted(
+            clients=numbers["clients"],
+            records=records,
+            dimension=numbers["dimension"],
+            epsilon=epsilon,
+            delta=numbers["delta"],
+            noise_to_signal=noise_to_signal,
+            malicious=malicious,
+            loss=loss,
+            tolerated_loss=tolerated_loss,
+            loss_bound=loss_bound,
+        ),
+        record_rates=_all(numbers["record_rate"]),
+        client_rates=_all(numbers["client_rate"]),
+        rounds=_all(numbers["rounds"]),
+        noise_multiplier=numbers["noise_multiplier"],
+        clip_ratio=numbers["clip_ratio"],
+    )
     if plot is not None:
         from precad.cli.trade_off_plot import draw  # noqa: PLC0415
 

@@ -8,8 +8,6 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from precad.cli.report import exit_on_error
-
 
 def demo(
     dataset: Annotated[str, typer.Option(help="digits or breast-cancer.")] = "digits",
@@ -57,22 +55,21 @@ def demo(
     from precad.cli.demo.show import Display, announce, conclude  # noqa: PLC0415
 
     console = Console(stderr=json_output)
-    with exit_on_error():
-        scenario = make_scenario(
-            dataset=dataset,
-            model=model,
-            clients=clients,
-            rounds=rounds,
-            client_rate=client_rate,
-            attack=attack,
-            attackers=attackers,
-            seed=seed,
-        )
-        folder = output or Path("precad-demo") / time.strftime("%Y%m%d-%H%M%S")
-        prepare_folder(folder)
-        announce(console, scenario)
-        outcome, result = run(scenario, folder, Display(console, scenario))
-        names = ("model.safetensors", "training.png", "summary.json", "logs")
-        conclude(console, outcome, result, [str(folder / name) for name in names])
-        if json_output:
-            print(json.dumps(result))  # noqa: T201 -- the document that was asked for
+    scenario = make_scenario(
+        dataset=dataset,
+        model=model,
+        clients=clients,
+        rounds=rounds,
+        client_rate=client_rate,
+        attack=attack,
+        attackers=attackers,
+        seed=seed,
+    )
+    folder = output or Path("precad-demo") / time.strftime("%Y%m%d-%H%M%S")
+    prepare_folder(folder)
+    announce(console, scenario)
+    outcome, result = run(scenario, folder, Display(console, scenario))
+    names = ("model.safetensors", "training.png", "summary.json", "logs")
+    conclude(console, outcome, result, [str(folder / name) for name in names])
+    if json_output:
+        print(json.dumps(result))  # noqa: T201 -- the document that was asked for
