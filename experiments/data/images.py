@@ -18,31 +18,25 @@ _IDX = (
 )
 _CIFAR = ("batches.meta", *(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
 
+_SETS = {
+    "mnist": ("MNIST", "MNIST/raw", _IDX),
+    "fashion-mnist": ("FashionMNIST", "FashionMNIST/raw", _IDX),
+    # Python pickles by their publishers. torchvision checks their published MD5 sums before it
+    # opens them, so that only the files as published are read.
+    "cifar10": ("CIFAR10", "cifar-10-batches-py", _CIFAR),
+}
+"""torchvision's reader of each data set, and where in its folder which files lie."""
+IMAGE_SETS = tuple(_SETS)
 
-def mnist(folder: Path) -> DataSet:
-    """MNIST, 28×28 grey, from ``folder/MNIST/raw``.
+
+def read_images(name: str, root: Path) -> DataSet:
+    """MNIST or Fashion-MNIST, 28×28 grey, or CIFAR-10, 3×32×32: one of ``IMAGE_SETS``.
 
     Raises:
         Misconfiguration: files are missing or damaged; names those looked for.
     """
-    return _read("mnist", "MNIST", folder, folder / "MNIST" / "raw", _IDX)
-
-
-def fashion_mnist(folder: Path) -> DataSet:
-    """Fashion-MNIST, 28×28 grey, from ``folder/FashionMNIST/raw``. Raises as ``mnist``."""
-    return _read("fashion-mnist", "FashionMNIST", folder, folder / "FashionMNIST" / "raw", _IDX)
-
-
-def cifar10(folder: Path) -> DataSet:
-    """CIFAR-10, 3×32×32, from ``folder/cifar-10-batches-py``. Raises as ``mnist``.
-
-    These files are Python pickles by their publishers. torchvision checks their published MD5
-    sums before it opens them, so that only the files as published are read.
-    """
-    return _read("cifar10", "CIFAR10", folder, folder / "cifar-10-batches-py", _CIFAR)
-
-
-def _read(name: str, reader: str, root: Path, place: Path, files: tuple[str, ...]) -> DataSet:
+    reader, inside, files = _SETS[name]
+    place = root / inside
     missing = [file for file in files if not (place / file).is_file()]
     if missing:
         raise Misconfiguration(

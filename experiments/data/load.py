@@ -1,21 +1,19 @@
 """Data sets by name."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from precad.common.errors import Misconfiguration
-from precad.experiments.data import built_in, images, tweets
+from precad.experiments.data.built_in import breast_cancer, digits
 from precad.experiments.data.dataset import DataSet
+from precad.experiments.data.images import IMAGE_SETS, read_images
+from precad.experiments.data.tweets import sentiment140
 
-_BUILT_IN: dict[str, Callable[[], DataSet]] = {
-    "digits": built_in.digits,
-    "breast-cancer": built_in.breast_cancer,
-}
+_BUILT_IN = {"digits": digits, "breast-cancer": breast_cancer}
 _FROM_FOLDER: dict[str, Callable[[Path], DataSet]] = {
-    "mnist": images.mnist,
-    "fashion-mnist": images.fashion_mnist,
-    "cifar10": images.cifar10,
-    "sentiment140": tweets.sentiment140,
+    **{name: partial(read_images, name) for name in IMAGE_SETS},
+    "sentiment140": sentiment140,
 }
 NAMES = (*_BUILT_IN, *_FROM_FOLDER)
 
