@@ -16,10 +16,9 @@ from scipy.special import logsumexp
 from precad.common.account.accountant import require_bound
 from precad.common.account.events import SampledGaussian
 from precad.common.account.rdp import mixture_rdp
-from precad.common.certify.guarantee import Curves, Direction, Guarantee, Identity, WithComplement
+from precad.common.certify.guarantee import Curves, Direction, Guarantee, Identity
 from precad.common.certify.inputs import Booleans, Floats, Integers, probabilities
 from precad.common.certify.shift import Shift, log_binomial, log_ratio
-from precad.common.checks import count
 from precad.common.errors import Misconfiguration
 
 ORDERS = tuple(1 + 2.0 ** (i / 4) for i in range(-40, 41))
@@ -32,7 +31,7 @@ _ROUNDING = 1e-13
 
 
 @dataclass(frozen=True, slots=True)
-class RenyiCurves(WithComplement):
+class RenyiCurves(Curves):
     """Best over orders of Hölder's bounds.
 
     Upper (e^ε p)^{(α−1)/α} with ε = D_α(poisoned‖clean), lower e^{−ε} p^{α/(α−1)} with
@@ -68,7 +67,7 @@ class RenyiCurves(WithComplement):
     def separates(self, p_a: npt.ArrayLike, p_b: npt.ArrayLike) -> Booleans:
         """Liu Thm 10, or at any order Xie's Lemma 5 in the direction that its formula is for."""
         p_a, p_b = probabilities("p_a", p_a), probabilities("p_b", p_b)
-        apart = np.asarray(self.lower(p_a) > self.upper(p_b))
+        apart = Curves.separates(self, p_a, p_b)
         if not self.refined:
             return apart
         shape = (-1,) + (1,) * p_a.ndim
@@ -143,11 +142,8 @@ class RenyiDP(Guarantee):
         if not all(epsilon >= 0 for epsilon in self.epsilons):
             raise Misconfiguration("epsilons", min(self.epsilons), "every ε is at least 0")
 
-    def curves(self, k: int, direction: Direction) -> Curves:
+    def _curves(self, k: int, _direction: Direction) -> Curves:
         """Mironov's group curves; the same in both directions."""
-        del direction
-        if count("k", k) == 0:
-            return Identity()
         doublings = (k - 1).bit_length()
         orders, epsilons = np.asarray(self.orders), np.asarray(self.epsilons)
         if doublings:
@@ -187,9 +183,9 @@ class RenyiGroups(Guarantee):
             m.count * mixture_rdp(step, m.participation, self.orders) for step in (forward, reverse)
         )  # type: ignore[return-value]
 
-    def curves(self, k: int, direction: Direction) -> Curves:
+    def _curves(self, k: int, direction: Direction) -> Curves:
         """The group's curves; additions poison the clean Gaussian, deletions the mixture."""
-        if count("k", k) == 0 or self.mechanism.silent:
+        if self.mechanism.silent:
             return Identity()
         with_group, without_group = self.divergences(k)
         orders = np.asarray(self.orders)
