@@ -1,7 +1,6 @@
 """`precad account`: what a run costs in privacy, against whom, by three accountants."""
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,6 +13,7 @@ if TYPE_CHECKING:
 
 # e^20 is half a billion: no ratio of odds that large protects anybody.
 _NO_PROTECTION = 20.0
+_RECORD = ("record_rate", "client_rate", "noise_multiplier", "rounds", "delta")
 # R, C, d and f: what R'/C takes.
 _CLIENT = ("record_clip", "client_clip", "dimension", "fractional_bits")
 
@@ -82,61 +82,41 @@ def account(
     precad account --record-rate 0.2 --client-rate 1
     --noise-multiplier 2 --rounds 60 --delta 1e-5
     """
+    given = locals()
     with exit_on_error():
-        statements = _statements(
-            task,
-            {
-                "record_rate": record_rate,
-                "client_rate": client_rate,
-                "noise_multiplier": noise_multiplier,
-                "rounds": rounds,
-                "delta": delta,
-            },
-            {
-                "record_clip": record_clip,
-                "client_clip": client_clip,
-                "dimension": dimension,
-                "fractional_bits": fractional_bits,
-            },
-            participations,
-            sampling,
-        )
+        statements = _statements(given)
     if as_json:
         typer.echo(json.dumps({"guarantees": [s.to_json() for s in statements]}, indent=2))
     else:
         _show(statements, planned=participations is None)
 
 
-def _statements(
-    path: Path | None,
-    numbers: dict[str, Any],
-    client_level: dict[str, Any],
-    participations: int | None,
-    sampling: str,
-) -> "tuple[PrivacyStatement, ...]":
+def _statements(given: dict[str, Any]) -> "tuple[PrivacyStatement, ...]":
+    """The guarantees of what all options, by name, say."""
     # NumPy and SciPy load here, so that `precad --help` doesn't wait for them.
     from precad.common import checks  # noqa: PLC0415
     from precad.common.account.events import require_poisson  # noqa: PLC0415
     from precad.common.account.guarantees import Run, guarantees  # noqa: PLC0415
     from precad.common.headroom import effective_record_clip  # noqa: PLC0415
 
-    require_poisson(sampling)
-    if any(value is not None for value in client_level.values()):
-        # One of them alone is of no use.
-        numbers, client_level = numbers | client_level, {}
-    given = task_numbers(path, numbers, client_level)
-    delta = given.pop("delta")
-    record_clip, client_clip, dimension, fractional_bits = (given.pop(name) for name in _CLIENT)
+    require_poisson(given["sampling"])
+    # One number of the client level alone is of no use.
+    wanted = any(given[name] is not None for name in _CLIENT)
+    numbers = task_numbers(
+        given, (*_RECORD, *_CLIENT) if wanted else _RECORD, () if wanted else _CLIENT
+    )
+    record_clip, client_clip, dimension, fractional_bits = (numbers.pop(name) for name in _CLIENT)
     if client_clip is not None:
         checks.positive("client_clip", client_clip, "the bound on a client's update")
         effective = effective_record_clip(record_clip, dimension, fractional_bits)
-        given["sensitivity_ratio"] = effective / client_clip
-    return guarantees(Run(**given, participations=participations), delta)
+        numbers["sensitivity_ratio"] = effective / client_clip
+    delta = numbers.pop("delta")
+    return guarantees(Run(**numbers, participations=given["participations"]), delta)
 
 
 def _show(statements: "tuple[PrivacyStatement, ...]", *, planned: bool) -> None:
     from rich.console import Console  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
+    from rich.table import Column, Table  # noqa: PLC0415
 
     from precad.common.account.accountant import AccountantName  # noqa: PLC0415
     from precad.common.account.guarantees import Adversary  # noqa: PLC0415
@@ -163,10 +143,7 @@ def _show(statements: "tuple[PrivacyStatement, ...]", *, planned: bool) -> None:
             f"noise multiplier {first.noise_multiplier:.4g}, "
             f"{first.compositions} {_counted(adversary, planned=planned)}"
         )
-        table = Table()
-        table.add_column("accountant")
-        table.add_column("ε", justify="right")
-        table.add_column("μ", justify="right")
+        table = Table("accountant", Column("ε", justify="right"), Column("μ", justify="right"))
         table.add_column("what it is")
         for row in rows:
             exact = row.accountant is AccountantName.EXACT
@@ -174,13 +151,8 @@ def _show(statements: "tuple[PrivacyStatement, ...]", *, planned: bool) -> None:
             if exact and row.epsilon > _NO_PROTECTION:
                 note += ", too large to protect"
             mu = "" if row.mu is None else f"{row.mu:.4g}"
-            table.add_row(
-                row.accountant.value,
-                f"{row.epsilon:.4g}",
-                mu,
-                note,
-                style="bold" if exact else "dim",
-            )
+            cells = (row.accountant.value, f"{row.epsilon:.4g}", mu, note)
+            table.add_row(*cells, style="bold" if exact else "dim")
         console.print(table)
 
 

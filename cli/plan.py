@@ -1,7 +1,7 @@
 """`precad plan`: which σ, C/R', p, q and T give privacy, robustness and a usable model."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -83,40 +83,20 @@ def plan(
     --delta 1e-5 --record-rate 0.05 --client-rate 0.1 --client-rate 1
     --rounds 50 --rounds 200 --plot plan.png
     """
+    given = locals()
     with exit_on_error():
         # NumPy and SciPy load here, so that `precad --help` doesn't wait for them.
         from precad.common.account import planning  # noqa: PLC0415
 
-        numbers = task_numbers(
-            task,
-            {
-                "clients": clients,
-                "dimension": dimension,
-                "delta": delta,
-                "record_rate": record_rate,
-                "client_rate": client_rate,
-                "rounds": rounds,
-            },
-            {"noise_multiplier": noise_multiplier, "clip_ratio": clip_ratio},
-        )
+        of_task = ("clients", "dimension", "delta", "record_rate", "client_rate", "rounds")
+        values = given | task_numbers(given, of_task, ("noise_multiplier", "clip_ratio"))
         made = planning.plan(
-            planning.Wanted(
-                clients=numbers["clients"],
-                records=records,
-                dimension=numbers["dimension"],
-                epsilon=epsilon,
-                delta=numbers["delta"],
-                noise_to_signal=noise_to_signal,
-                malicious=malicious,
-                loss=loss,
-                tolerated_loss=tolerated_loss,
-                loss_bound=loss_bound,
-            ),
-            record_rates=_all(numbers["record_rate"]),
-            client_rates=_all(numbers["client_rate"]),
-            rounds=_all(numbers["rounds"]),
-            noise_multiplier=numbers["noise_multiplier"],
-            clip_ratio=numbers["clip_ratio"],
+            planning.Wanted(**{one.name: values[one.name] for one in fields(planning.Wanted)}),
+            record_rates=_all(values["record_rate"]),
+            client_rates=_all(values["client_rate"]),
+            rounds=_all(values["rounds"]),
+            noise_multiplier=values["noise_multiplier"],
+            clip_ratio=values["clip_ratio"],
         )
     if plot is not None:
         from precad.cli.trade_off_plot import draw  # noqa: PLC0415
@@ -147,11 +127,10 @@ def _setting(setting: "Setting") -> dict[str, Any]:
     """One flat JSON object; a μ that leaves floating point is null."""
     values = asdict(setting)
     run = values.pop("run")
+    if values["group_mu"] == float("inf"):
+        values["group_mu"] = None
     names = ("record_rate", "client_rate", "rounds", "noise_multiplier")
-    flat: dict[str, Any] = {name: run[name] for name in names} | values
-    if flat["group_mu"] == float("inf"):
-        flat["group_mu"] = None
-    return flat | {"verdict": setting.verdict.value}
+    return {name: run[name] for name in names} | values
 
 
 def _show(made: "Plan", plot: Path | None) -> None:
@@ -175,17 +154,18 @@ def _show(made: "Plan", plot: Path | None) -> None:
     table.add_column("verdict", no_wrap=True)
     for setting in made.settings:
         run = setting.run
+        measured = (
+            run.noise_multiplier,
+            setting.clip_ratio,
+            setting.epsilon,
+            setting.noise_to_signal,
+            setting.worst_loss,
+            setting.unclipped_worst_loss,
+            setting.upload_bytes / 1e6,
+        )
         table.add_row(
-            f"{run.record_rate:g}",
-            f"{run.client_rate:g}",
-            str(run.rounds),
-            f"{run.noise_multiplier:.3g}",
-            f"{setting.clip_ratio:.3g}",
-            f"{setting.epsilon:.3g}",
-            f"{setting.noise_to_signal:.3g}",
-            f"{setting.worst_loss:.3g}",
-            f"{setting.unclipped_worst_loss:.3g}",
-            f"{setting.upload_bytes / 1e6:.3g}",
+            *(f"{run.record_rate:g}", f"{run.client_rate:g}", str(run.rounds)),
+            *(f"{value:.3g}" for value in measured),
             setting.verdict.value,
             style="bold" if setting.verdict is SettingVerdict.MEETS else "dim",
         )
@@ -200,15 +180,14 @@ def _say_best(console: "Console", made: "Plan") -> None:
     best = made.best
     if best is None:
         console.print(
-            "No setting meets everything. Loosen a target, enrol more clients, or use a "
-            "smaller model."
+            "No setting meets everything. Loosen a target, enrol more clients, or use a smaller "
+            "model."
         )
         return
     run = best.run
     console.print(
-        f"Cheapest: p = {run.record_rate:g}, q = {run.client_rate:g}, "
-        f"T = {run.rounds}, σ = {run.noise_multiplier:.4g}, "
-        f"C = {best.clip_ratio:.4g}·R'.",
+        f"Cheapest: p = {run.record_rate:g}, q = {run.client_rate:g}, T = {run.rounds}, "
+        f"σ = {run.noise_multiplier:.4g}, C = {best.clip_ratio:.4g}·R'.",
         style="bold",
     )
     console.print(
@@ -226,9 +205,8 @@ def _say_robustness(console: "Console", made: "Plan") -> None:
         return
     from precad.common.account.planning import VACUOUS  # noqa: PLC0415
 
-    vacuous = sum(
-        setting.unclipped_worst_loss > VACUOUS * wanted.loss_bound for setting in made.settings
-    )
+    limit = VACUOUS * wanted.loss_bound
+    vacuous = sum(setting.unclipped_worst_loss > limit for setting in made.settings)
     console.print(
         f"With K = {wanted.malicious} malicious, a loss of {wanted.loss:g} stays at or below "
         f"{wanted.tolerated_loss:g} only while noise/signal is at least "
