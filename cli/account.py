@@ -4,9 +4,10 @@ import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Option
 
+from precad.cli.options import Json, TaskFile, task_numbers
 from precad.cli.report import exit_on_error
-from precad.cli.task_file import TaskFile, task_numbers
 
 if TYPE_CHECKING:
     from precad.common.account.guarantees import Adversary, PrivacyStatement
@@ -22,44 +23,39 @@ def account(
     *,
     task: TaskFile = None,
     record_rate: Annotated[
-        float | None,
-        typer.Option(help="p: probability of a record being drawn in a round, 0 to 1."),
+        float | None, Option(help="p: probability of a record being drawn in a round, 0 to 1.")
     ] = None,
     client_rate: Annotated[
-        float | None,
-        typer.Option(help="q: probability of a client being drawn in a round, 0 to 1."),
+        float | None, Option(help="q: probability of a client being drawn in a round, 0 to 1.")
     ] = None,
     noise_multiplier: Annotated[
-        float | None, typer.Option(help="σ: standard deviation of one server's noise over R'.")
+        float | None, Option(help="σ: standard deviation of one server's noise over R'.")
     ] = None,
-    rounds: Annotated[int | None, typer.Option(help="T: rounds of the run.")] = None,
-    delta: Annotated[float | None, typer.Option(help="δ: above 0 and below 1, like 1e-5.")] = None,
+    rounds: Annotated[int | None, Option(help="T: rounds of the run.")] = None,
+    delta: Annotated[float | None, Option(help="δ: above 0 and below 1, like 1e-5.")] = None,
     participations: Annotated[
         int | None,
-        typer.Option(
+        Option(
             help="T_i: how often the client took part, from its ledger. Without it this is a "
             "plan: the 0.999 quantile of Binomial(T, q)."
         ),
     ] = None,
     record_clip: Annotated[
-        float | None,
-        typer.Option(help="R: bound on a record's gradient. Needs C, d and f too."),
+        float | None, Option(help="R: bound on a record's gradient. Needs C, d and f too.")
     ] = None,
     client_clip: Annotated[
-        float | None, typer.Option(help="C: bound on a client's update. Needs R, d and f too.")
+        float | None, Option(help="C: bound on a client's update. Needs R, d and f too.")
     ] = None,
     dimension: Annotated[
-        int | None, typer.Option(help="d: parameters of the model; R' is R + √d·2^−f.")
+        int | None, Option(help="d: parameters of the model; R' is R + √d·2^−f.")
     ] = None,
     fractional_bits: Annotated[
-        int | None, typer.Option(help="f: fractional bits of the fixed point.")
+        int | None, Option(help="f: fractional bits of the fixed point.")
     ] = None,
     sampling: Annotated[
-        str, typer.Option(help="How records and clients are drawn; this system runs poisson.")
+        str, Option(help="How records and clients are drawn; this system runs poisson.")
     ] = "poisson",
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")
-    ] = False,
+    as_json: Json = False,
 ) -> None:
     """What a run costs in privacy, against whom, by three accountants.
 

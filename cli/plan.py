@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Option
 
+from precad.cli.options import Json, TaskFile, task_numbers
 from precad.cli.report import exit_on_error
-from precad.cli.task_file import TaskFile, task_numbers
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,48 +19,39 @@ if TYPE_CHECKING:
 
 def plan(
     *,
-    records: Annotated[int, typer.Option(help="m: records of each client.")],
-    epsilon: Annotated[float, typer.Option(help="ε of a record against one curious server.")],
+    records: Annotated[int, Option(help="m: records of each client.")],
+    epsilon: Annotated[float, Option(help="ε of a record against one curious server.")],
     task: TaskFile = None,
-    clients: Annotated[int | None, typer.Option(help="n: enrolled clients.")] = None,
-    dimension: Annotated[int | None, typer.Option(help="d: parameters of the model.")] = None,
-    delta: Annotated[float | None, typer.Option(help="δ: above 0 and below 1, like 1e-5.")] = None,
+    clients: Annotated[int | None, Option(help="n: enrolled clients.")] = None,
+    dimension: Annotated[int | None, Option(help="d: parameters of the model.")] = None,
+    delta: Annotated[float | None, Option(help="δ: above 0 and below 1, like 1e-5.")] = None,
     noise_to_signal: Annotated[
         float,
-        typer.Option(
+        Option(
             help="Accuracy proxy wanted: norm of the run's noise over the norm of its signal if "
             "all gradients agreed. Smaller is better; above 1 nothing is learnt."
         ),
     ] = 0.1,
     malicious: Annotated[
-        int, typer.Option(help="K: clients that may submit anything. 0: no robustness wanted.")
+        int, Option(help="K: clients that may submit anything. 0: no robustness wanted.")
     ] = 1,
-    loss: Annotated[
-        float, typer.Option(help="L: expected loss on one record without attackers.")
-    ] = 0.2,
+    loss: Annotated[float, Option(help="L: expected loss on one record without attackers.")] = 0.2,
     tolerated_loss: Annotated[
-        float, typer.Option(help="The loss that the K clients may cause at most, above L.")
+        float, Option(help="The loss that the K clients may cause at most, above L.")
     ] = 0.5,
-    loss_bound: Annotated[
-        float, typer.Option(help="B: the largest value that the loss takes.")
-    ] = 1.0,
-    record_rate: Annotated[list[float] | None, typer.Option(help="p to try; repeat it.")] = None,
-    client_rate: Annotated[list[float] | None, typer.Option(help="q to try; repeat it.")] = None,
-    rounds: Annotated[list[int] | None, typer.Option(help="T to try; repeat it.")] = None,
+    loss_bound: Annotated[float, Option(help="B: the largest value that the loss takes.")] = 1.0,
+    record_rate: Annotated[list[float] | None, Option(help="p to try; repeat it.")] = None,
+    client_rate: Annotated[list[float] | None, Option(help="q to try; repeat it.")] = None,
+    rounds: Annotated[list[int] | None, Option(help="T to try; repeat it.")] = None,
     noise_multiplier: Annotated[
-        float | None,
-        typer.Option(help="σ, if it is fixed already. Default: the least that ε allows."),
+        float | None, Option(help="σ, if it is fixed already. Default: the least that ε allows.")
     ] = None,
     clip_ratio: Annotated[
         float | None,
-        typer.Option(help="C/R', if it is fixed already. Default: the one with the least noise."),
+        Option(help="C/R', if it is fixed already. Default: the one with the least noise."),
     ] = None,
-    plot: Annotated[
-        Path | None, typer.Option(help="Write the trade-off as a PNG file here.")
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")
-    ] = False,
+    plot: Annotated[Path | None, Option(help="Write the trade-off as a PNG file here.")] = None,
+    as_json: Json = False,
 ) -> None:
     """Which settings give the privacy, robustness and accuracy you want.
 

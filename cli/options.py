@@ -1,4 +1,4 @@
-"""`--task`, or all the numbers that a task has: never one that was assumed."""
+"""Options of several commands; `--task`, or all its numbers: never one that was assumed."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,6 +8,7 @@ import typer
 
 from precad.common.errors import Misconfiguration
 
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")]
 TaskFile = Annotated[
     Path | None, typer.Option("--task", help="The task (TOML), instead of its numbers one by one.")
 ]
