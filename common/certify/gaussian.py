@@ -32,11 +32,11 @@ class GaussianDP(Guarantee):
 
     Attributes:
         mu: at least 0; infinite where nothing is guaranteed.
-        asymptotic_limit: μ comes from the central limit theorem, so nothing is guaranteed.
+        asymptotic: μ comes from the central limit theorem, so nothing is guaranteed.
     """
 
     mu: float
-    asymptotic_limit: bool = False
+    asymptotic: bool = False
 
     def __post_init__(self) -> None:
         if not self.mu >= 0:
@@ -45,12 +45,7 @@ class GaussianDP(Guarantee):
     @property
     def name(self) -> str:
         """GDP, and whether it is the central limit's."""
-        return "GDP-CLT (asymptotic)" if self.asymptotic_limit else "GDP"
-
-    @property
-    def asymptotic(self) -> bool:
-        """Whether μ comes from the central limit theorem."""
-        return self.asymptotic_limit
+        return "GDP-CLT (asymptotic)" if self.asymptotic else "GDP"
 
     def _curves(self, k: int, _direction: Direction) -> Curves:
         return GaussianCurves(k * self.mu)

@@ -245,37 +245,9 @@ def _blocks(indices: Integers) -> list[Integers]:
     return np.array_split(indices, -(-len(indices) // 8)) if len(indices) else []
 
 
-def _near_log_ratio(x: Floats, shift: Shift, noise: float, near: int) -> Floats:
-    part = Shift(shift.sizes[:near], shift.log_weights[:near])
-    # In blocks, so that memory stays small at high orders.
-    blocks = np.array_split(x, 1 + len(x) * near // 1_000_000)
-    return np.concatenate([log_ratio(block, part, noise) for block in blocks])
-
-
-def _divergences(log_moments: Floats, step: float, orders: Floats) -> Floats:
-    """[orders]: ln ∫ / (α − 1) from the log-integrand [orders, points]."""
-    top = log_moments.max(axis=1)
-    sums = np.exp(log_moments - top[:, None]).sum(axis=1)
-    return np.asarray(np.maximum(0.0, (top + np.log(sums * step) + _ROUNDING) / (orders - 1)))
-
-
-def _grid(low: float, high: float, noise: float) -> tuple[Floats, float]:
-    # The integrand is analytic in a strip of half-width πσ² (the zeros of P/Q), and a mode's
-    # standard deviation is about σ: this step leaves both errors under 1e-14.
-    step = min(noise / 8, noise**2 / 2)
-    x = np.arange(math.floor(low / step), math.ceil(high / step) + 1, dtype=np.float64) * step
-    return x, step
-
-
-def _log_normal(x: Floats, noise: float) -> Floats:
-    return np.asarray(-((x / noise) ** 2) / 2 - math.log(noise * math.sqrt(2 * math.pi)))
-
-
 def _forward_divergences(shift: Shift, noise: float, orders: Floats, near: int) -> Floats:
     highest = float(orders.max()) * shift.sizes[near - 1] + 12 * noise
-    x, step = _grid(-12 * noise, highest, noise)
-    ratio = _near_log_ratio(x, shift, noise, near)
-    return _divergences(orders[:, None] * ratio + _log_normal(x, noise), step, orders)
+    return _divergences(shift, noise, orders, near, orders, (-12 * noise, highest))
 
 
 def _reverse_divergences(shift: Shift, noise: float, orders: Floats) -> Floats:
@@ -284,6 +256,30 @@ def _reverse_divergences(shift: Shift, noise: float, orders: Floats) -> Floats:
     kept = shift.log_weights > (first if math.isfinite(first) else 0.0) - 80
     near = int(np.flatnonzero(kept)[-1]) + 1
     mean = float(np.exp(shift.log_weights) @ shift.sizes)
-    x, step = _grid(-(float(orders.max()) - 1) * mean - 12 * noise, 12 * noise, noise)
-    ratio = _near_log_ratio(x, shift, noise, near)
-    return _divergences(-(orders[:, None] - 1) * ratio + _log_normal(x, noise), step, orders)
+    lowest = -(float(orders.max()) - 1) * mean - 12 * noise
+    return _divergences(shift, noise, orders, near, 1 - orders, (lowest, 12 * noise))
+
+
+def _divergences(
+    shift: Shift,
+    noise: float,
+    orders: Floats,
+    near: int,
+    exponents: Floats,
+    ends: tuple[float, float],
+) -> Floats:
+    """[orders]: ln E_Q[(P_near/Q)^exponent] / (α − 1), the integral taken between the ends."""
+    # The integrand is analytic in a strip of half-width πσ² (the zeros of P/Q), and a mode's
+    # standard deviation is about σ: this step leaves both errors under 1e-14.
+    step = min(noise / 8, noise**2 / 2)
+    low, high = math.floor(ends[0] / step), math.ceil(ends[1] / step)
+    x = np.arange(low, high + 1, dtype=np.float64) * step
+    part = Shift(shift.sizes[:near], shift.log_weights[:near])
+    # In blocks, so that memory stays small at high orders.
+    blocks = np.array_split(x, 1 + len(x) * near // 1_000_000)
+    ratio = np.concatenate([log_ratio(block, part, noise) for block in blocks])
+    density = -((x / noise) ** 2) / 2 - math.log(noise * math.sqrt(2 * math.pi))
+    log_moments = exponents[:, None] * ratio + density
+    top = log_moments.max(axis=1)
+    sums = np.exp(log_moments - top[:, None]).sum(axis=1)
+    return np.asarray(np.maximum(0.0, (top + np.log(sums * step) + _ROUNDING) / (orders - 1)))

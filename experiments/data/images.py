@@ -1,14 +1,15 @@
 """Image data sets in their published file formats, from a folder that the user names."""
 
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from precad.common.errors import Misconfiguration
 from precad.experiments.data.dataset import DataSet
-from precad.experiments.data.torchvision_import import torchvision_datasets
 
 _IDX = (
     "train-images-idx3-ubyte",
@@ -27,6 +28,10 @@ _SETS = {
 }
 """torchvision's reader of each data set, and where in its folder which files lie."""
 IMAGE_SETS = tuple(_SETS)
+
+_SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+# Declarations live as long as their library object.
+_declared: list[Any] = []
 
 
 def read_images(name: str, root: Path) -> DataSet:
@@ -54,6 +59,26 @@ def read_images(name: str, root: Path) -> DataSet:
             "data folder", str(root), f"{name} in {place} can't be read: {error}"
         ) from None
     return DataSet(name, _images(train.data), _labels(train), _images(test.data), _labels(test), 10)
+
+
+def torchvision_datasets() -> ModuleType:
+    """The module ``torchvision.datasets``; this is the one place that imports torchvision.
+
+    Beside a CPU-only torch, torchvision can't load its compiled operators, and its import then
+    fails because it registers Python parts of two operators that nobody declared. Its data sets
+    and transforms need neither. So where they are missing, their schemas are declared first.
+    """
+    try:
+        from torchvision import datasets  # noqa: PLC0415
+    except RuntimeError:
+        library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
+        for name in ("nms", "qnms"):
+            if not hasattr(torch.ops.torchvision, name):
+                library.define(name + _SCHEMA)  # type: ignore[no-untyped-call]
+        _declared.append(library)
+        from torchvision import datasets  # noqa: PLC0415
+    module: ModuleType = datasets
+    return module
 
 
 def _images(data: Any) -> NDArray[np.float32]:

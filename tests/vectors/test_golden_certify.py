@@ -367,7 +367,7 @@ def test_clt_radius_against_the_exact(case: dict[str, Any]) -> None:
     i, e, tolerance = case["inputs"], case["expected"], case["tolerance"]
     mu = clt_mu(i["q"], i["sigma"], i["T"])
     assert mu == pytest.approx(e["mu"], rel=1e-9)
-    limit = GaussianDP(mu, asymptotic_limit=True)
+    limit = GaussianDP(mu, asymptotic=True)
     assert float(limit.radius(i["pA"], i["pB"])) == pytest.approx(e["K_clt"], rel=1e-9)
     assert radius(limit, i).radius == e["k_clt_int"]
     near(radius(ExactGroups(mechanism(i)), i).radius, e["exact_max_r"], tolerance)
