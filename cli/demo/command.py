@@ -57,14 +57,7 @@ def demo(
     console = Console(stderr=json_output)
     with exit_on_error():
         scenario = make_scenario(
-            dataset=dataset,
-            model=model,
-            clients=clients,
-            rounds=rounds,
-            client_rate=client_rate,
-            attack=attack,
-            attackers=attackers,
-            seed=seed,
+            dataset, model, clients, rounds, client_rate, attack, attackers, seed
         )
         folder = output or Path("precad-demo") / time.strftime("%Y%m%d-%H%M%S")
         prepare_folder(folder)

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import Enum
 from functools import reduce
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -158,10 +159,13 @@ class Derived(Guarantee):
 
     base: Guarantee
 
+    mark: ClassVar[str] = ""
+    """What the name adds to the base guarantee's."""
+
     @property
     def name(self) -> str:
-        """The base guarantee's name."""
-        return self.base.name
+        """The base guarantee's name, marked."""
+        return self.base.name + self.mark
 
     @property
     def asymptotic(self) -> bool:
@@ -176,10 +180,7 @@ class Iterated(Derived):
     Sound for any mechanism, and what f-DP's group privacy says (Dong, Roth, Su 2022, Thm 2.14).
     """
 
-    @property
-    def name(self) -> str:
-        """The single guarantee's name, marked."""
-        return f"{self.base.name}, iterated"
+    mark = ", iterated"
 
     def _curves(self, k: int, direction: Direction) -> Curves:
         return reduce(InTurn, [self.base.curves(1, direction)] * k)
@@ -202,10 +203,7 @@ class Replacements(Derived):
     This is what k enrolled clients turned malicious do to a run in which they were honest.
     """
 
-    @property
-    def name(self) -> str:
-        """The base guarantee's name, marked."""
-        return f"{self.base.name}, replacements"
+    mark = ", replacements"
 
     def _curves(self, k: int, _direction: Direction) -> Curves:
         return mixed(self.base, k, k)
