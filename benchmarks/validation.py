@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from tests.rig.spent import MemorySpentTriples
 
 from precad.common.aggregator.round.states import Shared
 from precad.common.aggregator.validate import deal_request, validate
@@ -22,7 +23,6 @@ from precad.common.aggregator.validate.norm import excess_share
 from precad.common.aggregator.validate.rows import project
 from precad.common.deal.dealer import DealerRole
 from precad.common.deal.randomness import DealtRandomness
-from precad.common.deal.spent import MemorySpentTriples
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.keystream import Keystream
 from precad.common.link import PeerLink, memory_pair
@@ -84,7 +84,7 @@ def steps(task: Task) -> dict[str, float]:
                 words,
                 task.projections,
                 task=digest,
-                round_number=0,
+                attempt=0,
                 client=ClientId("c"),
                 commitment_a=bytes(32),
                 commitment_b=bytes(32),
@@ -118,7 +118,7 @@ def whole(task: Task, clients: int) -> dict[str, float]:
                 for i, share in enumerate(shares)
             ],
             task=task,
-            round_number=0,
+            attempt=0,
             role=role,
             link=link,
             row_secret=Secret(bytes(32)),

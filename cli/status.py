@@ -47,7 +47,7 @@ def status(
             "phase": reply.phase,
             "error": reply.error,
             "enrolled": reply.enrolled,
-            "rounds_done": reply.rounds_done,
+            "version": reply.version,
             "rounds": reply.rounds,
             "model_digest": reply.model_digest.hex(),
             "rejected": dict(reply.rejected),

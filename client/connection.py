@@ -183,9 +183,7 @@ class Servers:
             )
         return theta
 
-    def prepare(
-        self, round_number: int, model: Digest, x: RingVector
-    ) -> tuple[Submission, Submission]:
+    def prepare(self, attempt: int, model: Digest, x: RingVector) -> tuple[Submission, Submission]:
         """Split ``x`` (``[d] int64``) for the two servers, signed. Keep the pair for retries."""
         if x.shape != (self.task.dimension,) or x.dtype != np.int64:
             raise RejectedSubmission(
@@ -195,7 +193,7 @@ class Servers:
         return shard(
             x,
             task=self.task.digest,
-            round_number=round_number,
+            attempt=attempt,
             client=self.client,
             model=model,
             signer=self._signer,

@@ -129,6 +129,6 @@ class DataOwner:
 
         The sample is drawn afresh from the CSPRNG, once a round.
         """
-        randomness = Keystream(Secret.random(), "record-sample", view.number)
+        randomness = Keystream(Secret.random(), "record-sample", view.attempt)
         indices = poisson_sample(len(self._records), self._record_rate, randomness)
         return local_update(self._model, self._loss, self._records, indices, view.theta, self.task)

@@ -64,26 +64,26 @@ class OwnAccount:
         """Whether another submission would pass the limit."""
         return self.allowed is not None and self.participations >= self.allowed
 
-    def charged(self, round_number: int) -> bool:
-        """Whether this round's submission is counted, and may have left."""
-        return round_number in self._charged
+    def charged(self, attempt: int) -> bool:
+        """Whether this attempt's submission is counted, and may have left."""
+        return attempt in self._charged
 
-    def charge(self, round_number: int) -> None:
-        """Count this round's submission, durably; a retry of it costs nothing.
+    def charge(self, attempt: int) -> None:
+        """Count this attempt's submission, durably; a retry of it costs nothing.
 
         Raises:
             BudgetExceeded: the owner's limit is reached.
         """
-        if self.charged(round_number):
+        if self.charged(attempt):
             return
         if self.exhausted:
             raise BudgetExceeded(
-                f"round {round_number} would be participation {self.participations + 1}; "
+                f"attempt {attempt} would be participation {self.participations + 1}; "
                 f"the owner's limit allows {self.allowed}"
             )
         if self._path is not None:
-            append_line(self._path, f"{self._task.digest} {round_number}")
-        self._charged.add(round_number)
+            append_line(self._path, f"{self._task.digest} {attempt}")
+        self._charged.add(attempt)
 
     def epsilon(self) -> float:
         """Exact record-level ε so far, one server corrupted, at the task's δ."""
@@ -110,7 +110,7 @@ class OwnAccount:
             os.truncate(self._path, len(whole))
         try:
             fields = [line.split(" ") for line in whole.decode("ascii").splitlines()]
-            return {int(number) for digest, number in fields if digest == str(task)}
+            return {int(attempt) for digest, attempt in fields if digest == str(task)}
         except ValueError:
             raise Misconfiguration(
                 "state", str(self._path), "can't be read; restore this owner's account"

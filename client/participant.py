@@ -1,9 +1,9 @@
 """Taking part in a whole training: watch, fetch, compute, submit, until it is over.
 
-One round number gets one submission, whatever breaks. The pair of shares is kept, then counted on
+One attempt gets one submission, whatever breaks. The pair of shares is kept, then counted on
 the owner's account, then sent; after a break, or after this process was killed, the same bytes
-are sent again if the round is still open. A pair that was lost is not replaced: the round is sat
-out, because a second sample of records under one number would cost privacy that nobody counts.
+are sent again if the attempt is still open. A pair that was lost is not replaced: the attempt is
+sat out, because a second sample of records under it would cost privacy that nobody counts.
 """
 
 import logging
@@ -34,16 +34,16 @@ STEADY_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class RoundView:
-    """What a client knows of the round that it computes for."""
+    """What a client knows of the attempt that it computes for."""
 
-    number: int
+    attempt: int
     theta: NDArray[np.float64] = field(repr=False)
     """``[d] float64``, θ_t."""
     model: Digest
 
 
 Compute = Callable[[RoundView], RingVector]
-"""Gives the encoded update ``[d] int64`` for a round."""
+"""Gives the encoded update ``[d] int64`` for an attempt."""
 
 
 @dataclass(slots=True)
@@ -57,7 +57,8 @@ class Participation:
     """The owner's own account: exact, record level, one server corrupted."""
     ended: str = ""
     """`finished`, or `budget` when the owner's limit was reached first."""
-    rounds: int = 0
+    version: int = 0
+    """t of the final model."""
     theta: NDArray[np.float64] | None = field(default=None, repr=False)
     """The final model, ``[d] float64``; None when the owner's limit ended it."""
     model: Digest | None = None
@@ -76,8 +77,8 @@ def take_part(
     Args:
         servers: enrolled already.
         budget: charged before each submission.
-        pending: keeps the open round's pair for retries.
-        compute: called for each round this client is drawn for.
+        pending: keeps the open attempt's pair for retries.
+        compute: called for each attempt this client is drawn for.
         on_notice: called after each notice, for progress.
         clock: passes the time.
 
@@ -138,29 +139,29 @@ class _Player:
         match notice.WhichOneof("event"):
             case "open":
                 event = notice.open
-                self._forget_rounds_below(event.round)
-                if event.selected and event.round > self._answered:
+                self._forget_attempts_below(event.attempt)
+                if event.selected and event.attempt > self._answered:
                     self._play(event)
             case "over":
-                self._forget_rounds_below(notice.over.round + 1)
-                if notice.over.round > self._over:
-                    self._over = notice.over.round
+                self._forget_attempts_below(notice.over.attempt + 1)
+                if notice.over.attempt > self._over:
+                    self._over = notice.over.attempt
                     self._tally(notice.over)
             case "finished":
                 self._pending.drop()
                 result, over = self._result, notice.finished
                 result.theta = self._servers.fetch_model(over.version, over.model_digest)
                 result.model = Digest(over.model_digest)
-                result.rounds = over.version
+                result.version = over.version
                 result.ended = "finished"
             case "stopped":
                 raise PeerViolation(f"training stopped: {notice.stopped.error}")
             case None:
                 pass
 
-    def _forget_rounds_below(self, number: int) -> None:
-        """Rounds are played one after the other, so an older one's pair has no further use."""
-        if self._pending.round is not None and self._pending.round < number:
+    def _forget_attempts_below(self, attempt: int) -> None:
+        """Attempts follow one another, so an older one's pair has no further use."""
+        if self._pending.attempt is not None and self._pending.attempt < attempt:
             self._pending.drop()
 
     def _tally(self, over: pb.RoundOver) -> None:
@@ -169,54 +170,59 @@ class _Player:
         elif over.rejection:
             reason = rejection_of(over.rejection).value
             self._result.rejected[reason] += 1
-            log.warning("round %d: submission rejected: %s", over.round, reason)
+            log.warning(
+                "attempt %d of version %d: submission rejected: %s",
+                over.attempt,
+                over.version,
+                reason,
+            )
 
     def _play(self, event: pb.RoundOpen) -> None:
-        """Answer one round. PeerUnavailable leaves it unanswered: the notice comes again."""
+        """Answer one attempt. PeerUnavailable leaves it unanswered: the notice comes again."""
         # The task's own deadline first: whatever is announced, NaN too, can't stretch it.
         collect_s = min(self._servers.task.deadlines.collect, event.collect_seconds)
         deadline = self._clock.now() + collect_s
-        pair = self._pending.get(event.round)
-        if pair is None and self._budget.charged(event.round):
+        pair = self._pending.get(event.attempt)
+        if pair is None and self._budget.charged(event.attempt):
             log.warning(
-                "round %d: what was sent before the restart is lost; sitting the round out",
-                event.round,
+                "attempt %d: what was sent before the restart is lost; sitting it out",
+                event.attempt,
             )
-            self._answered = event.round
+            self._answered = event.attempt
             return
-        if self._budget.exhausted and not self._budget.charged(event.round):
+        if self._budget.exhausted and not self._budget.charged(event.attempt):
             log.warning("the owner's privacy limit is reached; leaving the training")
             self._result.ended = "budget"
             return
         if pair is None:
             theta = self._servers.fetch_model(event.version, event.model_digest)
-            view = RoundView(event.round, theta, Digest(event.model_digest))
-            pair = self._servers.prepare(event.round, view.model, self._compute(view))
+            view = RoundView(event.attempt, theta, Digest(event.model_digest))
+            pair = self._servers.prepare(event.attempt, view.model, self._compute(view))
             self._pending.keep(pair)
         elif pair[0].context.model.value != event.model_digest:
             raise PeerViolation(
-                f"round {event.round} was announced with model {pair[0].context.model} and now "
+                f"attempt {event.attempt} was announced with model {pair[0].context.model} and now "
                 f"with {event.model_digest.hex()}; nothing more is sent"
             )
-        self._budget.charge(event.round)
-        self._send(event.round, pair, deadline)
+        self._budget.charge(event.attempt)
+        self._send(event.attempt, pair, deadline)
 
-    def _send(self, number: int, pair: Pair, deadline: float) -> None:
-        if self._submitted != number:
-            self._submitted = number
+    def _send(self, attempt: int, pair: Pair, deadline: float) -> None:
+        if self._submitted != attempt:
+            self._submitted = attempt
             self._result.submitted += 1
         try:
             receipts = self._servers.submit(pair, max(1.0, deadline - self._clock.now()))
         except PeerUnavailable as error:
-            # The round goes on without this client, or its notice comes again.
-            log.warning("round %d: %s", number, error)
+            # The attempt goes on without this client, or its notice comes again.
+            log.warning("attempt %d: %s", attempt, error)
             return
-        self._answered = number
+        self._answered = attempt
         for receipt in receipts:
             if receipt.rejection is not None:
                 log.warning(
-                    "round %d: %s rejected the upload: %s",
-                    number,
+                    "attempt %d: %s rejected the upload: %s",
+                    attempt,
                     receipt.role.value,
                     receipt.detail,
                 )

@@ -1,10 +1,10 @@
-"""The pair that a client sends in one round, kept until the round is over.
+"""The pair that a client sends in one attempt, kept until the attempt is over.
 
 A client that dies while it sends comes back with the same bytes: drawing a second sample of
-records for one round would give the servers two views of it, and cost privacy twice.
+records for one attempt would give the servers two views of it, and cost privacy twice.
 
 The two shares add up to the update itself, so the file is as confidential as the records: it
-stays on the owner's own disk, readable by this user only, and goes when the round is over. It is
+stays on the owner's own disk, readable by this user only, and goes when the attempt is over. It is
 removed, not overwritten: on flash storage overwriting guarantees nothing.
 """
 
@@ -32,7 +32,7 @@ _DIGEST_BYTES = hashlib.sha256().digest_size
 
 
 class Pending:
-    """Keeps one round's pair.
+    """Keeps one attempt's pair.
 
     Args:
         task: pairs of other tasks aren't given out.
@@ -47,13 +47,13 @@ class Pending:
         self._pair = None if path is None else self._read(path)
 
     @property
-    def round(self) -> int | None:
-        """Number of the round whose pair is kept."""
-        return None if self._pair is None else self._pair[0].context.round
+    def attempt(self) -> int | None:
+        """The attempt whose pair is kept."""
+        return None if self._pair is None else self._pair[0].context.attempt
 
-    def get(self, round_number: int) -> Pair | None:
-        """The pair that was kept for this round."""
-        return self._pair if self.round == round_number else None
+    def get(self, attempt: int) -> Pair | None:
+        """The pair that was kept for this attempt."""
+        return self._pair if self.attempt == attempt else None
 
     def keep(self, pair: Pair) -> None:
         """Keep ``pair`` in place of an older one; durably, before this returns."""
@@ -62,13 +62,13 @@ class Pending:
         self._pair = pair
 
     def drop(self) -> None:
-        """The round is over: its shares have no further use."""
+        """The attempt is over: its shares have no further use."""
         self._pair = None
         if self._path is not None:
             self._path.unlink(missing_ok=True)
 
     def _read(self, path: Path) -> Pair | None:
-        """What an earlier process kept; None when that can't be read: the round is sat out."""
+        """What an earlier process kept; None when that can't be read: the attempt is sat out."""
         remove_drafts(path)
         try:
             data = path.read_bytes()

@@ -37,7 +37,7 @@ class Rejection(Enum):
     """The client isn't enrolled, or wasn't drawn for this round."""
     WRONG_TASK = "wrong-task"
     """Bound to another task digest."""
-    WRONG_ROUND = "wrong-round"
+    WRONG_ATTEMPT = "wrong-attempt"
     """For a round that is over, or hasn't begun."""
     WRONG_MODEL = "wrong-model"
     """Trained on another model than this round's."""

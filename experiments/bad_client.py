@@ -31,12 +31,10 @@ DROPOUT_AFTER = 3
 class _GarbageServers(Servers):
     """Every other upload isn't even a share: random bytes of a wrong length."""
 
-    def prepare(
-        self, round_number: int, model: Digest, x: RingVector
-    ) -> tuple[Submission, Submission]:
+    def prepare(self, attempt: int, model: Digest, x: RingVector) -> tuple[Submission, Submission]:
         """Honest framing in even rounds, garbage bytes in odd ones."""
-        pair = super().prepare(round_number, model, x)
-        if round_number % 2 == 0:
+        pair = super().prepare(attempt, model, x)
+        if attempt % 2 == 0:
             return pair
         a, b = pair
         return (
@@ -54,7 +52,7 @@ def run(settings: JoinSettings, kind: str) -> None:
     def compute(view: RoundView) -> RingVector:
         honest = owner.update(view)
         if kind == DROPOUT:
-            if view.number >= DROPOUT_AFTER:
+            if view.attempt >= DROPOUT_AFTER:
                 # No goodbye, no clean-up: as when a machine loses power.
                 os._exit(0)
             return honest

@@ -171,23 +171,23 @@ Global___Notice: _TypeAlias = Notice  # noqa: Y015
 class RoundOpen(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    ROUND_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
     MODEL_DIGEST_FIELD_NUMBER: _builtins.int
     SELECTED_FIELD_NUMBER: _builtins.int
     COLLECT_SECONDS_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
-    round: _builtins.int
-    """The round's number, used once."""
+    attempt: _builtins.int
+    """Counts tries to get from one version to the next; used once."""
     model_digest: _builtins.bytes
     selected: _builtins.bool
     collect_seconds: _builtins.float
-    """Seconds until the round closes."""
+    """Seconds until collection closes."""
     version: _builtins.int
-    """t of the model: how many rounds are done."""
+    """t of the model θ_t that the attempt starts from."""
     def __init__(
         self,
         *,
-        round: _builtins.int = ...,
+        attempt: _builtins.int = ...,
         model_digest: _builtins.bytes = ...,
         selected: _builtins.bool = ...,
         collect_seconds: _builtins.float = ...,
@@ -195,7 +195,7 @@ class RoundOpen(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["collect_seconds", b"collect_seconds", "model_digest", b"model_digest", "round", b"round", "selected", b"selected", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "collect_seconds", b"collect_seconds", "model_digest", b"model_digest", "selected", b"selected", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -205,24 +205,28 @@ Global___RoundOpen: _TypeAlias = RoundOpen  # noqa: Y015
 class RoundOver(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    ROUND_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
     COUNTED_FIELD_NUMBER: _builtins.int
     REJECTION_FIELD_NUMBER: _builtins.int
-    round: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    attempt: _builtins.int
     counted: _builtins.bool
     """Whether this client's submission counted; always false for one that wasn't selected."""
     rejection: _builtins.str
     """Why it didn't, if it was selected."""
+    version: _builtins.int
+    """t of the model that the attempt started from."""
     def __init__(
         self,
         *,
-        round: _builtins.int = ...,
+        attempt: _builtins.int = ...,
         counted: _builtins.bool = ...,
         rejection: _builtins.str = ...,
+        version: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["counted", b"counted", "rejection", b"rejection", "round", b"round"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "counted", b"counted", "rejection", b"rejection", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -359,7 +363,7 @@ class SubmissionHeader(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TASK_DIGEST_FIELD_NUMBER: _builtins.int
-    ROUND_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
     CLIENT_FIELD_NUMBER: _builtins.int
     MODEL_DIGEST_FIELD_NUMBER: _builtins.int
     NONCE_FIELD_NUMBER: _builtins.int
@@ -369,7 +373,7 @@ class SubmissionHeader(_message.Message):
     SIGNATURE_FIELD_NUMBER: _builtins.int
     CERTIFICATES_FIELD_NUMBER: _builtins.int
     task_digest: _builtins.bytes
-    round: _builtins.int
+    attempt: _builtins.int
     client: _builtins.str
     model_digest: _builtins.bytes
     nonce: _builtins.bytes
@@ -388,7 +392,7 @@ class SubmissionHeader(_message.Message):
         self,
         *,
         task_digest: _builtins.bytes = ...,
-        round: _builtins.int = ...,
+        attempt: _builtins.int = ...,
         client: _builtins.str = ...,
         model_digest: _builtins.bytes = ...,
         nonce: _builtins.bytes = ...,
@@ -400,7 +404,7 @@ class SubmissionHeader(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["certificates", b"certificates", "client", b"client", "model_digest", b"model_digest", "nonce", b"nonce", "other_commitment", b"other_commitment", "round", b"round", "salt", b"salt", "share_bytes", b"share_bytes", "signature", b"signature", "task_digest", b"task_digest"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "certificates", b"certificates", "client", b"client", "model_digest", b"model_digest", "nonce", b"nonce", "other_commitment", b"other_commitment", "salt", b"salt", "share_bytes", b"share_bytes", "signature", b"signature", "task_digest", b"task_digest"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -537,7 +541,7 @@ class StatusReply(_message.Message):
     TASK_DIGEST_FIELD_NUMBER: _builtins.int
     PHASE_FIELD_NUMBER: _builtins.int
     ENROLLED_FIELD_NUMBER: _builtins.int
-    ROUNDS_DONE_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
     ROUNDS_FIELD_NUMBER: _builtins.int
     MODEL_DIGEST_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
@@ -550,8 +554,10 @@ class StatusReply(_message.Message):
     task_digest: _builtins.bytes
     phase: _builtins.str
     enrolled: _builtins.int
-    rounds_done: _builtins.int
+    version: _builtins.int
+    """t of the newest model: how many rounds are done."""
     rounds: _builtins.int
+    """T."""
     model_digest: _builtins.bytes
     error: _builtins.str
     @_builtins.property
@@ -570,7 +576,7 @@ class StatusReply(_message.Message):
         task_digest: _builtins.bytes = ...,
         phase: _builtins.str = ...,
         enrolled: _builtins.int = ...,
-        rounds_done: _builtins.int = ...,
+        version: _builtins.int = ...,
         rounds: _builtins.int = ...,
         model_digest: _builtins.bytes = ...,
         error: _builtins.str = ...,
@@ -581,7 +587,7 @@ class StatusReply(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_by_link", b"bytes_by_link", "enrolled", b"enrolled", "error", b"error", "model_digest", b"model_digest", "participations", b"participations", "phase", b"phase", "rejected", b"rejected", "rejected_by_client", b"rejected_by_client", "role", b"role", "rounds", b"rounds", "rounds_done", b"rounds_done", "task_digest", b"task_digest", "task_name", b"task_name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_by_link", b"bytes_by_link", "enrolled", b"enrolled", "error", b"error", "model_digest", b"model_digest", "participations", b"participations", "phase", b"phase", "rejected", b"rejected", "rejected_by_client", b"rejected_by_client", "role", b"role", "rounds", b"rounds", "task_digest", b"task_digest", "task_name", b"task_name", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -611,14 +617,15 @@ class RoundReport(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-    ROUND_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
     COHORT_FIELD_NUMBER: _builtins.int
     ACCEPTED_FIELD_NUMBER: _builtins.int
     REJECTED_FIELD_NUMBER: _builtins.int
     MOST_PARTICIPATIONS_FIELD_NUMBER: _builtins.int
     MODEL_DIGEST_FIELD_NUMBER: _builtins.int
     SECONDS_FIELD_NUMBER: _builtins.int
-    round: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    version: _builtins.int
     """t of the model that the round started from."""
     cohort: _builtins.int
     accepted: _builtins.int
@@ -626,22 +633,25 @@ class RoundReport(_message.Message):
     """T_i so far of the client with most."""
     model_digest: _builtins.bytes
     seconds: _builtins.float
+    attempt: _builtins.int
+    """The try that succeeded: what owners' logs call the same."""
     @_builtins.property
     def rejected(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
     def __init__(
         self,
         *,
-        round: _builtins.int = ...,
+        version: _builtins.int = ...,
         cohort: _builtins.int = ...,
         accepted: _builtins.int = ...,
         rejected: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         most_participations: _builtins.int = ...,
         model_digest: _builtins.bytes = ...,
         seconds: _builtins.float = ...,
+        attempt: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "cohort", b"cohort", "model_digest", b"model_digest", "most_participations", b"most_participations", "rejected", b"rejected", "round", b"round", "seconds", b"seconds"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "attempt", b"attempt", "cohort", b"cohort", "model_digest", b"model_digest", "most_participations", b"most_participations", "rejected", b"rejected", "seconds", b"seconds", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -652,13 +662,13 @@ class LinkFrame(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TASK_DIGEST_FIELD_NUMBER: _builtins.int
-    ROUND_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
     STEP_FIELD_NUMBER: _builtins.int
     SEQUENCE_FIELD_NUMBER: _builtins.int
     PAYLOAD_FIELD_NUMBER: _builtins.int
     LAST_FIELD_NUMBER: _builtins.int
     task_digest: _builtins.bytes
-    round: _builtins.int
+    attempt: _builtins.int
     step: _builtins.str
     sequence: _builtins.int
     payload: _builtins.bytes
@@ -667,7 +677,7 @@ class LinkFrame(_message.Message):
         self,
         *,
         task_digest: _builtins.bytes = ...,
-        round: _builtins.int = ...,
+        attempt: _builtins.int = ...,
         step: _builtins.str = ...,
         sequence: _builtins.int = ...,
         payload: _builtins.bytes = ...,
@@ -675,7 +685,7 @@ class LinkFrame(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["last", b"last", "payload", b"payload", "round", b"round", "sequence", b"sequence", "step", b"step", "task_digest", b"task_digest"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "last", b"last", "payload", b"payload", "sequence", b"sequence", "step", b"step", "task_digest", b"task_digest"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -732,7 +742,7 @@ class DealRequest(_message.Message):
 
     TASK_DIGEST_FIELD_NUMBER: _builtins.int
     ROLE_FIELD_NUMBER: _builtins.int
-    ROUND_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
     BATCH_FIELD_NUMBER: _builtins.int
     CLIENTS_FIELD_NUMBER: _builtins.int
     DIMENSION_FIELD_NUMBER: _builtins.int
@@ -740,7 +750,7 @@ class DealRequest(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     task_digest: _builtins.bytes
     role: _builtins.str
-    round: _builtins.int
+    attempt: _builtins.int
     batch: _builtins.int
     clients: _builtins.int
     dimension: _builtins.int
@@ -751,7 +761,7 @@ class DealRequest(_message.Message):
         *,
         task_digest: _builtins.bytes = ...,
         role: _builtins.str = ...,
-        round: _builtins.int = ...,
+        attempt: _builtins.int = ...,
         batch: _builtins.int = ...,
         clients: _builtins.int = ...,
         dimension: _builtins.int = ...,
@@ -760,7 +770,7 @@ class DealRequest(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "clients", b"clients", "comparisons", b"comparisons", "dimension", b"dimension", "epoch", b"epoch", "role", b"role", "round", b"round", "task_digest", b"task_digest"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "batch", b"batch", "clients", b"clients", "comparisons", b"comparisons", "dimension", b"dimension", "epoch", b"epoch", "role", b"role", "task_digest", b"task_digest"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

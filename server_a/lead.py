@@ -60,7 +60,7 @@ class Leader:
         session, progress = self._session, self._session.progress
         current = session.shelf.current
         if session.finished:
-            say_over(aggregator, progress.next_number, current.digest)
+            say_over(aggregator, progress.next_attempt, current.digest)
             return None
         drawn = self._draw(aggregator.roster, session.task.privacy.client_rate)
         # A client at its cap is still drawn, and then contributes zero: the denominator stays.
@@ -69,9 +69,9 @@ class Leader:
             # The rounds go on to T all the same: an early end would tell what no noise covers.
             log.warning("everybody drawn is at the privacy limit: this round releases noise alone")
         # B opens its inbox before A announces anything: no honest client can be early.
-        opened = propose(aggregator, progress.next_number, current.round, cohort, current.digest)
-        progress.next_number += 1
-        session.inbox.open(opened.number, opened.cohort, opened.model)
+        opened = propose(aggregator, progress.next_attempt, current.version, cohort, current.digest)
+        progress.next_attempt += 1
+        session.inbox.open(opened.attempt, opened.cohort, opened.model)
         session.feed.publish(RoundOpened(opened, session.task.deadlines.collect))
         return opened
 

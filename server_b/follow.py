@@ -72,11 +72,11 @@ class Helper:
         session = self._session
         current = session.shelf.current
         opened = answer(
-            aggregator, current.round, current.digest, before_agreeing=session.inbox.open
+            aggregator, current.version, current.digest, before_agreeing=session.inbox.open
         )
         if opened is None:
             if not session.finished:
-                raise PeerViolation(f"server A ended the training after {current.round} rounds")
+                raise PeerViolation(f"server A ended the training after {current.version} rounds")
             return None
         session.feed.publish(RoundOpened(opened, session.task.deadlines.collect))
         return opened

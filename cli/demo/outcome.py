@@ -54,7 +54,7 @@ class Outcome:
 
     def add(self, report: pb.RoundReport, accuracy: float | None) -> RoundRow:
         """Take in one round's report."""
-        rounds = report.round + 1
+        rounds = report.version + 1
         adversaries = (Adversary.ONE_SERVER, Adversary.CLIENTS_ONLY)
         exact = (AccountantName.EXACT,)
         server, clients = self.statements(rounds, report.most_participations, adversaries, exact)
@@ -117,7 +117,7 @@ def summary(
     """The summary as one JSON object, from what the servers' ledgers hold."""
     scenario, task = outcome.scenario, outcome.scenario.task
     most = max(status_a.participations.values(), default=0)
-    statements = outcome.statements(status_a.rounds_done, most)
+    statements = outcome.statements(status_a.version, most)
     epsilon = {(s.accountant, s.adversary): s.epsilon for s in statements}
     exact = {who: epsilon[AccountantName.EXACT, who] for who in Adversary}
     level = exact[Adversary.CLIENT_LEVEL]
@@ -129,7 +129,7 @@ def summary(
         "clients": len(scenario.data),
         "attackers": len(scenario.bad),
         "attack": scenario.attack,
-        "rounds_done": status_a.rounds_done,
+        "version": status_a.version,
         "accuracy": accuracy,
         "epsilon_exact_server": exact[Adversary.ONE_SERVER],
         "epsilon_exact_clients": exact[Adversary.CLIENTS_ONLY],
@@ -151,7 +151,7 @@ def summary(
             CertificateInputs(
                 task_digest=str(task.digest),
                 effective_record_clip=task.effective_record_clip,
-                rounds=status_a.rounds_done,
+                rounds=status_a.version,
                 clients=len(scenario.data),
                 malicious_submission_soundness_bits=task.projections,
                 **task.privacy.model_dump(exclude={"epsilon_limit"}),

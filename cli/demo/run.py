@@ -88,7 +88,7 @@ def _accuracy(
     deployment: LocalDeployment, scenario: Scenario, evaluation: Evaluation, report: pb.RoundReport
 ) -> float | None:
     try:
-        theta = deployment.operator(Role.SERVER_A).model(scenario.task, report.round + 1)
+        theta = deployment.operator(Role.SERVER_A).model(scenario.task, report.version + 1)
     except PrecadError:
         # The training is rounds ahead by now: this round's point is left out.
         return None

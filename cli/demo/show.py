@@ -116,7 +116,7 @@ def conclude(console: Console, outcome: Outcome, result: dict[str, Any], files: 
     lines: list[Any] = [
         (
             f"The model gets [bold]{result['accuracy']:.1%}[/bold] of {held_out} held-out records "
-            f"right after {result['rounds_done']} rounds and {result['seconds']:.0f} s. No server "
+            f"right after {result['version']} rounds and {result['seconds']:.0f} s. No server "
             "ever saw an update.\n"
             f"Both servers hold the same model: {'yes' if equal else '[red]NO[/red]'} "
             f"({result['model_digest_a'][:16]}…).\n"

@@ -5,6 +5,7 @@ Every answer is checked by the accountant itself: it satisfies the target.
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from scipy.optimize import brentq
 
@@ -23,105 +24,89 @@ _LEAST_RATE = 1e-6
 _MOST_LOG_NOISE = 12
 
 
-def least_noise_multiplier(
-    event_of: Callable[[float], SampledGaussian],
-    *,
-    epsilon: float,
-    delta: float,
-    accountant: AccountantName = AccountantName.EXACT,
-) -> float:
-    """The least noise multiplier σ for which ``event_of(σ)`` is (ε, δ)-DP.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What a mechanism shall cost at most.
 
-    Args:
-        event_of: the event with a given σ; ε falls as σ rises.
-        epsilon: ε, above 0.
-        delta: δ, in (0, 1).
-        accountant: which ε counts.
-
-    Returns:
-        σ, about ``PRECISION`` (relative) above the least; 0.02 where that suffices.
-
-    Raises:
-        Misconfiguration: a parameter is out of its range, or no σ up to e^12 suffices.
-    """
-    checks.epsilon(epsilon)
-    checks.inside_unit_interval("delta", delta)
-
-    def excess(log_sigma: float) -> float:
-        event = event_of(math.exp(log_sigma))
-        return spent(event, delta, accountant) - epsilon
-
-    low, high = math.log(_LEAST_NOISE), 0.0
-    if excess(low) <= 0:
-        return _LEAST_NOISE
-    while excess(high) > 0:
-        low, high = high, high + 1
-        if high > _MOST_LOG_NOISE:
-            raise Misconfiguration(
-                "epsilon", epsilon, f"no noise multiplier up to e^{_MOST_LOG_NOISE} reaches it"
-            )
-    step = PRECISION / 2
-    log_sigma = float(brentq(excess, low, high, xtol=step)) + step
-    while excess(log_sigma) > 0:
-        log_sigma += step
-    return math.exp(log_sigma)
-
-
-def most_rounds(
-    event_of: Callable[[int], SampledGaussian],
-    *,
-    epsilon: float,
-    delta: float,
-    ceiling: int,
-    accountant: AccountantName = AccountantName.EXACT,
-) -> int:
-    """The most rounds n ≤ ``ceiling`` for which ``event_of(n)`` is (ε, δ)-DP; 0 if none.
-
-    Args:
-        event_of: the event with a given count; ε rises with it.
+    Attributes:
         epsilon: ε, 0 or above.
         delta: δ, in (0, 1).
-        ceiling: never more than this.
         accountant: which ε counts.
 
     Raises:
         Misconfiguration: a parameter is out of its range.
     """
-    checks.epsilon(epsilon)
-    checks.inside_unit_interval("delta", delta)
-    return largest_count(lambda n: spent(event_of(n), delta, accountant) <= epsilon, ceiling)
 
+    epsilon: float
+    delta: float
+    accountant: AccountantName = AccountantName.EXACT
 
-def largest_rate(
-    event_of: Callable[[float], SampledGaussian],
-    *,
-    epsilon: float,
-    delta: float,
-    accountant: AccountantName = AccountantName.EXACT,
-) -> float:
-    """The largest sampling rate for which ``event_of(rate)`` is (ε, δ)-DP.
+    def __post_init__(self) -> None:
+        checks.epsilon(self.epsilon)
+        checks.inside_unit_interval("delta", self.delta)
 
-    Args:
-        event_of: the event with a given rate; ε rises with it.
-        epsilon: ε, 0 or above.
-        delta: δ, in (0, 1).
-        accountant: which ε counts.
+    def _excess(self, event: SampledGaussian) -> float:
+        return spent(event, self.delta, self.accountant) - self.epsilon
 
-    Returns:
-        A rate in [0, 1], at most ``PRECISION`` (relative) below the largest; 0 where not even
-        one in a million suffices.
+    def least_noise_multiplier(self, event_of: Callable[[float], SampledGaussian]) -> float:
+        """The least noise multiplier σ for which ``event_of(σ)`` is (ε, δ)-DP.
 
-    Raises:
-        Misconfiguration: a parameter is out of its range.
-    """
-    checks.epsilon(epsilon)
-    checks.inside_unit_interval("delta", delta)
-    steps = 1 + math.ceil(math.log(1 / _LEAST_RATE) / math.log1p(PRECISION))
+        Args:
+            event_of: the event with a given σ; ε falls as σ rises.
 
-    def rate(step: int) -> float:
-        """Step 1 is the least rate, the last one 1, equally wide on a logarithmic scale."""
-        return _LEAST_RATE ** ((steps - step) / (steps - 1)) if step else 0.0
+        Returns:
+            σ, about ``PRECISION`` (relative) above the least; 0.02 where that suffices.
 
-    return rate(
-        largest_count(lambda n: spent(event_of(rate(n)), delta, accountant) <= epsilon, steps)
-    )
+        Raises:
+            Misconfiguration: no σ up to e^12 suffices.
+        """
+
+        def excess(log_sigma: float) -> float:
+            return self._excess(event_of(math.exp(log_sigma)))
+
+        low, high = math.log(_LEAST_NOISE), 0.0
+        if excess(low) <= 0:
+            return _LEAST_NOISE
+        while excess(high) > 0:
+            low, high = high, high + 1
+            if high > _MOST_LOG_NOISE:
+                raise Misconfiguration(
+                    "epsilon",
+                    self.epsilon,
+                    f"no noise multiplier up to e^{_MOST_LOG_NOISE} reaches it",
+                )
+        step = PRECISION / 2
+        log_sigma = float(brentq(excess, low, high, xtol=step)) + step
+        while excess(log_sigma) > 0:
+            log_sigma += step
+        return math.exp(log_sigma)
+
+    def most_rounds(self, event_of: Callable[[int], SampledGaussian], ceiling: int) -> int:
+        """The most rounds n ≤ ``ceiling`` for which ``event_of(n)`` is (ε, δ)-DP; 0 if none.
+
+        Args:
+            event_of: the event with a given count; ε rises with it.
+            ceiling: never more than this.
+
+        Raises:
+            Misconfiguration: the ceiling isn't a count.
+        """
+        return largest_count(lambda n: self._excess(event_of(n)) <= 0, ceiling)
+
+    def largest_rate(self, event_of: Callable[[float], SampledGaussian]) -> float:
+        """The largest sampling rate for which ``event_of(rate)`` is (ε, δ)-DP.
+
+        Args:
+            event_of: the event with a given rate; ε rises with it.
+
+        Returns:
+            A rate in [0, 1], at most ``PRECISION`` (relative) below the largest; 0 where not even
+            one in a million suffices.
+        """
+        steps = 1 + math.ceil(math.log(1 / _LEAST_RATE) / math.log1p(PRECISION))
+
+        def rate(step: int) -> float:
+            """Step 1 is the least rate, the last one 1, equally wide on a logarithmic scale."""
+            return _LEAST_RATE ** ((steps - step) / (steps - 1)) if step else 0.0
+
+        return rate(self.most_rounds(lambda step: event_of(rate(step)), steps))

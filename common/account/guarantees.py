@@ -1,7 +1,7 @@
 """The three guarantees of this system, each against its own adversary."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -96,13 +96,12 @@ class PrivacyStatement:
 
 def accountant_named(name: AccountantName) -> Accountant:
     """A fresh accountant."""
-    match name:
-        case AccountantName.EXACT:
-            return ExactAccountant()
-        case AccountantName.RDP:
-            return RdpAccountant()
-        case AccountantName.GDP_CLT:
-            return GdpCltAccountant()
+    made: dict[AccountantName, Callable[[], Accountant]] = {
+        AccountantName.EXACT: ExactAccountant,
+        AccountantName.RDP: RdpAccountant,
+        AccountantName.GDP_CLT: GdpCltAccountant,
+    }
+    return made[name]()
 
 
 def spent(

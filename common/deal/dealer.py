@@ -93,7 +93,7 @@ class DealerRole:
             first = self._dealt.setdefault(request.identifier, request)
         if first != request:
             raise PeerViolation(
-                f"round {request.round}, batch {request.batch} was asked of the dealer before with "
+                f"attempt {request.attempt}, batch {request.batch} was asked for before with "
                 f"(clients, dimension, comparisons) = "
                 f"{(first.clients, first.dimension, first.comparisons)}, now "
                 f"{(request.clients, request.dimension, request.comparisons)}"

@@ -7,7 +7,7 @@ from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Digest
 
 _LIMITS = {
-    "round": (0, 2**63 - 1),
+    "attempt": (0, 2**63 - 1),
     "batch": (0, 2**31 - 1),
     "clients": (1, 100_000),
     "dimension": (1, 2**40),
@@ -24,9 +24,9 @@ class DealRequest:
     """
 
     task: Digest
-    round: int
+    attempt: int
     batch: int
-    """Number of the batch within the round."""
+    """Number of the batch within the attempt."""
     clients: int
     """Inner-product triples, one a submission."""
     dimension: int
@@ -42,8 +42,8 @@ class DealRequest:
 
     @property
     def identifier(self) -> tuple[bytes, int, int]:
-        """(task, round, batch): used once, whatever the shape."""
-        return self.task.value, self.round, self.batch
+        """(task, attempt, batch): used once, whatever the shape."""
+        return self.task.value, self.attempt, self.batch
 
     @property
     def context(self) -> tuple[bytes | int, ...]:
@@ -54,7 +54,7 @@ class DealRequest:
         """
         return (
             self.task.value,
-            self.round,
+            self.attempt,
             self.batch,
             self.clients,
             self.dimension,

@@ -5,8 +5,8 @@ from typing import Protocol
 
 from precad.common.identifiers import Digest
 
-SETUP_ROUND = -1
-"""The round number of frames before round 0."""
+SETUP_ATTEMPT = -1
+"""The attempt of frames before the first one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +14,7 @@ class Frame:
     """A piece of one message. ``last`` marks the message's final piece."""
 
     task: Digest
-    round: int
+    attempt: int
     step: str
     sequence: int
     payload: bytes
@@ -23,7 +23,7 @@ class Frame:
     def __repr__(self) -> str:
         # The payload may be a share's opening: never in a log.
         return (
-            f"Frame(round={self.round}, step={self.step!r}, sequence={self.sequence}, "
+            f"Frame(attempt={self.attempt}, step={self.step!r}, sequence={self.sequence}, "
             f"{len(self.payload)} bytes, last={self.last})"
         )
 

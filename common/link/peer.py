@@ -2,7 +2,7 @@
 
 from precad.common.errors import PeerViolation, TaskMismatch
 from precad.common.identifiers import Digest
-from precad.common.link.frame import SETUP_ROUND, Frame, FrameTransport
+from precad.common.link.frame import SETUP_ATTEMPT, Frame, FrameTransport
 
 PIECE_BYTES = 1 << 18
 """256 KiB: a frame with its header stays below what a server takes as one message."""
@@ -23,7 +23,7 @@ class PeerLink:
     ) -> None:
         self._transport = transport
         self._task = task
-        self._round = SETUP_ROUND
+        self._attempt = SETUP_ATTEMPT
         self._sent = 0
         self._received = 0
         self._max_message_bytes = max_message_bytes
@@ -31,9 +31,9 @@ class PeerLink:
         self.bytes_sent = 0
         self.bytes_received = 0
 
-    def begin_round(self, number: int) -> None:
-        """Frames from here on belong to round ``number``."""
-        self._round = number
+    def begin_attempt(self, attempt: int) -> None:
+        """Frames from here on belong to ``attempt``."""
+        self._attempt = attempt
 
     def send(self, step: str, payload: bytes | memoryview) -> None:
         """Send one message of protocol step ``step``. Raises PeerUnavailable."""
@@ -42,7 +42,7 @@ class PeerLink:
         for start in starts:
             piece = bytes(view[start : start + PIECE_BYTES])
             last = start + PIECE_BYTES >= len(view)
-            frame = Frame(self._task, self._round, step, self._sent, piece, last)
+            frame = Frame(self._task, self._attempt, step, self._sent, piece, last)
             self._sent += 1
             self.bytes_sent += len(piece)
             self._transport.put(frame)
@@ -52,7 +52,7 @@ class PeerLink:
 
         Raises:
             PeerUnavailable: nothing came within the deadline.
-            PeerViolation: out of order, of another step or round, or too long.
+            PeerViolation: out of order, of another step or attempt, or too long.
             TaskMismatch: the frame belongs to another task.
         """
         pieces: list[bytes] = []
@@ -80,10 +80,10 @@ class PeerLink:
     def _check(self, frame: Frame, step: str) -> None:
         if frame.task != self._task:
             raise TaskMismatch(str(self._task), str(frame.task))
-        expected = (self._round, step, self._received)
-        if (frame.round, frame.step, frame.sequence) != expected:
+        expected = (self._attempt, step, self._received)
+        if (frame.attempt, frame.step, frame.sequence) != expected:
             raise PeerViolation(
-                f"the servers are out of step: expected round, step, sequence {expected}, "
-                f"got {(frame.round, frame.step, frame.sequence)}"
+                f"the servers are out of step: expected attempt, step, sequence {expected}, "
+                f"got {(frame.attempt, frame.step, frame.sequence)}"
             )
         self._received += 1

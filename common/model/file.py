@@ -23,25 +23,25 @@ _ROUND = re.compile(r"[0-9]{1,18}")
 class SavedModel:
     """A model as read from its file, checked against its task and its own digest."""
 
-    round_number: int
+    version: int
     """t of θ_t: how many rounds it has been through."""
     theta: NDArray[np.float64]
     """``[d] float64``."""
     digest: Digest
 
 
-def save_model(path: Path, task: Task, round_number: int, theta: NDArray[np.float64]) -> Digest:
+def save_model(path: Path, task: Task, version: int, theta: NDArray[np.float64]) -> Digest:
     """Writes θ_t and returns its digest; the file appears whole or not at all.
 
     Raises:
         Misconfiguration: the vector's length isn't the task's d.
     """
     parameters = task.model.parameters
-    digest = model_digest(task.digest, round_number, parameters, theta)
+    digest = model_digest(task.digest, version, parameters, theta)
     metadata = {
         "format": FORMAT,
         "task": str(task.digest),
-        "round": str(round_number),
+        "version": str(version),
         "model": str(digest),
     }
     named = {name: np.ascontiguousarray(x) for name, x in tensors(theta, parameters).items()}
@@ -65,20 +65,20 @@ def load_model(path: Path, task: Task) -> SavedModel:
         raise Misconfiguration("model file", str(path), f"can't be read: {error}") from None
     if metadata.get("format") != FORMAT:
         raise Misconfiguration("model file", str(path), f"isn't a {FORMAT} file")
-    task_digest, count = metadata.get("task", ""), metadata.get("round", "")
+    task_digest, count = metadata.get("task", ""), metadata.get("version", "")
     if task_digest != str(task.digest):
         raise TaskMismatch(str(task.digest), task_digest)
     if not _ROUND.fullmatch(count):
-        raise Misconfiguration("model file, round", count, "must be a whole number")
+        raise Misconfiguration("model file, version", count, "must be a whole number")
     _check_tensors(named, task)
     theta = np.concatenate([named[parameter.name].ravel() for parameter in task.model.parameters])
-    round_number = int(count)
-    digest = model_digest(task.digest, round_number, task.model.parameters, theta)
+    version = int(count)
+    digest = model_digest(task.digest, version, task.model.parameters, theta)
     if metadata.get("model") != str(digest):
         raise Misconfiguration(
             "model file", str(path), f"its content has digest {digest}, not the one it states"
         )
-    return SavedModel(round_number, theta, digest)
+    return SavedModel(version, theta, digest)
 
 
 def _check_tensors(named: dict[str, NDArray[np.float64]], task: Task) -> None:

@@ -101,7 +101,7 @@ def tensors(
 
 def model_digest(
     task_digest: Digest,
-    round_number: int,
+    version: int,
     parameters: Iterable[Parameter],
     theta: NDArray[np.float64],
 ) -> Digest:
@@ -116,7 +116,7 @@ def model_digest(
         encode_context("tensor", parameter.name.encode(), *parameter.shape)
         for parameter in parameters
     ]
-    digest = hashlib.sha256(encode_context("model", task_digest.value, round_number, *shapes))
+    digest = hashlib.sha256(encode_context("model", task_digest.value, version, *shapes))
     digest.update(struct.pack("<Q", theta.size))
     digest.update(to_bytes(theta))
     return Digest(digest.digest())

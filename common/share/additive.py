@@ -17,7 +17,7 @@ def mask(seed: Secret, context: SubmissionContext, dimension: int) -> RingVector
         seed,
         "share",
         context.task.value,
-        context.round,
+        context.attempt,
         context.client.encoded(),
         context.model.value,
         context.nonce,

@@ -19,10 +19,10 @@ SALT_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class SubmissionContext:
-    """Task, round, client, model and nonce that a submission is bound to."""
+    """Task, attempt, client, model and nonce that a submission is bound to."""
 
     task: Digest
-    round: int
+    attempt: int
     client: ClientId
     model: Digest
     nonce: bytes
@@ -32,15 +32,15 @@ class SubmissionContext:
             raise RejectedSubmission(
                 Rejection.MALFORMED, f"nonce has {len(self.nonce)} bytes, must have {NONCE_BYTES}"
             )
-        if self.round < 0:
-            raise RejectedSubmission(Rejection.MALFORMED, f"round {self.round} is negative")
+        if self.attempt < 0:
+            raise RejectedSubmission(Rejection.MALFORMED, f"attempt {self.attempt} is negative")
 
     def encoded(self, role: Role) -> bytes:
         """Injective bytes for hashing; ``role`` separates the two shares."""
         return encode_context(
             "commitment",
             self.task.value,
-            self.round,
+            self.attempt,
             self.client.encoded(),
             self.model.value,
             self.nonce,

@@ -29,7 +29,7 @@ def signed_bytes(
     return encode_context(
         "submission-signature",
         context.task.value,
-        context.round,
+        context.attempt,
         context.client.encoded(),
         context.model.value,
         context.nonce,

@@ -76,7 +76,9 @@ class Submission:
             return mask(Secret(data), self.context, dimension)
         if len(data) != dimension * WORD_BYTES:
             raise Misconfiguration(
-                "spool", f"{len(data)} bytes", "a share's file was changed while its round was open"
+                "spool",
+                f"{len(data)} bytes",
+                "a share's file was changed while its attempt was open",
             )
         return from_bytes(data)
 
@@ -95,18 +97,18 @@ def shard(
     x: RingVector,
     *,
     task: Digest,
-    round_number: int,
+    attempt: int,
     client: ClientId,
     model: Digest,
     signer: Signer,
 ) -> tuple[Submission, Submission]:
     """Split ``x`` (``[d] int64``) into the submissions for A and for B.
 
-    Seed, salts and nonce are fresh from the CSPRNG: call it once per round and keep the result
+    Seed, salts and nonce are fresh from the CSPRNG: call it once per attempt and keep the result
     for retries. A second call with another x would not reuse anything. ``signer`` signs both
     commitments.
     """
-    context = SubmissionContext(task, round_number, client, model, secrets.token_bytes(NONCE_BYTES))
+    context = SubmissionContext(task, attempt, client, model, secrets.token_bytes(NONCE_BYTES))
     seed = Secret.random(SEED_BYTES)
     salt_a, salt_b = Secret.random(SALT_BYTES), Secret.random(SALT_BYTES)
     share_b = Secret(to_bytes(split(x, seed, context)))

@@ -9,7 +9,7 @@ def deal_request_from_wire(message: pb.DealRequest) -> DealRequest:
     """What a server asks of the dealer. Raises Misconfiguration."""
     return DealRequest(
         task=Digest(message.task_digest),
-        round=message.round,
+        attempt=message.attempt,
         batch=message.batch,
         clients=message.clients,
         dimension=message.dimension,
@@ -22,7 +22,7 @@ def deal_request_to_wire(request: DealRequest, role: str, epoch: bytes) -> pb.De
     return pb.DealRequest(
         task_digest=request.task.value,
         role=role,
-        round=request.round,
+        attempt=request.attempt,
         batch=request.batch,
         clients=request.clients,
         dimension=request.dimension,

@@ -19,7 +19,7 @@ def header_to_wire(submission: Submission) -> pb.SubmissionHeader:
     context, signature = submission.context, submission.signature
     return pb.SubmissionHeader(
         task_digest=context.task.value,
-        round=context.round,
+        attempt=context.attempt,
         client=context.client.name,
         model_digest=context.model.value,
         nonce=context.nonce,
@@ -36,7 +36,7 @@ def header_from_wire(message: pb.SubmissionHeader) -> SubmissionHeader:
     try:
         context = SubmissionContext(
             Digest(message.task_digest),
-            message.round,
+            message.attempt,
             ClientId(message.client),
             Digest(message.model_digest),
             message.nonce,

@@ -22,7 +22,7 @@ KEYS = {
     "dim",
     "clients",
     "attackers",
-    "rounds_done",
+    "version",
     "accuracy",
     "epsilon_exact_server",
     "epsilon_exact_clients",
@@ -102,7 +102,7 @@ def check_every_run(run: Demo, *, rounds: int, clients: int, attackers: int) -> 
     """What holds whatever the data, the model and the attack."""
     said = run.summary
     assert set(said) >= KEYS
-    assert (said["rounds_done"], said["clients"], said["attackers"]) == (rounds, clients, attackers)
+    assert (said["version"], said["clients"], said["attackers"]) == (rounds, clients, attackers)
     assert said["honest_rejected"] == 0
     assert said["model_digest_a"] == said["model_digest_b"]
     assert len(said["model_digest_a"]) == 64

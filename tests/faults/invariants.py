@@ -6,11 +6,11 @@ import numpy as np
 from tests.faults.world import SERVERS, World
 
 from precad.client.own_account import OwnAccount
-from precad.common.aggregator.round.journal import RoundState
+from precad.common.aggregator.round.journal import AttemptState
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.ring import from_bytes
 
-CHARGED = (RoundState.DONE.value, RoundState.FORFEITED.value)
+CHARGED = (AttemptState.DONE.value, AttemptState.FORFEITED.value)
 
 
 def check(world: World) -> None:
@@ -28,10 +28,10 @@ def check(world: World) -> None:
 def training_reaches_its_end(world: World) -> None:
     last = world.task.training.rounds
     for role in SERVERS:
-        assert world.servers[role].session.shelf.current.round == last
+        assert world.servers[role].session.shelf.current.version == last
         states = Counter(state for state, *_ in world.rounds(role).values())
-        assert states[RoundState.DONE.value] == last
-        assert states[RoundState.OPEN.value] == states[RoundState.RELEASED.value] == 0
+        assert states[AttemptState.DONE.value] == last
+        assert states[AttemptState.OPEN.value] == states[AttemptState.RELEASED.value] == 0
     final = world.servers[Role.SERVER_A].session.shelf.current.digest
     for result in world.seen.results.values():
         assert (result.ended, result.model) == ("finished", final)
@@ -54,7 +54,7 @@ def one_release_of_a_round(world: World) -> None:
         done = [version for state, version, *_ in rounds.values() if state == CHARGED[0]]
         assert sorted(done) == list(range(world.task.training.rounds))
         for state, _, _, kept in rounds.values():
-            if state == RoundState.FORFEITED.value:
+            if state == AttemptState.FORFEITED.value:
                 assert kept not in world.seen.left[role], "a forfeited round's share left"
 
 
@@ -66,7 +66,7 @@ def sums_are_those_of_the_charged(world: World) -> None:
         role: {noise.tobytes(): noise for noise in world.seen.noise[role]} for role in SERVERS
     }
     for number, (state, _, valid_set, share) in a.items():
-        if state != RoundState.DONE.value:
+        if state != AttemptState.DONE.value:
             continue
         assert b[number][2] == valid_set
         assert share is not None

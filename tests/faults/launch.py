@@ -108,7 +108,7 @@ def install(orders: Orders) -> None:
             orders.note(left=hashlib.sha256(payload).hexdigest())
 
     def note_pair(pair: Any, *_rest: object) -> None:
-        orders.note(submitted=pair[0].context.round, commitment=pair[0].commitment.value.hex())
+        orders.note(submitted=pair[0].context.attempt, commitment=pair[0].commitment.value.hex())
 
     def note_spent(number: int, batch: int) -> None:
         orders.note(spent=[number, batch])
@@ -137,10 +137,10 @@ def install(orders: Orders) -> None:
     for method in (
         "claim",
         "freeze",
-        "begin_round",
+        "begin_attempt",
         "abandon_open",
         "release",
-        "finish_round",
+        "finish_attempt",
         "forfeit",
     ):
         wrap(Store, method)

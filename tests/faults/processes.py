@@ -322,15 +322,14 @@ class FaultyDeployment(LocalDeployment):
             number: tuple(rest)
             for number, *rest in self._select(
                 role,
-                "SELECT number, state, version, valid_set, noisy_share, next_model "
-                "FROM training_round",
+                "SELECT attempt, state, version, valid_set, noisy_share, next_model FROM attempt",
             )
         }
 
     def charges(self, role: str) -> dict[int, set[str]]:
         """Each round's charged clients on a server."""
         charges: dict[int, set[str]] = {}
-        for number, client in self._select(role, "SELECT number, client FROM charge"):
+        for number, client in self._select(role, "SELECT attempt, client FROM charge"):
             charges.setdefault(number, set()).add(client)
         return charges
 

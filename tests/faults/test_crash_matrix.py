@@ -24,8 +24,8 @@ ROUND_STEPS = (
     "after PeerLink.send/cohort",
     "before PeerLink.receive/cohort",
     "after PeerLink.receive/cohort",
-    "before Store.begin_round",
-    "after Store.begin_round",
+    "before Store.begin_attempt",
+    "after Store.begin_attempt",
     "after Inbox.open",
     "after Feed.publish/RoundOpened",
     "before Inbox.start",
@@ -54,8 +54,8 @@ ROUND_STEPS = (
     "after PeerLink.receive/model",
     "before Shelf.put",
     "after Shelf.put",
-    "before Store.finish_round",
-    "after Store.finish_round",
+    "before Store.finish_attempt",
+    "after Store.finish_attempt",
     "after Feed.publish/RoundDone",
 )
 CONNECTION_STEPS = (
@@ -226,7 +226,7 @@ def test_a_client_that_comes_back_in_time_never_samples_again(
     deployment.start_all()
     deployment.strike(())
     # The round stays open until the client is back: A stands still before it closes it.
-    steps = ("server-a pause-before Store.begin_round", "server-a pause-before Inbox.close")
+    steps = ("server-a pause-before Store.begin_attempt", "server-a pause-before Inbox.close")
     deployment.hold(*map(Order.parse, steps))
     deployment.order([Order.parse("ward-0 after OwnAccount.charge")])
     deployment.let_go("server-a")

@@ -36,7 +36,7 @@ from precad.client.participant import Participation, RoundView, take_part
 from precad.client.pending import Pair, Pending
 from precad.common.aggregator.collect import Inbox, Upload
 from precad.common.aggregator.enrol.register import Register
-from precad.common.aggregator.service.aggregation import notice_of
+from precad.common.aggregator.service.notice import notice_of
 from precad.common.aggregator.store import Store, open_store
 from precad.common.aggregator.training.conduct import Dealer, Outside, run_to_end
 from precad.common.aggregator.training.feed import Event, Feed
@@ -73,11 +73,11 @@ SERVERS = (Role.SERVER_A, Role.SERVER_B)
 STORE_STEPS = (
     "claim",
     "freeze",
-    "begin_round",
+    "begin_attempt",
     "abandon_open",
     "spend",
     "release",
-    "finish_round",
+    "finish_attempt",
     "forfeit",
 )
 
@@ -286,7 +286,7 @@ class World:
         """Each round's charged clients, from the database file itself."""
         charges: dict[int, set[str]] = defaultdict(set)
         with sqlite3.connect(self.folder / role.value / "state.db") as database:
-            for number, client in database.execute("SELECT number, client FROM charge"):
+            for number, client in database.execute("SELECT attempt, client FROM charge"):
                 charges[number].add(client)
         return charges
 
@@ -294,7 +294,7 @@ class World:
         """(state, version, valid set, noisy share) of each round, from the database file."""
         with sqlite3.connect(self.folder / role.value / "state.db") as database:
             rows = database.execute(
-                "SELECT number, state, version, valid_set, noisy_share FROM training_round"
+                "SELECT attempt, state, version, valid_set, noisy_share FROM attempt"
             )
             return {number: tuple(rest) for number, *rest in rows}
 
@@ -345,7 +345,7 @@ class Server:
         self._observe(store)
         shelf = Shelf(world.task, folder / "model.safetensors")
         world.name_steps(shelf, "shelf", ("put",))
-        world.seen.models[shelf.current.round].add((role, shelf.current.digest))
+        world.seen.models[shelf.current.version].add((role, shelf.current.digest))
         box = Inbox(role, world.task, verifier(), folder / "spool", clock=world.clock)
         world.name_steps(box, "inbox", ("open", "close"))
         self.feed = Notices(world)
@@ -394,7 +394,7 @@ class Server:
 
     def _observe(self, store: Store) -> None:
         seen, role = self.world.seen, self.role
-        spend, release, finish = store.spend, store.release, store.finish_round
+        spend, release, finish = store.spend, store.release, store.finish_attempt
 
         def observed_spend(number: int, batch: int) -> None:
             spend(number, batch)
@@ -412,7 +412,7 @@ class Server:
 
         changed = cast("Any", store)
         changed.spend, changed.release = observed_spend, observed_release
-        changed.finish_round = observed_finish
+        changed.finish_attempt = observed_finish
         self.world.name_steps(store, "store", STORE_STEPS)
 
 
@@ -594,7 +594,7 @@ class Calls:
         with self._world.step("compute"):
             times = self._world.times[f"{self.client}: compute"]
         name = self._world.clients.index(self.client)
-        fresh = np.random.default_rng([self._world.seed, name, view.number, times])
+        fresh = np.random.default_rng([self._world.seed, name, view.attempt, times])
         return fresh.integers(-(2**20), 2**20, self.task.dimension, dtype=np.int64)
 
     def prepare(self, round_number: int, model: Digest, x: RingVector) -> Pair:
@@ -602,7 +602,7 @@ class Calls:
         return shard(
             x,
             task=self.task.digest,
-            round_number=round_number,
+            attempt=round_number,
             client=self.client,
             model=model,
             signer=signer(self.client),
@@ -612,11 +612,11 @@ class Calls:
         """Both uploads in some order; sometimes one twice, sometimes an old one again."""
         context = pair[0].context
         seen, world = self._world.seen, self._world
-        random = Random(f"{world.seed} {self.client} {context.round}")
+        random = Random(f"{world.seed} {self.client} {context.attempt}")
         deadline = world.turns.now + timeout_s
         # Recorded before a byte leaves.
-        seen.pairs[self.client, context.round].add(pair[0].commitment.value)
-        seen.updates[self.client, context.round] = reconstruct(
+        seen.pairs[self.client, context.attempt].add(pair[0].commitment.value)
+        seen.updates[self.client, context.attempt] = reconstruct(
             pair[0].expand(self.task.dimension), pair[1].expand(self.task.dimension)
         )
         uploads = random.sample(pair, 2)
@@ -633,7 +633,7 @@ class Calls:
             receipt = self._upload(old)
         except PeerUnavailable:
             return
-        assert receipt.rejection is Rejection.WRONG_ROUND, "a replay was taken"
+        assert receipt.rejection is Rejection.WRONG_ATTEMPT, "a replay was taken"
 
     def _send(self, submission: Submission, deadline: float) -> Receipt:
         """As `Servers._send`."""
@@ -670,7 +670,7 @@ class Calls:
                 if upload is not None and not upload.complete:
                     upload.abandon()
                     if server.life.alive:
-                        box.refuse(upload.context.round, self.client, Rejection.TRUNCATED)
+                        box.refuse(upload.context.attempt, self.client, Rejection.TRUNCATED)
         return Receipt(role, None, "")
 
     def _until_answered(self, role: Role, call: Callable[["Server"], object]) -> None:

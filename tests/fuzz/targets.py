@@ -53,7 +53,7 @@ from precad.common.identity.pki import make_request, new_key, read_request, to_p
 from precad.common.identity.principal import Principal
 from precad.common.identity.revocation import RevocationList, read_revocation_lists
 from precad.common.identity.summary import summarise
-from precad.common.link import SETUP_ROUND, Frame, PeerLink
+from precad.common.link import SETUP_ATTEMPT, Frame, PeerLink
 from precad.common.model import from_bytes as model_from_bytes
 from precad.common.model import load_model, save_model
 from precad.common.share import Signature, shard
@@ -123,7 +123,7 @@ def _submissions(role: Role) -> list[bytes]:
     pair = shard(
         np.arange(D, dtype=np.int64),
         task=here.task.digest,
-        round_number=ROUND,
+        attempt=ROUND,
         client=CLIENT,
         model=here.sessions[role].shelf.current.digest,
         signer=here.signer,
@@ -213,7 +213,7 @@ def _link(data: bytes) -> None:
 def _frames() -> list[bytes]:
     digest = stage().task.digest
     frames = [
-        Frame(digest, SETUP_ROUND, "cohort", number, b"x" * 8, last=number != 1)
+        Frame(digest, SETUP_ATTEMPT, "cohort", number, b"x" * 8, last=number != 1)
         for number in range(4)
     ]
     return [join(*(frame_to_wire(frame).SerializeToString() for frame in frames))]
@@ -254,12 +254,12 @@ def _peer_message(data: bytes) -> None:
 
 
 def _peer_messages() -> list[bytes]:
-    digest, view = "ab" * 32, {"number": 1, "version": 1, "cohort_size": 1}
+    digest, view = "ab" * 32, {"attempt": 1, "version": 1, "cohort_size": 1}
     entry = {"client": "ward-1", "own": digest, "other": digest, "signed": digest}
     values: list[dict[str, Any]] = [
         {"role": "server-a", "version": 1, "model": digest, "next_number": 2},
         {"entries": [{"client": "ward-1", "records": 9, "record_rate": 0.1}]},
-        {"number": 1, "clients": ["ward-1"], "model": digest, "over": False},
+        {"attempt": 1, "clients": ["ward-1"], "model": digest, "over": False},
         {"refusal": "no"},
         {"entries": [entry, {"client": "ward-2", "reason": "absent"}]},
         {"digest": digest, "count": 3},
@@ -303,11 +303,13 @@ def _conversations() -> list[bytes]:
     here = stage()
     model = here.sessions[Role.SERVER_A].shelf.current.digest.value
     described = pb.DescribeReply(role="server-a", task_digest=here.task.digest.value)
-    opened = pb.RoundOpen(round=1, model_digest=model, selected=True, collect_seconds=9, version=0)
+    opened = pb.RoundOpen(
+        attempt=1, model_digest=model, selected=True, collect_seconds=9, version=0
+    )
     notices = [
         pb.Notice(open=opened),
-        pb.Notice(over=pb.RoundOver(round=1, counted=True)),
-        pb.Notice(over=pb.RoundOver(round=1, rejection="absent")),
+        pb.Notice(over=pb.RoundOver(attempt=1, counted=True)),
+        pb.Notice(over=pb.RoundOver(attempt=1, rejection="absent")),
         pb.Notice(finished=pb.TrainingOver(version=0, model_digest=model)),
     ]
     replies = [
@@ -357,7 +359,7 @@ def _held(data: bytes) -> None:
     pair = shard(
         np.zeros(D, dtype=np.int64),
         task=here.task.digest,
-        round_number=ROUND,
+        attempt=ROUND,
         client=CLIENT,
         model=here.sessions[Role.SERVER_A].shelf.current.digest,
         signer=here.signer,
@@ -464,7 +466,7 @@ def _models() -> list[bytes]:
     path = stage().folder / "seed.safetensors"
     save_model(path, task, 1, np.arange(D, dtype=np.float64))
     w = np.ones(D)
-    return [path.read_bytes(), save({"w": w}), save({"w": w.astype(np.float16)}, {"round": "1"})]
+    return [path.read_bytes(), save({"w": w}), save({"w": w.astype(np.float16)}, {"version": "1"})]
 
 
 def _npz(**arrays: Any) -> bytes:
@@ -675,7 +677,7 @@ def _pair() -> Any:
     return shard(
         np.zeros(D, dtype=np.int64),
         task=here.task.digest,
-        round_number=ROUND,
+        attempt=ROUND,
         client=CLIENT,
         model=here.sessions[Role.SERVER_A].shelf.current.digest,
         signer=here.signer,

@@ -67,7 +67,7 @@ def play(
         journal=partial(open_store, "sqlite://", task),
         signers={client: signer(client) for client in updates},
         verifier=verifier(),
-        number=number,
+        attempt=number,
         noise=noise,
     )
     assert (a.opened, a.valid, a.rejections) == (b.opened, b.valid, b.rejections)
@@ -229,7 +229,7 @@ def test_later_rounds_are_bound_to_their_number(make_task: Maker) -> None:
     updates = named(extremes(task))
     first, later = play(task, updates), play(task, updates, number=7)
     assert (first.noisy_sum == later.noisy_sum).all()
-    assert later.opened.number == 7
+    assert later.opened.attempt == 7
     assert first.model != later.model
 
 

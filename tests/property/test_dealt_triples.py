@@ -17,7 +17,7 @@ keys = st.binary(min_size=32, max_size=32).map(Secret)
 requests = st.builds(
     DealRequest,
     task=st.just(TASK),
-    round=st.integers(0, 2**63 - 1),
+    attempt=st.integers(0, 2**63 - 1),
     batch=st.integers(0, 2**31 - 1),
     clients=st.integers(1, 4),
     dimension=st.integers(1, 300) | st.sampled_from([2**16 - 1, 2**16, 2**16 + 1, 2**17 + 3]),

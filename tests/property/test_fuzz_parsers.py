@@ -119,7 +119,7 @@ names = st.text(max_size=12) | st.sampled_from(["ward-1", "ward-2", "", "A" * 50
     header=st.builds(
         pb.SubmissionHeader,
         task_digest=small_bytes,
-        round=integers,
+        attempt=integers,
         client=names,
         model_digest=small_bytes,
         nonce=small_bytes,

@@ -53,7 +53,7 @@ def test_what_a_client_sends_is_a_sharing(x: NDArray[np.int64], context: Submiss
     to_a, to_b = shard(
         x,
         task=context.task,
-        round_number=context.round,
+        attempt=context.attempt,
         client=context.client,
         model=context.model,
         signer=signer(context.client),

@@ -94,7 +94,7 @@ def reason_of(call: Callable[[], object]) -> Rejection:
 digests = st.binary(min_size=32, max_size=32)
 changes = st.one_of(
     st.tuples(st.just("task"), digests.map(Digest)),
-    st.tuples(st.just("round"), st.integers(0, 2**64 - 1)),
+    st.tuples(st.just("attempt"), st.integers(0, 2**64 - 1)),
     st.tuples(st.just("client"), st.sampled_from([TWO, ClientId("ward-10"), ClientId("w")])),
     st.tuples(st.just("model"), digests.map(Digest)),
     st.tuples(st.just("nonce"), st.binary(min_size=16, max_size=16)),
@@ -277,7 +277,7 @@ def test_headers_from_outside_have_bounded_signatures(
 
 def signed_pair(one: CertificateSigner) -> tuple[Submission, Submission]:
     x = np.arange(D, dtype=np.int64)
-    return shard(x, task=CONTEXT.task, round_number=3, client=ONE, model=MODEL, signer=one)
+    return shard(x, task=CONTEXT.task, attempt=3, client=ONE, model=MODEL, signer=one)
 
 
 def test_a_signature_survives_the_wire(one: CertificateSigner) -> None:
@@ -322,7 +322,7 @@ class Servers:
         return shard(
             np.arange(D, dtype=np.int64),
             task=self.task.digest,
-            round_number=3,
+            attempt=3,
             client=client,
             model=MODEL,
             signer=CertificateSigner(identity),

@@ -68,7 +68,7 @@ class LightClient:
             while True:
                 if self._open is not None:
                     event, at = self._open
-                    if event.round > after and time.monotonic() - at < fresh_s:
+                    if event.attempt > after and time.monotonic() - at < fresh_s:
                         return event
                 self._wait(deadline, f"a round after {after}")
 
@@ -90,7 +90,9 @@ class LightClient:
 
     def submit(self, event: pb.RoundOpen, x: RingVector) -> tuple[Receipt, Receipt]:
         """Share ``x`` (``[d] int64``) honestly, whatever it is. Returns A's and B's receipt."""
-        return self.servers.submit(self.servers.prepare(event.round, Digest(event.model_digest), x))
+        return self.servers.submit(
+            self.servers.prepare(event.attempt, Digest(event.model_digest), x)
+        )
 
     def _wait(self, deadline: float, what: str) -> None:
         if isinstance(self._ended, PrecadError):
@@ -110,7 +112,7 @@ class LightClient:
                         case "open":
                             self._open = notice.open, time.monotonic()
                         case "over":
-                            self._over[notice.over.round] = notice.over
+                            self._over[notice.over.attempt] = notice.over
                         case _:
                             ended = notice
                     self._changed.notify_all()

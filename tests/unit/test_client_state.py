@@ -39,9 +39,7 @@ Make = Callable[..., Pair]
 def pair(task: Task) -> Make:
     def make(number: int = 3, client: ClientId = ME, task: Task = task) -> Pair:
         x = np.arange(8, dtype=np.int64)
-        return shard(
-            x, task=task.digest, round_number=number, client=client, model=MODEL, signer=Pen()
-        )
+        return shard(x, task=task.digest, attempt=number, client=client, model=MODEL, signer=Pen())
 
     return make
 
@@ -56,10 +54,10 @@ def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
 
 def test_a_pair_is_given_out_for_its_round_only(task: Task, pair: Make, path: Path | None) -> None:
     pending = Pending(task, ME, path)
-    assert (pending.round, pending.get(3)) == (None, None)
+    assert (pending.attempt, pending.get(3)) == (None, None)
     kept = pair(3)
     pending.keep(kept)
-    assert pending.round == 3
+    assert pending.attempt == 3
     assert pending.get(3) == kept
     assert pending.get(2) is pending.get(4) is None
 
@@ -141,7 +139,7 @@ def test_a_crash_while_writing_leaves_the_older_pair(
     assert again.get(3) == kept
     assert list(tmp_path.iterdir()) == [path]
     again.keep(pair(5))
-    assert Pending(task, ME, path).round == 5
+    assert Pending(task, ME, path).attempt == 5
 
 
 # --- the account -------------------------------------------------------------------------------

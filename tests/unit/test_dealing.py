@@ -11,13 +11,12 @@ from precad.common.deal.dealer import DealerRole
 from precad.common.deal.program import comparison_triples
 from precad.common.deal.randomness import DealtRandomness
 from precad.common.deal.request import DealRequest
-from precad.common.deal.spent import MemorySpentTriples
 from precad.common.errors import Misconfiguration, PeerViolation, TaskMismatch
 from precad.common.identifiers import Digest, Role
 from precad.common.secret import Secret
 
 TASK = Digest.of(b"task")
-REQUEST = DealRequest(TASK, round=2, batch=1, clients=3, dimension=5, comparisons=4)
+REQUEST = DealRequest(TASK, attempt=2, batch=1, clients=3, dimension=5, comparisons=4)
 KEYS = {Role.SERVER_A: Secret(bytes(32)), Role.SERVER_B: Secret(bytes([1]) * 32)}
 
 
@@ -53,7 +52,7 @@ def test_another_shape_for_a_dealt_batch_is_refused(role: Role, field: str) -> N
     dealer = DealerRole(TASK)
     dealer.corrections(Role.SERVER_A, REQUEST)
     other = replace(REQUEST, **{field: getattr(REQUEST, field) + 1})
-    with pytest.raises(PeerViolation, match="asked of the dealer before"):
+    with pytest.raises(PeerViolation, match="was asked for before"):
         dealer.corrections(role, other)
     dealer.corrections(Role.SERVER_B, REQUEST)
 
@@ -149,7 +148,7 @@ def test_different_submissions_batches_rounds_and_tasks_have_different_masks() -
         mask(REQUEST, 0),
         mask(REQUEST, 1),
         mask(replace(REQUEST, batch=2), 0),
-        mask(replace(REQUEST, round=3), 0),
+        mask(replace(REQUEST, attempt=3), 0),
         mask(replace(REQUEST, task=Digest.of(b"other")), 0),
     }
     assert len(masks) == 5
@@ -175,7 +174,7 @@ def test_triples_hide_themselves() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"round": -1},
+        {"attempt": -1},
         {"batch": -1},
         {"clients": 0},
         {"dimension": 0},
@@ -191,17 +190,3 @@ def test_triples_hide_themselves() -> None:
 def test_requests_out_of_range_are_refused(change: dict[str, Any]) -> None:
     with pytest.raises(Misconfiguration, match=next(iter(change))):
         replace(REQUEST, **change)
-
-
-@pytest.mark.parametrize("change", [{}, {"clients": 9}, {"dimension": 9}, {"comparisons": 9}])
-def test_randomness_is_spent_once_whatever_its_shape(change: dict[str, Any]) -> None:
-    spent = MemorySpentTriples()
-    spent.spend(REQUEST)
-    for fresh in (
-        replace(REQUEST, batch=9),
-        replace(REQUEST, round=9),
-        replace(REQUEST, task=Digest.of(b"other")),
-    ):
-        spent.spend(fresh)
-    with pytest.raises(PeerViolation, match="used before"):
-        spent.spend(replace(REQUEST, **change))

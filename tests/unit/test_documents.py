@@ -17,7 +17,7 @@ from scipy.stats import norm
 
 from precad.common.aggregator.enrol.tokens import TOKEN_BYTES
 from precad.common.aggregator.release.aggregate import BATCH_WORDS, MAX_BATCH_CLIENTS
-from precad.common.aggregator.round.journal import RoundState
+from precad.common.aggregator.round.journal import AttemptState
 from precad.common.aggregator.service.descriptors import descriptors_for
 from precad.common.aggregator.service.limits import Limits
 from precad.common.aggregator.training.feed import KEPT_EVENTS
@@ -374,7 +374,7 @@ def test_the_states_and_reasons_are_the_codes() -> None:
     protocol = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
     states = protocol.split("## States of an attempt")[1].split("## After a break")[0]
     rows = re.findall(r"^\| (\w+) \|", states, flags=re.MULTILINE)
-    assert set(rows) - {"state"} == {state.value for state in RoundState}
+    assert set(rows) - {"state"} == {state.value for state in AttemptState}
     soundness = flat(ROOT / "docs" / "soundness.md").split("## What must be rejected")[1]
     cells = re.findall(r"\| ((?:`[a-z-]+`(?:, )?)+) \|", soundness)
     reasons = {reason for cell in cells for reason in re.findall(r"`([a-z-]+)`", cell)}

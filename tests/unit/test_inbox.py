@@ -49,7 +49,7 @@ def submission(task: Task, role: Role, client: ClientId = ONE, number: int = 3) 
     pair = shard(
         x,
         task=task.digest,
-        round_number=number,
+        attempt=number,
         client=client,
         model=MODEL,
         signer=signer(client),
@@ -97,7 +97,7 @@ def test_a_complete_upload_is_held_with_its_commitment(
 
 def test_both_servers_shares_are_the_update(task: Task, tmp_path: Path) -> None:
     x = np.array([-(2**63), 2**63 - 1, 0, 1, -1, 7, 8, 9], dtype=np.int64)
-    pair = shard(x, task=task.digest, round_number=0, client=ONE, model=MODEL, signer=signer(ONE))
+    pair = shard(x, task=task.digest, attempt=0, client=ONE, model=MODEL, signer=signer(ONE))
     total = np.zeros(D, dtype=np.int64)
     for s in pair:
         inbox = Inbox(s.role, task, verifier(), tmp_path)
@@ -171,7 +171,7 @@ def test_a_clients_bad_try_does_not_spoil_its_good_one(
     task: Task, role: Role, inbox: Inbox
 ) -> None:
     s = submission(task, role)
-    for changes in ({"model": Digest(bytes(32))}, {"round": 2}, {"task": Digest(bytes(32))}):
+    for changes in ({"model": Digest(bytes(32))}, {"attempt": 2}, {"task": Digest(bytes(32))}):
         reason_of(lambda c=changes: inbox.start(header_of(s, **c)))
     upload(inbox, s)
     assert isinstance(inbox.close()[ONE], Submission)
@@ -181,9 +181,9 @@ def test_a_clients_bad_try_does_not_spoil_its_good_one(
     ("changes", "reason", "counted"),
     [
         ({"task": Digest(bytes(32))}, Rejection.WRONG_TASK, Rejection.ABSENT),
-        ({"round": 2}, Rejection.WRONG_ROUND, Rejection.ABSENT),
-        ({"round": 4}, Rejection.WRONG_ROUND, Rejection.ABSENT),
-        ({"round": 2**62}, Rejection.WRONG_ROUND, Rejection.ABSENT),
+        ({"attempt": 2}, Rejection.WRONG_ATTEMPT, Rejection.ABSENT),
+        ({"attempt": 4}, Rejection.WRONG_ATTEMPT, Rejection.ABSENT),
+        ({"attempt": 2**62}, Rejection.WRONG_ATTEMPT, Rejection.ABSENT),
         ({"model": Digest(bytes(32))}, Rejection.WRONG_MODEL, Rejection.WRONG_MODEL),
         ({"client": ClientId("stranger")}, Rejection.NOT_SELECTED, Rejection.ABSENT),
     ],
@@ -275,10 +275,10 @@ def test_an_upload_that_ends_after_the_round_is_too_late(
     taking = inbox.start(header_of(s))
     taking.add(s.share_data())
     assert inbox.close()[ONE] is Rejection.ABSENT
-    assert reason_of(taking.finish) is Rejection.WRONG_ROUND
+    assert reason_of(taking.finish) is Rejection.WRONG_ATTEMPT
     assert spooled(tmp_path) == []
     inbox.open(4, [ONE], MODEL)
-    assert reason_of(lambda: upload(inbox, s)) is Rejection.WRONG_ROUND
+    assert reason_of(lambda: upload(inbox, s)) is Rejection.WRONG_ATTEMPT
     assert inbox.close()[ONE] is Rejection.ABSENT
 
 
@@ -286,10 +286,10 @@ def test_no_round_is_open_before_and_after(task: Task, role: Role) -> None:
     inbox = Inbox(role, task, verifier())
     assert inbox.progress() == (0, 0)
     s = submission(task, role)
-    assert reason_of(lambda: upload(inbox, s)) is Rejection.WRONG_ROUND
+    assert reason_of(lambda: upload(inbox, s)) is Rejection.WRONG_ATTEMPT
     inbox.open(3, [ONE], MODEL)
     inbox.close()
-    assert reason_of(lambda: upload(inbox, s)) is Rejection.WRONG_ROUND
+    assert reason_of(lambda: upload(inbox, s)) is Rejection.WRONG_ATTEMPT
 
 
 def test_what_is_found_outside_is_counted_once_and_for_members_only(inbox: Inbox) -> None:

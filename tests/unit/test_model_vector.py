@@ -128,7 +128,7 @@ def test_a_saved_model_is_read_back(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     digest = save_model(path, TASK, 7, THETA)
     saved = load_model(path, TASK)
-    assert saved.round_number == 7
+    assert saved.version == 7
     assert (saved.theta == THETA).all()
     assert saved.digest == digest == model_digest(TASK.digest, 7, TASK.model.parameters, THETA)
     assert [file.name for file in tmp_path.iterdir()] == ["model.safetensors"]
@@ -154,8 +154,8 @@ def test_a_model_of_another_task_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"round": "8"}, "has digest"),
-        ({"round": "-7"}, "whole number"),
+        ({"version": "8"}, "has digest"),
+        ({"version": "-7"}, "whole number"),
         ({"model": "00"}, "has digest"),
         ({"format": "other"}, "isn't a precad-model-1 file"),
     ],
@@ -169,7 +169,7 @@ def test_a_file_that_contradicts_itself_is_refused(
 
 def test_other_tensors_than_the_tasks_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "m"
-    metadata = {"format": "precad-model-1", "task": str(TASK.digest), "round": "1", "model": ""}
+    metadata = {"format": "precad-model-1", "task": str(TASK.digest), "version": "1", "model": ""}
     good = {name: t.copy() for name, t in tensors(THETA, TASK.model.parameters).items()}
     for bad, message in (
         (good | {"w.weight": good["w.weight"].T.copy()}, r"w.weight.*\[25, 4\].*\[4, 25\]"),

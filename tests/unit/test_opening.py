@@ -10,15 +10,10 @@ import pytest
 from scipy import stats
 
 from precad.common.aggregator.round.aggregator import Aggregator
-from precad.common.aggregator.round.journal import RoundState
+from precad.common.aggregator.round.cohort import select_cohort
+from precad.common.aggregator.round.journal import AttemptState
 from precad.common.aggregator.round.messages import Cohort, Verdict
-from precad.common.aggregator.round.opening import (
-    answer,
-    propose,
-    require_enough,
-    say_over,
-    select_cohort,
-)
+from precad.common.aggregator.round.opening import answer, propose, require_enough, say_over
 from precad.common.aggregator.store import Store, open_store
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import Misconfiguration, PeerViolation
@@ -40,7 +35,7 @@ class _Unused:
         raise AssertionError(f"opening a round needs no {name}")
 
 
-def states(server: Aggregator) -> dict[int, RoundState]:
+def states(server: Aggregator) -> dict[int, AttemptState]:
     assert isinstance(server.journal, Store)
     return server.journal.states()
 
@@ -84,10 +79,10 @@ def test_both_open_the_same_round(pair: tuple[Aggregator, Aggregator]) -> None:
     told = []
     a, b = opened(pair, [NAMES[3], NAMES[0]], lambda *given: told.append(given))
     assert a == b
-    assert (a.number, a.version, a.cohort, a.model) == (4, 3, (NAMES[0], NAMES[3]), MODEL)
+    assert (a.attempt, a.version, a.cohort, a.model) == (4, 3, (NAMES[0], NAMES[3]), MODEL)
     assert told == [(4, (NAMES[0], NAMES[3]), MODEL)]
     for server in pair:
-        assert states(server) == {4: RoundState.OPEN}
+        assert states(server) == {4: AttemptState.OPEN}
 
 
 def test_an_empty_cohort_is_a_round(pair: tuple[Aggregator, Aggregator]) -> None:
@@ -122,19 +117,19 @@ def refused(pair: tuple[Aggregator, Aggregator], proposal: Cohort) -> tuple[Peer
 def test_b_refuses_and_says_why(
     pair: tuple[Aggregator, Aggregator], clients: tuple[str, ...], model: Digest, words: str
 ) -> None:
-    error, told = refused(pair, Cohort(number=4, clients=clients, model=str(model)))
+    error, told = refused(pair, Cohort(attempt=4, clients=clients, model=str(model)))
     assert words in str(error)
     assert words in told
 
 
 @pytest.mark.parametrize("number", [0, 3, 4])
-def test_b_refuses_a_round_number_that_was_used(
+def test_b_refuses_an_attempt_that_was_used(
     pair: tuple[Aggregator, Aggregator], number: int
 ) -> None:
-    pair[1].journal.begin_round(4, 0, 0, MODEL)
+    pair[1].journal.begin_attempt(4, 0, 0, MODEL)
     link = pair[0].link
-    link.send("cohort", Cohort(number=number, clients=("c0",), model=str(MODEL)).to_bytes())
-    with pytest.raises(PeerViolation, match=f"number {number} was used"):
+    link.send("cohort", Cohort(attempt=number, clients=("c0",), model=str(MODEL)).to_bytes())
+    with pytest.raises(PeerViolation, match=f"attempt {number} was used"):
         answer(pair[1], 3, MODEL, before_agreeing=never)
     assert "used before" in Verdict.from_bytes(link.receive("cohort")).refusal
 
@@ -144,7 +139,7 @@ def test_b_refuses_clients_at_their_privacy_limit(
 ) -> None:
     limited = make_task(8, {"privacy.epsilon_limit": 1e-6})
     at_b = dataclasses.replace(pair[1], task=limited)
-    error, told = refused((pair[0], at_b), Cohort(number=4, clients=("c0",), model=str(MODEL)))
+    error, told = refused((pair[0], at_b), Cohort(attempt=4, clients=("c0",), model=str(MODEL)))
     assert "privacy limit" in str(error)
     assert "c0" in told
 
@@ -162,7 +157,7 @@ def test_a_learns_of_the_refusal(pair: tuple[Aggregator, Aggregator]) -> None:
     [
         b"",
         b"{}",
-        b'{"number":4,"clients":["../x"],"model":"' + b"00" * 32 + b'"}',
+        b'{"attempt":4,"clients":["../x"],"model":"' + b"00" * 32 + b'"}',
         b'{"clients":3}',
         b"\xff",
     ],
@@ -177,7 +172,7 @@ def test_an_unreadable_proposal_is_a_violation(
 
 def test_the_end_of_training_opens_nothing(pair: tuple[Aggregator, Aggregator]) -> None:
     pair[0].link.send(
-        "cohort", Cohort(number=4, clients=(), model=str(MODEL), over=True).to_bytes()
+        "cohort", Cohort(attempt=4, clients=(), model=str(MODEL), over=True).to_bytes()
     )
     assert answer(pair[1], 3, MODEL, before_agreeing=never) is None
     assert states(pair[1]) == {}

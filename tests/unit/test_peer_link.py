@@ -75,9 +75,9 @@ def test_the_wrong_step_is_a_desync(ends: Any) -> None:
 def test_the_wrong_round_is_a_desync(ends: Any, theirs: int | None, ours: int | None) -> None:
     sender, receiver = link(ends[0]), link(ends[1])
     if theirs is not None:
-        sender.begin_round(theirs)
+        sender.begin_attempt(theirs)
     if ours is not None:
-        receiver.begin_round(ours)
+        receiver.begin_attempt(ours)
     sender.send("step", b"")
     with pytest.raises(PeerViolation, match="out of step"):
         receiver.receive("step")
@@ -150,6 +150,6 @@ def test_a_message_that_stops_halfway_ends_at_the_deadline(ends: Any) -> None:
 
 def test_a_frame_does_not_show_its_payload() -> None:
     frame = Frame(TASK, 3, "step", 0, b"\x41\x42\x43\x44 share", last=True)
-    for shown in (repr(frame), str(frame), f"{frame}", repr(dataclasses.replace(frame, round=4))):
+    for shown in (repr(frame), str(frame), f"{frame}", repr(dataclasses.replace(frame, attempt=4))):
         assert "ABCD" not in shown
         assert "10 bytes" in shown

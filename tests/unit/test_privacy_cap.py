@@ -69,7 +69,7 @@ def aggregator_of(task: Task, store: Store) -> Aggregator:
 
 
 def play(store: Store, number: int, *clients: ClientId) -> None:
-    store.begin_round(number, number, len(clients), MODEL)
+    store.begin_attempt(number, number, len(clients), MODEL)
     store.release(number, clients, VALID_SET, {}, bytes(64))
 
 
@@ -114,8 +114,8 @@ def test_server_a_proposes_nobody_at_the_limit(task: Task, store: Store) -> None
         task=task,
         clock=CLOCK,
         finished=False,
-        progress=Progress(next_number=cap),
-        shelf=SimpleNamespace(current=SimpleNamespace(round=cap, digest=MODEL)),
+        progress=Progress(next_attempt=cap),
+        shelf=SimpleNamespace(current=SimpleNamespace(version=cap, digest=MODEL)),
     )
     outside: Any = SimpleNamespace(draw=lambda roster, _rate: tuple(roster))
     # Everybody is drawn; B's word only ends the round.

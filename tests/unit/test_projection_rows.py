@@ -17,7 +17,7 @@ from precad.common.secret import Secret
 SECRET = Secret(bytes(range(32)))
 CONTEXT: dict[str, Any] = {
     "task": Digest.of(b"task"),
-    "round_number": 3,
+    "attempt": 3,
     "client": ClientId("ward-3"),
     "commitment_a": bytes(32),
     "commitment_b": bytes([1]) * 32,
@@ -67,7 +67,7 @@ def test_entries_are_unbiased_in_each_row_and_place_of_a_byte_and_uncorrelated()
     "changed",
     [
         {"task": Digest.of(b"other")},
-        {"round_number": 4},
+        {"attempt": 4},
         {"client": ClientId("ward-4")},
         {"commitment_a": bytes([2]) * 32},
         {"commitment_b": bytes([2]) * 32},

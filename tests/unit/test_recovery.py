@@ -22,7 +22,11 @@ def digest(byte: int) -> str:
 
 def release(number: int, version: int, valid_set: int = 1) -> ReleaseView:
     return ReleaseView(
-        number=number, version=version, cohort_size=3, valid_set=digest(valid_set), valid=("a", "b")
+        attempt=number,
+        version=version,
+        cohort_size=3,
+        valid_set=digest(valid_set),
+        valid=("a", "b"),
     )
 
 
@@ -35,7 +39,7 @@ def at(version: int, *, model: int | None = None, **releases: ReleaseView | None
         role="server-a",
         version=version,
         model=digest(version if model is None else model),
-        next_number=10,
+        next_attempt=10,
         **releases,
     )
 
@@ -85,7 +89,7 @@ TABLE |= {("released the next", place): Recovery(Remedy.FORFEIT, NEXT) for place
 
 def mirrored(recovery: Recovery) -> Recovery:
     swapped = {Remedy.SEND: Remedy.RECEIVE, Remedy.RECEIVE: Remedy.SEND}
-    return Recovery(swapped.get(recovery.remedy, recovery.remedy), recovery.round)
+    return Recovery(swapped.get(recovery.remedy, recovery.remedy), recovery.attempt)
 
 
 def expected(here: str, there: str) -> Recovery | None:
@@ -130,11 +134,11 @@ def test_both_servers_conclude_alike(own: Position, theirs: Position) -> None:
         assert here is there
         return
     assert here.remedy is mirrored(there).remedy
-    assert (here.round is None) == (there.round is None) == (here.remedy is Remedy.NOTHING)
-    if here.round is not None:
-        assert (here.round.number, here.round.valid_set) == (
-            there.round.number,
-            there.round.valid_set,
+    assert (here.attempt is None) == (there.attempt is None) == (here.remedy is Remedy.NOTHING)
+    if here.attempt is not None:
+        assert (here.attempt.attempt, here.attempt.valid_set) == (
+            there.attempt.attempt,
+            there.attempt.valid_set,
         )
     if here.remedy in LEVEL:
         assert (own.version, own.model) == (theirs.version, theirs.model)

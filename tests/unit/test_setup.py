@@ -65,7 +65,7 @@ def roster(*claims: tuple[str, int, float]) -> Roster:
 
 
 def position(role: Literal["server-a", "server-b"], version: int) -> Position:
-    return Position(role=role, version=version, model=str(MODEL), next_number=version)
+    return Position(role=role, version=version, model=str(MODEL), next_attempt=version)
 
 
 def test_servers_tell_each_other_where_they_stand(task: Task) -> None:

@@ -28,7 +28,7 @@ CONTEXT = SubmissionContext(
 )
 OTHERS = [
     dataclasses.replace(CONTEXT, task=Digest(b"\0" * 32)),
-    dataclasses.replace(CONTEXT, round=8),
+    dataclasses.replace(CONTEXT, attempt=8),
     dataclasses.replace(CONTEXT, client=ClientId("ward-4")),
     dataclasses.replace(CONTEXT, model=Digest(b"\0" * 32)),
     dataclasses.replace(CONTEXT, nonce=b"\0" * 16),
@@ -41,7 +41,7 @@ def made(number: int = 0) -> tuple[Any, Any]:
     return shard(
         X,
         task=CONTEXT.task,
-        round_number=number,
+        attempt=number,
         client=CONTEXT.client,
         model=CONTEXT.model,
         signer=signer(CONTEXT.client),
@@ -136,7 +136,7 @@ def test_a_nonce_of_another_length_is_malformed(nonce: bytes) -> None:
 
 def test_a_round_before_the_first_is_malformed() -> None:
     with pytest.raises(RejectedSubmission) as rejected:
-        dataclasses.replace(CONTEXT, round=-1)
+        dataclasses.replace(CONTEXT, attempt=-1)
     assert rejected.value.reason is Rejection.MALFORMED
 
 

@@ -28,18 +28,18 @@ def filled(task: Task, path: Path, models: int) -> Shelf:
 
 def test_the_newest_models_are_on_offer(task: Task, tmp_path: Path) -> None:
     shelf = filled(task, tmp_path / "model", 6)
-    assert shelf.current.round == 6
+    assert shelf.current.version == 6
     for number in range(7 - KEPT_MODELS, 7):
         assert shelf.get(number).theta.tolist() == [number] * 3
     for number in (7 - KEPT_MODELS - 1, 7):
-        with pytest.raises(NotOnOffer, match=f"round {number} "):
+        with pytest.raises(NotOnOffer, match=f"model {number} "):
             shelf.get(number)
 
 
 def test_after_a_restart_only_the_current_one_is(task: Task, tmp_path: Path) -> None:
     before = filled(task, tmp_path / "model", 3).current
     again = Shelf(task, tmp_path / "model")
-    assert (again.current.round, again.current.digest) == (3, before.digest)
+    assert (again.current.version, again.current.digest) == (3, before.digest)
     with pytest.raises(NotOnOffer):
         again.get(2)
 

@@ -1,4 +1,4 @@
-"""The submissions of the current round on one server.
+"""The submissions of the current attempt on one server.
 
 Uploads come from many threads or tasks; the round's thread opens, waits and closes. One client's
 bad upload is its own affair: it is counted with a reason and nobody else notices.
@@ -23,7 +23,7 @@ _MAY_COME_AGAIN = frozenset({Rejection.TRUNCATED})
 
 @dataclass(slots=True)
 class _OpenRound:
-    number: int
+    attempt: int
     cohort: frozenset[ClientId]
     model: Digest
     held: dict[ClientId, Submission] = field(default_factory=dict)
@@ -70,10 +70,10 @@ class Inbox:
             for left_over in spool.glob("*.share"):
                 left_over.unlink()
 
-    def open(self, number: int, cohort: Collection[ClientId], model: Digest) -> None:
-        """Take submissions for round ``number`` from ``cohort``, trained on ``model``."""
+    def open(self, attempt: int, cohort: Collection[ClientId], model: Digest) -> None:
+        """Take submissions for ``attempt`` from ``cohort``, trained on ``model``."""
         with self._changed:
-            self._round = _OpenRound(number, frozenset(cohort), model)
+            self._round = _OpenRound(attempt, frozenset(cohort), model)
             self._changed.notify_all()
 
     def start(self, header: SubmissionHeader) -> Upload:
@@ -90,7 +90,7 @@ class Inbox:
                 f"submission is for task {context.task}, this server runs {self._task.digest}",
             )
         with self._changed:
-            current = self._current(context.round, context.client)
+            current = self._current(context.attempt, context.client)
             try:
                 self._check(header, current)
             except RejectedSubmission as rejected:
@@ -98,11 +98,11 @@ class Inbox:
                 raise
         return Upload(header, self._role, self._spool, self._accept)
 
-    def refuse(self, context_round: int, client: ClientId, reason: Rejection) -> None:
+    def refuse(self, attempt: int, client: ClientId, reason: Rejection) -> None:
         """Count a rejection found outside (an upload that broke off, an unreadable header)."""
         with self._changed:
             current = self._round
-            if current and current.number == context_round and client in current.cohort:
+            if current and current.attempt == attempt and client in current.cohort:
                 self._refuse(current, client, reason)
 
     def wait(
@@ -113,7 +113,7 @@ class Inbox:
     ) -> None:
         """Wait until every one of ``clients`` is held, refused or gone, or until ``deadline``.
 
-        One that was refused may still mend its upload while the round is open, but nobody waits
+        One that was refused may still mend its upload while the attempt is open, but nobody waits
         for it: else one bad client would hold up every round.
 
         Args:
@@ -133,14 +133,14 @@ class Inbox:
                     return
 
     def progress(self) -> tuple[int, int]:
-        """How many of the open round's cohort are held, and the cohort's size."""
+        """How many of the open attempt's cohort are held, and the cohort's size."""
         with self._changed:
             if self._round is None:
                 return 0, 0
             return len(self._round.held), len(self._round.cohort)
 
     def close(self) -> Mapping[ClientId, Submission | Rejection]:
-        """End the round's collection: for each client of the cohort what is held, or why not."""
+        """End the attempt's collection: for each client of the cohort what is held, or why not."""
         with self._changed:
             current = self._require_open()
             self._round, self._closed = None, current
@@ -150,7 +150,7 @@ class Inbox:
             }
 
     def cancel(self) -> None:
-        """Drop what the open round holds, and the one that was closed last."""
+        """Drop what the open attempt holds, and the one that was closed last."""
         with self._changed:
             for each in (self._round, self._closed):
                 for held in () if each is None else each.held.values():
@@ -163,10 +163,10 @@ class Inbox:
         try:
             self.verifier.check(held.signature, held.signed)
         except RejectedSubmission as rejected:
-            self.refuse(held.context.round, held.context.client, rejected.reason)
+            self.refuse(held.context.attempt, held.context.client, rejected.reason)
             raise
         with self._changed:
-            current = self._current(held.context.round, held.context.client)
+            current = self._current(held.context.attempt, held.context.client)
             first = current.held.get(held.context.client)
             if first is not None:
                 own = (held.commitment, held.other_commitment)
@@ -176,8 +176,8 @@ class Inbox:
                     return
                 raise RejectedSubmission(
                     Rejection.DUPLICATE,
-                    f"client {held.context.client} already has another submission in round "
-                    f"{held.context.round}; the first one counts",
+                    f"client {held.context.client} already has another submission in attempt "
+                    f"{held.context.attempt}; the first one counts",
                 )
             current.held[held.context.client] = held
             self._no_longer_awaited(current, held.context.client)
@@ -186,7 +186,7 @@ class Inbox:
         if header.context.model != current.model:
             raise RejectedSubmission(
                 Rejection.WRONG_MODEL,
-                f"trained on model {header.context.model}, round {current.number} has "
+                f"trained on model {header.context.model}, attempt {current.attempt} has "
                 f"{current.model}; fetch the model again",
             )
         if header.share_bytes != self._share_bytes:
@@ -207,20 +207,22 @@ class Inbox:
         if not current.awaited:
             self._changed.notify_all()
 
-    def _current(self, number: int, client: ClientId) -> _OpenRound:
+    def _current(self, attempt: int, client: ClientId) -> _OpenRound:
         current = self._round
-        if current is None or current.number != number:
-            state = "no round is open" if current is None else f"round {current.number} is open"
+        if current is None or current.attempt != attempt:
+            state = (
+                "no attempt is open" if current is None else f"attempt {current.attempt} is open"
+            )
             raise RejectedSubmission(
-                Rejection.WRONG_ROUND, f"submission is for round {number}, {state}"
+                Rejection.WRONG_ATTEMPT, f"submission is for attempt {attempt}, {state}"
             )
         if client not in current.cohort:
             raise RejectedSubmission(
-                Rejection.NOT_SELECTED, f"client {client} isn't in round {number}'s cohort"
+                Rejection.NOT_SELECTED, f"client {client} isn't in attempt {attempt}'s cohort"
             )
         return current
 
     def _require_open(self) -> _OpenRound:
         if self._round is None:
-            raise AssertionError("no round is open")
+            raise AssertionError("no attempt is open")
         return self._round

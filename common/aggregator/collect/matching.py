@@ -53,11 +53,11 @@ def match(
         verifier: checks what the other server shows.
 
     Raises:
-        PeerViolation: the other server's list isn't over this round's cohort.
+        PeerViolation: the other server's list isn't over this attempt's cohort.
     """
     other = theirs.by_client()
     if len(theirs.entries) != len(opened.cohort) or set(other) != set(opened.cohort):
-        raise PeerViolation(f"the other server's list isn't over round {opened.number}'s cohort")
+        raise PeerViolation(f"the other server's list isn't over attempt {opened.attempt}'s cohort")
     submissions: dict[ClientId, Submission] = {}
     rejections: dict[ClientId, Rejection] = {}
     for client in opened.cohort:

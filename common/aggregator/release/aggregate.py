@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from precad.common.aggregator.release.agree import agree
-from precad.common.aggregator.round.aggregator import Aggregator, SpentInJournal
+from precad.common.aggregator.round.aggregator import Aggregator
 from precad.common.aggregator.round.states import Counted, Matched, Shared, Summed, Validated
 from precad.common.aggregator.validate import deal_request, validate
 from precad.common.errors import Rejection
@@ -34,7 +34,7 @@ def aggregate(aggregator: Aggregator, matched: Matched) -> Summed:
     valid: list[ClientId] = []
     for batch, clients in enumerate(_batches(tuple(matched.submissions), task.dimension)):
         shared = [_shared(c, matched.submissions[c], task.dimension) for c in clients]
-        verdicts = _validated(aggregator, matched.opened.number, batch, shared)
+        verdicts = _validated(aggregator, matched.opened.attempt, batch, shared)
         for client, verdict in zip(clients, verdicts, strict=True):
             if isinstance(verdict, Validated):
                 add(total, verdict)
@@ -54,18 +54,18 @@ def add(total: RingVector, validated: Validated) -> None:
 
 
 def _validated(
-    aggregator: Aggregator, number: int, batch: int, shared: list[Shared]
+    aggregator: Aggregator, attempt: int, batch: int, shared: list[Shared]
 ) -> tuple[Validated | Rejection, ...]:
-    request = deal_request(aggregator.task, number, batch, len(shared))
+    request = deal_request(aggregator.task, attempt, batch, len(shared))
     return validate(
         shared,
         task=aggregator.task,
-        round_number=number,
+        attempt=attempt,
         role=aggregator.role,
         link=aggregator.link,
         row_secret=aggregator.row_secret,
         randomness=aggregator.randomness(request),
-        spent=SpentInJournal(aggregator.journal),
+        spent=aggregator.journal,
     )
 
 
@@ -81,7 +81,7 @@ def _shared(client: ClientId, submission: Submission, dimension: int) -> Shared:
 
 
 def _set_digest(aggregator: Aggregator, matched: Matched, valid: list[ClientId]) -> Digest:
-    parts: list[bytes | int] = [aggregator.task.digest.value, matched.opened.number]
+    parts: list[bytes | int] = [aggregator.task.digest.value, matched.opened.attempt]
     for client in valid:
         a, b = matched.submissions[client].commitments
         parts += [client.encoded(), a.value, b.value]

@@ -15,11 +15,11 @@ def release(journal: Journal, noised: Noised) -> Released:
     """Charge the ledger and persist, in one; then, and only then, the share may be sent.
 
     Raises:
-        AlreadyReleased: this round has released before.
+        AlreadyReleased: this attempt has released before.
     """
     counted, noisy = noised.counted, noised.noisy_share
     journal.release(
-        counted.opened.number,
+        counted.opened.attempt,
         counted.valid,
         counted.valid_set,
         counted.rejections,

@@ -29,17 +29,6 @@ class Dealing(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class SpentInJournal:
-    """One-time identifiers of correlated randomness, spent durably before anything is opened."""
-
-    journal: Journal
-
-    def spend(self, request: DealRequest) -> None:
-        """Raises PeerViolation when this batch was spent before."""
-        self.journal.spend(request.round, request.batch)
-
-
-@dataclass(frozen=True, slots=True)
 class Aggregator:
     """One server's part of a training."""
 

@@ -9,8 +9,8 @@ from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Digest
 
 
-class RoundState(Enum):
-    """How far a round has come on this server."""
+class AttemptState(Enum):
+    """How far an attempt has come on this server."""
 
     OPEN = "open"
     """Nothing has left; a crash here costs nothing but the round."""
@@ -26,12 +26,12 @@ class RoundState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ReleaseRecord:
-    """A round that has released on this server, as it is kept."""
+    """An attempt that has released on this server, as it is kept."""
 
-    number: int
+    attempt: int
     version: int
-    """t of the model θ_t that the round started from."""
-    state: RoundState
+    """t of the model θ_t that the attempt started from."""
+    state: AttemptState
     cohort_size: int
     model: Digest
     valid_set: Digest
@@ -47,21 +47,21 @@ class Journal(Protocol):
         StorageFailure: by every method, when the state can't be read or written.
     """
 
-    def next_number(self) -> int:
-        """The first round number that was never used here."""
+    def next_attempt(self) -> int:
+        """The first attempt that was never used here."""
 
-    def begin_round(self, number: int, version: int, cohort_size: int, model: Digest) -> None:
-        """A round is about to open. Raises PeerViolation when its number was used before."""
+    def begin_attempt(self, attempt: int, version: int, cohort_size: int, model: Digest) -> None:
+        """An attempt is about to open. Raises PeerViolation when its number was used before."""
 
     def abandon_open(self) -> int:
         """Rounds that were open when this server or the link broke off. Returns how many."""
 
-    def spend(self, number: int, batch: int) -> None:
+    def spend(self, attempt: int, batch: int) -> None:
         """Spend a batch of correlated randomness. Raises PeerViolation on reuse."""
 
     def release(
         self,
-        number: int,
+        attempt: int,
         valid: Collection[ClientId],
         valid_set: Digest,
         rejections: Mapping[ClientId, Rejection],
@@ -72,33 +72,33 @@ class Journal(Protocol):
         After this the share may leave; before it, nothing may.
 
         Raises:
-            AlreadyReleased: the round has released before, or another from the same model.
+            AlreadyReleased: the attempt has released before, or another from the same model.
         """
 
     def release_of(self, version: int) -> ReleaseRecord | None:
-        """The round that released from model ``version`` and isn't forfeited, if there is one.
+        """The attempt that released from model ``version`` and isn't forfeited, if there is one.
 
         Raises:
             StorageFailure: the noisy share isn't the one that was released.
         """
 
-    def finish_round(self, number: int, next_model: Digest) -> None:
+    def finish_attempt(self, attempt: int, next_model: Digest) -> None:
         """Both noisy shares were held and the next model is persisted."""
 
     def forfeit(
         self,
-        number: int,
+        attempt: int,
         version: int,
         cohort_size: int,
         model: Digest,
         valid: Collection[ClientId],
     ) -> None:
-        """Give a round up that only one server released, charging it here too.
+        """Give an attempt up that only one server released, charging it here too.
 
         What the other server may have seen of it counts as spent on both ledgers.
 
         Raises:
-            AlreadyReleased: the round is done; both servers hold its model.
+            AlreadyReleased: the attempt is done; both servers hold its model.
         """
 
     def participations(self) -> Mapping[ClientId, int]:

@@ -38,7 +38,7 @@ class Message(BaseModel):
 class ReleaseView(Message):
     """A released round, as one server tells the other after a break."""
 
-    number: Number
+    attempt: Number
     version: Number
     cohort_size: Number
     valid_set: Hex32
@@ -51,7 +51,7 @@ class Position(Message):
     role: Literal["server-a", "server-b"]
     version: Number
     model: Hex32
-    next_number: Number
+    next_attempt: Number
     pending: ReleaseView | None = None
     """Released from the current model, without the other server's noisy share yet."""
     last: ReleaseView | None = None
@@ -75,7 +75,7 @@ class RosterProposal(Message):
 class Cohort(Message):
     """A's proposal for a round, or its word that training is over."""
 
-    number: Number
+    attempt: Number
     clients: tuple[ClientName, ...]
     model: Hex32
     over: bool = False

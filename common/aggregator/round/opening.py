@@ -1,4 +1,4 @@
-"""Open a round: A proposes cohort and model, B checks both."""
+"""Open an attempt: A proposes cohort and model, B checks both."""
 
 from collections.abc import Callable, Collection
 
@@ -8,44 +8,31 @@ from precad.common.aggregator.round.states import Opened
 from precad.common.enrolment import Roster
 from precad.common.errors import Misconfiguration, PeerViolation
 from precad.common.identifiers import ClientId, Digest
-from precad.common.keystream import Keystream
-from precad.common.link import SETUP_ROUND, PeerLink
-from precad.common.secret import Secret
-
-_RESOLUTION = 2**64
-
-
-def select_cohort(roster: Roster, client_rate: float) -> tuple[ClientId, ...]:
-    """Each enrolled client independently with probability q, from the CSPRNG.
-
-    Uniform 64-bit words are compared with q·2^64: the rate is exact to 2^−53 of itself.
-    """
-    stream = Keystream(Secret.random(), "cohort")
-    words = stream.words(len(roster)).astype("u8").tolist()
-    threshold = int(client_rate * _RESOLUTION)
-    return tuple(client for client, word in zip(roster, words, strict=True) if word < threshold)
+from precad.common.link import SETUP_ATTEMPT, PeerLink
 
 
 def propose(
-    aggregator: Aggregator, number: int, version: int, cohort: Collection[ClientId], model: Digest
+    aggregator: Aggregator, attempt: int, version: int, cohort: Collection[ClientId], model: Digest
 ) -> Opened:
-    """A's part: propose, and open the round once B agrees. Raises PeerViolation."""
-    opened = Opened(number, version, tuple(sorted(cohort)), model)
+    """A's part: propose, and open the attempt once B agrees. Raises PeerViolation."""
+    opened = Opened(attempt, version, tuple(sorted(cohort)), model)
     link = aggregator.link
-    proposal = Cohort(number=number, clients=tuple(c.name for c in opened.cohort), model=str(model))
-    link.begin_round(SETUP_ROUND)
+    proposal = Cohort(
+        attempt=attempt, clients=tuple(c.name for c in opened.cohort), model=str(model)
+    )
+    link.begin_attempt(SETUP_ATTEMPT)
     link.send("cohort", proposal.to_bytes())
-    hear_consent(link, "cohort", f"round {number}")
-    aggregator.journal.begin_round(number, version, len(opened.cohort), model)
-    link.begin_round(number)
+    hear_consent(link, "cohort", f"attempt {attempt}")
+    aggregator.journal.begin_attempt(attempt, version, len(opened.cohort), model)
+    link.begin_attempt(attempt)
     return opened
 
 
-def say_over(aggregator: Aggregator, number: int, model: Digest) -> None:
-    """A's part: tell B that no round follows the final model. Raises PeerViolation."""
+def say_over(aggregator: Aggregator, attempt: int, model: Digest) -> None:
+    """A's part: tell B that no attempt follows the final model. Raises PeerViolation."""
     link = aggregator.link
-    link.begin_round(SETUP_ROUND)
-    over = Cohort(number=number, clients=(), model=str(model), over=True)
+    link.begin_attempt(SETUP_ATTEMPT)
+    over = Cohort(attempt=attempt, clients=(), model=str(model), over=True)
     link.send("cohort", over.to_bytes())
     hear_consent(link, "cohort", "the training's end")
 
@@ -74,16 +61,16 @@ def answer(
             so that no client that A calls finds it closed.
 
     Returns:
-        The opened round; None when A says that training is over.
+        The opened attempt; None when A says that training is over.
 
     Raises:
         PeerViolation: the cohort isn't a set of distinct enrolled clients within their budgets,
             A's model differs, or the number was used before.
     """
     link = aggregator.link
-    link.begin_round(SETUP_ROUND)
+    link.begin_attempt(SETUP_ATTEMPT)
     proposal = Cohort.from_bytes(link.receive("cohort"))
-    number = proposal.number
+    attempt = proposal.attempt
     clients = tuple(sorted(ClientId(name) for name in proposal.clients))
     refusal = ""
     if len(set(clients)) != len(clients):
@@ -94,18 +81,18 @@ def answer(
         refusal = f"the cohort names clients at their privacy limit: {sorted(map(str, spent))[:3]}"
     elif proposal.model != str(model):
         refusal = f"A's model is {proposal.model}, B's is {model}"
-    elif number < aggregator.journal.next_number():
-        refusal = f"round number {number} was used before"
+    elif attempt < aggregator.journal.next_attempt():
+        refusal = f"attempt {attempt} was used before"
     if not refusal and not proposal.over:
-        aggregator.journal.begin_round(number, version, len(clients), model)
-        before_agreeing(number, clients, model)
+        aggregator.journal.begin_attempt(attempt, version, len(clients), model)
+        before_agreeing(attempt, clients, model)
     link.send("cohort", Verdict(refusal=refusal).to_bytes())
     if refusal:
-        raise PeerViolation(f"server A's proposal for round {number}: {refusal}")
+        raise PeerViolation(f"server A's proposal for attempt {attempt}: {refusal}")
     if proposal.over:
         return None
-    link.begin_round(number)
-    return Opened(number, version, clients, model)
+    link.begin_attempt(attempt)
+    return Opened(attempt, version, clients, model)
 
 
 def check_roster(own: Roster, proposed: Roster, least: int) -> None:

@@ -1,13 +1,13 @@
 """After a break: what the two servers make of where each of them stands.
 
-A round passes through open, released (charged, noisy share persisted) and done (both noisy
+An attempt passes through open, released (charged, noisy share persisted) and done (both noisy
 shares held, next model persisted). Nothing leaves before *both* servers have released, and a
 noisy share never changes after its release. So after any crash one of four things is true:
 
 | here | there | then |
 | --- | --- | --- |
-| nothing released | nothing released | start over with a new round number |
-| released | released, the same round | exchange the persisted shares and finish |
+| nothing released | nothing released | start over with a new attempt |
+| released | released, the same attempt | exchange the persisted shares and finish |
 | done | released | send the persisted share again; the other finishes alone |
 | released | nothing released | forfeit: both ledgers keep the charge, the share is never used |
 
@@ -29,7 +29,7 @@ from precad.common.ring import from_bytes
 
 
 class Remedy(Enum):
-    """What this server does about the newest round before a new one may open."""
+    """What this server does about the newest attempt before a new one may open."""
 
     NOTHING = "nothing"
     EXCHANGE = "exchange"
@@ -44,10 +44,10 @@ class Remedy(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """The remedy, and the round that it is about."""
+    """The remedy, and the attempt that it is about."""
 
     remedy: Remedy
-    round: ReleaseView | None = None
+    attempt: ReleaseView | None = None
 
 
 def position_of(journal: Journal, role: Role, version: int, model: Digest) -> Position:
@@ -58,14 +58,14 @@ def position_of(journal: Journal, role: Role, version: int, model: Digest) -> Po
         role="server-a" if role is Role.SERVER_A else "server-b",
         version=version,
         model=str(model),
-        next_number=journal.next_number(),
+        next_attempt=journal.next_attempt(),
         pending=None if pending is None else _view(pending),
         last=None if last is None else _view(last),
     )
 
 
 def compare(own: Position, theirs: Position) -> Recovery:
-    """What to do about the newest round; both servers come to matching conclusions.
+    """What to do about the newest attempt; both servers come to matching conclusions.
 
     Raises:
         PeerViolation: the trainings differ in a way that no crash explains.
@@ -85,10 +85,10 @@ def compare(own: Position, theirs: Position) -> Recovery:
 
 
 def released_again(record: ReleaseRecord) -> Released:
-    """The released state of a round, from the database."""
+    """The released state of an attempt, from the database."""
     # The cohort isn't needed any more: those who count and those who don't are known.
     cohort = tuple(sorted({*record.valid, *record.rejections}))
-    opened = Opened(record.number, record.version, cohort, record.model)
+    opened = Opened(record.attempt, record.version, cohort, record.model)
     counted = Counted(opened, record.valid, record.valid_set, record.rejections)
     return Released(counted, from_bytes(record.noisy_share))
 
@@ -109,13 +109,13 @@ def _same(own: ReleaseView | None, theirs: ReleaseView | None) -> bool:
     return (
         own is not None
         and theirs is not None
-        and (own.number, own.valid_set) == (theirs.number, theirs.valid_set)
+        and (own.attempt, own.valid_set) == (theirs.attempt, theirs.valid_set)
     )
 
 
 def _view(record: ReleaseRecord) -> ReleaseView:
     return ReleaseView(
-        number=record.number,
+        attempt=record.attempt,
         version=record.version,
         cohort_size=record.cohort_size,
         valid_set=str(record.valid_set),

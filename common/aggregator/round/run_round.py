@@ -59,7 +59,7 @@ def run_round(
     journal: Callable[[Role], Journal],
     signers: Mapping[ClientId, Signer],
     verifier: Verifier,
-    number: int = 0,
+    attempt: int = 0,
     noise: Callable[[Role], NoiseSource] | None = None,
 ) -> tuple[Finished, Finished]:
     """Play one round and return what server A and server B end with.
@@ -72,7 +72,7 @@ def run_round(
         journal: each server's, empty; for the task and the role.
         signers: each of these clients' pen.
         verifier: how both servers check what was signed.
-        number: t.
+        attempt: t.
         noise: each server's noise; the task's discrete Gaussian unless given.
 
     Returns:
@@ -81,7 +81,7 @@ def run_round(
     Raises:
         PeerViolation: the two servers disagree.
     """
-    model = model_digest(task.digest, number, task.model.parameters, theta)
+    model = model_digest(task.digest, attempt, task.model.parameters, theta)
     dealer = DealerRole(task.digest)
     ends = dict(zip((Role.SERVER_A, Role.SERVER_B), memory_pair(), strict=True))
     inboxes = {role: Inbox(role, task, verifier) for role in ends}
@@ -89,7 +89,7 @@ def run_round(
         shard(
             x,
             task=task.digest,
-            round_number=number,
+            attempt=attempt,
             client=client,
             model=model,
             signer=signers[client],
@@ -119,10 +119,10 @@ def run_round(
         # Select: A proposes, B checks.
         opened: Opened | None
         if role is Role.SERVER_A:
-            opened = propose(aggregator, number, number, tuple(updates), model)
-            inbox.open(number, opened.cohort, model)
+            opened = propose(aggregator, attempt, attempt, tuple(updates), model)
+            inbox.open(attempt, opened.cohort, model)
         else:
-            opened = answer(aggregator, number, model, before_agreeing=inbox.open)
+            opened = answer(aggregator, attempt, model, before_agreeing=inbox.open)
             if opened is None:
                 raise AssertionError("A ended a training that has a round to play")
         # Submit and match.

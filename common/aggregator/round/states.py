@@ -1,4 +1,4 @@
-"""A round's states: each carries only what that state may hold.
+"""An attempt's states: each carries only what that state may hold.
 
 After the release no share exists any more: ``Released`` has the noisy share alone.
 """
@@ -21,8 +21,8 @@ Rejections = Mapping[ClientId, Rejection]
 class Opened:
     """Both servers agreed on the cohort and the model; submissions are coming in."""
 
-    number: int
-    """Used once, ever: a round that broke off starts over with a new number."""
+    attempt: int
+    """Used once, ever: an attempt that broke off starts over with a new number."""
     version: int
     """t of the model θ_t that it starts from: how many rounds are done."""
     cohort: tuple[ClientId, ...]
@@ -65,7 +65,7 @@ class Validated:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Who counts in the round and who doesn't, as both servers agreed."""
+    """Who counts in the attempt and who doesn't, as both servers agreed."""
 
     opened: Opened
     valid: tuple[ClientId, ...]
@@ -99,7 +99,7 @@ class Released:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The round's outcome, the same on both servers."""
+    """The attempt's outcome, the same on both servers."""
 
     opened: Opened
     valid: tuple[ClientId, ...]

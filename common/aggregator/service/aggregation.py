@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 from precad.common.aggregator.collect import Upload
 from precad.common.aggregator.service.limits import Call, Limits, OpenCalls, in_time
-from precad.common.aggregator.training.feed import Event, RoundDone, RoundOpened, TrainingDone
+from precad.common.aggregator.service.notice import notice_of
 from precad.common.aggregator.training.session import Session
 from precad.common.enrolment import Enrolment
 from precad.common.errors import AccessDenied, PrecadError, RejectedSubmission, Rejection
@@ -149,13 +149,13 @@ class AggregationService(AggregationServicer):
             upload.finish()
         except RejectedSubmission as rejected:
             if upload is not None:
-                self._count(upload.context.round, upload.context.client, rejected.reason)
+                self._count(upload.context.attempt, upload.context.client, rejected.reason)
             raise
         finally:
             if upload is not None and not upload.complete:
                 # The stream broke off or was refused: nothing of it is kept.
                 upload.abandon()
-                self._count(upload.context.round, upload.context.client, Rejection.TRUNCATED)
+                self._count(upload.context.attempt, upload.context.client, Rejection.TRUNCATED)
 
     def _start(self, header: pb.SubmissionHeader, context: Context) -> Upload:
         client = self._client(context, header.client)
@@ -163,12 +163,12 @@ class AggregationService(AggregationServicer):
             checked = header_from_wire(header)
             check_own_key(context, checked.signature)
         except RejectedSubmission as rejected:
-            self._count(header.round, client, rejected.reason)
+            self._count(header.attempt, client, rejected.reason)
             raise
         return self._session.inbox.start(checked)
 
-    def _count(self, round_number: int, client: ClientId, reason: Rejection) -> None:
-        self._session.inbox.refuse(round_number, client, reason)
+    def _count(self, attempt: int, client: ClientId, reason: Rejection) -> None:
+        self._session.inbox.refuse(attempt, client, reason)
 
     def _client(self, context: Context, name: str) -> ClientId:
         """The client that calls; its certificate must be its own. Raises AccessDenied."""
@@ -178,31 +178,3 @@ class AggregationService(AggregationServicer):
         if principal != named:
             raise AccessDenied(f"the certificate is {principal}'s, the call is {named}'s")
         return client
-
-
-def notice_of(event: Event, client: ClientId) -> pb.Notice:
-    """What ``client`` may know of ``event``."""
-    match event:
-        case RoundOpened(opened=opened, collect_s=collect_s, cohort=cohort):
-            return pb.Notice(
-                open=pb.RoundOpen(
-                    round=opened.number,
-                    version=opened.version,
-                    model_digest=opened.model.value,
-                    selected=client in cohort,
-                    collect_seconds=collect_s,
-                )
-            )
-        case RoundDone():
-            rejection = event.rejections.get(client)
-            return pb.Notice(
-                over=pb.RoundOver(
-                    round=event.opened.number,
-                    counted=client in event.valid,
-                    rejection="" if rejection is None else rejection.value,
-                )
-            )
-        case TrainingDone(number, model):
-            return pb.Notice(finished=pb.TrainingOver(version=number, model_digest=model.value))
-        case stopped:
-            return pb.Notice(stopped=pb.TrainingStopped(error=stopped.error))

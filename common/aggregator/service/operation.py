@@ -44,7 +44,7 @@ class OperationService(OperationServicer):
             task_digest=session.task.digest.value,
             phase=session.progress.phase.value,
             enrolled=len(session.register.roster()),
-            rounds_done=session.shelf.current.round,
+            version=session.shelf.current.version,
             rounds=session.task.training.rounds,
             model_digest=session.shelf.current.digest.value,
             error=session.progress.error,
@@ -71,7 +71,8 @@ class OperationService(OperationServicer):
             if isinstance(event, RoundDone):
                 reasons = Counter(reason.value for reason in event.rejections.values())
                 yield pb.RoundReport(
-                    round=event.opened.version,
+                    version=event.opened.version,
+                    attempt=event.opened.attempt,
                     cohort=len(event.opened.cohort),
                     accepted=len(event.valid),
                     rejected=dict(reasons),

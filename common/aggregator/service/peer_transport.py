@@ -154,7 +154,7 @@ def frame_to_wire(frame: Frame) -> pb.LinkFrame:
     """One frame of the servers' link."""
     return pb.LinkFrame(
         task_digest=frame.task.value,
-        round=frame.round,
+        attempt=frame.attempt,
         step=frame.step,
         sequence=frame.sequence,
         payload=frame.payload,
@@ -166,7 +166,7 @@ def frame_from_wire(message: pb.LinkFrame) -> Frame:
     """Inverse of ``frame_to_wire``. Raises Misconfiguration for a digest of the wrong length."""
     return Frame(
         Digest(message.task_digest),
-        message.round,
+        message.attempt,
         message.step,
         message.sequence,
         message.payload,

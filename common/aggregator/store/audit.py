@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, func, select
 
-from precad.common.aggregator.round.journal import RoundState
+from precad.common.aggregator.round.journal import AttemptState
 from precad.common.aggregator.store import tables
 from precad.common.aggregator.store.engine import parse_url, reading_engine, storage_errors
 from precad.common.aggregator.store.ledger import LedgerEntry, entries, ledger_start
@@ -17,11 +17,11 @@ from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.task import Task
 
 _CHARGED_AS = {
-    RoundState.RELEASED: RoundState.RELEASED,
-    RoundState.DONE: RoundState.RELEASED,
-    RoundState.FORFEITED: RoundState.FORFEITED,
+    AttemptState.RELEASED: AttemptState.RELEASED,
+    AttemptState.DONE: AttemptState.RELEASED,
+    AttemptState.FORFEITED: AttemptState.FORFEITED,
 }
-"""What the newest entry of a round says, by the round's state; others have none."""
+"""What the newest entry of an attempt says, by the attempt's state; others have none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def read_ledger(url: str) -> LedgerView:
         Misconfiguration: there is no such database, or its schema isn't this version's.
         StorageFailure: it can't be read.
     """
-    charge, enrolment, rounds = tables.charge.c, tables.enrolment.c, tables.training_round.c
+    charge, enrolment, attempts = tables.charge.c, tables.enrolment.c, tables.attempts.c
     with _snapshot(url) as connection:
         task, role, length, head = _owner(connection)
         enrolled = connection.execute(select(enrolment.client, enrolment.record_rate))
@@ -89,20 +89,20 @@ def read_ledger(url: str) -> LedgerView:
         )
         clients = {name: ClientCharges(name, 0, rate) for name, rate in enrolled}
         clients |= {row[0]: ClientCharges(*row) for row in charged}
-        states = Counter(connection.scalars(select(rounds.state)))
+        states = Counter(connection.scalars(select(attempts.state)))
     return LedgerView(
         task=task,
         role=role,
         clients=tuple(clients[client] for client in sorted(clients)),
-        released=states[RoundState.RELEASED] + states[RoundState.DONE],
-        forfeited=states[RoundState.FORFEITED],
+        released=states[AttemptState.RELEASED] + states[AttemptState.DONE],
+        forfeited=states[AttemptState.FORFEITED],
         entries=length,
         head=head,
     )
 
 
 def audit_ledger(url: str, noted_head: Digest | None = None) -> Audit:
-    """Recompute the chain, and hold rounds, charges and rejections against it.
+    """Recompute the chain, and hold attempts, charges and rejections against it.
 
     Args:
         url: SQLAlchemy URL of the server's database; the server may be running.
@@ -176,21 +176,21 @@ def _rate_findings(connection: Connection) -> Iterator[Finding]:
 
 
 def _round_findings(connection: Connection, chain: list[LedgerEntry]) -> Iterator[Finding]:
-    """Every round that left something behind is charged, for all its valid clients."""
-    newest = {entry.number: entry for entry in chain}
-    releases = {entry.number: entry for entry in chain if entry.event is RoundState.RELEASED}
-    rounds, rejection = tables.training_round, tables.rejection.c
-    rejected = select(func.count()).where(rejection.number == rounds.c.number).scalar_subquery()
+    """Every attempt that left something behind is charged, for all its valid clients."""
+    newest = {entry.attempt: entry for entry in chain}
+    releases = {entry.attempt: entry for entry in chain if entry.event is AttemptState.RELEASED}
+    attempts, rejection = tables.attempts, tables.rejection.c
+    rejected = select(func.count()).where(rejection.attempt == attempts.c.attempt).scalar_subquery()
     for row in connection.execute(
-        select(rounds, rejected.label("rejected")).order_by(rounds.c.number)
+        select(attempts, rejected.label("rejected")).order_by(attempts.c.attempt)
     ):
-        where = f"round {row.number}"
-        charged = newest[row.number].event if row.number in newest else None
+        where = f"attempt {row.attempt}"
+        charged = newest[row.attempt].event if row.attempt in newest else None
         if charged is not _CHARGED_AS.get(row.state):
             said = "doesn't charge it" if charged is None else f"charges it as {charged.value}"
             yield Finding(where, f"is {row.state.value}, and the ledger {said}")
             continue
-        if (release := releases.get(row.number)) is None:
+        if (release := releases.get(row.attempt)) is None:
             continue
         if row.valid_set != release.valid_set:
             yield Finding(where, "its valid set isn't the one that was charged")

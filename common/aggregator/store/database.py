@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Row, Select, bindparam, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from precad.common.aggregator.round.journal import Journal, ReleaseRecord, RoundState
+from precad.common.aggregator.round.journal import AttemptState, Journal, ReleaseRecord
 from precad.common.aggregator.store import tables
 from precad.common.aggregator.store.engine import (
     is_in_memory,
@@ -161,31 +161,31 @@ class Store(Journal):
                 [{"name": client} for client in roster],
             )
 
-    def next_number(self) -> int:
-        """The first round number that was never used here."""
+    def next_attempt(self) -> int:
+        """The first attempt that was never used here."""
         with self._transaction() as connection:
             return _newest(connection) + 1
 
-    def begin_round(self, number: int, version: int, cohort_size: int, model: Digest) -> None:
-        """Keep the round as open. Raises PeerViolation when its number was used before."""
+    def begin_attempt(self, attempt: int, version: int, cohort_size: int, model: Digest) -> None:
+        """Keep the attempt as open. Raises PeerViolation when its number was used before."""
         with self._transaction() as connection:
-            if number <= (newest := _newest(connection)):
-                raise PeerViolation(f"round number {number} isn't above {newest}, the newest here")
-            _begin(connection, number, version, cohort_size, model)
+            if attempt <= (newest := _newest(connection)):
+                raise PeerViolation(f"attempt {attempt} isn't above {newest}, the newest here")
+            _begin(connection, attempt, version, cohort_size, model)
 
     def abandon_open(self) -> int:
-        """Open rounds become abandoned ones. Returns how many."""
-        state = tables.training_round.c.state
+        """Open attempts become abandoned ones. Returns how many."""
+        state = tables.attempts.c.state
         with self._transaction() as connection:
             return connection.execute(
-                update(tables.training_round)
-                .where(state == RoundState.OPEN)
-                .values(state=RoundState.ABANDONED)
+                update(tables.attempts)
+                .where(state == AttemptState.OPEN)
+                .values(state=AttemptState.ABANDONED)
             ).rowcount
 
     def release(
         self,
-        number: int,
+        attempt: int,
         valid: Collection[ClientId],
         valid_set: Digest,
         rejections: Mapping[ClientId, Rejection],
@@ -194,23 +194,23 @@ class Store(Journal):
         """State, noisy share, ledger entry, charges and rejections in one transaction.
 
         Raises:
-            AlreadyReleased: the round has released before, or another from the same model.
+            AlreadyReleased: the attempt has released before, or another from the same model.
         """
         with self._transaction() as connection:
-            opened = _round(connection, number)
-            if opened is None or opened.state is not RoundState.OPEN:
-                raise AlreadyReleased(f"round {number} has released already, or never opened")
+            opened = _round(connection, attempt)
+            if opened is None or opened.state is not AttemptState.OPEN:
+                raise AlreadyReleased(f"attempt {attempt} has released already, or never opened")
             if (earlier := _release_of(connection, opened.version)) is not None:
                 raise AlreadyReleased(
-                    f"model {opened.version} has its release already, of round {earlier.number}"
+                    f"model {opened.version} has its release already, of attempt {earlier.attempt}"
                 )
             kept = {"valid_set": valid_set, "noisy_share": noisy_share}
-            _change(connection, number, state=RoundState.RELEASED, **kept)
+            _change(connection, attempt, state=AttemptState.RELEASED, **kept)
             append(
                 connection,
                 self._task,
-                RoundState.RELEASED,
-                number=number,
+                AttemptState.RELEASED,
+                attempt=attempt,
                 version=opened.version,
                 clients=valid,
                 valid_set=valid_set,
@@ -219,46 +219,48 @@ class Store(Journal):
             if rejections:
                 connection.execute(
                     insert(tables.rejection),
-                    [{"number": number, "client": c, "reason": r} for c, r in rejections.items()],
+                    [{"attempt": attempt, "client": c, "reason": r} for c, r in rejections.items()],
                 )
 
-    def finish_round(self, number: int, next_model: Digest) -> None:
-        """A released round is done; any other stays what it is."""
+    def finish_attempt(self, attempt: int, next_model: Digest) -> None:
+        """A released attempt is done; any other stays what it is."""
         with self._transaction() as connection:
-            known = _round(connection, number)
-            if known is not None and known.state is RoundState.RELEASED:
-                _change(connection, number, state=RoundState.DONE, next_model=next_model)
+            known = _round(connection, attempt)
+            if known is not None and known.state is AttemptState.RELEASED:
+                _change(connection, attempt, state=AttemptState.DONE, next_model=next_model)
 
     def forfeit(
         self,
-        number: int,
+        attempt: int,
         version: int,
         cohort_size: int,
         model: Digest,
         valid: Collection[ClientId],
     ) -> None:
-        """Charge whom the round hasn't charged yet, and keep it as forfeited.
+        """Charge whom the attempt hasn't charged yet, and keep it as forfeited.
 
         Raises:
-            AlreadyReleased: the round is done; both servers hold its model.
+            AlreadyReleased: the attempt is done; both servers hold its model.
         """
         charge = tables.charge.c
         with self._transaction() as connection:
-            known = _round(connection, number)
+            known = _round(connection, attempt)
             if known is None:
-                _begin(connection, number, version, cohort_size, model)
-            elif known.state is RoundState.DONE:
-                raise AlreadyReleased(f"round {number} is done and can't be forfeited")
-            charged = set(connection.scalars(select(charge.client).where(charge.number == number)))
+                _begin(connection, attempt, version, cohort_size, model)
+            elif known.state is AttemptState.DONE:
+                raise AlreadyReleased(f"attempt {attempt} is done and can't be forfeited")
+            charged = set(
+                connection.scalars(select(charge.client).where(charge.attempt == attempt))
+            )
             missing = set(valid) - charged
-            if known is not None and known.state is RoundState.FORFEITED and not missing:
+            if known is not None and known.state is AttemptState.FORFEITED and not missing:
                 return
-            _change(connection, number, state=RoundState.FORFEITED)
+            _change(connection, attempt, state=AttemptState.FORFEITED)
             append(
                 connection,
                 self._task,
-                RoundState.FORFEITED,
-                number=number,
+                AttemptState.FORFEITED,
+                attempt=attempt,
                 version=version,
                 clients=missing,
                 valid_set=None if known is None else known.valid_set,
@@ -266,7 +268,7 @@ class Store(Journal):
             )
 
     def release_of(self, version: int) -> ReleaseRecord | None:
-        """The round that released from model ``version`` and isn't forfeited, if there is one.
+        """The attempt that released from model ``version`` and isn't forfeited, if there is one.
 
         Raises:
             StorageFailure: the noisy share isn't the one that was released.
@@ -278,15 +280,15 @@ class Store(Journal):
                 return None
             digest = connection.scalar(
                 select(ledger.share_digest).where(
-                    ledger.number == row.number, ledger.event == RoundState.RELEASED
+                    ledger.attempt == row.attempt, ledger.event == AttemptState.RELEASED
                 )
             )
-            valid = connection.scalars(select(charge.client).where(charge.number == row.number))
+            valid = connection.scalars(select(charge.client).where(charge.attempt == row.attempt))
             rejected = connection.execute(
-                select(rejection.client, rejection.reason).where(rejection.number == row.number)
+                select(rejection.client, rejection.reason).where(rejection.attempt == row.attempt)
             )
             record = ReleaseRecord(
-                number=row.number,
+                attempt=row.attempt,
                 version=row.version,
                 state=row.state,
                 cohort_size=row.cohort_size,
@@ -299,16 +301,16 @@ class Store(Journal):
         if digest != Digest.of(record.noisy_share):
             # Sent, it would be a second release of one round.
             raise StorageFailure(
-                f"the noisy share of round {row.number} isn't the one that the ledger names; the "
-                "database was changed or is damaged. Put back this server's newest state, or "
+                f"the noisy share of attempt {row.attempt} isn't the one that the ledger names; "
+                "the database was changed or is damaged. Put back this server's newest state, or "
                 "start a new task"
             )
         return record
 
-    def states(self) -> dict[int, RoundState]:
-        """All rounds' states by number."""
-        rounds = tables.training_round.c
-        return dict(self._read(select(rounds.number, rounds.state).order_by(rounds.number)))
+    def states(self) -> dict[int, AttemptState]:
+        """All attempts' states."""
+        attempts = tables.attempts.c
+        return dict(self._read(select(attempts.attempt, attempts.state).order_by(attempts.attempt)))
 
     def participations(self) -> dict[ClientId, int]:
         """T_i so far: how often each client was charged."""
@@ -326,14 +328,14 @@ class Store(Journal):
         counts = select(client, func.count()).where(reason != Rejection.ABSENT)
         return dict(self._read(counts.group_by(client)))
 
-    def spend(self, number: int, batch: int) -> None:
+    def spend(self, attempt: int, batch: int) -> None:
         """Keep a batch of correlated randomness as spent. Raises PeerViolation on reuse."""
         try:
             with self._transaction() as connection:
-                connection.execute(insert(tables.spent_triple).values(number=number, batch=batch))
+                connection.execute(insert(tables.spent_triple).values(attempt=attempt, batch=batch))
         except IntegrityError:
             raise PeerViolation(
-                f"correlated randomness of round {number}, batch {batch} was spent before; "
+                f"correlated randomness of attempt {attempt}, batch {batch} was spent before; "
                 "using it twice would reveal differences of updates"
             ) from None
 
@@ -342,41 +344,41 @@ _FROZEN = select(tables.enrolment).where(tables.enrolment.c.in_roster)
 
 
 def _newest(connection: Connection) -> int:
-    """The newest round's number; -1 before the first."""
-    newest = connection.scalar(select(func.max(tables.training_round.c.number)))
+    """The newest attempt's number; -1 before the first."""
+    newest = connection.scalar(select(func.max(tables.attempts.c.attempt)))
     return -1 if newest is None else int(newest)
 
 
 def _begin(
-    connection: Connection, number: int, version: int, cohort_size: int, model: Digest
+    connection: Connection, attempt: int, version: int, cohort_size: int, model: Digest
 ) -> None:
     connection.execute(
-        insert(tables.training_round).values(
-            number=number,
+        insert(tables.attempts).values(
+            attempt=attempt,
             version=version,
-            state=RoundState.OPEN,
+            state=AttemptState.OPEN,
             cohort_size=cohort_size,
             model=model,
         )
     )
 
 
-def _round(connection: Connection, number: int) -> Row[Any] | None:
-    rounds = tables.training_round
-    return connection.execute(select(rounds).where(rounds.c.number == number)).one_or_none()
+def _round(connection: Connection, attempt: int) -> Row[Any] | None:
+    attempts = tables.attempts
+    return connection.execute(select(attempts).where(attempts.c.attempt == attempt)).one_or_none()
 
 
-def _change(connection: Connection, number: int, **values: object) -> None:
-    rounds = tables.training_round
-    connection.execute(update(rounds).where(rounds.c.number == number).values(**values))
+def _change(connection: Connection, attempt: int, **values: object) -> None:
+    attempts = tables.attempts
+    connection.execute(update(attempts).where(attempts.c.attempt == attempt).values(**values))
 
 
 def _release_of(connection: Connection, version: int) -> Row[Any] | None:
-    rounds = tables.training_round
+    attempts = tables.attempts
     return connection.execute(
-        select(rounds).where(
-            rounds.c.version == version,
-            rounds.c.state.in_([RoundState.RELEASED, RoundState.DONE]),
+        select(attempts).where(
+            attempts.c.version == version,
+            attempts.c.state.in_([AttemptState.RELEASED, AttemptState.DONE]),
         )
     ).one_or_none()
 

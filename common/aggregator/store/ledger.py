@@ -1,7 +1,7 @@
 """The ledger: who was charged for which release, as a chain of hashes.
 
-Every release and every forfeited round makes one entry, written in the transaction that makes
-the round releasable. An entry's hash covers its content, the clients that it charges, and the
+Every release and every forfeited attempt makes one entry, written in the transaction that makes
+the attempt releasable. An entry's hash covers its content, the clients that it charges, and the
 hash before it; the first one follows on the task and the role. So a later edit, deletion or
 insertion anywhere breaks the chain from there on. Somebody who may write to the database can
 also compute a new chain: against that helps a head that was noted elsewhere (``audit``).
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection, insert, select, update
 
-from precad.common.aggregator.round.journal import RoundState
+from precad.common.aggregator.round.journal import AttemptState
 from precad.common.aggregator.store import tables
 from precad.common.errors import StorageFailure
 from precad.common.identifiers import ClientId, Digest, Role
@@ -35,10 +35,10 @@ class LedgerEntry:
 
     sequence: int
     """1, 2, 3, …, without gaps."""
-    event: RoundState
-    """RELEASED: this server's noisy share of the round may have left. FORFEITED: the round was
+    event: AttemptState
+    """RELEASED: this server's noisy share of the attempt may have left. FORFEITED: the attempt was
     given up after one of the servers had released."""
-    number: int
+    attempt: int
     version: int
     noise_multiplier: float
     """σ of this server's noise."""
@@ -46,7 +46,7 @@ class LedgerEntry:
     share_digest: Digest | None
     """SHA-256 of the persisted noisy share; it never leaves the database."""
     charges: tuple[Charge, ...]
-    """By client. None of those whom the round had charged before."""
+    """By client. None of those whom the attempt had charged before."""
     previous: Digest
     hash: Digest
 
@@ -56,7 +56,7 @@ class LedgerEntry:
             self.previous.value,
             self.sequence,
             self.event.value.encode(),
-            self.number,
+            self.attempt,
             self.version,
             self.noise_multiplier.hex().encode(),
             b"" if self.valid_set is None else self.valid_set.value,
@@ -75,9 +75,9 @@ def ledger_start(task: Digest, role: Role) -> Digest:
 def append(
     connection: Connection,
     task: Task,
-    event: RoundState,
+    event: AttemptState,
     *,
-    number: int,
+    attempt: int,
     version: int,
     clients: Iterable[ClientId],
     valid_set: Digest | None,
@@ -95,7 +95,7 @@ def append(
     draft = LedgerEntry(
         sequence=length + 1,
         event=event,
-        number=number,
+        attempt=attempt,
         version=version,
         noise_multiplier=task.privacy.noise_multiplier,
         valid_set=valid_set,
@@ -110,7 +110,7 @@ def append(
         insert(tables.ledger).values({name: getattr(entry, name) for name in fields})
     )
     if entry.charges:
-        of_entry = {"number": number, "sequence": entry.sequence}
+        of_entry = {"attempt": attempt, "sequence": entry.sequence}
         connection.execute(
             insert(tables.charge),
             [of_entry | {"client": c.client, "record_rate": c.record_rate} for c in entry.charges],
@@ -136,7 +136,7 @@ def entries(connection: Connection) -> Iterator[LedgerEntry]:
                 # SQLite keeps a text in a column of numbers too, where somebody put one.
                 sequence=int(row.sequence),
                 event=row.event,
-                number=int(row.number),
+                attempt=int(row.attempt),
                 version=int(row.version),
                 noise_multiplier=float(row.noise_multiplier),
                 valid_set=row.valid_set,

@@ -6,7 +6,6 @@ Two servers on one state would release one round twice, each with a noise of its
 import fcntl
 import hashlib
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,11 @@ from sqlalchemy import Engine, event
 
 from precad.common.aggregator.store.engine import file_of
 from precad.common.errors import Misconfiguration
+from precad.common.retry import Patience, Waits
 
 _REMEDY = "stop it first, or give this server a state of its own"
 
-_ATTEMPTS, _PAUSE_S = 10, 0.1
+_PATIENCE_S, _WAITS = 1.0, Waits(0.1, 0.1)
 """PostgreSQL takes a moment to see that a process was killed, and then ends its session."""
 
 
@@ -82,16 +82,19 @@ def _advisory_lock(connection: Any, _record: object) -> None:
         (schema,) = cursor.fetchone()
         digest = hashlib.sha256(f"precad/v1/state/{schema}".encode()).digest()
         key = int.from_bytes(digest[:8], "big", signed=True)
-        for _ in range(_ATTEMPTS):
-            cursor.execute("SELECT pg_try_advisory_lock(%s)", (key,))
-            (locked,) = cursor.fetchone()
-            if locked:
-                break
-            time.sleep(_PAUSE_S)
-    connection.commit()
-    if not locked:
-        name = connection.info.dbname
-        connection.close()
-        raise Misconfiguration(
-            "state", name, f"another process works with this database; {_REMEDY}"
+        taken = Misconfiguration(
+            "state",
+            connection.info.dbname,
+            f"another process works with this database; {_REMEDY}",
         )
+        patience = Patience(_PATIENCE_S, _WAITS, counted_from_now=True)
+        while True:
+            cursor.execute("SELECT pg_try_advisory_lock(%s)", (key,))
+            if cursor.fetchone() == (True,):
+                break
+            try:
+                patience.wait(taken)
+            except Misconfiguration:
+                connection.close()
+                raise
+    connection.commit()

@@ -2,7 +2,7 @@
 
 What stands here and what the migrations make of an older database is the same; a test compares
 them. Foreign keys say what belongs to what: the database refuses a charge without its entry and
-an entry without its round, and in a file that was changed from outside SQLite finds them
+an entry without its attempt, and in a file that was changed from outside SQLite finds them
 (``audit``).
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
-from precad.common.aggregator.round.journal import RoundState
+from precad.common.aggregator.round.journal import AttemptState
 from precad.common.errors import PrecadError, Rejection, StorageFailure
 from precad.common.identifiers import ClientId, Digest, Role
 
@@ -53,7 +53,7 @@ class _Kept(TypeDecorator[Any]):
 
 _DIGEST = _Kept(sa.LargeBinary(), Digest)
 _CLIENT = _Kept(sa.String(63), ClientId, "name")
-_ROLE, _STATE = _Kept(sa.String(16), Role), _Kept(sa.String(16), RoundState)
+_ROLE, _STATE = _Kept(sa.String(16), Role), _Kept(sa.String(16), AttemptState)
 _REASON = _Kept(sa.String(32), Rejection)
 
 metadata = sa.MetaData()
@@ -79,10 +79,10 @@ enrolment = sa.Table(
     sa.Column("in_roster", sa.Boolean, nullable=False),
 )
 
-training_round = sa.Table(
-    "training_round",
+attempts = sa.Table(
+    "attempt",
     metadata,
-    sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("attempt", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("version", sa.Integer, nullable=False),
     sa.Column("state", _STATE, nullable=False),
     sa.Column("cohort_size", sa.Integer, nullable=False),
@@ -90,7 +90,7 @@ training_round = sa.Table(
     sa.Column("valid_set", _DIGEST),
     sa.Column("noisy_share", sa.LargeBinary),
     sa.Column("next_model", _DIGEST),
-    sa.UniqueConstraint("number", "version", name="round_of_a_version"),
+    sa.UniqueConstraint("attempt", "version", name="round_of_a_version"),
     # The last line of defence: no model gets two releases, whatever the code above does.
     sa.Index(
         "one_release_of_a_version",
@@ -105,19 +105,19 @@ ledger = sa.Table(
     "ledger",
     metadata,
     sa.Column("sequence", sa.Integer, primary_key=True, autoincrement=False),
-    # As what the round was charged: released or forfeited.
+    # As what the attempt was charged: released or forfeited.
     sa.Column("event", _STATE, nullable=False),
-    sa.Column("number", sa.Integer, nullable=False),
+    sa.Column("attempt", sa.Integer, nullable=False),
     sa.Column("version", sa.Integer, nullable=False),
     sa.Column("noise_multiplier", sa.Float(53), nullable=False),
     sa.Column("valid_set", _DIGEST),
     sa.Column("share_digest", _DIGEST),
     sa.Column("previous", _DIGEST, nullable=False),
     sa.Column("hash", _DIGEST, nullable=False),
-    sa.UniqueConstraint("sequence", "number", name="entry_of_a_round"),
+    sa.UniqueConstraint("sequence", "attempt", name="entry_of_a_round"),
     sa.ForeignKeyConstraint(
-        ["number", "version"],
-        ["training_round.number", "training_round.version"],
+        ["attempt", "version"],
+        ["attempt.attempt", "attempt.version"],
         name="entry_has_its_round",
     ),
 )
@@ -125,28 +125,28 @@ ledger = sa.Table(
 charge = sa.Table(
     "charge",
     metadata,
-    # Nobody is charged twice for a round.
-    sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
+    # Nobody is charged twice for an attempt.
+    sa.Column("attempt", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("client", _CLIENT, primary_key=True),
     sa.Column("record_rate", sa.Float(53), nullable=False),
     sa.Column("sequence", sa.Integer, nullable=False),
     sa.ForeignKeyConstraint(
-        ["sequence", "number"], ["ledger.sequence", "ledger.number"], name="charge_has_its_entry"
+        ["sequence", "attempt"], ["ledger.sequence", "ledger.attempt"], name="charge_has_its_entry"
     ),
 )
 
 rejection = sa.Table(
     "rejection",
     metadata,
-    sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("attempt", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("client", _CLIENT, primary_key=True),
     sa.Column("reason", _REASON, nullable=False),
-    sa.ForeignKeyConstraint(["number"], ["training_round.number"], name="rejection_has_its_round"),
+    sa.ForeignKeyConstraint(["attempt"], ["attempt.attempt"], name="rejection_has_its_round"),
 )
 
 spent_triple = sa.Table(
     "spent_triple",
     metadata,
-    sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("attempt", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("batch", sa.Integer, primary_key=True, autoincrement=False),
 )

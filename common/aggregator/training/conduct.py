@@ -16,9 +16,9 @@ from precad.common.aggregator.release.aggregate import BATCH_WORDS, MAX_BATCH_CL
 from precad.common.aggregator.release.reconstruct import reconstruct
 from precad.common.aggregator.release.release import add_noise, release
 from precad.common.aggregator.round.aggregator import Aggregator, Dealing
-from precad.common.aggregator.round.journal import RoundState
+from precad.common.aggregator.round.cohort import select_cohort
+from precad.common.aggregator.round.journal import AttemptState
 from precad.common.aggregator.round.messages import HeldList
-from precad.common.aggregator.round.opening import select_cohort
 from precad.common.aggregator.round.recovery import Recovery, Remedy, compare, position_of
 from precad.common.aggregator.round.states import Opened
 from precad.common.aggregator.training.feed import TrainingDone, TrainingStopped
@@ -88,8 +88,8 @@ def run_to_end(session: Session, conduct: Callable[[Session], None]) -> None:
         conduct(session)
         final = session.shelf.current
         progress.phase = Phase.DONE
-        session.feed.publish(TrainingDone(final.round, final.digest))
-        log.info("training is over after %d rounds: model %s", final.round, final.digest)
+        session.feed.publish(TrainingDone(final.version, final.digest))
+        log.info("training is over after %d rounds: model %s", final.version, final.digest)
     except PrecadError as error:
         _stop(session, str(error))
     except Exception:
@@ -207,18 +207,18 @@ def connect(session: Session, transport: FrameTransport) -> tuple[PeerLink, Reco
     note_done(session)
     session.store.abandon_open()
     session.inbox.cancel()
-    own = position_of(session.store, session.role, current.round, current.digest)
+    own = position_of(session.store, session.role, current.version, current.digest)
     theirs = greet(link, own)
-    session.progress.next_number = max(own.next_number, theirs.next_number)
+    session.progress.next_attempt = max(own.next_attempt, theirs.next_attempt)
     return link, compare(own, theirs)
 
 
 def note_done(session: Session) -> None:
     """Mark the round done that led to the kept model, if a crash came between the two."""
     current = session.shelf.current
-    interrupted = session.store.release_of(current.round - 1) if current.round else None
-    if interrupted is not None and interrupted.state is RoundState.RELEASED:
-        session.store.finish_round(interrupted.number, current.digest)
+    interrupted = session.store.release_of(current.version - 1) if current.version else None
+    if interrupted is not None and interrupted.state is AttemptState.RELEASED:
+        session.store.finish_attempt(interrupted.attempt, current.digest)
 
 
 def is_over(session: Session, recovery: Recovery) -> bool:

@@ -39,9 +39,9 @@ class RoundDone:
 
 @dataclass(frozen=True, slots=True)
 class TrainingDone:
-    """No round follows. ``round`` is the final model's."""
+    """No round follows. ``version`` is the final model's."""
 
-    round: int
+    version: int
     model: Digest
 
 

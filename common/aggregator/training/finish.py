@@ -22,7 +22,7 @@ def keep(session: Session, finished: Finished, seconds: float) -> None:
     """Persist the next model, then say that the round is done."""
     opened = finished.opened
     session.shelf.put(opened.version + 1, finished.theta)
-    session.store.finish_round(opened.number, finished.model)
+    session.store.finish_attempt(opened.attempt, finished.model)
     session.progress.heard_from_peers()
     participations = session.store.participations()
     session.feed.publish(
@@ -43,10 +43,10 @@ def recover(session: Session, aggregator: Aggregator, recovery: Recovery) -> Non
     Raises:
         PeerViolation: the other server's persisted share leads to another model.
     """
-    view = recovery.round
+    view = recovery.attempt
     if view is None:
         return
-    log.info("round %d was interrupted: %s", view.number, recovery.remedy.value)
+    log.info("attempt %d was interrupted: %s", view.attempt, recovery.remedy.value)
     record = session.store.release_of(view.version)
     link, current = aggregator.link, session.shelf.current
     started = session.clock.now()
@@ -78,7 +78,7 @@ def _forfeit(session: Session, link: PeerLink, view: ReleaseView, *, released_he
         # again; were it forfeited first, nobody would tell the other server to charge it.
         link.receive("forfeited")
     session.store.forfeit(
-        view.number,
+        view.attempt,
         view.version,
         view.cohort_size,
         session.shelf.current.digest,

@@ -31,7 +31,7 @@ class Progress:
 
     phase: Phase = Phase.STARTING
     error: str = ""
-    next_number: int = 0
+    next_attempt: int = 0
     """Of the next round; both servers have used lower ones only."""
     contacts: int = 0
     """How often the other server and the dealer were both heard from."""
@@ -73,4 +73,4 @@ class Session:
     @property
     def finished(self) -> bool:
         """Whether this server keeps the final model."""
-        return self.shelf.current.round >= self.task.training.rounds
+        return self.shelf.current.version >= self.task.training.rounds

@@ -19,9 +19,9 @@ KEPT_MODELS = 4
 
 @dataclass(frozen=True, slots=True)
 class ShelvedModel:
-    """The model that round ``round`` starts from."""
+    """θ_t and its version t."""
 
-    round: int
+    version: int
     theta: NDArray[np.float64] = field(repr=False)
     digest: Digest
 
@@ -40,7 +40,7 @@ class Shelf:
         self._lock = threading.Lock()
         if path.exists():
             saved = load_model(path, task)
-            first = ShelvedModel(saved.round_number, saved.theta, saved.digest)
+            first = ShelvedModel(saved.version, saved.theta, saved.digest)
         else:
             theta = initial_vector(task.model)
             digest = model_digest(task.digest, 0, task.model.parameters, theta)
@@ -53,23 +53,21 @@ class Shelf:
         with self._lock:
             return self._models[-1]
 
-    def put(self, round_number: int, theta: NDArray[np.float64]) -> None:
-        """Persist the model that ``round_number`` starts from, then offer it."""
-        digest = save_model(self._path, self._task, round_number, theta)
+    def put(self, version: int, theta: NDArray[np.float64]) -> None:
+        """Persist the model that ``version`` starts from, then offer it."""
+        digest = save_model(self._path, self._task, version, theta)
         with self._lock:
-            self._models.append(ShelvedModel(round_number, theta, digest))
+            self._models.append(ShelvedModel(version, theta, digest))
 
-    def get(self, round_number: int) -> ShelvedModel:
-        """The model of ``round_number``.
+    def get(self, version: int) -> ShelvedModel:
+        """The model of ``version``.
 
         Raises:
             NotOnOffer: it isn't on offer any more, as after a restart, or not yet.
         """
         with self._lock:
             for model in self._models:
-                if model.round == round_number:
+                if model.version == version:
                     return model
-            newest = self._models[-1].round
-        raise NotOnOffer(
-            f"the model of round {round_number} isn't on offer; the newest is that of {newest}"
-        )
+            newest = self._models[-1].version
+        raise NotOnOffer(f"model {version} isn't on offer; the newest is {newest}")

@@ -32,11 +32,11 @@ def comparisons_per_client(task: Task) -> int:
     return 2 * task.projections + 1
 
 
-def deal_request(task: Task, round_number: int, batch: int, clients: int) -> DealRequest:
+def deal_request(task: Task, attempt: int, batch: int, clients: int) -> DealRequest:
     """What to ask the dealer for before ``clients`` updates are validated in one batch."""
     return DealRequest(
         task=task.digest,
-        round=round_number,
+        attempt=attempt,
         batch=batch,
         clients=clients,
         dimension=task.dimension,
@@ -48,7 +48,7 @@ def validate(
     updates: Sequence[Shared],
     *,
     task: Task,
-    round_number: int,
+    attempt: int,
     role: Role,
     link: PeerLink,
     row_secret: Secret,
@@ -64,7 +64,7 @@ def validate(
         updates: this server's shares, in the same order on both servers. Each is read once, in
             order, so that a sequence may load them as they are asked for.
         task: the task; gives d, β and k.
-        round_number: the round.
+        attempt: the round.
         role: SERVER_A or SERVER_B.
         link: to the other server.
         row_secret: the servers' common secret for this task, unknown to clients.
@@ -82,11 +82,11 @@ def validate(
             caller's mistake. Nothing of that update was opened.
     """
     request = randomness.request
-    if request != deal_request(task, round_number, request.batch, len(updates)):
-        raise ValueError(f"{request} isn't for {len(updates)} updates of round {round_number}")
+    if request != deal_request(task, attempt, request.batch, len(updates)):
+        raise ValueError(f"{request} isn't for {len(updates)} updates of attempt {attempt}")
     if randomness.role is not role:
         raise ValueError(f"the randomness of {randomness.role.value} is held by {role.value}")
-    spent.spend(request)
+    spent.spend(request.attempt, request.batch)
     half_width = TAU * task.bound if role is Role.SERVER_A else 0
     labels = hashlib.sha256()
     compared: list[RingVector] = []
@@ -111,7 +111,7 @@ def validate(
             share,
             task.projections,
             task=task.digest,
-            round_number=round_number,
+            attempt=attempt,
             client=update.client,
             commitment_a=update.commitment_a,
             commitment_b=update.commitment_b,

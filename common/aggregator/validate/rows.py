@@ -45,7 +45,7 @@ def row_blocks(
     k: int,
     *,
     task: Digest,
-    round_number: int,
+    attempt: int,
     client: ClientId,
     commitment_a: bytes,
     commitment_b: bytes,
@@ -57,7 +57,7 @@ def row_blocks(
         dimension: d.
         k: number of rows.
         task: digest of the task.
-        round_number: the round.
+        attempt: the round.
         client: who submitted.
         commitment_a: commitment to server A's share.
         commitment_b: commitment to server B's share.
@@ -69,7 +69,7 @@ def row_blocks(
         row_secret,
         "validate/rows",
         task.value,
-        round_number,
+        attempt,
         client.encoded(),
         commitment_a,
         commitment_b,
@@ -90,7 +90,7 @@ def project(
     k: int,
     *,
     task: Digest,
-    round_number: int,
+    attempt: int,
     client: ClientId,
     commitment_a: bytes,
     commitment_b: bytes,
@@ -102,7 +102,7 @@ def project(
         share: ``[d] int64``, this server's share of X.
         k: number of rows.
         task: digest of the task.
-        round_number: the round.
+        attempt: the round.
         client: who submitted.
         commitment_a: commitment to server A's share.
         commitment_b: commitment to server B's share.
@@ -116,13 +116,13 @@ def project(
         share.size,
         k,
         task=task,
-        round_number=round_number,
+        attempt=attempt,
         client=client,
         commitment_a=commitment_a,
         commitment_b=commitment_b,
     )
-    for number, rows in enumerate(blocks):
-        words = share[number * BLOCK : (number + 1) * BLOCK]
+    for place, rows in enumerate(blocks):
+        words = share[place * BLOCK : (place + 1) * BLOCK]
         low = rows @ (words & _LOW_MASK).astype(np.float64)
         high = rows @ (words >> _LOW_BITS).astype(np.float64)
         z += low.astype(np.int64) + (high.astype(np.int64) << _LOW_BITS)

@@ -76,7 +76,7 @@ class Running:
             after=self._last, fresh_s=COLLECT_S / 4, timeout_s=2 * COLLECT_S + START_S
         )
         started = time.monotonic()
-        self._last = event.round
+        self._last = event.attempt
 
         def act(number: int) -> None:
             what = acts.get(number, rest)
@@ -90,7 +90,7 @@ class Running:
             list(threads.map(act, range(len(self.clients))))
         outcome = {}
         for client in self.clients:
-            over = client.over(event.round, COLLECT_S + START_S)
+            over = client.over(event.attempt, COLLECT_S + START_S)
             assert over.counted == (over.rejection == "")
             outcome[client.servers.client.name] = COUNTED if over.counted else over.rejection
         return Played(event, outcome, time.monotonic() - started)

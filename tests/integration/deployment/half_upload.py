@@ -34,6 +34,6 @@ with LightClient(Servers(task, ClientId(name), server_a, server_b, identity)) as
     client.join()
     event = client.opened(fresh_s=60, timeout_s=60)
     x = client.servers.fetch_model(event.version, event.model_digest).astype("i8")
-    _, b = client.servers.prepare(event.round, Digest(event.model_digest), x)
+    _, b = client.servers.prepare(event.attempt, Digest(event.model_digest), x)
     channel = open_channel(server_b, identity, Role.SERVER_B)
     AggregationStub(channel).Submit(half(upload_pieces(b)), timeout=600)

@@ -74,10 +74,10 @@ def test_a_nan_and_a_killed_client_leave_the_round_to_the_others(deploy: "Deploy
             victim.send_signal(signal.SIGKILL)
             zero = np.zeros(deployment.task.dimension, dtype=np.int64)
             assert [receipt.rejection for receipt in client.submit(event, zero)] == [None, None]
-            assert client.over(event.round, SOON_S).counted
-            following = client.opened(after=event.round, fresh_s=COLLECT_S, timeout_s=SOON_S)
+            assert client.over(event.attempt, SOON_S).counted
+            following = client.opened(after=event.attempt, fresh_s=COLLECT_S, timeout_s=SOON_S)
             client.submit(following, zero)
-            assert client.over(following.round, SOON_S).counted
+            assert client.over(following.attempt, SOON_S).counted
             assert time.monotonic() - killed < SOON_S
         finally:
             victim.kill()

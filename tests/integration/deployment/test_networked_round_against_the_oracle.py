@@ -93,7 +93,7 @@ def test_the_servers_find_the_set_and_the_sum_that_one_process_finds(
             journal=partial(open_store, "sqlite://", task),
             signers={name: signer(name) for name in names},
             verifier=verifier(),
-            number=event.version,
+            attempt=event.version,
             noise=no_noise,
         )
         assert oracle.opened.model == Digest(event.model_digest)

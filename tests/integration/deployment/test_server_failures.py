@@ -102,8 +102,8 @@ def test_a_dealer_that_dies_in_the_training_stops_it_with_words(deploy: "Deploy"
         event = clients[0].opened(fresh_s=60, timeout_s=60)
         for client in clients:
             client.submit(event, zero)
-        assert all(client.over(event.round, 30).counted for client in clients)
-        following = clients[0].opened(after=event.round, fresh_s=60, timeout_s=30)
+        assert all(client.over(event.attempt, 30).counted for client in clients)
+        following = clients[0].opened(after=event.attempt, fresh_s=60, timeout_s=30)
         deployment.processes["dealer"].kill()
         for client in clients:
             client.submit(following, zero)

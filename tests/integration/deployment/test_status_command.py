@@ -42,7 +42,7 @@ def test_status_is_one_json_document_of_what_the_server_did(
     assert (facts["phase"], facts["error"]) == ("training", "")
     assert facts["enrolled"] == len(running.clients)
     assert facts["rounds"] == running.task.training.rounds
-    assert 1 <= facts["rounds_done"] < facts["rounds"]
+    assert 1 <= facts["version"] < facts["rounds"]
     assert len(facts["model_digest"]) == 64
     assert facts["rejected"]["out-of-range"] >= 1
     assert facts["participations"]["ward-00"] >= 1

@@ -49,7 +49,7 @@ class Cast:
         return x
 
     def pair(self, client: LightClient, event: pb.RoundOpen, value: int = 1) -> Pair:
-        return client.servers.prepare(event.round, Digest(event.model_digest), self.one(value))
+        return client.servers.prepare(event.attempt, Digest(event.model_digest), self.one(value))
 
     def send(self, name: str, client: LightClient, pair: Pair) -> None:
         self.receipts[name] = client.servers.submit(pair)
@@ -77,16 +77,16 @@ class Cast:
     def other_task(self, client: LightClient, event: pb.RoundOpen) -> None:
         other = Task.parse(self.running.task.model_dump() | {"name": "another"})
         with self.running.stranger(client.servers.client.name, task=other) as servers:
-            pair = servers.prepare(event.round, Digest(event.model_digest), self.one())
+            pair = servers.prepare(event.attempt, Digest(event.model_digest), self.one())
             self.receipts["task"] = servers.submit(pair)
 
     def other_round(self, client: LightClient, event: pb.RoundOpen) -> None:
         model = Digest(event.model_digest)
-        self.send("round", client, client.servers.prepare(event.round + 1, model, self.one()))
+        self.send("round", client, client.servers.prepare(event.attempt + 1, model, self.one()))
 
     def other_model(self, client: LightClient, event: pb.RoundOpen) -> None:
         model = Digest(secrets.token_bytes(32))
-        self.send("model", client, client.servers.prepare(event.round, model, self.one()))
+        self.send("model", client, client.servers.prepare(event.attempt, model, self.one()))
 
     def two_vectors(self, client: LightClient, event: pb.RoundOpen) -> None:
         """One vector's share to A, another's to B."""
@@ -154,7 +154,7 @@ class Cast:
     def as_another(self, client: LightClient, event: pb.RoundOpen) -> None:
         """A submission in another client's name, with the own certificate."""
         victim = self.running.clients[-1].servers
-        pair = victim.prepare(event.round, Digest(event.model_digest), self.one(2**32))
+        pair = victim.prepare(event.attempt, Digest(event.model_digest), self.one(2**32))
         for item in pair:
             with pytest.raises(grpc.RpcError) as caught:
                 self.stub(client, item.role).Submit(upload_pieces(item), timeout=5)
@@ -213,7 +213,7 @@ def test_wrong_uploads_are_rejected_with_their_reason_and_touch_nobody_else(
     assert cast.reasons("short") == (None, Rejection.MALFORMED)
     assert cast.reasons("long") == (Rejection.MALFORMED, None)
     assert cast.reasons("task") == (Rejection.WRONG_TASK,) * 2
-    assert cast.reasons("round") == (Rejection.WRONG_ROUND,) * 2
+    assert cast.reasons("round") == (Rejection.WRONG_ATTEMPT,) * 2
     assert cast.reasons("model") == (Rejection.WRONG_MODEL,) * 2
     assert cast.reasons("unmatched") == (None, None)
     assert cast.reasons("first") == (None, None)
@@ -257,7 +257,7 @@ def test_a_wrong_upload_says_what_is_wrong_and_can_be_mended_in_the_same_round(
     for receipt in cast.receipts["model"]:
         assert event.model_digest.hex() in receipt.detail
     for receipt in cast.receipts["round"]:
-        assert f"for round {event.round + 1}, round {event.round} is open" in receipt.detail
+        assert f"for attempt {event.attempt + 1}, attempt {event.attempt} is open" in receipt.detail
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 0.5])

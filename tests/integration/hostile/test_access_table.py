@@ -254,7 +254,7 @@ def outcomes(make_site: Any, make_task: Any) -> Outcomes:
     submissions = shard(
         np.arange(8, dtype=np.int64),
         task=site.task.digest,
-        round_number=0,
+        attempt=0,
         client=ClientId("ward-1"),
         model=model,
         signer=CertificateSigner(site.identity("ward-1")),

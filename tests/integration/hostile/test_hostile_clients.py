@@ -84,7 +84,7 @@ class Bench:
         pair = shard(
             np.arange(D, dtype=np.int64),
             task=self.site.task.digest,
-            round_number=number,
+            attempt=number,
             client=ClientId(who),
             model=model or self.model,
             signer=CertificateSigner(self.site.identity(who)),
@@ -207,9 +207,9 @@ UPLOADS: dict[str, tuple[Callable[[Bench], Pieces], str, Rejection]] = {
     ),
     "another's signature": (with_anothers_signature, "bad-signature", Rejection.BAD_SIGNATURE),
     "another's nonce": (with_anothers_nonce, "bad-signature", Rejection.BAD_SIGNATURE),
-    "stale round": (for_round(ROUND - 1), "wrong-round", Rejection.ABSENT),
-    "future round": (for_round(ROUND + 1), "wrong-round", Rejection.ABSENT),
-    "the last round there is": (for_round(2**64 - 1), "wrong-round", Rejection.ABSENT),
+    "stale round": (for_round(ROUND - 1), "wrong-attempt", Rejection.ABSENT),
+    "future round": (for_round(ROUND + 1), "wrong-attempt", Rejection.ABSENT),
+    "the last round there is": (for_round(2**64 - 1), "wrong-attempt", Rejection.ABSENT),
     "forged model digest": (on_a_forged_model, "wrong-model", Rejection.WRONG_MODEL),
     "another task": (header_with(task_digest=b"\1" * 32), "wrong-task", Rejection.ABSENT),
     "another's name": (header_with(client="ward-1"), "PERMISSION_DENIED", Rejection.ABSENT),
@@ -423,7 +423,7 @@ def test_everything_at_once_and_the_honest_client_still_counts(bench: Bench) -> 
 def test_nothing_is_taken_between_rounds(bench: Bench) -> None:
     bench.server.session.inbox.cancel()
     for number in (0, ROUND, ROUND + 1):
-        assert bench.submit(bench.pieces(bench.submission(number=number))) == "wrong-round"
+        assert bench.submit(bench.pieces(bench.submission(number=number))) == "wrong-attempt"
     bench.server.session.inbox.open(ROUND, [HONEST, HOSTILE], bench.model)
 
 
@@ -439,8 +439,8 @@ def test_a_replay_after_a_restart_is_refused(site: Any, make_site: Any) -> None:
     after = Bench(here, here.start(Role.SERVER_B))
     assert after.spooled() == []
     after.server.session.inbox.open(ROUND + 1, [HONEST, HOSTILE], after.model)
-    assert after.submit(captured) == "wrong-round"
-    captured[0].header.round = ROUND + 1
+    assert after.submit(captured) == "wrong-attempt"
+    captured[0].header.attempt = ROUND + 1
     assert after.submit(captured) == "bad-signature"
     fresh = after.submission("ward-1", ROUND + 1)
     assert after.submit(after.pieces(fresh), "ward-1") == ""

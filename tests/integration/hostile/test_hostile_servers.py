@@ -89,7 +89,7 @@ class FakeServer(AggregationServicer):
 def opening(number: int, model: bytes, version: int = 0, collect_s: float = 5.0) -> pb.Notice:
     return pb.Notice(
         open=pb.RoundOpen(
-            round=number,
+            attempt=number,
             model_digest=model,
             selected=True,
             collect_seconds=collect_s,
@@ -284,7 +284,7 @@ def test_a_rejection_for_no_reason_that_there_is(pair: Pair) -> None:
     pair.b.receipt = pb.Receipt(rejection="because", detail="x" * 100_000)
     with pytest.raises(PeerViolation, match="because"):
         pair.take_part(pair.budget())
-    over = pb.RoundOver(round=1, rejection="y" * 100_000)
+    over = pb.RoundOver(attempt=1, rejection="y" * 100_000)
     pair.a.notices = [pb.Notice(over=over)]
     with pytest.raises(PeerViolation) as caught:
         pair.take_part(pair.budget())

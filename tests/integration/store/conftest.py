@@ -154,7 +154,7 @@ def released() -> Callable[..., None]:
     """Play one round up to its release: two wards valid, the third absent."""
 
     def play(store: Store, number: int = 0, version: int = 0, share: bytes = SHARE) -> None:
-        store.begin_round(number, version, 3, MODEL)
+        store.begin_attempt(number, version, 3, MODEL)
         store.release(number, WARDS[:2], VALID_SET, {WARDS[2]: Rejection.ABSENT}, share)
 
     return play

@@ -47,7 +47,7 @@ def arm(store: Store, point: int) -> None:
 def write(url: str, task: Task, operation: str, point: int) -> None:
     """One round, whose number and model are ``point``, killed at that point."""
     store = open_store(url, task, Role.SERVER_A)
-    store.begin_round(point, point, 3, MODEL)
+    store.begin_attempt(point, point, 3, MODEL)
     arm(store, point)
     if operation == "release":
         store.release(point, [A, B], VALID_SET, {C: Rejection.ABSENT}, bytes([point]) * 4096)

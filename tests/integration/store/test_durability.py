@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from precad.common.aggregator.release.release import release
-from precad.common.aggregator.round.journal import RoundState
+from precad.common.aggregator.round.journal import AttemptState
 from precad.common.aggregator.round.states import Counted, Noised, Opened
 from precad.common.aggregator.store import Store, audit_ledger
 from precad.common.errors import StorageFailure
@@ -77,17 +77,17 @@ def files_no_longer_than(limit: int) -> Iterator[None]:
 def test_on_a_full_disk_nothing_is_released(tmp_path: Path, opener: Opener) -> None:
     url = f"sqlite:///{tmp_path}/state.db"
     store = opener(url)
-    store.begin_round(0, 0, 3, MODEL)
+    store.begin_attempt(0, 0, 3, MODEL)
     size = max(file.stat().st_size for file in tmp_path.iterdir())
     share = bytes(1 << 20)
     with files_no_longer_than(size + 8192), pytest.raises(StorageFailure, match="make room"):
         store.release(0, [A, B], VALID_SET, {}, share)
-    assert store.states() == {0: RoundState.OPEN}
+    assert store.states() == {0: AttemptState.OPEN}
     assert store.participations() == {}
     store.close()
     # After the restart too; and with room again the round can release.
     again = opener(url)
-    assert again.states() == {0: RoundState.OPEN}
+    assert again.states() == {0: AttemptState.OPEN}
     again.release(0, [A, B], VALID_SET, {}, share)
     assert again.participations() == {A: 1, B: 1}
     assert again.rejections() == {}
@@ -100,14 +100,14 @@ def test_on_a_full_disk_nothing_is_released(tmp_path: Path, opener: Opener) -> N
 def test_a_release_that_cannot_be_kept_is_never_sent(tmp_path: Path, opener: Opener) -> None:
     """The round's own step: the noisy share isn't handed to what would send it."""
     store = opener(f"sqlite:///{tmp_path}/state.db")
-    store.begin_round(0, 0, 2, MODEL)
+    store.begin_attempt(0, 0, 2, MODEL)
     d = 1 << 17
     counted = Counted(Opened(0, 0, (A, B), MODEL), (A, B), VALID_SET, {})
     noised = Noised(counted, np.ones(d, dtype=np.int64))
     size = max(file.stat().st_size for file in tmp_path.iterdir())
     with files_no_longer_than(size + 8192), pytest.raises(StorageFailure):
         release(store, noised)
-    assert store.states() == {0: RoundState.OPEN}
+    assert store.states() == {0: AttemptState.OPEN}
     assert store.participations() == {}
     # Room again: the released share is what was kept.
     done = release(store, noised)
@@ -149,10 +149,10 @@ def test_one_changed_bit_of_a_share_is_noticed(released_file: Path, opener: Open
     place = data.rindex(bytes(range(100, 200)))
     data[place] ^= 1
     released_file.write_bytes(data)
-    with pytest.raises(StorageFailure, match="round 0"):
+    with pytest.raises(StorageFailure, match="attempt 0"):
         opener(f"sqlite:///{released_file}").release_of(0)
     (finding,) = audit_ledger(f"sqlite:///{released_file}").findings
-    assert finding.where == "round 0"
+    assert finding.where == "attempt 0"
 
 
 def test_a_truncated_file_is_an_error(released_file: Path, opener: Opener) -> None:

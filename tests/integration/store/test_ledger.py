@@ -23,7 +23,7 @@ from precad.common.task import Task
 MODEL, NEXT, VALID_SET = Digest(b"\1" * 32), Digest(b"\2" * 32), Digest(b"\3" * 32)
 A, B, C = (ClientId(name) for name in ("ward-a", "ward-b", "ward-c"))
 Opener = Callable[..., Store]
-CHARGE = "INSERT INTO charge (number, client, record_rate, sequence) VALUES"
+CHARGE = "INSERT INTO charge (attempt, client, record_rate, sequence) VALUES"
 Invoke = Callable[..., tuple[int, str]]
 
 
@@ -34,12 +34,12 @@ def play(enrolled: Callable[[Store], Store], released: Callable[..., None]) -> C
     def run(store: Store) -> None:
         enrolled(store)
         released(store, 0, version=0)
-        store.finish_round(0, NEXT)
-        store.begin_round(1, 1, 2, NEXT)
+        store.finish_attempt(0, NEXT)
+        store.begin_attempt(1, 1, 2, NEXT)
         reasons = {A: Rejection.ABSENT, B: Rejection.NORM_EXCEEDED}
         store.release(1, [], VALID_SET, reasons, bytes(64))
-        store.finish_round(1, NEXT)
-        store.begin_round(2, 2, 3, NEXT)
+        store.finish_attempt(1, NEXT)
+        store.begin_attempt(2, 2, 3, NEXT)
         store.abandon_open()
         released(store, 3, version=2)
         store.forfeit(3, 2, 3, MODEL, [A, B])
@@ -154,18 +154,18 @@ def test_an_entrys_hash_is_as_documented(
 @pytest.mark.parametrize(
     ("statement", "found"),
     [
-        ("UPDATE charge SET client = 'ward-c' WHERE number = 0 AND client = 'ward-b'", "entry 1"),
+        ("UPDATE charge SET client = 'ward-c' WHERE attempt = 0 AND client = 'ward-b'", "entry 1"),
         ("UPDATE charge SET record_rate = 0.01 WHERE client = 'ward-a'", "entry 1"),
-        ("DELETE FROM charge WHERE number = 0 AND client = 'ward-a'", "entry 1"),
-        ("DELETE FROM charge WHERE number = 5", "entry 5"),
+        ("DELETE FROM charge WHERE attempt = 0 AND client = 'ward-a'", "entry 1"),
+        ("DELETE FROM charge WHERE attempt = 5", "entry 5"),
         (f"{CHARGE} (1, 'ward-a', 0.2, 2)", "entry 2"),
         (
             f"{CHARGE} (8, 'ward-a', 0.2, 77)",
             "table charge: has a row that belongs to no row of ledger",
         ),
-        ("UPDATE charge SET sequence = 6 WHERE number = 0 AND client = 'ward-a'", "entry 1"),
+        ("UPDATE charge SET sequence = 6 WHERE attempt = 0 AND client = 'ward-a'", "entry 1"),
         ("UPDATE ledger SET noise_multiplier = 4 WHERE sequence = 3", "entry 3"),
-        ("UPDATE ledger SET number = 2 WHERE sequence = 1", "entry 1"),
+        ("UPDATE ledger SET attempt = 2 WHERE sequence = 1", "entry 1"),
         ("UPDATE ledger SET version = 9 WHERE sequence = 1", "entry 1"),
         ("UPDATE ledger SET event = 'forfeited' WHERE sequence = 1", "entry 1"),
         ("UPDATE ledger SET event = 'gift' WHERE sequence = 1", "entry 1 can't be read"),
@@ -180,24 +180,24 @@ def test_an_entrys_hash_is_as_documented(
             "UPDATE task SET ledger_head = (SELECT hash FROM ledger WHERE sequence = 1)",
             "ledger: doesn't end",
         ),
-        ("UPDATE training_round SET state = 'abandoned' WHERE number = 6", "round 6"),
-        ("UPDATE training_round SET state = 'done' WHERE number = 3", "round 3"),
-        ("UPDATE training_round SET state = 'forfeited' WHERE number = 0", "round 0"),
-        ("UPDATE training_round SET state = 'forfeited' WHERE number = 2", "round 2"),
+        ("UPDATE attempt SET state = 'abandoned' WHERE attempt = 6", "attempt 6"),
+        ("UPDATE attempt SET state = 'done' WHERE attempt = 3", "attempt 3"),
+        ("UPDATE attempt SET state = 'forfeited' WHERE attempt = 0", "attempt 0"),
+        ("UPDATE attempt SET state = 'forfeited' WHERE attempt = 2", "attempt 2"),
         (
-            "UPDATE training_round SET version = 8 WHERE number = 6",
-            "table ledger: has a row that belongs to no row of training_round",
+            "UPDATE attempt SET version = 8 WHERE attempt = 6",
+            "table ledger: has a row that belongs to no row of attempt",
         ),
-        ("UPDATE training_round SET noisy_share = model WHERE number = 0", "round 0: its noisy"),
-        ("UPDATE training_round SET noisy_share = NULL WHERE number = 0", "round 0: its noisy"),
-        ("UPDATE training_round SET valid_set = model WHERE number = 0", "round 0: its valid set"),
-        ("DELETE FROM training_round WHERE number = 5", "table ledger: has a row that"),
+        ("UPDATE attempt SET noisy_share = model WHERE attempt = 0", "attempt 0: its noisy"),
+        ("UPDATE attempt SET noisy_share = NULL WHERE attempt = 0", "attempt 0: its noisy"),
+        ("UPDATE attempt SET valid_set = model WHERE attempt = 0", "attempt 0: its valid set"),
+        ("DELETE FROM attempt WHERE attempt = 5", "table ledger: has a row that"),
         (
-            "INSERT INTO rejection (number, client, reason) VALUES (8, 'ward-a', 'absent')",
+            "INSERT INTO rejection (attempt, client, reason) VALUES (8, 'ward-a', 'absent')",
             "table rejection: has a row that",
         ),
-        ("UPDATE training_round SET state = 'odd' WHERE number = 2", "what no server writes"),
-        ("DELETE FROM rejection WHERE number = 1 AND client = 'ward-b'", "round 1: of a cohort"),
+        ("UPDATE attempt SET state = 'odd' WHERE attempt = 2", "what no server writes"),
+        ("DELETE FROM rejection WHERE attempt = 1 AND client = 'ward-b'", "attempt 1: of a cohort"),
         ("UPDATE enrolment SET record_rate = 0.15 WHERE client = 'ward-b'", "entry 1: charges"),
     ],
 )
@@ -211,10 +211,10 @@ def test_a_change_shows(copy_url: str, statement: str, found: str) -> None:
 def test_a_round_that_was_never_charged_shows(played_url: str) -> None:
     tamper(
         played_url,
-        "INSERT INTO training_round (number, version, state, cohort_size, model) "
-        "SELECT 7, 3, 'released', 3, model FROM training_round WHERE number = 0",
+        "INSERT INTO attempt (attempt, version, state, cohort_size, model) "
+        "SELECT 7, 3, 'released', 3, model FROM attempt WHERE attempt = 0",
     )
-    assert findings(played_url) == ["round 7: is released, and the ledger doesn't charge it"]
+    assert findings(played_url) == ["attempt 7: is released, and the ledger doesn't charge it"]
 
 
 def test_cutting_the_end_off_everywhere_shows_against_a_noted_head(played_url: str) -> None:
@@ -222,10 +222,10 @@ def test_cutting_the_end_off_everywhere_shows_against_a_noted_head(played_url: s
     noted = audit_ledger(played_url).head
     tamper(
         played_url,
-        "DELETE FROM charge WHERE number = 6",
+        "DELETE FROM charge WHERE attempt = 6",
         "DELETE FROM ledger WHERE sequence = 6",
-        "DELETE FROM rejection WHERE number = 6",
-        "DELETE FROM training_round WHERE number = 6",
+        "DELETE FROM rejection WHERE attempt = 6",
+        "DELETE FROM attempt WHERE attempt = 6",
         "UPDATE task SET ledger_length = 5, "
         "ledger_head = (SELECT hash FROM ledger WHERE sequence = 5)",
     )
@@ -377,7 +377,7 @@ def test_verify_says_sound_and_exits_0(played_url: str, invoke: Invoke) -> None:
 
 
 def test_verify_says_what_broke_and_where_and_exits_1(played_url: str, invoke: Invoke) -> None:
-    tamper(played_url, "DELETE FROM charge WHERE number = 0 AND client = 'ward-a'")
+    tamper(played_url, "DELETE FROM charge WHERE attempt = 0 AND client = 'ward-a'")
     status, output = invoke("verify", played_url)
     assert status == 1
     assert "entry 1: its content or its charges were changed\n" in output

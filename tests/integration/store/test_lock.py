@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, event
 
-from precad.common.aggregator.round.journal import RoundState
+from precad.common.aggregator.round.journal import AttemptState
 from precad.common.aggregator.store import Store
 from precad.common.errors import Misconfiguration, StorageFailure
 from precad.common.identifiers import ClientId, Digest
@@ -119,7 +119,7 @@ def test_a_connection_that_breaks_inside_a_release_is_an_error_and_no_release(
     postgres_url: str, opener: Opener, released: Callable[..., None]
 ) -> None:
     store = opener(postgres_url)
-    store.begin_round(0, 0, 3, MODEL)
+    store.begin_attempt(0, 0, 3, MODEL)
 
     def cut(connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
         if statement.startswith("INSERT INTO charge"):
@@ -129,6 +129,6 @@ def test_a_connection_that_breaks_inside_a_release_is_an_error_and_no_release(
     with pytest.raises(StorageFailure, match="can't be used"):
         store.release(0, WARDS, VALID_SET, {}, bytes(64))
     event.remove(store._engine, "before_cursor_execute", cut)
-    assert store.states() == {0: RoundState.OPEN}
+    assert store.states() == {0: AttemptState.OPEN}
     assert store.participations() == {}
     released(store, 1)

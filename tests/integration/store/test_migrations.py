@@ -20,7 +20,7 @@ NEXT_STEP = """
 from alembic import op
 import sqlalchemy as sa
 revision = "next"
-down_revision = "0001"
+down_revision = "0002"
 
 def upgrade():
     op.add_column("charge", sa.Column("note", sa.String(8)))
@@ -85,7 +85,7 @@ def test_the_migrated_schema_is_the_one_that_the_code_uses(
         # compare_metadata doesn't look into an index's condition.
         (index,) = (
             index
-            for index in inspect(connection).get_indexes("training_round")
+            for index in inspect(connection).get_indexes("attempt")
             if index["name"] == "one_release_of_a_version"
         )
         condition = str(index["dialect_options"][f"{engine.dialect.name}_where"])
@@ -132,7 +132,7 @@ def test_a_newer_database_is_refused_and_stays_as_it_is(
     with engine.begin() as connection:
         migrate(connection, next_version())
     for use in (opener, read_ledger, audit_ledger):
-        with pytest.raises(Misconfiguration, match=r"newer precad .* up to 0001"):
+        with pytest.raises(Misconfiguration, match=r"newer precad .* up to 0002"):
             use(filled_url)
     assert "note" in columns(engine, "charge")
     engine.dispose()

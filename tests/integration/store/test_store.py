@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import event, select, text
 from sqlalchemy.exc import IntegrityError
 
-from precad.common.aggregator.round.journal import RoundState
+from precad.common.aggregator.round.journal import AttemptState
 from precad.common.aggregator.store import Store, tables
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import (
@@ -28,10 +28,10 @@ Release = Callable[..., None]
 
 
 def noisy_shares(store: Store) -> list[bytes | None]:
-    rounds = tables.training_round
+    rounds = tables.attempts
     with store._transaction() as connection:
         return list(
-            connection.execute(select(rounds.c.noisy_share).order_by(rounds.c.number)).scalars()
+            connection.execute(select(rounds.c.noisy_share).order_by(rounds.c.attempt)).scalars()
         )
 
 
@@ -78,34 +78,34 @@ def test_a_database_that_cannot_be_used_is_refused(url: str, says: str, opener: 
 
 
 def test_round_numbers_are_never_used_twice(store: Store, released: Release) -> None:
-    assert store.next_number() == 0
+    assert store.next_attempt() == 0
     released(store, 4)
-    assert store.next_number() == 5
+    assert store.next_attempt() == 5
     for number in (0, 4):
         with pytest.raises(PeerViolation, match="isn't above 4"):
-            store.begin_round(number, 1, 3, MODEL)
+            store.begin_attempt(number, 1, 3, MODEL)
     assert noisy_shares(store) == [SHARE]
 
 
 def test_open_rounds_are_abandoned_and_others_stay(store: Store, released: Release) -> None:
     released(store, 0, version=0)
-    store.finish_round(0, NEXT)
+    store.finish_attempt(0, NEXT)
     released(store, 1, version=1)
-    store.begin_round(2, 2, 3, NEXT)
+    store.begin_attempt(2, 2, 3, NEXT)
     assert store.abandon_open() == 1
     assert store.states() == {
-        0: RoundState.DONE,
-        1: RoundState.RELEASED,
-        2: RoundState.ABANDONED,
+        0: AttemptState.DONE,
+        1: AttemptState.RELEASED,
+        2: AttemptState.ABANDONED,
     }
     with pytest.raises(AlreadyReleased):
         store.release(2, [A], VALID_SET, {}, SHARE)
 
 
 def test_a_round_is_not_done_before_it_is_released(store: Store) -> None:
-    store.begin_round(0, 0, 3, MODEL)
-    store.finish_round(0, NEXT)
-    assert store.states() == {0: RoundState.OPEN}
+    store.begin_attempt(0, 0, 3, MODEL)
+    store.finish_attempt(0, NEXT)
+    assert store.states() == {0: AttemptState.OPEN}
 
 
 # --- releases ----------------------------------------------------------------------------------
@@ -119,7 +119,7 @@ def test_a_release_charges_the_valid_and_counts_the_rejected(
     assert store.rejections() == {Rejection.ABSENT: 1}
     record = store.release_of(7)
     assert record is not None
-    assert (record.number, record.version, record.state) == (0, 7, RoundState.RELEASED)
+    assert (record.attempt, record.version, record.state) == (0, 7, AttemptState.RELEASED)
     assert (record.model, record.valid_set, record.valid) == (MODEL, VALID_SET, (A, B))
     assert record.rejections == {C: Rejection.ABSENT}
     assert (record.cohort_size, record.noisy_share) == (3, SHARE)
@@ -144,10 +144,10 @@ def test_a_round_releases_once(
 
 def test_a_finished_round_does_not_release_again(store: Store, released: Release) -> None:
     released(store)
-    store.finish_round(0, NEXT)
+    store.finish_attempt(0, NEXT)
     with pytest.raises(AlreadyReleased):
         store.release(0, [A], VALID_SET, {}, SHARE)
-    assert store.states() == {0: RoundState.DONE}
+    assert store.states() == {0: AttemptState.DONE}
 
 
 @pytest.mark.parametrize("done", [False, True])
@@ -157,24 +157,24 @@ def test_a_model_gets_one_release_whatever_the_rounds_number(
     """A fresh noise on the same sum would average the noise away."""
     released(store, 0, version=5)
     if done:
-        store.finish_round(0, NEXT)
-    store.begin_round(1, 5, 3, MODEL)
+        store.finish_attempt(0, NEXT)
+    store.begin_attempt(1, 5, 3, MODEL)
     with pytest.raises(AlreadyReleased, match="model 5"):
         store.release(1, [A], VALID_SET, {}, SHARE[::-1])
     assert store.participations() == {A: 1, B: 1}
     # The database itself refuses too.
     with pytest.raises(IntegrityError), store._transaction() as connection:
-        connection.execute(text("UPDATE training_round SET state = 'released' WHERE number = 1"))
+        connection.execute(text("UPDATE attempt SET state = 'released' WHERE attempt = 1"))
 
 
 @pytest.mark.parametrize(
     "orphan",
     [
-        "INSERT INTO charge (number, client, record_rate, sequence) VALUES (0, 'ward-c', 0.1, 9)",
-        "INSERT INTO rejection (number, client, reason) VALUES (9, 'ward-c', 'absent')",
-        "UPDATE ledger SET number = 9",
+        "INSERT INTO charge (attempt, client, record_rate, sequence) VALUES (0, 'ward-c', 0.1, 9)",
+        "INSERT INTO rejection (attempt, client, reason) VALUES (9, 'ward-c', 'absent')",
+        "UPDATE ledger SET attempt = 9",
         "DELETE FROM ledger",
-        "DELETE FROM training_round",
+        "DELETE FROM attempt",
     ],
 )
 def test_the_database_refuses_what_belongs_to_nothing(
@@ -193,7 +193,7 @@ def test_a_model_may_be_released_after_its_round_was_forfeited(
     released(store, 1, version=5)
     record = store.release_of(5)
     assert record is not None
-    assert record.number == 1
+    assert record.attempt == 1
     assert store.participations() == {A: 2, B: 2}
 
 
@@ -214,14 +214,14 @@ def test_a_failure_inside_a_release_leaves_nothing_of_it(
     store: Store, broken: dict[str, Any]
 ) -> None:
     """Share, charge and rejections are one transaction: no share without its charge."""
-    store.begin_round(0, 0, 3, MODEL)
+    store.begin_attempt(0, 0, 3, MODEL)
     given = {"valid": [A, B], "rejections": {C: Rejection.ABSENT}} | broken
     with pytest.raises((IntegrityError, AttributeError)):
         store.release(0, given["valid"], VALID_SET, given["rejections"], SHARE)
     assert noisy_shares(store) == [None]
     assert store.participations() == {}
     assert store.rejections() == {}
-    assert store.states() == {0: RoundState.OPEN}
+    assert store.states() == {0: AttemptState.OPEN}
     # And it can still be released, once.
     store.release(0, [A, B], VALID_SET, {C: Rejection.ABSENT}, SHARE)
     assert store.participations() == {A: 1, B: 1}
@@ -232,7 +232,7 @@ def test_a_charge_that_cannot_be_written_keeps_the_share_from_being_written(
     durable_url: str, opener: Opener, broken_at: str
 ) -> None:
     store = opener(durable_url)
-    store.begin_round(0, 0, 3, MODEL)
+    store.begin_attempt(0, 0, 3, MODEL)
 
     def fail(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
         if statement.startswith(broken_at):
@@ -244,11 +244,11 @@ def test_a_charge_that_cannot_be_written_keeps_the_share_from_being_written(
     store.close()
     again = opener(durable_url)
     assert noisy_shares(again) == [None]
-    assert again.states() == {0: RoundState.OPEN}
+    assert again.states() == {0: AttemptState.OPEN}
 
 
 def test_an_empty_round_releases_too(store: Store) -> None:
-    store.begin_round(0, 0, 0, MODEL)
+    store.begin_attempt(0, 0, 0, MODEL)
     store.release(0, [], VALID_SET, {}, SHARE)
     assert noisy_shares(store) == [SHARE]
     assert store.participations() == {}
@@ -256,7 +256,7 @@ def test_an_empty_round_releases_too(store: Store) -> None:
 
 def test_the_ledger_counts_every_release(store: Store) -> None:
     for number in range(5):
-        store.begin_round(number, number, 3, MODEL)
+        store.begin_attempt(number, number, 3, MODEL)
         valid = [A] if number % 2 else [A, B]
         store.release(number, valid, VALID_SET, {C: Rejection.OUT_OF_RANGE}, SHARE)
     assert store.participations() == {A: 5, B: 3}
@@ -275,8 +275,8 @@ def test_a_share_that_changed_in_the_database_is_never_sent_again(
 ) -> None:
     released(store)
     with store._transaction() as connection:
-        connection.execute(tables.training_round.update().values(noisy_share=spoilt))
-    with pytest.raises(StorageFailure, match="round 0"):
+        connection.execute(tables.attempts.update().values(noisy_share=spoilt))
+    with pytest.raises(StorageFailure, match="attempt 0"):
         store.release_of(0)
 
 
@@ -285,9 +285,9 @@ def test_a_share_that_changed_in_the_database_is_never_sent_again(
 
 def test_a_forfeit_of_an_unknown_round_charges_it(store: Store) -> None:
     store.forfeit(9, 4, 3, MODEL, [A, C])
-    assert store.states() == {9: RoundState.FORFEITED}
+    assert store.states() == {9: AttemptState.FORFEITED}
     assert store.participations() == {A: 1, C: 1}
-    assert store.next_number() == 10
+    assert store.next_attempt() == 10
     assert store.release_of(4) is None
 
 
@@ -296,15 +296,15 @@ def test_a_forfeit_charges_nobody_twice(store: Store, released: Release) -> None
     store.forfeit(0, 0, 3, MODEL, [A, B, C])
     store.forfeit(0, 0, 3, MODEL, [A, B, C])
     assert store.participations() == {A: 1, B: 1, C: 1}
-    assert store.states() == {0: RoundState.FORFEITED}
+    assert store.states() == {0: AttemptState.FORFEITED}
 
 
-@pytest.mark.parametrize("before", [RoundState.OPEN, RoundState.ABANDONED])
+@pytest.mark.parametrize("before", [AttemptState.OPEN, AttemptState.ABANDONED])
 def test_a_round_that_only_the_other_released_is_charged_here(
-    store: Store, before: RoundState
+    store: Store, before: AttemptState
 ) -> None:
-    store.begin_round(0, 0, 3, MODEL)
-    if before is RoundState.ABANDONED:
+    store.begin_attempt(0, 0, 3, MODEL)
+    if before is AttemptState.ABANDONED:
         store.abandon_open()
     store.forfeit(0, 0, 3, MODEL, [A])
     assert store.participations() == {A: 1}
@@ -314,10 +314,10 @@ def test_a_round_that_only_the_other_released_is_charged_here(
 
 def test_a_done_round_cannot_be_forfeited(store: Store, released: Release) -> None:
     released(store)
-    store.finish_round(0, NEXT)
+    store.finish_attempt(0, NEXT)
     with pytest.raises(AlreadyReleased, match="done"):
         store.forfeit(0, 0, 3, MODEL, [A, B, C])
-    assert store.states() == {0: RoundState.DONE}
+    assert store.states() == {0: AttemptState.DONE}
     assert store.participations() == {A: 1, B: 1}
 
 
@@ -410,9 +410,9 @@ def test_everything_survives_a_restart(
 
     store = enrolled(opener(durable_url))
     released(store, 0, version=0)
-    store.finish_round(0, NEXT)
+    store.finish_attempt(0, NEXT)
     released(store, 1, version=1, share=SHARE[::-1])
-    store.begin_round(2, 2, 3, NEXT)
+    store.begin_attempt(2, 2, 3, NEXT)
     before = all_of(store)
     store.close()
     again = opener(durable_url)

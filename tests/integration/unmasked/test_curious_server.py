@@ -73,7 +73,7 @@ def consequences(view: Any, task: Task, guess: NDArray[np.int64]) -> set[bytes]:
             share,
             task.projections,
             task=task.digest,
-            round_number=0,
+            attempt=0,
             client=VICTIM,
             commitment_a=commitments[0],
             commitment_b=commitments[1],

@@ -52,7 +52,7 @@ def shares(request: pytest.FixtureRequest) -> tuple[NDArray[np.int64], NDArray[n
     of_a, of_b, seeds = [], [], []
     pen = signer(CLIENT)
     for _ in range(RUNS):
-        a, b = shard(x, task=DIGEST, round_number=0, client=CLIENT, model=DIGEST, signer=pen)
+        a, b = shard(x, task=DIGEST, attempt=0, client=CLIENT, model=DIGEST, signer=pen)
         of_a.append(a.expand(D))
         of_b.append(from_bytes(b.share_data()))
         seeds.append(a.share_data())

@@ -6,12 +6,12 @@ from typing import TypeVar
 
 import numpy as np
 import pytest
+from tests.rig.spent import MemorySpentTriples
 
 from precad.common.aggregator.round.states import Shared, Validated
 from precad.common.aggregator.validate import deal_request, validate
 from precad.common.deal.dealer import DealerRole
 from precad.common.deal.randomness import DealtRandomness
-from precad.common.deal.spent import MemorySpentTriples
 from precad.common.errors import PeerUnavailable, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.keystream import Keystream
@@ -72,11 +72,11 @@ def validate_both(
     halves = [shared(x, first + i) for i, x in enumerate(vectors)]
 
     def play(role: Role, link: PeerLink) -> tuple[Rejection | None, ...]:
-        link.begin_round(round_number)
+        link.begin_attempt(round_number)
         verdicts = validate(
             [half[SERVERS.index(role)] for half in halves],
             task=task,
-            round_number=round_number,
+            attempt=round_number,
             role=role,
             link=link,
             row_secret=Secret(row_secret),

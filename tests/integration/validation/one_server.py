@@ -12,12 +12,12 @@ import sys
 import threading
 
 import numpy as np
+from tests.rig.spent import MemorySpentTriples
 
 from precad.common.aggregator.round.states import Shared
 from precad.common.aggregator.validate import deal_request, validate
 from precad.common.deal.dealer import DealerRole
 from precad.common.deal.randomness import DealtRandomness
-from precad.common.deal.spent import MemorySpentTriples
 from precad.common.errors import PeerUnavailable, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.keystream import Keystream
@@ -37,7 +37,7 @@ class SocketTransport:
 
     def put(self, frame: Frame) -> None:
         head = json.dumps(
-            [frame.task.value.hex(), frame.round, frame.step, frame.sequence, frame.last]
+            [frame.task.value.hex(), frame.attempt, frame.step, frame.sequence, frame.last]
         ).encode()
         lengths = struct.pack("<II", len(head), len(frame.payload))
         self._connection.sendall(lengths + head + frame.payload)
@@ -106,11 +106,11 @@ def main(role: Role, connection: socket.socket, dimension: int) -> None:
     link = PeerLink(
         SocketTransport(connection), task.digest, max_message_bytes=1 << 26, timeout_s=60
     )
-    link.begin_round(0)
+    link.begin_attempt(0)
     verdicts = validate(
         updates,
         task=task,
-        round_number=0,
+        attempt=0,
         role=role,
         link=link,
         row_secret=Secret(bytes([3]) * 32),

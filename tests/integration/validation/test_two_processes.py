@@ -10,7 +10,7 @@ from pathlib import Path
 import precad
 
 SCRIPT = Path(__file__).parent / "one_server.py"
-SOURCES = Path(precad.__file__).parents[1]
+SOURCES, ROOT = Path(precad.__file__).parents[1], Path(__file__).parents[3]
 DIMENSION = 200_000
 """Openings of 1.6 MB: several frames each way at once, more than a socket buffers."""
 
@@ -20,7 +20,11 @@ def test_two_processes_come_to_the_same_verdicts() -> None:
     processes = [
         subprocess.Popen(
             [sys.executable, str(SCRIPT), role, str(end.fileno()), str(DIMENSION)],
-            env={**os.environ, "PYTHONPATH": str(SOURCES), "OMP_NUM_THREADS": "1"},
+            env={
+                **os.environ,
+                "PYTHONPATH": f"{SOURCES}{os.pathsep}{ROOT}",
+                "OMP_NUM_THREADS": "1",
+            },
             pass_fds=[end.fileno()],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.integration.validation.conftest import reasons
+from tests.rig.spent import MemorySpentTriples
 
 from precad.common.aggregator.round.states import Shared
 from precad.common.aggregator.validate import comparisons_per_client, deal_request, validate
 from precad.common.deal.dealer import DealerRole
 from precad.common.deal.randomness import DealtRandomness
 from precad.common.deal.request import DealRequest
-from precad.common.deal.spent import MemorySpentTriples, SpentTriples
+from precad.common.deal.spent import SpentTriples
 from precad.common.errors import PeerViolation, Rejection
 from precad.common.headroom import TAU
 from precad.common.identifiers import ClientId, Role
@@ -55,7 +56,7 @@ class Server:
     ) -> Verdicts:
         arguments = {
             "task": self.task,
-            "round_number": 0,
+            "attempt": 0,
             "role": role,
             "link": link,
             "row_secret": ROWS,
@@ -159,8 +160,8 @@ def test_randomness_is_spent_before_the_first_opening(
 
     def play(role: Role, link: PeerLink) -> Verdicts:
         class Spent:
-            def spend(self, request: DealRequest) -> None:
-                assert request == deal_request(task, 0, 0, 2)
+            def spend(self, attempt: int, batch: int) -> None:
+                assert (attempt, batch) == (0, 0)
                 order.append((role, f"spent, {link.bytes_sent} bytes sent"))
 
         return server.validate(role, link, halves(shared, role), spent=Spent())
@@ -191,7 +192,7 @@ def test_a_share_of_another_length_or_type_is_the_callers_bug(
         play_both(play, task=task.digest)
 
 
-@pytest.mark.parametrize("change", [{"round": 1}, {"clients": 3}, {"dimension": 17}])
+@pytest.mark.parametrize("change", [{"attempt": 1}, {"clients": 3}, {"dimension": 17}])
 def test_randomness_for_something_else_is_the_callers_bug(
     change: dict[str, int], server: Server, task: Task, shared: Share, play_both: PlayBoth
 ) -> None:

@@ -95,7 +95,7 @@ class LoadClient:
         return shard(
             x,
             task=self.task.digest,
-            round_number=event.round,
+            attempt=event.attempt,
             client=self.client,
             model=Digest(event.model_digest),
             signer=self.signer,

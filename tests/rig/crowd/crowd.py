@@ -148,14 +148,14 @@ class Crowd:
             raise PeerUnavailable(f"the notices to {client.client} ended: {error}") from None
 
     def _hear_open(self, client: LoadClient, event: pb.RoundOpen) -> None:
-        if event.round not in self.rounds:
+        if event.attempt not in self.rounds:
             self._on_open()
-            self.rounds[event.round] = Played(event, time.monotonic())
-            self._script[event.round] = next(self._scripts)
-        played = self.rounds[event.round]
-        place = self._heard[event.round, event.selected]
-        self._heard[event.round, event.selected] += 1
-        misdeed = self._script[event.round](place, event.selected)
+            self.rounds[event.attempt] = Played(event, time.monotonic())
+            self._script[event.attempt] = next(self._scripts)
+        played = self.rounds[event.attempt]
+        place = self._heard[event.attempt, event.selected]
+        self._heard[event.attempt, event.selected] += 1
+        misdeed = self._script[event.attempt](place, event.selected)
         played.drawn += event.selected
         if misdeed is None:
             return
@@ -175,7 +175,7 @@ class Crowd:
             played.uploaded_s = time.monotonic() - played.opened_at
 
     def _hear_over(self, client: LoadClient, over: pb.RoundOver) -> None:
-        if (played := self.rounds.get(over.round)) is not None:
+        if (played := self.rounds.get(over.attempt)) is not None:
             played.outcomes[client.client] = COUNTED if over.counted else over.rejection
             played.over_s = time.monotonic() - played.opened_at
 

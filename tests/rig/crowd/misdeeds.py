@@ -208,11 +208,11 @@ async def _other_task(client: LoadClient, scene: Scene) -> Answers:
 
 
 async def _round_to_come(client: LoadClient, scene: Scene) -> Answers:
-    return await _both(client, _shard(client, scene, round_number=scene.event.round + 1))
+    return await _both(client, _shard(client, scene, attempt=scene.event.attempt + 1))
 
 
 async def _round_gone_by(client: LoadClient, scene: Scene) -> Answers:
-    return await _both(client, _shard(client, scene, round_number=scene.event.round - 1))
+    return await _both(client, _shard(client, scene, attempt=scene.event.attempt - 1))
 
 
 async def _other_model(client: LoadClient, scene: Scene) -> Answers:
@@ -271,8 +271,8 @@ MISDEEDS: tuple[Misdeed, ...] = (
     Misdeed("only to A", _only_a, _ABSENT, (HELD,)),
     Misdeed("only to B", _only_b, _ABSENT, (HELD,)),
     Misdeed("another task", _other_task, _ABSENT, (Rejection.WRONG_TASK.value,) * 2),
-    Misdeed("a round to come", _round_to_come, _ABSENT, (Rejection.WRONG_ROUND.value,) * 2),
-    Misdeed("a round gone by", _round_gone_by, _ABSENT, (Rejection.WRONG_ROUND.value,) * 2),
+    Misdeed("a round to come", _round_to_come, _ABSENT, (Rejection.WRONG_ATTEMPT.value,) * 2),
+    Misdeed("a round gone by", _round_gone_by, _ABSENT, (Rejection.WRONG_ATTEMPT.value,) * 2),
     Misdeed("another model", _other_model, _WRONG_MODEL, (_WRONG_MODEL,) * 2),
     Misdeed("another's name", _others_name, _ABSENT, (DENIED,) * 2),
     Misdeed("another's key", _others_key, _BAD_SIGNATURE, (_BAD_SIGNATURE,) * 2),
@@ -291,7 +291,7 @@ def _shard(
     scene: Scene,
     *,
     task: Digest | None = None,
-    round_number: int | None = None,
+    attempt: int | None = None,
     client_id: ClientId | None = None,
     model: Digest | None = None,
 ) -> Pair:
@@ -299,7 +299,7 @@ def _shard(
     return shard(
         scene.honest,
         task=task or client.task.digest,
-        round_number=scene.event.round if round_number is None else round_number,
+        attempt=scene.event.attempt if attempt is None else attempt,
         client=client_id or client.client,
         model=model or Digest(scene.event.model_digest),
         signer=client.signer,
