@@ -140,7 +140,7 @@ def _split(p: Floats, q: Floats, losses: Floats, interval: float) -> Floats:
     """
     with np.errstate(over="ignore"):
         to_upper = np.clip((p - q * np.exp(losses[:-1])) / -math.expm1(-interval), 0, p)
-    return np.append(p - to_upper, 0.0) + np.append(0.0, to_upper)
+    return np.asarray(np.append(p - to_upper, 0.0) + np.append(0.0, to_upper))
 
 
 def one_round(
