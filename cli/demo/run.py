@@ -15,6 +15,7 @@ from precad.cli.demo.show import Display
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, PrecadError
 from precad.common.identifiers import Role
 from precad.common.model import load_model
+from precad.common.retry import Patience, Waits
 from precad.experiments.local import LocalDeployment
 from precad.protos import precad_pb2 as pb
 
@@ -72,14 +73,13 @@ def prepare_folder(folder: Path) -> None:
 
 def _wait_until_serving(deployment: LocalDeployment) -> None:
     """Until server A answers; sooner if a server dies. Raises PeerUnavailable."""
-    deadline = time.monotonic() + deployment.task.deadlines.enrol
+    patience = Patience(deployment.task.deadlines.enrol, Waits(0.1, 1.0), counted_from_now=True)
     while True:
         deployment.check_alive()
         try:
             deployment.operator(Role.SERVER_A).status(timeout_s=2.0, wait=True)
-        except PeerUnavailable:
-            if time.monotonic() > deadline:
-                raise
+        except PeerUnavailable as error:
+            patience.wait(error)
         else:
             return
 

@@ -7,11 +7,7 @@ import numpy.typing as npt
 
 from precad.common.certify.gaussian import GaussianDP
 from precad.common.certify.inputs import Booleans, Floats, Integers, probabilities
-from precad.common.certify.intervals import (
-    ConfidenceBudget,
-    clopper_pearson_lower,
-    vote_counts,
-)
+from precad.common.certify.intervals import ConfidenceBudget, clopper_pearson_lower, vote_counts
 from precad.common.certify.prediction import counted_radii
 from precad.common.certify.result import Abstained, Certified, Result
 from precad.common.checks import positive
