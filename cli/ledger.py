@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from precad.cli.options import Json
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Digest
 
@@ -26,7 +27,6 @@ app = typer.Typer(
 State = Annotated[
     str, typer.Argument(help="The server's state folder, or its database's URL.", metavar="STATE")
 ]
-Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")]
 
 
 @app.command()

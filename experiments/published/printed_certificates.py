@@ -4,13 +4,14 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 from scipy.special import ndtr, ndtri
 
 from precad.common.account.events import SampledGaussian
 from precad.common.account.gdp import delta_of_epsilon
 from precad.common.certify.exact import PairCurves, pair_of
 from precad.common.certify.guarantee import Curves
-from precad.common.certify.inputs import Booleans, Floats, Integers
+from precad.common.certify.inputs import Booleans, Floats, Integers, probabilities
 from precad.common.certify.prediction import largest_group
 from precad.common.certify.renyi import (
     ORDERS,
@@ -117,6 +118,17 @@ def theorem_8_limit(
     curves = RenyiCurves(orders, divergence, divergence, refined=False)
     value = (float(curves.lower(p_a)), float(curves.upper(p_b)))
     return Reproduction("Liu et al. 2023, Thm 8, r → ∞", value, _THEOREM_8)
+
+
+def xie_theorem_2(p_a: npt.ArrayLike, p_b: npt.ArrayLike, epsilon: float, delta: float) -> Floats:
+    """K = (1/2ε)·log((F_A(e^ε − 1) + δ)/(F_B(e^ε − 1) + δ)): certified for every k < K (Xie eq. 6).
+
+    The closed form of `ApproximateDP` without refinement.
+    """
+    growth = np.expm1(positive("epsilon", epsilon))
+    p_a, p_b = probabilities("p_a", p_a), probabilities("p_b", p_b)
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.log((p_a * growth + delta) / (p_b * growth + delta)) / (2 * epsilon))
 
 
 def xie_theorem_6_reach(p_a: float, p_b: float, order: float, k: int) -> Reproduction[float]:
