@@ -121,15 +121,10 @@ def _inverse(losses: Floats, x: Floats, loss_at_x: Floats, shift: Shift, noise: 
     return np.maximum.accumulate(guess)
 
 
-def _standard_deviation(p: Floats, q: Floats, middle: Floats) -> float:
-    """The smaller of the loss's standard deviations under P and under Q."""
-
-    def spread(weights: Floats) -> float:
-        total = weights.sum()
-        mean = float(weights @ middle / total)
-        return math.sqrt(float(weights @ (middle - mean) ** 2 / total))
-
-    return min(spread(p), spread(q))
+def _standard_deviation(weights: Floats, losses: Floats) -> float:
+    total = weights.sum()
+    mean = float(weights @ losses / total)
+    return math.sqrt(float(weights @ (losses - mean) ** 2 / total))
 
 
 def _split(p: Floats, q: Floats, losses: Floats, interval: float) -> Floats:
@@ -159,7 +154,8 @@ def one_round(
     loss_at_x = log_ratio(x, shift, noise)
     p, q = _interval_masses(x, shift, noise)
     middle = np.clip((loss_at_x[1:] + loss_at_x[:-1]) / 2, -_LARGEST_LOSS, _LARGEST_LOSS)
-    deviation = _standard_deviation(p, q, middle) * math.sqrt(participation)
+    deviation = min(_standard_deviation(masses, middle) for masses in (p, q))
+    deviation *= math.sqrt(participation)
     low, high = max(loss_at_x[0], -_LARGEST_LOSS), min(loss_at_x[-1], _LARGEST_LOSS)
     interval = max(deviation / points_per_deviation, (high - low) / _MOST_POINTS, _NARROWEST)
 

@@ -136,7 +136,9 @@ def xie_theorem_6_reach(p_a: float, p_b: float, order: float, k: int) -> Reprodu
 
     Sound when ε bounds both directions, but (α/2^k, 3^k ε) is group privacy for 2^k users.
     """
-    value = _group_reach(p_a, p_b, order, count("k", k))
+    reduced, value = order / 2.0 ** count("k", k), 0.0
+    if reduced > 1:
+        value = float(renyi_reach_poisoned_over_clean(p_a, p_b, reduced)) / 3.0**k
     return Reproduction("Xie et al. 2023, Thm 6", value, _DOUBLED_GROUPS)
 
 
@@ -146,19 +148,12 @@ def xie_theorem_6(
     """The largest k that Xie's Thm 6 certifies from single-user (α, ε)-RDP, over all orders."""
 
     def separates(k: int) -> bool:
-        reaches = [_group_reach(p_a, p_b, float(order), k) for order in orders]
+        reaches = [xie_theorem_6_reach(p_a, p_b, float(order), k).value for order in orders]
         return bool((epsilons <= np.array(reaches)).any())
 
     # At k = 60 every order of use has run out.
     value = max((k for k in range(1, 61) if separates(k)), default=0) if p_a > p_b else None
     return Reproduction("Xie et al. 2023, Thm 6", value, _DOUBLED_GROUPS)
-
-
-def _group_reach(p_a: float, p_b: float, order: float, doublings: int) -> float:
-    reduced = order / 2.0**doublings
-    if reduced <= 1:
-        return 0.0
-    return float(renyi_reach_poisoned_over_clean(p_a, p_b, reduced)) / 3.0**doublings
 
 
 def precad_theorem_2_printed(
