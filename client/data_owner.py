@@ -13,7 +13,7 @@ from precad.client.pending import Pending
 from precad.client.train import as_records, build, local_update, poisson_sample
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId
-from precad.common.identity import Identity, load_identity
+from precad.common.identity.credentials import Identity
 from precad.common.keystream import Keystream
 from precad.common.model import initial_vector
 from precad.common.ring import RingVector
@@ -83,7 +83,7 @@ class DataOwner:
         self._loss = functional.cross_entropy if loss is None else loss
         self._addresses = (server_a, server_b)
         self._identity = (
-            load_identity(Path(identity)) if isinstance(identity, str | Path) else identity
+            Identity.load(Path(identity)) if isinstance(identity, str | Path) else identity
         )
         self._token = None if token is None else Secret(token.encode())
         folder = None if state is None else Path(state)

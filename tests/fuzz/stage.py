@@ -29,7 +29,7 @@ from precad.common.aggregator.training.session import Session
 from precad.common.deal.dealer import DealerRole
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import ClientId, Role
-from precad.common.identity import load_identity
+from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment import create_local_keys
 from precad.common.identity.sign import CertificateSigner, CertificateVerifier
 from precad.common.ring import RingVector
@@ -130,8 +130,8 @@ class Stage:
         self.loop = asyncio.new_event_loop()
         (self.folder / "task.toml").write_text(task_to_toml(self.task), encoding="utf-8")
         create_local_keys(self.folder / "keys", [CLIENT.name])
-        self.identity = load_identity(self.folder / "keys" / "server-a")
-        self.client_identity = load_identity(self.folder / "keys" / CLIENT.name)
+        self.identity = Identity.load(self.folder / "keys" / "server-a")
+        self.client_identity = Identity.load(self.folder / "keys" / CLIENT.name)
         self.signer = CertificateSigner(self.client_identity)
         self.verifier = CertificateVerifier(self.identity)
         self.sessions = {

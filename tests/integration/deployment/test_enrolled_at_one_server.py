@@ -9,7 +9,8 @@ from tests.rig.light_client import LightClient
 
 from precad.client.connection import Servers
 from precad.common.identifiers import ClientId, Role
-from precad.common.identity import load_identity, open_channel
+from precad.common.identity.channel import open_channel
+from precad.common.identity.credentials import Identity
 from precad.experiments.local import LocalDeployment
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub
@@ -22,7 +23,7 @@ START_S = 60.0
 
 
 def enrol_at(deployment: LocalDeployment, role: Role, client: ClientId, records: int) -> None:
-    identity = load_identity(deployment.folder / "keys" / client.name)
+    identity = Identity.load(deployment.folder / "keys" / client.name)
     channel = open_channel(deployment.addresses[role.value], identity, role)
     try:
         AggregationStub(channel).Enrol(
@@ -43,7 +44,7 @@ def enrol_at(deployment: LocalDeployment, role: Role, client: ClientId, records:
 
 def connection(deployment: LocalDeployment, client: ClientId) -> LightClient:
     a, b = deployment.addresses["server-a"], deployment.addresses["server-b"]
-    identity = load_identity(deployment.folder / "keys" / client.name)
+    identity = Identity.load(deployment.folder / "keys" / client.name)
     return LightClient(Servers(deployment.task, client, a, b, identity))
 
 

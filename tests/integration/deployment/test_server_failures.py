@@ -10,7 +10,7 @@ import pytest
 from tests.rig.light_client import LightClient
 
 from precad.client.connection import Servers
-from precad.common.identity import load_identity
+from precad.common.identity.credentials import Identity
 from precad.common.task import Task
 from precad.experiments.local import LocalDeployment
 from precad.experiments.local.files import free_addresses, task_to_toml
@@ -54,7 +54,7 @@ def joined(deployment: LocalDeployment) -> Iterator[list[LightClient]]:
     a, b = deployment.addresses["server-a"], deployment.addresses["server-b"]
     clients = [
         LightClient(
-            Servers(deployment.task, c, a, b, load_identity(deployment.folder / "keys" / c.name))
+            Servers(deployment.task, c, a, b, Identity.load(deployment.folder / "keys" / c.name))
         )
         for c in deployment.clients
     ]

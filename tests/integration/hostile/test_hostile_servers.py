@@ -19,7 +19,8 @@ from precad.client.pending import Pending
 from precad.common.clock import CLOCK, Clock
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, TaskMismatch
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.identity import Principal, add_port
+from precad.common.identity.port import add_port
+from precad.common.identity.principal import Principal
 from precad.common.model import initial_vector, model_digest, to_bytes
 from precad.common.ring import RingVector
 from precad.common.task import Task
