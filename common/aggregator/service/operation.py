@@ -49,7 +49,7 @@ class OperationService(OperationServicer):
             error=session.progress.error,
             rejected={reason.value: n for reason, n in session.store.rejections().items()},
             participations={client.name: n for client, n in participations.items()},
-            bytes_by_link=dict(session.traffic.by_link),
+            bytes_by_link=dict(session.traffic),
             rejected_by_client={
                 client.name: n for client, n in session.store.rejected_clients().items()
             },
