@@ -11,6 +11,7 @@ import math
 
 import numpy as np
 import pytest
+from published.printed_certificates import theorem_8
 
 from precad.common.account.events import SampledGaussian, poisson_gaussian
 from precad.common.certify.exact import ExactGroups
@@ -20,7 +21,6 @@ from precad.common.certify.prediction import certify_prediction
 from precad.common.certify.renyi import RenyiGroups
 from precad.common.certify.result import Certified
 from precad.common.certify.shift import Shift, log_binomial, log_ratio
-from precad.experiments.published.printed_certificates import theorem_8
 
 TRAININGS = 200_000
 CLOSE = 0.008

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpmath import mp, mpf
+from published.printed_privacy import precad_case_2_by_pld
 
 from precad.common.account import gdp
 from precad.common.account.accountant import AccountantName
@@ -23,7 +24,6 @@ from precad.common.account.rdp import (
     sampled_gaussian_rdp,
 )
 from precad.common.certify.inefficacy import theorem_2
-from precad.experiments.published.printed_privacy import precad_case_2_by_pld
 
 mp.dps = 40
 

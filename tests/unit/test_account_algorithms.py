@@ -5,6 +5,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from published.algorithms import (
+    ParallelAccount,
+    dopamine,
+    insdp_fedsgd,
+    userdp_fedavg,
+)
+from published.printed_privacy import xie_proposition_1, xie_table
 
 from precad.common.account.events import SampledGaussian, Sampling, poisson_gaussian
 from precad.common.account.exact import ExactAccountant
@@ -15,13 +22,6 @@ from precad.common.account.fixed_size import (
 )
 from precad.common.account.rdp import Conversion, RdpAccountant
 from precad.common.errors import Misconfiguration
-from precad.experiments.published.algorithms import (
-    ParallelAccount,
-    dopamine,
-    insdp_fedsgd,
-    userdp_fedavg,
-)
-from precad.experiments.published.printed_privacy import xie_proposition_1, xie_table
 
 DELTA = 1e-5
 

@@ -38,7 +38,7 @@ def test_what_it_calls_by_name_alone_exists() -> None:
             "xie_proposition_1",
         ),
     }.items():
-        loaded = importlib.import_module(f"precad.experiments.published.{module}")
+        loaded = importlib.import_module(f"published.{module}")
         for name in names:
             assert f"`{name}`" in TEXT
             assert hasattr(loaded, name)

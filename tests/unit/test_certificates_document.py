@@ -5,19 +5,20 @@ import re
 from pathlib import Path
 from typing import get_origin
 
-from precad.experiments.published import printed_certificates
-from precad.experiments.published.reproduction import Reproduction
+from published import printed_certificates
+from published.reproduction import Reproduction
 
 ROOT = Path(__file__).parents[2]
 TEXT = " ".join((ROOT / "docs" / "certificates.md").read_text(encoding="utf-8").split())
-NAMED = re.compile(r"`((?:common/certify|experiments/published)/\w+)\.py` ·((?:,? `\w+`)+)")
+NAMED = re.compile(r"`((?:common/certify|published)/\w+)\.py` ·((?:,? `\w+`)+)")
 ALONE = re.compile(r"`(\w+(?:\.\w+)?)`")
 MODULES = {
-    f"{folder}/{path.stem}": importlib.import_module(
-        f"precad.{folder.replace('/', '.')}.{path.stem}"
+    f"{folder}/{path.stem}": importlib.import_module(f"{package}.{path.stem}")
+    for folder, package, place in (
+        ("common/certify", "precad.common.certify", ROOT / "src" / "precad" / "common" / "certify"),
+        ("published", "published", ROOT / "published"),
     )
-    for folder in ("common/certify", "experiments/published")
-    for path in (ROOT / "src" / "precad" / folder).glob("*.py")
+    for path in place.glob("*.py")
     if path.stem != "__init__"
 }
 
@@ -52,7 +53,7 @@ def test_functions_named_alone_exist_somewhere() -> None:
 
 def test_every_module_with_a_bound_is_named() -> None:
     without_bounds = {"common/certify/inputs", "common/certify/plot"}
-    elsewhere = {f"experiments/published/{m}" for m in ("algorithms", "printed_privacy")}
+    elsewhere = {f"published/{m}" for m in ("algorithms", "printed_privacy")}
     assert all(f"{m}.py" in TEXT for m in set(MODULES) - without_bounds - elsewhere)
 
 

@@ -9,8 +9,31 @@ from fractions import Fraction
 from typing import Any, get_args
 
 import numpy as np
+import published
 import pytest
 from dp_accounting.pld import privacy_loss_distribution
+from published.defences import (
+    bagging_holds,
+    bagging_radii,
+    ma_expectation_bound,
+    partition_radii,
+)
+from published.printed_certificates import (
+    precad_theorem_2_printed,
+    theorem_8,
+    theorem_8_exact,
+    theorem_8_joint,
+    theorem_8_limit,
+    xie_theorem_6,
+    xie_theorem_6_reach,
+)
+from published.printed_privacy import (
+    precad_case_2_by_pld,
+    precad_theorem_1_case_2,
+    xie_proposition_1,
+    xie_table,
+)
+from published.reproduction import Reproduction
 from scipy.stats import binom
 
 from precad.common.account.events import Adjacency, Sampling, poisson_gaussian
@@ -54,29 +77,6 @@ from precad.common.certify.result import Abstained, Certified
 from precad.common.certify.shift import group_shift, log_binomial
 from precad.common.certify.smoothing import SmoothingCertificates, certify_smoothing
 from precad.common.errors import Misconfiguration
-from precad.experiments import published
-from precad.experiments.published.defences import (
-    bagging_holds,
-    bagging_radii,
-    ma_expectation_bound,
-    partition_radii,
-)
-from precad.experiments.published.printed_certificates import (
-    precad_theorem_2_printed,
-    theorem_8,
-    theorem_8_exact,
-    theorem_8_joint,
-    theorem_8_limit,
-    xie_theorem_6,
-    xie_theorem_6_reach,
-)
-from precad.experiments.published.printed_privacy import (
-    precad_case_2_by_pld,
-    precad_theorem_1_case_2,
-    xie_proposition_1,
-    xie_table,
-)
-from precad.experiments.published.reproduction import Reproduction
 
 MECHANISM = poisson_gaussian(rate=0.01, noise_multiplier=1.0, count=20)
 FIXED_SIZE = replace(

@@ -178,6 +178,19 @@ def test_only_the_servers_and_who_starts_them_import_the_aggregator() -> None:
     assert wrong == []
 
 
+def test_no_part_imports_what_is_only_published() -> None:
+    """Printed formulas and other defences are to be compared with; the package lacks them."""
+    wrong = [
+        (relative(path), module)
+        for path in sources(*PARTS)
+        for module in imported(tree_of(path))
+        if within(module, ("published",))
+    ]
+    assert wrong == []
+    assert not (ROOT / "published").exists()
+    assert (Path(__file__).parents[2] / "published").is_dir()
+
+
 @pytest.mark.parametrize("name", PURE)
 def test_mathematics_imports_no_network_and_no_storage(name: str) -> None:
     wrong = [

@@ -7,6 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from published.printed_privacy import (
+    precad_case_2_by_pld,
+    precad_theorem_1_case_2,
+    xie_table,
+)
+from published.reproduction import Reproduction
 
 from precad.common.account import gdp
 from precad.common.account.events import poisson_gaussian
@@ -14,12 +20,6 @@ from precad.common.account.exact import ExactAccountant
 from precad.common.account.fixed_size import attained_epsilon, fixed_size_rdp
 from precad.common.account.guarantees import client_noise_multiplier
 from precad.common.account.rdp import XIE_ORDERS, Conversion, RdpAccountant, sampled_gaussian_rdp
-from precad.experiments.published.printed_privacy import (
-    precad_case_2_by_pld,
-    precad_theorem_1_case_2,
-    xie_table,
-)
-from precad.experiments.published.reproduction import Reproduction
 
 Case = dict[str, Any]
 CASES: list[Case] = json.loads((Path(__file__).parent / "golden.json").read_text())

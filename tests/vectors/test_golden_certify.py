@@ -8,6 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from published import printed_certificates
+from published.printed_certificates import xie_theorem_2
+from published.printed_privacy import xie_table
+from published.smoothed_training import macer_hinge, psac_factor
 
 from precad.common.account.events import SampledGaussian, poisson_gaussian
 from precad.common.account.gdp import (
@@ -41,10 +45,6 @@ from precad.common.certify.renyi import (
 from precad.common.certify.result import Abstained, Certified
 from precad.common.certify.shift import Shift, log_binomial, single_shift
 from precad.common.certify.smoothing import average_certified_radius, certify_smoothing
-from precad.experiments.published import printed_certificates
-from precad.experiments.published.printed_certificates import xie_theorem_2
-from precad.experiments.published.printed_privacy import xie_table
-from precad.experiments.published.smoothed_training import macer_hinge, psac_factor
 
 CASES: list[dict[str, Any]] = json.loads(
     (Path(__file__).parent / "golden.json").read_text(encoding="utf-8")

@@ -22,7 +22,7 @@ from precad.common.certify.renyi import (
 )
 from precad.common.certify.shift import single_shift
 from precad.common.checks import count, positive
-from precad.experiments.published.reproduction import Reproduction
+from published.reproduction import Reproduction
 
 _DOUBLED_GROUPS = "holds for groups of 2^k, so far too loose: use RenyiGroups"
 _THEOREM_8 = (

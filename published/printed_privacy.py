@@ -13,7 +13,7 @@ from precad.common.account.events import poisson_gaussian
 from precad.common.account.fixed_size import fixed_size_rdp
 from precad.common.account.guarantees import spent
 from precad.common.account.rdp import XIE_ORDERS, Conversion, RdpAccountant, epsilon_of_rdp
-from precad.experiments.published.reproduction import Reproduction
+from published.reproduction import Reproduction
 
 _DRAWN_TOGETHER = (
     "takes each record as sampled at rate q·p on its own; a client's records are drawn together, "
