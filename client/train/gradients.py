@@ -111,7 +111,7 @@ class RecordGradients:
         self._device = next(self._module.parameters()).device
         # Parameters have an axis of their own for the records, see above; buffers are shared.
         self._batched = vmap(grad(self._record_loss), in_dims=(0, 0, 0), randomness="error")
-        self._losses = vmap(self._record_loss, in_dims=(0, 0, 0), randomness="error")
+        self._losses = vmap(self._record_loss, in_dims=(None, 0, 0), randomness="error")
         self._filler: list[torch.Tensor] = []
         self.classes: int | None = None
         """How many labels the loss takes, where that is known."""
@@ -247,7 +247,8 @@ class RecordGradients:
 
         Raises whatever the model and the loss do.
         """
-        found = self._batched(*self._filled(named, inputs, targets))
+        copies = {name: tensor.expand(self.chunk, *tensor.shape) for name, tensor in named.items()}
+        found = self._batched(copies, *self._filled(inputs, targets))
         flat = [found[parameter.name].reshape(self.chunk, -1) for parameter in self.parameters]
         rows: NDArray[np.float64] = torch.cat(flat, dim=1).double().cpu().numpy()
         return rows
@@ -255,22 +256,21 @@ class RecordGradients:
     def losses(
         self, named: dict[str, torch.Tensor], inputs: torch.Tensor, targets: torch.Tensor
     ) -> NDArray[np.float64]:
-        """Losses of at most ``chunk`` records, ``[n]``; computed and raising as in ``kernel``."""
+        """Losses of at most ``chunk`` records, ``[n]``; faster than ``kernel``, to fewer bits.
+
+        Raises whatever the model and the loss do.
+        """
         with torch.no_grad():
-            found = self._losses(*self._filled(named, inputs, targets))
+            found = self._losses(named, *self._filled(inputs, targets))
         losses: NDArray[np.float64] = found[: len(inputs)].double().cpu().numpy()
         return losses
 
-    def _filled(
-        self, named: dict[str, torch.Tensor], inputs: torch.Tensor, targets: torch.Tensor
-    ) -> tuple[dict[str, torch.Tensor], torch.Tensor, torch.Tensor]:
-        """A copy of θ for each slot, and ``chunk`` rows of each tensor."""
-        copies = {name: tensor.expand(self.chunk, *tensor.shape) for name, tensor in named.items()}
-        rows = [
-            torch.cat([some, filler[len(some) :]]).to(self._device)
-            for some, filler in zip((inputs, targets), self._filler, strict=True)
+    def _filled(self, *some: torch.Tensor) -> list[torch.Tensor]:
+        """Inputs and targets with ``chunk`` rows each."""
+        return [
+            torch.cat([rows, filler[len(rows) :]]).to(self._device)
+            for rows, filler in zip(some, self._filler, strict=True)
         ]
-        return copies, rows[0], rows[1]
 
     def _record_loss(
         self, named: dict[str, torch.Tensor], record: torch.Tensor, target: torch.Tensor
