@@ -60,7 +60,7 @@ def guarantees(rounds: int) -> list[Guarantee]:
         ExactGroups(mechanism),
         RenyiGroups(mechanism),
         ExactGroups(mechanism).as_approximate(),
-        GaussianDP(clt_mu(RATE, NOISE, rounds), asymptotic_limit=True),
+        GaussianDP(clt_mu(RATE, NOISE, rounds), asymptotic=True),
     ]
 
 

@@ -29,7 +29,7 @@ from tests.rig.crowd.misdeeds import COUNTED, HONEST, MISDEEDS, SILENT, UNINVITE
 
 from precad.common.aggregator.service.descriptors import allow_descriptors
 from precad.common.identifiers import ClientId, Role
-from precad.common.identity import load_identity
+from precad.common.identity.credentials import Identity
 from precad.common.task import Task
 from precad.experiments.local import LocalDeployment
 
@@ -151,7 +151,7 @@ async def rehearse(
     addresses = {role: deployment.addresses[role.value] for role in SERVERS}
     keys = deployment.folder / "keys"
     clients = [
-        LoadClient(deployment.task, client, addresses, load_identity(keys / client.name))
+        LoadClient(deployment.task, client, addresses, Identity.load(keys / client.name))
         for client in deployment.clients
     ]
     started = time.monotonic()

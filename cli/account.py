@@ -1,19 +1,19 @@
 """`precad account`: what a run costs in privacy, against whom, by three accountants."""
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Option
 
-from precad.cli.report import exit_on_error
-from precad.cli.task_file import TaskFile, task_numbers
+from precad.cli.options import Json, TaskFile, task_numbers
 
 if TYPE_CHECKING:
     from precad.common.account.guarantees import Adversary, PrivacyStatement
 
 # e^20 is half a billion: no ratio of odds that large protects anybody.
 _NO_PROTECTION = 20.0
+_RECORD = ("record_rate", "client_rate", "noise_multiplier", "rounds", "delta")
 # R, C, d and f: what R'/C takes.
 _CLIENT = ("record_clip", "client_clip", "dimension", "fractional_bits")
 
@@ -22,44 +22,39 @@ def account(
     *,
     task: TaskFile = None,
     record_rate: Annotated[
-        float | None,
-        typer.Option(help="p: probability of a record being drawn in a round, 0 to 1."),
+        float | None, Option(help="p: probability of a record being drawn in a round, 0 to 1.")
     ] = None,
     client_rate: Annotated[
-        float | None,
-        typer.Option(help="q: probability of a client being drawn in a round, 0 to 1."),
+        float | None, Option(help="q: probability of a client being drawn in a round, 0 to 1.")
     ] = None,
     noise_multiplier: Annotated[
-        float | None, typer.Option(help="σ: standard deviation of one server's noise over R'.")
+        float | None, Option(help="σ: standard deviation of one server's noise over R'.")
     ] = None,
-    rounds: Annotated[int | None, typer.Option(help="T: rounds of the run.")] = None,
-    delta: Annotated[float | None, typer.Option(help="δ: above 0 and below 1, like 1e-5.")] = None,
+    rounds: Annotated[int | None, Option(help="T: rounds of the run.")] = None,
+    delta: Annotated[float | None, Option(help="δ: above 0 and below 1, like 1e-5.")] = None,
     participations: Annotated[
         int | None,
-        typer.Option(
+        Option(
             help="T_i: how often the client took part, from its ledger. Without it this is a "
             "plan: the 0.999 quantile of Binomial(T, q)."
         ),
     ] = None,
     record_clip: Annotated[
-        float | None,
-        typer.Option(help="R: bound on a record's gradient. Needs C, d and f too."),
+        float | None, Option(help="R: bound on a record's gradient. Needs C, d and f too.")
     ] = None,
     client_clip: Annotated[
-        float | None, typer.Option(help="C: bound on a client's update. Needs R, d and f too.")
+        float | None, Option(help="C: bound on a client's update. Needs R, d and f too.")
     ] = None,
     dimension: Annotated[
-        int | None, typer.Option(help="d: parameters of the model; R' is R + √d·2^−f.")
+        int | None, Option(help="d: parameters of the model; R' is R + √d·2^−f.")
     ] = None,
     fractional_bits: Annotated[
-        int | None, typer.Option(help="f: fractional bits of the fixed point.")
+        int | None, Option(help="f: fractional bits of the fixed point.")
     ] = None,
     sampling: Annotated[
-        str, typer.Option(help="How records and clients are drawn; this system runs poisson.")
+        str, Option(help="How records and clients are drawn; this system runs poisson.")
     ] = "poisson",
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")
-    ] = False,
+    as_json: Json = False,
 ) -> None:
     """What a run costs in privacy, against whom, by three accountants.
 
@@ -82,61 +77,36 @@ def account(
     precad account --record-rate 0.2 --client-rate 1
     --noise-multiplier 2 --rounds 60 --delta 1e-5
     """
-    with exit_on_error():
-        statements = _statements(
-            task,
-            {
-                "record_rate": record_rate,
-                "client_rate": client_rate,
-                "noise_multiplier": noise_multiplier,
-                "rounds": rounds,
-                "delta": delta,
-            },
-            {
-                "record_clip": record_clip,
-                "client_clip": client_clip,
-                "dimension": dimension,
-                "fractional_bits": fractional_bits,
-            },
-            participations,
-            sampling,
-        )
+    given = locals()
+    statements = _statements(given)
     if as_json:
         typer.echo(json.dumps({"guarantees": [s.to_json() for s in statements]}, indent=2))
     else:
         _show(statements, planned=participations is None)
 
 
-def _statements(
-    path: Path | None,
-    numbers: dict[str, Any],
-    client_level: dict[str, Any],
-    participations: int | None,
-    sampling: str,
-) -> "tuple[PrivacyStatement, ...]":
+def _statements(given: dict[str, Any]) -> "tuple[PrivacyStatement, ...]":
+    """The guarantees of what all options, by name, say."""
     # NumPy and SciPy load here, so that `precad --help` doesn't wait for them.
-    from precad.common import checks  # noqa: PLC0415
     from precad.common.account.events import require_poisson  # noqa: PLC0415
-    from precad.common.account.guarantees import Run, guarantees  # noqa: PLC0415
-    from precad.common.headroom import effective_record_clip  # noqa: PLC0415
+    from precad.common.account.guarantees import Run, guarantees, sensitivity_ratio  # noqa: PLC0415
 
-    require_poisson(sampling)
-    if any(value is not None for value in client_level.values()):
-        # One of them alone is of no use.
-        numbers, client_level = numbers | client_level, {}
-    given = task_numbers(path, numbers, client_level)
-    delta = given.pop("delta")
-    record_clip, client_clip, dimension, fractional_bits = (given.pop(name) for name in _CLIENT)
-    if client_clip is not None:
-        checks.positive("client_clip", client_clip, "the bound on a client's update")
-        effective = effective_record_clip(record_clip, dimension, fractional_bits)
-        given["sensitivity_ratio"] = effective / client_clip
-    return guarantees(Run(**given, participations=participations), delta)
+    require_poisson(given["sampling"])
+    # One number of the client level alone is of no use.
+    wanted = any(given[name] is not None for name in _CLIENT)
+    numbers = task_numbers(
+        given, (*_RECORD, *_CLIENT) if wanted else _RECORD, () if wanted else _CLIENT
+    )
+    clips = {name: numbers.pop(name) for name in _CLIENT}
+    if clips["client_clip"] is not None:
+        numbers["sensitivity_ratio"] = sensitivity_ratio(**clips)
+    delta = numbers.pop("delta")
+    return guarantees(Run(**numbers, participations=given["participations"]), delta)
 
 
 def _show(statements: "tuple[PrivacyStatement, ...]", *, planned: bool) -> None:
     from rich.console import Console  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
+    from rich.table import Column, Table  # noqa: PLC0415
 
     from precad.common.account.accountant import AccountantName  # noqa: PLC0415
     from precad.common.account.guarantees import Adversary  # noqa: PLC0415
@@ -163,10 +133,7 @@ def _show(statements: "tuple[PrivacyStatement, ...]", *, planned: bool) -> None:
             f"noise multiplier {first.noise_multiplier:.4g}, "
             f"{first.compositions} {_counted(adversary, planned=planned)}"
         )
-        table = Table()
-        table.add_column("accountant")
-        table.add_column("ε", justify="right")
-        table.add_column("μ", justify="right")
+        table = Table("accountant", Column("ε", justify="right"), Column("μ", justify="right"))
         table.add_column("what it is")
         for row in rows:
             exact = row.accountant is AccountantName.EXACT
@@ -174,13 +141,8 @@ def _show(statements: "tuple[PrivacyStatement, ...]", *, planned: bool) -> None:
             if exact and row.epsilon > _NO_PROTECTION:
                 note += ", too large to protect"
             mu = "" if row.mu is None else f"{row.mu:.4g}"
-            table.add_row(
-                row.accountant.value,
-                f"{row.epsilon:.4g}",
-                mu,
-                note,
-                style="bold" if exact else "dim",
-            )
+            cells = (row.accountant.value, f"{row.epsilon:.4g}", mu, note)
+            table.add_row(*cells, style="bold" if exact else "dim")
         console.print(table)
 
 

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from precad.cli.report import exit_on_error
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Digest
 
@@ -62,15 +61,14 @@ def token(
     """
     from precad.common.aggregator.enrol.tokens import TokenBook, new_token, token_digest  # noqa: PLC0415
 
-    with exit_on_error():
-        if digest and count > 1:
-            raise Misconfiguration("count", count, "is for new tokens; --digest takes its own")
-        made = [] if digest else [new_token() for _ in range(count)]
-        digests = [_digest(each) for each in digest or ()] or [token_digest(each) for each in made]
-        for folder in state:
-            book = TokenBook(folder)
-            for accepted in digests:
-                book.add(accepted)
+    if digest and count > 1:
+        raise Misconfiguration("count", count, "is for new tokens; --digest takes its own")
+    made = [] if digest else [new_token() for _ in range(count)]
+    digests = [_digest(each) for each in digest or ()] or [token_digest(each) for each in made]
+    for folder in state:
+        book = TokenBook(folder)
+        for accepted in digests:
+            book.add(accepted)
     if as_json:
         typer.echo(json.dumps({"tokens": made, "digests": [str(each) for each in digests]}))
         return
@@ -89,8 +87,7 @@ def show(
     """A server's tokens, by digest, and whose they became."""
     from precad.common.aggregator.enrol.tokens import TokenBook  # noqa: PLC0415
 
-    with exit_on_error():
-        states = {str(folder): TokenBook(folder).states() for folder in state}
+    states = {str(folder): TokenBook(folder).states() for folder in state}
     if as_json:
         listing = {folder: [asdict(each) for each in found] for folder, found in states.items()}
         typer.echo(json.dumps(listing))

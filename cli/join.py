@@ -6,8 +6,6 @@ from typing import Annotated
 
 import typer
 
-from precad.cli.report import exit_on_error
-
 
 def join(
     config: Annotated[
@@ -36,18 +34,17 @@ def join(
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     log = logging.getLogger("precad")
-    with exit_on_error():
-        settings = JoinSettings.load(config)
-        owner = settings.data_owner(read_client_data(settings.data))
-        result = owner.run()
-        log.info(
-            "%s: %d submissions, %d counted, %s; exact record-level ε = %.3f (one server "
-            "corrupted, δ = %g); final model %s",
-            result.ended,
-            result.submitted,
-            result.counted,
-            dict(result.rejected) or "none rejected",
-            result.epsilon,
-            owner.task.privacy.delta,
-            result.model,
-        )
+    settings = JoinSettings.load(config)
+    owner = settings.data_owner(read_client_data(settings.data))
+    result = owner.run()
+    log.info(
+        "%s: %d submissions, %d counted, %s; exact record-level ε = %.3f (one server "
+        "corrupted, δ = %g); final model %s",
+        result.ended,
+        result.submitted,
+        result.counted,
+        dict(result.rejected) or "none rejected",
+        result.epsilon,
+        owner.task.privacy.delta,
+        result.model,
+    )

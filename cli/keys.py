@@ -2,16 +2,16 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from precad.cli.report import exit_on_error
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
-
-if TYPE_CHECKING:
-    from precad.common.identity.principal import Principal
+from precad.common.identity.deployment import Deployment, create_local_keys, create_request
+from precad.common.identity.pki import PARTY_DAYS
+from precad.common.identity.principal import Principal
+from precad.common.identity.summary import summarise
 
 app = typer.Typer(
     help="""Make, renew, revoke and show the keys and certificates of a deployment.
@@ -36,7 +36,6 @@ Name = Annotated[str, typer.Argument(help="The client's name; only clients have 
 Days = Annotated[int, typer.Option("--days", help="Until the certificate expires.", min=1)]
 Out = Annotated[Path | None, typer.Option("--out", help="The party's folder.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace keys that are there.")]
-DAYS = 365
 
 
 @app.command()
@@ -48,15 +47,12 @@ def init(
     client: Annotated[
         list[str] | None, typer.Option("--client", help="A client's name; may be repeated.")
     ] = None,
-    days: Days = DAYS,
+    days: Days = PARTY_DAYS,
     force: Force = False,
 ) -> None:
     """A root, both servers, the dealer, the operator and clients: all of a local deployment."""
-    from precad.common.identity.deployment import create_local_keys  # noqa: PLC0415
-
     names = [*(f"client-{number}" for number in range(1, clients + 1)), *(client or ())]
-    with exit_on_error():
-        folders = create_local_keys(directory, names, days=days, replace=force)
+    folders = create_local_keys(directory, names, days=days, replace=force)
     for folder in folders:
         typer.echo(folder)
     typer.echo(
@@ -74,16 +70,13 @@ def issue(
     request: Annotated[
         Path | None, typer.Option("--request", help="A signing request; the key stays away.")
     ] = None,
-    days: Days = DAYS,
+    days: Days = PARTY_DAYS,
     force: Force = False,
 ) -> None:
     """One more party: its key and certificate, or a certificate for its request."""
-    from precad.common.identity.deployment import Deployment  # noqa: PLC0415
-
-    with exit_on_error():
-        principal = _principal(role, name)
-        deployment = Deployment.open(directory)
-        typer.echo(deployment.issue(principal, out=out, request=request, days=days, replace=force))
+    principal = _principal(role, name)
+    deployment = Deployment.open(directory)
+    typer.echo(deployment.issue(principal, out=out, request=request, days=days, replace=force))
 
 
 @app.command("request")
@@ -94,10 +87,7 @@ def make_request(
     force: Force = False,
 ) -> None:
     """A new key in the folder, and a signing request for it; only the request is sent away."""
-    from precad.common.identity.deployment import create_request  # noqa: PLC0415
-
-    with exit_on_error():
-        typer.echo(create_request(folder, _principal(role, name), replace=force))
+    typer.echo(create_request(folder, _principal(role, name), replace=force))
 
 
 @app.command()
@@ -107,18 +97,15 @@ def renew(
     name: Name = "",
     *,
     out: Out = None,
-    days: Days = DAYS,
+    days: Days = PARTY_DAYS,
     revoke_old: Annotated[
         bool, typer.Option("--revoke-old", help="Revoke the certificate that is replaced.")
     ] = False,
 ) -> None:
     """A new key and certificate for the same party, in place of those in its folder."""
-    from precad.common.identity.deployment import Deployment  # noqa: PLC0415
-
-    with exit_on_error():
-        principal = _principal(role, name)
-        deployment = Deployment.open(directory)
-        typer.echo(deployment.renew(principal, out=out, days=days, revoke_old=revoke_old))
+    principal = _principal(role, name)
+    deployment = Deployment.open(directory)
+    typer.echo(deployment.renew(principal, out=out, days=days, revoke_old=revoke_old))
 
 
 @app.command()
@@ -131,17 +118,14 @@ def revoke(
     ] = None,
 ) -> None:
     """Put a party's certificates on the revocation list, which running servers read anew."""
-    from precad.common.identity.deployment import Deployment  # noqa: PLC0415
-
-    with exit_on_error():
-        if (role is None) == (serial is None):
-            raise Misconfiguration("party", role and role.value, "give a role, or --serial")
-        deployment = Deployment.open(directory)
-        if role is not None:
-            serials = deployment.current_serials(_principal(role, name))
-        else:
-            serials = [_serial(serial or "")]
-        written = deployment.revoke(serials)
+    if (role is None) == (serial is None):
+        raise Misconfiguration("party", role and role.value, "give a role, or --serial")
+    deployment = Deployment.open(directory)
+    if role is not None:
+        serials = deployment.current_serials(_principal(role, name))
+    else:
+        serials = [_serial(serial or "")]
+    written = deployment.revoke(serials)
     for path in written:
         typer.echo(path)
     typer.echo("Copy the first of these lists to every machine of the deployment.", err=True)
@@ -158,10 +142,7 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
 ) -> None:
     """Whose certificates these are, until when, and whether they count. Shows no key."""
-    from precad.common.identity.summary import summarise  # noqa: PLC0415
-
-    with exit_on_error():
-        summaries = summarise(path)
+    summaries = summarise(path)
     if as_json:
         typer.echo(json.dumps([each.to_json() for each in summaries], indent=2))
         return
@@ -171,9 +152,7 @@ def show(
         typer.echo(f"    SHA-256 {each.fingerprint}")
 
 
-def _principal(role: Role, name: str) -> "Principal":
-    from precad.common.identity.principal import Principal  # noqa: PLC0415
-
+def _principal(role: Role, name: str) -> Principal:
     if role is Role.CLIENT:
         return Principal.client(name)
     return Principal(role, name or role.value)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from precad.cli.report import exit_on_error
+from precad.cli.options import Json
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Digest
 
@@ -27,7 +27,6 @@ app = typer.Typer(
 State = Annotated[
     str, typer.Argument(help="The server's state folder, or its database's URL.", metavar="STATE")
 ]
-Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")]
 
 
 @app.command()
@@ -45,9 +44,8 @@ def show(
     """
     from precad.common.aggregator.store import read_ledger  # noqa: PLC0415
 
-    with exit_on_error():
-        view = read_ledger(_url(state))
-        document = _document(view, client)
+    view = read_ledger(_url(state))
+    document = _document(view, client)
     if as_json:
         typer.echo(json.dumps(document, indent=2))
     else:
@@ -73,8 +71,7 @@ def verify(
     """
     from precad.common.aggregator.store import audit_ledger  # noqa: PLC0415
 
-    with exit_on_error():
-        audit = audit_ledger(_url(state), _digest(head))
+    audit = audit_ledger(_url(state), _digest(head))
     sound = not audit.findings
     if as_json:
         document = {"sound": sound} | asdict(audit) | {"head": str(audit.head)}

@@ -1,5 +1,6 @@
 """`precad`: one command line for everybody who takes part."""
 
+import sys
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -7,6 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from precad import __version__
+from precad.common.errors import Misconfiguration, PrecadError
 
 COMMANDS = (
     "demo",
@@ -25,6 +27,14 @@ COMMANDS = (
 
 class _OnDemand(TyperGroup):
     """Loads a command when it is asked for: a dealer's process holds no accountant, no database."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command. A PrecadError is one line, and exit 2 for a wrong value, else 1."""
+        try:
+            return super().invoke(ctx)
+        except PrecadError as error:
+            print(f"precad: {error}", file=sys.stderr)  # noqa: T201
+            raise typer.Exit(2 if isinstance(error, Misconfiguration) else 1) from None
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 -- click's
         """All commands."""

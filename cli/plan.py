@@ -1,14 +1,14 @@
 """`precad plan`: which σ, C/R', p, q and T give privacy, robustness and a usable model."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Option
 
-from precad.cli.report import exit_on_error
-from precad.cli.task_file import TaskFile, task_numbers
+from precad.cli.options import Json, TaskFile, task_numbers
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,48 +18,39 @@ if TYPE_CHECKING:
 
 def plan(
     *,
-    records: Annotated[int, typer.Option(help="m: records of each client.")],
-    epsilon: Annotated[float, typer.Option(help="ε of a record against one curious server.")],
+    records: Annotated[int, Option(help="m: records of each client.")],
+    epsilon: Annotated[float, Option(help="ε of a record against one curious server.")],
     task: TaskFile = None,
-    clients: Annotated[int | None, typer.Option(help="n: enrolled clients.")] = None,
-    dimension: Annotated[int | None, typer.Option(help="d: parameters of the model.")] = None,
-    delta: Annotated[float | None, typer.Option(help="δ: above 0 and below 1, like 1e-5.")] = None,
+    clients: Annotated[int | None, Option(help="n: enrolled clients.")] = None,
+    dimension: Annotated[int | None, Option(help="d: parameters of the model.")] = None,
+    delta: Annotated[float | None, Option(help="δ: above 0 and below 1, like 1e-5.")] = None,
     noise_to_signal: Annotated[
         float,
-        typer.Option(
+        Option(
             help="Accuracy proxy wanted: norm of the run's noise over the norm of its signal if "
             "all gradients agreed. Smaller is better; above 1 nothing is learnt."
         ),
     ] = 0.1,
     malicious: Annotated[
-        int, typer.Option(help="K: clients that may submit anything. 0: no robustness wanted.")
+        int, Option(help="K: clients that may submit anything. 0: no robustness wanted.")
     ] = 1,
-    loss: Annotated[
-        float, typer.Option(help="L: expected loss on one record without attackers.")
-    ] = 0.2,
+    loss: Annotated[float, Option(help="L: expected loss on one record without attackers.")] = 0.2,
     tolerated_loss: Annotated[
-        float, typer.Option(help="The loss that the K clients may cause at most, above L.")
+        float, Option(help="The loss that the K clients may cause at most, above L.")
     ] = 0.5,
-    loss_bound: Annotated[
-        float, typer.Option(help="B: the largest value that the loss takes.")
-    ] = 1.0,
-    record_rate: Annotated[list[float] | None, typer.Option(help="p to try; repeat it.")] = None,
-    client_rate: Annotated[list[float] | None, typer.Option(help="q to try; repeat it.")] = None,
-    rounds: Annotated[list[int] | None, typer.Option(help="T to try; repeat it.")] = None,
+    loss_bound: Annotated[float, Option(help="B: the largest value that the loss takes.")] = 1.0,
+    record_rate: Annotated[list[float] | None, Option(help="p to try; repeat it.")] = None,
+    client_rate: Annotated[list[float] | None, Option(help="q to try; repeat it.")] = None,
+    rounds: Annotated[list[int] | None, Option(help="T to try; repeat it.")] = None,
     noise_multiplier: Annotated[
-        float | None,
-        typer.Option(help="σ, if it is fixed already. Default: the least that ε allows."),
+        float | None, Option(help="σ, if it is fixed already. Default: the least that ε allows.")
     ] = None,
     clip_ratio: Annotated[
         float | None,
-        typer.Option(help="C/R', if it is fixed already. Default: the one with the least noise."),
+        Option(help="C/R', if it is fixed already. Default: the one with the least noise."),
     ] = None,
-    plot: Annotated[
-        Path | None, typer.Option(help="Write the trade-off as a PNG file here.")
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")
-    ] = False,
+    plot: Annotated[Path | None, Option(help="Write the trade-off as a PNG file here.")] = None,
+    as_json: Json = False,
 ) -> None:
     """Which settings give the privacy, robustness and accuracy you want.
 
@@ -83,41 +74,20 @@ def plan(
     --delta 1e-5 --record-rate 0.05 --client-rate 0.1 --client-rate 1
     --rounds 50 --rounds 200 --plot plan.png
     """
-    with exit_on_error():
-        # NumPy and SciPy load here, so that `precad --help` doesn't wait for them.
-        from precad.common.account import planning  # noqa: PLC0415
+    given = locals()
+    # NumPy and SciPy load here, so that `precad --help` doesn't wait for them.
+    from precad.common.account import planning  # noqa: PLC0415
 
-        numbers = task_numbers(
-            task,
-            {
-                "clients": clients,
-                "dimension": dimension,
-                "delta": delta,
-                "record_rate": record_rate,
-                "client_rate": client_rate,
-                "rounds": rounds,
-            },
-            {"noise_multiplier": noise_multiplier, "clip_ratio": clip_ratio},
-        )
-        made = planning.plan(
-            planning.Wanted(
-                clients=numbers["clients"],
-                records=records,
-                dimension=numbers["dimension"],
-                epsilon=epsilon,
-                delta=numbers["delta"],
-                noise_to_signal=noise_to_signal,
-                malicious=malicious,
-                loss=loss,
-                tolerated_loss=tolerated_loss,
-                loss_bound=loss_bound,
-            ),
-            record_rates=_all(numbers["record_rate"]),
-            client_rates=_all(numbers["client_rate"]),
-            rounds=_all(numbers["rounds"]),
-            noise_multiplier=numbers["noise_multiplier"],
-            clip_ratio=numbers["clip_ratio"],
-        )
+    of_task = ("clients", "dimension", "delta", "record_rate", "client_rate", "rounds")
+    values = given | task_numbers(given, of_task, ("noise_multiplier", "clip_ratio"))
+    made = planning.plan(
+        planning.Wanted(**{one.name: values[one.name] for one in fields(planning.Wanted)}),
+        record_rates=_all(values["record_rate"]),
+        client_rates=_all(values["client_rate"]),
+        rounds=_all(values["rounds"]),
+        noise_multiplier=values["noise_multiplier"],
+        clip_ratio=values["clip_ratio"],
+    )
     if plot is not None:
         from precad.cli.trade_off_plot import draw  # noqa: PLC0415
 
@@ -147,11 +117,10 @@ def _setting(setting: "Setting") -> dict[str, Any]:
     """One flat JSON object; a μ that leaves floating point is null."""
     values = asdict(setting)
     run = values.pop("run")
+    if values["group_mu"] == float("inf"):
+        values["group_mu"] = None
     names = ("record_rate", "client_rate", "rounds", "noise_multiplier")
-    flat: dict[str, Any] = {name: run[name] for name in names} | values
-    if flat["group_mu"] == float("inf"):
-        flat["group_mu"] = None
-    return flat | {"verdict": setting.verdict.value}
+    return {name: run[name] for name in names} | values
 
 
 def _show(made: "Plan", plot: Path | None) -> None:
@@ -175,17 +144,18 @@ def _show(made: "Plan", plot: Path | None) -> None:
     table.add_column("verdict", no_wrap=True)
     for setting in made.settings:
         run = setting.run
+        measured = (
+            run.noise_multiplier,
+            setting.clip_ratio,
+            setting.epsilon,
+            setting.noise_to_signal,
+            setting.worst_loss,
+            setting.unclipped_worst_loss,
+            setting.upload_bytes / 1e6,
+        )
         table.add_row(
-            f"{run.record_rate:g}",
-            f"{run.client_rate:g}",
-            str(run.rounds),
-            f"{run.noise_multiplier:.3g}",
-            f"{setting.clip_ratio:.3g}",
-            f"{setting.epsilon:.3g}",
-            f"{setting.noise_to_signal:.3g}",
-            f"{setting.worst_loss:.3g}",
-            f"{setting.unclipped_worst_loss:.3g}",
-            f"{setting.upload_bytes / 1e6:.3g}",
+            *(f"{run.record_rate:g}", f"{run.client_rate:g}", str(run.rounds)),
+            *(f"{value:.3g}" for value in measured),
             setting.verdict.value,
             style="bold" if setting.verdict is SettingVerdict.MEETS else "dim",
         )
@@ -200,15 +170,14 @@ def _say_best(console: "Console", made: "Plan") -> None:
     best = made.best
     if best is None:
         console.print(
-            "No setting meets everything. Loosen a target, enrol more clients, or use a "
-            "smaller model."
+            "No setting meets everything. Loosen a target, enrol more clients, or use a smaller "
+            "model."
         )
         return
     run = best.run
     console.print(
-        f"Cheapest: p = {run.record_rate:g}, q = {run.client_rate:g}, "
-        f"T = {run.rounds}, σ = {run.noise_multiplier:.4g}, "
-        f"C = {best.clip_ratio:.4g}·R'.",
+        f"Cheapest: p = {run.record_rate:g}, q = {run.client_rate:g}, T = {run.rounds}, "
+        f"σ = {run.noise_multiplier:.4g}, C = {best.clip_ratio:.4g}·R'.",
         style="bold",
     )
     console.print(
@@ -226,9 +195,8 @@ def _say_robustness(console: "Console", made: "Plan") -> None:
         return
     from precad.common.account.planning import VACUOUS  # noqa: PLC0415
 
-    vacuous = sum(
-        setting.unclipped_worst_loss > VACUOUS * wanted.loss_bound for setting in made.settings
-    )
+    limit = VACUOUS * wanted.loss_bound
+    vacuous = sum(setting.unclipped_worst_loss > limit for setting in made.settings)
     console.print(
         f"With K = {wanted.malicious} malicious, a loss of {wanted.loss:g} stays at or below "
         f"{wanted.tolerated_loss:g} only while noise/signal is at least "

@@ -2,12 +2,11 @@
 
 import asyncio
 import logging
+from collections.abc import Coroutine
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-
-from precad.cli.report import exit_on_error
 
 app = typer.Typer(
     help="""Run one of the three servers from its settings file (TOML).
@@ -33,38 +32,30 @@ Config = Annotated[
 ]
 
 
-def _log_to_stderr() -> None:
+def _run(serving: Coroutine[Any, Any, int]) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    raise typer.Exit(asyncio.run(serving))
 
 
 @app.command("a")
 def server_a(config: Config) -> None:
     """Server A, the leader: selects the cohort, drives rounds, serves the model."""
-    from precad.common.aggregator.settings import ServerASettings  # noqa: PLC0415
     from precad.server_a.process import serve  # noqa: PLC0415
 
-    _log_to_stderr()
-    with exit_on_error():
-        raise typer.Exit(asyncio.run(serve(ServerASettings.load(config))))
+    _run(serve(config))
 
 
 @app.command("b")
 def server_b(config: Config) -> None:
     """Server B, the helper: second share, own noise, checks what A proposes."""
-    from precad.common.aggregator.settings import ServerBSettings  # noqa: PLC0415
     from precad.server_b.process import serve  # noqa: PLC0415
 
-    _log_to_stderr()
-    with exit_on_error():
-        raise typer.Exit(asyncio.run(serve(ServerBSettings.load(config))))
+    _run(serve(config))
 
 
 @app.command("dealer")
 def dealer(config: Config) -> None:
     """The dealer: correlated randomness for the two servers; sees no client data."""
     from precad.dealer.process import serve  # noqa: PLC0415
-    from precad.dealer.settings import DealerSettings  # noqa: PLC0415
 
-    _log_to_stderr()
-    with exit_on_error():
-        raise typer.Exit(asyncio.run(serve(DealerSettings.load(config))))
+    _run(serve(config))

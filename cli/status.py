@@ -8,7 +8,6 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from precad.cli.report import exit_on_error
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
 
@@ -28,41 +27,38 @@ def status(
 
         precad status a.example:7301 --identity keys/operator
     """
-    from precad.common.identity import load_identity  # noqa: PLC0415
+    from precad.common.identity.credentials import Identity  # noqa: PLC0415
     from precad.common.wire.operator import OperatorConnection  # noqa: PLC0415
 
-    with exit_on_error():
-        if server not in ("a", "b"):
-            raise Misconfiguration("--server", server, "use a or b")
-        role = Role.SERVER_A if server == "a" else Role.SERVER_B
-        connection = OperatorConnection(address, role, load_identity(identity))
-        try:
-            reply = connection.status(timeout_s=10)
-        finally:
-            connection.close()
-        facts = {
-            "role": reply.role,
-            "task": reply.task_name,
-            "task_digest": reply.task_digest.hex(),
-            "phase": reply.phase,
-            "error": reply.error,
-            "enrolled": reply.enrolled,
-            "version": reply.version,
-            "rounds": reply.rounds,
-            "model_digest": reply.model_digest.hex(),
-            "rejected": dict(reply.rejected),
-            "participations": dict(reply.participations),
-            "bytes": dict(reply.bytes_by_link),
-        }
-        if json_output:
-            print(json.dumps(facts))  # noqa: T201 -- the document that was asked for
-            return
-        table = Table(box=None, show_header=False, pad_edge=False)
-        for name, value in facts.items():
-            shown = (
-                ", ".join(f"{k} {v}" for k, v in value.items())
-                if isinstance(value, dict)
-                else value
-            )
-            table.add_row(name.replace("_", " "), str(shown) or "–")
-        Console().print(table, highlight=False)
+    if server not in ("a", "b"):
+        raise Misconfiguration("--server", server, "use a or b")
+    role = Role.SERVER_A if server == "a" else Role.SERVER_B
+    connection = OperatorConnection(address, role, Identity.load(identity))
+    try:
+        reply = connection.status(timeout_s=10)
+    finally:
+        connection.close()
+    facts = {
+        "role": reply.role,
+        "task": reply.task_name,
+        "task_digest": reply.task_digest.hex(),
+        "phase": reply.phase,
+        "error": reply.error,
+        "enrolled": reply.enrolled,
+        "version": reply.version,
+        "rounds": reply.rounds,
+        "model_digest": reply.model_digest.hex(),
+        "rejected": dict(reply.rejected),
+        "participations": dict(reply.participations),
+        "bytes": dict(reply.bytes_by_link),
+    }
+    if json_output:
+        print(json.dumps(facts))  # noqa: T201 -- the document that was asked for
+        return
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for name, value in facts.items():
+        shown = (
+            ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else value
+        )
+        table.add_row(name.replace("_", " "), str(shown) or "–")
+    Console().print(table, highlight=False)

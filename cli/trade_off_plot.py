@@ -3,12 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from precad.common.account.planning import (
-    Plan,
-    Setting,
-    privacy_trade_off,
-    robustness_trade_off,
-)
+from precad.common.account.planning import Plan, Setting, privacy_trade_off, robustness_trade_off
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -23,7 +23,8 @@ from precad.common.errors import (
     TaskMismatch,
 )
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.identity import Identity, open_channel
+from precad.common.identity.channel import open_channel
+from precad.common.identity.credentials import Identity
 from precad.common.identity.sign import CertificateSigner
 from precad.common.model import from_bytes, model_digest
 from precad.common.retry import Patience, Waits

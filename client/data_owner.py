@@ -19,7 +19,7 @@ from precad.client.train import (
 )
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId
-from precad.common.identity import Identity, load_identity
+from precad.common.identity.credentials import Identity
 from precad.common.keystream import Keystream
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
@@ -93,7 +93,7 @@ class DataOwner:
         self._loss = functional.cross_entropy if loss is None else loss
         self._addresses = (server_a, server_b)
         self._identity = (
-            load_identity(Path(identity)) if isinstance(identity, str | Path) else identity
+            Identity.load(Path(identity)) if isinstance(identity, str | Path) else identity
         )
         self._token = None if token is None else Secret(token.encode())
         folder = None if state is None else Path(state)
@@ -115,7 +115,7 @@ class DataOwner:
                 before a server is called; afterwards no record makes this raise.
             TaskMismatch: a server runs another task.
             PeerUnavailable: a server isn't there.
-            PeerViolation: the servers show different models, or training stopped.
+            PeerViolation: the servers show different models.
         """
         rehearse(self._model, self._loss, self._records, self.task, self._most)
         with Servers(self.task, self.client, *self._addresses, self._identity) as servers:

@@ -83,8 +83,9 @@ def take_part(
         clock: passes the time.
 
     Raises:
-        PeerViolation: the servers disagree about the model, or training stopped.
-        PeerUnavailable: server A stayed away for longer than the task's outage deadline.
+        PeerViolation: the servers disagree about the model.
+        PeerUnavailable: server A stayed away, or paused, for longer than the task's outage
+            deadline.
     """
     return _Player(servers, budget, pending, compute, clock).play(on_notice)
 
@@ -119,7 +120,8 @@ class _Player:
             ended = PeerUnavailable("server A ended the notices")
             try:
                 for notice in self._servers.watch():
-                    patience.renew()
+                    if notice.WhichOneof("event") != "paused":
+                        patience.renew()
                     self._handle(notice)
                     if on_notice is not None:
                         on_notice(result, notice)
@@ -154,8 +156,9 @@ class _Player:
                 result.model = Digest(over.model_digest)
                 result.version = over.version
                 result.ended = "finished"
-            case "stopped":
-                raise PeerViolation(f"training stopped: {notice.stopped.error}")
+            case "paused":
+                # It may come back, with all that counts: the submission waits as long as others.
+                raise PeerUnavailable("server A paused the training; its operators know why")
             case None:
                 pass
 

@@ -6,7 +6,9 @@ from typing import Annotated, Any
 from pydantic import Field, SecretStr
 
 from precad.client.data_owner import DataOwner
+from precad.common.identity.credentials import Identity
 from precad.common.settings import Address, Settings
+from precad.common.task import Task
 
 
 class JoinSettings(Settings):
@@ -28,11 +30,11 @@ class JoinSettings(Settings):
         """The data owner that these settings describe, over ``data``. Raises Misconfiguration."""
         return DataOwner(
             self.client,
-            task=self.load_task(),
+            task=Task.load(self.task),
             data=data,
             server_a=self.server_a,
             server_b=self.server_b,
-            identity=self.load_identity(),
+            identity=Identity.load(self.identity),
             epsilon_limit=self.epsilon_limit,
             record_rate=self.record_rate,
             state=self.state,

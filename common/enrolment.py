@@ -1,7 +1,6 @@
 """The roster: who takes part in a task, frozen before round 0."""
 
 import math
-import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId, Digest
 from precad.common.keystream import encode_context
+from precad.common.parsed import read_toml
 from precad.common.task import Task
 
 MAX_RECORDS = 2**31 - 1
@@ -75,14 +75,11 @@ class Roster(Mapping[ClientId, Enrolment]):
         """
         source = f"roster {path}"
         try:
-            text = path.read_text(encoding="utf-8")
-            entries = _RosterFile.model_validate(tomllib.loads(text)).clients
+            entries = _RosterFile.model_validate(read_toml("roster", path)).clients
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             field = ".".join(str(part) for part in first["loc"])
             raise Misconfiguration(f"{source}: {field}", first["input"], first["msg"]) from None
-        except (OSError, ValueError, RecursionError) as error:
-            raise Misconfiguration("roster", str(path), f"can't be read: {error}") from None
         enrolments: dict[ClientId, Enrolment] = {}
         for entry in entries:
             claim = Enrolment(ClientId(entry.client), entry.records, entry.record_rate)

@@ -91,8 +91,6 @@ class TaskMismatch(PrecadError):
             f"task digest differs: ours {ours}, theirs {theirs}; "
             "give both parties the same task file"
         )
-        self.ours = ours
-        self.theirs = theirs
 
 
 class BudgetExceeded(PrecadError):
@@ -124,7 +122,7 @@ class Denial(Enum):
     REVOKED = "revoked"
     """The certificate stands on the revocation list."""
     NOT_ALLOWED = "not-allowed"
-    """A known party, but not one that may do this."""
+    """A known party, but not one that may do this; with every other reason it isn't known."""
 
 
 class AccessDenied(PrecadError):
@@ -134,11 +132,6 @@ class AccessDenied(PrecadError):
         super().__init__(f"{reason.value}: {detail}")
         self.detail = detail
         self.reason = reason
-
-    @property
-    def authenticated(self) -> bool:
-        """True where the caller is known and only this call isn't its to make."""
-        return self.reason is Denial.NOT_ALLOWED
 
 
 def _shown(value: object) -> str:

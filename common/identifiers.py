@@ -8,6 +8,8 @@ from enum import Enum
 from precad.common.errors import Misconfiguration
 
 DIGEST_BYTES = 32
+ADDRESS_PATTERN = r"^[^\s:]+:\d{1,5}$|^\[[0-9a-fA-F:]+\]:\d{1,5}$"
+"""``host:port``."""
 _CLIENT_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 

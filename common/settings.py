@@ -1,14 +1,13 @@
 """Settings of one process, from a TOML file. Unknown keys are refused."""
 
-import tomllib
 from pathlib import Path
 from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from precad.common.errors import Misconfiguration
-from precad.common.identity import ADDRESS_PATTERN, Identity, load_identity
-from precad.common.task import Task
+from precad.common.identifiers import ADDRESS_PATTERN
+from precad.common.parsed import read_toml, refusal
 
 Address = Annotated[str, Field(pattern=ADDRESS_PATTERN)]
 
@@ -26,22 +25,16 @@ class Settings(BaseModel):
     @classmethod
     def load(cls, path: Path) -> Self:
         """Settings from a TOML file. Raises Misconfiguration naming file, field and remedy."""
-        try:
-            data = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
-            raise Misconfiguration("config", str(path), f"can't be read: {error}") from None
+        data = read_toml("config", path)
         try:
             return cls.model_validate(data).relative_to(path.resolve().parent)
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            field = ".".join(str(part) for part in first["loc"])
-            missing = first["type"] == "missing"
-            remedy = {
+            remedies = {
                 "extra_forbidden": f"unknown key in {path}; remove it or mend its name",
                 "missing": f"is required in {path}",
                 "string_pattern_mismatch": "give host:port, such as 127.0.0.1:7301",
-            }.get(first["type"], first["msg"])
-            raise Misconfiguration(field, None if missing else first["input"], remedy) from None
+            }
+            raise refusal(error, remedies) from None
 
     def relative_to(self, folder: Path) -> Self:
         """The same with relative paths taken from ``folder``."""
@@ -50,11 +43,3 @@ class Settings(BaseModel):
             if "\0" in str(value):
                 raise Misconfiguration(name, str(value), "isn't a path")
         return self.model_copy(update={name: folder / value for name, value in paths.items()})
-
-    def load_task(self) -> Task:
-        """The task. Raises Misconfiguration."""
-        return Task.load(self.task)
-
-    def load_identity(self) -> Identity:
-        """This process's certificate and key. Raises Misconfiguration."""
-        return load_identity(self.identity)

@@ -7,21 +7,27 @@ when a task is made, so that no round can meet them.
 
 import json
 import math
-import tomllib
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from precad.common import headroom
 from precad.common.errors import Misconfiguration
-from precad.common.headroom import MAX_FRACTIONAL_BITS, Headroom, client_noise_multiplier
 from precad.common.identifiers import Digest
+from precad.common.parsed import read_toml, refusal
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Rate = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
+
+
+_REMEDIES = {
+    "extra_forbidden": "unknown key; remove it or mend its name",
+    "missing": "is required",
+}
 
 
 class _Section(BaseModel):
@@ -115,7 +121,7 @@ class Task(_Section):
     privacy: PrivacySection
     training: TrainingSection
     enrolment: EnrolmentSection
-    fractional_bits: Annotated[int, Field(ge=1, le=MAX_FRACTIONAL_BITS)] = 20
+    fractional_bits: Annotated[int, Field(ge=1, le=headroom.MAX_FRACTIONAL_BITS)] = 20
     """f: an update's unit in the last place is 2^−f."""
     projections: Annotated[int, Field(ge=40, le=256)] = 40
     """k: rows of the range test; soundness error 2^−k a submission."""
@@ -127,40 +133,29 @@ class Task(_Section):
         return sum(parameter.size for parameter in self.model.parameters)
 
     @cached_property
-    def headroom(self) -> Headroom:
-        """What decides how much room the ring leaves."""
-        return Headroom(
-            record_clip=self.privacy.record_clip,
-            client_clip=self.privacy.client_clip,
-            noise_multiplier=self.privacy.noise_multiplier,
-            dimension=self.dimension,
-            clients=self.enrolment.clients,
-        )
-
-    @cached_property
     def bound(self) -> int:
         """β = floor(C·2^f): the client bound in units of the last place."""
-        return self.headroom.bound(self.fractional_bits)
+        # Exact, and no float that could overflow.
+        numerator, denominator = self.privacy.client_clip.as_integer_ratio()
+        return (numerator << self.fractional_bits) // denominator
 
     @cached_property
     def effective_record_clip(self) -> float:
         """R' = R + √d·2^−f: the record's sensitivity with the rounding in it."""
-        return self.headroom.effective_record_clip(self.fractional_bits)
+        return headroom.effective_record_clip(
+            self.privacy.record_clip, self.dimension, self.fractional_bits
+        )
 
     @cached_property
     def noise_units(self) -> float:
         """Standard deviation of one server's noise in units of the last place: σ·R'·2^f."""
-        return self.headroom.noise_units(self.fractional_bits)
+        units = math.ldexp(self.effective_record_clip, self.fractional_bits)
+        return self.privacy.noise_multiplier * units
 
     @cached_property
     def sensitivity_ratio(self) -> float:
         """R'/C: a record's sensitivity over a client's."""
         return self.effective_record_clip / self.privacy.client_clip
-
-    @cached_property
-    def client_noise_multiplier(self) -> float:
-        """√2·σ·R'/C: both servers' noise over one client's bound."""
-        return client_noise_multiplier(self.privacy.noise_multiplier, self.sensitivity_ratio)
 
     @cached_property
     def canonical(self) -> bytes:
@@ -179,13 +174,13 @@ class Task(_Section):
         """What no field decides alone; each error says what would fit."""
         privacy, enrolment = self.privacy, self.enrolment
         if privacy.record_clip > privacy.client_clip:
-            _refuse(
+            raise Misconfiguration(
                 "privacy.record_clip",
                 privacy.record_clip,
                 f"must be at most privacy.client_clip = {privacy.client_clip}",
             )
         if enrolment.min_clients > enrolment.clients:
-            _refuse(
+            raise Misconfiguration(
                 "enrolment.min_clients",
                 enrolment.min_clients,
                 f"must be at most enrolment.clients = {enrolment.clients}",
@@ -193,11 +188,13 @@ class Task(_Section):
         names = [parameter.name for parameter in self.model.parameters]
         if len(set(names)) != len(names):
             twice = next(name for name in names if names.count(name) > 1)
-            _refuse("model.parameters", twice, "names two parameters; each needs its own name")
-        try:
-            self.headroom.check(self.fractional_bits)
-        except Misconfiguration as refusal:
-            raise _RefusedError(refusal) from None
+            raise Misconfiguration(
+                "model.parameters", twice, "names two parameters; each needs its own name"
+            )
+        if not headroom.suffices(self):
+            from precad.common import fitting  # noqa: PLC0415
+
+            raise fitting.refusal(self)
         return self
 
     @classmethod
@@ -210,54 +207,9 @@ class Task(_Section):
         try:
             return cls.model_validate(data)
         except ValidationError as error:
-            raise _explain(error) from None
-
-    @classmethod
-    def from_toml(cls, text: str) -> Self:
-        """A task from TOML text; unknown keys are refused. Raises Misconfiguration."""
-        try:
-            return cls.parse(tomllib.loads(text))
-        except (ValueError, RecursionError) as error:
-            # Integers of thousands of digits are a plain ValueError.
-            raise Misconfiguration("task", "TOML", f"can't be read: {error}") from None
+            raise refusal(error, _REMEDIES) from None
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """A task from a TOML file. Raises Misconfiguration."""
-        try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise Misconfiguration("task", str(path), f"can't be read: {error}") from None
-        return cls.from_toml(text)
-
-    @classmethod
-    def from_canonical(cls, data: bytes) -> Self:
-        """Inverse of ``canonical``. Raises Misconfiguration."""
-        try:
-            return cls.parse(json.loads(data))
-        except (ValueError, RecursionError) as error:
-            raise Misconfiguration("task", "JSON", f"can't be read: {error}") from None
-
-
-class _RefusedError(ValueError):
-    def __init__(self, refusal: Misconfiguration) -> None:
-        super().__init__(str(refusal))
-        self.refusal = refusal
-
-
-def _refuse(field: str, value: object, remedy: str) -> None:
-    raise _RefusedError(Misconfiguration(field, value, remedy))
-
-
-def _explain(error: ValidationError) -> Misconfiguration:
-    """The first of pydantic's findings, in this project's form."""
-    first = error.errors(include_url=False)[0]
-    inner = first.get("ctx", {}).get("error")
-    if isinstance(inner, _RefusedError):
-        return inner.refusal
-    field = ".".join(str(part) for part in first["loc"]) or "task"
-    if first["type"] == "extra_forbidden":
-        return Misconfiguration(field, first["input"], "unknown key; remove it or mend its name")
-    if first["type"] == "missing":
-        return Misconfiguration(field, None, "is required")
-    return Misconfiguration(field, first["input"], first["msg"])
+        """A task from a TOML file; unknown keys are refused. Raises Misconfiguration."""
+        return cls.parse(read_toml("task", path))

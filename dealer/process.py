@@ -3,23 +3,33 @@
 import asyncio
 import logging
 import signal
+from pathlib import Path
 
 import grpc
 
 from precad.common.deal.dealer import DealerRole
-from precad.common.identity import add_port
+from precad.common.identity.credentials import Identity
+from precad.common.identity.port import add_port
+from precad.common.settings import Address, Settings
+from precad.common.task import Task
 from precad.common.wire.serving import SERVER_OPTIONS
 from precad.dealer.service import DealingService
-from precad.dealer.settings import DealerSettings
 from precad.protos.precad_pb2_grpc import add_DealingServicer_to_server
 
 log = logging.getLogger("precad")
 
 
-async def serve(settings: DealerSettings) -> int:
-    """Deal until told to stop. Returns the exit status."""
-    task = settings.load_task()
-    identity = settings.load_identity()
+class DealerSettings(Settings):
+    """The dealer's settings file."""
+
+    listen: Address
+
+
+async def serve(config: Path) -> int:
+    """Deal, as the settings file says, until told to stop. Returns the exit status."""
+    settings = DealerSettings.load(config)
+    task = Task.load(settings.task)
+    identity = Identity.load(settings.identity)
     server = grpc.aio.server(options=SERVER_OPTIONS)
     service = DealingService(task, DealerRole(task.digest), identity)
     add_DealingServicer_to_server(service, server)

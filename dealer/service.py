@@ -5,23 +5,32 @@ import hmac
 import logging
 import secrets
 from collections.abc import AsyncIterator
-from typing import Any
-
-import grpc
 
 from precad.common.deal.dealer import DealerRole
-from precad.common.errors import AccessDenied, Misconfiguration, PeerUnavailable, PrecadError
-from precad.common.identifiers import Role
-from precad.common.identity import Identity, require
+from precad.common.deal.request import DealRequest
+from precad.common.errors import AccessDenied, Misconfiguration, PeerUnavailable
+from precad.common.identifiers import Digest, Role
+from precad.common.identity.access import require
+from precad.common.identity.credentials import Identity
 from precad.common.ring import to_bytes
 from precad.common.task import Task
-from precad.common.wire.deal_request import deal_request_from_wire
-from precad.common.wire.serving import PIECE_BYTES, check_task, refuse
+from precad.common.wire.serving import PIECE_BYTES, Context, Refusing, check_task
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import DealingServicer
 
 log = logging.getLogger("precad")
-Context = grpc.aio.ServicerContext[Any, Any]
+
+
+def request_from_wire(message: pb.DealRequest) -> DealRequest:
+    """What a server asks of the dealer. Raises Misconfiguration."""
+    return DealRequest(
+        task=Digest(message.task_digest),
+        attempt=message.attempt,
+        batch=message.batch,
+        clients=message.clients,
+        dimension=message.dimension,
+        comparisons=message.comparisons,
+    )
 
 
 class DealingService(DealingServicer):
@@ -37,11 +46,9 @@ class DealingService(DealingServicer):
         self, request: pb.JoinRequest, context: Context
     ) -> pb.JoinReply:
         """This server's own key for the task."""
-        try:
+        async with Refusing(context):
             role = self._server(context, request.role)
             check_task(self._task, request.task_digest)
-        except PrecadError as error:
-            await refuse(context, error)
         log.info("%s joined", role.value)
         return pb.JoinReply(key=self._dealer.key_for(role).reveal(), epoch=self._epoch)
 
@@ -49,27 +56,24 @@ class DealingService(DealingServicer):
         self, request: pb.DealRequest, context: Context
     ) -> AsyncIterator[pb.DealPiece]:
         """This server's correction words."""
-        try:
+        async with Refusing(context):
             role = self._server(context, request.role)
             check_task(self._task, request.task_digest)
             if not hmac.compare_digest(request.epoch, self._epoch):
                 raise PeerUnavailable("the dealer has restarted since; join again")
-            if request.dimension != self._task.dimension:
-                raise Misconfiguration(
-                    "dimension", request.dimension, f"this task has d = {self._task.dimension}"
-                )
-            comparisons = request.clients * (2 * self._task.projections + 1)
-            if request.clients > self._task.enrolment.clients or request.comparisons != comparisons:
+            d = self._task.dimension
+            if request.dimension != d:
+                raise Misconfiguration("dimension", request.dimension, f"this task has d = {d}")
+            most = self._task.enrolment.clients
+            each = 2 * self._task.projections + 1
+            if request.clients > most or request.comparisons != request.clients * each:
                 raise Misconfiguration(
                     "clients, comparisons",
                     (request.clients, request.comparisons),
-                    f"this task has at most {self._task.enrolment.clients} clients, with "
-                    f"{2 * self._task.projections + 1} comparisons each",
+                    f"this task has at most {most} clients, with {each} comparisons each",
                 )
-            wanted = deal_request_from_wire(request)
+            wanted = request_from_wire(request)
             words = await asyncio.to_thread(self._dealer.corrections, role, wanted)
-        except PrecadError as error:
-            await refuse(context, error)
         data = memoryview(to_bytes(words))
         for start in range(0, len(data), PIECE_BYTES):
             yield pb.DealPiece(words=bytes(data[start : start + PIECE_BYTES]))

@@ -17,6 +17,7 @@ from precad.client.participant import RoundView, take_part
 from precad.client.record_file import read_client_data
 from precad.client.settings import JoinSettings
 from precad.common.identifiers import Digest
+from precad.common.identity.credentials import Identity
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
 from precad.common.share import Submission
@@ -45,8 +46,7 @@ class _GarbageServers(Servers):
 
 def run(settings: JoinSettings, kind: str) -> None:
     """Take part as a bad client of ``kind`` until the training ends."""
-    data = read_client_data(settings.data)
-    owner = settings.data_owner(data)
+    owner = settings.data_owner(read_client_data(settings.data))
     connection = _GarbageServers if kind == Forgery.GARBAGE.value else Servers
 
     def compute(view: RoundView) -> RingVector:
@@ -58,13 +58,9 @@ def run(settings: JoinSettings, kind: str) -> None:
             return honest
         return np.asarray(forged_update(Forgery(kind), owner.task, honest), dtype=np.int64)
 
-    with connection(
-        owner.task,
-        owner.client,
-        settings.server_a,
-        settings.server_b,
-        settings.load_identity(),
-    ) as servers:
+    identity = Identity.load(settings.identity)
+    addresses = (settings.server_a, settings.server_b)
+    with connection(owner.task, owner.client, *addresses, identity) as servers:
         servers.check_task()
         owner.enrol(servers)
         take_part(servers, owner.budget, owner.pending, compute)

@@ -52,11 +52,7 @@ SETTINGS = {
 
 
 def demo_task(
-    data: DataSet,
-    model: str,
-    clients: int,
-    rounds: int | None = None,
-    client_rate: float = 1.0,
+    data: DataSet, model: str, clients: int, rounds: int | None = None, client_rate: float = 1.0
 ) -> dict[str, object]:
     """Input for ``Task.parse``: a task that trains ``model`` on ``data``.
 
@@ -92,10 +88,7 @@ def demo_task(
             "learning_rate": chosen.learning_rate,
             "rounds": chosen.rounds if rounds is None else rounds,
         },
-        "enrolment": {
-            "clients": clients,
-            "max_expected_records": _ROOM_IN_SIZES * mean_sample,
-        },
+        "enrolment": {"clients": clients, "max_expected_records": _ROOM_IN_SIZES * mean_sample},
         "fractional_bits": min(
             _MOST_FRACTIONAL_BITS, math.floor(math.log2(MAX_BOUND / client_clip))
         ),

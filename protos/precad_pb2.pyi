@@ -140,7 +140,7 @@ class Notice(_message.Message):
     OPEN_FIELD_NUMBER: _builtins.int
     OVER_FIELD_NUMBER: _builtins.int
     FINISHED_FIELD_NUMBER: _builtins.int
-    STOPPED_FIELD_NUMBER: _builtins.int
+    PAUSED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def open(self) -> Global___RoundOpen: ...
     @_builtins.property
@@ -148,20 +148,20 @@ class Notice(_message.Message):
     @_builtins.property
     def finished(self) -> Global___TrainingOver: ...
     @_builtins.property
-    def stopped(self) -> Global___TrainingStopped: ...
+    def paused(self) -> Global___TrainingPaused: ...
     def __init__(
         self,
         *,
         open: Global___RoundOpen | None = ...,
         over: Global___RoundOver | None = ...,
         finished: Global___TrainingOver | None = ...,
-        stopped: Global___TrainingStopped | None = ...,
+        paused: Global___TrainingPaused | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "finished", b"finished", "open", b"open", "over", b"over", "stopped", b"stopped"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "finished", b"finished", "open", b"open", "over", b"over", "paused", b"paused"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "finished", b"finished", "open", b"open", "over", b"over", "stopped", b"stopped"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "finished", b"finished", "open", b"open", "over", b"over", "paused", b"paused"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["open", "over", "finished", "stopped"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["open", "over", "finished", "paused"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
@@ -255,23 +255,21 @@ class TrainingOver(_message.Message):
 Global___TrainingOver: _TypeAlias = TrainingOver  # noqa: Y015
 
 @_typing.final
-class TrainingStopped(_message.Message):
+class TrainingPaused(_message.Message):
+    """The server stopped and may come back. Why is for operators: clients are told no reason."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
-    ERROR_FIELD_NUMBER: _builtins.int
-    error: _builtins.str
     def __init__(
         self,
-        *,
-        error: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["error", b"error"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___TrainingStopped: _TypeAlias = TrainingStopped  # noqa: Y015
+Global___TrainingPaused: _TypeAlias = TrainingPaused  # noqa: Y015
 
 @_typing.final
 class ModelRequest(_message.Message):

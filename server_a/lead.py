@@ -41,19 +41,19 @@ class Leader:
         self._enrolment_ends = session.clock.now() + session.task.deadlines.enrol
 
     def agree_roster(self, link: PeerLink) -> None:
-        """Wait for everybody or the deadline, freeze, and tell B."""
+        """Wait for everybody or the deadline; freeze those whom B holds too."""
         session, ends = self._session, self._enrolment_ends
+        least = session.task.enrolment.min_clients
         if not session.register.frozen:
             session.progress.phase = Phase.ENROLLING
             clients = session.task.enrolment.clients
             while session.clock.now() < ends and len(session.register.roster()) < clients:
                 session.register.wait_full(min(ends, session.clock.now() + _LOOK_S))
                 link.require_alive()
-            roster = session.register.roster()
-            require_enough(roster, session.task.enrolment.min_clients)
-            session.register.freeze(roster)
-            log.info("roster is frozen with %d clients", len(roster))
-        propose_roster(link, session.register.roster())
+            require_enough(session.register.roster(), least)
+        roster = propose_roster(link, session.register.roster(), least)
+        session.register.freeze(roster)
+        log.info("roster is frozen with %d clients", len(roster))
 
     def open(self, aggregator: Aggregator) -> Opened | None:
         """Draw a cohort and propose it; after the last round tell B that there is no other."""

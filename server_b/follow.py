@@ -62,10 +62,10 @@ class Helper:
         self._session = session
 
     def agree_roster(self, link: PeerLink) -> None:
-        """Check A's roster against the own enrolments, as they are when it comes."""
+        """Freeze whom A proposes and B holds too, as its enrolments are when the proposal comes."""
         register, task = self._session.register, self._session.task
         patience = task.deadlines.enrol + task.deadlines.peer
-        register.freeze(accept_roster(link, register.roster, task, patience))
+        accept_roster(link, register.roster, register.freeze, task, patience)
 
     def open(self, aggregator: Aggregator) -> Opened | None:
         """Check A's proposal. Raises PeerViolation, also when A ends the training early."""

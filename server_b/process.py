@@ -1,5 +1,7 @@
 """Server B as a process."""
 
+from pathlib import Path
+
 import grpc
 
 from precad.common.aggregator.service.peers import PeerService, outside_of
@@ -11,8 +13,9 @@ from precad.protos.precad_pb2_grpc import add_PeerServicer_to_server
 from precad.server_b.follow import follow
 
 
-async def serve(settings: ServerBSettings) -> int:
-    """Run server B until its training is over. Returns the exit status."""
+async def serve(config: Path) -> int:
+    """Run server B from its settings until its training is over. Returns the exit status."""
+    settings = ServerBSettings.load(config)
     services: list[PeerService] = []
 
     def add_peer_service(server: grpc.aio.Server, session: Session) -> None:

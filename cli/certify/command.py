@@ -3,17 +3,15 @@
 import typer
 
 from precad.cli.certify.request import Loss, Prediction, Request, Smoothing
-from precad.cli.report import exit_on_error
 
 
 def respond(request: Request) -> None:
     """Work out what is asked, then print it."""
-    with exit_on_error():
-        # Scientific imports take a second, which `--help` doesn't wait for.
-        from precad.cli.certify.answer import answer  # noqa: PLC0415
-        from precad.cli.certify.show import show  # noqa: PLC0415
+    # Scientific imports take a second, which `--help` doesn't wait for.
+    from precad.cli.certify.answer import answer  # noqa: PLC0415
+    from precad.cli.certify.show import show  # noqa: PLC0415
 
-        show(request, answer(request))
+    show(request, answer(request))
 
 
 app = typer.Typer(

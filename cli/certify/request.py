@@ -28,8 +28,7 @@ UnitName: TypeAlias = Literal["client", "record", "record-of-one-client"]
 BoundName: TypeAlias = Literal["hoeffding", "bernstein"]
 
 Sources = Annotated[
-    list[Path] | None,
-    Argument(help="A .npy or CSV file; with --runs, folders of finished runs."),
+    list[Path] | None, Argument(help="A .npy or CSV file; with --runs, folders of finished runs.")
 ]
 Runs = Annotated[
     bool,
@@ -48,9 +47,7 @@ Rounds = Annotated[int | None, Option(help="T: rounds of training.")]
 Scheme = Annotated[str | None, Option(help="Only poisson can be certified.")]
 Unit = Annotated[
     UnitName | None,
-    Option(
-        help="What is counted; by default client with --runs and record without.",
-    ),
+    Option(help="What is counted; by default client with --runs and record without."),
 ]
 ChangeMade = Annotated[
     Change,
@@ -94,8 +91,7 @@ class Prediction:
     runs: Runs = False
     guarantee: Kind = GuaranteeKind.EXACT
     also: Annotated[
-        list[GuaranteeKind] | None,
-        Option(help="Compare with this guarantee too; may be repeated."),
+        list[GuaranteeKind] | None, Option(help="Compare with this guarantee too; may be repeated.")
     ] = None
     sampling_rate: Rate = None
     noise_multiplier: Noise = None
@@ -185,10 +181,7 @@ class Smoothing:
       precad certify smoothing noisy-votes.npy --sigma 0.5 --labels truth.npy
     """  # noqa: D301 -- click reads the control character
 
-    votes: Annotated[
-        Path,
-        Argument(help="Votes [points, classes] under input noise: .npy or CSV."),
-    ]
+    votes: Annotated[Path, Argument(help="Votes [points, classes] under input noise: .npy or CSV.")]
     sigma: Annotated[float, Option(help="Standard deviation of the input noise.")]
     confidence: Confidence = 0.999
     selection: Annotated[

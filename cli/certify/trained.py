@@ -100,7 +100,7 @@ class Trained:
             case GuaranteeKind.GDP:
                 limit = GdpCltAccountant()
                 limit.compose(m)
-                guarantee = GaussianDP(limit.mu, asymptotic_limit=True)
+                guarantee = GaussianDP(limit.mu, asymptotic=True)
         if self.soundness_bits is not None:
             guarantee = ValidationAllowance(guarantee, m.count, self.soundness_bits)
         return Replacements(guarantee) if request.change == "replacements" else guarantee

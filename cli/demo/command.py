@@ -5,39 +5,35 @@ import time
 from pathlib import Path
 from typing import Annotated
 
-import typer
 from rich.console import Console
-
-from precad.cli.report import exit_on_error
+from typer import Option
 
 
 def demo(
-    dataset: Annotated[str, typer.Option(help="digits or breast-cancer.")] = "digits",
-    model: Annotated[str, typer.Option(help="logistic or mlp.")] = "logistic",
-    clients: Annotated[int, typer.Option(min=1, help="How many data owners.")] = 10,
-    rounds: Annotated[int | None, typer.Option(min=1, help="T; about 60 unless given.")] = None,
+    dataset: Annotated[str, Option(help="digits or breast-cancer.")] = "digits",
+    model: Annotated[str, Option(help="logistic or mlp.")] = "logistic",
+    clients: Annotated[int, Option(min=1, help="How many data owners.")] = 10,
+    rounds: Annotated[int | None, Option(min=1, help="T; about 60 unless given.")] = None,
     client_rate: Annotated[
-        float, typer.Option(max=1, help="q: the chance that a data owner is drawn for a round.")
+        float, Option(max=1, help="q: the chance that a data owner is drawn for a round.")
     ] = 1.0,
     attack: Annotated[
         str | None,
-        typer.Option(
+        Option(
             help="wraparound (huge, but its square wraps to 0), oversize (twice the bound), "
             "garbage (random vectors and broken uploads) or dropout (vanishes)."
         ),
     ] = None,
     attackers: Annotated[
-        int | None, typer.Option(help="How many data owners attack; 1 unless given.")
+        int | None, Option(help="How many data owners attack; 1 unless given.")
     ] = None,
-    seed: Annotated[
-        int, typer.Option(min=0, help="Of the partition of the data; noise has none.")
-    ] = 1,
+    seed: Annotated[int, Option(min=0, help="Of the partition of the data; noise has none.")] = 1,
     output: Annotated[
         Path | None,
-        typer.Option(help="Folder for model, plot and logs; precad-demo/<time> unless given."),
+        Option(help="Folder for model, plot and logs; precad-demo/<time> unless given."),
     ] = None,
     json_output: Annotated[
-        bool, typer.Option("--json", help="One JSON document on stdout and nothing else there.")
+        bool, Option("--json", help="One JSON document on stdout and nothing else there.")
     ] = False,
 ) -> None:
     """Train on real data with everything real: processes, TLS, gRPC, CrypTen, noise.
@@ -57,22 +53,12 @@ def demo(
     from precad.cli.demo.show import Display, announce, conclude  # noqa: PLC0415
 
     console = Console(stderr=json_output)
-    with exit_on_error():
-        scenario = make_scenario(
-            dataset=dataset,
-            model=model,
-            clients=clients,
-            rounds=rounds,
-            client_rate=client_rate,
-            attack=attack,
-            attackers=attackers,
-            seed=seed,
-        )
-        folder = output or Path("precad-demo") / time.strftime("%Y%m%d-%H%M%S")
-        prepare_folder(folder)
-        announce(console, scenario)
-        outcome, result = run(scenario, folder, Display(console, scenario))
-        names = ("model.safetensors", "training.png", "summary.json", "logs")
-        conclude(console, outcome, result, [str(folder / name) for name in names])
-        if json_output:
-            print(json.dumps(result))  # noqa: T201 -- the document that was asked for
+    scenario = make_scenario(dataset, model, clients, rounds, client_rate, attack, attackers, seed)
+    folder = output or Path("precad-demo") / time.strftime("%Y%m%d-%H%M%S")
+    prepare_folder(folder)
+    announce(console, scenario)
+    outcome, result = run(scenario, folder, Display(console, scenario))
+    names = ("model.safetensors", "training.png", "summary.json", "logs")
+    conclude(console, outcome, result, [str(folder / name) for name in names])
+    if json_output:
+        print(json.dumps(result))  # noqa: T201 -- the document that was asked for

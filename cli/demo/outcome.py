@@ -1,7 +1,8 @@
 """What a demo run showed: numbers of each round, and the summary at the end."""
 
+import math
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from precad.cli.demo.scenario import Scenario
 from precad.client.train.models import build, load_vector
 from precad.common.account.accountant import AccountantName
 from precad.common.account.guarantees import Adversary, PrivacyStatement, Run, guarantees
+from precad.common.certify.runs import CertificateInputs
 from precad.protos import precad_pb2 as pb
 
 
@@ -20,15 +22,14 @@ class RoundRow:
     """One finished round, as shown and plotted."""
 
     number: int
+    """From 1."""
     accuracy: float | None
     """On held-out data; None when the demo was too slow to fetch that round's model."""
     cohort: int
     accepted: int
     rejected: dict[str, int]
-    participations: int
     epsilon_server: float
     epsilon_clients: float
-    seconds: float
 
 
 @dataclass(slots=True)
@@ -53,34 +54,28 @@ class Outcome:
 
     def add(self, report: pb.RoundReport, accuracy: float | None) -> RoundRow:
         """Take in one round's report."""
-        statements = self.statements(
-            rounds=report.version + 1,
-            participations=report.most_participations,
-            accountants=(AccountantName.EXACT,),
-            adversaries=(Adversary.ONE_SERVER, Adversary.CLIENTS_ONLY),
-        )
-        by_adversary = {statement.adversary: statement.epsilon for statement in statements}
+        rounds = report.version + 1
+        adversaries = (Adversary.ONE_SERVER, Adversary.CLIENTS_ONLY)
+        exact = (AccountantName.EXACT,)
+        server, clients = self.statements(rounds, report.most_participations, adversaries, exact)
         row = RoundRow(
-            number=report.version,
+            number=rounds,
             accuracy=accuracy,
             cohort=report.cohort,
             accepted=report.accepted,
             rejected=dict(report.rejected),
-            participations=report.most_participations,
-            epsilon_server=by_adversary[Adversary.ONE_SERVER],
-            epsilon_clients=by_adversary[Adversary.CLIENTS_ONLY],
-            seconds=report.seconds,
+            epsilon_server=server.epsilon,
+            epsilon_clients=clients.epsilon,
         )
         self.rows.append(row)
         return row
 
     def statements(
         self,
-        *,
         rounds: int,
         participations: int,
-        accountants: tuple[AccountantName, ...] = tuple(AccountantName),
         adversaries: tuple[Adversary, ...] = tuple(Adversary),
+        accountants: tuple[AccountantName, ...] = tuple(AccountantName),
     ) -> tuple[PrivacyStatement, ...]:
         """The guarantees after ``rounds``, for the client that took part most often."""
         task = self.scenario.task
@@ -122,8 +117,10 @@ def summary(
     """The summary as one JSON object, from what the servers' ledgers hold."""
     scenario, task = outcome.scenario, outcome.scenario.task
     most = max(status_a.participations.values(), default=0)
-    statements = outcome.statements(rounds=status_a.version, participations=most)
+    statements = outcome.statements(status_a.version, most)
     epsilon = {(s.accountant, s.adversary): s.epsilon for s in statements}
+    exact = {who: epsilon[AccountantName.EXACT, who] for who in Adversary}
+    level = exact[Adversary.CLIENT_LEVEL]
     honest = {client.name for client in scenario.honest}
     return {
         "dataset": scenario.dataset.name,
@@ -134,11 +131,9 @@ def summary(
         "attack": scenario.attack,
         "version": status_a.version,
         "accuracy": accuracy,
-        "epsilon_exact_server": epsilon[AccountantName.EXACT, Adversary.ONE_SERVER],
-        "epsilon_exact_clients": epsilon[AccountantName.EXACT, Adversary.CLIENTS_ONLY],
-        "epsilon_exact_client_level": _finite(
-            epsilon[AccountantName.EXACT, Adversary.CLIENT_LEVEL]
-        ),
+        "epsilon_exact_server": exact[Adversary.ONE_SERVER],
+        "epsilon_exact_clients": exact[Adversary.CLIENTS_ONLY],
+        "epsilon_exact_client_level": level if math.isfinite(level) else None,
         "epsilon_clt_server": epsilon[AccountantName.GDP_CLT, Adversary.ONE_SERVER],
         "delta": task.privacy.delta,
         "participations": most,
@@ -152,21 +147,14 @@ def summary(
         "seconds": round(seconds, 2),
         "bytes": {**status_a.bytes_by_link, **status_b.bytes_by_link},
         "guarantees": [statement.to_json() for statement in statements],
-        "certificate_inputs": {
-            "task_digest": str(task.digest),
-            "noise_multiplier": task.privacy.noise_multiplier,
-            "record_clip": task.privacy.record_clip,
-            "effective_record_clip": task.effective_record_clip,
-            "client_clip": task.privacy.client_clip,
-            "client_rate": task.privacy.client_rate,
-            "record_rate": task.privacy.record_rate,
-            "rounds": status_a.version,
-            "delta": task.privacy.delta,
-            "clients": len(scenario.data),
-            "malicious_submission_soundness_bits": task.projections,
-        },
+        "certificate_inputs": asdict(
+            CertificateInputs(
+                task_digest=str(task.digest),
+                effective_record_clip=task.effective_record_clip,
+                rounds=status_a.version,
+                clients=len(scenario.data),
+                malicious_submission_soundness_bits=task.projections,
+                **task.privacy.model_dump(exclude={"epsilon_limit"}),
+            )
+        ),
     }
-
-
-def _finite(value: float) -> float | None:
-    return value if np.isfinite(value) else None

@@ -15,6 +15,7 @@ from precad.cli.demo.show import Display
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, PrecadError
 from precad.common.identifiers import Role
 from precad.common.model import load_model
+from precad.common.retry import Patience, Waits
 from precad.experiments.local import LocalDeployment
 from precad.protos import precad_pb2 as pb
 
@@ -41,25 +42,21 @@ def run(scenario: Scenario, folder: Path, display: Display) -> tuple[Outcome, di
         display.say("waiting for everybody to enrol, then training:")
         with display:
             for report in server_a.reports():
-                display.round(
-                    outcome.add(report, _accuracy(deployment, scenario, evaluation, report))
-                )
+                accuracy = _accuracy(deployment, scenario, evaluation, report)
+                display.round(outcome.add(report, accuracy))
         status_a = server_a.status()
         status_b = deployment.operator(Role.SERVER_B).status()
         for status in (status_a, status_b):
             if status.error:
                 raise PeerViolation(f"{status.role} stopped: {status.error}")
-        honest = tuple(client.name for client in scenario.honest)
-        deployment.wait(honest, SHUTDOWN_S)
-    theta = load_model(folder / "state" / "server-a" / "model.safetensors", scenario.task).theta
+        deployment.wait(tuple(client.name for client in scenario.honest), SHUTDOWN_S)
+    model = folder / "state" / "server-a" / "model.safetensors"
+    theta = load_model(model, scenario.task).theta
     np.save(folder / "predictions.npy", evaluation.probabilities(theta).argmax(axis=1))
     np.save(folder / "losses.npy", evaluation.losses(theta))
-    result = summary(
-        outcome, status_a, status_b, evaluation.accuracy(theta), time.monotonic() - started
-    )
-    shutil.copyfile(
-        folder / "state" / "server-a" / "model.safetensors", folder / "model.safetensors"
-    )
+    seconds = time.monotonic() - started
+    result = summary(outcome, status_a, status_b, evaluation.accuracy(theta), seconds)
+    shutil.copyfile(model, folder / "model.safetensors")
     (folder / "summary.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     plot(outcome, folder / "training.png")
     return outcome, result
@@ -76,14 +73,13 @@ def prepare_folder(folder: Path) -> None:
 
 def _wait_until_serving(deployment: LocalDeployment) -> None:
     """Until server A answers; sooner if a server dies. Raises PeerUnavailable."""
-    deadline = time.monotonic() + deployment.task.deadlines.enrol
+    patience = Patience(deployment.task.deadlines.enrol, Waits(0.1, 1.0), counted_from_now=True)
     while True:
         deployment.check_alive()
         try:
             deployment.operator(Role.SERVER_A).status(timeout_s=2.0, wait=True)
-        except PeerUnavailable:
-            if time.monotonic() > deadline:
-                raise
+        except PeerUnavailable as error:
+            patience.wait(error)
         else:
             return
 

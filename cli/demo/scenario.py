@@ -34,7 +34,6 @@ class Scenario:
 
 
 def make_scenario(
-    *,
     dataset: str,
     model: str,
     clients: int,

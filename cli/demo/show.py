@@ -1,13 +1,14 @@
 """The demo on the terminal: live progress for people, and the end in plain words."""
 
 from collections import deque
+from collections.abc import Mapping
 from typing import Any, Self
 
 from rich.console import Console, Group
 from rich.live import Live
 from rich.panel import Panel
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 from precad.cli.demo.outcome import Outcome, RoundRow
 from precad.cli.demo.scenario import Scenario
@@ -49,17 +50,16 @@ class Display:
     def round(self, row: RoundRow) -> None:
         """Show a finished round."""
         self._recent.append(row)
-        self._progress.update(self._bar, completed=row.number + 1)
+        self._progress.update(self._bar, completed=row.number)
         if self._console.is_terminal:
             self._live.update(Group(self._progress, _table(self._recent)))
-        elif (row.number + 1) % PLAIN_EVERY == 0 or row.number == 0:
-            rejected = "".join(f", {n} {reason}" for reason, n in row.rejected.items())
-            self._console.print(
-                f"round {row.number + 1:>3}/{self._scenario.task.training.rounds}: "
-                f"accuracy {_percent(row.accuracy)}, accepted {row.accepted} of {row.cohort}"
-                f"{rejected}, ε {row.epsilon_server:.2f} (a server looks) "
-                f"{row.epsilon_clients:.2f} (only clients look)",
-                highlight=False,
+        elif row.number % PLAIN_EVERY == 0 or row.number == 1:
+            accepted = f"accepted {row.accepted} of {row.cohort}"
+            self.say(
+                f"round {row.number:>3}/{self._scenario.task.training.rounds}: accuracy "
+                f"{_percent(row.accuracy)}, {', '.join([accepted, *_reasons(row.rejected)])}, "
+                f"ε {row.epsilon_server:.2f} (a server looks) "
+                f"{row.epsilon_clients:.2f} (only clients look)"
             )
 
 
@@ -68,12 +68,11 @@ def _table(rows: deque[RoundRow]) -> Table:
     for heading in ("round", "accuracy", "accepted", "rejected", "ε server", "ε clients"):
         table.add_column(heading, justify="left" if heading == "rejected" else "right")
     for row in rows:
-        rejected = ", ".join(f"{n} {reason}" for reason, n in row.rejected.items()) or "–"
         table.add_row(
-            str(row.number + 1),
+            str(row.number),
             _percent(row.accuracy),
             f"{row.accepted}/{row.cohort}",
-            rejected,
+            ", ".join(_reasons(row.rejected)) or "–",
             f"{row.epsilon_server:.3f}",
             f"{row.epsilon_clients:.3f}",
         )
@@ -83,46 +82,36 @@ def _table(rows: deque[RoundRow]) -> Table:
 def announce(console: Console, scenario: Scenario) -> None:
     """What is about to run."""
     privacy = scenario.task.privacy
-    console.print(
+    text = (
         f"[bold]precad demo[/bold]: {len(scenario.data)} data owners, two servers and a dealer, "
         f"each its own process, train [bold]{scenario.model}[/bold] on "
         f"[bold]{scenario.dataset.name}[/bold] "
-        f"({len(scenario.dataset.train_y)} records; {scenario.task.dimension} parameters).",
-        highlight=False,
-    )
-    console.print(
+        f"({len(scenario.dataset.train_y)} records; {scenario.task.dimension} parameters).\n"
         f"R = {privacy.record_clip:g}, C = {privacy.client_clip:g}, σ = "
         f"{privacy.noise_multiplier:g} a server, p = {privacy.record_rate:g}, "
         f"q = {privacy.client_rate:g}, η = {scenario.task.training.learning_rate:g}, "
-        f"T = {scenario.task.training.rounds}, δ = {privacy.delta:g}",
-        highlight=False,
+        f"T = {scenario.task.training.rounds}, δ = {privacy.delta:g}"
     )
     if scenario.bad:
-        console.print(
-            f"[yellow]{len(scenario.bad)} of them attack: {scenario.attack} "
-            f"({', '.join(client.name for client in scenario.bad)})[/yellow]",
-            highlight=False,
-        )
+        names = ", ".join(client.name for client in scenario.bad)
+        attack = f"{len(scenario.bad)} of them attack: {scenario.attack} ({names})"
+        text += f"\n[yellow]{attack}[/yellow]"
+    console.print(text, highlight=False)
 
 
 def conclude(console: Console, outcome: Outcome, result: dict[str, Any], files: list[str]) -> None:
     """The run in plain words."""
     scenario = outcome.scenario
     equal = result["model_digest_a"] == result["model_digest_b"]
-    rejected = ", ".join(f"{n} {reason}" for reason, n in result["rejected"].items())
-    bounds = Table(box=None, pad_edge=False, header_style="bold")
-    bounds.add_column("who looks")
-    bounds.add_column("ε exact", justify="right")
-    bounds.add_column("what is protected")
+    rejected = ", ".join(_reasons(result["rejected"]))
+    columns = ("who looks", Column("ε exact", justify="right"), "what is protected")
+    bounds = Table(*columns, box=None, pad_edge=False, header_style="bold")
     server, clients = result["epsilon_exact_server"], result["epsilon_exact_clients"]
+    level = result["epsilon_exact_client_level"]
+    whole = "a whole data owner (bounds what a bad one can do)"
     bounds.add_row("one curious server and any other clients", f"{server:.2f}", "any one record")
     bounds.add_row("other clients only", f"{clients:.2f}", "any one record")
-    level = result["epsilon_exact_client_level"]
-    bounds.add_row(
-        "anyone who sees the models",
-        "none" if level is None else f"{level:.1f}",
-        "a whole data owner (bounds what a bad one can do)",
-    )
+    bounds.add_row("anyone who sees the models", "none" if level is None else f"{level:.1f}", whole)
     held_out = len(scenario.dataset.test_y)
     lines: list[Any] = [
         (
@@ -145,6 +134,10 @@ def conclude(console: Console, outcome: Outcome, result: dict[str, Any], files: 
         ),
     ]
     console.print(Panel(Group(*lines), title="done", title_align="left"), highlight=False)
+
+
+def _reasons(rejected: Mapping[str, int]) -> list[str]:
+    return [f"{n} {reason}" for reason, n in rejected.items()]
 
 
 def _percent(share: float | None) -> str:

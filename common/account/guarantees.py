@@ -13,7 +13,7 @@ from precad.common.account.exact import ExactAccountant
 from precad.common.account.gdp import GdpCltAccountant
 from precad.common.account.rdp import RdpAccountant
 from precad.common.errors import Misconfiguration
-from precad.common.headroom import client_noise_multiplier
+from precad.common.headroom import effective_record_clip
 
 if TYPE_CHECKING:
     from precad.common.task import Task
@@ -131,6 +131,36 @@ def planned_participations(client_rate: float, rounds: int) -> int:
     from scipy.stats import binom  # noqa: PLC0415
 
     return int(binom.ppf(PLANNING_QUANTILE, rounds, client_rate))
+
+
+def sensitivity_ratio(
+    record_clip: float, client_clip: float, dimension: int, fractional_bits: int
+) -> float:
+    """R'/C, of a run without a task, from numbers that a person gave.
+
+    Raises:
+        Misconfiguration: a parameter is out of its range.
+    """
+    checks.positive("client_clip", client_clip, "the bound on a client's update")
+    checks.positive("record_clip", record_clip, "the bound on a record's gradient")
+    checks.count("dimension", dimension, 1)
+    checks.count("fractional_bits", fractional_bits)
+    return effective_record_clip(record_clip, dimension, fractional_bits) / client_clip
+
+
+def client_noise_multiplier(noise_multiplier: float, ratio: float) -> float:
+    """√2·σ·R'/C: both servers' noise over one client's bound; PRECAD Lemma 8 with R' for R.
+
+    Args:
+        noise_multiplier: σ, each server's noise over R'.
+        ratio: R'/C.
+
+    Raises:
+        Misconfiguration: a parameter is out of its range.
+    """
+    checks.noise_multiplier(noise_multiplier)
+    checks.positive("sensitivity_ratio", ratio, "R'/C, record over client clip")
+    return math.sqrt(2) * noise_multiplier * ratio
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,11 +3,9 @@
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from precad.common.certify.guarantee import Curves, Direction, Guarantee, Identity, WithComplement
-from precad.common.certify.inputs import Floats, probabilities
-from precad.common.checks import count, positive
+from precad.common.certify.guarantee import Curves, Direction, Guarantee
+from precad.common.certify.inputs import Floats
 from precad.common.errors import Misconfiguration
 
 
@@ -53,11 +51,8 @@ class ApproximateDP(Guarantee):
             return f"ADP (ε={self.epsilons[0]:.3g}, δ={self.deltas[0]:.3g})"
         return "ADP (best ε)"
 
-    def curves(self, k: int, direction: Direction) -> Curves:
+    def _curves(self, k: int, _direction: Direction) -> Curves:
         """Group privacy's curves; (ε, δ)-DP is the same in both directions."""
-        del direction
-        if count("k", k) == 0:
-            return Identity()
         epsilons = np.asarray(self.epsilons)
         with np.errstate(over="ignore", invalid="ignore"):
             # Σ_{i<k} e^{iε}: the ratio's limit at ε = 0 is k.
@@ -70,7 +65,7 @@ class ApproximateDP(Guarantee):
 
 
 @dataclass(frozen=True, slots=True)
-class ApproximateCurves(WithComplement):
+class ApproximateCurves(Curves):
     """The table's row: upper e^ε p + δ, lower e^{−ε}(p − δ), best over the pairs given.
 
     Refined, also upper 1 − e^{−ε}(1 − p − δ) and lower 1 − e^ε(1 − p) − δ.
@@ -88,14 +83,3 @@ class ApproximateCurves(WithComplement):
     def _lower(self, p: Floats) -> Floats:
         lines = np.exp(-self.epsilons[:, None]) * (p.ravel() - self.deltas[:, None])
         return np.asarray(lines.max(axis=0)).reshape(p.shape)
-
-
-def xie_theorem_2(p_a: npt.ArrayLike, p_b: npt.ArrayLike, epsilon: float, delta: float) -> Floats:
-    """K = (1/2ε)·log((F_A(e^ε − 1) + δ)/(F_B(e^ε − 1) + δ)): certified for every k < K (Xie eq. 6).
-
-    The closed form of `ApproximateDP` without refinement.
-    """
-    growth = np.expm1(positive("epsilon", epsilon))
-    p_a, p_b = probabilities("p_a", p_a), probabilities("p_b", p_b)
-    with np.errstate(divide="ignore"):
-        return np.asarray(np.log((p_a * growth + delta) / (p_b * growth + delta)) / (2 * epsilon))

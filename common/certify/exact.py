@@ -15,7 +15,7 @@ from precad.common.account.accountant import require_bound
 from precad.common.account.events import SampledGaussian
 from precad.common.account.guarantees import spent
 from precad.common.certify.approximate import ApproximateDP
-from precad.common.certify.guarantee import Curves, Direction, Guarantee, Identity, WithComplement
+from precad.common.certify.guarantee import Curves, Direction, Guarantee, Identity
 from precad.common.certify.hockey_stick import HockeyStick
 from precad.common.certify.inputs import Floats
 from precad.common.certify.loss_distribution import one_round
@@ -25,7 +25,7 @@ from precad.common.errors import Misconfiguration
 
 
 @dataclass(frozen=True, slots=True)
-class PairCurves(WithComplement):
+class PairCurves(Curves):
     """Curves of one direction from both hockey sticks of its pair.
 
     Attributes:
@@ -98,9 +98,9 @@ class ExactGroups(Guarantee):
         """(with‖without, without‖with) for a group of k ≥ 1; kept for later calls."""
         return _group_pair(self.mechanism, count("k", k, least=1), self.points_per_deviation)
 
-    def curves(self, k: int, direction: Direction) -> Curves:
+    def _curves(self, k: int, direction: Direction) -> Curves:
         """The group pair's curves; additions poison the clean Gaussian, deletions the mixture."""
-        if count("k", k) == 0 or self.mechanism.silent:
+        if self.mechanism.silent:
             return Identity()
         forward, reverse = self.sticks(k)
         if direction is Direction.ADDITIONS:

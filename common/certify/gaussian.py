@@ -7,9 +7,9 @@ import numpy.typing as npt
 from scipy.special import ndtri
 
 from precad.common.account.gdp import shifted
-from precad.common.certify.guarantee import Curves, Direction, Guarantee, Identity
+from precad.common.certify.guarantee import Curves, Direction, Guarantee
 from precad.common.certify.inputs import Floats, probabilities
-from precad.common.checks import count, positive
+from precad.common.checks import positive
 from precad.common.errors import Misconfiguration
 
 
@@ -19,13 +19,11 @@ class GaussianCurves(Curves):
 
     shift: float
 
-    def upper(self, p: npt.ArrayLike) -> Floats:
-        """Φ(Φ⁻¹(p) + kμ)."""
-        return shifted(probabilities("score", p), self.shift)
+    def _upper(self, p: Floats) -> Floats:
+        return shifted(p, self.shift)
 
-    def lower(self, p: npt.ArrayLike) -> Floats:
-        """Φ(Φ⁻¹(p) − kμ)."""
-        return shifted(probabilities("score", p), -self.shift)
+    def _lower(self, p: Floats) -> Floats:
+        return shifted(p, -self.shift)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +32,11 @@ class GaussianDP(Guarantee):
 
     Attributes:
         mu: at least 0; infinite where nothing is guaranteed.
-        asymptotic_limit: μ comes from the central limit theorem, so nothing is guaranteed.
+        asymptotic: μ comes from the central limit theorem, so nothing is guaranteed.
     """
 
     mu: float
-    asymptotic_limit: bool = False
+    asymptotic: bool = False
 
     def __post_init__(self) -> None:
         if not self.mu >= 0:
@@ -47,17 +45,10 @@ class GaussianDP(Guarantee):
     @property
     def name(self) -> str:
         """GDP, and whether it is the central limit's."""
-        return "GDP-CLT (asymptotic)" if self.asymptotic_limit else "GDP"
+        return "GDP-CLT (asymptotic)" if self.asymptotic else "GDP"
 
-    @property
-    def asymptotic(self) -> bool:
-        """Whether μ comes from the central limit theorem."""
-        return self.asymptotic_limit
-
-    def curves(self, k: int, direction: Direction) -> Curves:
-        """The same in both directions."""
-        del direction
-        return Identity() if count("k", k) == 0 else GaussianCurves(k * self.mu)
+    def _curves(self, k: int, _direction: Direction) -> Curves:
+        return GaussianCurves(k * self.mu)
 
     def radius(self, p_a: npt.ArrayLike, p_b: npt.ArrayLike) -> Floats:
         """K = (Φ⁻¹(p_A) − Φ⁻¹(p_B))/(2μ): the prediction holds for every k < K.

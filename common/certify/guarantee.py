@@ -9,6 +9,8 @@ curves; how they come about (ε and δ, Rényi, Gaussian, the exact pair) is the
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from enum import Enum
+from functools import reduce
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -31,44 +33,38 @@ BOTH = (Direction.ADDITIONS, Direction.DELETIONS)
 class Curves(ABC):
     """Bounds on a score after one fixed change of the data, vectorised over the clean score."""
 
-    @abstractmethod
-    def upper(self, p: npt.ArrayLike) -> Floats:
-        """The most that a score of p can become; same shape as ``p``, in [p, 1]."""
+    refined = False
+    """Whether the same bounds on the complement event, of score 1 − p, sharpen these."""
 
     @abstractmethod
-    def lower(self, p: npt.ArrayLike) -> Floats:
-        """The least that a score of p can become; same shape as ``p``, in [0, p]."""
-
-    def separates(self, p_a: npt.ArrayLike, p_b: npt.ArrayLike) -> Booleans:
-        """Whether A stays strictly ahead of B: ``lower(p_a) > upper(p_b)`` (Liu Thm 10)."""
-        return np.asarray(self.lower(p_a) > self.upper(p_b))
-
-
-class WithComplement(Curves):
-    """Curves sharpened by the same bounds on the complement event, of score 1 − p.
-
-    Without ``refined`` they are the plain bounds, as the papers have them.
-    """
-
-    refined: bool
+    def _upper(self, p: Floats) -> Floats:
+        """The plain upper bound; what is outside [0, 1] is cut off."""
 
     @abstractmethod
-    def _upper(self, p: Floats) -> Floats: ...
-
-    @abstractmethod
-    def _lower(self, p: Floats) -> Floats: ...
+    def _lower(self, p: Floats) -> Floats:
+        """The plain lower bound; what is outside [0, 1] is cut off."""
 
     def upper(self, p: npt.ArrayLike) -> Floats:
-        """The plain upper bound, or what the complement must keep where that says more."""
+        """The most that a score of p can become; same shape as ``p``, in [p, 1].
+
+        Refined: what the complement must keep where that says more.
+        """
         p = probabilities("score", p)
         bound = self._upper(p)
         return np.clip(np.minimum(bound, 1 - self._lower(1 - p)) if self.refined else bound, 0, 1)
 
     def lower(self, p: npt.ArrayLike) -> Floats:
-        """The plain lower bound, or what the complement can't take where that says more."""
+        """The least that a score of p can become; same shape as ``p``, in [0, p].
+
+        Refined: what the complement can't take where that says more.
+        """
         p = probabilities("score", p)
         bound = self._lower(p)
         return np.clip(np.maximum(bound, 1 - self._upper(1 - p)) if self.refined else bound, 0, 1)
+
+    def separates(self, p_a: npt.ArrayLike, p_b: npt.ArrayLike) -> Booleans:
+        """Whether A stays strictly ahead of B: ``lower(p_a) > upper(p_b)`` (Liu Thm 10)."""
+        return np.asarray(self.lower(p_a) > self.upper(p_b))
 
 
 class Guarantee(ABC):
@@ -88,26 +84,26 @@ class Guarantee(ABC):
         """Whether the curves hold only in a limit, so that what they say is no guarantee."""
         return False
 
-    @abstractmethod
     def curves(self, k: int, direction: Direction) -> Curves:
         """The curves for k additions or deletions; k = 0 gives the identity.
 
         Raises:
             Misconfiguration: k is negative.
         """
+        return Identity() if count("k", k) == 0 else self._curves(k, direction)
+
+    @abstractmethod
+    def _curves(self, k: int, direction: Direction) -> Curves:
+        """The curves for k ≥ 1 additions or deletions."""
 
 
-@dataclass(frozen=True, slots=True)
 class Identity(Curves):
     """Nothing changed: p' = p."""
 
-    def upper(self, p: npt.ArrayLike) -> Floats:
-        """``p`` itself."""
-        return probabilities("score", p)
+    def _upper(self, p: Floats) -> Floats:
+        return p
 
-    def lower(self, p: npt.ArrayLike) -> Floats:
-        """``p`` itself."""
-        return probabilities("score", p)
+    _lower = _upper
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +112,10 @@ class Best(Curves):
 
     members: tuple[Curves, ...]
 
-    def upper(self, p: npt.ArrayLike) -> Floats:
-        """The least of the members' upper curves."""
+    def _upper(self, p: Floats) -> Floats:
         return np.asarray(np.min([curve.upper(p) for curve in self.members], axis=0))
 
-    def lower(self, p: npt.ArrayLike) -> Floats:
-        """The greatest of the members' lower curves."""
+    def _lower(self, p: Floats) -> Floats:
         return np.asarray(np.max([curve.lower(p) for curve in self.members], axis=0))
 
 
@@ -132,12 +126,10 @@ class InTurn(Curves):
     first: Curves
     then: Curves
 
-    def upper(self, p: npt.ArrayLike) -> Floats:
-        """``then.upper(first.upper(p))``."""
+    def _upper(self, p: Floats) -> Floats:
         return self.then.upper(self.first.upper(p))
 
-    def lower(self, p: npt.ArrayLike) -> Floats:
-        """``then.lower(first.lower(p))``."""
+    def _lower(self, p: Floats) -> Floats:
         return self.then.lower(self.first.lower(p))
 
 
@@ -157,8 +149,7 @@ class BestOf(Guarantee):
         """One asymptotic member makes the whole asymptotic."""
         return any(member.asymptotic for member in self.members)
 
-    def curves(self, k: int, direction: Direction) -> Curves:
-        """The tightest curve at every point."""
+    def _curves(self, k: int, direction: Direction) -> Curves:
         return Best(tuple(member.curves(k, direction) for member in self.members))
 
 
@@ -168,10 +159,13 @@ class Derived(Guarantee):
 
     base: Guarantee
 
+    mark: ClassVar[str] = ""
+    """What the name adds to the base guarantee's."""
+
     @property
     def name(self) -> str:
-        """The base guarantee's name."""
-        return self.base.name
+        """The base guarantee's name, marked."""
+        return self.base.name + self.mark
 
     @property
     def asymptotic(self) -> bool:
@@ -186,18 +180,10 @@ class Iterated(Derived):
     Sound for any mechanism, and what f-DP's group privacy says (Dong, Roth, Su 2022, Thm 2.14).
     """
 
-    @property
-    def name(self) -> str:
-        """The single guarantee's name, marked."""
-        return f"{self.base.name}, iterated"
+    mark = ", iterated"
 
-    def curves(self, k: int, direction: Direction) -> Curves:
-        """The turns, k of them, of the curves for one change."""
-        result: Curves = Identity()
-        step = self.base.curves(1, direction)
-        for _ in range(count("k", k)):
-            result = InTurn(result, step)
-        return result
+    def _curves(self, k: int, direction: Direction) -> Curves:
+        return reduce(InTurn, [self.base.curves(1, direction)] * k)
 
 
 def mixed(guarantee: Guarantee, additions: int, deletions: int) -> Curves:
@@ -217,15 +203,10 @@ class Replacements(Derived):
     This is what k enrolled clients turned malicious do to a run in which they were honest.
     """
 
-    @property
-    def name(self) -> str:
-        """The base guarantee's name, marked."""
-        return f"{self.base.name}, replacements"
+    mark = ", replacements"
 
-    def curves(self, k: int, direction: Direction) -> Curves:
-        """The mixed curves; both directions are the same change."""
-        del direction
-        return Identity() if k == 0 else mixed(self.base, k, k)
+    def _curves(self, k: int, _direction: Direction) -> Curves:
+        return mixed(self.base, k, k)
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,8 +226,7 @@ class ValidationAllowance(Derived):
         count("rounds", self.rounds)
         count("soundness_bits", self.soundness_bits, least=1)
 
-    def curves(self, k: int, direction: Direction) -> Curves:
-        """The base curves widened by the allowance."""
+    def _curves(self, k: int, direction: Direction) -> Curves:
         inner = self.base.curves(k, direction)
         if direction is Direction.DELETIONS:
             return inner
@@ -258,11 +238,11 @@ class _Widened(Curves):
     inner: Curves
     by: float
 
-    def upper(self, p: npt.ArrayLike) -> Floats:
-        return np.minimum(1.0, self.inner.upper(p) + self.by)
+    def _upper(self, p: Floats) -> Floats:
+        return self.inner.upper(p) + self.by
 
-    def lower(self, p: npt.ArrayLike) -> Floats:
-        return np.maximum(0.0, self.inner.lower(p) - self.by)
+    def _lower(self, p: Floats) -> Floats:
+        return self.inner.lower(p) - self.by
 
 
 def require_guarantee(value: object) -> Guarantee:

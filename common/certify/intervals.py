@@ -216,12 +216,11 @@ def bernstein_half_width(variance: npt.ArrayLike, samples: int, error: float) ->
 
 
 def mean_half_width(scores: Floats, error: float, bound: ScoreBound, axis: int = 0) -> Floats:
-    """Half-width around the mean along ``axis`` by the chosen inequality."""
+    """Half-width around the mean along ``axis`` by the chosen inequality; broadcasts."""
     samples = scores.shape[axis]
     match bound:
         case ScoreBound.HOEFFDING:
-            shape = tuple(n for i, n in enumerate(scores.shape) if i != axis % scores.ndim)
-            return np.full(shape, hoeffding_half_width(samples, error))
+            return np.asarray(hoeffding_half_width(samples, error))
         case ScoreBound.BERNSTEIN:
             count("models", samples, least=2)
             return bernstein_half_width(scores.var(axis=axis, ddof=1), samples, error)

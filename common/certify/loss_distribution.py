@@ -121,15 +121,21 @@ def _inverse(losses: Floats, x: Floats, loss_at_x: Floats, shift: Shift, noise: 
     return np.maximum.accumulate(guess)
 
 
-def _standard_deviation(p: Floats, q: Floats, middle: Floats) -> float:
-    """The smaller of the loss's standard deviations under P and under Q."""
+def _standard_deviation(weights: Floats, losses: Floats) -> float:
+    total = weights.sum()
+    mean = float(weights @ losses / total)
+    return math.sqrt(float(weights @ (losses - mean) ** 2 / total))
 
-    def spread(weights: Floats) -> float:
-        total = weights.sum()
-        mean = float(weights @ middle / total)
-        return math.sqrt(float(weights @ (middle - mean) ** 2 / total))
 
-    return min(spread(p), spread(q))
+def _split(p: Floats, q: Floats, losses: Floats, interval: float) -> Floats:
+    """[n + 1] float64: masses ``p`` [n] between neighbouring ``losses``, moved onto the losses.
+
+    Both masses are kept: with v of P at the upper end and p − v at the lower,
+    (p − v) e^{−l} + v e^{−l−h} = q.
+    """
+    with np.errstate(over="ignore"):
+        to_upper = np.clip((p - q * np.exp(losses[:-1])) / -math.expm1(-interval), 0, p)
+    return np.asarray(np.append(p - to_upper, 0.0) + np.append(0.0, to_upper))
 
 
 def one_round(
@@ -148,7 +154,8 @@ def one_round(
     loss_at_x = log_ratio(x, shift, noise)
     p, q = _interval_masses(x, shift, noise)
     middle = np.clip((loss_at_x[1:] + loss_at_x[:-1]) / 2, -_LARGEST_LOSS, _LARGEST_LOSS)
-    deviation = _standard_deviation(p, q, middle) * math.sqrt(participation)
+    deviation = min(_standard_deviation(masses, middle) for masses in (p, q))
+    deviation *= math.sqrt(participation)
     low, high = max(loss_at_x[0], -_LARGEST_LOSS), min(loss_at_x[-1], _LARGEST_LOSS)
     interval = max(deviation / points_per_deviation, (high - low) / _MOST_POINTS, _NARROWEST)
 
@@ -156,36 +163,24 @@ def one_round(
     last = max(math.ceil(high / interval), first + 1)
     losses = np.arange(first, last + 1) * interval
     edges = _inverse(losses, x, loss_at_x, shift, noise)
-    edges[0], edges[-1] = (
-        x[0] if loss_at_x[0] >= losses[0] else edges[0],
-        x[-1] if loss_at_x[-1] <= losses[-1] else edges[-1],
-    )
+    if loss_at_x[0] >= losses[0]:
+        edges[0] = x[0]
+    if loss_at_x[-1] <= losses[-1]:
+        edges[-1] = x[-1]
     p, q = _interval_masses(edges, shift, noise)
-    # Split so that both masses are kept: with v of P at the upper end and p − v at the lower,
-    # (p − v) e^{−l} + v e^{−l−h} = q.
-    with np.errstate(over="ignore"):
-        to_upper = np.clip((p - q * np.exp(losses[:-1])) / -math.expm1(-interval), 0, p)
-    forward = np.zeros(len(losses))
-    forward[:-1] += p - to_upper
-    forward[1:] += to_upper
-    with np.errstate(over="ignore"):
-        to_lower = np.clip((q - p * np.exp(-losses[1:])) / -math.expm1(-interval), 0, q)
-    reverse = np.zeros(len(losses))
-    reverse[1:] += q - to_lower
-    reverse[:-1] += to_lower
+    forward = _split(p, q, losses, interval)
+    # The other way round, every loss has the other sign.
+    reverse = _split(q[::-1], p[::-1], -losses[::-1], interval)
 
     # What lies beyond an edge of the grid has a loss inside the outermost interval, or beyond it.
     # Rounded up, that is the interval's upper end on one side and infinite loss on the other.
     weights = np.exp(shift.log_weights)
     forward[1] += float(weights @ ndtr((edges[0] - shift.sizes) / noise))
-    reverse[-2] += float(ndtr(-edges[-1] / noise))
+    reverse[1] += float(ndtr(-edges[-1] / noise))
     forward_infinite = float(weights @ ndtr((shift.sizes - edges[-1]) / noise)) + shift.dropped
     reverse_infinite = float(ndtr(edges[0] / noise))
-    return (
-        LossDistribution(first, forward, forward_infinite, interval).with_participation(
-            participation
-        ),
-        LossDistribution(
-            -last, reverse[::-1].copy(), reverse_infinite, interval
-        ).with_participation(participation),
+    both = (
+        LossDistribution(first, forward, forward_infinite, interval),
+        LossDistribution(-last, reverse, reverse_infinite, interval),
     )
+    return both[0].with_participation(participation), both[1].with_participation(participation)

@@ -16,10 +16,9 @@ from scipy.special import logsumexp
 from precad.common.account.accountant import require_bound
 from precad.common.account.events import SampledGaussian
 from precad.common.account.rdp import mixture_rdp
-from precad.common.certify.guarantee import Curves, Direction, Guarantee, Identity, WithComplement
+from precad.common.certify.guarantee import Curves, Direction, Guarantee, Identity
 from precad.common.certify.inputs import Booleans, Floats, Integers, probabilities
 from precad.common.certify.shift import Shift, log_binomial, log_ratio
-from precad.common.checks import count
 from precad.common.errors import Misconfiguration
 
 ORDERS = tuple(1 + 2.0 ** (i / 4) for i in range(-40, 41))
@@ -32,7 +31,7 @@ _ROUNDING = 1e-13
 
 
 @dataclass(frozen=True, slots=True)
-class RenyiCurves(WithComplement):
+class RenyiCurves(Curves):
     """Best over orders of Hölder's bounds.
 
     Upper (e^ε p)^{(α−1)/α} with ε = D_α(poisoned‖clean), lower e^{−ε} p^{α/(α−1)} with
@@ -68,7 +67,7 @@ class RenyiCurves(WithComplement):
     def separates(self, p_a: npt.ArrayLike, p_b: npt.ArrayLike) -> Booleans:
         """Liu Thm 10, or at any order Xie's Lemma 5 in the direction that its formula is for."""
         p_a, p_b = probabilities("p_a", p_a), probabilities("p_b", p_b)
-        apart = np.asarray(self.lower(p_a) > self.upper(p_b))
+        apart = Curves.separates(self, p_a, p_b)
         if not self.refined:
             return apart
         shape = (-1,) + (1,) * p_a.ndim
@@ -143,11 +142,8 @@ class RenyiDP(Guarantee):
         if not all(epsilon >= 0 for epsilon in self.epsilons):
             raise Misconfiguration("epsilons", min(self.epsilons), "every ε is at least 0")
 
-    def curves(self, k: int, direction: Direction) -> Curves:
+    def _curves(self, k: int, _direction: Direction) -> Curves:
         """Mironov's group curves; the same in both directions."""
-        del direction
-        if count("k", k) == 0:
-            return Identity()
         doublings = (k - 1).bit_length()
         orders, epsilons = np.asarray(self.orders), np.asarray(self.epsilons)
         if doublings:
@@ -187,9 +183,9 @@ class RenyiGroups(Guarantee):
             m.count * mixture_rdp(step, m.participation, self.orders) for step in (forward, reverse)
         )  # type: ignore[return-value]
 
-    def curves(self, k: int, direction: Direction) -> Curves:
+    def _curves(self, k: int, direction: Direction) -> Curves:
         """The group's curves; additions poison the clean Gaussian, deletions the mixture."""
-        if count("k", k) == 0 or self.mechanism.silent:
+        if self.mechanism.silent:
             return Identity()
         with_group, without_group = self.divergences(k)
         orders = np.asarray(self.orders)
@@ -249,37 +245,9 @@ def _blocks(indices: Integers) -> list[Integers]:
     return np.array_split(indices, -(-len(indices) // 8)) if len(indices) else []
 
 
-def _near_log_ratio(x: Floats, shift: Shift, noise: float, near: int) -> Floats:
-    part = Shift(shift.sizes[:near], shift.log_weights[:near])
-    # In blocks, so that memory stays small at high orders.
-    blocks = np.array_split(x, 1 + len(x) * near // 1_000_000)
-    return np.concatenate([log_ratio(block, part, noise) for block in blocks])
-
-
-def _divergences(log_moments: Floats, step: float, orders: Floats) -> Floats:
-    """[orders]: ln ∫ / (α − 1) from the log-integrand [orders, points]."""
-    top = log_moments.max(axis=1)
-    sums = np.exp(log_moments - top[:, None]).sum(axis=1)
-    return np.asarray(np.maximum(0.0, (top + np.log(sums * step) + _ROUNDING) / (orders - 1)))
-
-
-def _grid(low: float, high: float, noise: float) -> tuple[Floats, float]:
-    # The integrand is analytic in a strip of half-width πσ² (the zeros of P/Q), and a mode's
-    # standard deviation is about σ: this step leaves both errors under 1e-14.
-    step = min(noise / 8, noise**2 / 2)
-    x = np.arange(math.floor(low / step), math.ceil(high / step) + 1, dtype=np.float64) * step
-    return x, step
-
-
-def _log_normal(x: Floats, noise: float) -> Floats:
-    return np.asarray(-((x / noise) ** 2) / 2 - math.log(noise * math.sqrt(2 * math.pi)))
-
-
 def _forward_divergences(shift: Shift, noise: float, orders: Floats, near: int) -> Floats:
     highest = float(orders.max()) * shift.sizes[near - 1] + 12 * noise
-    x, step = _grid(-12 * noise, highest, noise)
-    ratio = _near_log_ratio(x, shift, noise, near)
-    return _divergences(orders[:, None] * ratio + _log_normal(x, noise), step, orders)
+    return _divergences(shift, noise, orders, near, orders, (-12 * noise, highest))
 
 
 def _reverse_divergences(shift: Shift, noise: float, orders: Floats) -> Floats:
@@ -288,6 +256,30 @@ def _reverse_divergences(shift: Shift, noise: float, orders: Floats) -> Floats:
     kept = shift.log_weights > (first if math.isfinite(first) else 0.0) - 80
     near = int(np.flatnonzero(kept)[-1]) + 1
     mean = float(np.exp(shift.log_weights) @ shift.sizes)
-    x, step = _grid(-(float(orders.max()) - 1) * mean - 12 * noise, 12 * noise, noise)
-    ratio = _near_log_ratio(x, shift, noise, near)
-    return _divergences(-(orders[:, None] - 1) * ratio + _log_normal(x, noise), step, orders)
+    lowest = -(float(orders.max()) - 1) * mean - 12 * noise
+    return _divergences(shift, noise, orders, near, 1 - orders, (lowest, 12 * noise))
+
+
+def _divergences(
+    shift: Shift,
+    noise: float,
+    orders: Floats,
+    near: int,
+    exponents: Floats,
+    ends: tuple[float, float],
+) -> Floats:
+    """[orders]: ln E_Q[(P_near/Q)^exponent] / (α − 1), the integral taken between the ends."""
+    # The integrand is analytic in a strip of half-width πσ² (the zeros of P/Q), and a mode's
+    # standard deviation is about σ: this step leaves both errors under 1e-14.
+    step = min(noise / 8, noise**2 / 2)
+    low, high = math.floor(ends[0] / step), math.ceil(ends[1] / step)
+    x = np.arange(low, high + 1, dtype=np.float64) * step
+    part = Shift(shift.sizes[:near], shift.log_weights[:near])
+    # In blocks, so that memory stays small at high orders.
+    blocks = np.array_split(x, 1 + len(x) * near // 1_000_000)
+    ratio = np.concatenate([log_ratio(block, part, noise) for block in blocks])
+    density = -((x / noise) ** 2) / 2 - math.log(noise * math.sqrt(2 * math.pi))
+    log_moments = exponents[:, None] * ratio + density
+    top = log_moments.max(axis=1)
+    sums = np.exp(log_moments - top[:, None]).sum(axis=1)
+    return np.asarray(np.maximum(0.0, (top + np.log(sums * step) + _ROUNDING) / (orders - 1)))

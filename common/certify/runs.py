@@ -76,16 +76,11 @@ class CertificateInputs:
             rate(name, getattr(self, name))
         inside_unit_interval("delta", self.delta)
         count("rounds", self.rounds)
-        count("clients", self.clients, least=1)
-        count(
-            "malicious_submission_soundness_bits", self.malicious_submission_soundness_bits, least=1
-        )
+        for name in ("clients", "malicious_submission_soundness_bits"):
+            count(name, getattr(self, name), least=1)
         if self.effective_record_clip < self.record_clip:
-            raise Misconfiguration(
-                "effective_record_clip",
-                self.effective_record_clip,
-                "R' includes R: at least record_clip",
-            )
+            remedy = "R' includes R: at least record_clip"
+            raise Misconfiguration("effective_record_clip", self.effective_record_clip, remedy)
 
     def run(self, rounds: int, participations: int | None = None) -> Run:
         """``rounds`` of what was enforced."""

@@ -1,6 +1,7 @@
 """What the two servers ask the dealer for."""
 
 from dataclasses import dataclass
+from math import prod
 
 from precad.common.deal.program import comparison_triples
 from precad.common.errors import Misconfiguration
@@ -52,26 +53,10 @@ class DealRequest:
         The shape is part of it: should a request come again with another shape, its masks are
         independent of the first one's.
         """
-        return (
-            self.task.value,
-            self.attempt,
-            self.batch,
-            self.clients,
-            self.dimension,
-            self.comparisons,
-        )
+        return *self.identifier, self.clients, self.dimension, self.comparisons
 
     @property
     def correction_words(self) -> int:
         """Words that travel to server B: one an inner product, one a bit-wise AND of words."""
-        return self.clients + self.comparisons * _words_per_comparison()
-
-
-def _words_per_comparison() -> int:
-    words = 0
-    for shape, _ in comparison_triples(1):
-        size = 1
-        for extent in shape:
-            size *= extent
-        words += size
-    return words
+        words_per_comparison = sum(prod(shape) for shape, _ in comparison_triples(1))
+        return self.clients + self.comparisons * words_per_comparison

@@ -17,7 +17,9 @@ from precad.common.identity.principal import Principal
 Context = grpc.ServicerContext | grpc.aio.ServicerContext[Any, Any]
 
 
-def caller(context: Context, identity: Identity, *, now: datetime | None = None) -> Principal:
+def require(
+    context: Context, identity: Identity, *roles: Role, now: datetime | None = None
+) -> Principal:
     """The party at the other end of a call, from its certificate and never from a message.
 
     The handshake checked the certificate when the connection began; connections live for weeks,
@@ -26,12 +28,14 @@ def caller(context: Context, identity: Identity, *, now: datetime | None = None)
     Args:
         context: of a synchronous or an asyncio servicer.
         identity: what the port was opened with.
+        roles: the party must have one of them.
         now: instead of the clock's time.
 
     Raises:
-        AccessDenied: no certificate, no or several precad names, expired, not yet valid, revoked.
+        AccessDenied: no certificate, no or several precad names, expired, not yet valid, revoked,
+            or of another role.
     """
-    certificate, principal = _of_connection(context)
+    certificate, principal = of_connection(context)
     if principal is None:
         raise AccessDenied("the certificate names no single precad party", Denial.MALFORMED_NAME)
     fault = validity_fault(certificate, now)
@@ -40,28 +44,18 @@ def caller(context: Context, identity: Identity, *, now: datetime | None = None)
         raise AccessDenied(f"the certificate of {principal} is {fault}", denial)
     if identity.revocations.revokes(certificate):
         raise AccessDenied(f"the certificate of {principal} was revoked", Denial.REVOKED)
-    return principal
-
-
-def require(context: Context, identity: Identity, *roles: Role) -> Principal:
-    """As :func:`caller`, and the party must have one of the roles.
-
-    Raises:
-        AccessDenied: as for :func:`caller`, or the role is another.
-    """
-    principal = caller(context, identity)
     if principal.role not in roles:
         allowed = ", ".join(role.value for role in roles) or "nobody"
         raise AccessDenied(f"{principal} called what is for {allowed}")
     return principal
 
 
-def peer_certificate(context: Context) -> x509.Certificate:
-    """The certificate at the other end of a call. Raises AccessDenied without one."""
-    return _of_connection(context)[0]
+def of_connection(context: Context) -> tuple[x509.Certificate, Principal | None]:
+    """The certificate at the other end of a call, and who it names.
 
-
-def _of_connection(context: Context) -> tuple[x509.Certificate, Principal | None]:
+    Raises:
+        AccessDenied: none, or one that can't be parsed.
+    """
     pem = list(context.auth_context().get("x509_pem_cert", ()))
     if len(pem) != 1:
         raise AccessDenied("call over a connection with mutual TLS", Denial.NO_CERTIFICATE)

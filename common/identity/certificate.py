@@ -22,8 +22,7 @@ from cryptography.x509.verification import (
 )
 
 from precad.common.errors import Misconfiguration
-from precad.common.identifiers import Role
-from precad.common.identity.principal import Principal
+from precad.common.identity.principal import SERVING_ROLES, Principal
 from precad.common.secret import Secret
 
 MALFORMED = (
@@ -40,7 +39,6 @@ _AUTHORITIES = ExtensionPolicy.permit_all().require_present(
     x509.BasicConstraints, Criticality.AGNOSTIC, None
 )
 _PARTIES = ExtensionPolicy.permit_all()
-SERVING_ROLES = frozenset({Role.SERVER_A, Role.SERVER_B, Role.DEALER})
 
 
 def read_file(path: Path, field: str, remedy: str) -> bytes:
@@ -70,10 +68,8 @@ def read_certificates(pem: bytes, *, source: str) -> list[x509.Certificate]:
 def require_whole(certificate: x509.Certificate) -> None:
     """Parse every part that the library leaves for later. Raises one of ``MALFORMED``."""
     # Damage must show where bytes come in, not wherever a part is used first.
-    for part in ("version", "issuer", "subject", "extensions"):
-        getattr(certificate, part)
-    for moment in ("not_valid_before_utc", "not_valid_after_utc"):
-        getattr(certificate, moment)
+    _ = (certificate.version, certificate.issuer, certificate.subject, certificate.extensions)
+    _ = (certificate.not_valid_before_utc, certificate.not_valid_after_utc)
     certificate.public_key()
 
 
@@ -144,15 +140,22 @@ def own_key(
     return key
 
 
+def purposes(principal: Principal) -> list[x509.ObjectIdentifier]:
+    """The extended key usage that a party needs: all dial, and services serve."""
+    # TLS itself then keeps a client from posing as a server.
+    needed = [ExtendedKeyUsageOID.CLIENT_AUTH]
+    if principal.role in SERVING_ROLES:
+        needed.append(ExtendedKeyUsageOID.SERVER_AUTH)
+    return needed
+
+
 def check_purpose(certificate: x509.Certificate, principal: Principal, *, source: str) -> None:
-    """The extended key usage lets the party do its part: dial, and for services serve.
+    """The extended key usage lets the party do its part.
 
     Raises:
         Misconfiguration: clientAuth is missing, or serverAuth for a server or the dealer.
     """
-    needed = [ExtendedKeyUsageOID.CLIENT_AUTH]
-    if principal.role in SERVING_ROLES:
-        needed.append(ExtendedKeyUsageOID.SERVER_AUTH)
+    needed = purposes(principal)
     try:
         usage = set(certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value)
     except x509.ExtensionNotFound:

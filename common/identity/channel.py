@@ -1,19 +1,16 @@
-"""Ports and channels with mutual TLS 1.3, and nothing else."""
+"""Channels with mutual TLS 1.3, and nothing else."""
 
 import re
 from typing import Any
 
 import grpc
-import grpc.aio
 
 from precad.common.errors import Misconfiguration
-from precad.common.identifiers import Role
-from precad.common.identity.certificate import SERVING_ROLES
+from precad.common.identifiers import ADDRESS_PATTERN, Role
 from precad.common.identity.credentials import Identity
-from precad.common.identity.principal import Principal
+from precad.common.identity.principal import Principal, check_serving
 from precad.common.tls13 import check_tls13
 
-ADDRESS_PATTERN = r"^[^\s:]+:\d{1,5}$|^\[[0-9a-fA-F:]+\]:\d{1,5}$"
 _RECONNECT = (
     # gRPC backs off for up to two minutes by default: a server that comes back would be missed.
     ("grpc.initial_reconnect_backoff_ms", 200),
@@ -27,42 +24,22 @@ _RECONNECT = (
 )
 
 
-def add_port(server: grpc.Server | grpc.aio.Server, address: str, identity: Identity) -> int:
-    """Listen, for callers only whose certificate the identity's authorities issued.
-
-    Args:
-        server: a synchronous or an asyncio server, not yet started.
-        address: ``host:port``; port 0 takes a free one.
-        identity: a server's or the dealer's.
-
-    Returns:
-        The port.
-
-    Raises:
-        Misconfiguration: an identity that may not serve, TLS 1.3 not in force, or an address that
-            can't be bound.
-    """
-    _check_serving(identity.principal.role)
-    check_tls13()
-    credentials = grpc.ssl_server_credentials(
-        [(identity.key.reveal(), identity.cert)],
-        root_certificates=identity.ca,
-        require_client_auth=True,
-    )
-    try:
-        port = server.add_secure_port(address, credentials)
-    except RuntimeError:
-        port = 0
-    if port == 0:
-        raise Misconfiguration("address", address, "can't be bound: taken, or not of this machine")
-    return port
-
-
 def open_channel(address: str, identity: Identity, expect: Role) -> grpc.Channel:
     """A synchronous channel to the server of that role; connects lazily.
 
     A server whose certificate isn't ``expect``'s ends every call in ``UNAVAILABLE``, whatever its
     address.
+
+    Raises:
+        Misconfiguration: as for :func:`dialling`.
+    """
+    return grpc.secure_channel(*dialling(address, identity, expect))
+
+
+def dialling(
+    address: str, identity: Identity, expect: Role
+) -> tuple[str, grpc.ChannelCredentials, list[tuple[str, Any]]]:
+    """What a channel is made from, whichever of gRPC's kinds it is.
 
     Args:
         address: ``host:port``.
@@ -72,19 +49,7 @@ def open_channel(address: str, identity: Identity, expect: Role) -> grpc.Channel
     Raises:
         Misconfiguration: no address, a role that doesn't serve, or TLS 1.3 not in force.
     """
-    return grpc.secure_channel(*_prepare(address, identity, expect))
-
-
-def open_aio_channel(address: str, identity: Identity, expect: Role) -> grpc.aio.Channel:
-    """The asyncio twin of :func:`open_channel`."""
-    return grpc.aio.secure_channel(*_prepare(address, identity, expect))
-
-
-def _prepare(
-    address: str, identity: Identity, expect: Role
-) -> tuple[str, grpc.ChannelCredentials, list[tuple[str, Any]]]:
-    """What both kinds of channel are made from."""
-    _check_serving(expect)
+    check_serving(expect)
     if not re.fullmatch(ADDRESS_PATTERN, address):
         raise Misconfiguration("address", address, "give host:port, such as 127.0.0.1:7301")
     check_tls13()
@@ -101,8 +66,3 @@ def _prepare(
         *_RECONNECT,
     ]
     return address, credentials, options
-
-
-def _check_serving(role: Role) -> None:
-    if role not in SERVING_ROLES:
-        raise Misconfiguration("role", role.value, "only server-a, server-b and the dealer serve")

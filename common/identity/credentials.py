@@ -81,11 +81,6 @@ class Identity:
         return cls(path, principal, ca, cert, key, revocations)
 
 
-def load_identity(folder: Path | str) -> Identity:
-    """Read and check a folder: :meth:`Identity.load`."""
-    return Identity.load(folder)
-
-
 def check_certificate(
     chain: Sequence[x509.Certificate],
     authorities: Sequence[x509.Certificate],

@@ -218,7 +218,7 @@ class Deployment:
         Raises:
             Misconfiguration: there is none.
         """
-        revoked = self.revoked()
+        revoked = {entry.serial_number for entry in self._revocations()}
         serials = [
             certificate.serial_number
             for certificate in self.issued()
@@ -237,10 +237,6 @@ class Deployment:
             for path in (self._folder / ISSUED_FOLDER).glob("*.pem")
         ]
         return sorted(found, key=lambda each: (each.not_valid_before_utc, each.serial_number))
-
-    def revoked(self) -> set[int]:
-        """Serial numbers on the revocation list."""
-        return {entry.serial_number for entry in self._revocations()}
 
     def _certify(
         self, principal: Principal, key: ec.EllipticCurvePublicKey, days: int

@@ -8,25 +8,27 @@ one kind of key for all is simpler.
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import TypeVar
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.x509.oid import NameOID
 
 from precad.common.errors import Misconfiguration
 from precad.common.identity.certificate import (
     MALFORMED,
-    SERVING_ROLES,
     check_algorithm,
     dns_names,
     own_key,
+    purposes,
     read_certificates,
 )
 from precad.common.identity.principal import DOMAIN, Principal
 from precad.common.secret import Secret
 
 Public = x509.Certificate | x509.CertificateRevocationList | x509.CertificateSigningRequest
+AnyBuilder = TypeVar("AnyBuilder", x509.CertificateBuilder, x509.CertificateSigningRequestBuilder)
 ROOT_DAYS = 3650
 PARTY_DAYS = 365
 _CLOCK_SKEW = timedelta(minutes=5)
@@ -66,14 +68,7 @@ def make_request(
     key: ec.EllipticCurvePrivateKey, principal: Principal
 ) -> x509.CertificateSigningRequest:
     """A signing request with the party's DNS name, for any authority."""
-    return (
-        x509.CertificateSigningRequestBuilder()
-        .subject_name(_common_name(principal.dns_name))
-        .add_extension(_alternative_name(principal), critical=False)
-        .add_extension(_DIGITAL_SIGNATURE_ONLY, critical=True)
-        .add_extension(_purposes(principal), critical=False)
-        .sign(key, hashes.SHA256())
-    )
+    return _as_party(x509.CertificateSigningRequestBuilder(), principal).sign(key, hashes.SHA256())
 
 
 def read_request(pem: bytes, expected: Principal, *, source: str) -> ec.EllipticCurvePublicKey:
@@ -110,7 +105,7 @@ class Authority:
         """A new root, good for names in .precad alone."""
         key = new_key()
         subject = _common_name("precad root")
-        builder = _builder(subject, subject, key.public_key(), ROOT_DAYS)
+        builder = _builder(subject, key.public_key(), ROOT_DAYS).subject_name(subject)
         certificate = (
             builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
             .add_extension(_SIGNS_CERTIFICATES_AND_LISTS, critical=True)
@@ -148,18 +143,11 @@ class Authority:
         Raises:
             Misconfiguration: days below 1, or beyond the root's own end.
         """
-        subject = _common_name(principal.dns_name)
-        builder = _builder(subject, self.certificate.subject, key, days)
+        builder = _as_party(_builder(self.certificate.subject, key, days), principal)
         certificate = (
             builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(_alternative_name(principal), critical=False)
-            .add_extension(_DIGITAL_SIGNATURE_ONLY, critical=True)
-            .add_extension(_purposes(principal), critical=False)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
-            .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()),
-                critical=False,
-            )
+            .add_extension(self._identifier, critical=False)
             .sign(self.key, hashes.SHA256())
         )
         if certificate.not_valid_after_utc > self.certificate.not_valid_after_utc:
@@ -188,14 +176,15 @@ class Authority:
             # A list holds until the next one: there is no service that would sign it anew.
             .next_update(self.certificate.not_valid_after_utc)
             .add_extension(x509.CRLNumber(number), critical=False)
-            .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()),
-                critical=False,
-            )
+            .add_extension(self._identifier, critical=False)
         )
         for entry in revoked:
             builder = builder.add_revoked_certificate(entry)
         return builder.sign(self.key, hashes.SHA256())
+
+    @property
+    def _identifier(self) -> x509.AuthorityKeyIdentifier:
+        return x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key())
 
 
 def revoked_entry(serial: int) -> x509.RevokedCertificate:
@@ -205,7 +194,7 @@ def revoked_entry(serial: int) -> x509.RevokedCertificate:
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
+    issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
 ) -> x509.CertificateBuilder:
     if days < 1:
         raise Misconfiguration("days", days, "a certificate holds at least one day")
@@ -216,7 +205,6 @@ def _builder(
         raise Misconfiguration("days", days, "beyond the calendar") from None
     return (
         x509.CertificateBuilder()
-        .subject_name(subject)
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
@@ -231,13 +219,12 @@ def _common_name(text: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text[:64])])
 
 
-def _alternative_name(principal: Principal) -> x509.SubjectAlternativeName:
-    return x509.SubjectAlternativeName([x509.DNSName(principal.dns_name)])
-
-
-def _purposes(principal: Principal) -> x509.ExtendedKeyUsage:
-    # TLS itself then keeps a client from posing as a server.
-    purposes = [ExtendedKeyUsageOID.CLIENT_AUTH]
-    if principal.role in SERVING_ROLES:
-        purposes.append(ExtendedKeyUsageOID.SERVER_AUTH)
-    return x509.ExtendedKeyUsage(purposes)
+def _as_party(builder: AnyBuilder, principal: Principal) -> AnyBuilder:
+    """What a party's certificate states of it, and its request asks for."""
+    alternative_name = x509.SubjectAlternativeName([x509.DNSName(principal.dns_name)])
+    return (
+        builder.subject_name(_common_name(principal.dns_name))
+        .add_extension(alternative_name, critical=False)
+        .add_extension(_DIGITAL_SIGNATURE_ONLY, critical=True)
+        .add_extension(x509.ExtendedKeyUsage(purposes(principal)), critical=False)
+    )

@@ -13,6 +13,7 @@ from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId, Role
 
 DOMAIN = "precad"
+SERVING_ROLES = frozenset({Role.SERVER_A, Role.SERVER_B, Role.DEALER})
 _SINGULAR_ROLES = {f"{role.value}.{DOMAIN}": role for role in Role if role is not Role.CLIENT}
 _CLIENT_SUFFIX = f".{Role.CLIENT.value}.{DOMAIN}"
 _REMEDY = (
@@ -36,47 +37,31 @@ class Principal:
 
     @classmethod
     def client(cls, name: str) -> "Principal":
-        """The client of that name.
-
-        Raises:
-            Misconfiguration: the name isn't a client's name.
-        """
+        """The client of that name. Raises Misconfiguration where it is no client's name."""
         return cls(Role.CLIENT, name)
 
     @classmethod
     def service(cls, role: Role) -> "Principal":
-        """The one party of a role other than client.
-
-        Raises:
-            Misconfiguration: clients have names of their own.
-        """
+        """The one party of a role; Misconfiguration for clients, who have names of their own."""
         return cls(role, role.value)
-
-    @classmethod
-    def from_dns_name(cls, dns_name: str) -> "Principal":
-        """The party that a DNS name of ours states; exact, in lower case.
-
-        Raises:
-            Misconfiguration: not of one of the two forms.
-        """
-        role = _SINGULAR_ROLES.get(dns_name)
-        if role is not None:
-            return cls.service(role)
-        if dns_name.endswith(_CLIENT_SUFFIX):
-            return cls.client(dns_name.removesuffix(_CLIENT_SUFFIX))
-        raise Misconfiguration("DNS name", dns_name, _REMEDY)
 
     @classmethod
     def from_dns_names(cls, dns_names: Iterable[str]) -> "Principal":
         """The one party among a certificate's DNS names; names outside our domain don't count.
 
         Raises:
-            Misconfiguration: no name in our domain, several, or one that isn't of our forms.
+            Misconfiguration: no name in our domain, several, or one that isn't exactly, in lower
+                case, of one of the two forms.
         """
-        ours = [name for name in dns_names if _in_our_domain(name)]
+        # Looser than the two forms, so that a near miss is refused and never ignored.
+        ours = [name for name in dns_names if name.casefold().rstrip(".").split(".")[-1] == DOMAIN]
         if len(ours) != 1:
             raise Misconfiguration("DNS names in .precad", ours, _REMEDY)
-        return cls.from_dns_name(ours[0])
+        if role := _SINGULAR_ROLES.get(ours[0]):
+            return cls.service(role)
+        if ours[0].endswith(_CLIENT_SUFFIX):
+            return cls.client(ours[0].removesuffix(_CLIENT_SUFFIX))
+        raise Misconfiguration("DNS name", ours[0], _REMEDY)
 
     @property
     def dns_name(self) -> str:
@@ -89,7 +74,7 @@ class Principal:
         return self.dns_name
 
 
-def _in_our_domain(dns_name: str) -> bool:
-    # Looser than the two forms, so that a near miss is refused and never ignored.
-    labels = dns_name.casefold().rstrip(".").split(".")
-    return labels[-1] == DOMAIN
+def check_serving(role: Role) -> None:
+    """Only some roles have a port. Raises Misconfiguration for any other."""
+    if role not in SERVING_ROLES:
+        raise Misconfiguration("role", role.value, "only server-a, server-b and the dealer serve")

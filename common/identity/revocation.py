@@ -3,8 +3,7 @@
 import logging
 import re
 import threading
-from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 from cryptography import x509
@@ -17,12 +16,6 @@ _PEM_BLOCK = re.compile(rb"-----BEGIN X509 CRL-----.+?-----END X509 CRL-----", r
 _Stamp = tuple[int, int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class _Revoked:
-    serials: frozenset[tuple[bytes, int]]
-    issued_at: datetime | None
-
-
 class RevocationList:
     """The certificates that no longer count, by issuer and serial number.
 
@@ -30,7 +23,7 @@ class RevocationList:
     bring a revoked certificate back: the last good list stays in force and the log says so.
     """
 
-    __slots__ = ("_authorities", "_lock", "_path", "_revoked", "_stamp")
+    __slots__ = ("_authorities", "_issued_at", "_lock", "_path", "_revoked", "_stamp")
 
     def __init__(self, path: Path, authorities: list[x509.Certificate]) -> None:
         """Read the list; a missing file revokes nothing until it appears.
@@ -41,17 +34,18 @@ class RevocationList:
         self._path = path
         self._authorities = authorities
         self._lock = threading.Lock()
-        self._revoked = _Revoked(frozenset(), None)
+        self._revoked: frozenset[tuple[bytes, int]] = frozenset()
+        self._issued_at = datetime.min.replace(tzinfo=UTC)
         self._stamp = self._look()
         if self._stamp is not None:
-            self._revoked = self._read()
+            self._revoked, self._issued_at = self._read()
 
     def revokes(self, certificate: x509.Certificate) -> bool:
         """Whether the newest good list holds the certificate."""
         with self._lock:
             self._reload()
             revoked = self._revoked
-        return (certificate.issuer.public_bytes(), certificate.serial_number) in revoked.serials
+        return (certificate.issuer.public_bytes(), certificate.serial_number) in revoked
 
     def _reload(self) -> None:
         stamp = self._look()
@@ -62,16 +56,14 @@ class RevocationList:
             _log.warning("%s is gone; the list read before stays in force", self._path)
             return
         try:
-            fresh = self._read()
+            revoked, issued_at = self._read()
         except Misconfiguration as fault:
             _log.warning("%s; the list read before stays in force", fault)
             return
-        if self._revoked.issued_at and (
-            fresh.issued_at is None or fresh.issued_at < self._revoked.issued_at
-        ):
+        if issued_at < self._issued_at:
             _log.warning("%s is older than the list in force, which stays", self._path)
             return
-        self._revoked = fresh
+        self._revoked, self._issued_at = revoked, issued_at
 
     def _look(self) -> _Stamp | None:
         try:
@@ -80,17 +72,13 @@ class RevocationList:
             return None
         return status.st_mtime_ns, status.st_size, status.st_ino
 
-    def _read(self) -> _Revoked:
+    def _read(self) -> tuple[frozenset[tuple[bytes, int]], datetime]:
         data = read_file(self._path, "crl", "let this process's user read it")
         lists = read_revocation_lists(data, self._authorities, source=str(self._path))
-        return _Revoked(
-            frozenset(
-                (each.issuer.public_bytes(), entry.serial_number)
-                for each in lists
-                for entry in each
-            ),
-            min(each.last_update_utc for each in lists),
+        revoked = (
+            (each.issuer.public_bytes(), entry.serial_number) for each in lists for entry in each
         )
+        return frozenset(revoked), min(each.last_update_utc for each in lists)
 
 
 def read_revocation_lists(
@@ -110,9 +98,8 @@ def read_revocation_lists(
         raise Misconfiguration("crl", source, f"not a revocation list ({error})") from None
     if not lists:
         raise Misconfiguration("crl", source, "holds no PEM revocation list")
-    for each in lists:
-        if not any(_signed(each, authority) for authority in authorities):
-            raise Misconfiguration("crl", source, "not signed by an authority in ca.pem")
+    if not all(any(_signed(each, authority) for authority in authorities) for each in lists):
+        raise Misconfiguration("crl", source, "not signed by an authority in ca.pem")
     return lists
 
 

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from precad.common.errors import Misconfiguration, RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId
-from precad.common.identity.access import Context, peer_certificate
+from precad.common.identity.access import Context, of_connection
 from precad.common.identity.certificate import MALFORMED, own_key, read_certificates, require_whole
 from precad.common.identity.credentials import CA_FILE, Identity, check_certificate
 from precad.common.identity.principal import Principal
@@ -88,7 +88,7 @@ def check_own_key(context: Context, signature: Signature) -> None:
         RejectedSubmission: BAD_SIGNATURE.
         AccessDenied: the connection has no certificate.
     """
-    if _parse(signature)[0].public_key() != peer_certificate(context).public_key():
+    if _parse(signature)[0].public_key() != of_connection(context)[0].public_key():
         _refuse("signed with another key than this connection's certificate has")
 
 

@@ -19,11 +19,6 @@ from precad.common.identity.credentials import CA_FILE, CERTIFICATE_FILE, REVOCA
 from precad.common.identity.deployment import AUTHORITY_FOLDER, Deployment
 from precad.common.identity.revocation import RevocationList
 
-VALID = "valid"
-REVOKED = "revoked"
-AUTHORITY = "root"
-UNKNOWN = "no precad party"
-
 
 @dataclass(frozen=True, slots=True)
 class CertificateSummary:
@@ -81,15 +76,15 @@ def _summary(
     certificate: x509.Certificate, lists: RevocationList | None, now: datetime | None
 ) -> CertificateSummary:
     if is_authority(certificate):
-        party = AUTHORITY
+        party = "root"
     else:
         try:
             party = str(principal_of(certificate))
         except Misconfiguration:
-            party = UNKNOWN
-    state = validity_fault(certificate, now) or VALID
+            party = "no precad party"
+    state = validity_fault(certificate, now) or "valid"
     if lists is not None and lists.revokes(certificate):
-        state = REVOKED
+        state = "revoked"
     return CertificateSummary(
         party=party,
         state=state,

@@ -1,12 +1,12 @@
 """What every gRPC server of the system sets and answers alike."""
 
-from typing import Any, Never
+from typing import Any
 
 import grpc
 
-from precad.common.errors import PrecadError, TaskMismatch
+from precad.common import errors
+from precad.common.errors import PrecadError
 from precad.common.task import Task
-from precad.common.wire.status import status_of
 
 MAX_REQUEST_BYTES = 1 << 19
 """512 KiB. No message is longer, since shares and openings travel in pieces: a caller makes a
@@ -25,16 +25,42 @@ SERVER_OPTIONS = (
 )
 PIECE_BYTES = 1 << 17
 """128 KiB: what a fetch of the model takes while it waits for a slow reader."""
+_CODES: dict[type[PrecadError], grpc.StatusCode] = {
+    errors.TaskMismatch: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.Misconfiguration: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.RejectedSubmission: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.AccessDenied: grpc.StatusCode.PERMISSION_DENIED,
+    errors.TooManyCalls: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.NotOnOffer: grpc.StatusCode.NOT_FOUND,
+    errors.PeerUnavailable: grpc.StatusCode.UNAVAILABLE,
+    errors.PeerViolation: grpc.StatusCode.FAILED_PRECONDITION,
+}
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
-async def refuse(context: Context, error: PrecadError) -> Never:
-    """End the call with the error's status code and text."""
-    await context.abort(status_of(error), str(error))
-    raise AssertionError("abort returns never")
+def status_of(error: PrecadError) -> grpc.StatusCode:
+    """The status code that a caller sees for ``error``."""
+    if isinstance(error, errors.AccessDenied) and error.reason is not errors.Denial.NOT_ALLOWED:
+        return grpc.StatusCode.UNAUTHENTICATED
+    return _CODES.get(type(error), grpc.StatusCode.INTERNAL)
+
+
+class Refusing:
+    """Around a call: what precad refuses inside ends it with the error's status code and text."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    async def __aenter__(self) -> None:
+        """Nothing."""
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """End the call."""
+        if isinstance(error, PrecadError):
+            await self._context.abort(status_of(error), str(error))
 
 
 def check_task(task: Task, digest: bytes) -> None:
     """Refuse a message about another task. Raises TaskMismatch, with both digests."""
     if digest != task.digest.value:
-        raise TaskMismatch(str(task.digest), digest[:64].hex() or "none")
+        raise errors.TaskMismatch(str(task.digest), digest[:64].hex() or "none")

@@ -1,44 +1,17 @@
-"""Errors to gRPC status codes, and back to errors that say what to do."""
+"""What went wrong on a call, as an error that says what to do."""
 
 import grpc
 
 from precad.common.errors import (
     AccessDenied,
-    BudgetExceeded,
-    Misconfiguration,
     NotOnOffer,
     PeerUnavailable,
     PeerViolation,
     PrecadError,
-    RejectedSubmission,
-    TaskMismatch,
-    TooManyCalls,
-)
-
-_CODES: tuple[tuple[type[PrecadError], grpc.StatusCode], ...] = (
-    (TaskMismatch, grpc.StatusCode.FAILED_PRECONDITION),
-    (Misconfiguration, grpc.StatusCode.INVALID_ARGUMENT),
-    (RejectedSubmission, grpc.StatusCode.INVALID_ARGUMENT),
-    (AccessDenied, grpc.StatusCode.PERMISSION_DENIED),
-    (TooManyCalls, grpc.StatusCode.RESOURCE_EXHAUSTED),
-    (BudgetExceeded, grpc.StatusCode.RESOURCE_EXHAUSTED),
-    (NotOnOffer, grpc.StatusCode.NOT_FOUND),
-    (PeerUnavailable, grpc.StatusCode.UNAVAILABLE),
-    (PeerViolation, grpc.StatusCode.FAILED_PRECONDITION),
 )
 
 _WRONG_NAME = ("Hostname Verification Check failed", "is not in peer certificate")
 """How gRPC says, from version to version, that a certificate isn't the expected party's."""
-
-
-def status_of(error: PrecadError) -> grpc.StatusCode:
-    """The status code that a caller sees for ``error``."""
-    if isinstance(error, AccessDenied) and not error.authenticated:
-        return grpc.StatusCode.UNAUTHENTICATED
-    for kind, code in _CODES:
-        if isinstance(error, kind):
-            return code
-    return grpc.StatusCode.INTERNAL
 
 
 def error_of(who: str, address: str, error: grpc.RpcError) -> PrecadError:

@@ -1,14 +1,15 @@
 """Image data sets in their published file formats, from a folder that the user names."""
 
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from precad.common.errors import Misconfiguration
 from precad.experiments.data.dataset import DataSet
-from precad.experiments.data.torchvision_import import torchvision_datasets
 
 _IDX = (
     "train-images-idx3-ubyte",
@@ -18,31 +19,29 @@ _IDX = (
 )
 _CIFAR = ("batches.meta", *(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
 
+_SETS = {
+    "mnist": ("MNIST", "MNIST/raw", _IDX),
+    "fashion-mnist": ("FashionMNIST", "FashionMNIST/raw", _IDX),
+    # Python pickles by their publishers. torchvision checks their published MD5 sums before it
+    # opens them, so that only the files as published are read.
+    "cifar10": ("CIFAR10", "cifar-10-batches-py", _CIFAR),
+}
+"""torchvision's reader of each data set, and where in its folder which files lie."""
+IMAGE_SETS = tuple(_SETS)
 
-def mnist(folder: Path) -> DataSet:
-    """MNIST, 28×28 grey, from ``folder/MNIST/raw``.
+_SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+# Declarations live as long as their library object.
+_declared: list[Any] = []
+
+
+def read_images(name: str, root: Path) -> DataSet:
+    """MNIST or Fashion-MNIST, 28×28 grey, or CIFAR-10, 3×32×32: one of ``IMAGE_SETS``.
 
     Raises:
         Misconfiguration: files are missing or damaged; names those looked for.
     """
-    return _read("mnist", "MNIST", folder, folder / "MNIST" / "raw", _IDX)
-
-
-def fashion_mnist(folder: Path) -> DataSet:
-    """Fashion-MNIST, 28×28 grey, from ``folder/FashionMNIST/raw``. Raises as ``mnist``."""
-    return _read("fashion-mnist", "FashionMNIST", folder, folder / "FashionMNIST" / "raw", _IDX)
-
-
-def cifar10(folder: Path) -> DataSet:
-    """CIFAR-10, 3×32×32, from ``folder/cifar-10-batches-py``. Raises as ``mnist``.
-
-    These files are Python pickles by their publishers. torchvision checks their published MD5
-    sums before it opens them, so that only the files as published are read.
-    """
-    return _read("cifar10", "CIFAR10", folder, folder / "cifar-10-batches-py", _CIFAR)
-
-
-def _read(name: str, reader: str, root: Path, place: Path, files: tuple[str, ...]) -> DataSet:
+    reader, inside, files = _SETS[name]
+    place = root / inside
     missing = [file for file in files if not (place / file).is_file()]
     if missing:
         raise Misconfiguration(
@@ -60,6 +59,26 @@ def _read(name: str, reader: str, root: Path, place: Path, files: tuple[str, ...
             "data folder", str(root), f"{name} in {place} can't be read: {error}"
         ) from None
     return DataSet(name, _images(train.data), _labels(train), _images(test.data), _labels(test), 10)
+
+
+def torchvision_datasets() -> ModuleType:
+    """The module ``torchvision.datasets``; this is the one place that imports torchvision.
+
+    Beside a CPU-only torch, torchvision can't load its compiled operators, and its import then
+    fails because it registers Python parts of two operators that nobody declared. Its data sets
+    and transforms need neither. So where they are missing, their schemas are declared first.
+    """
+    try:
+        from torchvision import datasets  # noqa: PLC0415
+    except RuntimeError:
+        library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
+        for name in ("nms", "qnms"):
+            if not hasattr(torch.ops.torchvision, name):
+                library.define(name + _SCHEMA)  # type: ignore[no-untyped-call]
+        _declared.append(library)
+        from torchvision import datasets  # noqa: PLC0415
+    module: ModuleType = datasets
+    return module
 
 
 def _images(data: Any) -> NDArray[np.float32]:

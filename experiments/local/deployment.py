@@ -7,11 +7,11 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Self
+from typing import Self
 
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import ClientId, Role
-from precad.common.identity import load_identity
+from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment import create_local_keys
 from precad.common.task import Task
 from precad.common.wire.operator import OperatorConnection
@@ -49,10 +49,8 @@ class LocalDeployment:
         self._bad = dict(bad or {})
         self.addresses = dict(zip(SERVERS, free_addresses(len(SERVERS)), strict=True))
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._logs: list[IO[bytes]] = []
         self._connections: dict[Role, OperatorConnection] = {}
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "logs").mkdir(exist_ok=True)
+        (folder / "logs").mkdir(parents=True, exist_ok=True)
         create_local_keys(folder / "keys", [client.name for client in data])
         write_settings(folder, task, data, self.addresses, linger_s=linger_s)
 
@@ -88,7 +86,7 @@ class LocalDeployment:
         """An operator's connection to server A or B."""
         if role not in self._connections:
             address = self.addresses[role.value]
-            identity = load_identity(self.folder / "keys" / "operator")
+            identity = Identity.load(self.folder / "keys" / "operator")
             self._connections[role] = OperatorConnection(address, role, identity)
         return self._connections[role]
 
@@ -138,16 +136,12 @@ class LocalDeployment:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        for log in self._logs:
-            log.close()
-        self._logs.clear()
 
     def _start(self, name: str, *command: str) -> None:
-        log = (self.folder / "logs" / f"{name}.log").open("ab")
-        self._logs.append(log)
         # One thread a process: the parts share this machine's cores.
         environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
         arguments = [sys.executable, *command, "--config", str(self.folder / f"{name}.toml")]
-        self.processes[name] = subprocess.Popen(  # noqa: S603 -- our own interpreter and modules
-            arguments, stdout=log, stderr=subprocess.STDOUT, env=environment
-        )
+        with (self.folder / "logs" / f"{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(  # noqa: S603 -- our own interpreter and modules
+                arguments, stdout=log, stderr=subprocess.STDOUT, env=environment
+            )

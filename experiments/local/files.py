@@ -31,30 +31,28 @@ def free_addresses(count: int) -> list[str]:
 
 
 def to_toml(values: Mapping[str, object]) -> str:
-    """A flat TOML document of strings, numbers and booleans."""
+    """A TOML document of strings, numbers, booleans, lists and tables, the tables last."""
+    flat = {key: value for key, value in values.items() if not isinstance(value, dict)}
+    tables = {key: value for key, value in values.items() if isinstance(value, dict)}
+    return "".join(
+        [f"{key} = {_toml_value(value)}\n" for key, value in flat.items()]
+        + [f"\n[{key}]\n{to_toml(table)}" for key, table in tables.items()]
+    )
+
+
+def _toml_value(value: object) -> str:
+    match value:
+        case dict():
+            return f"{{ {', '.join(f'{key} = {_toml_value(one)}' for key, one in value.items())} }}"
+        case [dict(), *_]:
+            return "[\n" + "".join(f"  {_toml_value(row)},\n" for row in value) + "]"
     # JSON's strings, numbers and booleans are TOML's too.
-    return "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
+    return json.dumps(value)
 
 
 def task_to_toml(task: Task) -> str:
     """A task file that reads back as ``task``."""
-    lines: list[str] = []
-    tables: list[str] = []
-    for key, value in task.model_dump(mode="json", exclude_none=True).items():
-        if isinstance(value, dict):
-            tables.append(f"\n[{key}]\n")
-            for inner, item in value.items():
-                if inner == "parameters":
-                    rows = ",\n".join(
-                        f"  {{ name = {json.dumps(p['name'])}, shape = {json.dumps(p['shape'])} }}"
-                        for p in item
-                    )
-                    tables.append(f"{inner} = [\n{rows},\n]\n")
-                else:
-                    tables.append(f"{inner} = {json.dumps(item)}\n")
-        else:
-            lines.append(f"{key} = {json.dumps(value)}\n")
-    return "".join(lines + tables)
+    return to_toml(task.model_dump(mode="json", exclude_none=True))
 
 
 def write_settings(

@@ -9,8 +9,7 @@ import numpy.typing as npt
 from precad.common.certify.inputs import Booleans, Floats, Integers
 from precad.common.certify.intervals import Intervals, vote_counts
 from precad.common.certify.prediction import LARGEST_GROUP, largest_group
-from precad.common.checks import count, rate
-from precad.common.errors import Misconfiguration
+from precad.common.checks import count, positive, rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +35,7 @@ def ma_expectation_bound(value: npt.ArrayLike, k: int, epsilon: float, delta: fl
     A statistical certificate: of an expectation over the test set (the accuracy, say), not of one
     point's prediction. Expanded, it is Xie Thm 3's lower bound.
     """
-    if not epsilon > 0:
-        raise Misconfiguration("epsilon", epsilon, "give a number above 0")
-    offset = rate("delta", delta) / math.expm1(epsilon)
+    offset = rate("delta", delta) / math.expm1(positive("epsilon", epsilon))
     decayed = math.exp(-count("k", k) * epsilon) * (np.asarray(value, dtype=np.float64) + offset)
     return np.maximum(0.0, decayed - offset)
 

@@ -4,13 +4,14 @@ import math
 from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 from scipy.special import ndtr, ndtri
 
 from precad.common.account.events import SampledGaussian
 from precad.common.account.gdp import delta_of_epsilon
 from precad.common.certify.exact import PairCurves, pair_of
 from precad.common.certify.guarantee import Curves
-from precad.common.certify.inputs import Booleans, Floats, Integers
+from precad.common.certify.inputs import Booleans, Floats, Integers, probabilities
 from precad.common.certify.prediction import largest_group
 from precad.common.certify.renyi import (
     ORDERS,
@@ -119,12 +120,25 @@ def theorem_8_limit(
     return Reproduction("Liu et al. 2023, Thm 8, r → ∞", value, _THEOREM_8)
 
 
+def xie_theorem_2(p_a: npt.ArrayLike, p_b: npt.ArrayLike, epsilon: float, delta: float) -> Floats:
+    """K = (1/2ε)·log((F_A(e^ε − 1) + δ)/(F_B(e^ε − 1) + δ)): certified for every k < K (Xie eq. 6).
+
+    The closed form of `ApproximateDP` without refinement.
+    """
+    growth = np.expm1(positive("epsilon", epsilon))
+    p_a, p_b = probabilities("p_a", p_a), probabilities("p_b", p_b)
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.log((p_a * growth + delta) / (p_b * growth + delta)) / (2 * epsilon))
+
+
 def xie_theorem_6_reach(p_a: float, p_b: float, order: float, k: int) -> Reproduction[float]:
     """The largest single-user ε_{R,α} at which Xie's Thm 6 certifies k users, at one order.
 
     Sound when ε bounds both directions, but (α/2^k, 3^k ε) is group privacy for 2^k users.
     """
-    value = _group_reach(p_a, p_b, order, count("k", k))
+    reduced, value = order / 2.0 ** count("k", k), 0.0
+    if reduced > 1:
+        value = float(renyi_reach_poisoned_over_clean(p_a, p_b, reduced)) / 3.0**k
     return Reproduction("Xie et al. 2023, Thm 6", value, _DOUBLED_GROUPS)
 
 
@@ -134,19 +148,12 @@ def xie_theorem_6(
     """The largest k that Xie's Thm 6 certifies from single-user (α, ε)-RDP, over all orders."""
 
     def separates(k: int) -> bool:
-        reaches = [_group_reach(p_a, p_b, float(order), k) for order in orders]
+        reaches = [xie_theorem_6_reach(p_a, p_b, float(order), k).value for order in orders]
         return bool((epsilons <= np.array(reaches)).any())
 
     # At k = 60 every order of use has run out.
     value = max((k for k in range(1, 61) if separates(k)), default=0) if p_a > p_b else None
     return Reproduction("Xie et al. 2023, Thm 6", value, _DOUBLED_GROUPS)
-
-
-def _group_reach(p_a: float, p_b: float, order: float, doublings: int) -> float:
-    reduced = order / 2.0**doublings
-    if reduced <= 1:
-        return 0.0
-    return float(renyi_reach_poisoned_over_clean(p_a, p_b, reduced)) / 3.0**doublings
 
 
 def precad_theorem_2_printed(

@@ -10,8 +10,8 @@ import numpy as np
 from precad.common import checks
 from precad.common.account import gdp
 from precad.common.account.events import poisson_gaussian
-from precad.common.account.exact import ExactAccountant
 from precad.common.account.fixed_size import fixed_size_rdp
+from precad.common.account.guarantees import spent
 from precad.common.account.rdp import XIE_ORDERS, Conversion, RdpAccountant, epsilon_of_rdp
 from precad.experiments.published.reproduction import Reproduction
 
@@ -32,9 +32,8 @@ def precad_theorem_1_case_2(
 
     The atom mixture (``Run.event``) is what holds.
     """
-    checks.rate("record_rate", record_rate)
-    checks.rate("client_rate", client_rate)
-    mu = gdp.clt_mu(client_rate * record_rate, math.sqrt(2) * noise_multiplier, rounds)
+    rate = checks.rate("record_rate", record_rate) * checks.rate("client_rate", client_rate)
+    mu = gdp.clt_mu(rate, math.sqrt(2) * noise_multiplier, rounds)
     epsilon = gdp.epsilon_of_delta(mu, delta)
     return Reproduction("PRECAD Theorem 1, case 2", epsilon, _DRAWN_TOGETHER, delta, mu)
 
@@ -47,17 +46,9 @@ def precad_case_2_by_pld(
     Raises:
         Misconfiguration: a parameter is out of its range.
     """
-    checks.rate("record_rate", record_rate)
-    checks.rate("client_rate", client_rate)
-    accountant = ExactAccountant()
-    accountant.compose(
-        poisson_gaussian(
-            rate=client_rate * record_rate,
-            noise_multiplier=math.sqrt(2) * noise_multiplier,
-            count=rounds,
-        )
-    )
-    epsilon = accountant.epsilon(delta)
+    rate = checks.rate("record_rate", record_rate) * checks.rate("client_rate", client_rate)
+    sigma = math.sqrt(2) * noise_multiplier
+    epsilon = spent(poisson_gaussian(rate=rate, noise_multiplier=sigma, count=rounds), delta)
     return Reproduction("PRECAD Lemma 7 with an exact accountant", epsilon, _DRAWN_TOGETHER, delta)
 
 
@@ -87,13 +78,12 @@ def xie_proposition_1(
 
     ``algorithms.insdp_fedsgd`` is what holds.
     """
-    checks.rate("batch_rate", batch_rate)
-    checks.rate("user_rate", user_rate)
+    rate = checks.rate("batch_rate", batch_rate) * checks.rate("user_rate", user_rate)
     checks.count("users_per_round", users_per_round, 1)
     checks.count("rounds", rounds)
     orders = tuple(range(2, 257))
     sigma = noise_multiplier * math.sqrt(users_per_round)
-    divergence = np.array([fixed_size_rdp(batch_rate * user_rate, sigma, a) for a in orders])
+    divergence = np.array([fixed_size_rdp(rate, sigma, a) for a in orders])
     epsilon, _ = epsilon_of_rdp(
         tuple(float(a) for a in orders), rounds * divergence, delta, Conversion.TIGHT
     )

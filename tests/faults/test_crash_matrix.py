@@ -244,7 +244,7 @@ def test_a_client_that_comes_back_in_time_never_samples_again(
     kill_all(deployment)
     check(deployment)
     assert (number in submitted(deployment)) is not lost
-    assert ("sitting the round out" in log(deployment)) is lost
+    assert ("sitting it out" in log(deployment)) is lost
     charged = deployment.charges(Role.SERVER_A.value).get(number, set())
     assert ("ward-0" in charged) is not lost
 

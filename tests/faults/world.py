@@ -54,7 +54,7 @@ from precad.common.errors import (
     Rejection,
 )
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.identity import Principal
+from precad.common.identity.principal import Principal
 from precad.common.link import Frame, FrameTransport
 from precad.common.model import model_digest
 from precad.common.ring import RingVector

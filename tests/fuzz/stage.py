@@ -9,6 +9,7 @@ from typing import Any, Never
 import grpc
 import numpy as np
 from google.protobuf.message import DecodeError
+from tests.rig.clock import LeapingClock
 
 from precad.client.connection import Servers
 from precad.client.own_account import OwnAccount
@@ -26,8 +27,9 @@ from precad.common.aggregator.settings import (
 from precad.common.aggregator.training.feed import TrainingDone
 from precad.common.aggregator.training.session import Session
 from precad.common.deal.dealer import DealerRole
+from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import ClientId, Role
-from precad.common.identity import load_identity
+from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment import create_local_keys
 from precad.common.identity.sign import CertificateSigner, CertificateVerifier
 from precad.common.ring import RingVector
@@ -128,8 +130,8 @@ class Stage:
         self.loop = asyncio.new_event_loop()
         (self.folder / "task.toml").write_text(task_to_toml(self.task), encoding="utf-8")
         create_local_keys(self.folder / "keys", [CLIENT.name])
-        self.identity = load_identity(self.folder / "keys" / "server-a")
-        self.client_identity = load_identity(self.folder / "keys" / CLIENT.name)
+        self.identity = Identity.load(self.folder / "keys" / "server-a")
+        self.client_identity = Identity.load(self.folder / "keys" / CLIENT.name)
         self.signer = CertificateSigner(self.client_identity)
         self.verifier = CertificateVerifier(self.identity)
         self.sessions = {
@@ -206,8 +208,8 @@ class Stage:
         return self._dealer
 
     def take_part(self, answers: dict[str, Any]) -> None:
-        """A client's whole training against servers that answer this, and then stop."""
-        stopped = pb.Notice(stopped=pb.TrainingStopped(error="over"))
+        """A client's whole training against servers that answer this, and then pause for good."""
+        stopped = pb.Notice(paused=pb.TrainingPaused())
         answers = {**answers, "Watch": [*answers["Watch"], stopped]}
         at_b = pb.DescribeReply()
         at_b.CopyFrom(answers["Describe"])
@@ -221,10 +223,18 @@ class Stage:
         self._servers.check_task()
         self._servers.enrol(50, 0.2)
         pending = Pending(self.task, CLIENT)
-        take_part(self._servers, OwnAccount(self.task, 0.2, None, None), pending, self._update)
+        account = OwnAccount(self.task, 0.2, None, None)
+        take_part(self._servers, account, pending, self._update, clock=_NoPatience())
 
     def _update(self, _view: object) -> RingVector:
         return np.zeros(D, dtype=np.int64)
+
+
+class _NoPatience(LeapingClock):
+    """The pause lasts: whoever would wait for its end has seen enough."""
+
+    def sleep(self, seconds: float) -> None:
+        raise PeerUnavailable(f"a pause of {seconds:g} s")
 
 
 class _Answers:

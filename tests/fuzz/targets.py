@@ -29,8 +29,10 @@ from precad.client.settings import JoinSettings
 from precad.common.aggregator.collect.matching import describe
 from precad.common.aggregator.enrol.tokens import new_token, token_digest
 from precad.common.aggregator.round import messages
+from precad.common.aggregator.service.dealing import request_to_wire
 from precad.common.aggregator.service.peer_transport import frame_from_wire, frame_to_wire
 from precad.common.aggregator.settings import ServerASettings, ServerBSettings
+from precad.common.aggregator.store.audit import read_task
 from precad.common.aggregator.validate import deal_request
 from precad.common.certify.inefficacy import expected_loss
 from precad.common.certify.inputs import Floats
@@ -39,7 +41,6 @@ from precad.common.certify.runs import FinishedRun
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import MAX_TEXT, PeerViolation, PrecadError
 from precad.common.identifiers import ClientId, Role
-from precad.common.identity import load_identity
 from precad.common.identity.certificate import (
     check_algorithm,
     check_purpose,
@@ -48,7 +49,7 @@ from precad.common.identity.certificate import (
     read_certificates,
     validity_fault,
 )
-from precad.common.identity.credentials import REVOCATION_FILE
+from precad.common.identity.credentials import REVOCATION_FILE, Identity
 from precad.common.identity.pki import make_request, new_key, read_request, to_pem
 from precad.common.identity.principal import Principal
 from precad.common.identity.revocation import RevocationList, read_revocation_lists
@@ -58,10 +59,10 @@ from precad.common.model import from_bytes as model_from_bytes
 from precad.common.model import load_model, save_model
 from precad.common.share import Signature, shard
 from precad.common.task import Task
-from precad.common.wire.deal_request import deal_request_from_wire, deal_request_to_wire
 from precad.common.wire.status import error_of
 from precad.common.wire.submission import header_from_wire, header_to_wire
-from precad.dealer.settings import DealerSettings
+from precad.dealer.process import DealerSettings
+from precad.dealer.service import request_from_wire
 from precad.experiments.local.files import task_to_toml, to_toml
 from precad.protos import precad_pb2 as pb
 
@@ -373,8 +374,8 @@ def _settings(data: bytes) -> None:
     kinds = (ServerASettings, ServerBSettings, DealerSettings, JoinSettings)
     kind = kinds[data[0] % len(kinds)] if data else DealerSettings
     settings = kind.load(stage().file(data[1:], ".toml"))
-    settings.load_task()
-    settings.load_identity()
+    Task.load(settings.task)
+    Identity.load(settings.identity)
 
 
 def _settings_seeds() -> list[bytes]:
@@ -417,7 +418,7 @@ def _identity_file(name: str) -> Callable[[bytes], None]:
         before = path.read_bytes()
         try:
             path.write_bytes(data)
-            load_identity(folder)
+            Identity.load(folder)
         finally:
             path.write_bytes(before)
 
@@ -564,13 +565,6 @@ def _toml_tasks() -> list[bytes]:
     return [task_to_toml(stage().task).encode(), (ROOT / "deploy" / "task.toml").read_bytes()]
 
 
-def _text(parse: Callable[[str], object]) -> Callable[[bytes], None]:
-    def decoded(data: bytes) -> None:
-        parse(data.decode(errors="replace"))
-
-    return decoded
-
-
 def _file(parse: Callable[[Path], object], suffix: str) -> Callable[[bytes], None]:
     def parse_file(data: bytes) -> None:
         parse(stage().file(data, suffix))
@@ -580,13 +574,13 @@ def _file(parse: Callable[[Path], object], suffix: str) -> Callable[[bytes], Non
 
 def _deal_seeds() -> list[bytes]:
     wanted = deal_request(stage().task, ROUND, 0, 2)
-    return [deal_request_to_wire(wanted, "server-b", bytes(16)).SerializeToString()]
+    return [request_to_wire(wanted, "server-b", bytes(16)).SerializeToString()]
 
 
 def _deal_request(data: bytes) -> None:
     message = parsed(pb.DealRequest, data)
     if message is not None:
-        deal_request_from_wire(message)
+        request_from_wire(message)
 
 
 def _request_seeds() -> list[bytes]:
@@ -640,8 +634,8 @@ TARGETS: dict[str, Target] = {
     "error-text": Target(_error_text, lambda: [b"no", b"x" * 5000]),
     "share": Target(_held, lambda: [bytes(8 * D)]),
     "model-vector": Target(lambda data: model_from_bytes(data, D), lambda: [bytes(8 * D)]),
-    "task-toml": Target(_text(Task.from_toml), _toml_tasks),
-    "task-canonical": Target(Task.from_canonical, lambda: [stage().task.canonical]),
+    "task-toml": Target(_file(Task.load, ".toml"), _toml_tasks),
+    "task-canonical": Target(read_task, lambda: [stage().task.canonical]),
     "settings": Target(_settings, _settings_seeds),
     "roster": Target(
         _roster,

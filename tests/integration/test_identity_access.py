@@ -14,21 +14,17 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from tests.rig.channel import open_aio_channel
 
-from precad.common.errors import AccessDenied, Misconfiguration
+from precad.common.errors import AccessDenied, Denial, Misconfiguration
 from precad.common.identifiers import Role
-from precad.common.identity import (
-    Identity,
-    Principal,
-    add_port,
-    caller,
-    load_identity,
-    open_aio_channel,
-    open_channel,
-    require,
-)
+from precad.common.identity.access import require
+from precad.common.identity.channel import open_channel
+from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment import Deployment, create_local_keys
 from precad.common.identity.pki import Authority, key_to_pem, new_key, to_pem
+from precad.common.identity.port import add_port
+from precad.common.identity.principal import Principal
 
 METHOD = "/test/WhoAmI"
 Code = grpc.StatusCode
@@ -51,7 +47,8 @@ class OnlyFor(grpc.GenericRpcHandler):
         try:
             return str(require(context, self.identity, *self.roles)).encode()
         except AccessDenied as denied:
-            code = Code.PERMISSION_DENIED if denied.authenticated else Code.UNAUTHENTICATED
+            known = denied.reason is Denial.NOT_ALLOWED
+            code = Code.PERMISSION_DENIED if known else Code.UNAUTHENTICATED
             context.abort(code, str(denied))
             raise
 
@@ -64,7 +61,8 @@ class OnlyForAio(OnlyFor):
         try:
             return str(require(context, self.identity, *self.roles)).encode()
         except AccessDenied as denied:
-            code = Code.PERMISSION_DENIED if denied.authenticated else Code.UNAUTHENTICATED
+            known = denied.reason is Denial.NOT_ALLOWED
+            code = Code.PERMISSION_DENIED if known else Code.UNAUTHENTICATED
             await context.abort(code, str(denied))
             raise
 
@@ -153,10 +151,10 @@ def unchecked(folder: Path, donor: Identity) -> Identity:
 
 
 def test_identities_and_what_each_gets_of_what_only_a_may_call(keys: Path, serve: Serve) -> None:
-    server_a = load_identity(keys / "server-a")
+    server_a = Identity.load(keys / "server-a")
     root = Deployment.open(keys)._authority
     stranger = Authority.create()
-    port = serve(load_identity(keys / "server-b"), Role.SERVER_A)
+    port = serve(Identity.load(keys / "server-b"), Role.SERVER_A)
     callers = {
         "self-signed": forged(server_a, root, "server-a.precad", self_signed=True),
         "another root": forged(server_a, stranger, "server-a.precad"),
@@ -168,10 +166,10 @@ def test_identities_and_what_each_gets_of_what_only_a_may_call(keys: Path, serve
         "one name in capitals": forged(server_a, root, "SERVER-A.precad"),
         "a name below the server's": forged(server_a, root, "x.server-a.precad"),
         "revoked": unchecked(keys / "ward-5", server_a),
-        "a client": load_identity(keys / "ward-3"),
-        "the dealer": load_identity(keys / "dealer"),
-        "the operator": load_identity(keys / "operator"),
-        "server B itself": load_identity(keys / "server-b"),
+        "a client": Identity.load(keys / "ward-3"),
+        "the dealer": Identity.load(keys / "dealer"),
+        "the operator": Identity.load(keys / "operator"),
+        "server B itself": Identity.load(keys / "server-b"),
         "server A": server_a,
     }
     outcomes = {
@@ -207,8 +205,8 @@ def test_identities_and_what_each_gets_of_what_only_a_may_call(keys: Path, serve
 
 
 def test_a_client_is_who_its_certificate_says_whatever_it_claims(keys: Path, serve: Serve) -> None:
-    port = serve(load_identity(keys / "server-a"), Role.CLIENT)
-    channel = open_channel(f"127.0.0.1:{port}", load_identity(keys / "ward-4"), Role.SERVER_A)
+    port = serve(Identity.load(keys / "server-a"), Role.CLIENT)
+    channel = open_channel(f"127.0.0.1:{port}", Identity.load(keys / "ward-4"), Role.SERVER_A)
     with channel:
         metadata = (("precad-role", "client"), ("precad-name", "ward-3"))
         answer = who_am_i(channel)(b"", timeout=DEADLINE_S, metadata=metadata)
@@ -216,17 +214,17 @@ def test_a_client_is_who_its_certificate_says_whatever_it_claims(keys: Path, ser
 
 
 def test_servers_in_anothers_place_are_refused(keys: Path, serve: Serve) -> None:
-    ward = load_identity(keys / "ward-3")
-    server_a = load_identity(keys / "server-a")
+    ward = Identity.load(keys / "ward-3")
+    server_a = Identity.load(keys / "server-a")
     root = Deployment.open(keys)._authority
     servers = {
         "A in B's place": server_a,
-        "the dealer in B's place": load_identity(keys / "dealer"),
+        "the dealer in B's place": Identity.load(keys / "dealer"),
         "another root's B": replace(
             forged(server_a, Authority.create(), "server-b.precad"), principal=server_a.principal
         ),
         "an expired B": forged(server_a, root, "server-b.precad", starts_days=-3, ends_days=-1),
-        "B": load_identity(keys / "server-b"),
+        "B": Identity.load(keys / "server-b"),
     }
     outcomes = {
         who: ask(open_channel(f"127.0.0.1:{serve(each, Role.CLIENT)}", ward, Role.SERVER_B))
@@ -242,7 +240,7 @@ def test_servers_in_anothers_place_are_refused(keys: Path, serve: Serve) -> None
 
 
 def test_a_clients_key_cannot_serve_even_without_our_own_check(keys: Path) -> None:
-    ward = load_identity(keys / "ward-3")
+    ward = Identity.load(keys / "ward-3")
     with pytest.raises(Misconfiguration, match="role"):
         add_port(grpc.server(ThreadPoolExecutor(1)), "127.0.0.1:0", ward)
     server = grpc.server(ThreadPoolExecutor(1))
@@ -262,10 +260,10 @@ def test_a_clients_key_cannot_serve_even_without_our_own_check(keys: Path) -> No
 
 def test_revocation_ends_a_connection_that_is_already_open(tmp_path: Path, serve: Serve) -> None:
     create_local_keys(tmp_path, ["ward-3", "ward-4"])
-    port = serve(load_identity(tmp_path / "server-a"), Role.CLIENT)
+    port = serve(Identity.load(tmp_path / "server-a"), Role.CLIENT)
     calls = {
         name: who_am_i(
-            open_channel(f"127.0.0.1:{port}", load_identity(tmp_path / name), Role.SERVER_A)
+            open_channel(f"127.0.0.1:{port}", Identity.load(tmp_path / name), Role.SERVER_A)
         )
         for name in ("ward-3", "ward-4")
     }
@@ -284,7 +282,7 @@ def test_damage_to_the_list_brings_no_revoked_certificate_back(
     tmp_path: Path, serve: Serve, damage: str
 ) -> None:
     create_local_keys(tmp_path, ["ward-3"])
-    server_a = load_identity(tmp_path / "server-a")
+    server_a = Identity.load(tmp_path / "server-a")
     listed = tmp_path / "server-a" / "crl.pem"
     deployment = Deployment.open(tmp_path)
     older = deployment._authority.revocation_list(
@@ -307,14 +305,14 @@ def test_damage_to_the_list_brings_no_revoked_certificate_back(
 
 
 def test_a_certificate_that_ends_during_a_connection_is_refused(keys: Path) -> None:
-    identity = load_identity(keys / "server-b")
+    identity = Identity.load(keys / "server-b")
     context: Any = FakeContext((keys / "ward-3" / "cert.pem").read_bytes())
-    assert caller(context, identity) == Principal.client("ward-3")
+    assert require(context, identity, Role.CLIENT) == Principal.client("ward-3")
     later = datetime.now(UTC) + timedelta(days=366)
     with pytest.raises(AccessDenied, match="expired"):
-        caller(context, identity, now=later)
+        require(context, identity, Role.CLIENT, now=later)
     with pytest.raises(AccessDenied, match="not-yet-valid"):
-        caller(context, identity, now=datetime.now(UTC) - timedelta(days=1))
+        require(context, identity, Role.CLIENT, now=datetime.now(UTC) - timedelta(days=1))
 
 
 class FakeContext:
@@ -329,11 +327,11 @@ class FakeContext:
 
 def test_renewal_keeps_the_party_and_both_certificates_serve(tmp_path: Path, serve: Serve) -> None:
     create_local_keys(tmp_path, ["ward-3"])
-    before = load_identity(tmp_path / "ward-3")
+    before = Identity.load(tmp_path / "ward-3")
     Deployment.open(tmp_path).renew(Principal.client("ward-3"))
-    after = load_identity(tmp_path / "ward-3")
+    after = Identity.load(tmp_path / "ward-3")
     assert after.key != before.key
-    port = serve(load_identity(tmp_path / "server-a"), Role.CLIENT)
+    port = serve(Identity.load(tmp_path / "server-a"), Role.CLIENT)
     for identity in (before, after):
         channel = open_channel(f"127.0.0.1:{port}", identity, Role.SERVER_A)
         assert ask(channel) == "ward-3.client.precad"
@@ -341,7 +339,7 @@ def test_renewal_keeps_the_party_and_both_certificates_serve(tmp_path: Path, ser
 
 def test_asyncio_servers_and_channels_decide_alike(keys: Path) -> None:
     async def outcomes() -> dict[str, str | grpc.StatusCode]:
-        server_b = load_identity(keys / "server-b")
+        server_b = Identity.load(keys / "server-b")
         server = grpc.aio.server()
         server.add_generic_rpc_handlers((OnlyForAio(server_b, (Role.SERVER_A,)),))
         port = add_port(server, "127.0.0.1:0", server_b)
@@ -378,7 +376,7 @@ async def ask_aio(channel: grpc.aio.Channel) -> str | grpc.StatusCode:
     "address", ["", "127.0.0.1", ":7301", "a:7301\n", "dns:///localhost:7301", "unix:/tmp/socket"]
 )
 def test_what_is_no_address_is_refused(keys: Path, address: str) -> None:
-    ward = load_identity(keys / "ward-3")
+    ward = Identity.load(keys / "ward-3")
     for opening in (open_channel, open_aio_channel):
         with pytest.raises(Misconfiguration, match="host:port"):
             opening(address, ward, Role.SERVER_A)
@@ -387,11 +385,11 @@ def test_what_is_no_address_is_refused(keys: Path, address: str) -> None:
 @pytest.mark.parametrize("role", [Role.CLIENT, Role.OPERATOR])
 def test_nobody_dials_a_role_that_serves_nothing(keys: Path, role: Role) -> None:
     with pytest.raises(Misconfiguration, match="only server-a, server-b and the dealer serve"):
-        open_channel("127.0.0.1:7301", load_identity(keys / "ward-3"), role)
+        open_channel("127.0.0.1:7301", Identity.load(keys / "ward-3"), role)
 
 
 def test_a_port_that_is_taken_is_said(keys: Path) -> None:
-    identity = load_identity(keys / "server-a")
+    identity = Identity.load(keys / "server-a")
     options = (("grpc.so_reuseport", 0),)
     first = grpc.server(ThreadPoolExecutor(1), options=options)
     port = add_port(first, "127.0.0.1:0", identity)

@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 from precad.cli.main import app
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
-from precad.common.identity import Principal, load_identity
+from precad.common.identity.credentials import Identity
+from precad.common.identity.principal import Principal
 
 USAGE_ERROR = 2
 
@@ -53,7 +54,7 @@ def test_one_command_makes_every_party_of_a_local_deployment(made: Path) -> None
     for name in folders:
         files = {path.name for path in (made / name).iterdir()}
         assert files == {"ca.pem", "cert.pem", "key.pem", "crl.pem"}
-        assert load_identity(made / name).principal.name == name
+        assert Identity.load(made / name).principal.name == name
 
 
 @pytest.mark.usefixtures("open_umask")
@@ -87,7 +88,7 @@ def test_no_key_is_replaced_without_force(made: Path) -> None:
     assert {path: after[path] for path in before} == before
     assert keys("init", made, "--client", "ward-3", "--force").exit_code == 0
     assert (made / "ward-3" / "key.pem").read_bytes() != before[made / "ward-3" / "key.pem"]
-    assert load_identity(made / "ward-3").principal == Principal.client("ward-3")
+    assert Identity.load(made / "ward-3").principal == Principal.client("ward-3")
 
 
 def test_no_command_prints_a_key(made: Path, tmp_path: Path) -> None:
@@ -114,7 +115,7 @@ def test_a_client_keeps_its_key_and_sends_a_request(made: Path, tmp_path: Path) 
     assert not (made / "ward-9" / "key.pem").exists()
     for path in (made / "ward-9").iterdir():
         (own / path.name).write_bytes(path.read_bytes())
-    assert load_identity(own).principal == Principal.client("ward-9")
+    assert Identity.load(own).principal == Principal.client("ward-9")
 
 
 def test_a_request_for_another_party_is_refused(made: Path, tmp_path: Path) -> None:
@@ -128,9 +129,9 @@ def test_a_request_for_another_party_is_refused(made: Path, tmp_path: Path) -> N
 
 
 def test_renewal_replaces_key_and_certificate_of_the_same_party(made: Path) -> None:
-    before = load_identity(made / "server-b")
+    before = Identity.load(made / "server-b")
     assert keys("renew", made, "server-b", "--days", 30, "--revoke-old").exit_code == 0
-    after = load_identity(made / "server-b")
+    after = Identity.load(made / "server-b")
     assert (after.principal, after.key == before.key) == (before.principal, False)
     assert sorted(states(made, "server-b.precad")) == ["revoked", "valid"]
 
@@ -138,7 +139,7 @@ def test_renewal_replaces_key_and_certificate_of_the_same_party(made: Path) -> N
 def test_renewal_of_another_partys_folder_is_refused(made: Path) -> None:
     result = keys("renew", made, "client", "ward-3", "--out", made / "client-1")
     assert result.exit_code == USAGE_ERROR
-    assert load_identity(made / "client-1").principal == Principal.client("client-1")
+    assert Identity.load(made / "client-1").principal == Principal.client("client-1")
 
 
 def test_a_revoked_party_is_on_every_list_and_may_be_issued_anew(made: Path) -> None:
@@ -148,10 +149,10 @@ def test_a_revoked_party_is_on_every_list_and_may_be_issued_anew(made: Path) -> 
     assert states(made, "ward-3.client.precad") == ["revoked"]
     assert states(made / "ward-3", "ward-3.client.precad") == ["revoked"]
     with pytest.raises(Misconfiguration, match="revoked"):
-        load_identity(made / "ward-3")
+        Identity.load(made / "ward-3")
     assert keys("revoke", made, "client", "ward-3").exit_code == USAGE_ERROR
     assert keys("issue", made, "client", "ward-3", "--force").exit_code == 0
-    assert load_identity(made / "ward-3").principal == Principal.client("ward-3")
+    assert Identity.load(made / "ward-3").principal == Principal.client("ward-3")
 
 
 def test_one_certificate_is_revoked_by_its_serial_number(made: Path) -> None:

@@ -17,7 +17,7 @@ from tests.rig.crowd.misdeeds import COUNTED, HONEST, MISDEEDS, SILENT, UNINVITE
 
 import precad
 from precad.common.identifiers import ClientId, Role
-from precad.common.identity import load_identity
+from precad.common.identity.credentials import Identity
 from precad.common.task import Task
 from precad.experiments.local import LocalDeployment
 from precad.protos import precad_pb2 as pb
@@ -60,7 +60,7 @@ async def play(deployment: LocalDeployment) -> tuple[Crowd, list[Played]]:
     addresses = {role: deployment.addresses[role.value] for role in SERVERS}
     keys = deployment.folder / "keys"
     clients = [
-        LoadClient(deployment.task, client, addresses, load_identity(keys / client.name))
+        LoadClient(deployment.task, client, addresses, Identity.load(keys / client.name))
         for client in deployment.clients
     ]
     scripts = [misbehaving(misdeeds) for misdeeds in SCRIPTS]

@@ -31,14 +31,11 @@ from precad.common.aggregator.training.shelf import Shelf
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import AccessDenied, PeerUnavailable, PrecadError, Rejection
 from precad.common.identifiers import ClientId, Role
-from precad.common.identity import (
-    Identity,
-    Principal,
-    add_port,
-    load_identity,
-    open_channel,
-)
+from precad.common.identity.channel import open_channel
+from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment import Deployment, create_local_keys
+from precad.common.identity.port import add_port
+from precad.common.identity.principal import Principal
 from precad.common.identity.sign import CertificateSigner, CertificateVerifier
 from precad.common.secret import Secret
 from precad.common.share import Submission, signed_bytes
@@ -168,7 +165,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def identities(keys: Path) -> dict[ClientId, Identity]:
-    return {client: load_identity(keys / client.name) for client in (ONE, TWO)}
+    return {client: Identity.load(keys / client.name) for client in (ONE, TWO)}
 
 
 @pytest.fixture
@@ -176,7 +173,7 @@ def deploy(keys: Path, tmp_path: Path, make_task: Any) -> Iterator[Deploy]:
     started = []
 
     def start(*, changes: dict[str, Any] | None = None, **kw: Any) -> Any:
-        parties = {role: load_identity(keys / role.value) for role in (A, B)}
+        parties = {role: Identity.load(keys / role.value) for role in (A, B)}
         deployed = Deployed(tmp_path, make_task(8, changes), parties, **kw)
         started.append(deployed)
         return deployed
@@ -257,7 +254,7 @@ def test_the_key_that_signed_must_be_the_connections(
     deployed.open_round()
     # Another good certificate of the same client, as a stolen one would be.
     Deployment.open(keys).issue(Principal.client(ONE.name), out=tmp_path / "second")
-    second = CertificateSigner(load_identity(tmp_path / "second"))
+    second = CertificateSigner(Identity.load(tmp_path / "second"))
     with deployed.connect(ONE, identities[ONE]) as servers:
         a, b = deployed.pair(servers)
         signature = second.sign(signed_bytes(a.context, a.commitment, b.commitment))

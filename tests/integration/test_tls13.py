@@ -15,8 +15,10 @@ import grpc
 import pytest
 
 from precad.common.identifiers import Role
-from precad.common.identity import add_port, load_identity, open_channel
+from precad.common.identity.channel import open_channel
+from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment import create_local_keys
+from precad.common.identity.port import add_port
 from precad.common.tls13 import CIPHER_VARIABLE, UNUSABLE_IN_TLS12
 
 TIMEOUT_S = 10.0
@@ -32,7 +34,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def port(keys: Path) -> Iterator[int]:
     server = grpc.server(ThreadPoolExecutor(1))
-    number = add_port(server, "127.0.0.1:0", load_identity(keys / "server-b"))
+    number = add_port(server, "127.0.0.1:0", Identity.load(keys / "server-b"))
     server.start()
     yield number
     server.stop(None).wait()
@@ -97,7 +99,7 @@ def test_a_channel_speaks_tls13_alone(keys: Path, version: ssl.TLSVersion, expec
         thread = threading.Thread(target=listen)
         thread.start()
         address = f"127.0.0.1:{listener.getsockname()[1]}"
-        identity = load_identity(keys / "server-a")
+        identity = Identity.load(keys / "server-a")
         with open_channel(address, identity, Role.SERVER_B) as channel:
             call: Any = channel.unary_unary("/test/Any")
             with pytest.raises(grpc.RpcError):
@@ -123,9 +125,10 @@ def test_grpc_imported_too_early_is_an_error_never_tls12(
 {imports}
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
-from precad.common.identity import load_identity, open_channel
+from precad.common.identity.credentials import Identity
+from precad.common.identity.channel import open_channel
 try:
-    open_channel("127.0.0.1:1", load_identity({str(keys / "ward-3")!r}), Role.SERVER_A).close()
+    open_channel("127.0.0.1:1", Identity.load({str(keys / "ward-3")!r}), Role.SERVER_A).close()
     print("opened")
 except Misconfiguration as error:
     print("Misconfiguration", error)

@@ -25,13 +25,10 @@ from precad.common.aggregator.round.messages import HeldEntry, HeldList
 from precad.common.aggregator.round.states import Matched, Opened
 from precad.common.errors import PeerViolation, RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.identity import (
-    Identity,
-    Principal,
-    load_identity,
-)
+from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment import Deployment, create_local_keys
 from precad.common.identity.pki import Authority, new_key
+from precad.common.identity.principal import Principal
 from precad.common.identity.sign import CertificateSigner, CertificateVerifier
 from precad.common.ring import to_bytes
 from precad.common.secret import Secret
@@ -69,12 +66,12 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(keys: Path) -> CertificateVerifier:
-    return CertificateVerifier(load_identity(keys / "server-a"))
+    return CertificateVerifier(Identity.load(keys / "server-a"))
 
 
 @pytest.fixture(scope="module")
 def one(keys: Path) -> CertificateSigner:
-    return CertificateSigner(load_identity(keys / ONE.name))
+    return CertificateSigner(Identity.load(keys / ONE.name))
 
 
 @pytest.fixture(scope="module")
@@ -164,13 +161,13 @@ def test_the_clients_own_certificate_is_admitted(
 def test_another_partys_certificate_is_refused(
     keys: Path, server: CertificateVerifier, party: str
 ) -> None:
-    signature = CertificateSigner(load_identity(keys / party)).sign(b"")
+    signature = CertificateSigner(Identity.load(keys / party)).sign(b"")
     assert reason_of(lambda: server.admit(signature, ONE)) is Rejection.BAD_SIGNATURE
 
 
 def test_another_roots_certificate_is_refused(tmp_path: Path, server: CertificateVerifier) -> None:
     create_local_keys(tmp_path, [ONE.name])
-    signature = CertificateSigner(load_identity(tmp_path / ONE.name)).sign(b"")
+    signature = CertificateSigner(Identity.load(tmp_path / ONE.name)).sign(b"")
     with pytest.raises(RejectedSubmission, match="authority"):
         server.admit(signature, ONE)
 
@@ -186,8 +183,8 @@ def test_a_certificate_counts_while_it_is_valid(
 
 def test_a_revoked_certificate_is_refused_at_once(tmp_path: Path) -> None:
     create_local_keys(tmp_path, [ONE.name])
-    verifier = CertificateVerifier(load_identity(tmp_path / "server-b"))
-    signature = CertificateSigner(load_identity(tmp_path / ONE.name)).sign(b"")
+    verifier = CertificateVerifier(Identity.load(tmp_path / "server-b"))
+    signature = CertificateSigner(Identity.load(tmp_path / ONE.name)).sign(b"")
     verifier.admit(signature, ONE)
     deployment = Deployment.open(tmp_path)
     deployment.revoke(deployment.current_serials(Principal.client(ONE.name)))
@@ -203,7 +200,7 @@ def test_an_intermediate_authority_must_come_along(keys: Path) -> None:
     )
     leaf = issuing.issue(Principal.client(ONE.name), key.public_key(), days=1)
     pem = root.public_bytes(serialization.Encoding.PEM)
-    verifier = CertificateVerifier(replace(load_identity(keys / "server-a"), ca=pem))
+    verifier = CertificateVerifier(replace(Identity.load(keys / "server-a"), ca=pem))
     der = [c.public_bytes(serialization.Encoding.DER) for c in (leaf, issuing.certificate)]
     value = key.sign(b"x", ec.ECDSA(hashes.SHA256()))
     verifier.admit(Signature(value, tuple(der)), ONE)
@@ -288,7 +285,7 @@ def test_a_signature_survives_the_wire(one: CertificateSigner) -> None:
 
 
 def test_neither_repr_nor_the_wire_shows_a_key(keys: Path, one: CertificateSigner) -> None:
-    identity = load_identity(keys / ONE.name)
+    identity = Identity.load(keys / ONE.name)
     signature = one.sign(b"x")
     shown = repr(signature).encode() + repr(one).encode() + b"".join(signature.certificates)
     private = serialization.load_pem_private_key(identity.key.reveal(), None)
@@ -307,7 +304,7 @@ class Servers:
     def __init__(self, keys: Path, task: Task, folder: Path) -> None:
         self.task = task
         self.verifiers = {
-            role: CertificateVerifier(load_identity(keys / role.value))
+            role: CertificateVerifier(Identity.load(keys / role.value))
             for role in (Role.SERVER_A, Role.SERVER_B)
         }
         self.inboxes = {
@@ -356,7 +353,7 @@ def servers(keys: Path, task: Task, tmp_path: Path) -> Servers:
 
 @pytest.fixture
 def ward_1(keys: Path) -> Identity:
-    return load_identity(keys / ONE.name)
+    return Identity.load(keys / ONE.name)
 
 
 def both_say(servers: Servers, reason: Rejection) -> None:
@@ -428,9 +425,9 @@ def test_two_certificates_of_one_client_are_a_bad_signature_on_both(
     keys = tmp_path / "keys"
     create_local_keys(keys, [ONE.name])
     servers = Servers(keys, task, tmp_path)
-    first = load_identity(keys / ONE.name)
+    first = Identity.load(keys / ONE.name)
     Deployment.open(keys).renew(Principal.client(ONE.name))
-    second = load_identity(keys / ONE.name)
+    second = Identity.load(keys / ONE.name)
     a, b = servers.pair(first)
     resigned = CertificateSigner(second).sign(
         signed_bytes(b.context, b.other_commitment, b.commitment)
@@ -482,7 +479,7 @@ def test_a_server_that_can_not_show_the_signature_is_not_believed(
 def test_another_clients_signature_is_not_shown_in_its_place(
     servers: Servers, keys: Path, ward_1: Identity
 ) -> None:
-    for client, identity in ((ONE, ward_1), (TWO, load_identity(keys / TWO.name))):
+    for client, identity in ((ONE, ward_1), (TWO, Identity.load(keys / TWO.name))):
         for submission in servers.pair(identity, client):
             servers.send(submission)
 

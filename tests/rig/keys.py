@@ -4,8 +4,9 @@ from functools import cache
 from pathlib import Path
 
 from precad.common.identifiers import ClientId, Role
-from precad.common.identity import Identity, Principal
+from precad.common.identity.credentials import Identity
 from precad.common.identity.pki import Authority, key_to_pem, new_key, to_pem
+from precad.common.identity.principal import Principal
 from precad.common.identity.revocation import RevocationList
 from precad.common.identity.sign import CertificateSigner, CertificateVerifier
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from precad.common.errors import Misconfiguration
 from precad.experiments.data import NAMES, DataSet, load
-from precad.experiments.data.torchvision_import import torchvision_datasets
+from precad.experiments.data.images import torchvision_datasets
 from precad.experiments.data.tweets import TEST_FILE, TRAIN_FILE, sentiment140
 
 

@@ -8,7 +8,7 @@ from precad.client.record_file import read_client_data
 from precad.client.settings import JoinSettings
 from precad.common.aggregator.settings import ServerASettings, ServerBSettings
 from precad.common.task import Task
-from precad.dealer.settings import DealerSettings
+from precad.dealer.process import DealerSettings
 from precad.experiments.client_records import write_records
 from precad.experiments.data import load
 

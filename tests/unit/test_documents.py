@@ -55,7 +55,7 @@ CODE = sorted(
     if "_pb2" not in path.name and path != Path(__file__)
 )
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
-TASK = Task.from_toml((ROOT / "deploy" / "task.toml").read_text(encoding="utf-8"))
+TASK = Task.load(ROOT / "deploy" / "task.toml")
 DEADLINES = DeadlineSection()
 PROJECTIONS = Task.model_fields["projections"]
 

@@ -13,9 +13,10 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
-from precad.common.identity import Identity, Principal, load_identity
+from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment import Deployment, create_local_keys
 from precad.common.identity.pki import Authority, key_to_pem, new_key, to_pem
+from precad.common.identity.principal import Principal
 
 
 @pytest.fixture(scope="module")
@@ -41,12 +42,12 @@ def put_key(folder: Path, pem: bytes) -> None:
 
 
 def test_a_fresh_folder_loads_as_its_party(keys: Path) -> None:
-    assert load_identity(keys / "server-b").principal == Principal.service(Role.SERVER_B)
-    assert load_identity(keys / "ward-3").principal == Principal.client("ward-3")
+    assert Identity.load(keys / "server-b").principal == Principal.service(Role.SERVER_B)
+    assert Identity.load(keys / "ward-3").principal == Principal.client("ward-3")
 
 
 def test_repr_shows_who_and_where_but_no_key(folder: Path) -> None:
-    identity = load_identity(folder)
+    identity = Identity.load(folder)
     text = repr(identity) + str(identity)
     body = identity.key.reveal().decode().splitlines()[1]
     assert "server-a" in text
@@ -58,21 +59,21 @@ def test_repr_shows_who_and_where_but_no_key(folder: Path) -> None:
 def test_a_missing_file_is_named(folder: Path, name: str) -> None:
     (folder / name).unlink()
     with pytest.raises(Misconfiguration, match=f"{name}.*precad keys"):
-        load_identity(folder)
+        Identity.load(folder)
 
 
 @pytest.mark.parametrize("name", ["ca.pem", "cert.pem", "key.pem", "crl.pem"])
 def test_a_damaged_file_is_named(folder: Path, name: str) -> None:
     (folder / name).write_bytes(b"-----BEGIN NONSENSE-----\n")
     with pytest.raises(Misconfiguration, match=name):
-        load_identity(folder)
+        Identity.load(folder)
 
 
 def test_a_damaged_key_is_not_quoted(folder: Path) -> None:
     body = "MC4CAQAwBQYDK2VwBCIEIHNlY3JldA"
     put_key(folder, f"-----BEGIN PRIVATE KEY-----\n{body}\n".encode())
     with pytest.raises(Misconfiguration) as caught:
-        load_identity(folder)
+        Identity.load(folder)
     assert body not in str(caught.value)
 
 
@@ -80,27 +81,27 @@ def test_a_damaged_key_is_not_quoted(folder: Path) -> None:
 def test_a_key_that_others_can_read_is_refused(folder: Path, mode: int) -> None:
     (folder / "key.pem").chmod(mode)
     with pytest.raises(Misconfiguration, match="chmod 600"):
-        load_identity(folder)
+        Identity.load(folder)
 
 
 def test_another_partys_key_is_refused(folder: Path, keys: Path) -> None:
     put_key(folder, (keys / "server-b" / "key.pem").read_bytes())
     with pytest.raises(Misconfiguration, match="belongs to another certificate"):
-        load_identity(folder)
+        Identity.load(folder)
 
 
 def test_another_root_is_refused(folder: Path) -> None:
     (folder / "ca.pem").write_bytes(to_pem(Authority.create().certificate))
     (folder / "crl.pem").unlink()
     with pytest.raises(Misconfiguration, match="not issued by a valid authority"):
-        load_identity(folder)
+        Identity.load(folder)
 
 
 def test_a_list_of_another_root_is_refused(folder: Path) -> None:
     other = Authority.create()
     (folder / "crl.pem").write_bytes(to_pem(other.revocation_list([], number=1)))
     with pytest.raises(Misconfiguration, match="not signed by an authority"):
-        load_identity(folder)
+        Identity.load(folder)
 
 
 def test_an_expired_certificate_is_refused(folder: Path) -> None:
@@ -119,7 +120,7 @@ def test_a_revoked_certificate_is_refused(tmp_path: Path) -> None:
     dealer = Principal.service(Role.DEALER)
     deployment.revoke(deployment.current_serials(dealer))
     with pytest.raises(Misconfiguration, match="revoked"):
-        load_identity(tmp_path / "dealer")
+        Identity.load(tmp_path / "dealer")
 
 
 def test_an_ed25519_key_is_refused_with_the_reason(folder: Path) -> None:
@@ -133,7 +134,7 @@ def test_an_ed25519_key_is_refused_with_the_reason(folder: Path) -> None:
         ),
     )
     with pytest.raises(Misconfiguration, match=r"P-256.*refuses Ed25519"):
-        load_identity(folder)
+        Identity.load(folder)
 
 
 @pytest.mark.parametrize(
@@ -175,7 +176,7 @@ def test_what_an_authority_of_ones_own_gets_wrong_is_named(
     put(folder, authority, builder.sign(authority.key, hashes.SHA256()))
     put_key(folder, key_to_pem(key).reveal())
     with pytest.raises(Misconfiguration, match=complaint):
-        load_identity(folder)
+        Identity.load(folder)
 
 
 def put_chain(folder: Path, root: dict[str, Any], issuing: dict[str, Any]) -> None:
@@ -197,11 +198,11 @@ def put_chain(folder: Path, root: dict[str, Any], issuing: dict[str, Any]) -> No
 
 def test_an_intermediate_authority_in_the_chain_is_accepted(folder: Path) -> None:
     put_chain(folder, {}, {})
-    assert load_identity(folder).principal.role is Role.SERVER_A
+    assert Identity.load(folder).principal.role is Role.SERVER_A
     alone = x509.load_pem_x509_certificate((folder / "cert.pem").read_bytes())
     (folder / "cert.pem").write_bytes(to_pem(alone))
     with pytest.raises(Misconfiguration, match="not issued"):
-        load_identity(folder)
+        Identity.load(folder)
 
 
 OVER = {"starts_days": -9.0, "ends_days": -1.0}
@@ -235,7 +236,7 @@ def test_a_chain_that_does_not_hold_is_refused(
 ) -> None:
     put_chain(folder, root, issuing)
     with pytest.raises(Misconfiguration, match="not issued by a valid authority"):
-        load_identity(folder)
+        Identity.load(folder)
 
 
 @pytest.mark.parametrize("constraints", [x509.BasicConstraints(ca=False, path_length=None), None])
@@ -244,7 +245,7 @@ def test_a_root_that_is_no_authority_is_refused(
 ) -> None:
     put_chain(folder, {"constraints": constraints}, {})
     with pytest.raises(Misconfiguration, match=r"ca\.pem.*no authority"):
-        load_identity(folder)
+        Identity.load(folder)
 
 
 AUTHORITY = x509.BasicConstraints(ca=True, path_length=None)

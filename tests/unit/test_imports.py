@@ -38,6 +38,7 @@ PURE = (
     "common/encode",
     "common/enrolment.py",
     "common/errors.py",
+    "common/fitting.py",
     "common/headroom.py",
     "common/identifiers.py",
     "common/keystream.py",

@@ -10,7 +10,7 @@ import pytest
 
 from precad.common.aggregator.service.limits import Call, Limits, OpenCalls, in_time
 from precad.common.errors import RejectedSubmission, Rejection, TooManyCalls
-from precad.common.identity import Principal
+from precad.common.identity.principal import Principal
 
 ONE, TWO = Principal.client("ward-1"), Principal.client("ward-2")
 

@@ -116,9 +116,7 @@ def test_another_task_names_both_digests(ends: Any) -> None:
     link(ends[0], task=other).send("step", b"")
     with pytest.raises(TaskMismatch) as mismatch:
         link(ends[1]).receive("step")
-    assert (mismatch.value.ours, mismatch.value.theirs) == (str(TASK), str(other))
-    assert str(TASK) in str(mismatch.value)
-    assert str(other) in str(mismatch.value)
+    assert f"ours {TASK}, theirs {other}" in str(mismatch.value)
 
 
 def test_a_message_above_the_limit_is_refused_while_it_arrives(ends: Any) -> None:

@@ -5,35 +5,22 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from tests.rig.clock import LeapingClock
 
 from precad.common.aggregator.training.conduct import persist
 from precad.common.aggregator.training.session import Progress, Session
-from precad.common.clock import SystemClock
 from precad.common.errors import PeerUnavailable, PeerViolation
 
 OUTAGE_S = 10.0
 
 
-class Clock(SystemClock):
-    def __init__(self) -> None:
-        self.time = 1000.0
-        self.slept: list[float] = []
-
-    def now(self) -> float:
-        return self.time
-
-    def sleep(self, seconds: float) -> None:
-        self.slept.append(seconds)
-        self.time += seconds
+@pytest.fixture
+def clock() -> LeapingClock:
+    return LeapingClock()
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def session(clock: Clock) -> Session:
+def session(clock: LeapingClock) -> Session:
     task = SimpleNamespace(deadlines=SimpleNamespace(outage=OUTAGE_S))
     return cast("Session", SimpleNamespace(task=task, progress=Progress(), clock=clock))
 
@@ -51,22 +38,22 @@ def failing(*attempts: Callable[[], Any]) -> Callable[[], None]:
 
 
 def test_it_tries_again_with_growing_waits_and_ends_when_it_works(
-    clock: Clock, session: Session
+    clock: LeapingClock, session: Session
 ) -> None:
     persist(session, failing(*[lambda: None] * 5))
     assert clock.slept == [0.2, 0.4, 0.8, 1.6]
     assert session.progress.error == ""
 
 
-def test_it_gives_up_after_an_outage(clock: Clock, session: Session) -> None:
+def test_it_gives_up_after_an_outage(clock: LeapingClock, session: Session) -> None:
     with pytest.raises(PeerUnavailable):
         persist(session, failing(*[lambda: None] * 100))
     # The last wait is cut to what is left.
-    assert clock.now() - 1000.0 == pytest.approx(OUTAGE_S)
+    assert clock.now() - clock.start == pytest.approx(OUTAGE_S)
     assert "trying again" in session.progress.error
 
 
-def test_a_round_longer_than_the_outage_is_none(clock: Clock, session: Session) -> None:
+def test_a_round_longer_than_the_outage_is_none(clock: LeapingClock, session: Session) -> None:
     """Heard from, then hours of collecting, then the link breaks: that isn't hours of outage."""
 
     def play() -> None:
@@ -78,7 +65,7 @@ def test_a_round_longer_than_the_outage_is_none(clock: Clock, session: Session) 
     assert clock.slept == [0.2, 0.4, 0.2, 0.4]
 
 
-def test_an_attempt_that_hears_nobody_counts_in_full(clock: Clock, session: Session) -> None:
+def test_an_attempt_that_hears_nobody_counts_in_full(clock: LeapingClock, session: Session) -> None:
     def wait() -> None:
         clock.time += OUTAGE_S * 0.6
 
@@ -86,7 +73,9 @@ def test_an_attempt_that_hears_nobody_counts_in_full(clock: Clock, session: Sess
         persist(session, failing(*[wait] * 4))
 
 
-def test_what_trying_again_cannot_mend_ends_it_at_once(clock: Clock, session: Session) -> None:
+def test_what_trying_again_cannot_mend_ends_it_at_once(
+    clock: LeapingClock, session: Session
+) -> None:
     def differ() -> None:
         raise PeerViolation("the servers' trainings differ")
 

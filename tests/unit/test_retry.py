@@ -6,10 +6,10 @@ from typing import Any
 
 import grpc
 import pytest
+from tests.rig.clock import LeapingClock
 from tests.rig.keys import verifier
 
 from precad.common.aggregator.collect import Inbox
-from precad.common.clock import SystemClock
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.retry import Patience, Waits
@@ -19,19 +19,8 @@ from precad.common.wire.patience import call_patiently
 GONE = PeerUnavailable("gone")
 
 
-class Clock(SystemClock):
-    """Whose waits take no time."""
-
-    def __init__(self) -> None:
-        self.time = 1000.0
-        self.slept: list[float] = []
-
-    def now(self) -> float:
-        return self.time
-
-    def sleep(self, seconds: float) -> None:
-        self.slept.append(round(seconds, 6))
-        self.time += seconds
+class Clock(LeapingClock):
+    """Whose conditions nobody ever notifies, and whose jitter is its longest."""
 
     def jitter(self) -> float:
         return 1.5

@@ -17,8 +17,8 @@ from precad.common.aggregator.round.aggregator import Aggregator
 from precad.common.aggregator.round.messages import (
     EnrolmentEntry,
     Position,
+    RosterAnswer,
     RosterProposal,
-    Verdict,
 )
 from precad.common.aggregator.training.conduct import make_aggregator
 from precad.common.enrolment import Enrolment, Roster
@@ -176,50 +176,86 @@ def test_servers_that_joined_two_starts_of_the_dealer_join_again(task: Task) -> 
 OWN = roster(("a", 100, 0.1), ("b", 50, 0.2), ("c", 10, 0.05))
 
 
-def proposed(task: Task, at_a: Roster, at_b: Callable[[], Roster]) -> tuple[Any, Any]:
+class AtB:
+    """B's enrolments, and what it froze."""
+
+    def __init__(self, enrolled: Roster) -> None:
+        self.enrolled = enrolled
+        self.frozen: list[Roster] = []
+
+    def accept(self, link: PeerLink, task: Task) -> None:
+        accept_roster(link, lambda: self.enrolled, self.frozen.append, task, timeout_s=5)
+
+
+def proposed(task: Task, at_a: Roster, at_b: Roster) -> tuple[Any, Any, list[Roster]]:
+    """What A and B end with, and what B froze."""
     a, b = links(task)
-    return both(lambda: propose_roster(a, at_a), lambda: accept_roster(b, at_b, task, timeout_s=5))
+    here = AtB(at_b)
+    least = task.enrolment.min_clients
+    one, other = both(lambda: propose_roster(a, at_a, least), lambda: here.accept(b, task))
+    return one, other, here.frozen
 
 
-def test_b_takes_the_roster_that_it_knows(task: Task) -> None:
-    a, b = proposed(task, OWN, lambda: OWN)
-    assert a is None
-    assert b.digest() == OWN.digest()
-
-
-def test_a_may_leave_out_whom_it_has_not_seen(task: Task) -> None:
-    some = roster(("a", 100, 0.1), ("c", 10, 0.05))
-    a, b = proposed(task, some, lambda: OWN)
-    assert a is None
-    assert b.digest() == some.digest()
+FEWER = roster(("a", 100, 0.1), ("c", 10, 0.05))
 
 
 @pytest.mark.parametrize(
-    "other",
+    ("at_a", "at_b", "agreed"),
     [
-        roster(("a", 101, 0.1), ("b", 50, 0.2)),
-        roster(("a", 100, 0.1 + 1e-16)),
-        roster(("a", 100, 0.1), ("stranger", 1, 0.1)),
+        (OWN, OWN, OWN),
+        (FEWER, OWN, FEWER),
+        (OWN, FEWER, FEWER),
+        # Other claims at the other server: left out, whoever lied where.
+        (roster(("a", 101, 0.1), ("b", 50, 0.2)), OWN, roster(("b", 50, 0.2))),
+        (roster(("a", 100, 0.11), ("c", 10, 0.05)), OWN, roster(("c", 10, 0.05))),
+        (roster(("a", 100, 0.1), ("stranger", 1, 0.1)), OWN, roster(("a", 100, 0.1))),
     ],
 )
-def test_b_refuses_claims_that_it_does_not_know(task: Task, other: Roster) -> None:
-    a, b = proposed(task, other, lambda: OWN)
-    assert isinstance(b, PeerViolation)
-    assert isinstance(a, PeerViolation)
-    assert "different enrolments" in str(b)
-    assert str(b) in str(a)
+def test_the_roster_is_what_both_servers_hold_alike(
+    task: Task, at_a: Roster, at_b: Roster, agreed: Roster
+) -> None:
+    """One client that enrols at one server only, or differently, stops nobody else."""
+    a, b, frozen = proposed(task, at_a, at_b)
+    assert b is None
+    assert a.digest() == frozen[0].digest() == agreed.digest()
+
+
+def test_a_frozen_roster_that_the_other_lost_somebody_of_stops_both(task: Task) -> None:
+    a, b = links(task)
+
+    def freeze(_roster: Roster) -> None:
+        raise PeerViolation("the roster is frozen and can't change")
+
+    one, other = both(
+        lambda: propose_roster(a, FEWER, 1),
+        lambda: accept_roster(b, lambda: OWN, freeze, task, timeout_s=5),
+    )
+    assert "frozen" in str(one)
+    assert "frozen" in str(other)
+
+
+@pytest.mark.parametrize("names", [("a", "a"), ("a", "stranger")])
+def test_a_takes_no_roster_but_of_clients_that_it_proposed(
+    task: Task, names: tuple[str, ...]
+) -> None:
+    a, b = links(task)
+    b.send("roster", RosterAnswer(clients=names).to_bytes())
+    with pytest.raises(PeerViolation, match="that A proposed"):
+        propose_roster(a, OWN, 1)
 
 
 def test_b_refuses_claims_beyond_the_tasks_caps(task: Task) -> None:
     greedy = roster(("a", 10_000, 0.1))
-    a, b = proposed(task, greedy, lambda: greedy)
+    a, b, frozen = proposed(task, greedy, greedy)
+    assert frozen == []
     assert isinstance(b, Misconfiguration)
     assert "max_expected_records" in str(a)
 
 
 def test_b_refuses_too_few_clients(make_task: Any) -> None:
     task = make_task(8, {"enrolment.min_clients": 4})
-    a, b = proposed(task, OWN, lambda: OWN)
+    a, b, frozen = proposed(task, OWN, roster(("a", 100, 0.1)))
+    assert frozen == []
     assert isinstance(b, Misconfiguration)
     assert isinstance(a, PeerViolation)
 
@@ -229,8 +265,8 @@ def test_b_refuses_a_roster_that_names_a_client_twice(task: Task) -> None:
     entry = EnrolmentEntry(client="a", records=100, record_rate=0.1)
     a.send("roster", RosterProposal(entries=(entry, entry)).to_bytes())
     with pytest.raises(PeerViolation, match="twice"):
-        accept_roster(b, lambda: OWN, task, timeout_s=5)
-    assert "twice" in Verdict.from_bytes(a.receive("roster")).refusal
+        AtB(OWN).accept(b, task)
+    assert "twice" in RosterAnswer.from_bytes(a.receive("roster")).refusal
 
 
 @pytest.mark.parametrize("error", [TimeoutError(), AssertionError(), KeyboardInterrupt()])
@@ -245,8 +281,8 @@ def test_a_b_that_fails_without_a_word_never_seems_to_agree(
     entry = EnrolmentEntry(client="a", records=100, record_rate=0.1)
     a.send("roster", RosterProposal(entries=(entry,)).to_bytes())
     with pytest.raises(type(error)):
-        accept_roster(b, fail, task, timeout_s=5)
-    assert Verdict.from_bytes(a.receive("roster")).refusal
+        accept_roster(b, fail, AtB(OWN).frozen.append, task, timeout_s=5)
+    assert RosterAnswer.from_bytes(a.receive("roster")).refusal
 
 
 @pytest.mark.parametrize(
@@ -264,4 +300,4 @@ def test_an_unreadable_roster_is_a_violation(task: Task, data: bytes) -> None:
     a, b = links(task)
     a.send("roster", data)
     with pytest.raises(PeerViolation, match="RosterProposal"):
-        accept_roster(b, lambda: OWN, task, timeout_s=5)
+        AtB(OWN).accept(b, task)

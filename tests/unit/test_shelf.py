@@ -10,7 +10,8 @@ import pytest
 from precad.common.aggregator.training.shelf import KEPT_MODELS, Shelf
 from precad.common.errors import NotOnOffer, PeerUnavailable
 from precad.common.task import Task
-from precad.common.wire.status import error_of, status_of
+from precad.common.wire.serving import status_of
+from precad.common.wire.status import error_of
 
 
 @pytest.fixture

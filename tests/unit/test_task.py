@@ -2,11 +2,14 @@
 
 import math
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from precad.common.account.guarantees import client_noise_multiplier, sensitivity_ratio
+from precad.common.aggregator.store.audit import read_task
 from precad.common.errors import Misconfiguration
 from precad.common.headroom import MAX_BOUND, effective_record_clip
 from precad.common.task import Task
@@ -32,7 +35,8 @@ def test_derived_quantities(make_task: Any) -> None:
     assert task.bound == math.floor(30.1 * 2**20)
     assert task.effective_record_clip == 1 + 3 * 2.0**-20
     assert task.noise_units == pytest.approx(2 * (2**20 + 3))
-    assert task.client_noise_multiplier == pytest.approx(
+    assert task.sensitivity_ratio == task.effective_record_clip / 30.1
+    assert client_noise_multiplier(2, task.sensitivity_ratio) == pytest.approx(
         math.sqrt(2) * 2 * task.effective_record_clip / 30.1
     )
 
@@ -198,12 +202,11 @@ def test_unknown_keys_are_refused_by_name(make_task: Any, section: str) -> None:
     ],
 )
 def test_what_has_no_sound_default_is_required(field: str) -> None:
-    from_text = Task.from_toml(TOML)
-    assert from_text
+    assert Task.parse(tomllib.loads(TOML))
     last = field.rsplit(".", maxsplit=1)[-1]
     without = re.sub(rf"^{last} = .*$", "", TOML, flags=re.MULTILINE)
     with pytest.raises(Misconfiguration) as refused:
-        Task.from_toml(without)
+        Task.parse(tomllib.loads(without))
     assert refused.value.field == field
     assert "required" in refused.value.remedy
 
@@ -284,9 +287,11 @@ def test_it_is_frozen(make_task: Any) -> None:
     "text",
     ["", "name = ", "name = 3", "[model", "= 1", "a = " + "[" * 3000, "name = 'x'\nname = 'y'"],
 )
-def test_text_that_is_no_task_is_a_misconfiguration(text: str) -> None:
+def test_text_that_is_no_task_is_a_misconfiguration(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "task.toml"
+    path.write_text(text, encoding="utf-8")
     with pytest.raises(Misconfiguration):
-        Task.from_toml(text)
+        Task.load(path)
 
 
 @pytest.mark.parametrize(
@@ -306,7 +311,7 @@ def test_text_that_is_no_task_is_a_misconfiguration(text: str) -> None:
 )
 def test_bytes_that_are_no_task_are_a_misconfiguration(data: bytes) -> None:
     with pytest.raises(Misconfiguration):
-        Task.from_canonical(data)
+        read_task(data)
 
 
 def test_files(tmp_path: Path) -> None:
@@ -317,7 +322,7 @@ def test_files(tmp_path: Path) -> None:
     with pytest.raises(Misconfiguration, match="can't be read"):
         Task.load(path)
     path.write_text(TOML, encoding="utf-8")
-    assert Task.load(path) == Task.from_toml(TOML)
+    assert Task.load(path) == Task.parse(tomllib.loads(TOML))
 
 
 TOML = """\
@@ -347,6 +352,7 @@ max_expected_records = 60.0
 
 def test_sensitivity_includes_the_rounding() -> None:
     assert effective_record_clip(1.0, 650, 16) == pytest.approx(1 + 650**0.5 / 65536)
-    for bad in ((0.0, 650, 16), (1.0, 0, 16), (1.0, 650, -1)):
+    assert sensitivity_ratio(1.0, 4.0, 650, 16) == effective_record_clip(1.0, 650, 16) / 4
+    for bad in ((0.0, 4.0, 650, 16), (1.0, 0.0, 650, 16), (1.0, 4.0, 0, 16), (1.0, 4.0, 650, -1)):
         with pytest.raises(Misconfiguration):
-            effective_record_clip(*bad)
+            sensitivity_ratio(*bad)

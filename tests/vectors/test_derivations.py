@@ -2,6 +2,7 @@
 
 import hashlib
 import hmac
+import tomllib
 
 import numpy as np
 
@@ -112,7 +113,7 @@ def test_roster() -> None:
 
 
 def test_task() -> None:
-    task = Task.from_toml(TASK)
+    task = Task.parse(tomllib.loads(TASK))
     assert task.canonical.decode() == (
         '{"deadlines":{"collect":60.0,"enrol":120.0,"outage":600.0,"peer":60.0,"rejoin":5.0},'
         '"enrolment":{"clients":10,"max_expected_records":60.0,"min_clients":1},'

@@ -16,7 +16,8 @@ from precad.common.account.gdp import (
     largest_clip_ratio,
     tolerated_group_mu,
 )
-from precad.common.certify.approximate import ApproximateDP, xie_theorem_2
+from precad.common.account.guarantees import client_noise_multiplier
+from precad.common.certify.approximate import ApproximateDP
 from precad.common.certify.exact import ExactGroups
 from precad.common.certify.gaussian import GaussianDP
 from precad.common.certify.guarantee import Direction, Guarantee, Iterated
@@ -39,15 +40,11 @@ from precad.common.certify.renyi import (
 )
 from precad.common.certify.result import Abstained, Certified
 from precad.common.certify.shift import Shift, log_binomial, single_shift
-from precad.common.certify.smoothing import (
-    average_certified_radius,
-    certify_smoothing,
-    macer_hinge,
-    psac_factor,
-)
-from precad.common.headroom import client_noise_multiplier
+from precad.common.certify.smoothing import average_certified_radius, certify_smoothing
 from precad.experiments.published import printed_certificates
+from precad.experiments.published.printed_certificates import xie_theorem_2
 from precad.experiments.published.printed_privacy import xie_table
+from precad.experiments.published.smoothed_training import macer_hinge, psac_factor
 
 CASES: list[dict[str, Any]] = json.loads(
     (Path(__file__).parent / "golden.json").read_text(encoding="utf-8")
@@ -370,7 +367,7 @@ def test_clt_radius_against_the_exact(case: dict[str, Any]) -> None:
     i, e, tolerance = case["inputs"], case["expected"], case["tolerance"]
     mu = clt_mu(i["q"], i["sigma"], i["T"])
     assert mu == pytest.approx(e["mu"], rel=1e-9)
-    limit = GaussianDP(mu, asymptotic_limit=True)
+    limit = GaussianDP(mu, asymptotic=True)
     assert float(limit.radius(i["pA"], i["pB"])) == pytest.approx(e["K_clt"], rel=1e-9)
     assert radius(limit, i).radius == e["k_clt_int"]
     near(radius(ExactGroups(mechanism(i)), i).radius, e["exact_max_r"], tolerance)

@@ -22,7 +22,7 @@ _MAY_COME_AGAIN = frozenset({Rejection.TRUNCATED})
 
 
 @dataclass(slots=True)
-class _OpenRound:
+class _OpenAttempt:
     attempt: int
     cohort: frozenset[ClientId]
     model: Digest
@@ -63,8 +63,8 @@ class Inbox:
         self._share_bytes = share_bytes(role, task.dimension)
         self._clock = clock
         self._changed = clock.condition()
-        self._round: _OpenRound | None = None
-        self._closed: _OpenRound | None = None
+        self._round: _OpenAttempt | None = None
+        self._closed: _OpenAttempt | None = None
         if spool is not None:
             spool.mkdir(parents=True, exist_ok=True)
             for left_over in spool.glob("*.share"):
@@ -73,7 +73,7 @@ class Inbox:
     def open(self, attempt: int, cohort: Collection[ClientId], model: Digest) -> None:
         """Take submissions for ``attempt`` from ``cohort``, trained on ``model``."""
         with self._changed:
-            self._round = _OpenRound(attempt, frozenset(cohort), model)
+            self._round = _OpenAttempt(attempt, frozenset(cohort), model)
             self._changed.notify_all()
 
     def start(self, header: SubmissionHeader) -> Upload:
@@ -182,7 +182,7 @@ class Inbox:
             current.held[held.context.client] = held
             self._no_longer_awaited(current, held.context.client)
 
-    def _check(self, header: SubmissionHeader, current: _OpenRound) -> None:
+    def _check(self, header: SubmissionHeader, current: _OpenAttempt) -> None:
         if header.context.model != current.model:
             raise RejectedSubmission(
                 Rejection.WRONG_MODEL,
@@ -197,17 +197,17 @@ class Inbox:
             )
         self.verifier.admit(header.signature, header.context.client)
 
-    def _refuse(self, current: _OpenRound, client: ClientId, reason: Rejection) -> None:
+    def _refuse(self, current: _OpenAttempt, client: ClientId, reason: Rejection) -> None:
         current.refused.setdefault(client, reason)
         if current.settled(client):
             self._no_longer_awaited(current, client)
 
-    def _no_longer_awaited(self, current: _OpenRound, client: ClientId) -> None:
+    def _no_longer_awaited(self, current: _OpenAttempt, client: ClientId) -> None:
         current.awaited.discard(client)
         if not current.awaited:
             self._changed.notify_all()
 
-    def _current(self, attempt: int, client: ClientId) -> _OpenRound:
+    def _current(self, attempt: int, client: ClientId) -> _OpenAttempt:
         current = self._round
         if current is None or current.attempt != attempt:
             state = (
@@ -222,7 +222,7 @@ class Inbox:
             )
         return current
 
-    def _require_open(self) -> _OpenRound:
+    def _require_open(self) -> _OpenAttempt:
         if self._round is None:
             raise AssertionError("no attempt is open")
         return self._round

@@ -1,14 +1,15 @@
-"""Before round 0: the servers greet, agree on the row secret and on the roster."""
+"""Before version 0: the servers greet, agree on the row secret and on the roster."""
 
+import logging
 from collections.abc import Callable
 
 from precad.common.aggregator.round.messages import (
     EnrolmentEntry,
     Position,
+    RosterAnswer,
     RosterProposal,
-    Verdict,
 )
-from precad.common.aggregator.round.opening import check_roster, hear_consent
+from precad.common.aggregator.round.opening import require_enough
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import ClientId, Role
@@ -16,6 +17,11 @@ from precad.common.keystream import KEY_BYTES, derive
 from precad.common.link import PeerLink
 from precad.common.secret import Secret
 from precad.common.task import Task
+
+log = logging.getLogger("precad")
+
+_SHOWN = 10
+"""Names in one line of the log."""
 
 
 def greet(link: PeerLink, own: Position) -> Position:
@@ -43,24 +49,53 @@ def agree_row_secret(link: PeerLink, role: Role, task: Task) -> Secret:
     return derive(Secret(a.reveal() + b.reveal()), "row-secret", task.digest.value)
 
 
-def propose_roster(link: PeerLink, roster: Roster) -> None:
-    """A's part: everybody whom both servers will know. Raises PeerViolation."""
+def propose_roster(link: PeerLink, own: Roster, least: int) -> Roster:
+    """A's part: its enrolments; the roster is those of them that B holds alike.
+
+    A client that enrolled at one server only, or with other claims at the other, is left out: that
+    is its own doing, and costs nobody else the training.
+
+    Raises:
+        PeerViolation: B refuses, or names somebody who wasn't proposed.
+        Misconfiguration: the servers hold too few clients alike.
+    """
     entries = tuple(
         EnrolmentEntry(client=e.client.name, records=e.records, record_rate=e.record_rate)
-        for e in roster.values()
+        for e in own.values()
     )
     link.send("roster", RosterProposal(entries=entries).to_bytes())
-    hear_consent(link, "roster", "the roster")
+    answer = RosterAnswer.from_bytes(link.receive("roster"))
+    if answer.refusal:
+        raise PeerViolation(f"server B refused the roster: {answer.refusal}")
+    names = {ClientId(name) for name in answer.clients}
+    if len(names) != len(answer.clients) or not names <= set(own):
+        raise PeerViolation("server B's roster isn't made of the clients that A proposed")
+    roster = Roster({client: claim for client, claim in own.items() if client in names})
+    _say_who_is_left_out(own, roster)
+    require_enough(roster, least)
+    return roster
 
 
 def accept_roster(
-    link: PeerLink, own: Callable[[], Roster], task: Task, timeout_s: float
-) -> Roster:
-    """B's part: check A's roster against its own enrolments, as they are when it comes.
+    link: PeerLink,
+    own: Callable[[], Roster],
+    freeze: Callable[[Roster], None],
+    task: Task,
+    timeout_s: float,
+) -> None:
+    """B's part: freeze whom A proposes and B holds alike, then say who that is.
+
+    Args:
+        link: to A.
+        own: B's enrolments, as they are when A's come.
+        freeze: makes the roster durable, before A hears of it: a roster that A has frozen is
+            frozen here too, whatever crashes in between.
+        task: gives the caps and the least number of clients.
+        timeout_s: how long A may take.
 
     Raises:
-        PeerViolation: A enrolled somebody whom B doesn't know, or with other claims.
-        Misconfiguration: too few clients.
+        PeerViolation: A names a client twice, or no longer somebody of the frozen roster.
+        Misconfiguration: the servers hold too few clients alike.
     """
     proposal = RosterProposal.from_bytes(link.receive("roster", timeout_s=timeout_s))
     enrolments = [Enrolment(ClientId(e.client), e.records, e.record_rate) for e in proposal.entries]
@@ -68,12 +103,24 @@ def accept_roster(
     try:
         if len(proposed) != len(enrolments):
             raise PeerViolation("the roster names a client twice")
-        for enrolment in enrolments:
+        known = own()
+        roster = Roster({c: claim for c, claim in proposed.items() if known.get(c) == claim})
+        for enrolment in roster.values():
             enrolment.check(task)
-        check_roster(own(), proposed, task.enrolment.min_clients)
+        _say_who_is_left_out(proposed, roster)
+        require_enough(roster, task.enrolment.min_clients)
+        freeze(roster)
     except BaseException as error:
         # Whatever stopped this server, A must not take its silence or an empty text for consent.
-        link.send("roster", Verdict(refusal=str(error) or type(error).__name__).to_bytes())
+        link.send("roster", RosterAnswer(refusal=str(error) or type(error).__name__).to_bytes())
         raise
-    link.send("roster", Verdict().to_bytes())
-    return proposed
+    link.send("roster", RosterAnswer(clients=tuple(c.name for c in roster)).to_bytes())
+
+
+def _say_who_is_left_out(proposed: Roster, roster: Roster) -> None:
+    if left_out := sorted(client.name for client in proposed if client not in roster):
+        log.warning(
+            "%d clients did not enrol at both servers with the same claims and are left out: %s",
+            len(left_out),
+            ", ".join(left_out[:_SHOWN]) + (", …" if len(left_out) > _SHOWN else ""),
+        )

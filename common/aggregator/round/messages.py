@@ -67,9 +67,16 @@ class EnrolmentEntry(Message):
 
 
 class RosterProposal(Message):
-    """A's roster, which B checks against its own."""
+    """A's enrolments, which B holds against its own."""
 
     entries: tuple[EnrolmentEntry, ...]
+
+
+class RosterAnswer(Message):
+    """Whom of them B has enrolled with the same claims; or why it can't go on."""
+
+    clients: tuple[ClientName, ...] = ()
+    refusal: str = ""
 
 
 class Cohort(Message):

@@ -95,19 +95,6 @@ def answer(
     return Opened(attempt, version, clients, model)
 
 
-def check_roster(own: Roster, proposed: Roster, least: int) -> None:
-    """B's check of A's roster: nobody that B didn't enrol, with the same claims.
-
-    Raises:
-        PeerViolation: a claim differs or is unknown to B.
-        Misconfiguration: fewer clients than the task asks for.
-    """
-    for client, enrolment in proposed.items():
-        if own.get(client) != enrolment:
-            raise PeerViolation(f"servers A and B hold different enrolments of client {client}")
-    require_enough(proposed, least)
-
-
 def require_enough(roster: Roster, least: int) -> None:
     """Refuse to start with fewer clients than the task asks for. Raises Misconfiguration."""
     if len(roster) < least:

@@ -8,12 +8,13 @@ from precad.common.aggregator.service.limits import Call, Limits, OpenCalls, in_
 from precad.common.aggregator.service.notice import notice_of
 from precad.common.aggregator.training.session import Session
 from precad.common.enrolment import Enrolment
-from precad.common.errors import AccessDenied, PrecadError, RejectedSubmission, Rejection
+from precad.common.errors import AccessDenied, RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Role
-from precad.common.identity import Principal, require
+from precad.common.identity.access import require
+from precad.common.identity.principal import Principal
 from precad.common.identity.sign import check_own_key
 from precad.common.model import byte_view
-from precad.common.wire.serving import PIECE_BYTES, Context, check_task, refuse
+from precad.common.wire.serving import PIECE_BYTES, Context, Refusing, check_task
 from precad.common.wire.submission import header_from_wire
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationServicer
@@ -32,10 +33,8 @@ class AggregationService(AggregationServicer):
         context: Context,
     ) -> pb.DescribeReply:
         """The task that this server runs."""
-        try:
+        async with Refusing(context):
             require(context, self._session.identity, Role.CLIENT, Role.OPERATOR)
-        except PrecadError as error:
-            await refuse(context, error)
         task = self._session.task
         return pb.DescribeReply(
             role=self._session.role.value,
@@ -47,21 +46,19 @@ class AggregationService(AggregationServicer):
         self, request: pb.EnrolRequest, context: Context
     ) -> pb.EnrolReply:
         """Take part."""
-        try:
+        async with Refusing(context):
             client = self._client(context, request.client)
             check_task(self._session.task, request.task_digest)
             claim = Enrolment(client, request.records, request.record_rate)
             # A claim is durable before it is confirmed; a slow disk must keep nobody else waiting.
             enrolled = await asyncio.to_thread(self._session.register.enrol, claim, request.token)
             return pb.EnrolReply(enrolled=enrolled)
-        except PrecadError as error:
-            await refuse(context, error)
 
     async def Watch(  # noqa: N802
         self, request: pb.WatchRequest, context: Context
     ) -> AsyncIterator[pb.Notice]:
         """What happens, as far as this client may know it."""
-        try:
+        async with Refusing(context):
             client = self._client(context, request.client)
             check_task(self._session.task, request.task_digest)
             with (
@@ -70,26 +67,22 @@ class AggregationService(AggregationServicer):
             ):
                 async for event in self._session.feed.follow(from_start=False):
                     yield notice_of(event, client)
-        except PrecadError as error:
-            await refuse(context, error)
 
     async def ModelDigest(  # noqa: N802
         self, request: pb.ModelRequest, context: Context
     ) -> pb.ModelDigestReply:
         """The digest of the model that a round starts from."""
-        try:
+        async with Refusing(context):
             require(context, self._session.identity, Role.CLIENT, Role.OPERATOR)
             check_task(self._session.task, request.task_digest)
             model = self._session.shelf.get(request.version)
             return pb.ModelDigestReply(model_digest=model.digest.value)
-        except PrecadError as error:
-            await refuse(context, error)
 
     async def FetchModel(  # noqa: N802
         self, request: pb.ModelRequest, context: Context
     ) -> AsyncIterator[pb.ModelPiece]:
         """The model, in pieces."""
-        try:
+        async with Refusing(context):
             caller = require(context, self._session.identity, Role.CLIENT, Role.OPERATOR)
             check_task(self._session.task, request.task_digest)
             with self.calls.one_more(caller, Call.FETCH):
@@ -98,22 +91,19 @@ class AggregationService(AggregationServicer):
                     piece = bytes(data[start : start + PIECE_BYTES])
                     self._session.traffic.add(f"{self._session.role.value} to clients", len(piece))
                     yield pb.ModelPiece(data=piece)
-        except PrecadError as error:
-            await refuse(context, error)
 
     async def Submit(  # noqa: N802
         self, request_iterator: AsyncIterator[pb.SubmissionPiece], context: Context
     ) -> pb.Receipt:
         """A share, in pieces. Rejections are answers, not errors: they are expected."""
-        try:
+        async with Refusing(context):
             # Before the header says who it is about: a caller that sends none is counted too.
             caller = require(context, self._session.identity, Role.CLIENT)
-            with self.calls.one_more(caller, Call.SUBMIT):
-                await self._receive(request_iterator, context)
-        except RejectedSubmission as rejected:
-            return pb.Receipt(rejection=rejected.reason.value, detail=rejected.detail)
-        except PrecadError as error:
-            await refuse(context, error)
+            try:
+                with self.calls.one_more(caller, Call.SUBMIT):
+                    await self._receive(request_iterator, context)
+            except RejectedSubmission as rejected:
+                return pb.Receipt(rejection=rejected.reason.value, detail=rejected.detail)
         return pb.Receipt()
 
     async def _receive(

@@ -8,11 +8,24 @@ from precad.common.identifiers import Role
 from precad.common.ring import WORD_BYTES, RingVector, from_bytes
 from precad.common.secret import Secret
 from precad.common.task import Task
-from precad.common.wire.deal_request import deal_request_to_wire
 from precad.common.wire.patience import call_patiently
 from precad.common.wire.status import error_of
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import DealingStub
+
+
+def request_to_wire(request: DealRequest, role: str, epoch: bytes) -> pb.DealRequest:
+    """What a server asks of the dealer: with its role, and which start of the dealer it means."""
+    return pb.DealRequest(
+        task_digest=request.task.value,
+        role=role,
+        attempt=request.attempt,
+        batch=request.batch,
+        clients=request.clients,
+        dimension=request.dimension,
+        comparisons=request.comparisons,
+        epoch=epoch,
+    )
 
 
 class RemoteDealer:
@@ -42,7 +55,7 @@ class RemoteDealer:
 
     def deal(self, request: DealRequest) -> RingVector:
         """This server's correction words. Raises PeerUnavailable, AccessDenied, PeerViolation."""
-        message = deal_request_to_wire(request, self._role.value, self.epoch)
+        message = request_to_wire(request, self._role.value, self.epoch)
         data = bytearray()
         words = request.correction_words if self._role is Role.SERVER_B else 0
         try:

@@ -9,7 +9,7 @@ from enum import Enum
 from typing import TypeVar
 
 from precad.common.errors import RejectedSubmission, Rejection, TooManyCalls
-from precad.common.identity import Principal
+from precad.common.identity.principal import Principal
 
 Piece = TypeVar("Piece")
 

@@ -1,9 +1,16 @@
 """What a client may learn: of an event just this, whatever happened to others.
 
-Not who was drawn, not how many counted: docs/protocol.md, "What each party sees".
+Not who was drawn, not how many counted, not why a server stopped (docs/protocol.md, "What each
+party sees").
 """
 
-from precad.common.aggregator.training.feed import Event, RoundDone, RoundOpened, TrainingDone
+from precad.common.aggregator.training.feed import (
+    Event,
+    RoundDone,
+    RoundOpened,
+    TrainingDone,
+    TrainingPaused,
+)
 from precad.common.identifiers import ClientId
 from precad.protos import precad_pb2 as pb
 
@@ -33,5 +40,5 @@ def notice_of(event: Event, client: ClientId) -> pb.Notice:
             )
         case TrainingDone(version, model):
             return pb.Notice(finished=pb.TrainingOver(version=version, model_digest=model.value))
-        case stopped:
-            return pb.Notice(stopped=pb.TrainingStopped(error=stopped.error))
+        case TrainingPaused():
+            return pb.Notice(paused=pb.TrainingPaused())

@@ -6,10 +6,9 @@ from collections.abc import AsyncIterator
 
 from precad.common.aggregator.training.feed import RoundDone
 from precad.common.aggregator.training.session import Session
-from precad.common.errors import PrecadError
 from precad.common.identifiers import Role
-from precad.common.identity import require
-from precad.common.wire.serving import Context, check_task, refuse
+from precad.common.identity.access import require
+from precad.common.wire.serving import Context, Refusing, check_task
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import OperationServicer
 
@@ -25,12 +24,10 @@ class OperationService(OperationServicer):
     ) -> pb.StatusReply:
         """Where the training stands. An empty digest asks about whatever runs here."""
         session = self._session
-        try:
+        async with Refusing(context):
             require(context, session.identity, Role.OPERATOR)
             if request.task_digest:
                 check_task(session.task, request.task_digest)
-        except PrecadError as error:
-            await refuse(context, error)
         # In a thread: after thousands of rounds the ledger takes a while to count, and the store
         # may be busy with a release; clients' calls don't wait for an operator's.
         return await asyncio.to_thread(self._status)
@@ -61,12 +58,10 @@ class OperationService(OperationServicer):
     ) -> AsyncIterator[pb.RoundReport]:
         """One report per finished round; ends with the training."""
         session = self._session
-        try:
+        async with Refusing(context):
             require(context, session.identity, Role.OPERATOR)
             if request.task_digest:
                 check_task(session.task, request.task_digest)
-        except PrecadError as error:
-            await refuse(context, error)
         async for event in session.feed.follow(from_start=True):
             if isinstance(event, RoundDone):
                 reasons = Counter(reason.value for reason in event.rejections.values())

@@ -12,12 +12,13 @@ from precad.common.aggregator.service.dealing import RemoteDealer
 from precad.common.aggregator.service.peer_transport import DialledTransport, ServedTransport
 from precad.common.aggregator.training.conduct import Outside
 from precad.common.aggregator.training.session import Session
-from precad.common.errors import PeerUnavailable, PrecadError
+from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import Role
-from precad.common.identity import open_channel, require
+from precad.common.identity.access import require
+from precad.common.identity.channel import open_channel
 from precad.common.link import FrameTransport
 from precad.common.noise import DiscreteGaussian
-from precad.common.wire.serving import refuse
+from precad.common.wire.serving import Refusing
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import PeerServicer
 
@@ -77,10 +78,8 @@ class PeerService(PeerServicer):
         context: grpc.aio.ServicerContext[Any, Any],
     ) -> AsyncIterator[pb.LinkFrame]:
         """The servers' link."""
-        try:
+        async with Refusing(context):
             require(context, self._session.identity, Role.SERVER_A)
-        except PrecadError as error:
-            await refuse(context, error)
         if self._current is not None:
             self._current.close()
         transport = self._current = ServedTransport(asyncio.get_running_loop())

@@ -23,8 +23,10 @@ from precad.common.aggregator.training.presence import Presence
 from precad.common.aggregator.training.session import Phase, Session
 from precad.common.aggregator.training.shelf import Shelf
 from precad.common.identifiers import Role
-from precad.common.identity import add_port
+from precad.common.identity.credentials import Identity
+from precad.common.identity.port import add_port
 from precad.common.identity.sign import CertificateVerifier
+from precad.common.task import Task
 from precad.common.wire.serving import SERVER_OPTIONS
 from precad.protos.precad_pb2_grpc import (
     add_AggregationServicer_to_server,
@@ -93,8 +95,8 @@ def make_server(session: Session, limits: Limits | None = None) -> grpc.aio.Serv
 
 def open_session(role: Role, settings: ServerSettings) -> Session:
     """What the settings describe, opened. Called on the event loop. Raises Misconfiguration."""
-    task = settings.load_task()
-    identity = settings.load_identity()
+    task = Task.load(settings.task)
+    identity = Identity.load(settings.identity)
     settings.state.mkdir(parents=True, exist_ok=True, mode=0o700)
     url = settings.database or f"sqlite:///{settings.state / 'state.db'}"
     store = open_store(url, task, role)

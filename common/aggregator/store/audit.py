@@ -1,5 +1,6 @@
 """Reading a server's ledger beside the running server, and checking that nobody changed it."""
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from precad.common.aggregator.store import tables
 from precad.common.aggregator.store.engine import parse_url, reading_engine, storage_errors
 from precad.common.aggregator.store.ledger import LedgerEntry, entries, ledger_start
 from precad.common.aggregator.store.migrate import require_current
-from precad.common.errors import StorageFailure
+from precad.common.errors import Misconfiguration, StorageFailure
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.task import Task
 
@@ -204,6 +205,14 @@ def _round_findings(connection: Connection, chain: list[LedgerEntry]) -> Iterato
             )
 
 
+def read_task(canonical: bytes) -> Task:
+    """The task with these canonical bytes. Raises Misconfiguration."""
+    try:
+        return Task.parse(json.loads(canonical))
+    except (ValueError, RecursionError) as error:
+        raise Misconfiguration("task", "JSON", f"can't be read: {error}") from None
+
+
 def _orphans(connection: Connection) -> Iterator[Finding]:
     """What belongs to nothing in a file that was changed from outside; PostgreSQL refuses it."""
     if connection.dialect.name == "sqlite":
@@ -215,7 +224,7 @@ def _owner(connection: Connection) -> tuple[Task, Role, int, Digest]:
     row = connection.execute(select(tables.task)).one_or_none()
     if row is None:
         raise StorageFailure("the database names no task; its table was emptied")
-    task = Task.from_canonical(row.canonical)
+    task = read_task(row.canonical)
     if str(task.digest) != row.digest:
         raise StorageFailure("the task in the database isn't the one that its digest names")
     return task, row.role, row.ledger_length, row.ledger_head

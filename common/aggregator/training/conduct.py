@@ -21,7 +21,7 @@ from precad.common.aggregator.round.journal import AttemptState
 from precad.common.aggregator.round.messages import HeldList
 from precad.common.aggregator.round.recovery import Recovery, Remedy, compare, position_of
 from precad.common.aggregator.round.states import Opened
-from precad.common.aggregator.training.feed import TrainingDone, TrainingStopped
+from precad.common.aggregator.training.feed import TrainingDone, TrainingPaused
 from precad.common.aggregator.training.finish import keep, recover
 from precad.common.aggregator.training.session import Phase, Session
 from precad.common.enrolment import Roster
@@ -100,7 +100,7 @@ def run_to_end(session: Session, conduct: Callable[[Session], None]) -> None:
 def _stop(session: Session, error: str) -> None:
     session.progress.error = error
     session.progress.phase = Phase.STOPPED
-    session.feed.publish(TrainingStopped(error))
+    session.feed.publish(TrainingPaused())
     log.error("training stopped: %s", error)
 
 

@@ -46,13 +46,11 @@ class TrainingDone:
 
 
 @dataclass(frozen=True, slots=True)
-class TrainingStopped:
-    """Training ended early."""
-
-    error: str
+class TrainingPaused:
+    """This server stops before the training's end; it may be started again."""
 
 
-Event = RoundOpened | RoundDone | TrainingDone | TrainingStopped
+Event = RoundOpened | RoundDone | TrainingDone | TrainingPaused
 
 
 class Feed:
@@ -86,7 +84,7 @@ class Feed:
                 event = self._events[at - (self._published - len(self._events))]
                 at += 1
                 yield event
-                if isinstance(event, TrainingDone | TrainingStopped):
+                if isinstance(event, TrainingDone | TrainingPaused):
                     return
                 at = max(at, self._published - len(self._events))
             await self._news.wait()

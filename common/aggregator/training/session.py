@@ -11,7 +11,7 @@ from precad.common.aggregator.training.presence import Presence
 from precad.common.aggregator.training.shelf import Shelf
 from precad.common.clock import CLOCK, Clock
 from precad.common.identifiers import Role
-from precad.common.identity import Identity
+from precad.common.identity.credentials import Identity
 from precad.common.task import Task
 
 

@@ -19,7 +19,7 @@ from tests.rig.light_client import LightClient
 import precad
 from precad.client.connection import Servers
 from precad.common.identifiers import ClientId, Role
-from precad.common.identity import load_identity
+from precad.common.identity.credentials import Identity
 from precad.common.ring import RingVector
 from precad.common.task import Task
 from precad.experiments.local import LocalDeployment
@@ -110,7 +110,7 @@ class Running:
             "client": ClientId(name),
             "server_a": self.deployment.addresses["server-a"],
             "server_b": self.deployment.addresses["server-b"],
-            "identity": load_identity(self.deployment.folder / "keys" / name),
+            "identity": Identity.load(self.deployment.folder / "keys" / name),
             "patience_s": 2.0,
         }
         return Servers(**(values | changes))
@@ -221,7 +221,7 @@ def light_clients(deployment: LocalDeployment) -> list[LightClient]:
                 client,
                 deployment.addresses[Role.SERVER_A.value],
                 deployment.addresses[Role.SERVER_B.value],
-                load_identity(deployment.folder / "keys" / client.name),
+                Identity.load(deployment.folder / "keys" / client.name),
             )
         )
         for client in deployment.clients

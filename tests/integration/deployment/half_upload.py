@@ -12,13 +12,14 @@ from tests.rig.light_client import LightClient
 
 from precad.client.connection import Servers, upload_pieces
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.identity import load_identity, open_channel
+from precad.common.identity.channel import open_channel
+from precad.common.identity.credentials import Identity
 from precad.common.task import Task
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub
 
 folder, name, server_a, server_b = Path(sys.argv[1]), *sys.argv[2:]
-task, identity = Task.load(folder / "task.toml"), load_identity(folder / "keys" / name)
+task, identity = Task.load(folder / "task.toml"), Identity.load(folder / "keys" / name)
 
 
 def half(pieces: Iterator[pb.SubmissionPiece]) -> Iterator[pb.SubmissionPiece]:

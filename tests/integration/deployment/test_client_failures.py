@@ -22,7 +22,8 @@ from precad.common.errors import (
     TaskMismatch,
 )
 from precad.common.identifiers import ClientId
-from precad.common.identity import Principal, load_identity
+from precad.common.identity.credentials import Identity
+from precad.common.identity.principal import Principal
 from precad.common.task import Task
 from precad.experiments.local.files import free_addresses, task_to_toml
 
@@ -86,7 +87,7 @@ def test_a_client_of_another_root_hears_that_both_need_the_same(running: "Runnin
 
 
 def test_another_clients_certificate_gets_nothing(running: "Running") -> None:
-    other = load_identity(running.deployment.folder / "keys" / "ward-01")
+    other = Identity.load(running.deployment.folder / "keys" / "ward-01")
     stranger = running.stranger("ward-00", identity=other)
     error = said(stranger, lambda servers: servers.enrol(1, running.task.privacy.record_rate))
     assert "ward-01" in error
@@ -169,7 +170,7 @@ def test_a_nan_is_told_to_the_owner_before_anything_is_sent(
         },
     )
     x = np.array([[np.nan, 1.0], [1.0, 2.0]], dtype=np.float32)
-    identity = load_identity(deploy().folder / "keys" / "ward-00")
+    identity = Identity.load(deploy().folder / "keys" / "ward-00")
     owner = DataOwner(
         "ward-00",
         task=task,

@@ -19,7 +19,7 @@ from precad.client import DataOwner
 from precad.client.connection import Servers
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId, Role
-from precad.common.identity import load_identity
+from precad.common.identity.credentials import Identity
 
 if TYPE_CHECKING:
     from tests.integration.deployment.conftest import Deploy
@@ -53,7 +53,7 @@ def test_a_nan_and_a_killed_client_leave_the_round_to_the_others(deploy: "Deploy
         subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as victim,
         ThreadPoolExecutor(1) as threads,
         LightClient(
-            Servers(deployment.task, ClientId("ward-02"), a, b, load_identity(keys / "ward-02"))
+            Servers(deployment.task, ClientId("ward-02"), a, b, Identity.load(keys / "ward-02"))
         ) as client,
     ):
         try:

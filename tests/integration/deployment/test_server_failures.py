@@ -10,10 +10,11 @@ import pytest
 from tests.rig.light_client import LightClient
 
 from precad.client.connection import Servers
-from precad.common.identity import load_identity
+from precad.common.identity.credentials import Identity
 from precad.common.task import Task
 from precad.experiments.local import LocalDeployment
 from precad.experiments.local.files import free_addresses, task_to_toml
+from precad.protos import precad_pb2 as pb
 
 if TYPE_CHECKING:
     from tests.integration.deployment.conftest import Deploy
@@ -53,7 +54,7 @@ def joined(deployment: LocalDeployment) -> Iterator[list[LightClient]]:
     a, b = deployment.addresses["server-a"], deployment.addresses["server-b"]
     clients = [
         LightClient(
-            Servers(deployment.task, c, a, b, load_identity(deployment.folder / "keys" / c.name))
+            Servers(deployment.task, c, a, b, Identity.load(deployment.folder / "keys" / c.name))
         )
         for c in deployment.clients
     ]
@@ -86,12 +87,14 @@ def test_without_a_dealer_both_servers_stop_and_name_it(deploy: "Deploy") -> Non
     for name in SERVERS:
         deployment.start_server(name)
     with joined(deployment) as clients:
-        stopped = [client.ended(STOPPED_S).stopped.error for client in clients]
+        told = [client.ended(STOPPED_S) for client in clients]
+    # Why is for operators alone.
+    assert told == [pb.Notice(paused=pb.TrainingPaused())] * len(told)
     assert deployment.wait(SERVERS, STOPPED_S) == {"server-a": 1, "server-b": 1}
     dealer = deployment.addresses["dealer"]
-    for error in (*stopped, why(deployment, "server-a")):
-        assert f"the dealer at {dealer} can't be reached" in error
-        assert "check that it runs, its address" in error
+    error = why(deployment, "server-a")
+    assert f"the dealer at {dealer} can't be reached" in error
+    assert "check that it runs, its address" in error
 
 
 def test_a_dealer_that_dies_in_the_training_stops_it_with_words(deploy: "Deploy") -> None:
@@ -108,10 +111,11 @@ def test_a_dealer_that_dies_in_the_training_stops_it_with_words(deploy: "Deploy"
         for client in clients:
             client.submit(following, zero)
         for client in clients:
-            error = client.ended(STOPPED_S).stopped.error
-            assert f"the dealer at {deployment.addresses['dealer']}" in error
-            assert "check that it runs, its address" in error
+            assert client.ended(STOPPED_S).WhichOneof("event") == "paused"
     assert deployment.wait(SERVERS, STOPPED_S) == {"server-a": 1, "server-b": 1}
+    error = why(deployment, "server-a")
+    assert f"the dealer at {deployment.addresses['dealer']}" in error
+    assert "check that it runs, its address" in error
 
 
 Wrong = Callable[[str, str], str]

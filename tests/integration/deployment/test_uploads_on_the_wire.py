@@ -14,7 +14,8 @@ from tests.rig.light_client import LightClient
 from precad.client.connection import Receipt, upload_pieces
 from precad.common.errors import RejectedSubmission, Rejection
 from precad.common.identifiers import Digest, Role
-from precad.common.identity import load_identity, open_channel
+from precad.common.identity.channel import open_channel
+from precad.common.identity.credentials import Identity
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
 from precad.common.share import Submission
@@ -167,7 +168,7 @@ class Cast:
     def stub(self, client: LightClient, role: Role = Role.SERVER_B) -> AggregationStub:
         """The bare service, with this client's certificate."""
         deployment, name = self.running.deployment, client.servers.client.name
-        identity = load_identity(deployment.folder / "keys" / name)
+        identity = Identity.load(deployment.folder / "keys" / name)
         channel = open_channel(deployment.addresses[role.value], identity, role)
         self._channels.append(channel)
         return AggregationStub(channel)

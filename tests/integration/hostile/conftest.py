@@ -19,8 +19,9 @@ from precad.common.aggregator.settings import ServerASettings, ServerBSettings
 from precad.common.aggregator.training.session import Session
 from precad.common.deal.dealer import DealerRole
 from precad.common.identifiers import ClientId, Role
-from precad.common.identity import Identity, add_port, load_identity
+from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment import create_local_keys
+from precad.common.identity.port import add_port
 from precad.common.task import Task
 from precad.common.wire.serving import SERVER_OPTIONS
 from precad.dealer.service import DealingService
@@ -78,7 +79,7 @@ class Site:
     started: list[Running] = field(default_factory=list)
 
     def identity(self, name: str) -> Identity:
-        return load_identity(self.folder / "keys" / name)
+        return Identity.load(self.folder / "keys" / name)
 
     def start(self, role: Role, limits: Limits | None = None) -> Running:
         """Server A, server B or the dealer, as its process would start it."""

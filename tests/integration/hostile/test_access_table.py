@@ -19,15 +19,16 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from precad.client.connection import upload_pieces
+from precad.common.aggregator.service.dealing import request_to_wire
 from precad.common.aggregator.training.feed import TrainingDone
 from precad.common.aggregator.validate import deal_request
 from precad.common.identifiers import ClientId, Role
-from precad.common.identity import Identity, Principal, load_identity
+from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment import Deployment
 from precad.common.identity.pki import Authority, key_to_pem, new_key, to_pem
+from precad.common.identity.principal import Principal
 from precad.common.identity.sign import CertificateSigner
 from precad.common.share import shard
-from precad.common.wire.deal_request import deal_request_to_wire
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub, DealingStub, OperationStub, PeerStub
 
@@ -150,7 +151,7 @@ def revoked_certificate(base: Identity, keys: Path, service: str) -> Identity:
 
 def callers(keys: Path, service: str) -> dict[str, Caller]:
     """Everybody who tries, for the RPCs of one service."""
-    base = load_identity(keys / "ward-1")
+    base = Identity.load(keys / "ward-1")
     root, party = Deployment.open(keys)._authority, RIGHT_PARTY[service]
     found = {
         "no TLS": Caller(None, tls=False),
@@ -162,12 +163,12 @@ def callers(keys: Path, service: str) -> dict[str, Caller]:
             found[fault] = Caller(bad_certificate(base, root, party, fault))
     return found | {
         "client ward-1": Caller(base),
-        "client ward-2, as ward-1": Caller(load_identity(keys / "ward-2")),
-        "operator": Caller(load_identity(keys / "operator")),
-        "dealer": Caller(load_identity(keys / "dealer")),
-        "server A": Caller(load_identity(keys / "server-a")),
-        "server B": Caller(load_identity(keys / "server-b"), server="server-b"),
-        "server B, as server A": Caller(load_identity(keys / "server-b"), server="server-a"),
+        "client ward-2, as ward-1": Caller(Identity.load(keys / "ward-2")),
+        "operator": Caller(Identity.load(keys / "operator")),
+        "dealer": Caller(Identity.load(keys / "dealer")),
+        "server A": Caller(Identity.load(keys / "server-a")),
+        "server B": Caller(Identity.load(keys / "server-b"), server="server-b"),
+        "server B, as server A": Caller(Identity.load(keys / "server-b"), server="server-a"),
     }
 
 
@@ -232,7 +233,7 @@ class Bench:
                 return DealingStub(channel).Join(join, timeout=DEADLINE_S)
             case _:
                 wanted = deal_request(task, 0, 0, 1)
-                deal = deal_request_to_wire(wanted, caller.server, self.epoch)
+                deal = request_to_wire(wanted, caller.server, self.epoch)
                 return list(DealingStub(channel).Deal(deal, timeout=DEADLINE_S))
 
     @property

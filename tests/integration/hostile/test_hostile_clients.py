@@ -19,7 +19,7 @@ from precad.client.connection import upload_pieces
 from precad.common.aggregator.service.limits import Limits
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.identity import open_channel
+from precad.common.identity.channel import open_channel
 from precad.common.identity.sign import CertificateSigner
 from precad.common.share import Submission, shard
 from precad.common.wire.serving import SERVER_OPTIONS

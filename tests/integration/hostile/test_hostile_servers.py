@@ -9,15 +9,18 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+from tests.rig.clock import LeapingClock
 from tests.rig.keys import identity
 
 from precad.client.connection import Servers
 from precad.client.own_account import OwnAccount
 from precad.client.participant import Participation, RoundView, take_part
 from precad.client.pending import Pending
-from precad.common.errors import Misconfiguration, PeerViolation, TaskMismatch
+from precad.common.clock import CLOCK, Clock
+from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, TaskMismatch
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.identity import Principal, add_port
+from precad.common.identity.port import add_port
+from precad.common.identity.principal import Principal
 from precad.common.model import initial_vector, model_digest, to_bytes
 from precad.common.ring import RingVector
 from precad.common.task import Task
@@ -113,11 +116,11 @@ class Pair:
     def pending(self) -> Pending:
         return Pending(self.task, ClientId("ward-1"))
 
-    def take_part(self, budget: OwnAccount) -> Participation:
+    def take_part(self, budget: OwnAccount, clock: Clock = CLOCK) -> Participation:
         with self.servers() as servers:
             servers.check_task()
             servers.enrol(50, 0.2)
-            return take_part(servers, budget, self.pending(), self.update)
+            return take_part(servers, budget, self.pending(), self.update, clock=clock)
 
     def servers(self) -> Servers:
         ward = identity(Principal.client("ward-1"))
@@ -291,11 +294,13 @@ def test_a_rejection_for_no_reason_that_there_is(pair: Pair) -> None:
     assert len(str(caught.value)) <= 2000
 
 
-def test_a_training_that_stops_says_why_in_few_words(pair: Pair) -> None:
-    pair.a.notices = [pb.Notice(stopped=pb.TrainingStopped(error="z" * 1_000_000))]
-    with pytest.raises(PeerViolation, match="training stopped: zz") as caught:
-        pair.take_part(pair.budget())
-    assert len(str(caught.value)) <= 2000
+def test_a_pause_is_waited_out_until_the_tasks_deadline_and_no_longer(pair: Pair) -> None:
+    pair.a.notices = [pb.Notice(paused=pb.TrainingPaused())]
+    clock = LeapingClock()
+    with pytest.raises(PeerUnavailable, match="paused the training"):
+        pair.take_part(pair.budget(), clock)
+    assert clock.now() - clock.start == pytest.approx(pair.task.deadlines.outage)
+    assert len(clock.slept) > 3
 
 
 def test_a_final_model_that_the_servers_disagree_about(pair: Pair) -> None:

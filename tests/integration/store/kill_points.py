@@ -14,6 +14,7 @@ from typing import Any
 from sqlalchemy import event
 
 from precad.common.aggregator.store import Store, audit_ledger, open_store
+from precad.common.aggregator.store.audit import read_task
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.task import Task
@@ -75,7 +76,7 @@ def left_behind(url: str, task: Task, point: int) -> dict[str, Any]:
 
 def main() -> None:
     """All points, until a process gets through."""
-    url, task, operation = sys.argv[1], Task.from_canonical(sys.argv[2].encode()), sys.argv[3]
+    url, task, operation = sys.argv[1], read_task(sys.argv[2].encode()), sys.argv[3]
     for point in itertools.count():
         child = os.fork()
         if child == 0:

@@ -25,8 +25,8 @@ HOLD = """
 import sys
 from precad.common.identifiers import Role
 from precad.common.aggregator.store import open_store
-from precad.common.task import Task
-store = open_store(sys.argv[1], Task.from_canonical(sys.argv[2].encode()), Role.SERVER_A)
+from precad.common.aggregator.store.audit import read_task
+store = open_store(sys.argv[1], read_task(sys.argv[2].encode()), Role.SERVER_A)
 store.spend(0, 0)
 print("open", flush=True)
 sys.stdin.read()

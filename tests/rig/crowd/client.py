@@ -5,11 +5,12 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 import grpc
 import numpy as np
 from numpy.typing import NDArray
+from tests.rig.channel import open_aio_channel
 
 from precad.client.connection import upload_pieces
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.identity import Identity, open_aio_channel
+from precad.common.identity.credentials import Identity
 from precad.common.identity.sign import CertificateSigner
 from precad.common.model import from_bytes, model_digest
 from precad.common.ring import RingVector

@@ -143,7 +143,7 @@ class Crowd:
                     case "finished":
                         return
                     case _:
-                        raise PeerUnavailable(f"the training stopped: {notice.stopped.error}")
+                        raise PeerUnavailable("the training paused")
         except grpc.RpcError as error:
             raise PeerUnavailable(f"the notices to {client.client} ended: {error}") from None
 

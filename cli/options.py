@@ -1,6 +1,6 @@
-"""`--task`, or all the numbers that a task has: never one that was assumed."""
+"""Options of several commands; `--task`, or all its numbers: never one that was assumed."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -8,33 +8,35 @@ import typer
 
 from precad.common.errors import Misconfiguration
 
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")]
 TaskFile = Annotated[
     Path | None, typer.Option("--task", help="The task (TOML), instead of its numbers one by one.")
 ]
 
 
 def task_numbers(
-    path: Path | None, needed: Mapping[str, Any], optional: Mapping[str, Any]
+    given: Mapping[str, Any], needed: Sequence[str], optional: Sequence[str]
 ) -> dict[str, Any]:
     """The named numbers: of the task in the file, or as they were given.
 
     Args:
-        path: what ``--task`` says.
-        needed: options whose values a task has; None or empty where not given.
+        given: all options by name, ``task`` among them; None or empty where not given.
+        needed: options whose values a task has.
         optional: such options too, which nobody has to give without a task.
 
     Raises:
         Misconfiguration: a number is missing, or was given beside a task, or the file is wrong.
     """
-    for name, value in {**needed, **optional}.items():
-        option = "--" + name.replace("_", "-")
-        given = value is not None and value != []
-        if path is not None and given:
+    path, names = given["task"], (*needed, *optional)
+    for name in names:
+        option, value = "--" + name.replace("_", "-"), given[name]
+        missing = value is None or value == []
+        if path is not None and not missing:
             raise Misconfiguration(name, value, f"the task says it: leave {option} out, or --task")
-        if path is None and name in needed and not given:
+        if path is None and name in needed and missing:
             raise Misconfiguration(name, None, f"give {option}, or a task with --task")
     if path is None:
-        return {**needed, **optional}
+        return {name: given[name] for name in names}
     # pydantic loads here, so that `precad --help` doesn't wait for it.
     from precad.common.task import Task  # noqa: PLC0415
 
@@ -46,4 +48,4 @@ def task_numbers(
         "fractional_bits": task.fractional_bits,
         "rounds": task.training.rounds,
     }
-    return {name: numbers[name] for name in (*needed, *optional)}
+    return {name: numbers[name] for name in names}

@@ -1,0 +1,106 @@
+"""What would fit, for a task whose numbers leave too little room in the ring.
+
+Each refusal names the field to change, its value, and a value that fits; a number of fractional
+bits that is named satisfies every rule, so that following it never leads to the next refusal.
+Only a refused task loads this.
+"""
+
+import math
+from collections.abc import Callable
+
+from precad.common import headroom
+from precad.common.errors import Misconfiguration
+from precad.common.task import Task
+
+
+def refusal(task: Task) -> Misconfiguration:
+    """Why ``task`` leaves too little room: the first rule that it breaks, and what would fit."""
+    if not headroom.bound_fits(task):
+        return _of_bound(task)
+    if not headroom.range_fits(task):
+        return _of_range(task)
+    return _of_sum(task) if headroom.noise_fits(task) else _of_noise(task)
+
+
+def _of_bound(task: Task) -> Misconfiguration:
+    fitting = _fitting(task, headroom.suffices) or _fitting(task, headroom.bound_fits)
+    if not fitting:
+        return Misconfiguration(
+            "privacy.client_clip",
+            task.privacy.client_clip,
+            "β = floor(C·2^f) must be from 1 to 2^25, and no number of fractional_bits gives "
+            f"that: use a clip from 2^-{headroom.MAX_FRACTIONAL_BITS} to 2^24",
+        )
+    rule = f"β = floor(C·2^f) = {task.bound} must be from 1 to 2^25 = {headroom.MAX_BOUND}"
+    return Misconfiguration(
+        "fractional_bits", task.fractional_bits, f"{rule}; {_use(task, fitting)}"
+    )
+
+
+def _of_range(task: Task) -> Misconfiguration:
+    most = (headroom.RANGE_LIMIT - 1) // (2 * headroom.TAU * task.bound)
+    return Misconfiguration(
+        "model.parameters",
+        f"d = {task.dimension}",
+        f"2τβd must be below 2^63; with β = {task.bound} at most d = {most} fits: "
+        "use fewer fractional_bits or a smaller model",
+    )
+
+
+def _of_noise(task: Task) -> Misconfiguration:
+    rule = (
+        f"the noise's standard deviation is {task.noise_units:.4g} units of the last "
+        f"place and must be at least {headroom.MIN_NOISE_UNITS:g}"
+    )
+    if fitting := _fitting(task, headroom.suffices):
+        return Misconfiguration(
+            "fractional_bits",
+            task.fractional_bits,
+            f"{rule}; {_use(task, fitting)}, or a larger privacy.noise_multiplier",
+        )
+    least = headroom.MIN_NOISE_UNITS / _clip_units(task)
+    return Misconfiguration(
+        "privacy.noise_multiplier",
+        task.privacy.noise_multiplier,
+        f"{rule}, which no number of fractional_bits gives; with {task.fractional_bits} of them "
+        f"use a multiplier of at least {_four_digits(least, up=True)}",
+    )
+
+
+def _of_sum(task: Task) -> Misconfiguration:
+    # n·β alone is always far below 2^62: n and β are limited themselves.
+    room = headroom.SUM_LIMIT - task.enrolment.clients * task.bound
+    most = room / (2 * headroom.NOISE_DEVIATIONS * _clip_units(task))
+    return Misconfiguration(
+        "privacy.noise_multiplier",
+        task.privacy.noise_multiplier,
+        f"n·β + {headroom.NOISE_DEVIATIONS:g} standard deviations of both servers' noise must be "
+        f"below 2^62; use a multiplier of at most {_four_digits(most, up=False)}",
+    )
+
+
+def _clip_units(task: Task) -> float:
+    """R'·2^f."""
+    return math.ldexp(task.effective_record_clip, task.fractional_bits)
+
+
+def _fitting(task: Task, fits: Callable[[Task], bool]) -> list[int]:
+    values = {name: getattr(task, name) for name in Task.model_fields}
+    # Made without checks, or a number that doesn't fit would be refused in its turn.
+    return [
+        bits
+        for bits in range(1, headroom.MAX_FRACTIONAL_BITS + 1)
+        if fits(Task.model_construct(**values | {"fractional_bits": bits}))
+    ]
+
+
+def _use(task: Task, fitting: list[int]) -> str:
+    few = task.fractional_bits < fitting[0]
+    return f"use at least {fitting[0]}" if few else f"use at most {fitting[-1]}"
+
+
+def _four_digits(value: float, *, up: bool) -> str:
+    """Four digits, above (or below) the exact value by up to one in the last."""
+    exponent = math.floor(math.log10(value)) - 3
+    digits = math.floor(value / 10.0**exponent) + (1 if up else -1)
+    return f"{digits}e{exponent}"
