@@ -33,8 +33,7 @@ def poisson_sample(count: int, rate: float, randomness: Keystream) -> NDArray[np
     """
     if count < 0:
         raise Misconfiguration("count", count, "can't be negative")
-    if not 0 < rate <= 1:
-        raise Misconfiguration("record_rate", rate, "must lie in (0, 1]")
+    _check_rate(rate)
     threshold = int(Fraction(rate) * 2**64)
     drawn = [np.empty(0, np.int64)]
     for start in range(0, count, _BLOCK):
@@ -54,8 +53,12 @@ def most_records(count: int, rate: float) -> int:
 
     Args:
         count: |D_i| ≥ 0.
-        rate: p_i in (0, 1].
+        rate: p_i.
+
+    Raises:
+        Misconfiguration: the rate lies outside (0, 1].
     """
+    _check_rate(rate)
     # The tail is a regularised incomplete beta function; its relative error is below 1e-9.
     low, high = -1, count  # Pr[more than high] < 2^−40 <= Pr[more than low]
     while high - low > 1:
@@ -65,3 +68,8 @@ def most_records(count: int, rate: float) -> int:
         else:
             low = middle
     return high
+
+
+def _check_rate(rate: float) -> None:
+    if not 0 < rate <= 1:
+        raise Misconfiguration("record_rate", rate, "must lie in (0, 1]")

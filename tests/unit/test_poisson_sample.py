@@ -66,6 +66,8 @@ def test_no_records_is_an_empty_sample() -> None:
 def test_a_rate_outside_the_unit_interval_is_refused(rate: float) -> None:
     with pytest.raises(Misconfiguration, match="record_rate"):
         poisson_sample(10, rate, stream())
+    with pytest.raises(Misconfiguration, match="record_rate"):
+        most_records(10, rate)
 
 
 @pytest.mark.parametrize(
