@@ -57,7 +57,8 @@ class DataOwner:
             replaced by one whose gradient is zero; how many records there are is public.
         record_rate: p_i; the task's unless given.
         state: folder where this owner's account and the open round's submission survive
-            restarts; in memory unless given. As confidential as the records.
+            restarts, with a log of records that gave no gradient; in memory unless given. As
+            confidential as the records.
         token: one-time enrolment token from the operator, where the servers ask for one.
 
     Raises:
