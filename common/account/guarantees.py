@@ -41,18 +41,13 @@ class Adversary(StrEnum):
     @property
     def adjacency(self) -> str:
         """What neighbours differ in."""
-        return _ADJACENCY[self]
+        return "add-remove-client" if self is Adversary.CLIENT_LEVEL else "add-remove-record"
 
 
 _WORDS = {
     Adversary.ONE_SERVER: "one curious server, with any other clients",
     Adversary.CLIENTS_ONLY: "other clients only, both servers honest",
     Adversary.CLIENT_LEVEL: "anyone who sees the models",
-}
-_ADJACENCY = {
-    Adversary.ONE_SERVER: "add-remove-record",
-    Adversary.CLIENTS_ONLY: "add-remove-record",
-    Adversary.CLIENT_LEVEL: "add-remove-client",
 }
 
 

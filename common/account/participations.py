@@ -38,6 +38,7 @@ def record_epsilon(
     return accountant.epsilon(delta)
 
 
+@lru_cache(maxsize=4096)
 def most_participations(
     *,
     record_rate: float,
@@ -48,7 +49,8 @@ def most_participations(
 ) -> int:
     """The most participations that keep a record's exact ε at or below ``epsilon_limit``.
 
-    What a ledger or an owner's SDK counts up to: it refuses the next one.
+    What a ledger or an owner's SDK counts up to: it refuses the next one. Cached: many rounds ask
+    for the same few.
 
     Args:
         record_rate: p, in [0, 1].

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from precad.common import checks
 from precad.common.account import gdp
-from precad.common.account.calibrate import Target
+from precad.common.account.calibrate import least_noise_multiplier
 from precad.common.account.events import poisson_gaussian
 from precad.common.account.guarantees import Adversary, Run, planned_participations, spent
 from precad.common.account.participations import record_epsilon
@@ -205,8 +205,10 @@ def _setting(
     participations = max(1, planned_participations(q, t))
     sigma = fixed_sigma
     if sigma is None:
-        sigma = Target(epsilon=wanted.epsilon, delta=wanted.delta).least_noise_multiplier(
-            lambda s: poisson_gaussian(rate=p, noise_multiplier=s, count=participations)
+        sigma = least_noise_multiplier(
+            lambda s: poisson_gaussian(rate=p, noise_multiplier=s, count=participations),
+            epsilon=wanted.epsilon,
+            delta=wanted.delta,
         )
     whole = p * wanted.records
     ratio = fixed_ratio

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from precad.common.aggregator.enrol.admission import AnyClient, ByToken, Listed, admission_of
+from precad.common.aggregator.enrol.admission import admission_of, anybody, by_token, listed
 from precad.common.aggregator.enrol.register import Register
 from precad.common.aggregator.enrol.tokens import TokenBook, new_token, token_digest
 from precad.common.aggregator.settings import ServerBSettings
@@ -147,7 +147,7 @@ def register(task: Task, admission: Any) -> Register:
 
 def test_a_token_is_not_spent_on_a_claim_that_is_refused(task: Task, book: TokenBook) -> None:
     token = issue(book)
-    enrolling = register(task, ByToken(book))
+    enrolling = register(task, by_token(book))
     with pytest.raises(Misconfiguration, match="max_expected_records"):
         enrolling.enrol(Enrolment(TWO, 501, 0.2), token)
     assert enrolling.enrol(CLAIM, token) == 1
@@ -155,7 +155,7 @@ def test_a_token_is_not_spent_on_a_claim_that_is_refused(task: Task, book: Token
 
 def test_without_a_token_nobody_enrols(task: Task, book: TokenBook) -> None:
     issue(book)
-    enrolling = register(task, ByToken(book))
+    enrolling = register(task, by_token(book))
     with pytest.raises(AccessDenied, match="brings no token"):
         enrolling.enrol(CLAIM)
     assert len(enrolling.roster()) == 0
@@ -163,7 +163,7 @@ def test_without_a_token_nobody_enrols(task: Task, book: TokenBook) -> None:
 
 def test_a_used_token_enrols_nobody_else(task: Task, book: TokenBook) -> None:
     token = issue(book)
-    enrolling = register(task, ByToken(book))
+    enrolling = register(task, by_token(book))
     enrolling.enrol(CLAIM, token)
     with pytest.raises(AccessDenied, match="another client"):
         enrolling.enrol(OTHER, token)
@@ -174,7 +174,7 @@ def test_a_used_token_enrols_nobody_else(task: Task, book: TokenBook) -> None:
 
 def test_no_token_and_no_list_opens_a_frozen_roster(task: Task, book: TokenBook) -> None:
     token = issue(book)
-    for admission in (ByToken(book), Listed(Roster({TWO: OTHER})), AnyClient()):
+    for admission in (by_token(book), listed(Roster({TWO: OTHER})), anybody):
         store = open_store("sqlite://", task, Role.SERVER_B)
         store.claim(CLAIM)
         enrolling = Register(task, store, admission)
@@ -185,7 +185,7 @@ def test_no_token_and_no_list_opens_a_frozen_roster(task: Task, book: TokenBook)
 
 
 def test_the_listed_enrol_with_what_the_list_says(task: Task) -> None:
-    enrolling = register(task, Listed(Roster({ONE: CLAIM})))
+    enrolling = register(task, listed(Roster({ONE: CLAIM})))
     for claim in (Enrolment(ONE, 101, 0.2), Enrolment(ONE, 100, 0.1)):
         with pytest.raises(AccessDenied, match=r"says 100 at rate 0\.2"):
             enrolling.enrol(claim)
@@ -248,10 +248,13 @@ def settings(folder: Path, more: str) -> ServerBSettings:
 
 def test_settings_choose_who_may_enrol(tmp_path: Path, task: Task) -> None:
     (tmp_path / "roster.toml").write_text(ENTRY)
-    assert isinstance(admission_of(settings(tmp_path, ""), task), AnyClient)
-    assert isinstance(admission_of(settings(tmp_path, 'enrolment = "token"'), task), ByToken)
-    listed = 'enrolment = "roster"\nroster = "roster.toml"'
-    assert isinstance(admission_of(settings(tmp_path, listed), task), Listed)
+    assert admission_of(settings(tmp_path, ""), task) is anybody
+    with pytest.raises(AccessDenied, match="brings no token"):
+        admission_of(settings(tmp_path, 'enrolment = "token"'), task)(CLAIM, "")
+    of_list = admission_of(settings(tmp_path, 'enrolment = "roster"\nroster = "roster.toml"'), task)
+    of_list(CLAIM, "")
+    with pytest.raises(AccessDenied, match="ward-2 isn't on the operator's roster"):
+        of_list(OTHER, "")
 
 
 @pytest.mark.parametrize(

@@ -171,10 +171,10 @@ def test_many_rates_cost_one_account_below_the_common_cap(
 ) -> None:
     asked: list[float] = []
 
-    def count(record_rate: float, *_rest: Any) -> int:
+    def count(*, record_rate: float, **_rest: Any) -> int:
         asked.append(record_rate)
         return 5
 
-    monkeypatch.setattr(cap, "_bisected", count)
+    monkeypatch.setattr(cap, "most_participations", count)
     assert all(may_take_part(task, 0.1 + number / 1e4, 3) for number in range(100))
     assert set(asked) == {0.2}

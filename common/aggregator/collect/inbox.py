@@ -132,13 +132,6 @@ class Inbox:
                 if self._clock.now() >= deadline:
                     return
 
-    def progress(self) -> tuple[int, int]:
-        """How many of the open attempt's cohort are held, and the cohort's size."""
-        with self._changed:
-            if self._round is None:
-                return 0, 0
-            return len(self._round.held), len(self._round.cohort)
-
     def close(self) -> Mapping[ClientId, Submission | Rejection]:
         """End the attempt's collection: for each client of the cohort what is held, or why not."""
         with self._changed:

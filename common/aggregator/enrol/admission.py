@@ -3,7 +3,7 @@
 Whatever the way, the task's caps hold, and nobody enrols once the roster is frozen.
 """
 
-from typing import Protocol
+from collections.abc import Callable
 
 from precad.common.aggregator.enrol.tokens import TokenBook
 from precad.common.aggregator.settings import ServerSettings
@@ -11,30 +11,22 @@ from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import AccessDenied, Misconfiguration
 from precad.common.task import Task
 
+Admission = Callable[[Enrolment, str], None]
+"""Lets a claim with its token pass, or raises AccessDenied.
 
-class Admission(Protocol):
-    """Asked once for each new client, after its claim passed the task's caps."""
-
-    def admit(self, claim: Enrolment, token: str) -> None:
-        """Let the claim pass, or raise AccessDenied."""
+Asked once for each new client, after its claim passed the task's caps.
+"""
 
 
-class AnyClient:
+def anybody(_claim: Enrolment, _token: str) -> None:
     """Every client that the authority named may take part."""
 
-    def admit(self, claim: Enrolment, token: str) -> None:
-        """Nothing to ask."""
 
-
-class Listed:
+def listed(roster: Roster) -> Admission:
     """Only clients on the operator's list, with the records and the rate that it says."""
 
-    def __init__(self, roster: Roster) -> None:
-        self._roster = roster
-
-    def admit(self, claim: Enrolment, token: str) -> None:  # noqa: ARG002 -- the Protocol's
-        """The claim must be the list's entry. Raises AccessDenied."""
-        entry = self._roster.get(claim.client)
+    def admit(claim: Enrolment, _token: str) -> None:
+        entry = roster.get(claim.client)
         if entry is None:
             raise AccessDenied(f"client {claim.client} isn't on the operator's roster")
         if claim != entry:
@@ -44,21 +36,21 @@ class Listed:
                 f"{entry.record_rate}"
             )
 
+    return admit
 
-class ByToken:
-    """Who brings a one-time token of the operator's."""
 
-    def __init__(self, tokens: TokenBook) -> None:
-        self._tokens = tokens
+def by_token(tokens: TokenBook) -> Admission:
+    """Who brings a one-time token of the operator's; it becomes that client's."""
 
-    def admit(self, claim: Enrolment, token: str) -> None:
-        """The token becomes this client's. Raises AccessDenied."""
+    def admit(claim: Enrolment, token: str) -> None:
         if not token:
             raise AccessDenied(
                 f"client {claim.client} brings no token; ask the operator for one and put "
                 'token = "…" in the settings'
             )
-        self._tokens.redeem(token, claim.client)
+        tokens.redeem(token, claim.client)
+
+    return admit
 
 
 def admission_of(settings: ServerSettings, task: Task) -> Admission:
@@ -73,10 +65,10 @@ def admission_of(settings: ServerSettings, task: Task) -> Admission:
         )
     match settings.enrolment:
         case "open":
-            return AnyClient()
+            return anybody
         case "token":
-            return ByToken(TokenBook(settings.state))
+            return by_token(TokenBook(settings.state))
         case "roster":
             if settings.roster is None:
                 raise Misconfiguration("roster", None, "name the operator's roster file")
-            return Listed(Roster.load(settings.roster, task))
+            return listed(Roster.load(settings.roster, task))

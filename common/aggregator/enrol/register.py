@@ -1,6 +1,6 @@
 """Enrolments before round 0."""
 
-from precad.common.aggregator.enrol.admission import Admission, AnyClient
+from precad.common.aggregator.enrol.admission import Admission, anybody
 from precad.common.aggregator.store import Store
 from precad.common.clock import CLOCK, Clock
 from precad.common.enrolment import Enrolment, Roster
@@ -23,11 +23,11 @@ class Register:
         self,
         task: Task,
         store: Store,
-        admission: Admission | None = None,
+        admission: Admission = anybody,
         clock: Clock = CLOCK,
     ) -> None:
         self._task = task
-        self._admission = admission or AnyClient()
+        self._admission = admission
         self._store = store
         self._clock = clock
         self._changed = clock.condition()
@@ -66,7 +66,7 @@ class Register:
                     f"the task is full: enrolment.clients = {self._task.enrolment.clients}",
                 )
             # Last: a token isn't spent on a claim that is refused for something else.
-            self._admission.admit(enrolment, token)
+            self._admission(enrolment, token)
             self._store.claim(enrolment)
             self._enrolments[enrolment.client] = enrolment
             self._changed.notify_all()

@@ -93,8 +93,10 @@ class TokenBook:
                 known = digest
         if not known:
             raise AccessDenied("this server knows no such token; ask the operator for another")
-        owner = self._bind(known, client)
-        if owner != client.name:
+        # Two redemptions can't both win.
+        with contextlib.suppress(FileExistsError):
+            write_file(self._binding(known), client.name.encode(), replace=False)
+        if self._owner(known) != client.name:
             raise AccessDenied("this token was used by another client; ask the operator for one")
 
     def states(self) -> list[TokenState]:
@@ -106,13 +108,6 @@ class TokenBook:
             return [path.name for path in self._folder.iterdir() if _DIGEST.fullmatch(path.name)]
         except FileNotFoundError:
             return []
-
-    def _bind(self, digest: str, client: ClientId) -> str:
-        """The client that the token belongs to, from now on at the latest."""
-        # Two redemptions can't both win.
-        with contextlib.suppress(FileExistsError):
-            write_file(self._binding(digest), client.name.encode(), replace=False)
-        return self._binding(digest).read_text(encoding="utf-8")
 
     def _owner(self, digest: str) -> str | None:
         try:

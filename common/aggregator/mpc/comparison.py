@@ -9,10 +9,7 @@ from numpy.typing import NDArray
 
 from precad.common.aggregator.mpc.crypten_import import ArithmeticSharedTensor, BinarySharedTensor
 from precad.common.aggregator.mpc.party import current_rank
-from precad.common.deal.program import comparison_triples
 from precad.common.ring import RingVector
-
-__all__ = ["comparison_triples", "open_vector", "sign_bits"]
 
 _SIGN_BIT = 63
 

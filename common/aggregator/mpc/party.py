@@ -60,18 +60,6 @@ def current_rank() -> int:
     return _current().communicator.get_rank()
 
 
-def _communicator() -> LinkCommunicator:
-    return _current().communicator
-
-
-def _provider() -> DealtProvider:
-    return _current().provider
-
-
-def _is_initialized() -> bool:
-    return _party.get() is not None
-
-
-crypten_communicator.get = _communicator
-crypten_communicator.is_initialized = _is_initialized
-crypten.mpc.get_default_provider = _provider
+crypten_communicator.get = lambda: _current().communicator
+crypten_communicator.is_initialized = lambda: _party.get() is not None
+crypten.mpc.get_default_provider = lambda: _current().provider

@@ -5,7 +5,7 @@ CrypTen's own providers draw from torch's MT19937 and are breakable (docs/soundn
 to ask, and refuses anything else.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 import numpy as np
@@ -18,6 +18,13 @@ from precad.common.deal.randomness import BinaryTriple
 
 class UnexpectedDemand(RuntimeError):
     """CrypTen asked for randomness that wasn't foreseen: a bug, never a peer's doing."""
+
+
+def _refusing(what: str) -> Callable[..., NoReturn]:
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise UnexpectedDemand(f"no randomness is dealt for {what}")
+
+    return refuse
 
 
 class DealtProvider:
@@ -51,25 +58,13 @@ class DealtProvider:
             )
         return _sharing(triple.a), _sharing(triple.b), _sharing(triple.c)
 
-    def generate_additive_triple(self, *_: object, **__: object) -> NoReturn:
-        """Refused."""
-        _refuse("additive triples")
-
-    def square(self, *_: object, **__: object) -> NoReturn:
-        """Refused: norms are validated with inner-product triples (aggregator.validate)."""
-        _refuse("squares")
-
-    def wrap_rng(self, *_: object, **__: object) -> NoReturn:
-        """Refused: nothing is truncated."""
-        _refuse("wrap counts")
-
-    def B2A_rng(self, *_: object, **__: object) -> NoReturn:  # noqa: N802 - CrypTen's name
-        """Refused: sign bits are opened as bits."""
-        _refuse("binary to arithmetic conversions")
-
-
-def _refuse(what: str) -> NoReturn:
-    raise UnexpectedDemand(f"no randomness is dealt for {what}")
+    generate_additive_triple = _refusing("additive triples")
+    # Norms are validated with inner-product triples (aggregator.validate).
+    square = _refusing("squares")
+    # Nothing is truncated.
+    wrap_rng = _refusing("wrap counts")
+    # Sign bits are opened as bits.
+    B2A_rng = _refusing("binary to arithmetic conversions")
 
 
 def _sharing(words: NDArray[np.int64]) -> Any:

@@ -4,8 +4,6 @@ What counts is the record-level exact ε against one corrupted server (guarantee
 round is charged too, so a client may have been charged more often than the task has rounds.
 """
 
-from functools import lru_cache
-
 from precad.common.account.participations import most_participations
 from precad.common.task import Task
 
@@ -40,20 +38,10 @@ def participation_cap(task: Task, record_rate: float) -> int | None:
 
 
 def _cap(task: Task, record_rate: float, epsilon_limit: float, at_least: int) -> int:
-    ceiling = max(task.training.rounds, at_least)
-    privacy = task.privacy
-    return _bisected(record_rate, privacy.noise_multiplier, privacy.delta, epsilon_limit, ceiling)
-
-
-@lru_cache(maxsize=4096)
-def _bisected(
-    record_rate: float, noise_multiplier: float, delta: float, epsilon_limit: float, ceiling: int
-) -> int:
-    """Bisection over exact accounts; many rounds ask for the same few."""
     return most_participations(
         record_rate=record_rate,
-        noise_multiplier=noise_multiplier,
-        delta=delta,
+        noise_multiplier=task.privacy.noise_multiplier,
+        delta=task.privacy.delta,
         epsilon_limit=epsilon_limit,
-        ceiling=ceiling,
+        ceiling=max(task.training.rounds, at_least),
     )

@@ -16,30 +16,25 @@ def propose(
 ) -> Opened:
     """A's part: propose, and open the attempt once B agrees. Raises PeerViolation."""
     opened = Opened(attempt, version, tuple(sorted(cohort)), model)
-    link = aggregator.link
-    proposal = Cohort(
-        attempt=attempt, clients=tuple(c.name for c in opened.cohort), model=str(model)
-    )
-    link.begin_attempt(SETUP_ATTEMPT)
-    link.send("cohort", proposal.to_bytes())
-    hear_consent(link, "cohort", f"attempt {attempt}")
+    names = tuple(client.name for client in opened.cohort)
+    proposal = Cohort(attempt=attempt, clients=names, model=str(model))
+    _ask(aggregator.link, proposal, f"attempt {attempt}")
     aggregator.journal.begin_attempt(attempt, version, len(opened.cohort), model)
-    link.begin_attempt(attempt)
+    aggregator.link.begin_attempt(attempt)
     return opened
 
 
 def say_over(aggregator: Aggregator, attempt: int, model: Digest) -> None:
     """A's part: tell B that no attempt follows the final model. Raises PeerViolation."""
-    link = aggregator.link
-    link.begin_attempt(SETUP_ATTEMPT)
     over = Cohort(attempt=attempt, clients=(), model=str(model), over=True)
-    link.send("cohort", over.to_bytes())
-    hear_consent(link, "cohort", "the training's end")
+    _ask(aggregator.link, over, "the training's end")
 
 
-def hear_consent(link: PeerLink, step: str, proposed: str) -> None:
-    """B's verdict on what A proposed in ``step``. Raises PeerViolation when it is a refusal."""
-    verdict = Verdict.from_bytes(link.receive(step))
+def _ask(link: PeerLink, proposal: Cohort, proposed: str) -> None:
+    """B's verdict on a proposal. Raises PeerViolation when it is a refusal."""
+    link.begin_attempt(SETUP_ATTEMPT)
+    link.send("cohort", proposal.to_bytes())
+    verdict = Verdict.from_bytes(link.receive("cohort"))
     if verdict.refusal:
         raise PeerViolation(f"server B refused {proposed}: {verdict.refusal}")
 

@@ -89,7 +89,7 @@ class AggregationService(AggregationServicer):
                 data = byte_view(self._session.shelf.get(request.version).theta)
                 for start in range(0, len(data), PIECE_BYTES):
                     piece = bytes(data[start : start + PIECE_BYTES])
-                    self._session.traffic.add(f"{self._session.role.value} to clients", len(piece))
+                    self._session.traffic[f"{self._session.role.value} to clients"] += len(piece)
                     yield pb.ModelPiece(data=piece)
 
     async def Submit(  # noqa: N802
@@ -126,9 +126,8 @@ class AggregationService(AggregationServicer):
                         )
                     upload = self._start(piece.header, context)
                 elif kind == "share":
-                    self._session.traffic.add(
-                        f"clients to {self._session.role.value}", len(piece.share)
-                    )
+                    link = f"clients to {self._session.role.value}"
+                    self._session.traffic[link] += len(piece.share)
                     upload.add(piece.share)
                 else:
                     raise RejectedSubmission(

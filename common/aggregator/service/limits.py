@@ -34,13 +34,8 @@ class Limits:
 
     def most(self, call: Call) -> int:
         """How many calls of this kind one caller may have open."""
-        match call:
-            case Call.WATCH:
-                return self.watches
-            case Call.SUBMIT:
-                return self.submissions
-            case Call.FETCH:
-                return self.fetches
+        kinds = {Call.WATCH: self.watches, Call.SUBMIT: self.submissions, Call.FETCH: self.fetches}
+        return kinds[call]
 
 
 class OpenCalls:

@@ -23,14 +23,16 @@ class OperationService(OperationServicer):
         self, request: pb.StatusRequest, context: Context
     ) -> pb.StatusReply:
         """Where the training stands. An empty digest asks about whatever runs here."""
-        session = self._session
-        async with Refusing(context):
-            require(context, session.identity, Role.OPERATOR)
-            if request.task_digest:
-                check_task(session.task, request.task_digest)
+        await self._admit(request, context)
         # In a thread: after thousands of rounds the ledger takes a while to count, and the store
         # may be busy with a release; clients' calls don't wait for an operator's.
         return await asyncio.to_thread(self._status)
+
+    async def _admit(self, request: pb.StatusRequest, context: Context) -> None:
+        async with Refusing(context):
+            require(context, self._session.identity, Role.OPERATOR)
+            if request.task_digest:
+                check_task(self._session.task, request.task_digest)
 
     def _status(self) -> pb.StatusReply:
         session = self._session
@@ -47,7 +49,7 @@ class OperationService(OperationServicer):
             error=session.progress.error,
             rejected={reason.value: n for reason, n in session.store.rejections().items()},
             participations={client.name: n for client, n in participations.items()},
-            bytes_by_link=dict(session.traffic.by_link),
+            bytes_by_link=dict(session.traffic),
             rejected_by_client={
                 client.name: n for client, n in session.store.rejected_clients().items()
             },
@@ -57,12 +59,8 @@ class OperationService(OperationServicer):
         self, request: pb.StatusRequest, context: Context
     ) -> AsyncIterator[pb.RoundReport]:
         """One report per finished round; ends with the training."""
-        session = self._session
-        async with Refusing(context):
-            require(context, session.identity, Role.OPERATOR)
-            if request.task_digest:
-                check_task(session.task, request.task_digest)
-        async for event in session.feed.follow(from_start=True):
+        await self._admit(request, context)
+        async for event in self._session.feed.follow(from_start=True):
             if isinstance(event, RoundDone):
                 reasons = Counter(reason.value for reason in event.rejections.values())
                 yield pb.RoundReport(

@@ -20,22 +20,15 @@ from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import PeerStub
 
 
-class _Incoming:
-    """Frames as they came, then the error that ended them."""
+class _Receiving:
+    """What both ends do alike: frames as they came, then the error that ended them."""
 
     def __init__(self) -> None:
         self._items: queue.SimpleQueue[Frame | PrecadError] = queue.SimpleQueue()
         self._ended: PrecadError | None = None
 
-    def put(self, frame: Frame) -> None:
-        self._items.put(frame)
-
-    def end(self, error: PrecadError) -> None:
-        if self._ended is None:
-            self._ended = error
-        self._items.put(error)
-
     def get(self, timeout_s: float) -> Frame:
+        """The next frame. Raises PeerUnavailable."""
         try:
             item = self._items.get(timeout=timeout_s)
         except queue.Empty:
@@ -46,11 +39,17 @@ class _Incoming:
         return item
 
     def require_alive(self) -> None:
+        """Raise the error that ended the stream, if one did."""
         if self._ended is not None:
             raise self._ended
 
+    def _end(self, error: PrecadError) -> None:
+        if self._ended is None:
+            self._ended = error
+        self._items.put(error)
 
-class DialledTransport:
+
+class DialledTransport(_Receiving):
     """A's end.
 
     Raises:
@@ -58,6 +57,7 @@ class DialledTransport:
     """
 
     def __init__(self, channel: grpc.Channel, address: str, timeout_s: float) -> None:
+        super().__init__()
         self._address = address
         try:
             grpc.channel_ready_future(channel).result(timeout=timeout_s)
@@ -67,7 +67,6 @@ class DialledTransport:
                 "its address, and that both sides use the same root certificate"
             ) from None
         self._outgoing: queue.SimpleQueue[pb.LinkFrame | None] = queue.SimpleQueue()
-        self._incoming = _Incoming()
         self._call = PeerStub(channel).Link(self._requests())
         self._reader = threading.Thread(target=self._read, name="peer-link", daemon=True)
         self._reader.start()
@@ -75,14 +74,6 @@ class DialledTransport:
     def put(self, frame: Frame) -> None:
         """Send one frame."""
         self._outgoing.put(frame_to_wire(frame))
-
-    def get(self, timeout_s: float) -> Frame:
-        """The next frame. Raises PeerUnavailable."""
-        return self._incoming.get(timeout_s)
-
-    def require_alive(self) -> None:
-        """Raise the error that ended the stream, if one did."""
-        self._incoming.require_alive()
 
     def close(self) -> None:
         """End the stream."""
@@ -97,37 +88,29 @@ class DialledTransport:
     def _read(self) -> None:
         try:
             for message in self._call:
-                self._incoming.put(frame_from_wire(message))
-            self._incoming.end(PeerUnavailable("server B closed the link"))
+                self._items.put(frame_from_wire(message))
+            self._end(PeerUnavailable("server B closed the link"))
         except grpc.RpcError as error:
-            self._incoming.end(error_of("server B", self._address, error))
+            self._end(error_of("server B", self._address, error))
         except Misconfiguration as error:
-            self._incoming.end(error)
+            self._end(error)
 
 
-class ServedTransport:
+class ServedTransport(_Receiving):
     """B's end: filled by the servicer's handler on the event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
         self._loop = loop
-        self._incoming = _Incoming()
         self._outgoing: asyncio.Queue[Frame | None] = asyncio.Queue()
 
     def put(self, frame: Frame) -> None:
         """Send one frame."""
         self._loop.call_soon_threadsafe(self._outgoing.put_nowait, frame)
 
-    def get(self, timeout_s: float) -> Frame:
-        """The next frame. Raises PeerUnavailable."""
-        return self._incoming.get(timeout_s)
-
-    def require_alive(self) -> None:
-        """Raise the error that ended the stream, if one did."""
-        self._incoming.require_alive()
-
     def close(self) -> None:
         """End the stream; whoever still waits on it hears so."""
-        self._incoming.end(PeerUnavailable("the link to server A was replaced or closed"))
+        self._end(PeerUnavailable("the link to server A was replaced or closed"))
         self._loop.call_soon_threadsafe(self._outgoing.put_nowait, None)
 
     async def serve(self, requests: AsyncIterator[pb.LinkFrame]) -> AsyncIterator[pb.LinkFrame]:
@@ -138,15 +121,15 @@ class ServedTransport:
                 yield frame_to_wire(frame)
         finally:
             reader.cancel()
-            self._incoming.end(PeerUnavailable("the link to server A is closed"))
+            self._end(PeerUnavailable("the link to server A is closed"))
 
     async def _read(self, requests: Any) -> None:
         try:
             async for message in requests:
-                self._incoming.put(frame_from_wire(message))
+                self._items.put(frame_from_wire(message))
         except Misconfiguration as error:
-            self._incoming.end(error)
-        self._incoming.end(PeerUnavailable("server A closed the link"))
+            self._end(error)
+        self._end(PeerUnavailable("server A closed the link"))
         self._outgoing.put_nowait(None)
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import queue
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from typing import Any
 
 import grpc
@@ -32,12 +32,11 @@ def outside_of(session: Session, dealer_address: str, other_server: Reach) -> Ou
 
     @contextmanager
     def peers() -> Iterator[tuple[FrameTransport, RemoteDealer]]:
-        channel = open_channel(dealer_address, session.identity, Role.DEALER)
-        try:
-            with other_server() as transport:
-                yield transport, RemoteDealer(channel, dealer_address, task, role)
-        finally:
-            channel.close()
+        with (
+            open_channel(dealer_address, session.identity, Role.DEALER) as channel,
+            other_server() as transport,
+        ):
+            yield transport, RemoteDealer(channel, dealer_address, task, role)
 
     return Outside(peers, DiscreteGaussian(task.noise_units))
 
@@ -47,15 +46,12 @@ def dialling(session: Session, address: str) -> Reach:
 
     @contextmanager
     def reach() -> Iterator[FrameTransport]:
-        channel = open_channel(address, session.identity, Role.SERVER_B)
-        try:
-            transport = DialledTransport(channel, address, session.task.deadlines.peer)
-            try:
-                yield transport
-            finally:
-                transport.close()
-        finally:
-            channel.close()
+        patience_s = session.task.deadlines.peer
+        with (
+            open_channel(address, session.identity, Role.SERVER_B) as channel,
+            closing(DialledTransport(channel, address, patience_s)) as transport,
+        ):
+            yield transport
 
     return reach
 
@@ -100,7 +96,5 @@ class PeerService(PeerServicer):
                 f"server A didn't connect within {timeout_s:g} s; check that it runs and that "
                 "its server_b address is this server's"
             ) from None
-        try:
+        with closing(link):
             yield link
-        finally:
-            link.close()

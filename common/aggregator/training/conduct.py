@@ -141,7 +141,8 @@ def train(session: Session, part: Part, outside: Outside) -> None:
     other = Role.SERVER_B if role is Role.SERVER_A else Role.SERVER_A
     with outside.peers() as (transport, dealer):
         link, recovery = connect(session, transport)
-        if is_over(session, recovery):
+        if recovery.remedy is Remedy.NOTHING and session.finished:
+            # Both servers hold the final model: their positions alone say so.
             return
         part.agree_roster(link)
         aggregator = make_aggregator(session, link, dealer, outside.noise)
@@ -154,8 +155,8 @@ def train(session: Session, part: Part, outside: Outside) -> None:
             if (opened := part.open(aggregator)) is None:
                 return
             play(session, part, aggregator, opened)
-            traffic.add(f"{role.value} to {other.value}", link.bytes_sent - before[0])
-            traffic.add(f"dealer to {role.value}", dealer.bytes_received - before[1])
+            traffic[f"{role.value} to {other.value}"] += link.bytes_sent - before[0]
+            traffic[f"dealer to {role.value}"] += dealer.bytes_received - before[1]
 
 
 def play(session: Session, part: Part, aggregator: Aggregator, opened: Opened) -> None:
@@ -219,11 +220,6 @@ def note_done(session: Session) -> None:
     interrupted = session.store.release_of(current.version - 1) if current.version else None
     if interrupted is not None and interrupted.state is AttemptState.RELEASED:
         session.store.finish_attempt(interrupted.attempt, current.digest)
-
-
-def is_over(session: Session, recovery: Recovery) -> bool:
-    """Whether both servers hold the final model: their positions alone say so."""
-    return recovery.remedy is Remedy.NOTHING and session.finished
 
 
 def make_aggregator(

@@ -78,15 +78,13 @@ class Feed:
         kept = len(self._events)
         at = self._published - (kept if from_start else min(kept, 1))
         while True:
-            oldest = self._published - len(self._events)
-            at = max(at, oldest)
             while at < self._published:
-                event = self._events[at - (self._published - len(self._events))]
-                at += 1
+                oldest = self._published - len(self._events)
+                at = max(at, oldest) + 1
+                event = self._events[at - 1 - oldest]
                 yield event
                 if isinstance(event, TrainingDone | TrainingPaused):
                     return
-                at = max(at, self._published - len(self._events))
             await self._news.wait()
 
     def _append(self, event: Event) -> None:

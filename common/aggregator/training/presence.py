@@ -45,8 +45,3 @@ class Presence:
                 and left is not None
                 and self._clock.now() - left > self._rejoin_s
             )
-
-    def watching(self) -> int:
-        """How many clients keep a watch open."""
-        with self._lock:
-            return sum(1 for count in self._watching.values() if count > 0)

@@ -1,5 +1,6 @@
 """One server's training: what it consists of, and the two records of how it goes."""
 
+from collections import Counter
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -42,17 +43,6 @@ class Progress:
         self.error = ""
 
 
-@dataclass(slots=True)
-class Traffic:
-    """Payload bytes by link; each link is counted by one thread."""
-
-    by_link: dict[str, int] = field(default_factory=dict)
-
-    def add(self, link: str, count: int) -> None:
-        """Count ``count`` bytes on ``link``."""
-        self.by_link[link] = self.by_link.get(link, 0) + count
-
-
 @dataclass(frozen=True, slots=True)
 class Session:
     """One server, one task: what its handlers and its training's thread share."""
@@ -68,7 +58,8 @@ class Session:
     feed: Feed
     clock: Clock = CLOCK
     progress: Progress = field(default_factory=Progress)
-    traffic: Traffic = field(default_factory=Traffic)
+    traffic: Counter[str] = field(default_factory=Counter)
+    """Payload bytes by link; each link is counted by one thread."""
 
     @property
     def finished(self) -> bool:

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from precad.common.aggregator.mpc.comparison import comparison_triples, open_vector, sign_bits
+from precad.common.aggregator.mpc.comparison import open_vector, sign_bits
 from precad.common.aggregator.mpc.crypten_import import (
     BinarySharedTensor,
     crypten,
@@ -19,6 +19,7 @@ from precad.common.aggregator.mpc.crypten_import import (
 from precad.common.aggregator.mpc.party import acting_as
 from precad.common.aggregator.mpc.provider import DealtProvider, UnexpectedDemand
 from precad.common.deal.dealer import DealerRole
+from precad.common.deal.program import comparison_triples
 from precad.common.deal.randomness import DealtRandomness
 from precad.common.deal.request import DealRequest
 from precad.common.errors import PeerViolation
