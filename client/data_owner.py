@@ -4,18 +4,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from precad.client.connection import Servers
 from precad.client.own_account import OwnAccount
 from precad.client.participant import Participation, RoundView, take_part
 from precad.client.pending import Pending
-from precad.client.train import as_records, build, local_update, poisson_sample
+from precad.client.private_log import PrivateLog
+from precad.client.train import (
+    as_records,
+    build,
+    local_update,
+    most_records,
+    poisson_sample,
+    rehearse,
+)
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId
 from precad.common.identity.credentials import Identity
 from precad.common.keystream import Keystream
-from precad.common.model import initial_vector
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
 from precad.common.task import Task
@@ -37,18 +42,23 @@ class DataOwner:
         client: this client's name, as in its certificate.
         task: the task, or its file.
         data: a pair of arrays or tensors ``(inputs, targets)`` with one row a record, or a
-            map-style torch Dataset of such pairs.
+            map-style torch Dataset of such pairs. Copied, and a Dataset read once, here: what
+            changes later, such as a random augmentation, doesn't count. Scalers, vocabularies and
+            the like must come from public data: what is fitted on the records isn't protected.
         server_a: address of server A, ``host:port``.
         server_b: address of server B.
         identity: folder with ca.pem, cert.pem and key.pem, or what was loaded from it.
         model: torch module whose named parameters are the task's; built from the task's
             architecture (logistic, mlp) unless given.
-        loss: ``loss(outputs, targets)`` as in torch.nn.functional; cross-entropy unless given.
+        loss: ``loss(outputs, targets)`` as in torch.nn.functional, over one record at a time;
+            cross-entropy unless given.
         epsilon_limit: the owner's own limit of exact record-level ε against one corrupted
-            server; taking part ends before it would be passed.
+            server; taking part ends before it would be passed. Neighbours differ in one record,
+            replaced by one whose gradient is zero; how many records there are is public.
         record_rate: p_i; the task's unless given.
         state: folder where this owner's account and the open round's submission survive
-            restarts; in memory unless given. As confidential as the records.
+            restarts, with a log of records that gave no gradient; in memory unless given. As
+            confidential as the records.
         token: one-time enrolment token from the operator, where the servers ask for one.
 
     Raises:
@@ -79,6 +89,7 @@ class DataOwner:
         if len(self._records) == 0:
             raise Misconfiguration("data", "no records", "give at least one")
         self._record_rate = self.task.privacy.record_rate if record_rate is None else record_rate
+        self._most = most_records(len(self._records), self._record_rate)
         self._model = build(self.task.model) if model is None else model
         self._loss = functional.cross_entropy if loss is None else loss
         self._addresses = (server_a, server_b)
@@ -91,6 +102,7 @@ class DataOwner:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         log = None if folder is None else folder / "participations.log"
         self.budget = OwnAccount(self.task, self._record_rate, epsilon_limit, log)
+        self._failed = PrivateLog(None if folder is None else folder / "failed-records.log")
         kept = None if folder is None else folder / "pending.bin"
         self.pending = Pending(self.task, self.client, kept)
 
@@ -100,11 +112,13 @@ class DataOwner:
         """Enrol and take part until the training ends or the owner's limit is reached.
 
         Raises:
+            Misconfiguration: model, loss and records don't go together; see `rehearse`. Raised
+                before a server is called; afterwards no record makes this raise.
             TaskMismatch: a server runs another task.
             PeerUnavailable: a server isn't there.
             PeerViolation: the servers show different models.
         """
-        self._rehearse()
+        rehearse(self._model, self._loss, self._records, self.task, self._most)
         with Servers(self.task, self.client, *self._addresses, self._identity) as servers:
             servers.check_task()
             self.enrol(servers)
@@ -114,21 +128,25 @@ class DataOwner:
         """Enrol at both servers with this owner's number of records. Raises as `Servers.enrol`."""
         servers.enrol(len(self._records), self._record_rate, self._token)
 
-    def _rehearse(self) -> None:
-        """One update over the first record, thrown away.
-
-        A model, a loss or data that can't be used fail here, before anybody counts on this
-        client; and torch is warm for round 0.
-        """
-        first = np.zeros(1, dtype=np.int64)
-        theta = initial_vector(self.task.model)
-        local_update(self._model, self._loss, self._records, first, theta, self.task)
-
     def update(self, view: RoundView) -> RingVector:
         """Algorithm 2 for one round: a Poisson sample of records, clipped, summed, encoded.
 
-        The sample is drawn afresh from the CSPRNG, once a round.
+        The sample is drawn afresh from the CSPRNG, once a round. The work is that of
+        ``most_records``, whatever was drawn, and a record that gives no gradient counts as zero
+        and stands in the owner's private log alone.
         """
         randomness = Keystream(Secret.random(), "record-sample", view.attempt)
         indices = poisson_sample(len(self._records), self._record_rate, randomness)
-        return local_update(self._model, self._loss, self._records, indices, view.theta, self.task)
+        failed: list[int] = []
+        update = local_update(
+            self._model,
+            self._loss,
+            self._records,
+            indices,
+            view.theta,
+            self.task,
+            most=self._most,
+            on_failure=failed.append,
+        )
+        self._failed.note(view.attempt, failed)
+        return update

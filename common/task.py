@@ -195,6 +195,14 @@ class Task(_Section):
             from precad.common import fitting  # noqa: PLC0415
 
             raise fitting.refusal(self)
+        most = headroom.MAX_CLIP_RATIO * privacy.record_clip
+        if privacy.client_clip > most:
+            raise Misconfiguration(
+                "privacy.client_clip",
+                privacy.client_clip,
+                f"must be at most {headroom.MAX_CLIP_RATIO}·privacy.record_clip = {most:g}: the "
+                "rounding of a client's clip has to stay far below one record",
+            )
         return self
 
     @classmethod

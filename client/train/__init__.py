@@ -3,7 +3,8 @@
 from precad.client.train.gradients import RecordGradients
 from precad.client.train.models import build, load_vector, logistic, mlp, model_section
 from precad.client.train.records import Records, as_records
-from precad.client.train.sample import poisson_sample
+from precad.client.train.rehearsal import rehearse
+from precad.client.train.sample import most_records, poisson_sample
 from precad.client.train.update import local_update
 
 __all__ = [
@@ -16,5 +17,7 @@ __all__ = [
     "logistic",
     "mlp",
     "model_section",
+    "most_records",
     "poisson_sample",
+    "rehearse",
 ]

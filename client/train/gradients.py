@@ -7,16 +7,23 @@ with another batch size, the same record's gradient differs in its last bits. So
 the same shape (short chunks are padded) and every record has its own copy of the parameters,
 which makes the batch a set of equal, separate computations. The tests hold this for linear,
 convolution, normalisation and embedding layers: any order, neighbours and chunk, same bits.
+
+Nor may a record make an owner fall silent: labels that the loss can't take are masked before the
+kernel runs, and a record without a finite gradient keeps its slot with a gradient of zero. A
+server may serve any θ, so this has to hold at all of them.
 """
 
 import copy
+import math
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
 from torch.func import functional_call, grad, vmap
+from torch.nn import functional
 
 from precad.client.train.models import check_parameters
 from precad.client.train.records import Records
@@ -35,9 +42,33 @@ _BYTES_PER_ELEMENT = 64
 """Gradient in float32 twice, then float64 and int64 arrays of clip and encoding."""
 
 
-def chunk_records(dimension: int, budget: int = CHUNK_BYTES) -> int:
-    """Records per chunk so that ``[records, dimension]`` work arrays fit the budget; at least 1."""
-    return min(MOST_RECORDS, max(1, budget // (_BYTES_PER_ELEMENT * dimension)))
+_INDEXED = (functional.cross_entropy, functional.nll_loss)
+_INDEXED_LAYERS = (nn.CrossEntropyLoss, nn.NLLLoss)
+_IGNORED = -100
+"""What torch's losses ignore unless told otherwise."""
+_GOLDEN = (math.sqrt(5) - 1) / 2
+
+
+def chunk_records(dimension: int, budget: int = CHUNK_BYTES, most: int | None = None) -> int:
+    """Records per chunk so that ``[records, dimension]`` work arrays fit the budget; at least 1.
+
+    With ``most``, M of a padded sample, the chunks share it evenly: less is padding.
+    """
+    fitting = min(MOST_RECORDS, max(1, budget // (_BYTES_PER_ELEMENT * dimension)))
+    if not most:
+        return fitting
+    return math.ceil(most / math.ceil(most / fitting))
+
+
+def synthetic(like: torch.Tensor, count: int) -> torch.Tensor:
+    """``count`` rows like those of ``like`` in shape and type: fractions in (0, 1), zeros and ones.
+
+    They depend on no record.
+    """
+    shape = (count, *like.shape[1:])
+    spread = torch.frac(torch.arange(1, math.prod(shape) + 1, dtype=torch.float64) * _GOLDEN)
+    rows = spread.reshape(shape)
+    return rows.float() if like.is_floating_point() else rows.round().long()
 
 
 class RecordGradients:
@@ -73,69 +104,173 @@ class RecordGradients:
         if self.chunk < 1:
             raise Misconfiguration("chunk", chunk, "must be at least 1 record")
         self._module = copy.deepcopy(model).float().train()
+        for layer in self._module.modules():
+            if isinstance(layer, nn.Embedding):
+                _refuse_foreign_tokens(layer)
         self._loss = loss
         self._device = next(self._module.parameters()).device
         # Parameters have an axis of their own for the records, see above; buffers are shared.
         self._batched = vmap(grad(self._record_loss), in_dims=(0, 0, 0), randomness="error")
+        self._losses = vmap(self._record_loss, in_dims=(None, 0, 0), randomness="error")
+        self._filler: list[torch.Tensor] = []
+        self.classes: int | None = None
+        """How many labels the loss takes, where that is known."""
+        self._ignored = _IGNORED
 
     def chunks(
-        self, records: Records, indices: NDArray[np.int64], theta: NDArray[np.float64]
+        self,
+        records: Records,
+        indices: NDArray[np.int64],
+        theta: NDArray[np.float64],
+        most: int | None = None,
+        on_failure: Callable[[int], object] = lambda _: None,
     ) -> Iterator[NDArray[np.float64]]:
         """Gradients of the records at these indices, chunk by chunk; Algorithm 2, line 3.
 
         Args:
             records: the data owner's.
             indices: ``[n] int64``.
-            theta: θ_t, ``[d] float64``; cast to float32.
+            theta: θ_t, ``[d] float64``, any values; cast to float32.
+            most: M ≥ n: the number of chunks is that of M records, whatever n is.
+            on_failure: told the index of each record whose label the loss can't take, or whose
+                gradient isn't finite or can't be computed.
 
         Yields:
-            ``[≤ chunk, d] float64``, in the order of the indices.
+            ``[chunk, d] float64``, in the order of the indices; zero for records that failed, and
+            after the last record.
 
         Raises:
-            Misconfiguration: θ has another length, the model keeps running statistics or is
-                random, or a gradient isn't finite.
+            Misconfiguration: θ has another length, or the model keeps running statistics or is
+                random. Neither depends on a record's values nor on those of θ.
         """
-        named = {
+        named = self.loaded(theta)
+        self.prepare(records)
+        for start in range(0, len(indices) if most is None else most, self.chunk):
+            some = indices[start : start + self.chunk]
+            inputs, targets = records.take(some)
+            wrong = self.wrong_labels(targets)
+            rows = self._gradients(named, inputs, torch.where(wrong, 0, targets))
+            good: NDArray[np.bool_] = np.asarray(np.isfinite(rows).all(axis=1))
+            good[: len(some)] &= ~(wrong.flatten(1).any(dim=1) if wrong.ndim > 1 else wrong).numpy()
+            good[len(some) :] = False
+            rows[~good] = 0.0
+            for record in some[~good[: len(some)]].tolist():
+                on_failure(record)
+            yield rows
+
+    def loaded(self, theta: NDArray[np.float64]) -> dict[str, torch.Tensor]:
+        """θ as the model's parameters in float32."""
+        return {
             name: torch.from_numpy(values).to(self._device, torch.float32)
             for name, values in tensors(theta, self.parameters).items()
         }
-        for start in range(0, len(indices), self.chunk):
-            some = indices[start : start + self.chunk]
-            inputs, targets = records.take(some)
-            if start == 0:
-                self._check_buffers(named, inputs)
-            rows = self._gradients(named, inputs, targets)
-            finite = np.isfinite(rows).all(axis=1)
-            if not finite.all():
-                record = int(some[int(np.argmin(finite))])
+
+    def prepare(self, records: Records) -> None:
+        """What the shapes of the records tell, from one synthetic record.
+
+        Raises:
+            Misconfiguration: training changes a buffer of the model.
+        """
+        self._filler = [
+            synthetic(records.inputs, self.chunk),
+            synthetic(records.targets, self.chunk),
+        ]
+        for filler in self._filler:
+            if not filler.is_floating_point():
+                filler.zero_()  # the one label, or token, that every model has
+        before = dict(self._module.named_buffers())
+        after = {name: buffer.clone() for name, buffer in before.items()}
+        with torch.no_grad():
+            outputs = functional_call(self._module, after, (self._filler[0][:1].to(self._device),))
+        for name, buffer in before.items():
+            if not torch.allclose(buffer, after[name], rtol=0, atol=0, equal_nan=True):
                 raise Misconfiguration(
-                    f"gradient of record {record}",
-                    "NaN or infinity",
-                    "must be finite; check this record's values, the loss and the learning rate",
+                    f"model buffer {name}",
+                    type(self._module).__name__,
+                    "training changes it, so it would leave the data owner unprotected or get "
+                    "lost; use layers without running statistics, such as GroupNorm",
                 )
-            yield rows
+        self.classes = self._classes(outputs, records.targets)
+
+    def wrong_labels(self, targets: torch.Tensor) -> torch.Tensor:
+        """Which targets are no class of the model and would make the loss raise, same shape."""
+        if self.classes is None:
+            return torch.zeros_like(targets, dtype=torch.bool)
+        outside = (targets < 0) | (targets >= self.classes)
+        return outside & (targets != self._ignored)
+
+    def _classes(self, outputs: Any, targets: torch.Tensor) -> int | None:
+        """How many labels the loss takes, where it is one of torch's that index by them."""
+        loss = getattr(self._loss, "func", self._loss)  # functools.partial
+        indexes = loss in _INDEXED or isinstance(loss, _INDEXED_LAYERS)
+        default = getattr(loss, "ignore_index", _IGNORED)
+        self._ignored = getattr(self._loss, "keywords", {}).get("ignore_index", default)
+        whole = not targets.is_floating_point()
+        if indexes and whole and isinstance(outputs, torch.Tensor) and outputs.ndim > 1:
+            return outputs.shape[1]
+        return None
 
     def _gradients(
         self, named: dict[str, torch.Tensor], inputs: torch.Tensor, targets: torch.Tensor
     ) -> NDArray[np.float64]:
-        count = len(inputs)
-        copies = {name: tensor.expand(self.chunk, *tensor.shape) for name, tensor in named.items()}
+        """``kernel``, but where that raises each record alone, and NaN where it still does.
+
+        Some operations raise on values: an index that is out of range, a matrix without inverse.
+        One record must not cost its neighbours their gradients.
+        """
         try:
-            found = self._batched(copies, self._padded(inputs), self._padded(targets))
-        except RuntimeError as error:
-            if "randomness" not in str(error):
-                raise
-            raise Misconfiguration("model", type(self._module).__name__, _NO_RANDOMNESS) from error
-        flat = [found[parameter.name].reshape(self.chunk, -1) for parameter in self.parameters]
-        rows: NDArray[np.float64] = torch.cat(flat, dim=1)[:count].double().cpu().numpy()
+            return self.kernel(named, inputs, targets)
+        except Exception as error:  # noqa: BLE001 -- whatever a model's operations raise
+            self.reraise_what_no_record_causes(error)
+        rows = np.full((self.chunk, self.dimension), np.nan)
+        for slot in range(len(inputs)):
+            try:
+                rows[slot] = self.kernel(named, inputs[slot : slot + 1], targets[slot : slot + 1])[
+                    0
+                ]
+            except Exception as error:  # noqa: BLE001
+                self.reraise_what_no_record_causes(error)
         return rows
 
-    def _padded(self, rows: torch.Tensor) -> torch.Tensor:
-        """To ``chunk`` rows by repeating the last one; its gradient is thrown away."""
-        missing = self.chunk - len(rows)
-        if missing:
-            rows = torch.cat([rows, rows[-1:].expand(missing, *rows.shape[1:])])
-        return rows.to(self._device)
+    def reraise_what_no_record_causes(self, error: Exception) -> None:
+        """Raises where the model is random or memory is short."""
+        if isinstance(error, RuntimeError) and "randomness" in str(error):
+            raise Misconfiguration("model", type(self._module).__name__, _NO_RANDOMNESS) from error
+        # An owner without memory is absent; an update of zeros would be wrong.
+        if isinstance(error, MemoryError | torch.OutOfMemoryError) or "Allocator" in str(error):
+            raise error
+
+    def kernel(
+        self, named: dict[str, torch.Tensor], inputs: torch.Tensor, targets: torch.Tensor
+    ) -> NDArray[np.float64]:
+        """Gradients of at most ``chunk`` records, and of what fills the chunk: ``[chunk, d]``.
+
+        Raises whatever the model and the loss do.
+        """
+        copies = {name: tensor.expand(self.chunk, *tensor.shape) for name, tensor in named.items()}
+        found = self._batched(copies, *self._filled(inputs, targets))
+        flat = [found[parameter.name].reshape(self.chunk, -1) for parameter in self.parameters]
+        rows: NDArray[np.float64] = torch.cat(flat, dim=1).double().cpu().numpy()
+        return rows
+
+    def losses(
+        self, named: dict[str, torch.Tensor], inputs: torch.Tensor, targets: torch.Tensor
+    ) -> NDArray[np.float64]:
+        """Losses of at most ``chunk`` records, ``[n]``; faster than ``kernel``, to fewer bits.
+
+        Raises whatever the model and the loss do.
+        """
+        with torch.no_grad():
+            found = self._losses(named, *self._filled(inputs, targets))
+        losses: NDArray[np.float64] = found[: len(inputs)].double().cpu().numpy()
+        return losses
+
+    def _filled(self, *some: torch.Tensor) -> list[torch.Tensor]:
+        """Inputs and targets with ``chunk`` rows each."""
+        return [
+            torch.cat([rows, filler[len(rows) :]]).to(self._device)
+            for rows, filler in zip(some, self._filler, strict=True)
+        ]
 
     def _record_loss(
         self, named: dict[str, torch.Tensor], record: torch.Tensor, target: torch.Tensor
@@ -143,22 +278,21 @@ class RecordGradients:
         outputs = functional_call(self._module, named, (record.unsqueeze(0),))
         return self._loss(outputs, target.unsqueeze(0)).sum()
 
-    def _check_buffers(self, named: dict[str, torch.Tensor], inputs: torch.Tensor) -> None:
-        """One pass over one record tells whether training changes a buffer."""
-        before = dict(self._module.named_buffers())
-        after = {name: buffer.clone() for name, buffer in before.items()}
-        if not before:
-            return
-        with torch.no_grad():
-            functional_call(self._module, {**named, **after}, (inputs[:1].to(self._device),))
-        for name, buffer in before.items():
-            if not torch.equal(buffer, after[name]):
-                raise Misconfiguration(
-                    f"model buffer {name}",
-                    type(self._module).__name__,
-                    "training changes it, so it would leave the data owner unprotected or get "
-                    "lost; use layers without running statistics, such as GroupNorm",
-                )
+
+def _refuse_foreign_tokens(layer: nn.Embedding) -> None:
+    """Makes a token outside the table NaN.
+
+    Batched, torch numbers the rows of all slots' tables through, so such a token would train the
+    next slot's copy: one record would move another one's gradient.
+    """
+    real = layer.forward
+
+    def forward(tokens: torch.Tensor) -> torch.Tensor:
+        foreign = (tokens < 0) | (tokens >= layer.num_embeddings)
+        rows = real(torch.where(foreign, 0, tokens))
+        return torch.where(foreign.unsqueeze(-1), torch.nan, rows)
+
+    setattr(layer, "forward", forward)  # noqa: B010 -- mypy knows no replaced methods
 
 
 _NO_RANDOMNESS = "random layers aren't supported; remove dropout (clipping and noise regularise)"

@@ -1,6 +1,11 @@
-"""A data owner's records, however they come: arrays, tensors, or a torch Dataset."""
+"""A data owner's records, however they come: arrays, tensors, or a torch Dataset.
 
-from typing import Any, Protocol, runtime_checkable
+They are decoded once, before enrolment, into two arrays of our own, and checked there, where
+refusing is still the owner's own affair. Afterwards nothing that a record holds may show in what
+the owner does, so a file that can't be read or an item that changes has to show now.
+"""
+
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,102 +15,128 @@ from torch.utils.data import IterableDataset, default_collate
 from precad.common.errors import Misconfiguration
 
 _PAIR = 2
+MEND = "mend this record or leave it out"
 
 
-@runtime_checkable
-class Records(Protocol):
-    """Records by index, as training reads them."""
+class Records:
+    """Records as two arrays with one row each, copied: later changes of the originals don't count.
 
-    def __len__(self) -> int:
-        """|D_i|."""
-        ...
+    Args:
+        inputs: array or tensor, ``[n, …]``.
+        targets: the same, ``[n, …]``.
 
-    def take(self, indices: NDArray[np.int64]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Inputs ``[n, …]`` and targets ``[n, …]`` of these records, on the CPU.
-
-        Floating-point values as float32, whole numbers as int64.
-        """
-        ...
-
-
-class ArrayRecords:
-    """Records held as two arrays or tensors with one row each."""
+    Raises:
+        Misconfiguration: they aren't arrays of numbers with one row a record, or a value isn't
+            finite (in float32) or too large (in int64); names the record.
+    """
 
     def __init__(self, inputs: Any, targets: Any) -> None:
-        self._inputs = _tensor("inputs", inputs)
-        self._targets = _tensor("targets", targets)
-        if len(self._inputs) != len(self._targets):
+        self.inputs = _checked("input", inputs)
+        """``[n, …]``: float32, or int64 where they came as whole numbers; on the CPU."""
+        self.targets = _checked("target", targets)
+        """The same for the targets."""
+        if len(self.inputs) != len(self.targets):
             raise Misconfiguration(
                 "data",
-                f"{len(self._inputs)} inputs, {len(self._targets)} targets",
+                f"{len(self.inputs)} inputs, {len(self.targets)} targets",
                 "there must be one target for each input",
             )
 
     def __len__(self) -> int:
-        return len(self._inputs)
+        """|D_i|."""
+        return len(self.inputs)
 
     def take(self, indices: NDArray[np.int64]) -> tuple[torch.Tensor, torch.Tensor]:
-        """See ``Records.take``."""
+        """Inputs ``[n, …]`` and targets ``[n, …]`` of these records."""
         rows = torch.from_numpy(indices)
-        return self._inputs[rows], self._targets[rows]
-
-
-class DatasetRecords:
-    """Records of a map-style torch Dataset whose items are ``(input, target)``."""
-
-    def __init__(self, dataset: Any) -> None:
-        if isinstance(dataset, IterableDataset) or not (
-            hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
-        ):
-            raise Misconfiguration(
-                "data",
-                type(dataset).__name__,
-                "Poisson sampling needs records by index: "
-                "give a Dataset with __len__ and __getitem__, or a pair of arrays",
-            )
-        self._dataset = dataset
-
-    def __len__(self) -> int:
-        return len(self._dataset)
-
-    def take(self, indices: NDArray[np.int64]) -> tuple[torch.Tensor, torch.Tensor]:
-        """See ``Records.take``."""
-        items = [self._dataset[int(index)] for index in indices]
-        try:
-            inputs, targets = default_collate(items)
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise Misconfiguration(
-                "data",
-                type(self._dataset).__name__,
-                "its items must be (input, target) tensors or numbers of one shape; "
-                f"for images give the Dataset a transform that makes tensors ({error})",
-            ) from None
-        return _tensor("inputs", inputs), _tensor("targets", targets)
+        return self.inputs[rows], self.targets[rows]
 
 
 def as_records(data: Any) -> Records:
     """``Records`` from a pair of arrays or tensors, a map-style Dataset, or ``Records``.
 
+    A Dataset is read from its first item to its last, once.
+
     Raises:
-        Misconfiguration: the data are none of these, or hold no usable numbers.
+        Misconfiguration: the data are none of these, or a record can't be used; names it.
     """
     if isinstance(data, Records):
         return data
     if isinstance(data, tuple | list) and len(data) == _PAIR:
-        return ArrayRecords(*data)
-    return DatasetRecords(data)
+        return Records(*data)
+    return Records(*_decoded(data))
 
 
-def _tensor(name: str, values: Any) -> torch.Tensor:
+def _decoded(dataset: Any) -> list[torch.Tensor]:
+    """All items of a Dataset of ``(input, target)``, as one tensor each."""
+    if isinstance(dataset, IterableDataset) or not (
+        hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
+    ):
+        raise Misconfiguration(
+            "data",
+            type(dataset).__name__,
+            "Poisson sampling needs records by index: "
+            "give a Dataset with __len__ and __getitem__, or a pair of arrays",
+        )
+    count = len(dataset)
+    whole = [torch.empty(0), torch.empty(0)]
+    for index in range(count):
+        parts = _item(dataset, index)
+        if index == 0:
+            whole = [torch.empty((count, *part.shape), dtype=part.dtype) for part in parts]
+        for name, part, rows in zip(("input", "target"), parts, whole, strict=True):
+            if (part.shape, part.dtype) != (rows.shape[1:], rows.dtype):
+                raise Misconfiguration(
+                    f"data, {name} of record {index}",
+                    f"{part.dtype}{list(part.shape)}",
+                    f"record 0 has {rows.dtype}{list(rows.shape[1:])}, and all records must have "
+                    f"one shape and type: {MEND}",
+                )
+            rows[index] = part
+    return whole
+
+
+def _item(dataset: Any, index: int) -> list[torch.Tensor]:
     try:
-        tensor = torch.as_tensor(values)
+        item = dataset[index]
+    except Exception as error:  # whatever a file's decoder raises
+        raise Misconfiguration(
+            f"data, record {index}", type(error).__name__, f"can't be read ({error}): {MEND}"
+        ) from error
+    try:
+        inputs, targets = default_collate([item])
+        return [torch.as_tensor(inputs)[0], torch.as_tensor(targets)[0]]
     except (TypeError, ValueError, RuntimeError) as error:
         raise Misconfiguration(
-            f"data, {name}", type(values).__name__, f"must be an array of numbers ({error})"
+            f"data, record {index}",
+            type(item).__name__,
+            "items must be (input, target) tensors or numbers; "
+            f"for images give the Dataset a transform that makes tensors ({error})",
+        ) from None
+
+
+def _checked(name: str, values: Any) -> torch.Tensor:
+    """A copy as float32 or int64, with every value in range."""
+    try:
+        tensor = torch.as_tensor(values).detach().cpu()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise Misconfiguration(
+            f"data, {name}s", type(values).__name__, f"must be an array of numbers ({error})"
         ) from None
     if tensor.ndim == 0 or tensor.is_complex():
         raise Misconfiguration(
-            f"data, {name}", f"{tensor.dtype}{list(tensor.shape)}", "must have one row per record"
+            f"data, {name}s", f"{tensor.dtype}{list(tensor.shape)}", "must have one row per record"
         )
-    wanted = torch.float32 if tensor.is_floating_point() else torch.int64
-    return tensor.to("cpu", wanted)
+    real = tensor.is_floating_point()
+    cast = tensor.to(torch.float32 if real else torch.int64, copy=True)
+    # Whole numbers from 2^63 on, which only uint64 holds, would turn negative.
+    unusable = ~torch.isfinite(cast) if real else (cast < 0) & (tensor.dtype == torch.uint64)
+    if unusable.any():
+        record, *place = np.argwhere(unusable.numpy())[0].tolist()
+        limit = "finite, as float32 too" if real else "below 2^63"
+        raise Misconfiguration(
+            f"data, {name}{place or ''} of record {record}",
+            tensor[(record, *place)].item(),
+            f"must be {limit}: {MEND}",
+        )
+    return cast

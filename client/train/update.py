@@ -1,13 +1,15 @@
 """Algorithm 2, lines 2 to 8: from sampled records to the integer vector that is shared."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from precad.client.train.gradients import Loss, RecordGradients
+from precad.client.train.gradients import Loss, RecordGradients, chunk_records
 from precad.client.train.records import as_records
 from precad.common.encode import clip_record_norm, clip_update, encode
 from precad.common.errors import Misconfiguration
@@ -23,12 +25,15 @@ def local_update(
     theta: NDArray[np.float64],
     task: Task,
     chunk: int | None = None,
+    most: int | None = None,
+    on_failure: Callable[[int], object] = lambda _: None,
 ) -> RingVector:
     """−Σ of clipped record gradients at θ, in fixed point, clipped to β.
 
     Each record is clipped in float64 and encoded by itself, and the sum is one of integers, so
     that one record moves it by at most R·2^f
-    (docs/soundness.md, "Honest updates keep the bound").
+    (docs/soundness.md, "Honest updates keep the bound"). A record without a usable gradient counts
+    as zero; no record's values, and none of θ's, make this raise.
 
     Args:
         model: the task's model; its own parameter values don't matter and aren't changed.
@@ -37,7 +42,10 @@ def local_update(
         indices: the sampled records, ``[n] int64``; none gives the zero vector.
         theta: θ_t, ``[d] float64``.
         task: gives R, β, f and the parameters' names and shapes.
-        chunk: records per chunk, see ``RecordGradients``.
+        chunk: records per chunk; by default ``chunk_records``. Keep it for a whole task.
+        most: M of ``most_records``: the work is that of M records, and a larger sample is
+            replaced by the empty one. Without it the work shows n.
+        on_failure: told the index of each record that counts as zero.
 
     Returns:
         X, ``[d] int64``, with X·X ≤ β² over the integers.
@@ -51,13 +59,27 @@ def local_update(
         raise Misconfiguration(
             "indices", [int(indices.min()), int(indices.max())], f"there are {len(records)} records"
         )
+    if most is not None and len(indices) > most:
+        indices = indices[:0]
+    if chunk is None:
+        chunk = chunk_records(task.dimension, most=most)
     gradients = RecordGradients(model, loss, task.model.parameters, chunk)
-    total = sum_encoded(gradients.chunks(records, indices, theta), task)
+
+    def summed() -> RingVector:
+        return sum_encoded(gradients.chunks(records, indices, theta, most, on_failure), task)
+
+    # Denormal numbers are slow, so they would show in the time. A thread of its own, because the
+    # processor's mode is a thread's: torch's workers have that of the thread that starts them.
+    with ThreadPoolExecutor(1, initializer=torch.set_flush_denormal, initargs=(True,)) as thread:
+        total = thread.submit(summed).result()
     return clip_update(total, task.bound, task.fractional_bits)
 
 
 def sum_encoded(chunks: Iterable[NDArray[np.float64]], task: Task) -> RingVector:
     """−Σ of gradients, each clipped to R and encoded toward zero; Algorithm 2, lines 4 to 6.
+
+    A clipped gradient has encodings of at most R·2^f ≤ C·2^f < 2^25 + 1 units, so none overflows,
+    nor does a sum of fewer than 2^37.
 
     Args:
         chunks: ``[any, d] float64`` arrays, one record's gradient a row.

@@ -1,11 +1,13 @@
 """Poisson sampling of records."""
 
 import math
+from fractions import Fraction
 
+import mpmath
 import numpy as np
 import pytest
 
-from precad.client.train import poisson_sample
+from precad.client.train import most_records, poisson_sample
 from precad.common.errors import Misconfiguration
 from precad.common.keystream import Keystream
 from precad.common.secret import Secret
@@ -64,3 +66,39 @@ def test_no_records_is_an_empty_sample() -> None:
 def test_a_rate_outside_the_unit_interval_is_refused(rate: float) -> None:
     with pytest.raises(Misconfiguration, match="record_rate"):
         poisson_sample(10, rate, stream())
+    with pytest.raises(Misconfiguration, match="record_rate"):
+        most_records(10, rate)
+
+
+@pytest.mark.parametrize(
+    ("count", "rate"), [(1, 0.5), (40, 0.5), (41, 0.5), (100, 0.01), (143, 0.2), (500, 0.97)]
+)
+def test_the_padded_size_is_the_least_that_samples_pass_below_2_to_the_minus_40(
+    count: int, rate: float
+) -> None:
+    p = Fraction(rate)
+    masses = [math.comb(count, k) * p**k * (1 - p) ** (count - k) for k in range(count + 1)]
+    most = most_records(count, rate)
+    limit = Fraction(1, 2**40)
+    assert sum(masses[most + 1 :]) < limit
+    assert most == 0 or sum(masses[most:]) >= limit
+
+
+@pytest.mark.parametrize(("count", "rate"), [(6000, 0.05), (10**6, 0.001), (10**5, 1e-7)])
+def test_the_padded_size_of_many_records_against_40_digits(count: int, rate: float) -> None:
+    most = most_records(count, rate)
+    with mpmath.workdps(40):
+        p = mpmath.mpf(rate)
+
+        def mass(k: int) -> mpmath.mpf:
+            return mpmath.binomial(count, k) * p**k * (1 - p) ** (count - k)
+
+        tail = mpmath.fsum(mass(k) for k in range(most + 1, most + 400))
+        assert tail < mpmath.mpf(2) ** -40
+        assert tail + mass(most) >= mpmath.mpf(2) ** -40
+
+
+def test_the_padded_size_at_the_borders() -> None:
+    assert most_records(1000, 1.0) == 1000
+    assert most_records(0, 0.5) == 0
+    assert most_records(1000, 5e-324) == 0

@@ -89,7 +89,12 @@ def test_a_client_clip_too_small_for_any_bits_is_named_itself(make_task: Any) ->
 def test_a_bound_above_2_to_the_25_says_how_many_bits_fit(
     make_task: Any, clip: float, most: int
 ) -> None:
-    changes = {"privacy.client_clip": clip, "privacy.noise_multiplier": 1e4, "fractional_bits": 25}
+    changes = {
+        "privacy.client_clip": clip,
+        "privacy.record_clip": max(1.0, clip / 1024),
+        "privacy.noise_multiplier": 1e4,
+        "fractional_bits": 25,
+    }
     refused = refusal(make_task, changes)
     assert (refused.field, refused.value) == ("fractional_bits", 25)
     assert suggested(refused) == most
@@ -100,7 +105,12 @@ def test_a_bound_above_2_to_the_25_says_how_many_bits_fit(
 def test_a_client_clip_too_large_for_any_bits_is_named_itself(make_task: Any, clip: float) -> None:
     refused = refusal(make_task, {"privacy.client_clip": clip})
     assert (refused.field, refused.value) == ("privacy.client_clip", clip)
-    fits = {"privacy.client_clip": 2.0**24, "fractional_bits": 1, "privacy.noise_multiplier": 1e4}
+    fits = {
+        "privacy.client_clip": 2.0**24,
+        "privacy.record_clip": 2.0**14,
+        "fractional_bits": 1,
+        "privacy.noise_multiplier": 1e4,
+    }
     assert "2^24" in refused.remedy
     make_task(8, fits)
 
@@ -124,7 +134,11 @@ def test_too_many_parameters_say_how_many_fit(make_task: Any) -> None:
         (8, {"fractional_bits": 1}, 10),
         (8, {"fractional_bits": 12, "privacy.noise_multiplier": 0.1}, 14),
         # √d·2^−f doesn't grow with the bits: a bit more doesn't double the noise's units.
-        (10_000, {"fractional_bits": 3, "privacy.record_clip": 2.0**-10}, 20),
+        (
+            10_000,
+            {"fractional_bits": 3, "privacy.client_clip": 1.0, "privacy.record_clip": 2.0**-10},
+            20,
+        ),
     ],
 )
 def test_too_little_noise_says_how_many_bits_it_takes(
@@ -167,6 +181,14 @@ def test_a_record_clip_above_the_client_clip_is_refused(make_task: Any) -> None:
     assert (refused.field, refused.value) == ("privacy.record_clip", 20.5)
     assert "20.0" in refused.remedy
     make_task(8, {"privacy.record_clip": 20.0})
+
+
+def test_a_client_clip_of_over_1024_record_clips_is_refused(make_task: Any) -> None:
+    clip = 20.0 / 1024
+    make_task(8, {"privacy.record_clip": clip})
+    refused = refusal(make_task, {"privacy.record_clip": math.nextafter(clip, 0)})
+    assert (refused.field, refused.value) == ("privacy.client_clip", 20.0)
+    assert "1024·privacy.record_clip = 20" in refused.remedy
 
 
 def test_a_least_number_of_clients_above_the_most_is_refused(make_task: Any) -> None:

@@ -54,6 +54,9 @@ def test_owners_train_their_own_model_on_a_dataset_and_on_arrays_within_their_li
     rng = np.random.default_rng(5)
     x = rng.normal(size=(80, FEATURES)).astype(np.float32)
     y = x.sum(axis=1)
+    # Finite, but not so their gradients: drawn in some attempt but with probability 1e-7 or less.
+    x_bad = x.copy()
+    x_bad[:20] = 3e38
 
     def cost(participations: int) -> float:
         return record_epsilon(
@@ -69,7 +72,7 @@ def test_owners_train_their_own_model_on_a_dataset_and_on_arrays_within_their_li
             task=deployment.folder / "task.toml",
             data=data,
             model=Median(),
-            loss=functional.smooth_l1_loss,
+            loss=functional.mse_loss,
             server_a=deployment.addresses["server-a"],
             server_b=deployment.addresses["server-b"],
             identity=deployment.folder / "keys" / name,
@@ -77,7 +80,7 @@ def test_owners_train_their_own_model_on_a_dataset_and_on_arrays_within_their_li
             epsilon_limit=limit,
         )
 
-    dataset = TensorDataset(torch.from_numpy(x), torch.from_numpy(y))
+    dataset = TensorDataset(torch.from_numpy(x_bad), torch.from_numpy(y))
     unlimited = owner("ward-00", dataset, None)
     limited = owner("ward-01", (x, y), (cost(ALLOWED) + cost(ALLOWED + 1)) / 2)
     deployment.start_servers()
@@ -100,4 +103,7 @@ def test_owners_train_their_own_model_on_a_dataset_and_on_arrays_within_their_li
         assert dict(status.participations) == {"ward-00": ROUNDS, "ward-01": ALLOWED}
         assert dict(status.rejected_by_client) == {}
     assert (to_the_limit.ended, to_the_limit.submitted) == ("budget", ALLOWED)
+    private = (deployment.folder / "own" / "ward-00" / "failed-records.log").read_text()
+    assert private.count("attempt") == ROUNDS
+    assert private.count(" 0 records") < ROUNDS
     assert to_the_limit.epsilon <= (limited.budget.epsilon()) == pytest.approx(cost(ALLOWED))

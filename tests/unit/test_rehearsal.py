@@ -1,0 +1,254 @@
+"""Before enrolment: which records, models and losses an owner is told can't be used."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from precad.client.train import as_records, model_section, rehearse
+from precad.common.errors import Misconfiguration
+from precad.common.task import Task
+
+N = 20
+
+
+def linear(outputs: int = 3) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(6, outputs))
+
+
+def check(
+    model: nn.Module,
+    loss: Callable[..., torch.Tensor],
+    x: object,
+    y: object,
+    initial: str = "zeros",
+) -> None:
+    task = Task.parse(
+        {
+            "name": "t",
+            "model": model_section(model, "custom", initial=initial),
+            "privacy": {
+                "record_clip": 1.0,
+                "client_clip": 20.0,
+                "noise_multiplier": 2.0,
+                "record_rate": 0.2,
+                "client_rate": 1.0,
+            },
+            "training": {"learning_rate": 1.0, "rounds": 1},
+            "enrolment": {"clients": 2, "max_expected_records": 100.0},
+        }
+    )
+    rehearse(model, loss, as_records((x, y)), task, most=14)
+
+
+GENERATOR = np.random.default_rng(1)
+X = GENERATOR.normal(size=(N, 6)).astype(np.float32)
+Y = GENERATOR.integers(0, 3, N)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        functional.cross_entropy,
+        nn.CrossEntropyLoss(reduction="none"),
+        functools.partial(functional.cross_entropy, label_smoothing=0.1),
+    ],
+)
+@pytest.mark.parametrize("label", [3, -1, 2**40])
+def test_a_label_that_is_no_class_is_named(loss: Any, label: int) -> None:
+    y = Y.copy()
+    y[13] = label
+    with pytest.raises(Misconfiguration, match=f"target of record 13 = {label}.*from 0 to 2"):
+        check(linear(), loss, X, y)
+
+
+def test_a_label_that_another_loss_cannot_take_is_found_by_trying() -> None:
+    def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return 2 * functional.cross_entropy(outputs, targets)
+
+    y = Y.copy()
+    y[13] = 3
+    with pytest.raises(Misconfiguration, match=r"record 13.*can't take it.*mend"):
+        check(linear(), loss, X, y)
+
+
+def test_a_token_that_the_model_lacks_is_named() -> None:
+    model = nn.Sequential(nn.Embedding(50, 2), nn.Flatten(), nn.Linear(12, 3))
+    tokens = GENERATOR.integers(0, 50, (N, 6))
+    check(model, functional.cross_entropy, tokens, Y)
+    tokens[17, 2] = 50
+    with pytest.raises(Misconfiguration, match=r"record 17.*IndexError"):
+        check(model, functional.cross_entropy, tokens, Y)
+
+
+def test_parts_of_a_record_may_be_left_without_a_label_but_not_all() -> None:
+    model = nn.Conv1d(1, 3, 1)
+    x, y = X[:, None, :], np.tile(Y[:, None], (1, 6))
+    y[4, 1:] = -100
+    check(model, functional.cross_entropy, x, y)
+    y[4] = -100
+    with pytest.raises(Misconfiguration, match="loss of record 4 = nan"):
+        check(model, functional.cross_entropy, x, y)
+    y[4] = 0
+    y[4, 2] = 7
+    with pytest.raises(Misconfiguration, match=r"target\[2\] of record 4 = 7"):
+        check(model, functional.cross_entropy, x, y)
+
+
+def test_a_record_whose_loss_overflows_is_named() -> None:
+    x, y = X.copy(), X[:, :1]
+    x[11] = 3e38
+    check(linear(1), functional.mse_loss, x, y)  # all outputs are 0 at zero parameters
+    with pytest.raises(Misconfiguration, match=r"loss of record 11 = inf.*mend this record"):
+        check(linear(1), functional.mse_loss, x, y, "uniform")
+
+
+@pytest.mark.parametrize(
+    ("x", "y"), [(X[:, :5], Y), (X, X), (X, Y.astype(np.float32)), (X.astype(np.int64), Y)]
+)
+def test_shapes_and_types_that_do_not_fit_are_told_in_words(x: Any, y: Any) -> None:
+    with pytest.raises(Misconfiguration, match="don't go together"):
+        check(linear(), functional.cross_entropy, x, y)
+
+
+# --- losses and models that mix records ----------------------------------------------------------
+
+
+def contrastive(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Records of one label attract one another, all others repel (as SupCon has it)."""
+    unit = functional.normalize(outputs, dim=1)
+    near = unit @ unit.T / 0.1
+    same = (targets[:, None] == targets[None, :]).float()
+    return -(same * functional.log_softmax(near, dim=1)).sum(dim=1).mean()
+
+
+def pairs(outputs: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+    """Neighbours in the batch are two views of one thing (as NT-Xent has it)."""
+    unit = functional.normalize(outputs, dim=1)
+    partner = (
+        torch.arange(len(outputs)) ^ 1 if len(outputs) > 1 else torch.zeros(1, dtype=torch.int64)
+    )
+    return functional.cross_entropy(unit @ unit.T / 0.1, partner)
+
+
+def spread(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return functional.cross_entropy(outputs, targets) + (outputs - outputs.mean(dim=0)).pow(2).sum()
+
+
+class Centred(nn.Module):
+    """Batch statistics without being a known layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        outputs: torch.Tensor = self.linear(x - x.mean(dim=0) / 2)
+        return outputs
+
+
+class Remembering(nn.Module):
+    """Adds what it saw last time, and keeps it outside of buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 3)
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        outputs: torch.Tensor = self.linear(x * self.calls)
+        return outputs
+
+
+@pytest.mark.parametrize(
+    ("model", "loss"),
+    [
+        (linear(), contrastive),
+        (linear(), pairs),
+        (linear(), spread),
+        (Centred(), functional.cross_entropy),
+        (Remembering(), functional.cross_entropy),
+    ],
+)
+def test_what_mixes_records_is_refused_with_a_way_out(model: nn.Module, loss: Any) -> None:
+    with pytest.raises(Misconfiguration, match=r"mixes the records.*reduction='sum'"):
+        check(model, loss, X, Y)
+
+
+_FALLBACK = pytest.mark.filterwarnings("ignore:There is a performance drop")
+
+
+@_FALLBACK
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize(
+    ("outputs", "loss", "targets"),
+    [
+        (3, nn.CrossEntropyLoss, Y),
+        (3, nn.MultiMarginLoss, Y),
+        (3, nn.CrossEntropyLoss, np.abs(X[:, :3]) / np.abs(X[:, :3]).sum(axis=1, keepdims=True)),
+        (1, nn.MSELoss, X[:, :1]),
+        (2, nn.SmoothL1Loss, X[:, :2]),
+        (1, nn.BCEWithLogitsLoss, (X[:, :1] > 0).astype(np.float32)),
+        (1, nn.PoissonNLLLoss, np.abs(X[:, :1])),
+    ],
+)
+def test_usual_losses_are_accepted(outputs: int, loss: Any, targets: Any, reduction: str) -> None:
+    check(linear(outputs), loss(reduction=reduction), X, targets)
+
+
+def masked(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return functional.cross_entropy(outputs.flip(1), targets, ignore_index=0)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        nn.CrossEntropyLoss(weight=torch.tensor([0.1, 1.0, 5.0])),
+        nn.CrossEntropyLoss(weight=torch.tensor([0.1, 1.0, 5.0]), reduction="sum"),
+        masked,
+    ],
+)
+def test_means_that_are_weighted_by_labels_are_losses_of_records(loss: Any) -> None:
+    check(linear(), loss, X, np.maximum(Y, 1))
+
+
+@_FALLBACK
+@pytest.mark.parametrize(
+    "model",
+    [
+        nn.Sequential(nn.Unflatten(1, (2, 3)), nn.Conv1d(2, 4, 2), nn.GroupNorm(2, 4), nn.Flatten(),
+                      nn.LayerNorm(8), nn.Linear(8, 3)),
+        nn.Sequential(nn.Unflatten(1, (3, 2)), nn.TransformerEncoderLayer(2, 1, 4, 0.0,
+                      batch_first=True), nn.Flatten(), nn.Linear(6, 3)),
+    ],
+)  # fmt: skip
+def test_models_that_treat_each_record_alone_are_accepted(model: nn.Module) -> None:
+    check(model, functional.cross_entropy, X, Y, "uniform")
+
+
+def test_random_models_are_refused() -> None:
+    class Noisy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(6, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            outputs: torch.Tensor = self.linear(x + torch.randn_like(x))
+            return outputs
+
+    with pytest.raises(Misconfiguration, match="random layers"):
+        check(Noisy(), functional.cross_entropy, X, Y)
+
+
+def test_the_rehearsal_leaves_the_model_as_it_was() -> None:
+    model = linear().eval()
+    before = [p.clone() for p in model.parameters()]
+    check(model, functional.cross_entropy, X, Y)
+    assert not model.training
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
