@@ -65,9 +65,9 @@ def account(
     CLIENTS ONLY: a record, against other clients, both servers honest.
     They see the models, with both noises on: √2·σ.
 
-    CLIENT LEVEL: a whole client, against anyone who sees the models:
-    rate q, √2·σ·R'/C. It needs R, C, d and f, and is what bounds the
-    harm that malicious clients can do.
+    CLIENT LEVEL: a whole client, against anyone who sees the models,
+    both servers honest: rate q, √2·σ·R'/C. It needs R, C, d and f, and
+    is what bounds the harm that malicious clients can do.
 
     EXACT is the guarantee. RDP is an upper bound found in another way,
     a cross-check. GDP-CLT is the PRECAD paper's formula, true in a limit

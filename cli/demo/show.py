@@ -111,7 +111,8 @@ def conclude(console: Console, outcome: Outcome, result: dict[str, Any], files: 
     whole = "a whole data owner (bounds what a bad one can do)"
     bounds.add_row("one curious server and any other clients", f"{server:.2f}", "any one record")
     bounds.add_row("other clients only", f"{clients:.2f}", "any one record")
-    bounds.add_row("anyone who sees the models", "none" if level is None else f"{level:.1f}", whole)
+    seen = "anyone who sees the models; servers honest"
+    bounds.add_row(seen, "none" if level is None else f"{level:.1f}", whole)
     held_out = len(scenario.dataset.test_y)
     lines: list[Any] = [
         (

@@ -47,7 +47,7 @@ class Adversary(StrEnum):
 _WORDS = {
     Adversary.ONE_SERVER: "one curious server, with any other clients",
     Adversary.CLIENTS_ONLY: "other clients only, both servers honest",
-    Adversary.CLIENT_LEVEL: "anyone who sees the models",
+    Adversary.CLIENT_LEVEL: "anyone who sees the models, both servers honest",
 }
 
 
