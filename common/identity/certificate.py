@@ -115,6 +115,18 @@ def check_algorithm(public_key: object, *, source: str) -> None:
         )
 
 
+def private_key(pem: Secret, source: str) -> ec.EllipticCurvePrivateKey:
+    """A private key. Raises Misconfiguration: not unencrypted PEM, or not on P-256."""
+    try:
+        key = serialization.load_pem_private_key(pem.reveal(), password=None)
+    except MALFORMED:
+        # The parser's own message may quote the input, hence it is dropped.
+        raise Misconfiguration("key", source, "not an unencrypted PEM private key") from None
+    check_algorithm(key.public_key(), source=source)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    return key
+
+
 def own_key(
     pem: Secret, certificate: x509.Certificate, *, source: str
 ) -> ec.EllipticCurvePrivateKey:
@@ -123,13 +135,7 @@ def own_key(
     Raises:
         Misconfiguration: not an unencrypted PEM key, not on P-256, or another certificate's.
     """
-    try:
-        key = serialization.load_pem_private_key(pem.reveal(), password=None)
-    except MALFORMED:
-        # The parser's own message may quote the input, hence it is dropped.
-        raise Misconfiguration("key", source, "not an unencrypted PEM private key") from None
-    check_algorithm(key.public_key(), source=source)
-    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    key = private_key(pem, source)
     if key.public_key() != certificate.public_key():
         raise Misconfiguration(
             "key",

@@ -23,6 +23,7 @@ from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
 from precad.common.identity.certificate import (
     principal_of,
+    private_key,
     read_certificates,
     read_file,
     validity_fault,
@@ -125,14 +126,15 @@ class Deployment:
             The folder.
 
         Raises:
-            Misconfiguration: a key is there and ``replace`` is false, or the request isn't the
-                party's.
+            Misconfiguration: a key is there and ``replace`` is false, or isn't the request's; or
+                the request isn't the party's.
         """
         folder = out or self.folder_of(principal)
         with _exclusive(self._folder):
             if request is not None:
                 pem = read_file(request, "request", "give what precad keys request made")
                 public = read_request(pem, principal, source=str(request))
+                _refuse_another_key(folder, public)
                 certificate = self._certify(principal, public, days)
                 make_folder(folder)
             else:
@@ -306,6 +308,18 @@ def create_request(folder: Path, principal: Principal, *, replace: bool = False)
     path = folder / REQUEST_FILE
     _publish(path, make_request(key, principal))
     return path
+
+
+def _refuse_another_key(folder: Path, public: ec.EllipticCurvePublicKey) -> None:
+    """A certificate beside a key that isn't its own would look valid and serve nobody."""
+    path = folder / KEY_FILE
+    if path.exists() and private_key(Secret(path.read_bytes()), str(path)).public_key() != public:
+        raise Misconfiguration(
+            "out",
+            str(folder),
+            "holds a key, and the request is for another one; name another folder with --out, and "
+            "send its files to whoever made the request",
+        )
 
 
 @contextmanager

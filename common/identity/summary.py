@@ -1,6 +1,6 @@
 """What a person may see of certificates: whose, which, until when, and whether they count."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -10,14 +10,19 @@ from cryptography.hazmat.primitives import hashes
 from precad.common.errors import Misconfiguration
 from precad.common.identity.certificate import (
     is_authority,
+    own_key,
     principal_of,
     read_certificates,
     read_file,
     validity_fault,
 )
-from precad.common.identity.credentials import CA_FILE, CERTIFICATE_FILE, REVOCATION_FILE
+from precad.common.identity.credentials import CA_FILE, CERTIFICATE_FILE, KEY_FILE, REVOCATION_FILE
 from precad.common.identity.deployment import AUTHORITY_FOLDER, Deployment
 from precad.common.identity.revocation import RevocationList
+from precad.common.secret import Secret
+
+NOT_ITS_KEYS = "not its key's"
+"""A certificate beside a key of somebody else's, or an older one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +32,7 @@ class CertificateSummary:
     party: str
     """The DNS name, ``root`` for an authority's, or ``no precad party``."""
     state: str
-    """``valid``, ``expired``, ``not yet valid`` or ``revoked``."""
+    """``valid``, ``expired``, ``not yet valid``, ``revoked``, or ``NOT_ITS_KEYS``."""
     serial: str
     """Hexadecimal; ``precad keys revoke --serial`` takes it."""
     starts: datetime
@@ -62,9 +67,23 @@ def summarise(path: Path, *, now: datetime | None = None) -> list[CertificateSum
         roots = _read(path / CA_FILE)
         lists = RevocationList(path / REVOCATION_FILE, roots)
         found = [*_read(path / CERTIFICATE_FILE), *roots]
+        if (path / KEY_FILE).exists() and not _has_its_key(path, found[0]):
+            return [
+                replace(_summary(found[0], lists, now), state=NOT_ITS_KEYS),
+                *(_summary(each, lists, now) for each in found[1:]),
+            ]
     else:
         lists, found = None, _read(path)
     return [_summary(each, lists, now) for each in found]
+
+
+def _has_its_key(folder: Path, certificate: x509.Certificate) -> bool:
+    path = folder / KEY_FILE
+    try:
+        own_key(Secret(path.read_bytes()), certificate, source=str(path))
+    except Misconfiguration:
+        return False
+    return True
 
 
 def _read(path: Path) -> list[x509.Certificate]:

@@ -118,6 +118,31 @@ def test_a_client_keeps_its_key_and_sends_a_request(made: Path, tmp_path: Path) 
     assert Identity.load(own).principal == Principal.client("ward-9")
 
 
+def test_a_certificate_is_never_put_beside_a_key_that_is_not_its_own(
+    made: Path, tmp_path: Path
+) -> None:
+    """ward-3 has a folder with a key there, and now asks with a key of its own making."""
+    own = tmp_path / "at-the-client"
+    keys("request", own, "client", "ward-3")
+    before = {path: path.read_bytes() for path in (made / "ward-3").iterdir()}
+    result = keys("issue", made, "client", "ward-3", "--request", own / "request.pem")
+    assert result.exit_code == 2
+    assert "--out" in result.output
+    assert {path: path.read_bytes() for path in (made / "ward-3").iterdir()} == before
+    out = tmp_path / "out"
+    told = keys("issue", made, "client", "ward-3", "--request", own / "request.pem", "--out", out)
+    assert told.exit_code == 0, told.output
+
+
+def test_a_certificate_beside_another_key_is_not_called_valid(made: Path) -> None:
+    before = [each for each in shown(made / "ward-3") if each["party"] != "root"]
+    assert [each["state"] for each in before] == ["valid"]
+    (made / "ward-3" / "key.pem").write_bytes((made / "client-1" / "key.pem").read_bytes())
+    after = [each for each in shown(made / "ward-3") if each["party"] != "root"]
+    assert [each["state"] for each in after] == ["not its key's"]
+    assert "ward-3" in after[0]["party"]
+
+
 def test_a_request_for_another_party_is_refused(made: Path, tmp_path: Path) -> None:
     keys("request", tmp_path / "own", "client", "ward-9")
     request = tmp_path / "own" / "request.pem"
