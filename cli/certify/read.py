@@ -1,5 +1,6 @@
 """Votes, scores, losses and labels, from files or from finished runs."""
 
+import re
 import warnings
 from pathlib import Path
 
@@ -21,6 +22,9 @@ from precad.common.certify.runs import Ensemble
 from precad.common.errors import Misconfiguration
 from precad.common.npy import Array, read_npy
 
+_NAME = re.compile(r'\s*"?[^\W\d][^",]*"?\s*')
+"""A column's name: it begins with a letter."""
+
 
 def read_array(field: str, path: Path) -> Array:
     """The array in a ``.npy`` file (never unpickled) or a CSV file (one header line allowed).
@@ -41,16 +45,14 @@ def read_array(field: str, path: Path) -> Array:
 
 
 def _read_csv(path: Path) -> Array:
-    with path.open(encoding="utf-8") as file:
-        first = file.readline()
-    try:
-        [float(cell) for cell in first.split(",")]
-        header = 0
-    except ValueError:
-        header = 1
-    # Empty cells become NaN, which the checks refuse by name; of an empty file it only warns.
-    with warnings.catch_warnings(action="ignore"):
-        array = np.genfromtxt(path, delimiter=",", skip_header=header, ndmin=2, encoding="utf-8")
+    # Spreadsheets begin a file with a byte-order mark.
+    with path.open(encoding="utf-8-sig") as file:
+        lines = file.read().splitlines()
+    # Names alone are a header. A row with a number in it is data, whatever else is wrong with it:
+    # dropped as a header, it would shift all points.
+    names = bool(lines) and all(_NAME.fullmatch(cell) for cell in lines[0].split(","))
+    with warnings.catch_warnings(action="ignore"):  # of an empty file it only warns
+        array = np.loadtxt(lines[names:], delimiter=",", ndmin=2)
     if not array.size:
         raise ValueError("it is empty")
     return array

@@ -1,16 +1,14 @@
-"""Fixed-size sampling without replacement under replace-one: an RDP bound, and what it can't beat.
+"""Fixed-size sampling without replacement under replace-one: an RDP bound.
 
 This system samples by Poisson. The papers state fixed-size sampling and account for Poisson;
-here is what their statement really costs. Noise multipliers are over the *sensitivity*, which is
+here is a bound for what they state. Noise multipliers are over the *sensitivity*, which is
 two clips: one clipped term leaves the sum and another enters.
 """
 
 import math
 from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
-from dp_accounting.pld import privacy_loss_distribution as pld
 from numpy.typing import NDArray
 from scipy.special import gammaln, logsumexp
 
@@ -79,48 +77,3 @@ def fixed_size_rdp_curve(
         chord = (1 - part) * log_moment(below) + (part and part * log_moment(below + 1))
         curve.append(chord / (alpha - 1))
     return np.array(curve)
-
-
-class AttainedEpsilon(NamedTuple):
-    """Brackets of the ε that one explicit pair of data sets reaches."""
-
-    lower: float
-    """No accountant may report less for fixed-size sampling with these parameters."""
-    upper: float
-    """At most this for the pair; other pairs may reach more."""
-
-
-def attained_epsilon(
-    *, rate: float, clip_noise_multiplier: float, steps: int, delta: float
-) -> AttainedEpsilon:
-    """What fixed-size sampling costs at least: all records at −clip, one replaced by +clip.
-
-    The noise-free sum is −m·clip, or with probability ``rate`` two clips more: the pair of a
-    Poisson-sampled Gaussian with half the noise multiplier.
-
-    Args:
-        rate: share of records in a step, in (0, 1].
-        clip_noise_multiplier: standard deviation of the noise over *one* clip, as printed.
-        steps: number of steps.
-        delta: δ, in (0, 1).
-
-    Raises:
-        Misconfiguration: a parameter is out of its range.
-    """
-    checks.rate("rate", rate)
-    checks.noise_multiplier(clip_noise_multiplier)
-    checks.count("steps", steps, 1)
-    checks.inside_unit_interval("delta", delta)
-
-    def epsilon(*, pessimistic: bool) -> float:
-        step = pld.from_gaussian_mechanism(
-            clip_noise_multiplier,
-            sensitivity=2.0,
-            sampling_prob=rate,
-            pessimistic_estimate=pessimistic,
-            use_connect_dots=pessimistic,
-            value_discretization_interval=1e-3 if pessimistic else min(1e-3, 1e-2 / steps),
-        )
-        return float(step.self_compose(steps).get_epsilon_for_delta(delta))
-
-    return AttainedEpsilon(epsilon(pessimistic=False), epsilon(pessimistic=True))

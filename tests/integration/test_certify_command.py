@@ -113,6 +113,27 @@ def test_csv_and_labels_give_the_same_as_npy(votes: Path, tmp_path: Path) -> Non
     assert found["points"] == expected
 
 
+def test_a_byte_order_mark_costs_no_point(votes: Path, tmp_path: Path) -> None:
+    counts = np.load(votes)
+    plain, marked = tmp_path / "plain.csv", tmp_path / "marked.csv"
+    np.savetxt(plain, counts, delimiter=",", fmt="%d")
+    marked.write_bytes(b"\xef\xbb\xbf" + plain.read_bytes())
+    points = document("prediction", str(marked), *SMALL)["points"]
+    assert points == document("prediction", str(votes), *SMALL)["points"]
+
+
+@pytest.mark.parametrize("cell", ["", "1 000", "9O"])
+def test_a_first_row_with_a_bad_cell_is_refused_and_never_dropped(
+    votes: Path, tmp_path: Path, cell: str
+) -> None:
+    """Taken for a header, it would shift every point by one."""
+    rows = [[str(int(n)) for n in row] for row in np.load(votes)]
+    rows[0][0] = cell
+    path = tmp_path / "votes.csv"
+    path.write_text("".join(",".join(row) + "\n" for row in rows), encoding="utf-8")
+    assert "row 0, column 1" in refused("prediction", str(path), *SMALL)
+
+
 def test_scores_from_npy_and_csv(tmp_path: Path) -> None:
     generator = np.random.default_rng(2)
     scores = generator.dirichlet([9.0, 1.0], size=(4, 200))
@@ -251,7 +272,7 @@ def test_bad_input_names_the_field(votes: Path, runs: list[str], tmp_path: Path)
     path = str(votes)
     assert "row 1 sums to 9" in refused("prediction", str(tmp_path / "uneven.npy"), *SMALL)
     assert "NaN" in refused("prediction", str(tmp_path / "nan.npy"), *SMALL)
-    assert "NaN" in refused("prediction", str(tmp_path / "words.csv"), *SMALL)
+    assert "string 'c'" in refused("prediction", str(tmp_path / "words.csv"), *SMALL)
     assert "arrays of numbers" in refused("prediction", str(tmp_path / "object.npy"), *SMALL)
     (tmp_path / "empty.csv").write_text("a,b\n", encoding="utf-8")
     assert "it is empty" in refused("prediction", str(tmp_path / "empty.csv"), *SMALL)

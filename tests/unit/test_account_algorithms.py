@@ -11,12 +11,12 @@ from published.algorithms import (
     insdp_fedsgd,
     userdp_fedavg,
 )
+from published.attained import attained_epsilon
 from published.printed_privacy import xie_proposition_1, xie_table
 
 from precad.common.account.events import SampledGaussian, Sampling, poisson_gaussian
 from precad.common.account.exact import ExactAccountant
 from precad.common.account.fixed_size import (
-    attained_epsilon,
     fixed_size_rdp,
     fixed_size_rdp_curve,
 )

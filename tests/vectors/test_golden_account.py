@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from published.attained import attained_epsilon
 from published.printed_privacy import (
     precad_case_2_by_pld,
     precad_theorem_1_case_2,
@@ -17,7 +18,7 @@ from published.reproduction import Reproduction
 from precad.common.account import gdp
 from precad.common.account.events import poisson_gaussian
 from precad.common.account.exact import ExactAccountant
-from precad.common.account.fixed_size import attained_epsilon, fixed_size_rdp
+from precad.common.account.fixed_size import fixed_size_rdp
 from precad.common.account.guarantees import client_noise_multiplier
 from precad.common.account.rdp import XIE_ORDERS, Conversion, RdpAccountant, sampled_gaussian_rdp
 
