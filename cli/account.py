@@ -73,10 +73,13 @@ def account(
     a cross-check. GDP-CLT is the PRECAD paper's formula, true in a limit
     only: it usually reports too small an ε.
 
-    Examples: precad account --task task.toml
-    precad account --record-rate 0.2 --client-rate 1
-    --noise-multiplier 2 --rounds 60 --delta 1e-5
-    """
+    For example:
+
+    \b
+        precad account --task task.toml
+        precad account --record-rate 0.2 --client-rate 1 \\
+          --noise-multiplier 2 --rounds 60 --delta 1e-5
+    """  # noqa: D301 -- click reads the control character
     given = locals()
     statements = _statements(given)
     if as_json:

@@ -69,11 +69,14 @@ def plan(
     ACCURACY has a proxy, noise over signal, that compares settings; it
     isn't an accuracy.
 
-    Examples: precad plan --task task.toml --records 600 --epsilon 2
-    precad plan --clients 2000 --records 600 --dimension 7850 --epsilon 2
-    --delta 1e-5 --record-rate 0.05 --client-rate 0.1 --client-rate 1
-    --rounds 50 --rounds 200 --plot plan.png
-    """
+    For example:
+
+    \b
+        precad plan --task task.toml --records 600 --epsilon 2
+        precad plan --clients 2000 --records 600 --dimension 7850 \\
+          --epsilon 2 --delta 1e-5 --record-rate 0.05 --client-rate 0.1 \\
+          --client-rate 1 --rounds 50 --rounds 200 --plot plan.png
+    """  # noqa: D301 -- click reads the control character
     given = locals()
     # NumPy and SciPy load here, so that `precad --help` doesn't wait for them.
     from precad.common.account import planning  # noqa: PLC0415
