@@ -1,12 +1,10 @@
 """`precad account`: what a run costs in privacy, against whom, by three accountants."""
 
-import json
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from typer import Option
 
-from precad.cli.options import Json, TaskFile, task_numbers
+from precad.cli.options import Json, TaskFile, print_json, task_numbers
 
 if TYPE_CHECKING:
     from precad.common.account.guarantees import Adversary, PrivacyStatement
@@ -83,7 +81,7 @@ def account(
     given = locals()
     statements = _statements(given)
     if as_json:
-        typer.echo(json.dumps({"guarantees": [s.to_json() for s in statements]}, indent=2))
+        print_json({"guarantees": [s.to_json() for s in statements]}, indent=2)
     else:
         _show(statements, planned=participations is None)
 

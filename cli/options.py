@@ -1,5 +1,7 @@
 """Options of several commands; `--task`, or all its numbers: never one that was assumed."""
 
+import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,6 +14,20 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout,
 TaskFile = Annotated[
     Path | None, typer.Option("--task", help="The task (TOML), instead of its numbers one by one.")
 ]
+
+
+def print_json(document: object, *, indent: int | None = None) -> None:
+    """One document on stdout; what JSON hasn't (NaN, infinities) is null."""
+    typer.echo(json.dumps(_plain(document), indent=indent, allow_nan=False))
+
+
+def _plain(value: object) -> object:
+    match value:
+        case dict():
+            return {key: _plain(inner) for key, inner in value.items()}
+        case list() | tuple():
+            return [_plain(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def task_numbers(

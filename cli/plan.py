@@ -1,14 +1,12 @@
 """`precad plan`: which σ, C/R', p, q and T give privacy, robustness and a usable model."""
 
-import json
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
 from typer import Option
 
-from precad.cli.options import Json, TaskFile, task_numbers
+from precad.cli.options import Json, TaskFile, print_json, task_numbers
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -96,7 +94,7 @@ def plan(
 
         draw(made, plot)
     if as_json:
-        typer.echo(json.dumps(_document(made, plot), indent=2))
+        print_json(_document(made, plot), indent=2)
     else:
         _show(made, plot)
 

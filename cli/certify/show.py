@@ -1,6 +1,5 @@
 """An answer's document as tables for people, or as it is in JSON."""
 
-import json
 import math
 from collections.abc import Iterable, Iterator
 from typing import TypeAlias
@@ -11,6 +10,7 @@ from rich.table import Table
 
 from precad.cli.certify.answer import Document
 from precad.cli.certify.request import GuaranteeKind, Loss, Prediction, Request, Smoothing
+from precad.cli.options import print_json
 from precad.common.certify.runs import Unit
 
 _CHANGES = {
@@ -28,7 +28,7 @@ Parts: TypeAlias = Iterator[str | Table]
 def show(request: Request, found: Document) -> None:
     """Print an answer: tables, or one JSON document and nothing else on stdout."""
     if request.as_json:
-        typer.echo(json.dumps(_plain(found), allow_nan=False))
+        print_json(found)
         return
     match request:
         case Prediction():
@@ -42,16 +42,6 @@ def show(request: Request, found: Document) -> None:
         console.print(part)
     if request.plot is not None:
         typer.echo(f"Picture: {request.plot}")
-
-
-def _plain(value: object) -> object:
-    """The same for JSON, which has no infinities: null."""
-    match value:
-        case dict():
-            return {key: _plain(inner) for key, inner in value.items()}
-        case list():
-            return [_plain(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _table(

@@ -83,7 +83,7 @@ def composed_mu(mus: list[float]) -> float:
 def group_mu(mu: float, size: int) -> float:
     """Kμ: μ-GDP for groups of ``size``; Dong et al. 2022, PRECAD Lemma 3."""
     checks.count("size", size)
-    return size * mu
+    return size * mu if size else 0.0  # also where μ is infinite
 
 
 def shifted(p: npt.ArrayLike, by: float) -> npt.NDArray[np.float64]:

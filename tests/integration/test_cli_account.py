@@ -191,6 +191,15 @@ def test_plan_gives_json_and_a_picture(tmp_path: Path) -> None:
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+def test_plan_without_attackers_has_numbers_and_json_that_is_json() -> None:
+    """At a clip where one client's μ is infinite: nobody shifts the loss by it."""
+    command = [*PLAN, "--malicious", "0", "--clip-ratio", "1e6"]
+    result = runner.invoke(app, [*command, "--json"])
+    document = json.loads(result.stdout, parse_constant=pytest.fail)
+    assert all(each["worst_loss"] == pytest.approx(0.2) for each in document["settings"])
+    assert "nan" not in runner.invoke(app, command).stdout
+
+
 def test_plan_says_in_words_what_robustness_needs_and_when_nothing_fits() -> None:
     shown = " ".join(runner.invoke(app, [*PLAN, "--malicious", "5"]).stdout.split())
     assert "No setting meets everything" in shown
