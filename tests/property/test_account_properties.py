@@ -175,7 +175,9 @@ def test_the_loss_bound_is_the_numeric_optimum_over_all_real_epsilon(
 ) -> None:
     bounds = theorem_2(share * bound, bound, 1, group)
     lower, upper = float(bounds.lower), float(bounds.upper)
-    epsilons = np.linspace(-12, 12, 4801)
+    # The optimum is at |ε| ≤ μ·|Φ⁻¹(share)| + μ²/2, and the grid as fine as μ is small.
+    span = 2 * group + group**2
+    epsilons = np.linspace(-span, span, 4801)
     deltas = np.array([gdp.delta_of_epsilon(group, float(e)) for e in epsilons])
     loss = share * bound
     assert upper == pytest.approx((np.exp(epsilons) * loss + bound * deltas).min(), rel=1e-4)

@@ -21,7 +21,6 @@ from precad.common.errors import (
     PeerViolation,
     TaskMismatch,
 )
-from precad.common.identifiers import ClientId
 from precad.common.identity.credentials import Identity
 from precad.common.identity.principal import Principal
 from precad.common.task import Task
@@ -158,7 +157,7 @@ def test_join_ends_with_status_1_and_says_why_on_its_last_line(
 def test_a_nan_is_told_to_the_owner_before_anything_is_sent(
     deploy: "Deploy", make_task: Callable[..., Task]
 ) -> None:
-    """The owner's own rehearsal finds it; the servers needn't even be there."""
+    """Before enrolment, where refusing is the owner's own affair; no server needs to be there."""
     task = make_task(
         6,
         {
@@ -171,15 +170,12 @@ def test_a_nan_is_told_to_the_owner_before_anything_is_sent(
     )
     x = np.array([[np.nan, 1.0], [1.0, 2.0]], dtype=np.float32)
     identity = Identity.load(deploy().folder / "keys" / "ward-00")
-    owner = DataOwner(
-        "ward-00",
-        task=task,
-        data=(x, np.array([0, 1])),
-        server_a="127.0.0.1:1",
-        server_b="127.0.0.1:1",
-        identity=identity,
-    )
-    with pytest.raises(Misconfiguration, match="must be finite"):
-        owner.run()
-    assert owner.budget.participations == 0
-    assert owner.client == ClientId("ward-00")
+    with pytest.raises(Misconfiguration, match=r"input\[0\] of record 0 .*must be finite"):
+        DataOwner(
+            "ward-00",
+            task=task,
+            data=(x, np.array([0, 1])),
+            server_a="127.0.0.1:1",
+            server_b="127.0.0.1:1",
+            identity=identity,
+        )
