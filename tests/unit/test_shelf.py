@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from precad.common.aggregator.training.shelf import KEPT_MODELS, Shelf
-from precad.common.errors import NotOnOffer, PeerUnavailable
+from precad.common.errors import NotOnOffer, PeerUnavailable, StorageFailure
 from precad.common.task import Task
 from precad.common.wire.serving import status_of
 from precad.common.wire.status import error_of
@@ -35,6 +35,15 @@ def test_the_newest_models_are_on_offer(task: Task, tmp_path: Path) -> None:
     for number in (7 - KEPT_MODELS - 1, 7):
         with pytest.raises(NotOnOffer, match=f"model {number} "):
             shelf.get(number)
+
+
+def test_a_model_that_cannot_be_written_is_not_offered_and_the_error_says_what_to_do(
+    task: Task, tmp_path: Path
+) -> None:
+    shelf = Shelf(task, tmp_path / "gone" / "model")
+    with pytest.raises(StorageFailure, match=r"gone/model can't be written \(No such file"):
+        shelf.put(1, np.zeros(3))
+    assert shelf.current.version == 0
 
 
 def test_after_a_restart_only_the_current_one_is(task: Task, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.common.errors import NotOnOffer
+from precad.common.errors import NotOnOffer, StorageFailure
 from precad.common.identifiers import Digest
 from precad.common.model import initial_vector, load_model, model_digest, save_model
 from precad.common.task import Task
@@ -54,8 +54,14 @@ class Shelf:
             return self._models[-1]
 
     def put(self, version: int, theta: NDArray[np.float64]) -> None:
-        """Persist the model that ``version`` starts from, then offer it."""
-        digest = save_model(self._path, self._task, version, theta)
+        """Persist the model, then offer it. Raises StorageFailure."""
+        try:
+            digest = save_model(self._path, self._task, version, theta)
+        except OSError as error:
+            raise StorageFailure(
+                f"{self._path} can't be written ({error.strerror}); free or mend the disk, then "
+                "start this server again: nothing is lost"
+            ) from None
         with self._lock:
             self._models.append(ShelvedModel(version, theta, digest))
 
