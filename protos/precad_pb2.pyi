@@ -624,6 +624,52 @@ class StatusRequest(_message.Message):
 Global___StatusRequest: _TypeAlias = StatusRequest  # noqa: Y015
 
 @_typing.final
+class AllowRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TASK_DIGEST_FIELD_NUMBER: _builtins.int
+    WORD_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    task_digest: _builtins.bytes
+    word: _builtins.str
+    """attempts, write-off or coin."""
+    version: _builtins.int
+    def __init__(
+        self,
+        *,
+        task_digest: _builtins.bytes = ...,
+        word: _builtins.str = ...,
+        version: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["task_digest", b"task_digest", "version", b"version", "word", b"word"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AllowRequest: _TypeAlias = AllowRequest  # noqa: Y015
+
+@_typing.final
+class AllowReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    UNTIL_FIELD_NUMBER: _builtins.int
+    until: _builtins.int
+    """The newest attempt that the word reaches to."""
+    def __init__(
+        self,
+        *,
+        until: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["until", b"until"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AllowReply: _TypeAlias = AllowReply  # noqa: Y015
+
+@_typing.final
 class StatusReply(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -890,18 +936,22 @@ class JoinReply(_message.Message):
 
     KEY_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
+    NEWEST_ATTEMPT_FIELD_NUMBER: _builtins.int
     key: _builtins.bytes
     epoch: _builtins.bytes
     """Which start of the dealer this is: its keys live as long as its process."""
+    newest_attempt: _builtins.int
+    """The newest attempt that was dealt for; -1 before the first. None up to it is dealt for again."""
     def __init__(
         self,
         *,
         key: _builtins.bytes = ...,
         epoch: _builtins.bytes = ...,
+        newest_attempt: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "key", b"key"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "key", b"key", "newest_attempt", b"newest_attempt"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -919,6 +969,7 @@ class DealRequest(_message.Message):
     DIMENSION_FIELD_NUMBER: _builtins.int
     COMPARISONS_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
+    NONCES_FIELD_NUMBER: _builtins.int
     task_digest: _builtins.bytes
     role: _builtins.str
     attempt: _builtins.int
@@ -927,6 +978,8 @@ class DealRequest(_message.Message):
     dimension: _builtins.int
     comparisons: _builtins.int
     epoch: _builtins.bytes
+    nonces: _builtins.bytes
+    """Server A's and B's for this link: 64 fresh bytes in every mask."""
     def __init__(
         self,
         *,
@@ -938,10 +991,11 @@ class DealRequest(_message.Message):
         dimension: _builtins.int = ...,
         comparisons: _builtins.int = ...,
         epoch: _builtins.bytes = ...,
+        nonces: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "batch", b"batch", "clients", b"clients", "comparisons", b"comparisons", "dimension", b"dimension", "epoch", b"epoch", "role", b"role", "task_digest", b"task_digest"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "batch", b"batch", "clients", b"clients", "comparisons", b"comparisons", "dimension", b"dimension", "epoch", b"epoch", "nonces", b"nonces", "role", b"role", "task_digest", b"task_digest"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

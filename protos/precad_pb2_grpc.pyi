@@ -153,6 +153,8 @@ class OperationStub:
     Status: _grpc.UnaryUnaryMultiCallable[_precad_pb2.StatusRequest, _precad_pb2.StatusReply]
     Reports: _grpc.UnaryStreamMultiCallable[_precad_pb2.StatusRequest, _precad_pb2.RoundReport]
     """One report per finished round, from the first on; ends with the training."""
+    Allow: _grpc.UnaryUnaryMultiCallable[_precad_pb2.AllowRequest, _precad_pb2.AllowReply]
+    """The word of this server's operators on what only both servers' operators can decide."""
 
 @_typing.type_check_only
 class OperationAsyncStub(OperationStub):
@@ -162,6 +164,8 @@ class OperationAsyncStub(OperationStub):
     Status: _aio.UnaryUnaryMultiCallable[_precad_pb2.StatusRequest, _precad_pb2.StatusReply]  # type: ignore[assignment]
     Reports: _aio.UnaryStreamMultiCallable[_precad_pb2.StatusRequest, _precad_pb2.RoundReport]  # type: ignore[assignment]
     """One report per finished round, from the first on; ends with the training."""
+    Allow: _aio.UnaryUnaryMultiCallable[_precad_pb2.AllowRequest, _precad_pb2.AllowReply]  # type: ignore[assignment]
+    """The word of this server's operators on what only both servers' operators can decide."""
 
 class OperationServicer(metaclass=_abc_1.ABCMeta):
     """Both servers, towards operators."""
@@ -180,6 +184,14 @@ class OperationServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_precad_pb2.RoundReport], _abc.AsyncIterator[_precad_pb2.RoundReport]]:
         """One report per finished round, from the first on; ends with the training."""
+
+    @_abc_1.abstractmethod
+    def Allow(
+        self,
+        request: _precad_pb2.AllowRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_precad_pb2.AllowReply, _abc.Awaitable[_precad_pb2.AllowReply]]:
+        """The word of this server's operators on what only both servers' operators can decide."""
 
 def add_OperationServicer_to_server(servicer: OperationServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 

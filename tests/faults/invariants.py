@@ -6,11 +6,11 @@ import numpy as np
 from tests.faults.world import SERVERS, World
 
 from precad.client.own_account import OwnAccount
-from precad.common.aggregator.round.journal import AttemptState
+from precad.common.aggregator.round.journal import PENDING, AttemptState
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.ring import from_bytes
 
-CHARGED = (AttemptState.DONE.value, AttemptState.FORFEITED.value)
+CHARGED = (AttemptState.DONE.value, AttemptState.VOIDED.value)
 
 
 def check(world: World) -> None:
@@ -31,7 +31,7 @@ def training_reaches_its_end(world: World) -> None:
         assert world.servers[role].session.shelf.current.version == last
         states = Counter(state for state, *_ in world.rounds(role).values())
         assert states[AttemptState.DONE.value] == last
-        assert states[AttemptState.OPEN.value] == states[AttemptState.RELEASED.value] == 0
+        assert not any(states[state.value] for state in (AttemptState.OPEN, *PENDING))
     final = world.servers[Role.SERVER_A].session.shelf.current.digest
     for result in world.seen.results.values():
         assert (result.ended, result.model) == ("finished", final)
@@ -54,8 +54,8 @@ def one_release_of_a_round(world: World) -> None:
         done = [version for state, version, *_ in rounds.values() if state == CHARGED[0]]
         assert sorted(done) == list(range(world.task.training.rounds))
         for state, _, _, kept in rounds.values():
-            if state == AttemptState.FORFEITED.value:
-                assert kept not in world.seen.left[role], "a forfeited round's share left"
+            if state == AttemptState.VOIDED.value:
+                assert kept not in world.seen.left[role], "a voided attempt's share left"
 
 
 def sums_are_those_of_the_charged(world: World) -> None:
@@ -94,7 +94,7 @@ def ledgers_agree_and_cover_every_release(world: World) -> None:
         for number in world.seen.shares[role]:
             assert world.rounds(role)[number][0] in CHARGED
             other = SERVERS[1 - SERVERS.index(role)]
-            assert world.rounds(other)[number][0] in CHARGED, f"{other.value} lost round {number}"
+            assert world.rounds(other)[number][0] in CHARGED, f"{other.value} lost {number}"
 
 
 def owners_count_no_less_than_the_servers(world: World) -> None:

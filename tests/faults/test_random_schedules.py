@@ -29,7 +29,7 @@ def task(make_task: Any) -> Task:
     made: Task = make_task(
         4,
         {
-            "privacy.client_rate": 1.0,
+            "privacy.client_rate": 0.8,
             "training.rounds": ROUNDS,
             "enrolment.clients": 3,
             "deadlines.enrol": 500.0,

@@ -2,13 +2,14 @@
 
 Real: lead and follow, recovery, the round, validation, the stores (SQLite files), shelf, inbox,
 register, the client's `take_part`, its account and its kept pair. Simulated: gRPC (the links, the
-dealer's service, the clients' calls), time, threads (`turns.py`), the noise (recorded, so that
-sums can be checked) and A's draw of a cohort.
+dealer's service, the clients' calls), time, threads (`turns.py`) and the noise (recorded, so that
+sums can be checked). The coin keys come from the seed.
 
 Every step of a party has a name. Whether a fault strikes there is decided by the seed, the party,
 the step's name and how often the party has come to it, never by time.
 """
 
+import hashlib
 import re
 import sqlite3
 from collections import Counter, defaultdict, deque
@@ -36,6 +37,7 @@ from precad.client.participant import Participation, RoundView, take_part
 from precad.client.pending import Pair, Pending
 from precad.common.aggregator.collect import Inbox, Upload
 from precad.common.aggregator.enrol.register import Register
+from precad.common.aggregator.round.coin import CoinKey
 from precad.common.aggregator.service.notice import notice_of
 from precad.common.aggregator.store import Store, open_store
 from precad.common.aggregator.training.conduct import Dealer, Outside, run_to_end
@@ -45,7 +47,7 @@ from precad.common.aggregator.training.session import Phase, Session
 from precad.common.aggregator.training.shelf import Shelf
 from precad.common.deal.dealer import DealerRole
 from precad.common.deal.request import DealRequest
-from precad.common.enrolment import Enrolment, Roster
+from precad.common.enrolment import Enrolment
 from precad.common.errors import (
     PeerUnavailable,
     PeerViolation,
@@ -55,6 +57,7 @@ from precad.common.errors import (
 )
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.principal import Principal
+from precad.common.identity.sign import CertificateSigner
 from precad.common.link import Frame, FrameTransport
 from precad.common.model import model_digest
 from precad.common.ring import RingVector
@@ -73,12 +76,20 @@ SERVERS = (Role.SERVER_A, Role.SERVER_B)
 STORE_STEPS = (
     "claim",
     "freeze",
+    "keep_commitment",
+    "keep_opening",
     "begin_attempt",
     "abandon_open",
+    "count_opened",
+    "raise_opened",
     "spend",
-    "release",
+    "prepare",
+    "countersign",
+    "sent",
+    "keep_model_seal",
     "finish_attempt",
-    "forfeit",
+    "void",
+    "learn",
 )
 
 
@@ -115,7 +126,7 @@ class Recorded:
     trace: list[str] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     shares: dict[Role, dict[int, bytes]] = field(default_factory=lambda: defaultdict(dict))
-    """Released noisy shares by round number."""
+    """Prepared noisy shares by attempt."""
     left: dict[Role, set[bytes]] = field(default_factory=lambda: defaultdict(set))
     """Noisy shares that were put on the wire."""
     noise: dict[Role, list[RingVector]] = field(default_factory=lambda: defaultdict(list))
@@ -125,6 +136,8 @@ class Recorded:
     )
     updates: dict[tuple[ClientId, int], RingVector] = field(default_factory=dict)
     """What a client's first submission for a round number holds."""
+    words: list[str] = field(default_factory=list)
+    """What the operators were asked."""
     pairs: dict[tuple[ClientId, int], set[bytes]] = field(default_factory=lambda: defaultdict(set))
     """Commitments of what a client sent for a round number."""
     results: dict[ClientId, Participation] = field(default_factory=dict)
@@ -134,7 +147,7 @@ class World:
     """One training under one schedule of faults.
 
     Args:
-        task: small; client_rate is A's own affair (the cohorts are drawn by the seed).
+        task: small.
         folder: durable state of all parties.
         seed: decides turns and faults.
         faults: most faults in the run.
@@ -164,6 +177,7 @@ class World:
             self._start_server(role)
         for client in self.clients:
             self._start_client(client)
+        self.turns.spawn("operators", Life("operators"), self._operate)
         self.turns.run(self._over)
 
     def _over(self) -> bool:
@@ -232,6 +246,21 @@ class World:
         self.seen.trace.append(f"{party}: starts")
         return life
 
+    def _operate(self) -> None:
+        """The operators of both servers let the training go on, whenever it asks."""
+        while True:
+            self.turns.sleep(1.0)
+            for role in SERVERS:
+                if self.serving(role):
+                    session = self.servers[role].session
+                    if (needs := session.progress.needs) is not None:
+                        until = session.progress.next_attempt + 2
+                        self.seen.words.append(f"{role.value}: {needs.word.value} {needs.version}")
+                        for each in self.servers.values():
+                            if each.life.alive:
+                                with self.turns.acting(each.life):
+                                    each.session.store.allow(needs.word, needs.version, until)
+
     # --- parties -------------------------------------------------------------------------------
 
     def _start_server(self, role: Role) -> None:
@@ -283,10 +312,14 @@ class World:
     # --- what tests ask ------------------------------------------------------------------------
 
     def charges(self, role: Role) -> dict[int, set[str]]:
-        """Each round's charged clients, from the database file itself."""
+        """Each attempt's charged clients, from the database file itself; voided ones aren't."""
         charges: dict[int, set[str]] = defaultdict(set)
+        query = (
+            "SELECT charge.attempt, client FROM charge JOIN attempt "
+            "ON attempt.attempt = charge.attempt WHERE state != 'voided'"
+        )
         with sqlite3.connect(self.folder / role.value / "state.db") as database:
-            for number, client in database.execute("SELECT attempt, client FROM charge"):
+            for number, client in database.execute(query):
                 charges[number].add(client)
         return charges
 
@@ -307,11 +340,6 @@ class World:
             yield transport, DealerCalls(self, role)
         finally:
             transport.close()
-
-    def select(self, roster: Roster, _rate: float) -> tuple[ClientId, ...]:
-        random = Random(f"{self.seed} cohort {self.times['server-a: select']}")
-        with self.step("select"):
-            return tuple(client for client in roster if random.random() < 0.8)
 
     def dial(self, timeout_s: float) -> "Transport":
         """A's link to B, once B serves."""
@@ -340,7 +368,8 @@ class Server:
         self.life = life
         folder = world.folder / role.value
         folder.mkdir(exist_ok=True)
-        store = open_store(f"sqlite:///{folder / 'state.db'}", world.task, role)
+        outside = world.folder / f"{role.value}.journal"
+        store = open_store(f"sqlite:///{folder / 'state.db'}", world.task, role, outside)
         life.at_death.append(store.close)
         self._observe(store)
         shelf = Shelf(world.task, folder / "model.safetensors")
@@ -354,6 +383,9 @@ class Server:
             task=world.task,
             identity=identity(Principal.service(role)),
             store=store,
+            signer=CertificateSigner(identity(Principal.service(role))),
+            verifier=verifier(),
+            coin_key=CoinKey(Secret(hashlib.sha256(f"{world.seed} {role}".encode()).digest())),
             inbox=box,
             register=Register(world.task, store, clock=world.clock),
             presence=Presence(world.task.deadlines.rejoin, world.clock),
@@ -368,7 +400,7 @@ class Server:
         """The training, as this server's process conducts it."""
         try:
             world, role = self.world, self.role
-            outside = Outside(lambda: world.peers(role), Noise(world), world.select)
+            outside = Outside(lambda: world.peers(role), Noise(world))
             (lead if role is Role.SERVER_A else follow)(session, outside)
         except PrecadError:
             raise
@@ -394,15 +426,15 @@ class Server:
 
     def _observe(self, store: Store) -> None:
         seen, role = self.world.seen, self.role
-        spend, release, finish = store.spend, store.release, store.finish_attempt
+        spend, prepare, finish = store.spend, store.prepare, store.finish_attempt
 
         def observed_spend(number: int, batch: int) -> None:
             spend(number, batch)
             seen.spent[role][number, batch] += 1
 
-        def observed_release(number: int, *args: Any) -> None:
-            release(number, *args)
-            assert number not in seen.shares[role], f"{role.value} released {number} twice"
+        def observed_prepare(number: int, *args: Any) -> None:
+            prepare(number, *args)
+            assert number not in seen.shares[role], f"{role.value} prepared {number} twice"
             seen.shares[role][number] = args[-1]
 
         def observed_finish(number: int, model: Digest) -> None:
@@ -411,7 +443,7 @@ class Server:
             seen.models[version].add((role, model))
 
         changed = cast("Any", store)
-        changed.spend, changed.release = observed_spend, observed_release
+        changed.spend, changed.prepare = observed_spend, observed_prepare
         changed.finish_attempt = observed_finish
         self.world.name_steps(store, "store", STORE_STEPS)
 
@@ -526,6 +558,10 @@ class DealerCalls:
         self._role = role
         self._epoch = -1
         self.bytes_received = 0
+
+    @property
+    def newest_attempt(self) -> int:
+        return self._world.dealer.newest_attempt
 
     @property
     def epoch(self) -> bytes:

@@ -3,7 +3,8 @@
 from functools import cache
 from pathlib import Path
 
-from precad.common.identifiers import ClientId, Role
+from precad.common.aggregator.round.seals import Seals
+from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.pki import Authority, key_to_pem, new_key, to_pem
 from precad.common.identity.principal import Principal
@@ -32,6 +33,12 @@ def identity(principal: Principal) -> Identity:
 def signer(client: ClientId) -> CertificateSigner:
     """This client's pen."""
     return CertificateSigner(identity(Principal.client(client.name)))
+
+
+def seals(task: Digest, role: Role) -> Seals:
+    """A server's pen, and its eye for what servers sign."""
+    pen = CertificateSigner(identity(Principal.service(role)))
+    return Seals(task, role, pen, verifier())
 
 
 @cache

@@ -1,11 +1,11 @@
-"""Before version 0: the servers greet, agree on the row secret and on the roster."""
+"""Before version 0: the servers agree on the row secret, nonces and the roster."""
 
 import logging
+import secrets
 from collections.abc import Callable
 
 from precad.common.aggregator.round.messages import (
     EnrolmentEntry,
-    Position,
     RosterAnswer,
     RosterProposal,
 )
@@ -20,20 +20,9 @@ from precad.common.task import Task
 
 log = logging.getLogger("precad")
 
+_NONCE_BYTES = 32
 _SHOWN = 10
 """Names in one line of the log."""
-
-
-def greet(link: PeerLink, own: Position) -> Position:
-    """Tell each other where the training stands; returns the other server's position.
-
-    Raises:
-        PeerViolation: the peer claims the same role.
-    """
-    theirs = Position.from_bytes(link.exchange("position", own.to_bytes()))
-    if theirs.role == own.role:
-        raise PeerViolation(f"the other server claims to be {own.role} too")
-    return theirs
 
 
 def agree_row_secret(link: PeerLink, role: Role, task: Task) -> Secret:
@@ -47,6 +36,15 @@ def agree_row_secret(link: PeerLink, role: Role, task: Task) -> Secret:
         raise PeerViolation(f"row secret has {len(theirs)} bytes, must have {KEY_BYTES}")
     a, b = (own, theirs) if role is Role.SERVER_A else (theirs, own)
     return derive(Secret(a.reveal() + b.reveal()), "row-secret", task.digest.value)
+
+
+def agree_nonces(link: PeerLink, role: Role) -> bytes:
+    """A's and B's, 32 random bytes each, for what the dealer deals over this link."""
+    own = secrets.token_bytes(_NONCE_BYTES)
+    theirs = link.exchange("nonce", own)
+    if len(theirs) != _NONCE_BYTES:
+        raise PeerViolation(f"nonce has {len(theirs)} bytes, must have {_NONCE_BYTES}")
+    return own + theirs if role is Role.SERVER_A else theirs + own
 
 
 def propose_roster(link: PeerLink, own: Roster, least: int) -> Roster:

@@ -4,21 +4,41 @@ What counts is the record-level exact ε against one corrupted server (guarantee
 round is charged too, so a client may have been charged more often than the task has rounds.
 """
 
+import math
+from collections import Counter
+from collections.abc import Mapping
+
+from precad.common.account.events import poisson_gaussian
 from precad.common.account.participations import most_participations
 from precad.common.task import Task
 
 
-def may_take_part(task: Task, record_rate: float, spent: int) -> bool:
-    """Whether one more participation keeps a client within the task's limit.
+def may_take_part(
+    task: Task,
+    record_rate: float,
+    spent: int,
+    upgrades: Mapping[int, int] | None = None,
+    charges: int = 0,
+) -> bool:
+    """Whether one more release keeps a client within the task's limit.
 
     Args:
         task: gives σ, δ and the limit; without one everybody may.
         record_rate: p_i of this client.
-        spent: T_i, its participations so far.
+        spent: T_i, its participations so far: versions that it was charged for.
+        upgrades: of them, those with further releases: versions by m ≥ 1.
+        charges: releases of the version in question that it was charged for already.
     """
     limit = task.privacy.epsilon_limit
     if limit is None:
         return True
+    if upgrades or charges:
+        counts = Counter(upgrades or {})
+        counts[0] = spent - counts.total()
+        if charges:
+            counts[charges - 1] -= 1
+        counts[charges] += 1
+        return _released_again(task, record_rate, +counts) <= limit
     # The task's rate is no lower than any client's: below its cap nobody's own is needed, and a
     # thousand clients of a thousand rates cost one account and not a thousand.
     highest = task.privacy.record_rate
@@ -35,6 +55,17 @@ def participation_cap(task: Task, record_rate: float) -> int | None:
     """
     limit = task.privacy.epsilon_limit
     return None if limit is None else _cap(task, record_rate, limit, 0)
+
+
+def _released_again(task: Task, record_rate: float, counts: Mapping[int, int]) -> float:
+    """ε where some versions were released 1 + m times: their steps have σ/√(1+m)."""
+    from precad.common.account.exact import ExactAccountant  # noqa: PLC0415 -- a second to import
+
+    accountant = ExactAccountant()
+    for m, count in sorted(counts.items()):
+        noise = task.privacy.noise_multiplier / math.sqrt(1 + m)
+        accountant.compose(poisson_gaussian(rate=record_rate, noise_multiplier=noise, count=count))
+    return accountant.epsilon(task.privacy.delta)
 
 
 def _cap(task: Task, record_rate: float, epsilon_limit: float, at_least: int) -> int:

@@ -25,6 +25,7 @@ def request_to_wire(request: DealRequest, role: str, epoch: bytes) -> pb.DealReq
         dimension=request.dimension,
         comparisons=request.comparisons,
         epoch=epoch,
+        nonces=request.nonces,
     )
 
 
@@ -40,6 +41,8 @@ class RemoteDealer:
         self.bytes_received = 0
         self.epoch = b""
         """Which start of the dealer this server joined; its keys last as long."""
+        self.newest_attempt = -1
+        """None up to this is dealt for again."""
 
     def join(self) -> Secret:
         """This server's key for the task. Raises PeerUnavailable, AccessDenied, PeerViolation."""
@@ -50,7 +53,7 @@ class RemoteDealer:
             )
         except grpc.RpcError as error:
             raise error_of("the dealer", self._address, error) from None
-        self.epoch = reply.epoch
+        self.epoch, self.newest_attempt = reply.epoch, reply.newest_attempt
         return Secret(reply.key)
 
     def deal(self, request: DealRequest) -> RingVector:

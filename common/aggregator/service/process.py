@@ -5,6 +5,7 @@ import contextlib
 import logging
 import signal
 from collections.abc import Callable
+from pathlib import Path
 
 import grpc
 
@@ -12,6 +13,7 @@ from precad.common.aggregator.collect import Inbox
 from precad.common.aggregator.enrol.admission import admission_of
 from precad.common.aggregator.enrol.register import Register
 from precad.common.aggregator.service.aggregation import AggregationService
+from precad.common.aggregator.service.coin_file import load_coin_key
 from precad.common.aggregator.service.descriptors import allow_descriptors, descriptors_for
 from precad.common.aggregator.service.limits import Limits
 from precad.common.aggregator.service.operation import OperationService
@@ -22,10 +24,11 @@ from precad.common.aggregator.training.feed import Feed
 from precad.common.aggregator.training.presence import Presence
 from precad.common.aggregator.training.session import Phase, Session
 from precad.common.aggregator.training.shelf import Shelf
+from precad.common.durable import make_folder
 from precad.common.identifiers import Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.port import add_port
-from precad.common.identity.sign import CertificateVerifier
+from precad.common.identity.sign import CertificateSigner, CertificateVerifier
 from precad.common.task import Task
 from precad.common.wire.serving import SERVER_OPTIONS
 from precad.protos.precad_pb2_grpc import (
@@ -34,6 +37,8 @@ from precad.protos.precad_pb2_grpc import (
 )
 
 log = logging.getLogger("precad")
+
+JOURNAL_FILE = "journal.jsonl"
 
 Conduct = Callable[[Session], None]
 Extend = Callable[[grpc.aio.Server, Session], None]
@@ -97,21 +102,34 @@ def open_session(role: Role, settings: ServerSettings) -> Session:
     """What the settings describe, opened. Called on the event loop. Raises Misconfiguration."""
     task = Task.load(settings.task)
     identity = Identity.load(settings.identity)
+    verifier = CertificateVerifier(identity)
     settings.state.mkdir(parents=True, exist_ok=True, mode=0o700)
     url = settings.database or f"sqlite:///{settings.state / 'state.db'}"
-    store = open_store(url, task, role)
+    store = open_store(url, task, role, _journal(settings))
     shelf = Shelf(task, settings.state / "model.safetensors")
     return Session(
         role=role,
         task=task,
         identity=identity,
         store=store,
-        inbox=Inbox(role, task, CertificateVerifier(identity), settings.state / "spool"),
+        signer=CertificateSigner(identity),
+        verifier=verifier,
+        coin_key=load_coin_key(settings.identity),
+        inbox=Inbox(role, task, verifier, settings.state / "spool"),
         register=Register(task, store, admission_of(settings, task)),
         presence=Presence(task.deadlines.rejoin),
         shelf=shelf,
         feed=Feed(asyncio.get_running_loop()),
     )
+
+
+def _journal(settings: ServerSettings) -> Path:
+    """The journal file, beside the state folder unless the settings name another place."""
+    folder = settings.journal
+    if folder is None:
+        folder = settings.state.with_name(f"{settings.state.name}-journal")
+    make_folder(folder)
+    return folder / JOURNAL_FILE
 
 
 def _told_to_stop(ended: asyncio.Event, stop: asyncio.Event) -> None:

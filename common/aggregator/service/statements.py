@@ -3,7 +3,6 @@
 from precad.common.aggregator.training.session import Session
 from precad.common.errors import NotOnOffer
 from precad.common.identifiers import ClientId
-from precad.common.identity.sign import CertificateSigner
 from precad.common.wire.statement import sign_body
 from precad.protos import precad_pb2 as pb
 
@@ -26,7 +25,7 @@ def opening_of(session: Session, client: ClientId, attempt: int) -> pb.Signed:
         opened=session.store.opened(model.version),
         model_digest=model.digest.value,
     )
-    return sign_body(CertificateSigner(session.identity), session.role, body)
+    return sign_body(session.signer, session.role, body)
 
 
 def statement_of(session: Session, client: ClientId) -> pb.Signed:
@@ -43,4 +42,4 @@ def statement_of(session: Session, client: ClientId) -> pb.Signed:
         opened=account.opened,
         counted=account.counted,
     )
-    return sign_body(CertificateSigner(session.identity), session.role, body)
+    return sign_body(session.signer, session.role, body)

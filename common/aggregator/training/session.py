@@ -6,6 +6,8 @@ from enum import Enum
 
 from precad.common.aggregator.collect import Inbox
 from precad.common.aggregator.enrol.register import Register
+from precad.common.aggregator.round.coin import CoinKey
+from precad.common.aggregator.round.operators import NeedsOperators
 from precad.common.aggregator.store import Store
 from precad.common.aggregator.training.feed import Feed
 from precad.common.aggregator.training.presence import Presence
@@ -13,6 +15,8 @@ from precad.common.aggregator.training.shelf import Shelf
 from precad.common.clock import CLOCK, Clock
 from precad.common.identifiers import Role
 from precad.common.identity.credentials import Identity
+from precad.common.identity.seal import SealSigner
+from precad.common.identity.sign import CertificateVerifier
 from precad.common.task import Task
 
 
@@ -34,6 +38,8 @@ class Progress:
     error: str = ""
     next_attempt: int = 0
     """Of the next round; both servers have used lower ones only."""
+    needs: NeedsOperators | None = None
+    """What waits for the operators of both servers."""
     contacts: int = 0
     """How often the other server and the dealer were both heard from."""
 
@@ -56,6 +62,9 @@ class Session:
     presence: Presence
     shelf: Shelf
     feed: Feed
+    signer: SealSigner = field(repr=False)
+    verifier: CertificateVerifier = field(repr=False)
+    coin_key: CoinKey = field(repr=False)
     clock: Clock = CLOCK
     progress: Progress = field(default_factory=Progress)
     traffic: Counter[str] = field(default_factory=Counter)
