@@ -1,6 +1,7 @@
 """Enrolments before round 0."""
 
 from precad.common.aggregator.enrol.admission import Admission, anybody
+from precad.common.aggregator.round.messages import SealMessage
 from precad.common.aggregator.store import Store
 from precad.common.clock import CLOCK, Clock
 from precad.common.enrolment import Enrolment, Roster
@@ -86,12 +87,20 @@ class Register:
         with self._changed:
             return Roster(self._enrolments)
 
-    def freeze(self, roster: Roster) -> None:
-        """No further enrolment; ``roster`` is final."""
+    def freeze(self, roster: Roster, *, taken_back: bool = False) -> None:
+        """No further enrolment; ``roster`` is final. Taken back: claims of it may be lost here."""
         with self._changed:
-            self._store.freeze(roster)
+            self._store.freeze(roster, taken_back=taken_back)
             self._frozen = True
             self._enrolments = dict(roster)
+
+    def seal(self) -> SealMessage | None:
+        """The other server's word on the frozen roster."""
+        return self._store.roster_seal()
+
+    def keep_seal(self, sealed: SealMessage) -> None:
+        """Keep the other server's word on the frozen roster."""
+        self._store.keep_roster_seal(sealed)
 
     @property
     def frozen(self) -> bool:
