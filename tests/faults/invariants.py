@@ -12,6 +12,7 @@ from precad.common.aggregator.store.attempts import CHARGED
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.ring import from_bytes
 
+
 def check(world: World) -> None:
     """All invariants; an AssertionError names the first that is broken."""
     training_reaches_its_end(world)

@@ -274,7 +274,9 @@ class World:
             (state / MODEL).unlink(missing_ok=True)
             if (copy / MODEL).exists():
                 shutil.copy(copy / MODEL, state / MODEL)
-        self.seen.faults.append(f"{role.value}: restored {'with' if with_model else 'without'} model")
+        self.seen.faults.append(
+            f"{role.value}: restored {'with' if with_model else 'without'} model"
+        )
 
     def _crash(self, life: Life) -> None:
         self.turns.kill(life)

@@ -103,9 +103,7 @@ def propose_roster(link: PeerLink, rolls: Rolls, task: Task, seals: Seals) -> Ro
     return roster
 
 
-def accept_roster(
-    link: PeerLink, rolls: Rolls, task: Task, seals: Seals, timeout_s: float
-) -> None:
+def accept_roster(link: PeerLink, rolls: Rolls, task: Task, seals: Seals, timeout_s: float) -> None:
     """B's part: freeze whom A proposes and B holds alike, then say who that is.
 
     Args:

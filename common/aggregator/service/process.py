@@ -5,6 +5,7 @@ import contextlib
 import logging
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -12,8 +13,8 @@ import grpc
 from precad.common.aggregator.collect import Inbox
 from precad.common.aggregator.enrol.admission import admission_of
 from precad.common.aggregator.enrol.register import Register
+from precad.common.aggregator.round.coin import CoinKey
 from precad.common.aggregator.service.aggregation import AggregationService
-from precad.common.aggregator.service.coin_file import load_coin_key
 from precad.common.aggregator.service.descriptors import allow_descriptors, descriptors_for
 from precad.common.aggregator.service.limits import Limits
 from precad.common.aggregator.service.operation import OperationService
@@ -26,6 +27,7 @@ from precad.common.aggregator.training.session import Phase, Session
 from precad.common.aggregator.training.shelf import Shelf
 from precad.common.durable import make_folder
 from precad.common.identifiers import Role
+from precad.common.identity.coin_file import read_coin_key, replace_coin_key
 from precad.common.identity.credentials import Identity
 from precad.common.identity.port import add_port
 from precad.common.identity.sign import CertificateSigner, CertificateVerifier
@@ -114,7 +116,9 @@ def open_session(role: Role, settings: ServerSettings) -> Session:
         store=store,
         signer=CertificateSigner(identity),
         verifier=verifier,
-        coin_key=load_coin_key(settings.identity),
+        coin_key=CoinKey(
+            read_coin_key(settings.identity), partial(replace_coin_key, settings.identity)
+        ),
         inbox=Inbox(role, task, verifier, settings.state / "spool"),
         register=Register(task, store, admission_of(settings, task)),
         presence=Presence(task.deadlines.rejoin),
