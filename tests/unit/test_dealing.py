@@ -81,8 +81,8 @@ def test_an_older_attempt_is_never_dealt_for_again() -> None:
 @pytest.mark.parametrize("refused", [TASK, Digest.of(b"other")])
 def test_a_request_that_is_refused_spends_nothing(refused: Digest) -> None:
     dealer = DealerRole(TASK)
+    role = Role.CLIENT if refused == TASK else Role.SERVER_A
     with pytest.raises((TaskMismatch, PeerViolation)):
-        role = Role.CLIENT if refused == TASK else Role.SERVER_A
         dealer.corrections(role, replace(REQUEST, task=refused, attempt=9))
     assert dealer.newest_attempt == -1
     both(REQUEST, dealer)

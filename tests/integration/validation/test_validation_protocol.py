@@ -152,7 +152,9 @@ def test_randomness_is_never_used_twice_and_nothing_is_opened_then(
             "randomness": Server(task, dealer).randomness(role, request),
         }
         try:
-            return server.validate(role, link, halves(shared, role), **again)
+            return server.validate(
+                role, link, halves(shared, role), spent=memories[role], randomness=dealt
+            )
         finally:
             sent.append(link.bytes_sent)
 
