@@ -171,7 +171,7 @@ def _requests(*requests: Any) -> Callable[[], list[bytes]]:
 
 
 def _deal_words(data: bytes) -> None:
-    wanted = deal_request(stage().task, ROUND, 0, 1)
+    wanted = deal_request(stage().task, ROUND, 0, 1, bytes(64))
     first, *others = [*split(data), b""]
     reply = parsed(pb.JoinReply, first)
     pieces = [parsed(pb.DealPiece, piece) for piece in others]
@@ -573,7 +573,7 @@ def _file(parse: Callable[[Path], object], suffix: str) -> Callable[[bytes], Non
 
 
 def _deal_seeds() -> list[bytes]:
-    wanted = deal_request(stage().task, ROUND, 0, 2)
+    wanted = deal_request(stage().task, ROUND, 0, 2, bytes(64))
     return [request_to_wire(wanted, "server-b", bytes(16)).SerializeToString()]
 
 
@@ -588,7 +588,7 @@ def _request_seeds() -> list[bytes]:
 
 
 def _word_seeds() -> list[bytes]:
-    words = deal_request(stage().task, ROUND, 0, 1).correction_words * 8
+    words = deal_request(stage().task, ROUND, 0, 1, bytes(64)).correction_words * 8
     reply = pb.JoinReply(key=bytes(32), epoch=bytes(16))
     pieces = [pb.DealPiece(words=bytes(words)), pb.DealPiece(words=bytes(8))]
     return [join(*(m.SerializeToString() for m in [reply, *pieces[:n]])) for n in (1, 2)]

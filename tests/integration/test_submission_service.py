@@ -20,6 +20,7 @@ from precad.common.aggregator.collect.matching import describe, match
 from precad.common.aggregator.enrol.admission import Admission, anybody, by_token
 from precad.common.aggregator.enrol.register import Register
 from precad.common.aggregator.enrol.tokens import TokenBook, new_token, token_digest
+from precad.common.aggregator.round.coin import CoinKey
 from precad.common.aggregator.round.states import Opened
 from precad.common.aggregator.service.aggregation import AggregationService
 from precad.common.aggregator.service.limits import Limits
@@ -93,6 +94,9 @@ class Deployed:
             task=self.task,
             identity=identity,
             store=store,
+            signer=CertificateSigner(identity),
+            verifier=CertificateVerifier(identity),
+            coin_key=CoinKey(Secret.random()),
             inbox=Inbox(role, self.task, CertificateVerifier(identity), state / "spool"),
             register=Register(self.task, store, admission),
             presence=Presence(1.0),
@@ -133,7 +137,7 @@ class Deployed:
     def outcome(self) -> dict[ClientId, Rejection | str]:
         """The round's end on both servers, which must be the same."""
         model = self.sessions[A].shelf.current.digest
-        opened = Opened(0, 0, (ONE, TWO), model)
+        opened = Opened(0, 0, (ONE, TWO), model, frozenset((ONE, TWO)))
         collected = {role: session.inbox.close() for role, session in self.sessions.items()}
         of_a, of_b = (
             match(
@@ -415,7 +419,7 @@ def test_one_client_watches_twice_and_not_thrice(
 
 
 def notice_of(session: Session) -> Any:
-    return RoundOpened(Opened(0, 0, (ONE,), session.shelf.current.digest), 1.0)
+    return RoundOpened(Opened(0, 0, (ONE,), session.shelf.current.digest, frozenset((ONE,))), 1.0)
 
 
 # --- enrolment ---------------------------------------------------------------------------------

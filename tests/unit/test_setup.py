@@ -1,34 +1,34 @@
-"""Before round 0: greeting, the row secret, and the roster that both must hold."""
+"""Before round 0: the row secret, the nonces, and the roster that both must hold."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any
 
 import pytest
+from tests.rig.keys import seals
 
 from precad.common.aggregator.enrol.agreement import (
     accept_roster,
+    agree_nonces,
     agree_row_secret,
-    greet,
     propose_roster,
 )
 from precad.common.aggregator.round.aggregator import Aggregator
 from precad.common.aggregator.round.messages import (
     EnrolmentEntry,
-    Position,
     RosterAnswer,
     RosterProposal,
 )
 from precad.common.aggregator.training.conduct import make_aggregator
+from precad.common.aggregator.training.session import Progress
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation
-from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.identifiers import ClientId, Role
 from precad.common.link import PeerLink, memory_pair
 from precad.common.secret import Secret
 from precad.common.task import Task
 
-MODEL = Digest(b"\1" * 32)
 A, B = Role.SERVER_A, Role.SERVER_B
 
 
@@ -59,27 +59,6 @@ def both(at_a: Callable[[], Any], at_b: Callable[[], Any]) -> tuple[Any, Any]:
 
 def roster(*claims: tuple[str, int, float]) -> Roster:
     return Roster({ClientId(n): Enrolment(ClientId(n), r, p) for n, r, p in claims})
-
-
-# --- greeting ----------------------------------------------------------------------------------
-
-
-def position(role: Literal["server-a", "server-b"], version: int) -> Position:
-    return Position(role=role, version=version, model=str(MODEL), next_attempt=version)
-
-
-def test_servers_tell_each_other_where_they_stand(task: Task) -> None:
-    a, b = links(task)
-    at_a, at_b = position("server-a", 3), position("server-b", 4)
-    assert both(lambda: greet(a, at_a), lambda: greet(b, at_b)) == (at_b, at_a)
-
-
-def test_servers_of_one_role_refuse_each_other(task: Task) -> None:
-    a, b = links(task)
-    same = position("server-a", 0)
-    for error in both(lambda: greet(a, same), lambda: greet(b, same)):
-        assert isinstance(error, PeerViolation)
-        assert "server-a too" in str(error)
 
 
 # --- the row secret ----------------------------------------------------------------------------
@@ -140,19 +119,64 @@ def test_a_contribution_of_another_length_is_a_violation(task: Task, length: int
         agree_row_secret(a, A, task)
 
 
+# --- nonces ------------------------------------------------------------------------------------
+
+
+def test_both_servers_hold_the_same_nonces_and_every_link_others(task: Task) -> None:
+    seen = set()
+    for _ in range(5):
+        a, b = links(task)
+        at_a, at_b = both(lambda a=a: agree_nonces(a, A), lambda b=b: agree_nonces(b, B))
+        assert at_a == at_b
+        assert len(at_a) == 64
+        seen |= {at_a[:32], at_a[32:]}
+    assert len(seen) == 10
+
+
+def test_one_servers_nonce_alone_does_not_decide(task: Task) -> None:
+    """B was put back and says the same again; A's own half is another."""
+    made = []
+    for _ in range(2):
+        a, b = links(task)
+        b.send("nonce", bytes(32))
+        made.append(agree_nonces(a, A))
+    assert made[0][:32] != made[1][:32]
+    assert made[0][32:] == made[1][32:] == bytes(32)
+
+
+@pytest.mark.parametrize("length", [0, 31, 33])
+def test_a_nonce_of_another_length_is_a_violation(task: Task, length: int) -> None:
+    a, b = links(task)
+    b.send("nonce", bytes(length))
+    with pytest.raises(PeerViolation, match=f"{length} bytes"):
+        agree_nonces(a, A)
+
+
 # --- the dealer --------------------------------------------------------------------------------
 
 
-def made(task: Task, *epochs: bytes) -> tuple[Any, Any]:
+def made(task: Task, *epochs: bytes, newest: int = -1) -> tuple[Any, Any]:
     """What each server makes, having joined the start of the dealer that ``epochs`` names."""
 
     def make(role: Role, link: PeerLink, epoch: bytes) -> Aggregator:
+        pens = seals(task.digest, role)
         session: Any = SimpleNamespace(
-            role=role, task=task, register=SimpleNamespace(roster=lambda: OWN), store=None
+            role=role,
+            task=task,
+            register=SimpleNamespace(roster=lambda: OWN),
+            store=None,
+            progress=Progress(next_attempt=3),
+            signer=pens.signer,
+            verifier=pens.verifier,
+            coin_key=None,
         )
         no_noise: Any = None
-        dealer: Any = SimpleNamespace(epoch=epoch, join=lambda: Secret(epoch * 32))
-        return make_aggregator(session, link, dealer, noise=no_noise)
+        dealer: Any = SimpleNamespace(
+            epoch=epoch, join=lambda: Secret(epoch * 32), newest_attempt=newest
+        )
+        made = make_aggregator(session, link, dealer, noise=no_noise)
+        assert session.progress.next_attempt == max(3, newest + 1)
+        return made
 
     a, b = links(task)
     return both(lambda: make(A, a, epochs[0]), lambda: make(B, b, epochs[1]))
@@ -162,6 +186,14 @@ def test_servers_that_joined_one_start_of_the_dealer_go_on(task: Task) -> None:
     a, b = made(task, b"1", b"1")
     assert (a.role, b.role) == (A, B)
     assert a.row_secret == b.row_secret
+    assert a.nonces == b.nonces
+
+
+@pytest.mark.parametrize("newest", [-1, 2, 3, 11])
+def test_an_attempt_that_the_dealer_dealt_for_is_used(task: Task, newest: int) -> None:
+    """Both servers were put back: the dealer alone knows how far they had come."""
+    for aggregator in made(task, b"1", b"1", newest=newest):
+        assert isinstance(aggregator, Aggregator)
 
 
 def test_servers_that_joined_two_starts_of_the_dealer_join_again(task: Task) -> None:

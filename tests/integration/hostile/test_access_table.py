@@ -232,7 +232,7 @@ class Bench:
                 join = pb.JoinRequest(task_digest=digest, role=caller.server)
                 return DealingStub(channel).Join(join, timeout=DEADLINE_S)
             case _:
-                wanted = deal_request(task, 0, 0, 1)
+                wanted = deal_request(task, 0, 0, 1, bytes(64))
                 deal = request_to_wire(wanted, caller.server, self.epoch)
                 return list(DealingStub(channel).Deal(deal, timeout=DEADLINE_S))
 
