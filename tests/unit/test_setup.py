@@ -244,12 +244,15 @@ def test_a_takes_no_roster_but_of_clients_that_it_proposed(
         propose_roster(a, OWN, 1)
 
 
-def test_b_refuses_claims_beyond_the_tasks_caps(task: Task) -> None:
-    greedy = roster(("a", 10_000, 0.1))
-    a, b, frozen = proposed(task, greedy, greedy)
-    assert frozen == []
-    assert isinstance(b, Misconfiguration)
-    assert "max_expected_records" in str(a)
+@pytest.mark.parametrize("claim", [(10_000, 0.1), (100, 0.11), (100, 1e-15), (100, 0.3)])
+def test_a_claim_that_the_task_does_not_allow_costs_its_client_alone(
+    task: Task, claim: tuple[int, float]
+) -> None:
+    """However it got into both servers' stores: an older version's, or a meddled one's."""
+    held = roster(("a", *claim), ("b", 50, 0.2))
+    a, b, frozen = proposed(task, held, held)
+    assert b is None
+    assert a.digest() == frozen[0].digest() == roster(("b", 50, 0.2)).digest()
 
 
 def test_b_refuses_too_few_clients(make_task: Any) -> None:

@@ -2,8 +2,10 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 
 from precad.common.aggregator.collect import Upload
+from precad.common.aggregator.round.cap import prepare, prepared
 from precad.common.aggregator.service.limits import Call, Limits, OpenCalls, in_time
 from precad.common.aggregator.service.notice import notice_of
 from precad.common.aggregator.training.session import Session
@@ -26,6 +28,7 @@ class AggregationService(AggregationServicer):
     def __init__(self, session: Session, limits: Limits | None = None) -> None:
         self._session = session
         self.calls = OpenCalls(limits or Limits())
+        self._accounts = ThreadPoolExecutor(1, "accounts")
 
     async def Describe(  # noqa: N802 -- gRPC's name
         self,
@@ -50,9 +53,23 @@ class AggregationService(AggregationServicer):
             client = self._client(context, request.client)
             check_task(self._session.task, request.task_digest)
             claim = Enrolment(client, request.records, request.record_rate)
+            await self._account(claim)
             # A claim is durable before it is confirmed; a slow disk must keep nobody else waiting.
             enrolled = await asyncio.to_thread(self._session.register.enrol, claim, request.token)
             return pb.EnrolReply(enrolled=enrolled)
+
+    async def _account(self, claim: Enrolment) -> None:
+        """What rounds will ask of this rate; only clients with rates as new wait for it.
+
+        Raises:
+            Misconfiguration: the task doesn't allow the claim, or no account can be given of it.
+        """
+        task = self._session.task
+        claim.check(task)
+        if not (self._session.register.frozen or prepared(task, claim.record_rate)):
+            # In a thread of its own: the others keep their places for claims and status.
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._accounts, prepare, task, claim.record_rate)
 
     async def Watch(  # noqa: N802
         self, request: pb.WatchRequest, context: Context

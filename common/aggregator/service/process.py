@@ -71,6 +71,8 @@ async def run_server(
 
     def train() -> None:
         try:
+            # Before the first round and not in it: an account takes seconds.
+            session.register.prepare_accounts()
             run_to_end(session, conduct)
         finally:
             loop.call_soon_threadsafe(ended.set)
