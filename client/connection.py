@@ -237,6 +237,10 @@ class Servers:
                 patience.wait(late)
                 continue
             rejection = rejection_of(reply.rejection) if reply.rejection else None
+            if rejection is Rejection.TRUNCATED and patience.remaining() > WAITS.longest_s:
+                # The server lost a part of it, or has no place now: the same bytes are welcome.
+                patience.wait(late)
+                continue
             return Receipt(role, rejection, reply.detail[:MAX_TEXT])
 
     def _patiently(

@@ -18,7 +18,7 @@ MAX_RECORDS = 2**31 - 1
 """What a database's integer column and every digest can hold."""
 GRID_OCTAVES = 6
 """Claimed rates reach from the task's p down to p/2^6."""
-_EIGHTHS = (8, 7, 6, 5)
+EIGHTHS = (8, 7, 6, 5)
 
 
 def rate_grid(task: Task) -> tuple[float, ...]:
@@ -32,7 +32,7 @@ def rate_grid(task: Task) -> tuple[float, ...]:
     """
     p = task.privacy.record_rate
     # One rounding at most (p·k), then powers of two: the same floats on every machine.
-    rates = [math.ldexp(p * k, -3 - halved) for halved in range(GRID_OCTAVES) for k in _EIGHTHS]
+    rates = [math.ldexp(p * k, -3 - halved) for halved in range(GRID_OCTAVES) for k in EIGHTHS]
     return (*rates, math.ldexp(p, -GRID_OCTAVES))
 
 

@@ -1,18 +1,26 @@
 """What every gRPC server of the system sets and answers alike."""
 
+import logging
 from typing import Any
 
 import grpc
+import grpc.aio
 
 from precad.common import errors
 from precad.common.errors import PrecadError
 from precad.common.task import Task
+
+log = logging.getLogger("precad")
 
 MAX_REQUEST_BYTES = 1 << 19
 """512 KiB. No message is longer, since shares and openings travel in pieces: a caller makes a
 server hold no more than this for each call, whatever it sends."""
 SERVER_OPTIONS = (
     ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
+    # Identity alone: some versions of gRPC inflate a message before they look at its size.
+    ("grpc.compression_enabled_algorithms_bitset", 1),
+    # Whoever keeps a connection without a call on it; the next call makes another.
+    ("grpc.max_connection_idle_ms", 30_000),
     # A client needs a handful of calls at once, server A one link.
     ("grpc.max_concurrent_streams", 32),
     # By default a connection may take two minutes to say nothing.
@@ -33,8 +41,10 @@ _CODES: dict[type[PrecadError], grpc.StatusCode] = {
     errors.TooManyCalls: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.NotOnOffer: grpc.StatusCode.NOT_FOUND,
     errors.PeerUnavailable: grpc.StatusCode.UNAVAILABLE,
-    errors.PeerViolation: grpc.StatusCode.FAILED_PRECONDITION,
 }
+"""Whose texts are about the caller itself, and go to it."""
+NOT_NOW = "this server can't answer now; its operators know why"
+"""All that a caller hears of any other failure, which may be about somebody else."""
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
@@ -42,11 +52,14 @@ def status_of(error: PrecadError) -> grpc.StatusCode:
     """The status code that a caller sees for ``error``."""
     if isinstance(error, errors.AccessDenied) and error.reason is not errors.Denial.NOT_ALLOWED:
         return grpc.StatusCode.UNAUTHENTICATED
-    return _CODES.get(type(error), grpc.StatusCode.INTERNAL)
+    return _CODES.get(type(error), grpc.StatusCode.UNAVAILABLE)
 
 
 class Refusing:
-    """Around a call: what precad refuses inside ends it with the error's status code and text."""
+    """Around a call: what precad refuses inside ends it with the error's status code and text.
+
+    Anything else ends it too, with a line in this server's log and no text of it to the caller.
+    """
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -56,8 +69,11 @@ class Refusing:
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """End the call."""
-        if isinstance(error, PrecadError):
+        if isinstance(error, PrecadError) and type(error) in _CODES:
             await self._context.abort(status_of(error), str(error))
+        if isinstance(error, Exception) and not isinstance(error, grpc.aio.AbortError):
+            log.error("a call failed, and its caller was told to try again", exc_info=error)
+            await self._context.abort(grpc.StatusCode.UNAVAILABLE, NOT_NOW)
 
 
 def check_task(task: Task, digest: bytes) -> None:

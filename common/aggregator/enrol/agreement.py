@@ -105,13 +105,8 @@ def accept_roster(
             raise PeerViolation("the roster names a client twice")
         known = own()
         # A claim that the task doesn't allow, however it got here, costs that client alone.
-        roster = Roster(
-            {
-                c: claim
-                for c, claim in proposed.items()
-                if known.get(c) == claim and _fits(claim, task)
-            }
-        )
+        held = [claim for claim in proposed.values() if known.get(claim.client) == claim]
+        roster = Roster({claim.client: claim for claim in held if _fits(claim, task)})
         _say_who_is_left_out(proposed, roster)
         require_enough(roster, task.enrolment.min_clients)
         freeze(roster)

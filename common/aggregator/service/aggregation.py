@@ -37,7 +37,7 @@ class AggregationService(AggregationServicer):
     ) -> pb.DescribeReply:
         """The task that this server runs."""
         async with Refusing(context):
-            require(context, self._session.identity, Role.CLIENT, Role.OPERATOR)
+            self._caller(context, Role.CLIENT, Role.OPERATOR)
         task = self._session.task
         return pb.DescribeReply(
             role=self._session.role.value,
@@ -50,6 +50,7 @@ class AggregationService(AggregationServicer):
     ) -> pb.EnrolReply:
         """Take part."""
         async with Refusing(context):
+            self._caller(context, Role.CLIENT)
             client = self._client(context, request.client)
             check_task(self._session.task, request.task_digest)
             claim = Enrolment(client, request.records, request.record_rate)
@@ -76,6 +77,7 @@ class AggregationService(AggregationServicer):
     ) -> AsyncIterator[pb.Notice]:
         """What happens, as far as this client may know it."""
         async with Refusing(context):
+            self._caller(context, Role.CLIENT)
             client = self._client(context, request.client)
             check_task(self._session.task, request.task_digest)
             with (
@@ -90,7 +92,7 @@ class AggregationService(AggregationServicer):
     ) -> pb.ModelDigestReply:
         """The digest of the model that a round starts from."""
         async with Refusing(context):
-            require(context, self._session.identity, Role.CLIENT, Role.OPERATOR)
+            self._caller(context, Role.CLIENT, Role.OPERATOR)
             check_task(self._session.task, request.task_digest)
             model = self._session.shelf.get(request.version)
             return pb.ModelDigestReply(model_digest=model.digest.value)
@@ -100,7 +102,7 @@ class AggregationService(AggregationServicer):
     ) -> AsyncIterator[pb.ModelPiece]:
         """The model, in pieces."""
         async with Refusing(context):
-            caller = require(context, self._session.identity, Role.CLIENT, Role.OPERATOR)
+            caller = self._caller(context, Role.CLIENT, Role.OPERATOR)
             check_task(self._session.task, request.task_digest)
             with self.calls.one_more(caller, Call.FETCH):
                 data = byte_view(self._session.shelf.get(request.version).theta)
@@ -115,7 +117,7 @@ class AggregationService(AggregationServicer):
         """A share, in pieces. Rejections are answers, not errors: they are expected."""
         async with Refusing(context):
             # Before the header says who it is about: a caller that sends none is counted too.
-            caller = require(context, self._session.identity, Role.CLIENT)
+            caller = self._caller(context, Role.CLIENT)
             try:
                 with self.calls.one_more(caller, Call.SUBMIT):
                     await self._receive(request_iterator, context)
@@ -175,6 +177,12 @@ class AggregationService(AggregationServicer):
 
     def _count(self, attempt: int, client: ClientId, reason: Rejection) -> None:
         self._session.inbox.refuse(attempt, client, reason)
+
+    def _caller(self, context: Context, *roles: Role) -> Principal:
+        """Who begins a call. Raises AccessDenied, TooManyCalls."""
+        caller = require(context, self._session.identity, *roles)
+        self.calls.begin(caller)
+        return caller
 
     def _client(self, context: Context, name: str) -> ClientId:
         """The client that calls; its certificate must be its own. Raises AccessDenied."""

@@ -1,7 +1,16 @@
 """What one client does at the servers' doors costs that client, and nobody else a round."""
 
+import contextlib
 import itertools
-from typing import TYPE_CHECKING
+import resource
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
 
 import grpc
 import numpy as np
@@ -20,6 +29,8 @@ if TYPE_CHECKING:
     from tests.integration.deployment.conftest import Deploy
 
 START_S = 60.0
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"
+"""HTTP/2's first words, with empty settings."""
 ROLES = (Role.SERVER_A, Role.SERVER_B)
 
 
@@ -42,18 +53,125 @@ def play(client: LightClient, after: int = -1) -> int:
 
 
 def test_a_rate_beside_the_grid_is_refused_and_the_others_train(deploy: "Deploy") -> None:
-    deployment = deploy({"privacy.epsilon_limit": 3.0, "deadlines.enrol": 1.0}, clients=2)
+    deployment = deploy({"privacy.epsilon_limit": 3.0, "enrolment.clients": 1}, clients=2)
     bad, good = deployment.clients
     deployment.start_servers()
     digest, identity = deployment.task.digest.value, identity_of(deployment, bad)
     for role, rate in itertools.product(ROLES, (1e-15, 0.11)):
         request = pb.EnrolRequest(task_digest=digest, client=bad.name, records=1, record_rate=rate)
-        with open_channel(deployment.addresses[role.value], identity, role) as channel:
-            with pytest.raises(grpc.RpcError) as refused:
-                AggregationStub(channel).Enrol(request, wait_for_ready=True, timeout=START_S)
+        with (
+            open_channel(deployment.addresses[role.value], identity, role) as channel,
+            pytest.raises(grpc.RpcError) as refused,
+        ):
+            AggregationStub(channel).Enrol(request, wait_for_ready=True, timeout=START_S)
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert f"record_rate = {rate!r}: " in str(refused.value.details())
     with connect(deployment, good) as client:
         client.join()
         play(client, after=play(client))
     deployment.check_alive()
+
+
+@contextmanager
+def few_descriptors(most: int) -> Iterator[None]:
+    """What starts inside may open so many files, as far as it doesn't raise its own limit."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+class IdleFlood:
+    """Connections of one certificate that say hello and nothing more; lost ones are made again."""
+
+    def __init__(self, address: str, folder: Path, most: int) -> None:
+        host, port = address.rsplit(":", 1)
+        self._address = host, int(port)
+        self._most = most
+        self._context = ssl.create_default_context(cafile=folder / "ca.pem")
+        self._context.check_hostname = False
+        self._context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
+        self._context.set_alpn_protocols(["h2"])
+        self._held: list[ssl.SSLSocket] = []
+        self.made = 0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        for each in self._held:
+            each.close()
+
+    def _run(self) -> None:
+        while not self._stop.is_set() and len(self._held) < self._most:
+            with contextlib.suppress(OSError):
+                connection = self._context.wrap_socket(
+                    socket.create_connection(self._address, timeout=5)
+                )
+                connection.sendall(PREFACE)
+                self._held.append(connection)
+                self.made += 1
+
+
+def test_a_thousand_idle_connections_of_one_client_cost_the_others_no_round(
+    deploy: "Deploy",
+) -> None:
+    deployment = deploy(
+        {"enrolment.clients": 1, "deadlines.peer": 20.0, "deadlines.outage": 60.0}, clients=2
+    )
+    bad, good = deployment.clients
+    with few_descriptors(1024):
+        deployment.start_servers()
+    with connect(deployment, good) as client:
+        client.join()
+        last = play(client)
+        keys = deployment.folder / "keys" / bad.name
+        with ExitStack() as floods:
+            made = [
+                floods.enter_context(IdleFlood(deployment.addresses[role.value], keys, 1100))
+                for role in ROLES
+            ]
+            until(lambda: min(flood.made for flood in made) >= 1100)
+            for _ in range(3):
+                last = play(client, after=last)
+            for role in ROLES:
+                descriptors = Path(f"/proc/{deployment.processes[role.value].pid}/fd")
+                until(lambda: len(list(descriptors.iterdir())) < 256)  # noqa: B023
+    assert "connections without a call" in deployment.log("server-b")
+    for role in ROLES:
+        assert "Too many open files" not in deployment.log(role.value)
+    deployment.check_alive()
+
+
+def test_a_client_holds_four_connections_with_calls_on_them_and_no_fifth(
+    deploy: "Deploy",
+) -> None:
+    deployment = deploy({"enrolment.clients": 1, "deadlines.outage": 60.0}, clients=2)
+    bad, good = deployment.clients
+    deployment.start_servers()
+    with connect(deployment, good) as client, ExitStack() as stack:
+        client.join()
+        last = play(client)
+        address, identity = deployment.addresses["server-a"], identity_of(deployment, bad)
+        for _ in range(20):
+            channel = stack.enter_context(open_channel(address, identity, Role.SERVER_A))
+            AggregationStub(channel).Describe(pb.DescribeRequest(), timeout=START_S)
+        held = f"{bad.name}.client.precad were too many"
+        until(lambda: held in deployment.log("server-a"))
+        play(client, after=last)
+    assert f"connections of {good.name}" not in deployment.log("server-a")
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition, within a deadline."""
+    deadline = time.monotonic() + START_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
