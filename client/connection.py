@@ -3,6 +3,8 @@
 Nothing here needs torch: the lowest level submits any vector.
 """
 
+import logging
+import secrets
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -13,9 +15,11 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
+from precad.common.clock import CLOCK, Clock
 from precad.common.enrolment import Enrolment
 from precad.common.errors import (
     MAX_TEXT,
+    NameInUse,
     PeerUnavailable,
     PeerViolation,
     RejectedSubmission,
@@ -38,11 +42,16 @@ from precad.common.wire.submission import header_to_wire
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub
 
+log = logging.getLogger("precad")
+
 PIECE_BYTES = 1 << 17
 """128 KiB: a server holds a piece or two of each upload that is under way, and not whole shares."""
 CALL_TIMEOUT_S = 30.0
 WAITS = Waits(0.5, 0.5)
 """Between tries of one upload."""
+NAME_FREE_S = 45.0
+"""How long an owner's former process may seem to be there: a server's keepalive takes 30 s."""
+NAME_WAITS = Waits(2.0, 5.0)
 _WORTH_A_RETRY = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED}
 """The second: an upload of this client that broke off is still open at the server."""
 Reply = TypeVar("Reply")
@@ -67,6 +76,7 @@ class Servers:
         server_b: address of server B.
         identity: certificate and key.
         patience_s: how long to wait for a server that doesn't answer yet.
+        clock: passes the time.
     """
 
     def __init__(
@@ -78,6 +88,7 @@ class Servers:
         identity: Identity,
         *,
         patience_s: float | None = None,
+        clock: Clock = CLOCK,
     ) -> None:
         self.task = task
         self.client = client
@@ -88,6 +99,8 @@ class Servers:
             role: open_channel(address, identity, role) for role, address in self._addresses.items()
         }
         self._stubs = {role: AggregationStub(c) for role, c in self._channels.items()}
+        self._instance = secrets.token_bytes(16)
+        self._clock = clock
         self._uploads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="upload")
 
     def __enter__(self) -> Self:
@@ -144,12 +157,28 @@ class Servers:
             self._patiently(role, partial(self._stubs[role].Enrol, request))
 
     def watch(self) -> Iterator[pb.Notice]:
-        """Server A's notices, from the current round on. Raises PeerUnavailable, PeerViolation."""
-        request = pb.WatchRequest(task_digest=self.task.digest.value, client=self.client.name)
-        try:
-            yield from self._stubs[Role.SERVER_A].Watch(request)
-        except grpc.RpcError as error:
-            raise self._error(Role.SERVER_A, error) from None
+        """Server A's notices, from the current round on.
+
+        Raises:
+            PeerUnavailable, PeerViolation, AccessDenied: as server A says.
+            NameInUse: another process takes part as this client, and didn't end.
+        """
+        request = pb.WatchRequest(
+            task_digest=self.task.digest.value, client=self.client.name, instance=self._instance
+        )
+        patience = Patience(NAME_FREE_S, NAME_WAITS, self._clock)
+        while True:
+            try:
+                yield from self._stubs[Role.SERVER_A].Watch(request)
+            except grpc.RpcError as error:
+                ended = self._error(Role.SERVER_A, error)
+                if not isinstance(ended, NameInUse):
+                    raise ended from None
+            else:
+                return
+            # After a power cut, or the like, a server takes a while to see that the other is gone.
+            log.warning("%s; trying again for %.0f s", ended, max(0.0, patience.remaining()))
+            patience.wait(ended)
 
     def fetch_model(self, version: int, announced: bytes) -> NDArray[np.float64]:
         """θ_t from A, checked against A's announcement and against B's digest.

@@ -9,6 +9,7 @@ import grpc.aio
 from precad.common import errors
 from precad.common.errors import PrecadError
 from precad.common.task import Task
+from precad.common.wire.status import NOT_NOW
 
 log = logging.getLogger("precad")
 
@@ -39,12 +40,11 @@ _CODES: dict[type[PrecadError], grpc.StatusCode] = {
     errors.RejectedSubmission: grpc.StatusCode.INVALID_ARGUMENT,
     errors.AccessDenied: grpc.StatusCode.PERMISSION_DENIED,
     errors.TooManyCalls: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.NameInUse: grpc.StatusCode.ALREADY_EXISTS,
     errors.NotOnOffer: grpc.StatusCode.NOT_FOUND,
     errors.PeerUnavailable: grpc.StatusCode.UNAVAILABLE,
 }
 """Whose texts are about the caller itself, and go to it."""
-NOT_NOW = "this server can't answer now; its operators know why"
-"""All that a caller hears of any other failure, which may be about somebody else."""
 Context = grpc.aio.ServicerContext[Any, Any]
 
 

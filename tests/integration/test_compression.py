@@ -1,5 +1,6 @@
 """Nothing is inflated: some versions of gRPC inflate a message before they look at its size."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator

@@ -8,6 +8,7 @@ from precad.common.aggregator.collect import Upload
 from precad.common.aggregator.round.cap import prepare, prepared
 from precad.common.aggregator.service.limits import Call, Limits, OpenCalls, in_time
 from precad.common.aggregator.service.notice import notice_of
+from precad.common.aggregator.service.watches import Watches, as_long_as_allowed
 from precad.common.aggregator.training.session import Session
 from precad.common.enrolment import Enrolment
 from precad.common.errors import AccessDenied, RejectedSubmission, Rejection
@@ -21,6 +22,8 @@ from precad.common.wire.submission import header_from_wire
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationServicer
 
+MAX_INSTANCE_BYTES = 32
+
 
 class AggregationService(AggregationServicer):
     """What data owners see of one server."""
@@ -28,6 +31,7 @@ class AggregationService(AggregationServicer):
     def __init__(self, session: Session, limits: Limits | None = None) -> None:
         self._session = session
         self.calls = OpenCalls(limits or Limits())
+        self._watches = Watches(session.presence.dismiss)
         self._accounts = ThreadPoolExecutor(1, "accounts")
 
     async def Describe(  # noqa: N802 -- gRPC's name
@@ -80,11 +84,16 @@ class AggregationService(AggregationServicer):
             self._caller(context, Role.CLIENT)
             client = self._client(context, request.client)
             check_task(self._session.task, request.task_digest)
+            instance = request.instance[:MAX_INSTANCE_BYTES]
             with (
                 self.calls.one_more(Principal.client(client.name), Call.WATCH),
+                self._watches.open(
+                    context, client, instance, lambda: self._client(context, client.name)
+                ) as watch,
                 self._session.presence.watch(client),
             ):
-                async for event in self._session.feed.follow(from_start=False):
+                events = self._session.feed.follow(from_start=False)
+                async for event in as_long_as_allowed(events, watch):
                     yield notice_of(event, client)
 
     async def ModelDigest(  # noqa: N802

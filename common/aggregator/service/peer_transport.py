@@ -38,6 +38,11 @@ class _Receiving:
             raise item
         return item
 
+    @property
+    def alive(self) -> bool:
+        """Whether the stream is open, as far as this side knows."""
+        return self._ended is None
+
     def require_alive(self) -> None:
         """Raise the error that ended the stream, if one did."""
         if self._ended is not None:

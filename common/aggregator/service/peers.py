@@ -1,6 +1,7 @@
 """The other server and the dealer over gRPC: what a training reaches for, link after link."""
 
 import asyncio
+import logging
 import queue
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
@@ -19,8 +20,11 @@ from precad.common.identity.channel import open_channel
 from precad.common.link import FrameTransport
 from precad.common.noise import DiscreteGaussian
 from precad.common.wire.serving import Refusing
+from precad.common.wire.status import LINKED
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import PeerServicer
+
+log = logging.getLogger("precad")
 
 Reach = Callable[[], AbstractContextManager[FrameTransport]]
 """The other server's link, until the block ends. Raises PeerUnavailable."""
@@ -57,10 +61,11 @@ def dialling(session: Session, address: str) -> Reach:
 
 
 class PeerService(PeerServicer):
-    """B's way to A: takes server A's link, from server A alone.
+    """B's way to A: takes server A's link, from server A alone, and one at a time.
 
-    A new link takes an older one's place: after a network cut this side may not have noticed
-    that the old one is dead.
+    A second one is refused while the first lives, whoever dials: a stale copy of A can't take the
+    true one's place. After a network cut that went unnoticed here, keepalive ends the old link
+    within 30 s, and A, which tries again, gets in.
     """
 
     def __init__(self, session: Session) -> None:
@@ -76,8 +81,9 @@ class PeerService(PeerServicer):
         """The servers' link."""
         async with Refusing(context):
             require(context, self._session.identity, Role.SERVER_A)
-        if self._current is not None:
-            self._current.close()
+            if self._current is not None and self._current.alive:
+                log.warning("a second server A dialled from %s and was refused", context.peer())
+                raise PeerUnavailable(LINKED)
         transport = self._current = ServedTransport(asyncio.get_running_loop())
         self._links.put(transport)
         async for message in transport.serve(request_iterator):
