@@ -1,6 +1,4 @@
-"""The open watches of clients: each ends when its certificate no longer counts, and a client has
-one process.
-"""
+"""Clients' open watches: each ends with its certificate, and one process watches a client's."""
 
 import asyncio
 import logging
