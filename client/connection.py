@@ -29,6 +29,7 @@ from precad.common.errors import (
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.channel import open_channel
 from precad.common.identity.credentials import Identity
+from precad.common.identity.probe import why_unreachable
 from precad.common.identity.sign import CertificateSigner
 from precad.common.model import from_bytes, model_digest
 from precad.common.retry import Patience, Waits
@@ -92,6 +93,7 @@ class Servers:
     ) -> None:
         self.task = task
         self.client = client
+        self._identity = identity
         self._signer = CertificateSigner(identity)
         self._patience_s = task.deadlines.enrol if patience_s is None else patience_s
         self._addresses = {Role.SERVER_A: server_a, Role.SERVER_B: server_b}
@@ -120,6 +122,7 @@ class Servers:
 
         Raises:
             TaskMismatch: a server runs another task; names both digests.
+            Misidentified: another party or authority answers at a server's address.
             PeerUnavailable: a server isn't there.
             PeerViolation: a server plays another role.
         """
@@ -277,7 +280,12 @@ class Servers:
     ) -> Reply:
         patience = self._patience_s if patience_s is None else patience_s
         try:
-            return call_patiently(lambda timeout_s: call(timeout=timeout_s), patience)
+            return call_patiently(
+                lambda timeout_s: call(timeout=timeout_s),
+                patience,
+                self._clock,
+                why=partial(why_unreachable, self._addresses[role], self._identity, role),
+            )
         except grpc.RpcError as error:
             raise self._error(role, error) from None
 

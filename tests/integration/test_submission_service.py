@@ -13,8 +13,9 @@ import grpc
 import grpc.aio
 import numpy as np
 import pytest
+from tests.rig.clock import LeapingClock
 
-from precad.client.connection import Receipt, Servers, upload_pieces
+from precad.client.connection import NAME_FREE_S, Receipt, Servers, upload_pieces
 from precad.common.aggregator.collect import Inbox
 from precad.common.aggregator.collect.matching import describe, match
 from precad.common.aggregator.enrol.admission import Admission, anybody, by_token
@@ -28,11 +29,13 @@ from precad.common.aggregator.training.feed import Feed, RoundOpened
 from precad.common.aggregator.training.presence import Presence
 from precad.common.aggregator.training.session import Session
 from precad.common.aggregator.training.shelf import Shelf
+from precad.common.clock import CLOCK, Clock
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import (
     AccessDenied,
     AlreadyReleased,
     BudgetExceeded,
+    NameInUse,
     PeerUnavailable,
     PeerViolation,
     PrecadError,
@@ -131,9 +134,15 @@ class Deployed:
         for session in self.sessions.values():
             session.inbox.open(number, [ONE, TWO], session.shelf.current.digest)
 
-    def connect(self, client: ClientId, identity: Identity) -> Servers:
+    def connect(self, client: ClientId, identity: Identity, clock: Clock = CLOCK) -> Servers:
         return Servers(
-            self.task, client, self.addresses[A], self.addresses[B], identity, patience_s=DEADLINE_S
+            self.task,
+            client,
+            self.addresses[A],
+            self.addresses[B],
+            identity,
+            patience_s=DEADLINE_S,
+            clock=clock,
         )
 
     def pair(self, servers: Servers) -> tuple[Submission, Submission]:
@@ -422,6 +431,66 @@ def test_one_client_watches_twice_and_not_thrice(
         for watch in watches:
             watch.cancel()
     assert len(deployed.services[A].calls) <= 3
+
+
+def test_a_revoked_client_loses_its_open_watch_and_nobody_waits_for_it(
+    tmp_path: Path, make_task: Any
+) -> None:
+    """It held every round to its deadline, for as long as it kept its watch."""
+    create_local_keys(tmp_path / "own", [ONE.name, TWO.name])
+    keys = tmp_path / "own"
+    parties = {role: Identity.load(keys / role.value) for role in (A, B)}
+    deployed = Deployed(tmp_path, make_task(8), parties)
+    one, two = (Identity.load(keys / client.name) for client in (ONE, TWO))
+    try:
+        session = deployed.sessions[A]
+        session.feed.publish(notice_of(session))
+        with deployed.connect(ONE, one) as bad, deployed.connect(TWO, two) as good:
+            watches = {ONE: bad.watch(), TWO: good.watch()}
+            for watch in watches.values():
+                assert next(watch).WhichOneof("event") == "open"
+            deployed.open_round()
+            deployment = Deployment.open(keys)
+            deployment.revoke(deployment.current_serials(Principal.client(ONE.name)))
+            began = time.monotonic()
+            assert reasons(good.submit(deployed.pair(good))) == [None, None]
+            session.inbox.wait([ONE, TWO], began + DEADLINE_S, session.presence.gone)
+            assert time.monotonic() - began < DEADLINE_S / 2
+            with pytest.raises(AccessDenied, match="revoked"):
+                next(watches[ONE])
+            session.feed.publish(notice_of(session))
+            assert next(watches[TWO]).WhichOneof("event") == "open"
+            assert not session.presence.gone(TWO)
+    finally:
+        deployed.close()
+
+
+def test_a_second_process_under_one_name_is_told_so_and_the_first_goes_on(
+    deploy: Deploy, identities: dict[ClientId, Identity], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two owners with one certificate lost 6 of 50 rounds to each other without a word."""
+    deployed = deploy()
+    session = deployed.sessions[A]
+    session.feed.publish(notice_of(session))
+    clock = LeapingClock()
+    with (
+        deployed.connect(ONE, identities[ONE]) as first,
+        deployed.connect(ONE, identities[ONE], clock=clock) as second,
+    ):
+        watch = first.watch()
+        next(watch)
+        with pytest.raises(NameInUse, match="another process takes part as client ward-1"):
+            next(second.watch())
+        assert clock.time - clock.start == NAME_FREE_S
+        assert "client ward-1 is there twice" in caplog.text
+        # The same process comes back beside its own old watch.
+        again = first.watch()
+        next(again)
+        session.feed.publish(notice_of(session))
+        next(watch)
+    # Once the first has gone, the second is the client.
+    with deployed.connect(ONE, identities[ONE]) as second:
+        assert next(second.watch()).WhichOneof("event") == "open"
 
 
 def notice_of(session: Session) -> Any:

@@ -55,7 +55,6 @@ class AggregationService(AggregationServicer):
     ) -> pb.EnrolReply:
         """Take part."""
         async with Refusing(context):
-            self._caller(context, Role.CLIENT)
             client = self._client(context, request.client)
             check_task(self._session.task, request.task_digest)
             claim = Enrolment(client, request.records, request.record_rate)
@@ -82,14 +81,13 @@ class AggregationService(AggregationServicer):
     ) -> AsyncIterator[pb.Notice]:
         """What happens, as far as this client may know it."""
         async with Refusing(context):
-            self._caller(context, Role.CLIENT)
             client = self._client(context, request.client)
             check_task(self._session.task, request.task_digest)
             instance = request.instance[:MAX_INSTANCE_BYTES]
             with (
                 self.calls.one_more(Principal.client(client.name), Call.WATCH),
                 self._watches.open(
-                    context, client, instance, lambda: self._client(context, client.name)
+                    context, client, instance, lambda: self._still(context, client.name)
                 ) as watch,
                 self._session.presence.watch(client),
             ):
@@ -194,7 +192,7 @@ class AggregationService(AggregationServicer):
                 self._count(upload.context.attempt, upload.context.client, Rejection.TRUNCATED)
 
     def _start(self, header: pb.SubmissionHeader, context: Context) -> Upload:
-        client = self._client(context, header.client)
+        client = self._still(context, header.client)
         try:
             checked = header_from_wire(header)
             check_own_key(context, checked.signature)
@@ -213,6 +211,11 @@ class AggregationService(AggregationServicer):
         return caller
 
     def _client(self, context: Context, name: str) -> ClientId:
+        """The client that begins a call. Raises AccessDenied, TooManyCalls."""
+        self._caller(context, Role.CLIENT)
+        return self._still(context, name)
+
+    def _still(self, context: Context, name: str) -> ClientId:
         """The client that calls; its certificate must be its own. Raises AccessDenied."""
         client = ClientId(name)
         named = Principal.client(client.name)

@@ -5,6 +5,7 @@ import logging
 import queue
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
+from functools import partial
 from typing import Any
 
 import grpc
@@ -17,6 +18,7 @@ from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import Role
 from precad.common.identity.access import require
 from precad.common.identity.channel import open_channel
+from precad.common.identity.probe import why_unreachable
 from precad.common.link import FrameTransport
 from precad.common.noise import DiscreteGaussian
 from precad.common.wire.serving import Refusing
@@ -40,7 +42,8 @@ def outside_of(session: Session, dealer_address: str, other_server: Reach) -> Ou
             open_channel(dealer_address, session.identity, Role.DEALER) as channel,
             other_server() as transport,
         ):
-            yield transport, RemoteDealer(channel, dealer_address, task, role)
+            why = partial(why_unreachable, dealer_address, session.identity, Role.DEALER)
+            yield transport, RemoteDealer(channel, dealer_address, task, role, why)
 
     return Outside(peers, DiscreteGaussian(task.noise_units))
 
@@ -51,9 +54,10 @@ def dialling(session: Session, address: str) -> Reach:
     @contextmanager
     def reach() -> Iterator[FrameTransport]:
         patience_s = session.task.deadlines.peer
+        why = partial(why_unreachable, address, session.identity, Role.SERVER_B)
         with (
             open_channel(address, session.identity, Role.SERVER_B) as channel,
-            closing(DialledTransport(channel, address, patience_s)) as transport,
+            closing(DialledTransport(channel, address, patience_s, why)) as transport,
         ):
             yield transport
 

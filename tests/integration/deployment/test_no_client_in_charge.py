@@ -2,9 +2,12 @@
 
 import contextlib
 import itertools
+import re
 import resource
 import socket
 import ssl
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +25,7 @@ from precad.common.identifiers import ClientId, Role
 from precad.common.identity.channel import open_channel
 from precad.common.identity.credentials import Identity
 from precad.experiments.local import LocalDeployment
+from precad.experiments.local.files import free_addresses
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub
 
@@ -167,6 +171,67 @@ def test_a_client_holds_four_connections_with_calls_on_them_and_no_fifth(
         until(lambda: held in deployment.log("server-a"))
         play(client, after=last)
     assert f"connections of {good.name}" not in deployment.log("server-a")
+
+
+@contextmanager
+def stale_leader(deployment: LocalDeployment) -> Iterator[Path]:
+    """A second server A with the true one's certificate and a state of its own; its log."""
+    settings = (deployment.folder / "server-a.toml").read_text()
+    lines = [line for line in settings.splitlines() if not line.startswith(("listen", "state"))]
+    lines += [f'listen = "{free_addresses(1)[0]}"', 'state = "stale"']
+    config, log = deployment.folder / "stale.toml", deployment.folder / "logs" / "stale.log"
+    config.write_text("\n".join(lines) + "\n")
+    with (
+        log.open("wb") as output,
+        subprocess.Popen(
+            [sys.executable, "-m", "precad", "serve", "a", "--config", str(config)],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        ) as process,
+    ):
+        try:
+            yield log
+        finally:
+            process.kill()
+
+
+def test_a_stale_copy_of_the_leader_ends_nothing(deploy: "Deploy") -> None:
+    """Neither beside the true one, nor in its absence."""
+    deployment = deploy(
+        {"enrolment.clients": 1, "deadlines.outage": 60.0, "deadlines.peer": 20.0}, clients=1
+    )
+    (only,) = deployment.clients
+    deployment.start_servers()
+    with connect(deployment, only) as client:
+        client.join()
+        last = play(client)
+        with stale_leader(deployment) as log:
+            until(lambda: "server A is linked already" in log.read_text())
+            last = play(client, after=last)
+        deployment.processes["server-a"].kill()
+        deployment.processes["server-a"].wait()
+        with stale_leader(deployment) as log:
+            until(lambda: "training stopped" in log.read_text())
+        assert "whoever dialled as server A doesn't lead" in deployment.log("server-b")
+    deployment.start_server("server-a")
+    with connect(deployment, only) as client:
+        client.join()
+        play(client, after=last)
+    assert "training stopped" not in deployment.log("server-b")
+
+
+def test_a_leader_with_a_wrong_address_says_so_within_seconds(deploy: "Deploy") -> None:
+    deployment = deploy({"deadlines.outage": 60.0, "deadlines.peer": 30.0}, clients=1)
+    config = deployment.folder / "server-a.toml"
+    b, dealer = (deployment.addresses[name] for name in ("server-b", "dealer"))
+    config.write_text(config.read_text().replace(f'"{b}"', f'"{dealer}"'))
+    deployment.start_servers()
+    until(lambda: "serves task" in deployment.log("server-a"))
+    began = time.monotonic()
+    sentence = f"server B isn't at {dealer}: whoever answers there has another party's certificate"
+    until(lambda: sentence in deployment.log("server-a"))
+    assert time.monotonic() - began < 15
+    assert re.search(r"trying again for \d+ s", deployment.log("server-a"))
 
 
 def until(condition: Callable[[], bool]) -> None:
