@@ -4,14 +4,10 @@ import logging
 from typing import Any
 
 import grpc
-import grpc.aio
 
 from precad.common import errors
 from precad.common.errors import PrecadError
 from precad.common.task import Task
-from precad.common.wire.status import NOT_NOW
-
-log = logging.getLogger("precad")
 
 MAX_REQUEST_BYTES = 1 << 19
 """512 KiB. No message is longer, since shares and openings travel in pieces: a caller makes a
@@ -20,7 +16,6 @@ SERVER_OPTIONS = (
     ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
     # Identity alone: some versions of gRPC inflate a message before they look at its size.
     ("grpc.compression_enabled_algorithms_bitset", 1),
-    # Whoever keeps a connection without a call on it; the next call makes another.
     ("grpc.max_connection_idle_ms", 30_000),
     # A client needs a handful of calls at once, server A one link.
     ("grpc.max_concurrent_streams", 32),
@@ -44,7 +39,8 @@ _CODES: dict[type[PrecadError], grpc.StatusCode] = {
     errors.NotOnOffer: grpc.StatusCode.NOT_FOUND,
     errors.PeerUnavailable: grpc.StatusCode.UNAVAILABLE,
 }
-"""Whose texts are about the caller itself, and go to it."""
+"""Whose texts are about the caller itself, and go to it; of all others it hears ``NOT_NOW``."""
+NOT_NOW = "this server can't answer now; its operators know why"
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
@@ -56,10 +52,7 @@ def status_of(error: PrecadError) -> grpc.StatusCode:
 
 
 class Refusing:
-    """Around a call: what precad refuses inside ends it with the error's status code and text.
-
-    Anything else ends it too, with a line in this server's log and no text of it to the caller.
-    """
+    """Around a call: what precad refuses inside ends it with its text, the rest without one."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -72,7 +65,7 @@ class Refusing:
         if isinstance(error, PrecadError) and type(error) in _CODES:
             await self._context.abort(status_of(error), str(error))
         if isinstance(error, Exception) and not isinstance(error, grpc.aio.AbortError):
-            log.error("a call failed, and its caller was told to try again", exc_info=error)
+            logging.getLogger("precad").error("a call failed: %r", error, exc_info=error)
             await self._context.abort(grpc.StatusCode.UNAVAILABLE, NOT_NOW)
 
 

@@ -11,6 +11,7 @@ from precad.common.errors import (
     PeerViolation,
     PrecadError,
 )
+from precad.common.wire.serving import NOT_NOW
 
 _WRONG_NAME = ("Hostname Verification Check failed", "is not in peer certificate")
 """How gRPC says, from version to version, that a certificate isn't the expected party's."""
@@ -18,8 +19,6 @@ _WRONG_NAME = ("Hostname Verification Check failed", "is not in peer certificate
 
 LINKED = "server A is linked already; its older link goes on"
 """What server B says to a second server A."""
-NOT_NOW = "this server can't answer now; its operators know why"
-"""All that a caller hears of a failure that may be about somebody else."""
 _ITS_OWN_WORDS = (LINKED, NOT_NOW)
 
 

@@ -52,8 +52,7 @@ from precad.common.identity.sign import CertificateSigner, CertificateVerifier
 from precad.common.secret import Secret
 from precad.common.share import Submission, signed_bytes
 from precad.common.task import Task
-from precad.common.wire.serving import SERVER_OPTIONS
-from precad.common.wire.status import NOT_NOW
+from precad.common.wire.serving import NOT_NOW, SERVER_OPTIONS
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub, add_AggregationServicer_to_server
 

@@ -140,14 +140,14 @@ def train(session: Session, part: Part, outside: Outside) -> None:
     role, traffic = session.role, session.traffic
     other = Role.SERVER_B if role is Role.SERVER_A else Role.SERVER_A
     with outside.peers() as (transport, dealer):
-        with _unless_another_leads(role):
+        with _unless_another_leads(session):
             link, recovery = connect(session, transport)
         if recovery.remedy is Remedy.NOTHING and session.finished:
             # Both servers hold the final model: their positions alone say so.
             return
-        with _unless_another_leads(role):
+        with _unless_another_leads(session):
             part.agree_roster(link)
-            aggregator = make_aggregator(session, link, dealer, outside.noise)
+        aggregator = make_aggregator(session, link, dealer, outside.noise)
         session.progress.heard_from_peers()
         if not session.finished:
             session.progress.phase = Phase.TRAINING
@@ -162,8 +162,10 @@ def train(session: Session, part: Part, outside: Outside) -> None:
 
 
 @contextmanager
-def _unless_another_leads(role: Role) -> Iterator[None]:
+def _unless_another_leads(session: Session) -> Iterator[None]:
     """Before the first round of a link: whoever dialled B may be a stale copy of A.
+
+    Before the roster is frozen there is nothing to lose, and a mistake shows at once on both.
 
     Raises:
         PeerUnavailable: on B, in place of what would end its training: it waits for the true A.
@@ -173,7 +175,7 @@ def _unless_another_leads(role: Role) -> Iterator[None]:
     except (PeerUnavailable, StorageFailure):
         raise
     except PrecadError as error:
-        if role is not Role.SERVER_B:
+        if session.role is not Role.SERVER_B or not session.register.frozen:
             raise
         raise PeerUnavailable(
             f"whoever dialled as server A doesn't lead this training: {error}; waiting for the one "
