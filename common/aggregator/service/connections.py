@@ -134,7 +134,7 @@ class Connections:
             log.warning("%d %s were too many or too long silent and are closed", len(ending), what)
 
 
-class NotingCalls(grpc.aio.ServerInterceptor):  # type: ignore[misc] -- grpc's stubs have no type
+class NotingCalls(grpc.aio.ServerInterceptor):
     """Tells ``Connections`` of every call, whatever the service."""
 
     def __init__(self, connections: Connections) -> None:

@@ -5,7 +5,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from precad.common.errors import AccessDenied, NameInUse
 from precad.common.identifiers import ClientId
@@ -111,7 +111,8 @@ async def as_long_as_allowed(items: AsyncIterator[Item], watch: Watch) -> AsyncI
     while True:
         following = asyncio.ensure_future(_next(iterator))
         try:
-            await asyncio.wait({following, watch.denied}, return_when=asyncio.FIRST_COMPLETED)
+            either: set[asyncio.Future[Any]] = {following, watch.denied}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if watch.denied.done():
                 raise watch.denied.result()
             try:

@@ -179,7 +179,7 @@ def test_join_names_a_wrong_root_and_swapped_servers_within_seconds(
     """They took two minutes; a process takes a few seconds to load."""
     config, addresses = running.deployment.folder / "ward-00.toml", running.deployment.addresses
     create_local_keys(tmp_path / "other", ["ward-00"])
-    cases = {
+    cases: dict[str, dict[str, object]] = {
         "another authority": {"identity": tmp_path / "other" / "ward-00"},
         "another party's certificate (server-b.precad)": {
             "server_a": addresses["server-b"],
