@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 
+from precad.common.aggregator.service.watches import while_allowed
 from precad.common.aggregator.training.feed import RoundDone
 from precad.common.aggregator.training.session import Session
 from precad.common.identifiers import Role
@@ -61,7 +62,8 @@ class OperationService(OperationServicer):
         """One report per finished round; ends with the training."""
         async with Refusing(context):
             self._admit(request, context)
-            async for event in self._session.feed.follow(from_start=True):
+            events = self._session.feed.follow(from_start=True)
+            async for event in while_allowed(events, lambda: self._admit(request, context)):
                 if isinstance(event, RoundDone):
                     reasons = Counter(reason.value for reason in event.rejections.values())
                     yield pb.RoundReport(

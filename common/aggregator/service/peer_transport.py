@@ -7,7 +7,7 @@ The round's thread puts and gets frames; gRPC's side runs in threads (A) or on t
 import asyncio
 import queue
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from typing import Any
 
 import grpc
@@ -150,7 +150,7 @@ class ServedTransport(_Receiving):
         self._end(PeerUnavailable("the link to server A was replaced or closed"))
         self._loop.call_soon_threadsafe(self._outgoing.put_nowait, None)
 
-    async def serve(self, requests: AsyncIterator[pb.LinkFrame]) -> AsyncIterator[pb.LinkFrame]:
+    async def serve(self, requests: AsyncIterator[pb.LinkFrame]) -> AsyncGenerator[pb.LinkFrame]:
         """Pump frames both ways until either side ends the stream."""
         reader = asyncio.create_task(self._read(requests))
         try:

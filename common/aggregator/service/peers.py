@@ -4,7 +4,7 @@ import asyncio
 import logging
 import queue
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, aclosing, closing, contextmanager
 from functools import partial
 from typing import Any
 
@@ -12,6 +12,7 @@ import grpc
 
 from precad.common.aggregator.service.dealing import RemoteDealer
 from precad.common.aggregator.service.peer_transport import DialledTransport, ServedTransport
+from precad.common.aggregator.service.watches import while_allowed
 from precad.common.aggregator.training.conduct import Outside
 from precad.common.aggregator.training.session import Session
 from precad.common.errors import PeerUnavailable
@@ -88,10 +89,15 @@ class PeerService(PeerServicer):
             if self._current is not None and self._current.alive:
                 log.warning("a second server A dialled from %s and was refused", context.peer())
                 raise PeerUnavailable(LINKED)
-        transport = self._current = ServedTransport(asyncio.get_running_loop())
-        self._links.put(transport)
-        async for message in transport.serve(request_iterator):
-            yield message
+            transport = self._current = ServedTransport(asyncio.get_running_loop())
+            self._links.put(transport)
+
+            def still_allowed() -> None:
+                require(context, self._session.identity, Role.SERVER_A)
+
+            async with aclosing(transport.serve(request_iterator)) as frames:
+                async for message in while_allowed(frames, still_allowed):
+                    yield message
 
     @contextmanager
     def reach(self) -> Iterator[FrameTransport]:

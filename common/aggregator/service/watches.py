@@ -124,5 +124,28 @@ async def as_long_as_allowed(items: AsyncIterator[Item], watch: Watch) -> AsyncI
         yield item
 
 
+async def while_allowed(
+    items: AsyncIterator[Item], still_allowed: Callable[[], object]
+) -> AsyncIterator[Item]:
+    """The items of one of a few long streams, whose caller is looked at every second.
+
+    Raises:
+        AccessDenied: the caller's certificate doesn't count any more.
+    """
+    iterator = aiter(items)
+    while True:
+        following = asyncio.ensure_future(_next(iterator))
+        try:
+            while not (await asyncio.wait({following}, timeout=LOOK_S))[0]:
+                still_allowed()
+            try:
+                item = following.result()
+            except StopAsyncIteration:
+                return
+        finally:
+            following.cancel()
+        yield item
+
+
 async def _next(iterator: AsyncIterator[Item]) -> Item:
     return await anext(iterator)

@@ -24,6 +24,8 @@ from precad.client.connection import Servers
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.channel import open_channel
 from precad.common.identity.credentials import Identity
+from precad.common.identity.deployment import Deployment
+from precad.common.identity.principal import Principal
 from precad.experiments.local import LocalDeployment
 from precad.experiments.local.files import free_addresses
 from precad.protos import precad_pb2 as pb
@@ -218,6 +220,20 @@ def test_a_stale_copy_of_the_leader_ends_nothing(deploy: "Deploy") -> None:
         client.join()
         play(client, after=last)
     assert "training stopped" not in deployment.log("server-b")
+
+
+def test_a_revoked_leader_loses_its_open_link(deploy: "Deploy") -> None:
+    deployment = deploy(
+        {"enrolment.clients": 1, "deadlines.outage": 5.0, "deadlines.peer": 5.0}, clients=1
+    )
+    deployment.start_servers()
+    with connect(deployment, deployment.clients[0]) as client:
+        client.join()
+        play(client)
+        keys = Deployment.open(deployment.folder / "keys")
+        keys.revoke(keys.current_serials(Principal.service(Role.SERVER_A)))
+        assert deployment.wait(("server-a", "server-b"), START_S) == {"server-a": 1, "server-b": 1}
+    assert "the certificate of server-a.precad was revoked" in deployment.log("server-a")
 
 
 def test_a_leader_with_a_wrong_address_says_so_within_seconds(deploy: "Deploy") -> None:
