@@ -17,6 +17,7 @@ from precad.client.train import (
     poisson_sample,
     rehearse,
 )
+from precad.common.enrolment import on_grid
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId
 from precad.common.identity.credentials import Identity
@@ -55,7 +56,8 @@ class DataOwner:
         epsilon_limit: the owner's own limit of exact record-level ε against one corrupted
             server; taking part ends before it would be passed. Neighbours differ in one record,
             replaced by one whose gradient is zero; how many records there are is public.
-        record_rate: p_i; the task's unless given.
+        record_rate: p_i; the task's unless given. Lowered to the next rate that the servers
+            take (docs/enrolment.md).
         state: folder where this owner's account and the open round's submission survive
             restarts, with a log of records that gave no gradient; in memory unless given. As
             confidential as the records.
@@ -88,7 +90,9 @@ class DataOwner:
         self._records = as_records(data)
         if len(self._records) == 0:
             raise Misconfiguration("data", "no records", "give at least one")
-        self._record_rate = self.task.privacy.record_rate if record_rate is None else record_rate
+        # Sampling, claim and account use the same number, on the grid of rates that servers take.
+        wanted = self.task.privacy.record_rate if record_rate is None else record_rate
+        self._record_rate = on_grid(self.task, wanted)
         self._most = most_records(len(self._records), self._record_rate)
         self._model = build(self.task.model) if model is None else model
         self._loss = functional.cross_entropy if loss is None else loss

@@ -117,17 +117,23 @@ class WatchRequest(_message.Message):
 
     TASK_DIGEST_FIELD_NUMBER: _builtins.int
     CLIENT_FIELD_NUMBER: _builtins.int
+    INSTANCE_FIELD_NUMBER: _builtins.int
     task_digest: _builtins.bytes
     client: _builtins.str
+    instance: _builtins.bytes
+    """Which process of this client's watches: chosen at random where it starts. Two at once are
+    refused, with ALREADY_EXISTS for the later one.
+    """
     def __init__(
         self,
         *,
         task_digest: _builtins.bytes = ...,
         client: _builtins.str = ...,
+        instance: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "task_digest", b"task_digest"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "instance", b"instance", "task_digest", b"task_digest"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

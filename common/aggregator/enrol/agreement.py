@@ -14,7 +14,7 @@ from precad.common.aggregator.round.messages import (
 from precad.common.aggregator.round.opening import require_enough
 from precad.common.aggregator.round.seals import Seals
 from precad.common.enrolment import Enrolment, Roster
-from precad.common.errors import PeerViolation
+from precad.common.errors import Misconfiguration, PeerViolation
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.seal import Kind
 from precad.common.keystream import KEY_BYTES, derive
@@ -131,9 +131,9 @@ def accept_roster(link: PeerLink, rolls: Rolls, task: Task, seals: Seals, timeou
             roster = proposed
             rolls.freeze(roster, taken_back=True)
         else:
-            roster = Roster({c: claim for c, claim in proposed.items() if known.get(c) == claim})
-            for enrolment in roster.values():
-                enrolment.check(task)
+            # A claim that the task doesn't allow, however it got here, costs that client alone.
+            held = [claim for claim in proposed.values() if known.get(claim.client) == claim]
+            roster = Roster({claim.client: claim for claim in held if _fits(claim, task)})
             _say_who_is_left_out(proposed, roster)
             require_enough(roster, task.enrolment.min_clients)
             rolls.freeze(roster)
@@ -178,10 +178,20 @@ def _roster(entries: tuple[EnrolmentEntry, ...]) -> Roster:
     return roster
 
 
+def _fits(claim: Enrolment, task: Task) -> bool:
+    try:
+        claim.check(task)
+    except Misconfiguration as error:
+        log.warning("client %s is left out: %s", claim.client, error)
+        return False
+    return True
+
+
 def _say_who_is_left_out(proposed: Roster, roster: Roster) -> None:
     if left_out := sorted(client.name for client in proposed if client not in roster):
         log.warning(
-            "%d clients did not enrol at both servers with the same claims and are left out: %s",
+            "%d clients did not enrol at both servers with the same claims, within the task's "
+            "caps, and are left out: %s",
             len(left_out),
             ", ".join(left_out[:_SHOWN]) + (", …" if len(left_out) > _SHOWN else ""),
         )

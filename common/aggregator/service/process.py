@@ -15,7 +15,13 @@ from precad.common.aggregator.enrol.admission import admission_of
 from precad.common.aggregator.enrol.register import Register
 from precad.common.aggregator.round.coin import CoinKey
 from precad.common.aggregator.service.aggregation import AggregationService
-from precad.common.aggregator.service.descriptors import allow_descriptors, descriptors_for
+from precad.common.aggregator.service.connections import Connections, NotingCalls
+from precad.common.aggregator.service.descriptors import (
+    STRANGERS,
+    allow_descriptors,
+    connections_for,
+    descriptors_for,
+)
 from precad.common.aggregator.service.limits import Limits
 from precad.common.aggregator.service.operation import OperationService
 from precad.common.aggregator.settings import ServerSettings
@@ -64,8 +70,10 @@ async def run_server(
         Misconfiguration: settings, task, identity or state can't be used.
     """
     session = open_session(role, settings)
-    allow_descriptors(descriptors_for(session.task.enrolment.clients))
-    server = make_server(session)
+    clients = session.task.enrolment.clients
+    most = connections_for(clients, allow_descriptors(descriptors_for(clients)))
+    connections = Connections()
+    server = make_server(session, connections=connections, most_connections=most)
     if extend is not None:
         extend(server, session)
     port = add_port(server, settings.listen, session.identity)
@@ -78,23 +86,36 @@ async def run_server(
 
     def train() -> None:
         try:
+            # Before the first round and not in it: an account takes seconds.
+            session.register.prepare_accounts()
             run_to_end(session, conduct)
         finally:
             loop.call_soon_threadsafe(ended.set)
 
     session.clock.start_thread("training", train)
+    watchman = asyncio.create_task(connections.keep_watch(port))
     await ended.wait()
     # The finished model stays on offer, unless somebody says that all is done.
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(stop.wait(), settings.linger)
     await server.stop(grace=2)
+    watchman.cancel()
     session.store.close()
     return 0 if session.progress.phase is Phase.DONE else 1
 
 
-def make_server(session: Session, limits: Limits | None = None) -> grpc.aio.Server:
+def make_server(
+    session: Session,
+    limits: Limits | None = None,
+    *,
+    connections: Connections | None = None,
+    most_connections: int = STRANGERS,
+) -> grpc.aio.Server:
     """The gRPC server with what every server offers; not yet listening."""
-    server = grpc.aio.server(options=SERVER_OPTIONS)
+    server = grpc.aio.server(
+        interceptors=[NotingCalls(connections or Connections())],
+        options=[*SERVER_OPTIONS, ("grpc.max_allowed_incoming_connections", most_connections)],
+    )
     add_AggregationServicer_to_server(AggregationService(session, limits), server)
     add_OperationServicer_to_server(OperationService(session), server)
     return server

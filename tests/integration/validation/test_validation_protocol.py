@@ -152,9 +152,7 @@ def test_randomness_is_never_used_twice_and_nothing_is_opened_then(
             "randomness": Server(task, dealer).randomness(role, request),
         }
         try:
-            return server.validate(
-                role, link, halves(shared, role), spent=memories[role], randomness=dealt
-            )
+            return server.validate(role, link, halves(shared, role), **again)
         finally:
             sent.append(link.bytes_sent)
 
