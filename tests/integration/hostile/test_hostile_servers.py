@@ -52,10 +52,12 @@ class FakeServer(AggregationServicer):
     """m of the open version, as this server signs it."""
     notices: list[pb.Notice] | None = None
     uploads: list[bytes] = field(default_factory=list)
+    versions: dict[int, int] = field(default_factory=dict)
+    """By attempt, as A announced them; both servers'."""
     address: str = ""
 
-    def model(self) -> bytes:
-        own = model_digest(self.task.digest, 0, self.task.model.parameters, self.theta)
+    def model(self, version: int = 0) -> bytes:
+        own = model_digest(self.task.digest, version, self.task.model.parameters, self.theta)
         return (self.digest or own).value
 
     def Describe(self, request: Any, context: Any) -> pb.DescribeReply:  # noqa: N802
@@ -72,16 +74,18 @@ class FakeServer(AggregationServicer):
     def Watch(self, request: Any, context: Any) -> Iterator[pb.Notice]:  # noqa: N802
         if request.task_digest != (self.described or self.task).digest.value:
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, "task digest differs")
-        if self.notices is not None:
-            yield from self.notices
+        for notice in self.notices or ():
+            self.versions[notice.open.attempt] = notice.open.version
+            yield notice
         for number in range(self.rounds):
-            yield opening(number, self.announced or self.model())
-        over = pb.TrainingOver(version=0, model_digest=self.announced or self.model())
-        yield pb.Notice(finished=over)
+            self.versions[number] = number
+            yield opening(number, self.announced or self.model(number), version=number)
+        last = self.announced or self.model(self.rounds)
+        yield pb.Notice(finished=pb.TrainingOver(version=self.rounds, model_digest=last))
 
     def ModelDigest(self, request: Any, context: Any) -> pb.ModelDigestReply:  # noqa: N802
-        del request, context
-        return pb.ModelDigestReply(model_digest=self.model())
+        del context
+        return pb.ModelDigestReply(model_digest=self.model(request.version))
 
     def FetchModel(self, request: Any, context: Any) -> Iterator[pb.ModelPiece]:  # noqa: N802
         del request, context
@@ -90,13 +94,14 @@ class FakeServer(AggregationServicer):
 
     def Opening(self, request: Any, context: Any) -> pb.Signed:  # noqa: N802
         del context
+        version = self.versions[request.attempt]
         body = pb.OpeningBody(
             task_digest=self.task.digest.value,
             client=request.client,
-            version=0,
+            version=version,
             attempt=request.attempt,
             charges=self.charges,
-            model_digest=self.model(),
+            model_digest=self.model(version),
         )
         return sign_body(CertificateSigner(self.identity), self.role, body)
 
@@ -173,7 +178,10 @@ class Pair:
 def pair(make_task: Any) -> Iterator[Pair]:
     task = make_task(D)
     theta = initial_vector(task.model)
-    fakes = [FakeServer(role, task, theta) for role in (Role.SERVER_A, Role.SERVER_B)]
+    versions: dict[int, int] = {}
+    fakes = [
+        FakeServer(role, task, theta, versions=versions) for role in (Role.SERVER_A, Role.SERVER_B)
+    ]
     servers = []
     for fake in fakes:
         server = grpc.server(ThreadPoolExecutor(4))
@@ -275,29 +283,34 @@ def test_servers_in_each_others_place(pair: Pair) -> None:
         pair.take_part(pair.budget())
 
 
-def limit_for(pair: Pair, rounds: int) -> float:
-    """An ε between what ``rounds`` rounds cost and what one more would."""
-    budget = pair.budget()
-    return (budget._epsilon_of(rounds) + budget._epsilon_of(rounds + 1)) / 2
+def rounds_within(pair: Pair, limit: float) -> int:
+    """How many versions a limit admits."""
+    budget, version = pair.budget(limit), 0
+    while budget.allows(version):
+        budget.charge(version)
+        version += 1
+    return version
 
 
 def test_rounds_beyond_the_owners_limit_get_nothing(pair: Pair, tmp_path: Path) -> None:
     pair.a.rounds = 9
-    limit = limit_for(pair, 2)
+    limit = 1.3
+    most = rounds_within(pair, limit)
+    assert 0 < most < pair.a.rounds
     budget = pair.budget(limit, tmp_path / "own.log")
     result = pair.take_part(budget)
-    assert (result.ended, result.submitted) == ("budget", 2)
+    assert (result.ended, result.submitted) == ("budget", most)
     assert result.epsilon <= limit
-    assert len(pair.a.uploads) == len(pair.b.uploads) == 2
+    assert len(pair.a.uploads) == len(pair.b.uploads) == most
     # The count survives: a new process of the owner's sends nothing more.
     again = pair.take_part(pair.budget(limit, tmp_path / "own.log"))
     assert (again.ended, again.submitted) == ("budget", 0)
-    assert len(pair.a.uploads) == 2
+    assert len(pair.a.uploads) == most
 
 
 def test_a_limit_below_one_round_is_refused_before_any_connection(pair: Pair) -> None:
     with pytest.raises(Misconfiguration, match="a single round of this task costs"):
-        pair.budget(limit_for(pair, 1) / 100)
+        pair.budget(0.01)
 
 
 def test_one_round_announced_often_is_answered_once(pair: Pair) -> None:
