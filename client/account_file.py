@@ -17,6 +17,8 @@ from precad.common.durable import append_line
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Digest
 
+ACCOUNT_FILE = "participations.log"
+"""In the account's folder."""
 _CUT = "~"
 """Ends a line that may have been cut short by a crash, so that the next one stands on its own."""
 _CHECK_DIGITS = 8

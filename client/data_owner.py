@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from precad.client.account_file import ACCOUNT_FILE
 from precad.client.connection import Servers
 from precad.client.own_account import OwnAccount
 from precad.client.participant import Participation, RoundView, take_part
@@ -27,8 +28,6 @@ from precad.common.ring import RingVector
 from precad.common.secret import Secret
 from precad.common.task import Task
 from precad.protos import precad_pb2 as pb
-
-ACCOUNT_FILE = "participations.log"
 
 
 class DataOwner:

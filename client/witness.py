@@ -6,6 +6,7 @@ towards the servers; they say in which versions the owner was counted, so they s
 
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -64,12 +65,13 @@ class Witness:
         self._statements: dict[Role, tuple[pb.Signed, pb.StatementBody]] = {}
         self._models: dict[int, Digest] = {}
         if folder is not None:
-            for role in SERVERS:
-                kept = read_statement(statement_path(folder, role))
-                # A folder that served another task before says nothing of this one.
-                if kept is not None and self._concerns(kept[1]):
-                    self._statements[role] = kept
-            self._models = read_models(_whole_lines(folder / _MODELS), task.digest)
+            _drop_cut_line(folder / _MODELS)
+            kept = read_seen(folder)
+            # A folder that served another task before says nothing of this one.
+            self._statements = {
+                role: each for role, each in kept.statements.items() if self._concerns(each[1])
+            }
+            self._models = {v: m for (of, v), m in kept.models.items() if of == task.digest}
 
     def opening(self, servers: Signing, attempt: int, version: int, model: bytes) -> int:
         """What both servers sign for the open attempt, before anything is shared for it.
@@ -166,6 +168,36 @@ class Witness:
                 write_file(self._folder / name, data)
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a state folder holds of the servers' word, of whatever task."""
+
+    folder: Path
+    statements: dict[Role, tuple[pb.Signed, pb.StatementBody]]
+    """The last one of each server that has one."""
+    models: dict[tuple[Digest, int], Digest]
+    """By task and version: what both servers served."""
+
+    def served(self) -> dict[tuple[Digest, int], Digest]:
+        """The same, and what the statements name beside it."""
+        found = {
+            (Digest(body.task_digest), body.version): Digest(body.model_digest)
+            for _, body in self.statements.values()
+        }
+        return found | self.models
+
+
+def read_seen(folder: Path) -> Kept:
+    """What a ``Witness`` keeps in ``folder``.
+
+    Raises:
+        Misconfiguration: a file holds something else.
+    """
+    kept = {role: read_statement(statement_path(folder, role)) for role in SERVERS}
+    statements = {role: each for role, each in kept.items() if each is not None}
+    return Kept(folder, statements, read_models(folder / _MODELS))
+
+
 def statement_path(folder: Path, role: Role) -> Path:
     """Where the last statement of ``role`` lies."""
     return folder / f"statement-{role.value}.bin"
@@ -193,8 +225,8 @@ def read_statement(path: Path) -> tuple[pb.Signed, pb.StatementBody] | None:
         ) from None
 
 
-def read_models(path: Path, task: Digest) -> dict[int, Digest]:
-    """The digests of a task's models by version; a line that a crash cut short is no line.
+def read_models(path: Path) -> dict[tuple[Digest, int], Digest]:
+    """The digests of models by task and version; a line that a crash cut short is no line.
 
     Raises:
         Misconfiguration: the file holds something else.
@@ -203,12 +235,12 @@ def read_models(path: Path, task: Digest) -> dict[int, Digest]:
         data = path.read_bytes()
     except FileNotFoundError:
         return {}
-    models: dict[int, Digest] = {}
+    models: dict[tuple[Digest, int], Digest] = {}
     for line in data[: data.rfind(b"\n") + 1].splitlines():
         try:
-            digest, version, model = line.decode("ascii").split(" ")
-            if digest == str(task):
-                models.setdefault(int(version), Digest(bytes.fromhex(model)))
+            task, version, model = line.decode("ascii").split(" ")
+            of = Digest(bytes.fromhex(task)), int(version)
+            models.setdefault(of, Digest(bytes.fromhex(model)))
         except (ValueError, Misconfiguration):
             raise Misconfiguration(
                 "state", str(path), f"can't be read at {line[:100]!r}; restore it from a copy"
@@ -238,13 +270,12 @@ def _refuse_what_was_forgotten(role: Role, last: pb.StatementBody, new: pb.State
         )
 
 
-def _whole_lines(path: Path) -> Path:
-    """The same path, without a line that a crash cut short: the next one would be added to it."""
+def _drop_cut_line(path: Path) -> None:
+    """A line that a crash cut short goes: the next one would be written onto its end."""
     if path.exists():
         data = path.read_bytes()
         if not data.endswith(b"\n"):
             os.truncate(path, data.rfind(b"\n") + 1)
-    return path
 
 
 def _parsed(

@@ -298,10 +298,10 @@ def check(deployment: FaultyDeployment) -> None:
         for note in deployment.notes(client.name):
             pairs[note["submitted"]].add(note["commitment"])
         assert all(len(commitments) == 1 for commitments in pairs.values()), "a second sample"
-        versions = {number: row[1] for each in (a, b) for number, row in each.items()}
-        assert {versions[n] for n in pairs if n in versions} <= account, "sent and not counted"
+        version_of = {number: row[1] for each in (a, b) for number, row in each.items()}
+        assert {version_of[n] for n in pairs if n in version_of} <= account, "sent and not counted"
         for charged in charges:
-            counted = {versions[n] for n, names in charged.items() if client.name in names}
+            counted = {version_of[n] for n, names in charged.items() if client.name in names}
             assert counted <= account, "a server charged what the owner doesn't know of"
 
 
