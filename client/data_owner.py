@@ -6,6 +6,7 @@ from typing import Any
 
 from precad.client.account_file import ACCOUNT_FILE
 from precad.client.connection import Servers
+from precad.client.lock import held
 from precad.client.own_account import OwnAccount
 from precad.client.participant import Participation, RoundView, take_part
 from precad.client.pending import Pending
@@ -104,7 +105,7 @@ class DataOwner:
             Identity.load(Path(identity)) if isinstance(identity, str | Path) else identity
         )
         self._token = None if token is None else Secret(token.encode())
-        folder = _folder(state)
+        folder = self._folder = _folder(state)
         own = folder if account is None else _folder(account)
         log = None if own is None else own / ACCOUNT_FILE
         self.budget = OwnAccount(self.task, self._record_rate, epsilon_limit, log, self.client)
@@ -119,15 +120,19 @@ class DataOwner:
         """Enrol and take part until the training ends or the owner's limit is reached.
 
         Raises:
-            Misconfiguration: model, loss and records don't go together; see `rehearse`. Raised
-                before a server is called; afterwards no record makes this raise.
+            Misconfiguration: model, loss and records don't go together; see `rehearse`. Another
+                process uses the state folder. Raised before a server is called; afterwards no
+                record makes this raise.
             TaskMismatch: a server runs another task.
             PeerUnavailable: a server isn't there.
             PeerViolation: the servers show different models, or one has forgotten what it signed.
             StorageFailure: the state folder can't be written.
         """
         rehearse(self._model, self._loss, self._records, self.task, self._most)
-        with Servers(self.task, self.client, *self._addresses, self._identity) as servers:
+        with (
+            held(self._folder),
+            Servers(self.task, self.client, *self._addresses, self._identity) as servers,
+        ):
             servers.check_task()
             self.enrol(servers)
             return take_part(

@@ -2,6 +2,8 @@
 
 import math
 import stat
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import precad
+from precad.client.lock import held
 from precad.client.own_account import OwnAccount
 from precad.client.pending import Pair, Pending
 from precad.common.account.events import poisson_gaussian
@@ -392,3 +396,28 @@ def test_a_limit_below_what_was_spent_before_is_refused(task: Task, tmp_path: Pa
 def test_a_limit_that_is_none_is_refused(task: Task, limit: float) -> None:
     with pytest.raises(Misconfiguration, match="epsilon_limit"):
         budget(task, None, limit)
+
+
+# --- the folder --------------------------------------------------------------------------------
+
+
+def test_two_processes_do_not_take_part_from_one_folder(tmp_path: Path) -> None:
+    program = "from pathlib import Path; from precad.client.lock import held\n"
+    program += f"with held(Path({str(tmp_path)!r})): print('in')"
+
+    def other() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", program],
+            check=False,
+            capture_output=True,
+            text=True,
+            env={"PYTHONPATH": str(Path(precad.__file__).parents[1])},
+        )
+
+    with held(tmp_path):
+        refused = other()
+        assert refused.returncode == 1
+        assert "another process takes part from this folder" in refused.stderr
+    assert other().stdout == "in\n"
+    with held(None), held(None):
+        pass

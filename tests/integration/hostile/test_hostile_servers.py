@@ -1,15 +1,14 @@
 """A hostile server can waste a client's time, but the client notices, and nothing is sent."""
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import grpc
 import numpy as np
 import pytest
 from tests.rig.clock import LeapingClock
+from tests.rig.fake_server import FakeServer, opening, started
 from tests.rig.keys import identity
 
 from precad.client.connection import Servers
@@ -19,123 +18,14 @@ from precad.client.pending import Pending
 from precad.common.clock import CLOCK, Clock
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, TaskMismatch
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.identity.credentials import Identity
-from precad.common.identity.port import add_port
 from precad.common.identity.principal import Principal
-from precad.common.identity.sign import CertificateSigner
-from precad.common.model import initial_vector, model_digest, to_bytes
+from precad.common.model import initial_vector
 from precad.common.ring import RingVector
 from precad.common.task import Task
-from precad.common.wire.statement import sign_body
 from precad.protos import precad_pb2 as pb
-from precad.protos.precad_pb2_grpc import AggregationServicer, add_AggregationServicer_to_server
 
 D = 8
 OPEN, FINISHED = "open", "finished"
-
-
-@dataclass(slots=True)
-class FakeServer(AggregationServicer):
-    """Says whatever a test wants, and keeps what it is sent."""
-
-    role: Role
-    task: Task
-    theta: Any
-    rounds: int = 3
-    digest: Digest | None = None
-    """Of the model; right unless given."""
-    announced: bytes | None = None
-    described: Task | None = None
-    pieces: Callable[[], Iterator[bytes]] | None = None
-    receipt: pb.Receipt = field(default_factory=pb.Receipt)
-    charges: int = 0
-    """m of the open version, as this server signs it."""
-    notices: list[pb.Notice] | None = None
-    uploads: list[bytes] = field(default_factory=list)
-    versions: dict[int, int] = field(default_factory=dict)
-    """By attempt, as A announced them; both servers'."""
-    address: str = ""
-
-    def model(self, version: int = 0) -> bytes:
-        own = model_digest(self.task.digest, version, self.task.model.parameters, self.theta)
-        return (self.digest or own).value
-
-    def Describe(self, request: Any, context: Any) -> pb.DescribeReply:  # noqa: N802
-        del request, context
-        task = self.described or self.task
-        return pb.DescribeReply(
-            role=self.role.value, task_digest=task.digest.value, canonical_task=task.canonical
-        )
-
-    def Enrol(self, request: Any, context: Any) -> pb.EnrolReply:  # noqa: N802
-        del request, context
-        return pb.EnrolReply(enrolled=1)
-
-    def Watch(self, request: Any, context: Any) -> Iterator[pb.Notice]:  # noqa: N802
-        if request.task_digest != (self.described or self.task).digest.value:
-            context.abort(grpc.StatusCode.FAILED_PRECONDITION, "task digest differs")
-        for notice in self.notices or ():
-            self.versions[notice.open.attempt] = notice.open.version
-            yield notice
-        for number in range(self.rounds):
-            self.versions[number] = number
-            yield opening(number, self.announced or self.model(number), version=number)
-        last = self.announced or self.model(self.rounds)
-        yield pb.Notice(finished=pb.TrainingOver(version=self.rounds, model_digest=last))
-
-    def ModelDigest(self, request: Any, context: Any) -> pb.ModelDigestReply:  # noqa: N802
-        del context
-        return pb.ModelDigestReply(model_digest=self.model(request.version))
-
-    def FetchModel(self, request: Any, context: Any) -> Iterator[pb.ModelPiece]:  # noqa: N802
-        del request, context
-        for data in self.pieces() if self.pieces else iter([to_bytes(self.theta)]):
-            yield pb.ModelPiece(data=data)
-
-    def Opening(self, request: Any, context: Any) -> pb.Signed:  # noqa: N802
-        del context
-        version = self.versions[request.attempt]
-        body = pb.OpeningBody(
-            task_digest=self.task.digest.value,
-            client=request.client,
-            version=version,
-            attempt=request.attempt,
-            charges=self.charges,
-            model_digest=self.model(version),
-        )
-        return sign_body(CertificateSigner(self.identity), self.role, body)
-
-    def Statement(self, request: Any, context: Any) -> pb.Signed:  # noqa: N802
-        del context
-        body = pb.StatementBody(
-            task_digest=self.task.digest.value,
-            client=request.client,
-            version=0,
-            attempt=-1,
-            model_digest=self.model(),
-        )
-        return sign_body(CertificateSigner(self.identity), self.role, body)
-
-    @property
-    def identity(self) -> Identity:
-        return identity(Principal.service(self.role))
-
-    def Submit(self, request_iterator: Any, context: Any) -> pb.Receipt:  # noqa: N802
-        del context
-        self.uploads.append(b"".join(piece.share for piece in request_iterator))
-        return self.receipt
-
-
-def opening(number: int, model: bytes, version: int = 0, collect_s: float = 5.0) -> pb.Notice:
-    return pb.Notice(
-        open=pb.RoundOpen(
-            attempt=number,
-            model_digest=model,
-            selected=True,
-            collect_seconds=collect_s,
-            version=version,
-        )
-    )
 
 
 @dataclass(slots=True)
@@ -182,17 +72,8 @@ def pair(make_task: Any) -> Iterator[Pair]:
     fakes = [
         FakeServer(role, task, theta, versions=versions) for role in (Role.SERVER_A, Role.SERVER_B)
     ]
-    servers = []
-    for fake in fakes:
-        server = grpc.server(ThreadPoolExecutor(4))
-        add_AggregationServicer_to_server(fake, server)
-        own = identity(Principal.service(fake.role))
-        fake.address = f"127.0.0.1:{add_port(server, '127.0.0.1:0', own)}"
-        server.start()
-        servers.append(server)
-    yield Pair(fakes[0], fakes[1], task)
-    for server in servers:
-        server.stop(None).wait()
+    with started(*fakes):
+        yield Pair(fakes[0], fakes[1], task)
 
 
 def test_honest_fakes_finish(pair: Pair) -> None:
