@@ -30,7 +30,7 @@ from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.channel import open_channel
 from precad.common.identity.credentials import Identity
 from precad.common.identity.probe import why_unreachable
-from precad.common.identity.sign import CertificateSigner
+from precad.common.identity.sign import CertificateSigner, CertificateVerifier
 from precad.common.model import from_bytes, model_digest
 from precad.common.retry import Patience, Waits
 from precad.common.ring import RingVector
@@ -95,6 +95,7 @@ class Servers:
         self.client = client
         self._identity = identity
         self._signer = CertificateSigner(identity)
+        self.verifier = CertificateVerifier(identity)
         self._patience_s = task.deadlines.enrol if patience_s is None else patience_s
         self._addresses = {Role.SERVER_A: server_a, Role.SERVER_B: server_b}
         self._channels = {
@@ -215,6 +216,32 @@ class Servers:
                 f"{announced.hex()}, server B has {at_b.model_digest.hex()}; nothing is sent"
             )
         return theta
+
+    def opening(self, role: Role, attempt: int) -> pb.Signed:
+        """What ``role`` signs before anything is shared for an attempt; see ``Witness``.
+
+        Raises:
+            PeerUnavailable: the server isn't there; NotOnOffer: the attempt isn't open.
+        """
+        request = pb.OpeningRequest(
+            task_digest=self.task.digest.value, client=self.client.name, attempt=attempt
+        )
+        return self._patiently(role, partial(self._stubs[role].Opening, request), CALL_TIMEOUT_S)
+
+    def statement(self, role: Role, shown: pb.Signed | None) -> pb.Signed:
+        """The newest statement of ``role`` on this owner's account; see ``Witness``.
+
+        Args:
+            role: of the server.
+            shown: its last statement; None before the first.
+
+        Raises:
+            PeerUnavailable: the server isn't there.
+        """
+        request = pb.StatementRequest(
+            task_digest=self.task.digest.value, client=self.client.name, shown=shown
+        )
+        return self._patiently(role, partial(self._stubs[role].Statement, request), CALL_TIMEOUT_S)
 
     def prepare(self, attempt: int, model: Digest, x: RingVector) -> tuple[Submission, Submission]:
         """Split ``x`` (``[d] int64``) for the two servers, signed. Keep the pair for retries."""

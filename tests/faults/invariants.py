@@ -21,6 +21,7 @@ def check(world: World) -> None:
     sums_are_those_of_the_charged(world)
     ledgers_agree_and_cover_every_release(world)
     owners_count_no_less_than_the_servers(world)
+    one_sample_for_a_version(world)
     one_sample_for_a_round_number(world)
     triples_are_spent_once(world)
 
@@ -116,14 +117,24 @@ def charged(world: World, role: Role) -> set[int]:
 
 
 def owners_count_no_less_than_the_servers(world: World) -> None:
+    versions = {number: row[1] for number, row in world.rounds(Role.SERVER_A).items()}
     for client in world.clients:
         path = world.folder / client.name / "participations.log"
         own = OwnAccount(world.task, world.task.privacy.record_rate, None, path)
         for number, names in world.charges(Role.SERVER_A).items():
             if client.name in names:
-                assert own.charged(number), f"{client} doesn't know of round {number}"
+                assert own.charged(versions[number]), f"{client} doesn't know of round {number}"
         sent = {number for sender, number in world.seen.pairs if sender == client}
-        assert all(own.charged(number) for number in sent)
+        assert all(own.charged(versions[number]) for number in sent if number in versions)
+
+
+def one_sample_for_a_version(world: World) -> None:
+    versions = {number: row[1] for number, row in world.rounds(Role.SERVER_A).items()}
+    first: dict[tuple[ClientId, int], bytes] = {}
+    for (client, number), update in world.seen.updates.items():
+        if number in versions:
+            seen = first.setdefault((client, versions[number]), update.tobytes())
+            assert seen == update.tobytes(), f"{client} shared two updates for one version"
 
 
 def one_sample_for_a_round_number(world: World) -> None:

@@ -247,8 +247,9 @@ def test_a_client_that_comes_back_in_time_never_samples_again(
     deployment.order([Order.parse("ward-0 after OwnAccount.charge")])
     deployment.let_go("server-a")
     assert deployment.processes["ward-0"].wait(10) == -signal.SIGKILL
-    number = max(own_account(deployment, "ward-0"))
-    assert number == max(deployment.rounds(Role.SERVER_A.value))
+    number = max(deployment.rounds(Role.SERVER_A.value))
+    version = max(own_account(deployment, "ward-0"))
+    assert version == deployment.rounds(Role.SERVER_A.value)[number][1]
     pending = deployment.folder / "state" / "ward-0" / "pending.bin"
     assert pending.stat().st_mode & 0o777 == 0o600
     if lost:
@@ -276,9 +277,10 @@ def log(deployment: FaultyDeployment) -> str:
 
 
 def own_account(deployment: FaultyDeployment, client: str) -> set[int]:
-    """Rounds that a client's own account counts."""
+    """Versions that a client's own account counts."""
     path = deployment.folder / "state" / client / "participations.log"
-    return {int(line.split(" ")[1]) for line in path.read_text(encoding="ascii").splitlines()}
+    lines = path.read_text(encoding="ascii").splitlines()
+    return {int(line.split(" ")[3]) for line in lines if line.startswith("charge ")}
 
 
 def check(deployment: FaultyDeployment) -> None:
@@ -312,9 +314,10 @@ def check(deployment: FaultyDeployment) -> None:
         for note in deployment.notes(client.name):
             pairs[note["submitted"]].add(note["commitment"])
         assert all(len(commitments) == 1 for commitments in pairs.values()), "a second sample"
-        assert set(pairs) <= account, "sent and not counted"
+        version_of = {number: row[1] for each in (a, b) for number, row in each.items()}
+        assert {version_of[n] for n in pairs if n in version_of} <= account, "sent and not counted"
         for charged in charges:
-            counted = {number for number, names in charged.items() if client.name in names}
+            counted = {version_of[n] for n, names in charged.items() if client.name in names}
             assert counted <= account, "a server charged what the owner doesn't know of"
 
 

@@ -41,6 +41,7 @@ from precad.common.aggregator.enrol.register import Register
 from precad.common.aggregator.round.coin import CoinKey
 from precad.common.aggregator.round.journal import AttemptState
 from precad.common.aggregator.service.notice import notice_of
+from precad.common.aggregator.service.statements import opening_of, statement_of
 from precad.common.aggregator.store import Store, open_store
 from precad.common.aggregator.training.conduct import Dealer, Outside, run_to_end
 from precad.common.aggregator.training.feed import Event, Feed
@@ -649,6 +650,7 @@ class Calls:
     def __init__(self, world: World, client: ClientId, life: Life) -> None:
         self.task = world.task
         self.client = client
+        self.verifier = verifier()
         self._world = world
         self._life = life
         self._last: Pair | None = None
@@ -686,6 +688,16 @@ class Calls:
         if not digest.value == announced == at_b.value:
             raise PeerViolation(f"the servers show different models of version {version}")
         return theta
+
+    def opening(self, role: Role, attempt: int) -> pb.Signed:
+        """As the servers' Opening."""
+        with self._world.step(f"opening {role.value}"):
+            return opening_of(self._server(role).session, self.client, attempt)
+
+    def statement(self, role: Role, _shown: pb.Signed | None) -> pb.Signed:
+        """As the servers' Statement."""
+        with self._world.step(f"statement {role.value}"):
+            return statement_of(self._server(role).session, self.client)
 
     def compute(self, view: RoundView) -> RingVector:
         """A fresh random update: another one each time, as a fresh sample of records is."""

@@ -23,6 +23,7 @@ from tests.fuzz.stage import CLIENT, ROUND, Aborted, D, Stage, join, parsed, spl
 from precad.cli.certify.read import expectation, read_array, right, vote_intervals
 from precad.cli.certify.request import GuaranteeKind, Loss, Prediction, UnitName
 from precad.cli.certify.trained import Trained
+from precad.client.own_account import Account, OwnAccount
 from precad.client.pending import Pending
 from precad.client.record_file import read_client_data
 from precad.client.settings import JoinSettings
@@ -53,12 +54,14 @@ from precad.common.identity.credentials import REVOCATION_FILE, Identity
 from precad.common.identity.pki import make_request, new_key, read_request, to_pem
 from precad.common.identity.principal import Principal
 from precad.common.identity.revocation import RevocationList, read_revocation_lists
+from precad.common.identity.sign import CertificateSigner
 from precad.common.identity.summary import summarise
 from precad.common.link import SETUP_ATTEMPT, Frame, PeerLink
 from precad.common.model import from_bytes as model_from_bytes
 from precad.common.model import load_model, save_model
 from precad.common.share import Signature, shard
 from precad.common.task import Task
+from precad.common.wire.statement import check_statement, sign_body
 from precad.common.wire.status import error_of
 from precad.common.wire.submission import header_from_wire, header_to_wire
 from precad.dealer.process import DealerSettings
@@ -286,6 +289,8 @@ _REPLIES: tuple[tuple[str, Any], ...] = (
     ("ModelDigest", pb.ModelDigestReply),
     ("FetchModel", pb.ModelPiece),
     ("Submit", pb.Receipt),
+    ("Opening", pb.OpeningBody),
+    ("Statement", pb.StatementBody),
 )
 
 
@@ -303,6 +308,7 @@ def _client(data: bytes) -> None:
 def _conversations() -> list[bytes]:
     here = stage()
     model = here.sessions[Role.SERVER_A].shelf.current.digest.value
+    mine: dict[str, Any] = {"task_digest": here.task.digest.value, "client": CLIENT.name}
     described = pb.DescribeReply(role="server-a", task_digest=here.task.digest.value)
     opened = pb.RoundOpen(
         attempt=1, model_digest=model, selected=True, collect_seconds=9, version=0
@@ -319,11 +325,39 @@ def _conversations() -> list[bytes]:
         pb.ModelDigestReply(model_digest=model),
         pb.ModelPiece(data=bytes(8 * D)),
         pb.Receipt(rejection="absent", detail="x"),
+        pb.OpeningBody(**mine, version=0, attempt=1, charges=1, model_digest=model),
+        pb.StatementBody(**mine, version=0, model_digest=model, charged=[1, 2]),
     ]
     return [
         join(*(m.SerializeToString() for m in [*replies, *notices[:count]]))
         for count in range(len(notices) + 1)
     ]
+
+
+def _statement(data: bytes) -> None:
+    message = parsed(pb.Signed, data)
+    if message is not None:
+        check_statement(stage().verifier, Role.SERVER_A, message)
+
+
+def _statements() -> list[bytes]:
+    body = pb.StatementBody(task_digest=stage().task.digest.value, client=CLIENT.name)
+    pen = CertificateSigner(stage().identity)
+    return [sign_body(pen, Role.SERVER_A, body).SerializeToString()]
+
+
+def _account(data: bytes) -> None:
+    Account(stage().file(data, ".log"))
+
+
+def _accounts() -> list[bytes]:
+    path = stage().folder / "seed.log"
+    if not path.exists():
+        own = OwnAccount(stage().task, 0.2, 4.0, path, CLIENT)
+        for version in range(3):
+            own.charge(version, version)
+    whole = path.read_bytes()
+    return [whole, whole[:-20] + b"~\n" + whole]
 
 
 def _pending(data: bytes) -> None:
@@ -334,7 +368,7 @@ def _pending(data: bytes) -> None:
 
 def _pending_seeds() -> list[bytes]:
     path = stage().folder / "seed.pending"
-    Pending(stage().task, CLIENT, path).keep(_pair())
+    Pending(stage().task, CLIENT, path).keep(3, np.arange(D, dtype=np.int64), _pair(), 0)
     return [path.read_bytes()[:-32]]
 
 
@@ -630,6 +664,8 @@ TARGETS: dict[str, Target] = {
     "link": Target(_link, _frames),
     "peer-messages": Target(_peer_message, _peer_messages),
     "client": Target(_client, _conversations),
+    "statement": Target(_statement, _statements),
+    "account": Target(_account, _accounts),
     "pending": Target(_pending, _pending_seeds),
     "error-text": Target(_error_text, lambda: [b"no", b"x" * 5000]),
     "share": Target(_held, lambda: [bytes(8 * D)]),
