@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -128,7 +129,7 @@ def test_both_servers_hold_the_same_nonces_and_every_link_others(task: Task) -> 
     seen = set()
     for _ in range(5):
         a, b = links(task)
-        at_a, at_b = both(lambda a=a: agree_nonces(a, A), lambda b=b: agree_nonces(b, B))
+        at_a, at_b = both(partial(agree_nonces, a, A), partial(agree_nonces, b, B))
         assert at_a == at_b
         assert len(at_a) == 64
         seen |= {at_a[:32], at_a[32:]}
