@@ -1,10 +1,12 @@
 """The task's privacy limit as a number of participations.
 
-What counts is the record-level exact ε against one corrupted server (guarantee 1). A forfeited
-round is charged too, so a client may have been charged more often than the task has rounds.
+What counts is the record-level exact ε against one corrupted server (guarantee 1). A
+release that was lost stays charged: a version that is released again turns its one step's σ into
+σ/√(1+m).
 """
 
 import math
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping
 
@@ -38,7 +40,7 @@ def may_take_part(
         if charges:
             counts[charges - 1] -= 1
         counts[charges] += 1
-        return _released_again(task, record_rate, +counts) <= limit
+        return _epsilon(task, record_rate, +counts) <= limit
     # The task's rate is no lower than any client's: below its cap nobody's own is needed, and a
     # thousand clients of a thousand rates cost one account and not a thousand.
     highest = task.privacy.record_rate
@@ -57,7 +59,51 @@ def participation_cap(task: Task, record_rate: float) -> int | None:
     return None if limit is None else _cap(task, record_rate, limit, 0)
 
 
-def _released_again(task: Task, record_rate: float, counts: Mapping[int, int]) -> float:
+def participations_left(
+    task: Task, record_rate: float, participations: int, again: Mapping[int, int]
+) -> int | None:
+    """How many more versions the limit allows, released once each, within the task's rounds.
+
+    Args:
+        task: gives σ, δ and the limit.
+        record_rate: p_i.
+        participations: T_i so far.
+        again: of them, those with further releases: versions by m ≥ 1.
+
+    Returns:
+        None for a task without a limit.
+    """
+    cap, limit = participation_cap(task, record_rate), task.privacy.epsilon_limit
+    if cap is None or limit is None:
+        return None
+    left = max(0, cap - participations)
+    if again and left:
+        # The first of the participations to come that passes the limit; ε only grows.
+        left = bisect_left(
+            range(1, left + 1),
+            True,  # noqa: FBT003 -- what is looked for
+            key=lambda more: epsilon_spent(task, record_rate, participations + more, again) > limit,
+        )
+    return left
+
+
+def epsilon_spent(
+    task: Task, record_rate: float, participations: int, again: Mapping[int, int]
+) -> float:
+    """Exact ε of one record so far, at the task's δ.
+
+    Args:
+        task: gives σ and δ.
+        record_rate: p_i.
+        participations: T_i, versions that the client was charged for.
+        again: of them, those with further releases: versions by m ≥ 1.
+    """
+    counts = Counter(again)
+    counts[0] = participations - counts.total()
+    return _epsilon(task, record_rate, +counts)
+
+
+def _epsilon(task: Task, record_rate: float, counts: Mapping[int, int]) -> float:
     """ε where some versions were released 1 + m times: their steps have σ/√(1+m)."""
     from precad.common.account.exact import ExactAccountant  # noqa: PLC0415 -- a second to import
 
