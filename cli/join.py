@@ -23,8 +23,9 @@ def join(
         server_b = "b.example:7302"
         identity = "keys/ward-3"
         data = "records.npz"        # arrays x and y, one row a record
-        state = "state"             # this owner's own privacy account
-        epsilon_limit = 4.0         # leave before a record's ε passes this
+        state = "state"             # what survives this process; one folder a task
+        account = "../account"      # the data set's privacy account, over all tasks
+        epsilon_limit = 4.0         # share nothing beyond this ε, all tasks together
 
     The records never leave this machine: each round sends one random-looking share of a clipped
     update to each server.
@@ -38,8 +39,8 @@ def join(
     owner = settings.data_owner(read_client_data(settings.data))
     result = owner.run()
     log.info(
-        "%s: %d submissions, %d counted, %s; exact record-level ε = %.3f (one server "
-        "corrupted, δ = %g); final model %s",
+        "%s: %d submissions, %d counted, %s; exact record-level ε over all tasks = %.3f (one "
+        "server corrupted, δ = %g); final model %s",
         result.ended,
         result.submitted,
         result.counted,

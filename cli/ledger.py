@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from precad.cli.options import Json
+from precad.cli.own_ledger import mine, receipts
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Digest
 
@@ -15,14 +16,19 @@ if TYPE_CHECKING:
     from precad.common.aggregator.store import LedgerView
 
 app = typer.Typer(
-    help="""A server's privacy ledger: who was charged for how many releases.
+    help="""Privacy ledgers: a server's, and a data owner's own.
 
-    For the server's operator, on its own machine. The server may be running. STATE is its state
-    folder, or the SQLAlchemy URL of its database. Clients don't see this: their own account
-    rests on not knowing in which rounds the others took part.
+    `show` and `verify` are for a server's operator, on its own machine; the server may be running.
+    STATE is its state folder, or the SQLAlchemy URL of its database. Clients don't see this: their
+    own account rests on not knowing in which rounds the others took part.
+
+    `mine` and `receipts` are for a data owner: what its records have spent in all tasks together,
+    and what the servers have signed of it.
     """,
     no_args_is_help=True,
 )
+app.command()(mine)
+app.command()(receipts)
 
 State = Annotated[
     str, typer.Argument(help="The server's state folder, or its database's URL.", metavar="STATE")

@@ -1,9 +1,13 @@
 """Taking part in a whole training: watch, fetch, compute, submit, until it is over.
 
-One attempt gets one submission, whatever breaks. The pair of shares is kept, then counted on
-the owner's account, then sent; after a break, or after this process was killed, the same bytes
-are sent again if the attempt is still open. A pair that was lost is not replaced: the attempt is
-sat out, because a second sample of records under it would cost privacy that nobody counts.
+One version gets one update, and one attempt one submission, whatever breaks. The update is kept,
+then counted on the owner's account, then shared; for a further attempt of its version it is shared
+afresh, and within an attempt the same bytes are sent again. An update that was lost is not
+replaced: the version is sat out, because a second sample of records for it would cost privacy that
+nobody counts.
+
+What others can see of this depends on no record: uploads begin at a public time, and under
+``cover_uploads`` whoever isn't drawn, or sits a version out, does the same work and sends zeros.
 """
 
 import logging
@@ -16,9 +20,10 @@ from numpy.typing import NDArray
 
 from precad.client.connection import Servers, rejection_of
 from precad.client.own_account import OwnAccount
-from precad.client.pending import Pair, Pending
+from precad.client.pending import Kept, Pending
+from precad.client.witness import Witness
 from precad.common.clock import CLOCK, Clock
-from precad.common.errors import PeerUnavailable, PeerViolation
+from precad.common.errors import BudgetExceeded, NotOnOffer, PeerUnavailable, PeerViolation
 from precad.common.identifiers import Digest
 from precad.common.retry import Patience, Waits
 from precad.common.ring import RingVector
@@ -40,10 +45,14 @@ class RoundView:
     theta: NDArray[np.float64] = field(repr=False)
     """``[d] float64``, θ_t."""
     model: Digest
+    version: int = 0
+    """t."""
+    covering: bool = False
+    """Whether this is work for show, as much as ever and on no record; its result isn't used."""
 
 
 Compute = Callable[[RoundView], RingVector]
-"""Gives the encoded update ``[d] int64`` for an attempt."""
+"""Gives the encoded update ``[d] int64`` for a version."""
 
 
 @dataclass(slots=True)
@@ -51,10 +60,13 @@ class Participation:
     """How a client's training went."""
 
     submitted: int = 0
+    """Attempts that an update was sent for."""
+    covered: int = 0
+    """Attempts that zeros were sent for, under ``cover_uploads``."""
     counted: int = 0
     rejected: Counter[str] = field(default_factory=Counter)
     epsilon: float = 0.0
-    """The owner's own account: exact, record level, one server corrupted."""
+    """The data set's own account over all tasks: exact, record level, one server corrupted."""
     ended: str = ""
     """`finished`, or `budget` when the owner's limit was reached first."""
     version: int = 0
@@ -71,23 +83,29 @@ def take_part(
     compute: Compute,
     on_notice: Callable[[Participation, pb.Notice], None] | None = None,
     clock: Clock = CLOCK,
+    witness: Witness | None = None,
 ) -> Participation:
-    """Take part until the training is over or the owner's budget is.
+    """Take part until the training is over or, without ``cover_uploads``, the owner's budget is.
 
     Args:
         servers: enrolled already.
-        budget: charged before each submission.
-        pending: keeps the open attempt's pair for retries.
-        compute: called for each attempt this client is drawn for.
+        budget: charged before a version's update is first shared.
+        pending: keeps the open version's update, and the open attempt's pair for retries.
+        compute: called once for each version that this client is drawn for.
         on_notice: called after each notice, for progress.
         clock: passes the time.
+        witness: keeps what the servers sign; in memory unless given.
 
     Raises:
-        PeerViolation: the servers disagree about the model.
-        PeerUnavailable: server A stayed away, or paused, for longer than the task's outage
+        PeerViolation: the servers disagree about the model, or a server's signature is wrong, or
+            it has forgotten what it signed.
+        PeerUnavailable: a server stayed away, or A paused, for longer than the task's outage
             deadline.
+        StorageFailure: the owner's own disk fails.
     """
-    return _Player(servers, budget, pending, compute, clock).play(on_notice)
+    if witness is None:
+        witness = Witness(servers.task, servers.client)
+    return _Player(servers, budget, pending, compute, clock, witness).play(on_notice)
 
 
 class _Player:
@@ -100,35 +118,43 @@ class _Player:
         pending: Pending,
         compute: Compute,
         clock: Clock,
+        witness: Witness,
     ) -> None:
         self._clock = clock
         self._servers = servers
+        self._task = servers.task
+        self._cover = servers.task.privacy.cover_uploads
         self._budget = budget
         self._pending = pending
         self._compute = compute
+        self._witness = witness
         self._result = Participation()
         # After a reconnection the newest notice comes again.
         self._answered = -1
         self._over = -1
-        self._submitted = -1
+        self._sent = -1
+        self._taken = -1
 
     def play(self, on_notice: Callable[[Participation, pb.Notice], None] | None) -> Participation:
         result = self._result
-        patience = Patience(self._servers.task.deadlines.outage, WAITS, self._clock)
+        patience = Patience(self._task.deadlines.outage, WAITS, self._clock)
         while not result.ended:
-            began = self._clock.now()
+            connected: float | None = None
             ended = PeerUnavailable("server A ended the notices")
             try:
+                # A server that has lost its memory learns here what it signed.
+                self._witness.exchange(self._servers)
+                connected = self._clock.now()
                 for notice in self._servers.watch():
                     if notice.WhichOneof("event") != "paused":
                         patience.renew()
-                    self._handle(notice)
+                    self._handle(notice, self._clock.now())
                     if on_notice is not None:
                         on_notice(result, notice)
                     if result.ended:
                         break
             except PeerUnavailable as error:
-                if self._clock.now() - began > STEADY_S:
+                if connected is not None and self._clock.now() - connected > STEADY_S:
                     patience.renew()
                 log.warning("%s; reconnecting", error)
                 ended = error
@@ -137,15 +163,15 @@ class _Player:
         result.epsilon = self._budget.epsilon()
         return result
 
-    def _handle(self, notice: pb.Notice) -> None:
+    def _handle(self, notice: pb.Notice, came: float) -> None:
         match notice.WhichOneof("event"):
             case "open":
                 event = notice.open
-                self._forget_attempts_below(event.attempt)
-                if event.selected and event.attempt > self._answered:
-                    self._play(event)
+                self._forget_versions_below(event.version)
+                if (event.selected or self._cover) and event.attempt > self._answered:
+                    self._play(event, came)
             case "over":
-                self._forget_attempts_below(notice.over.attempt + 1)
+                self._forget_versions_below(notice.over.version + 1)
                 if notice.over.attempt > self._over:
                     self._over = notice.over.attempt
                     self._tally(notice.over)
@@ -155,6 +181,7 @@ class _Player:
                 result.theta = self._servers.fetch_model(over.version, over.model_digest)
                 result.model = Digest(over.model_digest)
                 result.version = over.version
+                self._witness.saw(over.version, result.model, result.theta)
                 result.ended = "finished"
             case "paused":
                 # It may come back, with all that counts: the submission waits as long as others.
@@ -162,9 +189,9 @@ class _Player:
             case None:
                 pass
 
-    def _forget_attempts_below(self, attempt: int) -> None:
-        """Attempts follow one another, so an older one's pair has no further use."""
-        if self._pending.attempt is not None and self._pending.attempt < attempt:
+    def _forget_versions_below(self, version: int) -> None:
+        """Versions follow one another, so an older one's update has no further use."""
+        if self._pending.version is not None and self._pending.version < version:
             self._pending.drop()
 
     def _tally(self, over: pb.RoundOver) -> None:
@@ -179,43 +206,144 @@ class _Player:
                 over.version,
                 reason,
             )
+        self._witness.exchange(self._servers)
+        if self._taken == over.attempt and not self._witness.counted(over.version):
+            log.warning(
+                "attempt %d of version %d: both servers took the submission and state that it "
+                "doesn't count; an honest one always does: one of them may be bad",
+                over.attempt,
+                over.version,
+            )
 
-    def _play(self, event: pb.RoundOpen) -> None:
+    def _play(self, event: pb.RoundOpen, came: float) -> None:
         """Answer one attempt. PeerUnavailable leaves it unanswered: the notice comes again."""
         # The task's own deadline first: whatever is announced, NaN too, can't stretch it.
-        collect_s = min(self._servers.task.deadlines.collect, event.collect_seconds)
-        deadline = self._clock.now() + collect_s
-        pair = self._pending.get(event.attempt)
-        if pair is None and self._budget.charged(event.attempt):
-            log.warning(
-                "attempt %d: what was sent before the restart is lost; sitting it out",
-                event.attempt,
-            )
+        deadline = came + min(self._task.deadlines.collect, event.collect_seconds)
+        kept = self._kept(event)
+        if kept is None:
+            self._make(event)
+            kept = self._kept(event)
+        if kept is None:
             self._answered = event.attempt
             return
-        if self._budget.exhausted and not self._budget.charged(event.attempt):
-            log.warning("the owner's privacy limit is reached; leaving the training")
-            self._result.ended = "budget"
-            return
-        if pair is None:
-            theta = self._servers.fetch_model(event.version, event.model_digest)
-            view = RoundView(event.attempt, theta, Digest(event.model_digest))
-            pair = self._servers.prepare(event.attempt, view.model, self._compute(view))
-            self._pending.keep(pair)
-        elif pair[0].context.model.value != event.model_digest:
+        self._count(event.attempt, kept)
+        # Not before a time that everybody knows: how long the work took is nobody's business.
+        early = came + self._task.deadlines.work - self._clock.now()
+        if early > 0:
+            self._clock.sleep(early)
+        self._send(event.attempt, kept, deadline)
+
+    def _kept(self, event: pb.RoundOpen) -> Kept | None:
+        """What this attempt sends, once it may be sent: it is on the disk, and counted."""
+        kept = self._pending.of_attempt(event.attempt)
+        if kept is None:
+            return None
+        if kept.model.value != event.model_digest:
             raise PeerViolation(
-                f"attempt {event.attempt} was announced with model {pair[0].context.model} and now "
+                f"attempt {event.attempt} was announced with model {kept.model} and now "
                 f"with {event.model_digest.hex()}; nothing more is sent"
             )
-        self._budget.charge(event.attempt)
-        self._send(event.attempt, pair, deadline)
+        if kept.further is not None and not self._budget.charged(event.version, kept.further):
+            # The process died between the two: not a byte of this pair has left.
+            return None
+        return kept
 
-    def _send(self, attempt: int, pair: Pair, deadline: float) -> None:
-        if self._submitted != attempt:
-            self._submitted = attempt
-            self._result.submitted += 1
+    def _make(self, event: pb.RoundOpen) -> None:
+        """Keep and count a pair for this attempt, if it gets one."""
+        version, attempt = event.version, event.attempt
+        theta = self._servers.fetch_model(version, event.model_digest)
+        model = Digest(event.model_digest)
         try:
-            receipts = self._servers.submit(pair, max(1.0, deadline - self._clock.now()))
+            further = self._witness.opening(self._servers, attempt, version, event.model_digest)
+        except NotOnOffer:
+            log.warning("attempt %d was over before it could be answered", attempt)
+            return
+        records = event.selected and self._may_share(event, model, further)
+        if not (records or self._cover):
+            return
+        self._witness.saw(version, model, theta)
+        update = self._work(event, theta, records=records)
+        if records and update is not None:
+            pair = self._servers.prepare(attempt, model, update)
+            self._pending.keep(version, update, pair, further)
+            try:
+                self._budget.charge(version, further)
+            except BudgetExceeded:
+                # Another task of this data set was charged while this one computed.
+                self._limit_is_reached(event)
+            else:
+                return
+        if self._cover:
+            zeros = np.zeros(self._task.dimension, dtype=np.int64)
+            self._pending.keep(version, update, self._servers.prepare(attempt, model, zeros), None)
+
+    def _work(
+        self, event: pb.RoundOpen, theta: NDArray[np.float64], *, records: bool
+    ) -> RingVector | None:
+        """X of this version, computed once; None where there is none to share.
+
+        Under ``cover_uploads`` there is always the same work, so that a late upload tells nothing.
+        """
+        update = self._pending.update(event.version)
+        fresh = records and update is None
+        view = RoundView(
+            event.attempt, theta, Digest(event.model_digest), event.version, covering=not fresh
+        )
+        if fresh:
+            return self._compute(view)
+        if self._cover:
+            self._compute(view)
+        return update
+
+    def _may_share(self, event: pb.RoundOpen, model: Digest, further: int) -> bool:
+        """Whether this version's update may be shared for this attempt."""
+        version = event.version
+        if self._witness.released(version):
+            why = "a server has stated that this version is over"
+        elif self._witness.changed(version, model) or self._pending.model(version) not in (
+            None,
+            model,
+        ):
+            why = "this version had another model before"
+        elif self._budget.charged(version) and self._pending.update(version) is None:
+            why = "what was shared before the restart is lost"
+        elif not self._budget.allows(version, further):
+            self._limit_is_reached(event)
+            return False
+        else:
+            return True
+        log.warning(
+            "attempt %d of version %d: %s; %s",
+            event.attempt,
+            version,
+            why,
+            "sending zeros" if self._cover else "sitting it out",
+        )
+        return False
+
+    def _limit_is_reached(self, event: pb.RoundOpen) -> None:
+        if self._cover:
+            log.warning(
+                "attempt %d of version %d: the owner's privacy limit is reached; sending zeros",
+                event.attempt,
+                event.version,
+            )
+            return
+        log.warning("the owner's privacy limit is reached; leaving the training")
+        self._result.ended = "budget"
+
+    def _count(self, attempt: int, kept: Kept) -> None:
+        if self._sent == attempt:
+            return
+        self._sent = attempt
+        if kept.further is None:
+            self._result.covered += 1
+        else:
+            self._result.submitted += 1
+
+    def _send(self, attempt: int, kept: Kept, deadline: float) -> None:
+        try:
+            receipts = self._servers.submit(kept.pair, max(1.0, deadline - self._clock.now()))
         except PeerUnavailable as error:
             # The attempt goes on without this client, or its notice comes again.
             log.warning("attempt %d: %s", attempt, error)
@@ -229,3 +357,5 @@ class _Player:
                     receipt.role.value,
                     receipt.detail,
                 )
+        if kept.further is not None and all(each.rejection is None for each in receipts):
+            self._taken = attempt

@@ -1,22 +1,27 @@
-"""The pair that a client sends in one attempt, kept until the attempt is over.
+"""What a client shares in one version, and the pair that it sends in one attempt.
 
-A client that dies while it sends comes back with the same bytes: drawing a second sample of
-records for one attempt would give the servers two views of it, and cost privacy twice.
+A version may take several attempts, and all of them get the same update X: a second sample of
+records for one version would give the servers two views of it, and cost privacy that nobody
+counts. So X is on the disk before anything of it is sent, and stays until the version is over; an
+attempt shares it afresh, and a retry within the attempt sends the same bytes.
 
-The two shares add up to the update itself, so the file is as confidential as the records: it
-stays on the owner's own disk, readable by this user only, and goes when the attempt is over. It is
-removed, not overwritten: on flash storage overwriting guarantees nothing.
+X is as confidential as the records, and so is the file: it stays on the owner's own disk, readable
+by this user only, and goes when the version is over. It is removed, not overwritten: on flash
+storage overwriting guarantees nothing.
 """
 
 import hashlib
 import struct
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
+from precad.client.disk import writing
 from precad.common.durable import remove_drafts, write_file
 from precad.common.errors import RejectedSubmission
-from precad.common.identifiers import ClientId, Role
+from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.ring import RingVector, from_bytes, to_bytes
 from precad.common.secret import Secret
 from precad.common.share import Submission
 from precad.common.task import Task
@@ -26,67 +31,120 @@ from precad.protos import precad_pb2 as pb
 Pair = tuple[Submission, Submission]
 """For server A and for server B."""
 
-_MAGIC = b"precad/v1/pending\0"
+_MAGIC = b"precad/v2/pending\0"
+_VERSION = struct.Struct("<QqQ")
+"""t, m or −1, and the length of X in bytes: 0 where there is none."""
 _LENGTHS = struct.Struct("<QQ")
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What is kept for the open version."""
+
+    version: int
+    """t of the model θ_t that it was computed at."""
+    update: RingVector | None = field(repr=False)
+    """X, ``[d] int64``; None when all that was sent in this version were zeros."""
+    pair: Pair = field(repr=False)
+    """The newest attempt's."""
+    further: int | None
+    """m, which the version is to be counted with before this pair leaves; None: it shares zeros."""
+
+    @property
+    def model(self) -> Digest:
+        """Of θ_t."""
+        return self.pair[0].context.model
+
+
 class Pending:
-    """Keeps one attempt's pair.
+    """Keeps one version's update and one attempt's pair.
 
     Args:
-        task: pairs of other tasks aren't given out.
-        client: nor are another client's.
-        path: file that survives restarts; None keeps the pair in memory.
+        task: what is kept of other tasks isn't given out.
+        client: nor is another client's.
+        path: file that survives restarts; None keeps it all in memory.
     """
 
     def __init__(self, task: Task, client: ClientId, path: Path | None = None) -> None:
         self._task = task
         self._client = client
         self._path = path
-        self._pair = None if path is None else self._read(path)
+        self._kept = None if path is None else self._read(path)
+
+    @property
+    def version(self) -> int | None:
+        """The version that something is kept for."""
+        return None if self._kept is None else self._kept.version
 
     @property
     def attempt(self) -> int | None:
         """The attempt whose pair is kept."""
-        return None if self._pair is None else self._pair[0].context.attempt
+        return None if self._kept is None else self._kept.pair[0].context.attempt
 
-    def get(self, attempt: int) -> Pair | None:
-        """The pair that was kept for this attempt."""
-        return self._pair if self.attempt == attempt else None
+    def of_attempt(self, attempt: int) -> Kept | None:
+        """What was kept with this attempt's pair."""
+        return self._kept if self.attempt == attempt else None
 
-    def keep(self, pair: Pair) -> None:
-        """Keep ``pair`` in place of an older one; durably, before this returns."""
+    def update(self, version: int) -> RingVector | None:
+        """X of this version, if one was kept."""
+        kept = self._kept
+        return kept.update if kept is not None and kept.version == version else None
+
+    def model(self, version: int) -> Digest | None:
+        """The digest of the θ_t that what is kept of this version was computed at."""
+        kept = self._kept
+        return kept.model if kept is not None and kept.version == version else None
+
+    def keep(
+        self, version: int, update: RingVector | None, pair: Pair, further: int | None
+    ) -> None:
+        """Keep this in place of an older attempt's; durably, before this returns.
+
+        Args:
+            version: t.
+            update: X, also where this attempt's pair shares zeros; None if there is none.
+            pair: what this attempt sends.
+            further: m, which the version is counted with before the pair is sent; None for a pair
+                that shares zeros.
+
+        Raises:
+            StorageFailure: the file can't be written.
+        """
+        kept = Kept(version, update, pair, further)
         if self._path is not None:
-            write_file(self._path, _encode(pair))
-        self._pair = pair
+            with writing(self._path):
+                write_file(self._path, _encode(kept))
+        self._kept = kept
 
     def drop(self) -> None:
-        """The attempt is over: its shares have no further use."""
-        self._pair = None
+        """The version is over: what is kept has no further use."""
+        self._kept = None
         if self._path is not None:
             self._path.unlink(missing_ok=True)
 
-    def _read(self, path: Path) -> Pair | None:
-        """What an earlier process kept; None when that can't be read: the attempt is sat out."""
+    def _read(self, path: Path) -> Kept | None:
+        """What an earlier process kept; None when that can't be read: the version is sat out."""
         remove_drafts(path)
         try:
             data = path.read_bytes()
         except FileNotFoundError:
             return None
         try:
-            pair = _decode(data)
+            kept = _decode(data, self._task.dimension)
         except (ValueError, struct.error, DecodeError, RejectedSubmission):
             return None
-        context = pair[0].context
+        context = kept.pair[0].context
         mine = (context.task, context.client) == (self._task.digest, self._client)
-        return pair if mine else None
+        return kept if mine else None
 
 
-def _encode(pair: Pair) -> bytes:
-    """Both uploads as they go on the wire, and a digest of it all."""
-    parts = [_MAGIC]
-    for submission in pair:
+def _encode(kept: Kept) -> bytes:
+    """Version, m, X, both uploads as they go on the wire, and a digest of it all."""
+    update = b"" if kept.update is None else to_bytes(kept.update)
+    further = -1 if kept.further is None else kept.further
+    parts = [_MAGIC, _VERSION.pack(kept.version, further, len(update)), update]
+    for submission in kept.pair:
         header = header_to_wire(submission).SerializeToString()
         share = submission.share_data()
         parts += [_LENGTHS.pack(len(header), len(share)), header, share]
@@ -94,11 +152,19 @@ def _encode(pair: Pair) -> bytes:
     return data + hashlib.sha256(data).digest()
 
 
-def _decode(data: bytes) -> Pair:
+def _decode(data: bytes, dimension: int) -> Kept:
     body, digest = data[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
     if not body.startswith(_MAGIC) or hashlib.sha256(body).digest() != digest:
         raise ValueError("not a whole pending file")
     at = len(_MAGIC)
+    version, further, length = _VERSION.unpack_from(body, at)
+    at += _VERSION.size
+    if length > len(body) - at:
+        raise ValueError("not a whole pending file")
+    update = from_bytes(body[at : at + length]) if length else None
+    if update is not None and update.shape != (dimension,):
+        raise ValueError("another model's update")
+    at += length
     submissions = []
     for role in (Role.SERVER_A, Role.SERVER_B):
         header_length, share_length = _LENGTHS.unpack_from(body, at)
@@ -110,4 +176,5 @@ def _decode(data: bytes) -> Pair:
         share = Secret(body[at : at + share_length])
         at += share_length
         submissions.append(submission_from_wire(header, role, share))
-    return submissions[0], submissions[1]
+    pair = submissions[0], submissions[1]
+    return Kept(version, update, pair, None if further < 0 else further)

@@ -20,7 +20,9 @@ class JoinSettings(Settings):
     data: Path
     """npz file with arrays x and y."""
     state: Path
-    """Folder for the owner's own account."""
+    """Folder for what survives this process: one a task and client."""
+    account: Path | None = None
+    """Folder of the data set's account, the same for all tasks; the state folder unless given."""
     epsilon_limit: Annotated[float, Field(gt=0)] | None = None
     record_rate: Annotated[float, Field(gt=0, le=1)] | None = None
     token: SecretStr | None = None
@@ -38,5 +40,6 @@ class JoinSettings(Settings):
             epsilon_limit=self.epsilon_limit,
             record_rate=self.record_rate,
             state=self.state,
+            account=self.account,
             token=None if self.token is None else self.token.get_secret_value(),
         )

@@ -117,17 +117,23 @@ class WatchRequest(_message.Message):
 
     TASK_DIGEST_FIELD_NUMBER: _builtins.int
     CLIENT_FIELD_NUMBER: _builtins.int
+    INSTANCE_FIELD_NUMBER: _builtins.int
     task_digest: _builtins.bytes
     client: _builtins.str
+    instance: _builtins.bytes
+    """Which process of this client's watches: chosen at random where it starts. Two at once are
+    refused, with ALREADY_EXISTS for the later one.
+    """
     def __init__(
         self,
         *,
         task_digest: _builtins.bytes = ...,
         client: _builtins.str = ...,
+        instance: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "task_digest", b"task_digest"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "instance", b"instance", "task_digest", b"task_digest"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -141,6 +147,9 @@ class Notice(_message.Message):
     OVER_FIELD_NUMBER: _builtins.int
     FINISHED_FIELD_NUMBER: _builtins.int
     PAUSED_FIELD_NUMBER: _builtins.int
+    PADDING_FIELD_NUMBER: _builtins.int
+    padding: _builtins.bytes
+    """Zeros up to a fixed size: who sees the bytes on the wire sees no difference."""
     @_builtins.property
     def open(self) -> Global___RoundOpen: ...
     @_builtins.property
@@ -156,10 +165,11 @@ class Notice(_message.Message):
         over: Global___RoundOver | None = ...,
         finished: Global___TrainingOver | None = ...,
         paused: Global___TrainingPaused | None = ...,
+        padding: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "finished", b"finished", "open", b"open", "over", b"over", "paused", b"paused"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "finished", b"finished", "open", b"open", "over", b"over", "paused", b"paused"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "finished", b"finished", "open", b"open", "over", b"over", "padding", b"padding", "paused", b"paused"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["open", "over", "finished", "paused"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
@@ -180,6 +190,7 @@ class RoundOpen(_message.Message):
     """Counts tries to get from one version to the next; used once."""
     model_digest: _builtins.bytes
     selected: _builtins.bool
+    """Whether the coin drew this client and both ledgers let it take part."""
     collect_seconds: _builtins.float
     """Seconds until collection closes."""
     version: _builtins.int
@@ -440,10 +451,13 @@ class Signed(_message.Message):
     BODY_FIELD_NUMBER: _builtins.int
     SIGNATURE_FIELD_NUMBER: _builtins.int
     CERTIFICATES_FIELD_NUMBER: _builtins.int
+    PADDING_FIELD_NUMBER: _builtins.int
     body: _builtins.bytes
     """An OpeningBody or a StatementBody."""
     signature: _builtins.bytes
     """ECDSA on P-256 (DER) over the body, its kind, and who signs."""
+    padding: _builtins.bytes
+    """Zeros up to a multiple of 2 KiB."""
     @_builtins.property
     def certificates(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """DER: the server's certificate, then any intermediate ones."""
@@ -454,10 +468,11 @@ class Signed(_message.Message):
         body: _builtins.bytes = ...,
         signature: _builtins.bytes = ...,
         certificates: _abc.Iterable[_builtins.bytes] | None = ...,
+        padding: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "certificates", b"certificates", "signature", b"signature"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "certificates", b"certificates", "padding", b"padding", "signature", b"signature"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

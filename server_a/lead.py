@@ -12,6 +12,7 @@ from precad.common.aggregator.round.opening import propose, require_enough, say_
 from precad.common.aggregator.round.states import Opened
 from precad.common.aggregator.training.conduct import Outside, persist, train
 from precad.common.aggregator.training.feed import RoundOpened
+from precad.common.aggregator.training.meet import seals_of
 from precad.common.aggregator.training.session import Phase, Session
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import ClientId
@@ -52,8 +53,7 @@ class Leader:
                 session.register.wait_full(min(ends, session.clock.now() + _LOOK_S))
                 link.require_alive()
             require_enough(session.register.roster(), least)
-        roster = propose_roster(link, session.register.roster(), least)
-        session.register.freeze(roster)
+        roster = propose_roster(link, session.register, session.task, seals_of(session))
         log.info("roster is frozen with %d clients", len(roster))
 
     def open(self, aggregator: Aggregator) -> Opened | None:

@@ -17,6 +17,7 @@ from precad.common.aggregator.training.conduct import (
     train,
 )
 from precad.common.aggregator.training.feed import RoundOpened
+from precad.common.aggregator.training.meet import seals_of
 from precad.common.aggregator.training.session import Phase, Session
 from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError
 from precad.common.identifiers import ClientId
@@ -68,7 +69,7 @@ class Helper:
         """Freeze whom A proposes and B holds too, as its enrolments are when the proposal comes."""
         register, task = self._session.register, self._session.task
         patience = task.deadlines.enrol + task.deadlines.peer
-        accept_roster(link, register.roster, register.freeze, task, patience)
+        accept_roster(link, register, task, seals_of(self._session), patience)
 
     def open(self, aggregator: Aggregator) -> Opened | None:
         """Check A's proposal. Raises PeerViolation, also when A ends the training early."""

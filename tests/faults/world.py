@@ -11,10 +11,11 @@ the step's name and how often the party has come to it, never by time.
 
 import hashlib
 import re
+import shutil
 import sqlite3
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -38,7 +39,9 @@ from precad.client.pending import Pair, Pending
 from precad.common.aggregator.collect import Inbox, Upload
 from precad.common.aggregator.enrol.register import Register
 from precad.common.aggregator.round.coin import CoinKey
+from precad.common.aggregator.round.journal import AttemptState
 from precad.common.aggregator.service.notice import notice_of
+from precad.common.aggregator.service.statements import opening_of, statement_of
 from precad.common.aggregator.store import Store, open_store
 from precad.common.aggregator.training.conduct import Dealer, Outside, run_to_end
 from precad.common.aggregator.training.feed import Event, Feed
@@ -70,6 +73,7 @@ from precad.server_a.lead import lead
 from precad.server_b.follow import follow
 
 RECORDS = 10
+MODEL = "model.safetensors"
 LIMIT_S = 250.0
 """Below the tests' deadline for an outage: nobody may need to wait for one to run out."""
 SERVERS = (Role.SERVER_A, Role.SERVER_B)
@@ -152,9 +156,20 @@ class World:
         seed: decides turns and faults.
         faults: most faults in the run.
         chance: of a fault at a step, while there are some left.
+        restores: servers whose database is put back from an older copy, each once: the model file
+            comes back with it or stays, by the seed. The journal outside stays.
     """
 
-    def __init__(self, task: Task, folder: Path, seed: int, *, faults: int, chance: float) -> None:
+    def __init__(
+        self,
+        task: Task,
+        folder: Path,
+        seed: int,
+        *,
+        faults: int,
+        chance: float,
+        restores: tuple[Role, ...] = (),
+    ) -> None:
         self.task = task
         self.folder = folder
         self.seed = seed
@@ -167,6 +182,9 @@ class World:
         self.epoch = 0
         self.cables: list[Cable] = []
         self._faults_left = faults
+        self._restores = list(restores)
+        self.put_back_roles: list[Role] = []
+        """Servers that started again with an older database."""
         self._chance = chance
         self.times: Counter[str] = Counter()
         self._lives: dict[str, Life] = {}
@@ -199,6 +217,8 @@ class World:
         where = f"{life.party}: {name}"
         self.times[where] += 1
         self.seen.trace.append(where)
+        if self._restores and life.party in (role.value for role in SERVERS):
+            self._copy(Role(life.party), f"{where} #{self.times[where]}")
         fault = self._draw(f"{where} #{self.times[where]}")
         if fault is Fault.CRASH_BEFORE:
             self._crash(life)
@@ -217,6 +237,47 @@ class World:
         fault = random.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
         self.seen.faults.append(f"{where}: {fault.value}")
         return fault
+
+    def _copy(self, role: Role, where: str) -> None:
+        """Now and then somebody backs a server's state up."""
+        source = self.folder / role.value
+        random = Random(f"{self.seed} backup {where}")
+        if random.random() > 0.02 or not (source / "state.db").exists():
+            return
+        target = self.folder / f"{role.value}.copy"
+        target.mkdir(exist_ok=True)
+        with closing(sqlite3.connect(source / "state.db")) as database:
+            enrolled = database.execute("SELECT COUNT(*) FROM enrolment").fetchone()[0]
+            if enrolled < len(self.clients):
+                # Claims that were lost before version 0 are enrolled again, by whoever runs it.
+                return
+            with closing(sqlite3.connect(target / "state.db")) as copy:
+                database.backup(copy)
+        (target / MODEL).unlink(missing_ok=True)
+        if (source / MODEL).exists():
+            shutil.copy(source / MODEL, target / MODEL)
+
+    def put_back(self, role: Role) -> None:
+        """A server starts again with an older copy of its database, and maybe of its model."""
+        copy, state = self.folder / f"{role.value}.copy", self.folder / role.value
+        random = Random(f"{self.seed} restore {role} {len(self.seen.faults)}")
+        if role not in self._restores or not (copy / "state.db").exists() or random.random() < 0.3:
+            return
+        self._restores.remove(role)
+        self.put_back_roles.append(role)
+        # New files: a connection that died with the process may still have the old ones.
+        for name in ("state.db", "state.db-wal", "state.db-shm"):
+            (state / name).unlink(missing_ok=True)
+        shutil.copy(copy / "state.db", state / "state.db")
+        # Not beyond the ledger: who restores a model alone has no ledger that belongs to it.
+        with_model = random.random() < 0.5
+        if with_model:
+            (state / MODEL).unlink(missing_ok=True)
+            if (copy / MODEL).exists():
+                shutil.copy(copy / MODEL, state / MODEL)
+        self.seen.faults.append(
+            f"{role.value}: restored {'with' if with_model else 'without'} model"
+        )
 
     def _crash(self, life: Life) -> None:
         self.turns.kill(life)
@@ -324,7 +385,7 @@ class World:
         return charges
 
     def rounds(self, role: Role) -> dict[int, tuple[str, int, bytes | None, bytes | None]]:
-        """(state, version, valid set, noisy share) of each round, from the database file."""
+        """(state, version, valid set, noisy share) of each attempt, from the database file."""
         with sqlite3.connect(self.folder / role.value / "state.db") as database:
             rows = database.execute(
                 "SELECT attempt, state, version, valid_set, noisy_share FROM attempt"
@@ -368,11 +429,12 @@ class Server:
         self.life = life
         folder = world.folder / role.value
         folder.mkdir(exist_ok=True)
+        world.put_back(role)
         outside = world.folder / f"{role.value}.journal"
         store = open_store(f"sqlite:///{folder / 'state.db'}", world.task, role, outside)
         life.at_death.append(store.close)
         self._observe(store)
-        shelf = Shelf(world.task, folder / "model.safetensors")
+        shelf = Shelf(world.task, folder / MODEL)
         world.name_steps(shelf, "shelf", ("put",))
         world.seen.models[shelf.current.version].add((role, shelf.current.digest))
         box = Inbox(role, world.task, verifier(), folder / "spool", clock=world.clock)
@@ -439,8 +501,9 @@ class Server:
 
         def observed_finish(number: int, model: Digest) -> None:
             finish(number, model)
-            version = self.world.rounds(role)[number][1] + 1
-            seen.models[version].add((role, model))
+            state, version, *_ = self.world.rounds(role)[number]
+            if state == AttemptState.DONE.value:
+                seen.models[version + 1].add((role, model))
 
         changed = cast("Any", store)
         changed.spend, changed.prepare = observed_spend, observed_prepare
@@ -587,6 +650,7 @@ class Calls:
     def __init__(self, world: World, client: ClientId, life: Life) -> None:
         self.task = world.task
         self.client = client
+        self.verifier = verifier()
         self._world = world
         self._life = life
         self._last: Pair | None = None
@@ -624,6 +688,16 @@ class Calls:
         if not digest.value == announced == at_b.value:
             raise PeerViolation(f"the servers show different models of version {version}")
         return theta
+
+    def opening(self, role: Role, attempt: int) -> pb.Signed:
+        """As the servers' Opening."""
+        with self._world.step(f"opening {role.value}"):
+            return opening_of(self._server(role).session, self.client, attempt)
+
+    def statement(self, role: Role, _shown: pb.Signed | None) -> pb.Signed:
+        """As the servers' Statement."""
+        with self._world.step(f"statement {role.value}"):
+            return statement_of(self._server(role).session, self.client)
 
     def compute(self, view: RoundView) -> RingVector:
         """A fresh random update: another one each time, as a fresh sample of records is."""

@@ -34,6 +34,7 @@ from precad.common.identity.deployment import create_local_keys
 from precad.common.identity.sign import CertificateSigner, CertificateVerifier
 from precad.common.ring import RingVector
 from precad.common.task import Task
+from precad.common.wire.statement import sign_body
 from precad.dealer.service import DealingService
 from precad.experiments.local.files import task_to_toml
 from precad.protos import precad_pb2 as pb
@@ -90,7 +91,7 @@ def small_task() -> Task:
             },
             "training": {"learning_rate": 0.5, "rounds": 10},
             "enrolment": {"clients": 10, "max_expected_records": 100.0},
-            "deadlines": {"enrol": 0.01, "collect": 0.01},
+            "deadlines": {"enrol": 0.01, "collect": 0.01, "work": 0.0},
         }
     )
 
@@ -134,6 +135,10 @@ class Stage:
         self.client_identity = Identity.load(self.folder / "keys" / CLIENT.name)
         self.signer = CertificateSigner(self.client_identity)
         self.verifier = CertificateVerifier(self.identity)
+        self._pens = {
+            role: CertificateSigner(Identity.load(self.folder / "keys" / role.value))
+            for role in (Role.SERVER_A, Role.SERVER_B)
+        }
         self.sessions = {
             role: self.loop.run_until_complete(self._session(role))
             for role in (Role.SERVER_A, Role.SERVER_B)
@@ -216,8 +221,10 @@ class Stage:
         if at_b.role == "server-a":
             at_b.role = "server-b"
         stubs: Any = {
-            Role.SERVER_A: _Answers(answers),
-            Role.SERVER_B: _Answers({**answers, "Describe": at_b}),
+            Role.SERVER_A: _Answers(answers | self._signed(Role.SERVER_A, answers)),
+            Role.SERVER_B: _Answers(
+                {**answers, "Describe": at_b} | self._signed(Role.SERVER_B, answers)
+            ),
         }
         self._servers._stubs = stubs
         self._servers.check_task()
@@ -225,6 +232,11 @@ class Stage:
         pending = Pending(self.task, CLIENT)
         account = OwnAccount(self.task, 0.2, None, None)
         take_part(self._servers, account, pending, self._update, clock=_NoPatience())
+
+    def _signed(self, role: Role, answers: dict[str, Any]) -> dict[str, pb.Signed]:
+        """A server says anything under its own signature."""
+        pen = self._pens[role]
+        return {name: sign_body(pen, role, answers[name]) for name in ("Opening", "Statement")}
 
     def _update(self, _view: object) -> RingVector:
         return np.zeros(D, dtype=np.int64)

@@ -1,5 +1,6 @@
 """Real keys, made on the spot and once a process: what tests sign, check and serve with."""
 
+import threading
 from functools import cache
 from pathlib import Path
 
@@ -15,9 +16,18 @@ _NO_FOLDER = Path("/nonexistent")
 _root = cache(Authority.create)
 
 
-@cache
+_LOCK = threading.Lock()
+
+
 def identity(principal: Principal) -> Identity:
     """This party's, of the one root that all of a process's tests share; nothing is revoked."""
+    # Threads that ask at once must not make two roots.
+    with _LOCK:
+        return _identity(principal)
+
+
+@cache
+def _identity(principal: Principal) -> Identity:
     root, key = _root(), new_key()
     return Identity(
         _NO_FOLDER,

@@ -1,6 +1,9 @@
-"""What a client keeps through a crash: its account, and the pair that it sends."""
+"""What a client keeps through a crash: its account, its update, and the pair that it sends."""
 
+import math
 import stat
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,9 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+import precad
+from precad.client.lock import held
 from precad.client.own_account import OwnAccount
 from precad.client.pending import Pair, Pending
-from precad.common.errors import BudgetExceeded, Misconfiguration
+from precad.common.account.events import poisson_gaussian
+from precad.common.account.exact import ExactAccountant
+from precad.common.errors import BudgetExceeded, Misconfiguration, StorageFailure
 from precad.common.identifiers import ClientId, Digest
 from precad.common.share import Signature, shard
 from precad.common.task import Task
@@ -44,7 +51,9 @@ def pair(task: Task) -> Make:
     return make
 
 
-# --- the pair ----------------------------------------------------------------------------------
+X = np.arange(8, dtype=np.int64)
+
+# --- the update and the pair -------------------------------------------------------------------
 
 
 @pytest.fixture(params=["memory", "file"])
@@ -52,48 +61,75 @@ def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
     return None if request.param == "memory" else tmp_path / "pending.bin"
 
 
-def test_a_pair_is_given_out_for_its_round_only(task: Task, pair: Make, path: Path | None) -> None:
+def test_a_pair_is_given_out_for_its_attempt_only(
+    task: Task, pair: Make, path: Path | None
+) -> None:
     pending = Pending(task, ME, path)
-    assert (pending.attempt, pending.get(3)) == (None, None)
+    assert (pending.version, pending.attempt, pending.of_attempt(3)) == (None, None, None)
     kept = pair(3)
-    pending.keep(kept)
-    assert pending.attempt == 3
-    assert pending.get(3) == kept
-    assert pending.get(2) is pending.get(4) is None
+    pending.keep(2, X, kept, 0)
+    assert (pending.version, pending.attempt) == (2, 3)
+    found = pending.of_attempt(3)
+    assert found is not None
+    assert (found.pair, found.further, found.model) == (kept, 0, MODEL)
+    assert pending.of_attempt(2) is pending.of_attempt(4) is None
+
+
+def test_an_update_is_given_out_for_its_version_only(
+    task: Task, pair: Make, path: Path | None
+) -> None:
+    pending = Pending(task, ME, path)
+    pending.keep(2, X, pair(3), 0)
+    found = pending.update(2)
+    assert found is not None
+    assert (found == X).all()
+    assert pending.model(2) == MODEL
+    assert pending.update(1) is pending.update(3) is None
+    assert pending.model(1) is None
+    pending.keep(3, None, pair(4), None)
+    assert pending.update(3) is pending.update(2) is None
+    assert pending.of_attempt(4) is not None
 
 
 def test_a_newer_pair_takes_the_older_ones_place(task: Task, pair: Make, path: Path | None) -> None:
     pending = Pending(task, ME, path)
-    pending.keep(pair(3))
+    pending.keep(2, X, pair(3), 0)
     newer = pair(4)
-    pending.keep(newer)
-    assert (pending.get(3), pending.get(4)) == (None, newer)
+    pending.keep(2, X, newer, 1)
+    found = pending.of_attempt(4)
+    assert found is not None
+    assert (pending.of_attempt(3), found.pair, found.further) == (None, newer, 1)
 
 
 def test_what_was_dropped_is_gone(task: Task, pair: Make, tmp_path: Path) -> None:
     path = tmp_path / "pending.bin"
     pending = Pending(task, ME, path)
-    pending.keep(pair(3))
+    pending.keep(2, X, pair(3), 0)
     pending.drop()
     pending.drop()
-    assert pending.get(3) is None
+    assert pending.of_attempt(3) is None
     assert list(tmp_path.iterdir()) == []
-    assert Pending(task, ME, path).get(3) is None
+    assert Pending(task, ME, path).update(2) is None
 
 
-def test_the_same_bytes_come_back_after_a_restart(task: Task, pair: Make, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("update", "further"), [(X, 0), (X, 7), (X, None), (None, None)])
+def test_the_same_bytes_come_back_after_a_restart(
+    task: Task, pair: Make, tmp_path: Path, update: Any, further: int | None
+) -> None:
     kept = pair(3)
-    Pending(task, ME, tmp_path / "pending.bin").keep(kept)
-    again = Pending(task, ME, tmp_path / "pending.bin").get(3)
-    assert again == kept
+    Pending(task, ME, tmp_path / "pending.bin").keep(2, update, kept, further)
+    again = Pending(task, ME, tmp_path / "pending.bin").of_attempt(3)
     assert again is not None
-    assert again[0].signature == kept[0].signature
-    assert [each.commitment for each in again] == [each.commitment for each in kept]
+    assert (again.version, again.pair, again.further) == (2, kept, further)
+    assert (again.update is None) == (update is None)
+    assert update is None or (again.update == update).all()
+    assert again.pair[0].signature == kept[0].signature
+    assert [each.commitment for each in again.pair] == [each.commitment for each in kept]
 
 
 def test_only_the_owner_can_read_the_pair(task: Task, pair: Make, tmp_path: Path) -> None:
     path = tmp_path / "pending.bin"
-    Pending(task, ME, path).keep(pair(3))
+    Pending(task, ME, path).keep(2, X, pair(3), 0)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert list(tmp_path.iterdir()) == [path]
 
@@ -101,23 +137,23 @@ def test_only_the_owner_can_read_the_pair(task: Task, pair: Make, tmp_path: Path
 def test_another_clients_or_tasks_pair_is_not_given_out(
     task: Task, pair: Make, tmp_path: Path, make_task: Any
 ) -> None:
-    Pending(task, ME, tmp_path / "pending.bin").keep(pair(3))
+    Pending(task, ME, tmp_path / "pending.bin").keep(2, X, pair(3), 0)
     other_task = make_task(8, {"privacy.noise_multiplier": 2.5})
-    assert Pending(task, OTHER, tmp_path / "pending.bin").get(3) is None
-    assert Pending(other_task, ME, tmp_path / "pending.bin").get(3) is None
+    assert Pending(task, OTHER, tmp_path / "pending.bin").of_attempt(3) is None
+    assert Pending(other_task, ME, tmp_path / "pending.bin").of_attempt(3) is None
 
 
 def test_a_damaged_file_counts_as_lost(task: Task, pair: Make, tmp_path: Path) -> None:
     path = tmp_path / "pending.bin"
-    Pending(task, ME, path).keep(pair(3))
+    Pending(task, ME, path).keep(2, X, pair(3), 0)
     data = path.read_bytes()
     damaged = [data[:n] for n in range(0, len(data), 7)]
     damaged += [data[:n] + bytes([data[n] ^ 1]) + data[n + 1 :] for n in range(0, len(data), 5)]
     for each in [*damaged, data + b"\0", b"\0" * len(data)]:
         path.write_bytes(each)
-        assert Pending(task, ME, path).get(3) is None
+        assert Pending(task, ME, path).of_attempt(3) is None
     path.write_bytes(data)
-    assert Pending(task, ME, path).get(3) is not None
+    assert Pending(task, ME, path).of_attempt(3) is not None
 
 
 def test_a_crash_while_writing_leaves_the_older_pair(
@@ -126,20 +162,31 @@ def test_a_crash_while_writing_leaves_the_older_pair(
     path = tmp_path / "pending.bin"
     kept = pair(3)
     pending = Pending(task, ME, path)
-    pending.keep(kept)
+    pending.keep(2, X, kept, 0)
 
     def crash(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("os.fsync", crash)
     with pytest.raises(KeyboardInterrupt):
-        pending.keep(pair(4))
+        pending.keep(2, X, pair(4), 0)
     monkeypatch.undo()
     again = Pending(task, ME, path)
-    assert again.get(3) == kept
+    found = again.of_attempt(3)
+    assert found is not None
+    assert found.pair == kept
     assert list(tmp_path.iterdir()) == [path]
-    again.keep(pair(5))
+    again.keep(2, X, pair(5), 0)
     assert Pending(task, ME, path).attempt == 5
+
+
+def test_a_full_disk_is_said_with_the_file_and_what_to_do(
+    task: Task, pair: Make, tmp_path: Path
+) -> None:
+    with pytest.raises(StorageFailure, match=r"pending.bin can't be written.*mend the disk"):
+        Pending(task, ME, tmp_path / "absent" / "pending.bin").keep(2, X, pair(3), 0)
+    with pytest.raises(StorageFailure, match=r"own.log can't be written.*mend the disk"):
+        budget(task, tmp_path / "absent" / "own.log").charge(0)
 
 
 # --- the account -------------------------------------------------------------------------------
@@ -149,7 +196,17 @@ def budget(task: Task, path: Path | None, limit: float | None = None) -> OwnAcco
     return OwnAccount(task, task.privacy.record_rate, limit, path)
 
 
-def test_a_round_is_charged_once_however_often_it_is_sent(task: Task, tmp_path: Path) -> None:
+def cost(task: Task, *further: int, delta: float | None = None) -> float:
+    """Exact ε of one version each, with so many further releases."""
+    privacy = task.privacy
+    accountant = ExactAccountant()
+    for m in further:
+        sigma = privacy.noise_multiplier / math.sqrt(1 + m)
+        accountant.compose(poisson_gaussian(rate=privacy.record_rate, noise_multiplier=sigma))
+    return accountant.epsilon(privacy.delta if delta is None else delta)
+
+
+def test_a_version_is_charged_once_however_often_it_is_shared(task: Task, tmp_path: Path) -> None:
     path = tmp_path / "participations.log"
     own = budget(task, path)
     for number in (0, 2, 2, 0, 5):
@@ -161,6 +218,23 @@ def test_a_round_is_charged_once_however_often_it_is_sent(task: Task, tmp_path: 
     again.charge(5)
     assert again.participations == 3
     assert len(path.read_text().splitlines()) == 3
+    assert again.epsilon() == pytest.approx(cost(task, 0, 0, 0))
+
+
+def test_a_further_release_takes_the_place_of_the_step_before(task: Task, tmp_path: Path) -> None:
+    path = tmp_path / "participations.log"
+    own = budget(task, path)
+    own.charge(0)
+    own.charge(1, 2)
+    own.charge(1, 1)
+    own.charge(1)
+    own.charge(0, 1)
+    for each in (own, budget(task, path)):
+        assert each.epsilon() == pytest.approx(cost(task, 1, 2))
+        assert each.participations == 2
+        assert [each.charged(1, m) for m in range(4)] == [True, True, True, False]
+    # Two releases of one update cost less than two updates, and more than one.
+    assert cost(task, 0) < cost(task, 1) < cost(task, 0, 0) * 2
 
 
 def test_a_line_that_a_crash_cut_short_swallows_no_later_charge(task: Task, tmp_path: Path) -> None:
@@ -174,41 +248,176 @@ def test_a_line_that_a_crash_cut_short_swallows_no_later_charge(task: Task, tmp_
         own = budget(task, path)
         assert (own.participations, own.charged(1), own.charged(11)) == (1, False, False)
         own.charge(12)
-        assert [budget(task, path).charged(n) for n in (0, 11, 12)] == [True, False, True]
+        # Where nothing but the line's end is lost, it may count: more than was sent, never less.
+        counted = [budget(task, path).charged(n) for n in (0, 11, 12)]
+        assert counted == [True, length == len(line) - 1, True]
 
 
-def test_other_tasks_charges_do_not_count(task: Task, tmp_path: Path, make_task: Any) -> None:
+def test_every_task_of_the_records_counts(task: Task, tmp_path: Path, make_task: Any) -> None:
     path = tmp_path / "participations.log"
-    budget(task, path).charge(0)
-    other = budget(make_task(8, {"privacy.noise_multiplier": 2.5}), path)
-    assert (other.participations, other.charged(0)) == (0, False)
+    other = make_task(8, {"privacy.noise_multiplier": 1.25, "privacy.delta": 1e-6})
+    for version in range(3):
+        budget(task, path).charge(version)
+    second = budget(other, path)
+    assert (second.participations, second.charged(0)) == (0, False)
+    second.charge(0)
+    assert second.participations == 1
+    sigma = other.privacy.noise_multiplier
+    accountant = ExactAccountant()
+    accountant.compose(poisson_gaussian(rate=0.2, noise_multiplier=2.0, count=3))
+    accountant.compose(poisson_gaussian(rate=0.2, noise_multiplier=sigma))
+    assert second.epsilon() == pytest.approx(accountant.epsilon(1e-6))
+    assert budget(task, path).epsilon() == pytest.approx(accountant.epsilon(1e-5))
+
+
+def test_two_names_of_one_data_set_are_two_samples(task: Task, tmp_path: Path) -> None:
+    path = tmp_path / "participations.log"
+    for name in (ME, OTHER):
+        OwnAccount(task, 0.2, None, path, name).charge(0)
+    assert OwnAccount(task, 0.2, None, path, ME).epsilon() == pytest.approx(cost(task, 0, 0))
 
 
 def test_an_unreadable_account_is_refused_rather_than_forgotten(task: Task, tmp_path: Path) -> None:
     path = tmp_path / "participations.log"
-    for content in (b"\xff\xfe\n", f"{task.digest}\n".encode(), f"{task.digest} x\n".encode()):
-        path.write_bytes(content)
-        with pytest.raises(Misconfiguration, match="account"):
+    budget(task, path, 2.0).charge(0)
+    limit, charge = path.read_bytes().splitlines(keepends=True)
+    damaged = [b"\xff\xfe\n", f"{task.digest}\n".encode(), charge.replace(b" 0 0 ", b" 0 1 ")]
+    damaged += [limit.replace(b"2.0", b"3.0"), b"\n", charge[8:]]
+    for content in damaged:
+        path.write_bytes(limit + content + charge)
+        with pytest.raises(Misconfiguration, match=r"account.*can't be read at"):
             budget(task, path)
 
 
-def test_without_a_limit_rounds_that_broke_off_end_nothing(task: Task) -> None:
+def test_without_a_limit_many_versions_end_nothing(task: Task) -> None:
     own = budget(task, None)
     for number in range(3 * task.training.rounds):
         own.charge(number)
     assert not own.exhausted
 
 
-def test_beyond_the_limit_only_what_is_charged_may_be_sent_again(
+def filled(own: OwnAccount) -> int:
+    """Charges as many versions as the limit admits."""
+    version = 0
+    while own.allows(version):
+        own.charge(version)
+        version += 1
+    return version
+
+
+def test_beyond_the_limit_only_what_is_charged_may_be_shared_again(
     task: Task, tmp_path: Path
 ) -> None:
-    one = budget(task, None)
-    one.charge(0)
-    limit = one.epsilon() * 1.001
-    own = budget(task, tmp_path / "participations.log", limit)
-    own.charge(0)
+    path = tmp_path / "participations.log"
+    own = budget(task, path, 1.5)
+    most = filled(own)
+    assert most > 1
     assert own.exhausted
+    assert own.epsilon() <= 1.5
     own.charge(0)
-    with pytest.raises(BudgetExceeded):
-        own.charge(1)
-    assert budget(task, tmp_path / "participations.log", limit).participations == 1
+    before = path.read_bytes()
+    for version, further in ((most, 0), (0, 50)):
+        assert not own.allows(version, further)
+        with pytest.raises(BudgetExceeded):
+            own.charge(version, further)
+    assert path.read_bytes() == before
+    assert budget(task, path, 1.5).participations == most
+
+
+def test_a_limit_holds_for_the_sum_over_tasks(task: Task, tmp_path: Path, make_task: Any) -> None:
+    path = tmp_path / "participations.log"
+    other = make_task(8, {"privacy.noise_multiplier": 1.5})
+    alone = filled(budget(other, None, 3.0))
+    first = budget(task, path, 3.0)
+    for version in range(15):
+        first.charge(version)
+    second = budget(other, path, None)
+    after = filled(second)
+    assert 0 < after < alone
+    assert first.exhausted or filled(first) < 3  # a cheaper step may still fit
+    assert second.epsilon() <= 3.0
+
+
+def test_tasks_that_run_at_once_cannot_overrun_the_limit_together(
+    task: Task, tmp_path: Path
+) -> None:
+    """Each has read the file before the other's last line was there."""
+    path = tmp_path / "participations.log"
+    most = filled(budget(task, None, 1.5))
+    names = [ClientId(f"ward-{n}") for n in range(3)]
+    accounts = [OwnAccount(task, 0.2, 1.5, path, name) for name in names]
+    admitted = 0
+    for version in range(most):
+        for own in accounts:
+            try:
+                own.charge(version)
+                admitted += 1
+            except BudgetExceeded:
+                assert admitted == most
+    assert admitted == most
+    assert OwnAccount(task, 0.2, 1.5, path, ME).epsilon() <= 1.5
+
+
+def test_a_line_beyond_the_limit_counts_for_nobody(task: Task, tmp_path: Path) -> None:
+    """Two wrote at once: the later line was over, and whoever wrote it sends nothing."""
+    path, beside = tmp_path / "participations.log", tmp_path / "beside.log"
+    most = filled(budget(task, path, 1.5))
+    unlimited = budget(task, beside)
+    unlimited.charge(1000)
+    path.write_bytes(path.read_bytes() + beside.read_bytes())
+    again = budget(task, path, 1.5)
+    assert (again.participations, again.charged(1000)) == (most, False)
+
+
+def test_the_limit_of_an_account_is_fixed_with_its_first_charge(task: Task, tmp_path: Path) -> None:
+    path = tmp_path / "participations.log"
+    budget(task, path, 1.5)
+    own = budget(task, path, 2.0)  # nothing was charged under the other one
+    own.charge(0)
+    for other in (1.5, 2.5):
+        with pytest.raises(Misconfiguration, match=r"fixed at ε = 2, δ = 1e-05 when it opened"):
+            budget(task, path, other)
+    assert budget(task, path).limit == budget(task, path, 2.0).limit == own.limit
+
+
+def test_a_limit_below_what_was_spent_before_is_refused(task: Task, tmp_path: Path) -> None:
+    path = tmp_path / "participations.log"
+    free = budget(task, path)
+    for version in range(20):
+        free.charge(version)
+    with pytest.raises(Misconfiguration, match=r"have spent ε = 2\.\d+ at δ = 1e-05"):
+        budget(task, path, 1.5)
+    own = budget(task, path, 4.0)
+    own.charge(20)
+    assert own.epsilon() == pytest.approx(cost(task, *[0] * 21))
+
+
+@pytest.mark.parametrize("limit", [0.0, -1.0, math.nan, math.inf])
+def test_a_limit_that_is_none_is_refused(task: Task, limit: float) -> None:
+    with pytest.raises(Misconfiguration, match="epsilon_limit"):
+        budget(task, None, limit)
+
+
+# --- the folder --------------------------------------------------------------------------------
+
+
+def test_two_processes_do_not_take_part_from_one_folder(tmp_path: Path) -> None:
+    program = "from pathlib import Path; from precad.client.lock import held\n"
+    program += f"with held(Path({str(tmp_path)!r})): print('in')"
+
+    def other() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", program],
+            check=False,
+            capture_output=True,
+            text=True,
+            env={"PYTHONPATH": str(Path(precad.__file__).parents[1])},
+        )
+
+    with held(tmp_path):
+        refused = other()
+        assert refused.returncode == 1
+        assert "another process takes part from this folder" in refused.stderr
+    assert other().stdout == "in\n"
+    with held(None), held(None):
+        pass

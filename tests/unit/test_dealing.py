@@ -92,7 +92,7 @@ def test_a_request_that_is_refused_spends_nothing(refused: Digest) -> None:
 def test_the_second_server_gets_the_firsts_batch_or_none(field: str) -> None:
     dealer = DealerRole(TASK)
     dealer.corrections(Role.SERVER_A, REQUEST)
-    changed = NONCES[::-1] if field == "nonces" else getattr(REQUEST, field) + 1
+    changed: Any = NONCES[::-1] if field == "nonces" else getattr(REQUEST, field) + 1
     with pytest.raises(PeerViolation, match="was asked for before"):
         dealer.corrections(Role.SERVER_B, replace(REQUEST, **{field: changed}))
 

@@ -126,20 +126,19 @@ def test_an_owners_charge_is_on_the_disk_before_anything_is_sent(
 ) -> None:
     path = tmp_path / "participations.log"
     account = OwnAccount(make_task(8), 0.2, None, path)
-    for attempt in (4, 7):
-        account.charge(attempt)
-        assert disk.has(path, new=attempt == 4)
+    for version in (4, 7):
+        account.charge(version)
+        assert disk.has(path, new=version == 4)
 
 
-def test_the_pair_is_on_the_disk_before_it_is_sent(
+def test_update_and_pair_are_on_the_disk_before_anything_is_sent(
     disk: Disk, tmp_path: Path, make_task: Callable[..., Task]
 ) -> None:
     task, client = make_task(8), ClientId("ward-1")
     path = tmp_path / "pending.bin"
     x = np.zeros(8, dtype=np.int64)
     model = Digest(bytes(32))
-    Pending(task, client, path).keep(
-        shard(x, task=task.digest, attempt=0, client=client, model=model, signer=signer(client))
-    )
+    pair = shard(x, task=task.digest, attempt=0, client=client, model=model, signer=signer(client))
+    Pending(task, client, path).keep(0, x, pair, 0)
     assert disk.has(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600

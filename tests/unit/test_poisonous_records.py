@@ -2,6 +2,7 @@
 
 import stat
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -296,11 +297,21 @@ def test_an_owners_work_is_padded(
 ) -> None:
     one = owner(*data())
     one._record_rate, one._most = 0.5, most_records(N, 0.5)
-    for _ in range(5):
+    for _ in range(20):
         one.update(view())
     assert {slots for _, slots in kernels} == {N}
-    assert len(kernels) == 5
+    assert len(kernels) == 20
     assert len({records for records, _ in kernels}) > 1
+
+
+def test_work_for_show_is_as_much_and_touches_no_record(
+    owner: Callable[..., DataOwner], kernels: list[tuple[int, int]]
+) -> None:
+    one = owner(*data())
+    one.update(view())
+    shown = one.update(replace(view(), covering=True))
+    assert not shown.any()
+    assert kernels == [(N, N), (0, N)]
 
 
 def test_failures_stand_in_the_owners_private_log_alone(

@@ -1,6 +1,7 @@
 """The task's privacy limit: the participation that would pass it is refused beforehand."""
 
 import math
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from precad.common.account.events import poisson_gaussian
 from precad.common.account.exact import ExactAccountant
 from precad.common.account.participations import record_epsilon
+from precad.common.aggregator.enrol.register import Register
 from precad.common.aggregator.round import cap
 from precad.common.aggregator.round.aggregator import Aggregator
 from precad.common.aggregator.round.cap import may_take_part, participation_cap
@@ -17,7 +19,7 @@ from precad.common.aggregator.round.messages import Cohort, Fact, Verdict
 from precad.common.aggregator.round.opening import propose
 from precad.common.aggregator.store import Store, open_store
 from precad.common.enrolment import Enrolment, Roster
-from precad.common.errors import PeerViolation
+from precad.common.errors import Misconfiguration, PeerViolation
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.link import PeerLink, memory_pair
 from precad.common.task import Task
@@ -223,10 +225,12 @@ def test_a_limit_of_less_than_one_round_lets_nobody_in(make_task: Callable[..., 
 def test_more_charges_than_rounds_are_judged_by_epsilon_alone(
     make_task: Callable[..., Task],
 ) -> None:
-    """Lost releases are charged beside the task's own; the number of rounds is no limit."""
+    """Forfeited rounds are charged beside the task's own, up to twice as many and a few."""
     task = limited(make_task, 50.0, rounds=3)
     assert participation_cap(task, 0.2) == 3
     assert may_take_part(task, 0.2, 3)
+    assert may_take_part(task, 0.2, 2 * 3 + cap.SPARE_CHARGES - 1)
+    assert not may_take_part(task, 0.2, 2 * 3 + cap.SPARE_CHARGES)
     tight = limited(make_task, epsilon(task, 0.2, 4), rounds=3)
     assert may_take_part(tight, 0.2, 3)
     assert not may_take_part(tight, 0.2, 4)
@@ -248,6 +252,81 @@ def test_many_rates_cost_one_account_below_the_common_cap(
         asked.append(record_rate)
         return 5
 
+    monkeypatch.setattr(cap, "_known", {})
     monkeypatch.setattr(cap, "most_participations", count)
     assert all(may_take_part(task, 0.1 + number / 1e4, 3) for number in range(100))
     assert set(asked) == {0.2}
+
+
+class Accounts:
+    """Stands for the accountant: says which rates it was asked for, and in which thread."""
+
+    def __init__(self, fails_at: float | None = None) -> None:
+        self.asked: list[tuple[float, str]] = []
+        self._fails_at = fails_at
+
+    def __call__(self, *, record_rate: float, **_rest: Any) -> int:
+        self.asked.append((record_rate, threading.current_thread().name))
+        if record_rate == self._fails_at:
+            raise ZeroDivisionError("deep in a library")
+        return 2
+
+
+@pytest.fixture
+def accounts(monkeypatch: pytest.MonkeyPatch) -> Accounts:
+    monkeypatch.setattr(cap, "_known", {})
+    accounts = Accounts()
+    monkeypatch.setattr(cap, "most_participations", accounts)
+    return accounts
+
+
+def test_a_round_asks_for_no_account(task: Task, store: Store, accounts: Accounts) -> None:
+    """They are computed where clients enrol; a new rate took 9 to 16 s of everybody's round."""
+    register = Register(task, store)
+    rates = {OFTEN: 0.2, SELDOM: 0.2 / 64, NEW: 0.1}
+    roster = Roster({client: Enrolment(client, 100, rate) for client, rate in rates.items()})
+    for claim in roster.values():
+        register.enrol(claim)
+    register.freeze(register.roster())
+    assert sorted(rate for rate, _ in accounts.asked) == sorted(rates.values())
+    aggregator = replace(aggregator_of(task, store), roster=roster)
+    for number in range(4):
+        aggregator.within_budget(roster, number)
+        play(store, number, *roster)
+    assert aggregator.within_budget(roster, 4) == ()
+    assert len(accounts.asked) == 3
+
+
+def test_a_server_that_starts_again_has_its_accounts_before_the_next_round(
+    task: Task, store: Store, accounts: Accounts
+) -> None:
+    store.claim(Enrolment(SELDOM, 100, 0.1))
+    Register(task, store).prepare_accounts()
+    assert {rate for rate, _ in accounts.asked} == {0.2, 0.1}
+    assert may_take_part(task, 0.1, 0)
+    assert len(accounts.asked) == 2
+
+
+def test_a_rate_without_an_account_is_refused_where_it_is_claimed(
+    task: Task, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cap, "_known", {})
+    monkeypatch.setattr(cap, "most_participations", Accounts(fails_at=0.1))
+    register = Register(task, store)
+    with pytest.raises(Misconfiguration, match=r"record_rate = 0\.1: .*claim a higher rate"):
+        register.enrol(Enrolment(SELDOM, 100, 0.1))
+    register.enrol(Enrolment(OFTEN, 100, 0.2))
+    assert list(register.roster()) == [OFTEN]
+
+
+def test_an_account_that_fails_costs_its_client_alone(
+    task: Task, store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A roster from before the grid, whose rate the accountant can't take."""
+    monkeypatch.setattr(cap, "_known", {})
+    monkeypatch.setattr(cap, "most_participations", Accounts(fails_at=0.02))
+    aggregator = aggregator_of(task, store)
+    for number in range(2):
+        play(store, number, OFTEN, SELDOM)
+    assert aggregator.within_budget(RATES, 2) == (NEW,)
+    assert "no account for record rate 0.02" in caplog.text

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,6 +21,7 @@ from precad.common.aggregator.round.messages import (
     EnrolmentEntry,
     RosterAnswer,
     RosterProposal,
+    SealMessage,
 )
 from precad.common.aggregator.training.conduct import make_aggregator
 from precad.common.aggregator.training.session import Progress
@@ -126,7 +129,7 @@ def test_both_servers_hold_the_same_nonces_and_every_link_others(task: Task) -> 
     seen = set()
     for _ in range(5):
         a, b = links(task)
-        at_a, at_b = both(lambda a=a: agree_nonces(a, A), lambda b=b: agree_nonces(b, B))
+        at_a, at_b = both(partial(agree_nonces, a, A), partial(agree_nonces, b, B))
         assert at_a == at_b
         assert len(at_a) == 64
         seen |= {at_a[:32], at_a[32:]}
@@ -208,24 +211,43 @@ def test_servers_that_joined_two_starts_of_the_dealer_join_again(task: Task) -> 
 OWN = roster(("a", 100, 0.1), ("b", 50, 0.2), ("c", 10, 0.05))
 
 
-class AtB:
-    """B's enrolments, and what it froze."""
+@dataclass
+class Books:
+    """One server's enrolments, what it froze, and the other's word on it."""
 
-    def __init__(self, enrolled: Roster) -> None:
-        self.enrolled = enrolled
-        self.frozen: list[Roster] = []
+    enrolled: Roster
+    frozen: bool = False
+    sealed: SealMessage | None = None
+    taken_back: bool = False
 
-    def accept(self, link: PeerLink, task: Task) -> None:
-        accept_roster(link, lambda: self.enrolled, self.frozen.append, task, timeout_s=5)
+    def roster(self) -> Roster:
+        return self.enrolled
+
+    def freeze(self, roster: Roster, *, taken_back: bool = False) -> None:
+        assert not self.frozen or roster.digest() == self.enrolled.digest()
+        self.enrolled, self.frozen, self.taken_back = roster, True, taken_back
+
+    def seal(self) -> SealMessage | None:
+        return self.sealed
+
+    def keep_seal(self, sealed: SealMessage) -> None:
+        self.sealed = sealed
+
+
+def agreed_by(task: Task, at_a: Books, at_b: Books) -> tuple[Any, Any]:
+    """What A and B end with."""
+    a, b = links(task)
+    return both(
+        lambda: propose_roster(a, at_a, task, seals(task.digest, A)),
+        lambda: accept_roster(b, at_b, task, seals(task.digest, B), timeout_s=5),
+    )
 
 
 def proposed(task: Task, at_a: Roster, at_b: Roster) -> tuple[Any, Any, list[Roster]]:
     """What A and B end with, and what B froze."""
-    a, b = links(task)
-    here = AtB(at_b)
-    least = task.enrolment.min_clients
-    one, other = both(lambda: propose_roster(a, at_a, least), lambda: here.accept(b, task))
-    return one, other, here.frozen
+    here = Books(at_b)
+    one, other = agreed_by(task, Books(at_a), here)
+    return one, other, [here.enrolled] if here.frozen else []
 
 
 FEWER = roster(("a", 100, 0.1), ("c", 10, 0.05))
@@ -252,36 +274,60 @@ def test_the_roster_is_what_both_servers_hold_alike(
     assert a.digest() == frozen[0].digest() == agreed.digest()
 
 
-def test_a_frozen_roster_that_the_other_lost_somebody_of_stops_both(task: Task) -> None:
-    a, b = links(task)
+@pytest.mark.parametrize("lost", [OWN, FEWER, roster(), roster(("d", 5, 0.1))])
+@pytest.mark.parametrize("loser", [A, B])
+def test_a_server_that_lost_the_frozen_roster_takes_it_back_on_its_own_signature(
+    task: Task, loser: Role, lost: Roster
+) -> None:
+    books = {A: Books(OWN), B: Books(OWN)}
+    agreed_by(task, books[A], books[B])
+    books[loser] = Books(lost)
+    a, b = agreed_by(task, books[A], books[B])
+    assert b is None
+    assert a.digest() == OWN.digest()
+    assert books[loser].enrolled.digest() == OWN.digest()
+    assert books[loser].taken_back
+    assert books[loser].sealed is not None
 
-    def freeze(_roster: Roster) -> None:
-        raise PeerViolation("the roster is frozen and can't change")
 
-    one, other = both(
-        lambda: propose_roster(a, FEWER, 1),
-        lambda: accept_roster(b, lambda: OWN, freeze, task, timeout_s=5),
-    )
-    assert "frozen" in str(one)
-    assert "frozen" in str(other)
+def test_nobody_is_put_on_a_roster_that_its_server_never_signed(task: Task) -> None:
+    """A shows a roster of its own making, with B's signature over another one."""
+    real, b = Books(FEWER), Books(FEWER)
+    agreed_by(task, real, b)
+    lying = Books(OWN, frozen=True, sealed=real.sealed)
+    restored = Books(FEWER)
+    agreed_by(task, lying, restored)
+    assert not restored.taken_back
+    assert set(restored.enrolled) <= set(FEWER)
 
 
-@pytest.mark.parametrize("names", [("a", "a"), ("a", "stranger")])
+def test_two_rosters_that_both_are_frozen_and_differ_start_nothing(task: Task) -> None:
+    a, b = agreed_by(task, Books(FEWER, frozen=True), Books(OWN, frozen=True))
+    assert isinstance(a, PeerViolation)
+    # A's link is gone: B goes on waiting for an A with its own roster.
+    assert isinstance(b, PeerUnavailable)
+
+
+@pytest.mark.parametrize("names", [("a", "stranger"), ("stranger",)])
 def test_a_takes_no_roster_but_of_clients_that_it_proposed(
     task: Task, names: tuple[str, ...]
 ) -> None:
     a, b = links(task)
-    b.send("roster", RosterAnswer(clients=names).to_bytes())
+    entries = tuple(EnrolmentEntry(client=n, records=100, record_rate=0.1) for n in names)
+    b.send("roster", RosterAnswer(entries=entries).to_bytes())
     with pytest.raises(PeerViolation, match="that A proposed"):
-        propose_roster(a, OWN, 1)
+        propose_roster(a, Books(OWN), task, seals(task.digest, A))
 
 
-def test_b_refuses_claims_beyond_the_tasks_caps(task: Task) -> None:
-    greedy = roster(("a", 10_000, 0.1))
-    a, b, frozen = proposed(task, greedy, greedy)
-    assert frozen == []
-    assert isinstance(b, Misconfiguration)
-    assert "max_expected_records" in str(a)
+@pytest.mark.parametrize("claim", [(10_000, 0.1), (100, 0.11), (100, 1e-15), (100, 0.3)])
+def test_a_claim_that_the_task_does_not_allow_costs_its_client_alone(
+    task: Task, claim: tuple[int, float]
+) -> None:
+    """However it got into both servers' stores: an older version's, or a meddled one's."""
+    held = roster(("a", *claim), ("b", 50, 0.2))
+    a, b, frozen = proposed(task, held, held)
+    assert b is None
+    assert a.digest() == frozen[0].digest() == roster(("b", 50, 0.2)).digest()
 
 
 def test_b_refuses_too_few_clients(make_task: Any) -> None:
@@ -297,7 +343,7 @@ def test_b_refuses_a_roster_that_names_a_client_twice(task: Task) -> None:
     entry = EnrolmentEntry(client="a", records=100, record_rate=0.1)
     a.send("roster", RosterProposal(entries=(entry, entry)).to_bytes())
     with pytest.raises(PeerViolation, match="twice"):
-        AtB(OWN).accept(b, task)
+        accept_roster(b, Books(OWN), task, seals(task.digest, B), timeout_s=5)
     assert "twice" in RosterAnswer.from_bytes(a.receive("roster")).refusal
 
 
@@ -307,13 +353,14 @@ def test_a_b_that_fails_without_a_word_never_seems_to_agree(
 ) -> None:
     a, b = links(task)
 
-    def fail() -> Roster:
-        raise error
+    class Failing(Books):
+        def roster(self) -> Roster:
+            raise error
 
     entry = EnrolmentEntry(client="a", records=100, record_rate=0.1)
     a.send("roster", RosterProposal(entries=(entry,)).to_bytes())
     with pytest.raises(type(error)):
-        accept_roster(b, fail, AtB(OWN).frozen.append, task, timeout_s=5)
+        accept_roster(b, Failing(OWN), task, seals(task.digest, B), timeout_s=5)
     assert RosterAnswer.from_bytes(a.receive("roster")).refusal
 
 
@@ -332,4 +379,4 @@ def test_an_unreadable_roster_is_a_violation(task: Task, data: bytes) -> None:
     a, b = links(task)
     a.send("roster", data)
     with pytest.raises(PeerViolation, match="RosterProposal"):
-        AtB(OWN).accept(b, task)
+        accept_roster(b, Books(OWN), task, seals(task.digest, B), timeout_s=5)

@@ -1,5 +1,6 @@
 """Validate and aggregate: from matched submissions to the sum of the valid ones."""
 
+import logging
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -8,11 +9,13 @@ from precad.common.aggregator.release.agree import agree
 from precad.common.aggregator.round.aggregator import Aggregator
 from precad.common.aggregator.round.states import Counted, Matched, Shared, Summed, Validated
 from precad.common.aggregator.validate import deal_request, validate
-from precad.common.errors import Rejection
+from precad.common.errors import Misconfiguration, Rejection
 from precad.common.identifiers import ClientId, Digest
 from precad.common.keystream import derive, encode_context
 from precad.common.ring import RingVector
 from precad.common.share import Submission
+
+log = logging.getLogger("precad")
 
 BATCH_WORDS = 1 << 21
 """Ring elements of shares that one validation batch may hold: memory stays O(d) per client."""
@@ -81,7 +84,14 @@ def _batches(clients: tuple[ClientId, ...], dimension: int) -> Iterator[tuple[Cl
 
 def _shared(client: ClientId, submission: Submission, dimension: int) -> Shared:
     a, b = submission.commitments
-    return Shared(client, a.value, b.value, submission.expand(dimension))
+    try:
+        share = submission.expand(dimension)
+    except (OSError, Misconfiguration) as error:
+        # Not even noticed by the others: without its half the vector is uniform, and both servers
+        # find it out of range.
+        log.warning("the share of client %s can't be read, and won't count: %s", client, error)
+        share = np.zeros(dimension, dtype=np.int64)
+    return Shared(client, a.value, b.value, share)
 
 
 def _set_digest(aggregator: Aggregator, matched: Matched, valid: Sequence[ClientId]) -> Digest:

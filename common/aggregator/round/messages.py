@@ -181,16 +181,27 @@ class EnrolmentEntry(Message):
     record_rate: Annotated[float, Field(gt=0, le=1)]
 
 
+class RosterBody(Message):
+    """The frozen roster; signed by both."""
+
+    task: Hex32
+    digest: Hex32
+
+
 class RosterProposal(Message):
     """A's enrolments, which B holds against its own."""
 
     entries: tuple[EnrolmentEntry, ...]
+    sealed: SealMessage | None = None
+    """B's word on just these, where they are frozen: B may have lost them."""
 
 
 class RosterAnswer(Message):
-    """Whom of them B has enrolled with the same claims; or why it can't go on."""
+    """Those of them whom B has enrolled with the same claims; or why it can't go on."""
 
-    clients: tuple[ClientName, ...] = ()
+    entries: tuple[EnrolmentEntry, ...] = ()
+    sealed: SealMessage | None = None
+    """A's word on just these, where they are frozen: A may have lost them."""
     refusal: str = ""
 
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 from precad.common.aggregator.round.journal import Word
 from precad.common.aggregator.round.operators import GRANTED
+from precad.common.aggregator.service.watches import while_allowed
 from precad.common.aggregator.training.feed import RoundDone
 from precad.common.aggregator.training.session import Session
 from precad.common.errors import Misconfiguration
@@ -29,10 +30,11 @@ class OperationService(OperationServicer):
         self, request: pb.StatusRequest, context: Context
     ) -> pb.StatusReply:
         """Where the training stands. An empty digest asks about whatever runs here."""
-        await self._admit(request, context)
-        # In a thread: after thousands of rounds the ledger takes a while to count, and the store
-        # may be busy with a release; clients' calls don't wait for an operator's.
-        return await asyncio.to_thread(self._status)
+        async with Refusing(context):
+            self._admit(request, context)
+            # In a thread: after thousands of rounds the ledger takes a while to count, and the
+            # store may be busy with a release; clients' calls don't wait for an operator's.
+            return await asyncio.to_thread(self._status)
 
     async def Allow(  # noqa: N802
         self, request: pb.AllowRequest, context: Context
@@ -59,11 +61,10 @@ class OperationService(OperationServicer):
         store.allow(word, version, until)
         return until
 
-    async def _admit(self, request: pb.StatusRequest, context: Context) -> None:
-        async with Refusing(context):
-            require(context, self._session.identity, Role.OPERATOR)
-            if request.task_digest:
-                check_task(self._session.task, request.task_digest)
+    def _admit(self, request: pb.StatusRequest, context: Context) -> None:
+        require(context, self._session.identity, Role.OPERATOR)
+        if request.task_digest:
+            check_task(self._session.task, request.task_digest)
 
     def _status(self) -> pb.StatusReply:
         session = self._session
@@ -90,17 +91,19 @@ class OperationService(OperationServicer):
         self, request: pb.StatusRequest, context: Context
     ) -> AsyncIterator[pb.RoundReport]:
         """One report per finished round; ends with the training."""
-        await self._admit(request, context)
-        async for event in self._session.feed.follow(from_start=True):
-            if isinstance(event, RoundDone):
-                reasons = Counter(reason.value for reason in event.rejections.values())
-                yield pb.RoundReport(
-                    version=event.opened.version,
-                    attempt=event.opened.attempt,
-                    cohort=len(event.opened.cohort),
-                    accepted=len(event.valid),
-                    rejected=dict(reasons),
-                    most_participations=event.most_participations,
-                    model_digest=event.model.value,
-                    seconds=event.seconds,
-                )
+        async with Refusing(context):
+            self._admit(request, context)
+            events = self._session.feed.follow(from_start=True)
+            async for event in while_allowed(events, lambda: self._admit(request, context)):
+                if isinstance(event, RoundDone):
+                    reasons = Counter(reason.value for reason in event.rejections.values())
+                    yield pb.RoundReport(
+                        version=event.opened.version,
+                        attempt=event.opened.attempt,
+                        cohort=len(event.opened.cohort),
+                        accepted=len(event.valid),
+                        rejected=dict(reasons),
+                        most_participations=event.most_participations,
+                        model_digest=event.model.value,
+                        seconds=event.seconds,
+                    )

@@ -9,7 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Select, bindparam, func, insert, select, update
+from sqlalchemy import (
+    Connection,
+    Engine,
+    Select,
+    bindparam,
+    delete,
+    func,
+    insert,
+    select,
+    update,
+)
 from sqlalchemy.exc import IntegrityError
 
 from precad.common.aggregator.round.journal import (
@@ -190,8 +200,22 @@ class Store(Journal):
         """The frozen roster, or None before round 0."""
         return _roster(self._read(_FROZEN)) or None
 
-    def freeze(self, roster: Roster) -> None:
+    def roster_seal(self) -> SealMessage | None:
+        """The other server's word on the frozen roster."""
+        found = self._read(select(tables.task.c.roster_seal))[0][0]
+        return None if found is None else SealMessage.from_bytes(found)
+
+    def keep_roster_seal(self, sealed: SealMessage) -> None:
+        """Keep the other server's word on the frozen roster."""
+        with self._transaction() as connection:
+            connection.execute(update(tables.task).values(roster_seal=sealed.to_bytes()))
+
+    def freeze(self, roster: Roster, *, taken_back: bool = False) -> None:
         """Keep the roster; it never changes again.
+
+        Args:
+            roster: everybody in it.
+            taken_back: this server has signed it, and may have lost claims of it since.
 
         Raises:
             PeerViolation: it would change, or isn't made of claims that were kept here.
@@ -203,6 +227,9 @@ class Store(Journal):
                     raise PeerViolation("the roster is frozen and can't change")
                 return
             claims = _roster(connection.execute(select(enrolment)))
+            if taken_back:
+                _take_back(connection, roster, claims)
+                claims = roster
             for client, claim in roster.items():
                 if claims.get(client) != claim:
                     raise PeerViolation(f"client {client} didn't enrol here with this claim")
@@ -454,6 +481,20 @@ class Store(Journal):
 
 
 _FROZEN = select(tables.enrolment).where(tables.enrolment.c.in_roster)
+
+
+def _take_back(connection: Connection, roster: Roster, claims: Roster) -> None:
+    for client, claim in roster.items():
+        if claims.get(client) != claim:
+            connection.execute(delete(tables.enrolment).where(tables.enrolment.c.client == client))
+            connection.execute(
+                insert(tables.enrolment).values(
+                    client=client,
+                    records=claim.records,
+                    record_rate=claim.record_rate,
+                    in_roster=False,
+                )
+            )
 
 
 def _roster(rows: Iterable[Any]) -> Roster:

@@ -70,6 +70,8 @@ task = sa.Table(
     # would still be a sound chain.
     sa.Column("ledger_length", sa.Integer, nullable=False),
     sa.Column("ledger_head", _DIGEST, nullable=False),
+    # The other server's signature over the frozen roster.
+    sa.Column("roster_seal", sa.LargeBinary),
 )
 
 enrolment = sa.Table(

@@ -5,8 +5,8 @@ reaches beyond this process comes in through `Outside`.
 """
 
 import logging
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -24,7 +24,7 @@ from precad.common.aggregator.training.feed import TrainingDone, TrainingPaused
 from precad.common.aggregator.training.finish import keep, recover
 from precad.common.aggregator.training.meet import meet, seals_of
 from precad.common.aggregator.training.session import Phase, Session
-from precad.common.errors import PeerUnavailable, PrecadError
+from precad.common.errors import PeerUnavailable, PrecadError, StorageFailure
 from precad.common.identifiers import Role
 from precad.common.link import FrameTransport, PeerLink
 from precad.common.noise import NoiseSource
@@ -131,7 +131,7 @@ def persist(session: Session, attempt: Callable[[], None]) -> None:
             if progress.contacts > contacts:
                 patience.renew()
             progress.error = f"{error}; trying again"
-            log.warning("%s; trying again", error)
+            log.warning("%s; trying again for %.0f s", error, max(0.0, patience.remaining()))
             patience.wait(error)
         except NeedsOperators as error:
             # No deadline: who decides is a person.
@@ -151,12 +151,14 @@ def train(session: Session, part: Part, outside: Outside) -> None:
     role, traffic = session.role, session.traffic
     other = Role.SERVER_B if role is Role.SERVER_A else Role.SERVER_A
     with outside.peers() as (transport, dealer):
-        link = open_link(session, transport)
-        recovery = meet(session, link)
+        with _unless_another_leads(session):
+            link = open_link(session, transport)
+            recovery = meet(session, link)
         if recovery.remedy is Remedy.NOTHING and session.finished:
             # Both servers hold the final model: their positions alone say so.
             return
-        part.agree_roster(link)
+        with _unless_another_leads(session):
+            part.agree_roster(link)
         aggregator = make_aggregator(session, link, dealer, outside.noise)
         session.progress.heard_from_peers()
         if not session.finished:
@@ -171,6 +173,28 @@ def train(session: Session, part: Part, outside: Outside) -> None:
             play(session, part, aggregator, opened)
             traffic[f"{role.value} to {other.value}"] += link.bytes_sent - before[0]
             traffic[f"dealer to {role.value}"] += dealer.bytes_received - before[1]
+
+
+@contextmanager
+def _unless_another_leads(session: Session) -> Iterator[None]:
+    """Before the first round of a link: whoever dialled B may be a stale copy of A.
+
+    Before the roster is frozen there is nothing to lose, and a mistake shows at once on both.
+
+    Raises:
+        PeerUnavailable: on B, in place of what would end its training: it waits for the true A.
+    """
+    try:
+        yield
+    except (PeerUnavailable, StorageFailure):
+        raise
+    except PrecadError as error:
+        if session.role is not Role.SERVER_B or not session.register.frozen:
+            raise
+        raise PeerUnavailable(
+            f"whoever dialled as server A doesn't lead this training: {error}; waiting for the one "
+            "that does"
+        ) from error
 
 
 def play(session: Session, part: Part, aggregator: Aggregator, opened: Opened) -> None:

@@ -10,6 +10,7 @@ from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 from precad.client import DataOwner
+from precad.client.own_account import OwnAccount
 from precad.common.account.participations import record_epsilon
 from precad.common.identifiers import Role
 from precad.experiments.local.files import LINGER_S
@@ -66,6 +67,14 @@ def test_owners_train_their_own_model_on_a_dataset_and_on_arrays_within_their_li
             delta=privacy.delta,
         )
 
+    def admitted(limit: float) -> int:
+        account = OwnAccount(deployment.task, privacy.record_rate, limit, None)
+        version = 0
+        while account.allows(version):
+            account.charge(version)
+            version += 1
+        return version
+
     def owner(name: str, data: object, limit: float | None) -> DataOwner:
         return DataOwner(
             name,
@@ -82,7 +91,8 @@ def test_owners_train_their_own_model_on_a_dataset_and_on_arrays_within_their_li
 
     dataset = TensorDataset(torch.from_numpy(x_bad), torch.from_numpy(y))
     unlimited = owner("ward-00", dataset, None)
-    limited = owner("ward-01", (x, y), (cost(ALLOWED) + cost(ALLOWED + 1)) / 2)
+    limits = (cost(ALLOWED) * (1 + n / 50) for n in range(50))
+    limited = owner("ward-01", (x, y), next(e for e in limits if admitted(e) == ALLOWED))
     deployment.start_servers()
     with ThreadPoolExecutor(2) as threads:
         to_the_end, to_the_limit = threads.map(DataOwner.run, (unlimited, limited))

@@ -19,6 +19,7 @@ def upgrade() -> None:
         ("attempt", sa.Column("their_head", sa.LargeBinary)),
         ("attempt", sa.Column("countersignature", sa.LargeBinary)),
         ("ledger", sa.Column("salt", sa.LargeBinary)),
+        ("task", sa.Column("roster_seal", sa.LargeBinary)),
     ):
         op.add_column(table, column)
     op.execute("UPDATE attempt SET state = 'sent' WHERE state = 'released'")

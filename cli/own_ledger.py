@@ -1,0 +1,259 @@
+"""`precad ledger mine` and `precad ledger receipts`: what a data owner keeps for itself."""
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from precad.cli.options import Json
+from precad.common.errors import Misconfiguration
+from precad.common.identifiers import Digest, Role
+
+if TYPE_CHECKING:
+    from precad.client.account_file import Charge
+    from precad.client.own_account import Account
+    from precad.client.witness import Kept
+
+_SERVERS = (Role.SERVER_A, Role.SERVER_B)
+
+
+def mine(
+    folder: Annotated[
+        Path, typer.Argument(help="The owner's account or state folder.", metavar="FOLDER")
+    ],
+    delta: Annotated[
+        float | None,
+        typer.Option(
+            help="δ of the sum; the limit's, or the smallest of its tasks', unless given.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """A data owner's own account: what its records have spent in all tasks together.
+
+    Record level, one server corrupted. EXACT ε is that of this list of steps, as if it had been
+    fixed beforehand. Where later tasks were chosen with earlier models in view, the limit's own
+    number is the guarantee: FILTER ε, which the limit is enforced by.
+    """
+    from precad.client.account_file import ACCOUNT_FILE  # noqa: PLC0415
+    from precad.client.own_account import Account  # noqa: PLC0415
+
+    path = folder / ACCOUNT_FILE
+    if not path.is_file():
+        raise Misconfiguration("FOLDER", str(folder), f"holds no account: no {ACCOUNT_FILE}")
+    document = _account(Account(path), delta)
+    if as_json:
+        typer.echo(json.dumps(document, indent=2))
+    else:
+        _show_account(document)
+
+
+def receipts(
+    folder: Annotated[Path, typer.Argument(help="The owner's state folder.", metavar="STATE")],
+    account: Annotated[
+        Path | None,
+        typer.Option(help="The account's folder; STATE unless given.", show_default=False),
+    ] = None,
+    other: Annotated[
+        Path | None,
+        typer.Option(
+            help="Another owner's state folder of the same task: were both shown one model?",
+            show_default=False,
+        ),
+    ] = None,
+    identity: Annotated[
+        Path | None,
+        typer.Option(
+            help="A folder with ca.pem: checks the servers' signatures once more.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """What both servers last signed of an owner's account, compared. Exit 1 where it is bad.
+
+    Both servers' statements are held against each other, against the owner's own account and
+    against the models that it was served. That one server counts more than the other is no
+    finding: the larger count rules, and the other takes it over when it is shown.
+    """
+    from precad.client.witness import read_seen  # noqa: PLC0415
+
+    kept = read_seen(folder)
+    if not kept.statements:
+        raise Misconfiguration("STATE", str(folder), "isn't an owner's: no server's statement")
+    findings = _findings(kept, account or folder)
+    if other is not None:
+        findings += _against(kept, read_seen(other))
+    if identity is not None:
+        findings += _signatures(kept, identity)
+    statements = {role.value: _statement(kept, role) for role in kept.statements}
+    if as_json:
+        typer.echo(json.dumps({"sound": not findings, "findings": findings} | statements, indent=2))
+    else:
+        for name, values in statements.items():
+            typer.echo(f"{name}: " + ", ".join(f"{key} {value}" for key, value in values.items()))
+        for finding in findings:
+            typer.echo(finding)
+        typer.echo("BROKEN" if findings else "sound")
+    if findings:
+        raise typer.Exit(1)
+
+
+def _account(account: "Account", delta: float | None) -> dict[str, Any]:
+    from precad.client.own_account import exact_epsilon  # noqa: PLC0415
+
+    charges = list(account.charges.values())
+    if delta is None:
+        deltas = [charge.delta for charge in charges]
+        delta = account.limit.delta if account.limit is not None else min(deltas, default=None)
+    by_task: dict[tuple[Digest, str, float], list[Charge]] = {}
+    for charge in charges:
+        by_task.setdefault((charge.task, charge.client, charge.record_rate), []).append(charge)
+    tasks = [
+        {
+            "task": str(task),
+            "client": client,
+            "versions": len(some),
+            "further_releases": sum(charge.further for charge in some),
+            "noise_multiplier": some[0].noise_multiplier,
+            "record_rate": rate,
+            "delta": some[0].delta,
+            "epsilon": exact_epsilon(Counter(charge.event for charge in some), some[0].delta),
+        }
+        for (task, client, rate), some in by_task.items()
+    ]
+    limit = account.limit
+    spent = account.filter
+    return {
+        "tasks": tasks,
+        "versions": len(charges),
+        "delta": delta,
+        "epsilon": 0.0 if delta is None else account.epsilon(delta),
+        "limit": None
+        if limit is None
+        else {
+            "epsilon": limit.epsilon,
+            "delta": limit.delta,
+            "order": limit.order,
+            "filter_epsilon": None if spent is None else spent.epsilon(),
+            "overdrawn": spent is None,
+        },
+    }
+
+
+def _show_account(document: dict[str, Any]) -> None:
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+
+    console = Console(highlight=False)
+    table = Table("task", "client")
+    table.columns[0].no_wrap = True
+    for name in ("versions", "repeated", "σ", "p", "δ", "ε"):
+        table.add_column(name, justify="right")
+    for row in document["tasks"]:
+        cells = [f"{x:g}" if isinstance(x, float) else str(x) for x in row.values()]
+        table.add_row(cells[0][:12], *cells[1:])
+    console.print(table)
+    if document["delta"] is None:
+        console.print("nothing was shared yet")
+        return
+    console.print(
+        f"{document['versions']} versions; exact ε of all together {document['epsilon']:.4g} at "
+        f"δ = {document['delta']:g}, record level, one server corrupted",
+        soft_wrap=True,
+    )
+    limit = document["limit"]
+    if limit is None:
+        console.print("no limit")
+    elif limit["overdrawn"]:
+        console.print(f"limit ε = {limit['epsilon']:g}: PASSED; nothing more is shared")
+    else:
+        console.print(
+            f"limit ε = {limit['epsilon']:g} at δ = {limit['delta']:g}, enforced by a Rényi filter "
+            f"of order {limit['order']:g}: filter ε {limit['filter_epsilon']:.4g} so far",
+            soft_wrap=True,
+        )
+
+
+def _statement(kept: "Kept", role: Role) -> dict[str, Any]:
+    body = kept.statements[role][1]
+    return {
+        "client": body.client,
+        "task": body.task_digest.hex(),
+        "version": body.version,
+        "model": body.model_digest.hex(),
+        "attempt": body.attempt,
+        "charged": list(body.charged),
+        "opened": body.opened,
+        "counted": body.counted,
+    }
+
+
+def _findings(kept: "Kept", account: Path) -> list[str]:
+    from precad.client.account_file import ACCOUNT_FILE, AccountFile, Charge  # noqa: PLC0415
+    from precad.client.witness import further_counts  # noqa: PLC0415
+
+    found = []
+    own: dict[tuple[Digest, str, int], int] = {}
+    for entry in AccountFile(account / ACCOUNT_FILE).new_entries():
+        if isinstance(entry, Charge):
+            step = entry.task, entry.client, entry.version
+            own[step] = max(entry.further, own.get(step, 0))
+    models: dict[int, set[str]] = {}
+    for role, (_, body) in kept.statements.items():
+        task, digest = Digest(body.task_digest), body.model_digest.hex()
+        models.setdefault(body.version, set()).add(digest)
+        served = kept.models.get((task, body.version))
+        if served is not None and str(served) != digest:
+            found.append(
+                f"{role.value} signed {digest} as model {body.version}; this owner was served "
+                f"{served}"
+            )
+        mine = [m for (of, client, _), m in own.items() if (of, client) == (task, body.client)]
+        for m, count in enumerate(further_counts(body)):
+            known = sum(each >= m for each in mine)
+            if count > known:
+                found.append(
+                    f"{role.value} charged {count} versions with {m} or more further releases; "
+                    f"this owner knows of {known}: it signs for what was never shared, or this "
+                    "isn't the account"
+                )
+    found += [
+        f"the servers signed different models {version}: {', '.join(sorted(digests))}"
+        for version, digests in models.items()
+        if len(digests) > 1
+    ]
+    return found
+
+
+def _against(kept: "Kept", other: "Kept") -> list[str]:
+    ours, theirs = kept.served(), other.served()
+    found = [
+        f"model {version} was {ours[task, version]} for this owner and {digest} for the other one"
+        for (task, version), digest in theirs.items()
+        if ours.get((task, version), digest) != digest
+    ]
+    if not ours.keys() & theirs.keys():
+        raise Misconfiguration(
+            "--other", str(other.folder), "has no version of the same task: nothing to compare"
+        )
+    return found
+
+
+def _signatures(kept: "Kept", identity: Path) -> list[str]:
+    from precad.common.errors import PeerViolation  # noqa: PLC0415
+    from precad.common.identity.credentials import Identity  # noqa: PLC0415
+    from precad.common.identity.sign import CertificateVerifier  # noqa: PLC0415
+    from precad.common.wire.statement import check_statement  # noqa: PLC0415
+
+    verifier = CertificateVerifier(Identity.load(identity))
+    found = []
+    for role, (message, _) in kept.statements.items():
+        try:
+            check_statement(verifier, role, message)
+        except PeerViolation as error:
+            found.append(str(error))
+    return found

@@ -1,0 +1,174 @@
+"""The lines of a data set's account: what its records took part in, over all tasks.
+
+Lines are appended and never changed, and each says all that its privacy cost depends on, so that
+the file can be added up without any task. Several processes may append at once, on one machine's
+disk: who reads a line knows all that stood before it, so everybody comes to the same verdict on
+which lines were within the limit.
+"""
+
+import hashlib
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from precad.client.disk import writing
+from precad.common.account.events import SampledGaussian, poisson_gaussian
+from precad.common.durable import append_line
+from precad.common.errors import Misconfiguration
+from precad.common.identifiers import Digest
+
+ACCOUNT_FILE = "participations.log"
+"""In the account's folder."""
+_CUT = "~"
+"""Ends a line that may have been cut short by a crash, so that the next one stands on its own."""
+_CHECK_DIGITS = 8
+_CHARGE, _LIMIT = "charge", "limit"
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """One version of one task, before its update was first shared, or when it costs more."""
+
+    task: Digest
+    client: str
+    """Under which name; empty where the account has one."""
+    version: int
+    further: int
+    """m: releases of the same update that may have left besides the one that is charged."""
+    noise_multiplier: float
+    """σ of one server."""
+    record_rate: float
+    """p_i."""
+    delta: float
+    """δ of this task's own statements."""
+
+    @property
+    def step(self) -> tuple[Digest, str, int, float]:
+        """What it is that is charged; a later line with a larger m takes this one's place."""
+        return self.task, self.client, self.version, self.record_rate
+
+    @property
+    def event(self) -> SampledGaussian:
+        """A step with σ/√(1+m): the same update seen 1 + m times under independent noise."""
+        return poisson_gaussian(
+            rate=self.record_rate,
+            noise_multiplier=self.noise_multiplier / math.sqrt(1 + self.further),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """The account's limit, as it was fixed when the account opened."""
+
+    epsilon: float
+    delta: float
+    order: float
+
+
+Entry = Charge | Limit
+
+
+class AccountFile:
+    """An account's file, read as it grows.
+
+    Args:
+        path: None keeps the entries in memory.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self._read_to = 0
+        self._unread: list[Entry] = []
+
+    def append(self, entry: Entry) -> None:
+        """Add ``entry``, durably, before this returns. Raises StorageFailure."""
+        if self.path is None:
+            self._unread.append(entry)
+            return
+        rest = self._rest()
+        with writing(self.path):
+            whole = not rest or rest.endswith(b"\n")
+            append_line(self.path, ("" if whole else f"{_CUT}\n") + _to_line(entry))
+
+    def new_entries(self) -> list[Entry]:
+        """What was appended since the last call, by whomever.
+
+        Raises:
+            Misconfiguration: the file can't be read; it is refused rather than forgotten.
+        """
+        if self.path is None:
+            found, self._unread = self._unread, []
+            return found
+        rest = self._rest()
+        whole = rest[: rest.rfind(b"\n") + 1]
+        self._read_to += len(whole)
+        entries = [_from_line(line, self.path) for line in whole.splitlines()]
+        return [entry for entry in entries if entry is not None]
+
+    def _rest(self) -> bytes:
+        assert self.path is not None
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self._read_to)
+                return file.read()
+        except FileNotFoundError:
+            return b""
+
+
+def _to_line(entry: Entry) -> str:
+    words: tuple[str, ...]
+    match entry:
+        case Charge():
+            words = (
+                _CHARGE,
+                str(entry.task),
+                entry.client or "-",
+                str(entry.version),
+                str(entry.further),
+                repr(entry.noise_multiplier),
+                repr(entry.record_rate),
+                repr(entry.delta),
+            )
+        case Limit():
+            words = (_LIMIT, repr(entry.epsilon), repr(entry.delta), repr(entry.order))
+    text = " ".join(words)
+    return f"{text} {_check(text)}"
+
+
+def _from_line(line: bytes, path: Path) -> Entry | None:
+    """The entry; None for a line that a crash cut short: nothing was sent for it."""
+    unreadable = Misconfiguration(
+        "account",
+        str(path),
+        f"can't be read at {line[:100]!r}; restore this owner's account from a copy that is not "
+        "older",
+    )
+    try:
+        text = line.decode("ascii")
+    except UnicodeDecodeError:
+        raise unreadable from None
+    cut = text.endswith(_CUT)
+    text, _, check = text.removesuffix(_CUT).rpartition(" ")
+    if check != _check(text):
+        if cut:
+            return None
+        raise unreadable
+    try:
+        match text.split(" "):
+            case [kind, task, client, version, further, sigma, rate, delta] if kind == _CHARGE:
+                name = "" if client == "-" else client
+                numbers = float(sigma), float(rate), float(delta)
+                charge = Charge(
+                    Digest(bytes.fromhex(task)), name, int(version), int(further), *numbers
+                )
+                if charge.further >= 0:
+                    return charge
+            case [kind, epsilon, delta, order] if kind == _LIMIT:
+                return Limit(float(epsilon), float(delta), float(order))
+    except (ValueError, Misconfiguration):
+        pass
+    raise unreadable
+
+
+def _check(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:_CHECK_DIGITS]

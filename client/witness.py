@@ -1,0 +1,290 @@
+"""What a data owner has seen both servers sign and serve, kept so that they can be held to it.
+
+A server that lost its database meets its own signature here. Nothing in these files is secret
+towards the servers; they say in which versions the owner was counted, so they stay with the owner.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import numpy as np
+from google.protobuf.message import DecodeError
+from numpy.typing import NDArray
+
+from precad.client.disk import writing
+from precad.common.durable import append_line, remove_drafts, write_file
+from precad.common.errors import Misconfiguration, PeerViolation
+from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.identity.seal import SealVerifier
+from precad.common.model import to_bytes
+from precad.common.task import Task
+from precad.common.wire.statement import check_opening, check_statement
+from precad.protos import precad_pb2 as pb
+
+SERVERS = (Role.SERVER_A, Role.SERVER_B)
+MOST_RELEASES = 1000
+"""No version is released more often: each takes an attempt, and operators agree to further ones."""
+_MODELS_KEPT = 2
+_MODELS = "models.log"
+Body = TypeVar("Body", pb.OpeningBody, pb.StatementBody)
+
+
+class Signing(Protocol):
+    """The servers, as far as they sign for owners; see ``Servers``."""
+
+    @property
+    def verifier(self) -> SealVerifier:
+        """Who knows the servers' certificates."""
+
+    def opening(self, role: Role, attempt: int) -> pb.Signed:
+        """What ``role`` signs before anything is shared for an attempt."""
+
+    def statement(self, role: Role, shown: pb.Signed | None) -> pb.Signed:
+        """The newest statement of ``role``, which is shown its last one."""
+
+
+class Witness:
+    """Checks and keeps statements, openings, digests and the newest models.
+
+    Args:
+        task: statements of another one are refused.
+        client: so are another client's.
+        folder: keeps it all through restarts; None keeps it in memory.
+
+    Raises:
+        Misconfiguration: what was kept can't be read.
+    """
+
+    def __init__(self, task: Task, client: ClientId, folder: Path | None = None) -> None:
+        self._task = task
+        self._client = client
+        self._folder = folder
+        self._statements: dict[Role, tuple[pb.Signed, pb.StatementBody]] = {}
+        self._models: dict[int, Digest] = {}
+        if folder is not None:
+            _drop_cut_line(folder / _MODELS)
+            kept = read_seen(folder)
+            # A folder that served another task before says nothing of this one.
+            self._statements = {
+                role: each for role, each in kept.statements.items() if self._concerns(each[1])
+            }
+            self._models = {v: m for (of, v), m in kept.models.items() if of == task.digest}
+
+    def opening(self, servers: Signing, attempt: int, version: int, model: bytes) -> int:
+        """What both servers sign for the open attempt, before anything is shared for it.
+
+        Returns:
+            m: the larger of what the two say has left of this version's update already.
+
+        Raises:
+            PeerViolation: a signature or what it is over isn't right; nothing may be sent.
+            PeerUnavailable: a server isn't there; NotOnOffer: the attempt is over.
+        """
+        most = 0
+        for role in SERVERS:
+            message = servers.opening(role, attempt)
+            body = _parsed(role, check_opening, servers.verifier, message)
+            said = (body.attempt, body.version, body.model_digest)
+            if not self._concerns(body) or said != (attempt, version, model):
+                raise PeerViolation(
+                    f"{role.value} signed for attempt {body.attempt} of version {body.version} "
+                    f"from model {body.model_digest.hex()}, and attempt {attempt} of version "
+                    f"{version} from {model.hex()} is open; nothing is sent"
+                )
+            if body.charges > MOST_RELEASES:
+                raise PeerViolation(
+                    f"{role.value} signed that version {version} was released {body.charges} "
+                    "times already; nothing is sent: ask the operators"
+                )
+            self._write(f"opening-{role.value}.bin", message.SerializeToString())
+            most = max(most, body.charges)
+        return most
+
+    def exchange(self, servers: Signing) -> None:
+        """Show each server its own last statement, and keep the newest.
+
+        Raises:
+            PeerViolation: a signature isn't right, or a server counts less than it has signed.
+            PeerUnavailable: a server isn't there.
+        """
+        for role in SERVERS:
+            last = self._statements.get(role)
+            message = servers.statement(role, None if last is None else last[0])
+            body = _parsed(role, check_statement, servers.verifier, message)
+            if not self._concerns(body):
+                raise PeerViolation(
+                    f"{role.value} signed a statement for client {body.client!r} of task "
+                    f"{body.task_digest.hex()}, which isn't this one; nothing more is sent"
+                )
+            if last is not None:
+                _refuse_what_was_forgotten(role, last[1], body)
+                if body.version < last[1].version:
+                    # A lost model: what it signed before is still the proof of its release.
+                    continue
+            self._statements[role] = message, body
+            self._write(statement_path(Path(), role).name, message.SerializeToString())
+
+    def released(self, version: int) -> bool:
+        """Whether a server has stated that this version is over."""
+        return any(version < body.version for _, body in self._statements.values())
+
+    def counted(self, version: int) -> bool:
+        """Whether no server states that this owner isn't in the counted set of this version."""
+        bodies = (body for _, body in self._statements.values())
+        return all(body.counted for body in bodies if body.version == version + 1)
+
+    def changed(self, version: int, model: Digest) -> bool:
+        """Whether this version had another model before."""
+        return self._models.get(version, model) != model
+
+    def saw(self, version: int, model: Digest, theta: NDArray[np.float64]) -> None:
+        """Keep what both servers agree is θ_version; an older digest stands.
+
+        The newest two models stay, for a server that loses one whose digest it has signed.
+        """
+        if version in self._models:
+            return
+        self._models[version] = model
+        if self._folder is None:
+            return
+        self._write(model_path(self._folder, version).name, to_bytes(theta))
+        with writing(self._folder / _MODELS):
+            append_line(self._folder / _MODELS, f"{self._task.digest} {version} {model}")
+        newest = {model_path(self._folder, v) for v in sorted(self._models)[-_MODELS_KEPT:]}
+        for old in set(self._folder.glob("model-*.bin")) - newest:
+            old.unlink(missing_ok=True)
+
+    def _concerns(self, body: pb.OpeningBody | pb.StatementBody) -> bool:
+        mine = (self._task.digest.value, self._client.name)
+        return (body.task_digest, body.client) == mine
+
+    def _write(self, name: str, data: bytes) -> None:
+        if self._folder is not None:
+            with writing(self._folder / name):
+                remove_drafts(self._folder / name)
+                write_file(self._folder / name, data)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a state folder holds of the servers' word, of whatever task."""
+
+    folder: Path
+    statements: dict[Role, tuple[pb.Signed, pb.StatementBody]]
+    """The last one of each server that has one."""
+    models: dict[tuple[Digest, int], Digest]
+    """By task and version: what both servers served."""
+
+    def served(self) -> dict[tuple[Digest, int], Digest]:
+        """The same, and what the statements name beside it."""
+        found = {
+            (Digest(body.task_digest), body.version): Digest(body.model_digest)
+            for _, body in self.statements.values()
+        }
+        return found | self.models
+
+
+def read_seen(folder: Path) -> Kept:
+    """What a ``Witness`` keeps in ``folder``.
+
+    Raises:
+        Misconfiguration: a file holds something else.
+    """
+    kept = {role: read_statement(statement_path(folder, role)) for role in SERVERS}
+    statements = {role: each for role, each in kept.items() if each is not None}
+    return Kept(folder, statements, read_models(folder / _MODELS))
+
+
+def statement_path(folder: Path, role: Role) -> Path:
+    """Where the last statement of ``role`` lies."""
+    return folder / f"statement-{role.value}.bin"
+
+
+def model_path(folder: Path, version: int) -> Path:
+    """Where θ_version lies, as little-endian doubles, while it is one of the newest two."""
+    return folder / f"model-{version}.bin"
+
+
+def read_statement(path: Path) -> tuple[pb.Signed, pb.StatementBody] | None:
+    """A statement that was kept; None if there is none.
+
+    Raises:
+        Misconfiguration: the file holds something else.
+    """
+    try:
+        message = pb.Signed.FromString(path.read_bytes())
+        return message, pb.StatementBody.FromString(message.body)
+    except FileNotFoundError:
+        return None
+    except DecodeError:
+        raise Misconfiguration(
+            "state", str(path), "isn't a server's statement; restore it from a copy"
+        ) from None
+
+
+def read_models(path: Path) -> dict[tuple[Digest, int], Digest]:
+    """The digests of models by task and version; a line that a crash cut short is no line.
+
+    Raises:
+        Misconfiguration: the file holds something else.
+    """
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return {}
+    models: dict[tuple[Digest, int], Digest] = {}
+    for line in data[: data.rfind(b"\n") + 1].splitlines():
+        try:
+            task, version, model = line.decode("ascii").split(" ")
+            of = Digest(bytes.fromhex(task)), int(version)
+            models.setdefault(of, Digest(bytes.fromhex(model)))
+        except (ValueError, Misconfiguration):
+            raise Misconfiguration(
+                "state", str(path), f"can't be read at {line[:100]!r}; restore it from a copy"
+            ) from None
+    return models
+
+
+def further_counts(body: pb.StatementBody) -> list[int]:
+    """For each m from 0: how many versions had m further releases or more.
+
+    None of these ever falls: a repeated release moves a version from m to m + 1.
+    """
+    charged = list(body.charged)
+    return [sum(charged[m:]) for m in range(len(charged))]
+
+
+def _refuse_what_was_forgotten(role: Role, last: pb.StatementBody, new: pb.StatementBody) -> None:
+    before, now = further_counts(last), further_counts(new)
+    now += [0] * (len(before) - len(now))
+    if any(more > less for more, less in zip(before, now, strict=False)):
+        raise PeerViolation(
+            f"{role.value} states that it charged this owner for {now[0]} versions, by further "
+            f"releases {list(new.charged)}, after it was shown its own signature under "
+            f"{before[0]}, {list(last.charged)}: its ledger has forgotten charges. Nothing more is "
+            "sent. Keep this state folder, and ask both operators to compare their ledgers "
+            "(`precad ledger verify --against`) before you start again"
+        )
+
+
+def _drop_cut_line(path: Path) -> None:
+    """A line that a crash cut short goes: the next one would be written onto its end."""
+    if path.exists():
+        data = path.read_bytes()
+        if not data.endswith(b"\n"):
+            os.truncate(path, data.rfind(b"\n") + 1)
+
+
+def _parsed(
+    role: Role,
+    check: Callable[[SealVerifier, Role, pb.Signed], Body],
+    verifier: SealVerifier,
+    message: pb.Signed,
+) -> Body:
+    try:
+        return check(verifier, role, message)
+    except DecodeError:
+        raise PeerViolation(f"{role.value} signed what is no statement") from None

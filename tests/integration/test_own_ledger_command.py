@@ -1,0 +1,229 @@
+"""`precad ledger mine` and `precad ledger receipts`, on what owners' processes left behind."""
+
+import json
+import math
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.rig.keys import identity
+from tests.rig.scripted_servers import Open, Over, Owner, Script
+from typer.testing import CliRunner
+
+from precad.cli.main import app
+from precad.client.own_account import OwnAccount
+from precad.client.witness import statement_path
+from precad.common.account.events import poisson_gaussian
+from precad.common.account.exact import ExactAccountant
+from precad.common.account.rdp import sampled_gaussian_rdp
+from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.identity.principal import Principal
+from precad.common.identity.sign import CertificateSigner
+from precad.common.wire.statement import sign_body
+from precad.protos import precad_pb2 as pb
+
+Played = Callable[..., Owner]
+
+
+def run(*arguments: object) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["ledger", *map(str, arguments)], terminal_width=200)
+    return result.exit_code, result.output
+
+
+@pytest.fixture
+def played(make_task: Any, tmp_path: Path) -> Played:
+    """``played("ward-1")``: an owner's folder after three versions, one of them twice."""
+
+    def make(name: str = "ward-1", limit: float | None = None) -> Owner:
+        events: list[Any] = [
+            Open(0, 0),
+            Over(0, 0),
+            Open(1, 1),
+            Open(2, 1, charges=(1, 0)),
+            Over(2, 1),
+        ]
+        script = Script(make_task(8), [*events, Open(3, 2), Over(3, 2)], ClientId(name))
+        one = Owner(script, tmp_path / name, limit)
+        (tmp_path / name).mkdir()
+        one.run()
+        return one
+
+    return make
+
+
+def restate(folder: Path, role: Role, **changes: Any) -> None:
+    """The server signed something else."""
+    path = statement_path(folder, role)
+    body = pb.StatementBody.FromString(pb.Signed.FromString(path.read_bytes()).body)
+    for name, value in changes.items():
+        if name == "charged":
+            body.charged[:] = value
+        else:
+            setattr(body, name, value)
+    pen = CertificateSigner(identity(Principal.service(role)))
+    path.write_bytes(sign_body(pen, role, body).SerializeToString())
+
+
+# --- mine --------------------------------------------------------------------------------------
+
+
+def test_the_sum_over_five_tasks_is_that_of_an_independent_composition(
+    make_task: Any, tmp_path: Path
+) -> None:
+    path = tmp_path / "participations.log"
+    limit = 4.0
+    plan = [
+        (2.0, 0.2, 1e-5, 4),
+        (1.5, 0.1, 1e-5, 3),
+        (3.0, 0.2, 1e-6, 5),
+        (2.5, 0.05, 1e-5, 2),
+        (4.0, 0.2, 1e-7, 1),
+    ]
+    composed = ExactAccountant()
+    for sigma, rate, delta, versions in plan:
+        task = make_task(8, {"privacy.noise_multiplier": sigma, "privacy.delta": delta})
+        own = OwnAccount(task, rate, limit, path, ClientId("ward-1"))
+        for version in range(versions):
+            own.charge(version)
+        step = poisson_gaussian(rate=rate, noise_multiplier=sigma, count=versions)
+        if sigma == 4.0:
+            # Repeated twice: one step with another σ, not three steps.
+            own.charge(0, 2)
+            step = poisson_gaussian(rate=rate, noise_multiplier=sigma / math.sqrt(3))
+        composed.compose(step)
+    code, text = run("mine", tmp_path, "--json")
+    document = json.loads(text)
+    assert (code, document["versions"], len(document["tasks"])) == (0, 15, 5)
+    assert document["delta"] == 1e-5
+    assert document["epsilon"] == pytest.approx(composed.epsilon(1e-5), rel=1e-9)
+    # By the limit's own order and its conversion, without the filter's code.
+    order = document["limit"]["order"]
+    rho = math.fsum(
+        n * float(sampled_gaussian_rdp(p, s, (order,))[0])
+        for s, p, _, n in [*plan[:4], (4.0 / math.sqrt(3), 0.2, 0, 1)]
+    )
+    slack = math.log1p(-1 / order) - (math.log(1e-5) + math.log(order)) / (order - 1)
+    assert document["limit"]["filter_epsilon"] == pytest.approx(rho + slack)
+    assert document["epsilon"] < document["limit"]["filter_epsilon"] < limit
+    seven = json.loads(run("mine", tmp_path, "--json", "--delta", "1e-7")[1])
+    assert seven["epsilon"] == pytest.approx(composed.epsilon(1e-7))
+
+
+def test_mine_says_what_each_task_cost(played: Played) -> None:
+    one = played(limit=3.0)
+    code, text = run("mine", one.folder)
+    assert code == 0
+    assert str(one.script.task.digest)[:12] in text
+    assert f"exact ε of all together {one.open_account().epsilon():.4g} at δ = 1e-05" in text
+    assert "limit ε = 3 at δ = 1e-05, enforced by a Rényi filter" in text
+    row = json.loads(run("mine", one.folder, "--json")[1])["tasks"][0]
+    assert (row["client"], row["versions"], row["further_releases"]) == ("ward-1", 3, 1)
+
+
+def test_mine_without_an_account_says_where_it_looked(tmp_path: Path) -> None:
+    code, text = run("mine", tmp_path)
+    assert code == 2
+    assert "holds no account" in text
+
+
+def test_mine_of_an_account_without_charges(tmp_path: Path) -> None:
+    (tmp_path / "participations.log").touch()
+    assert run("mine", tmp_path) == (0, run("mine", tmp_path)[1])
+    assert "nothing was shared yet" in run("mine", tmp_path)[1]
+
+
+# --- receipts ----------------------------------------------------------------------------------
+
+
+def test_receipts_that_agree_are_sound(played: Played) -> None:
+    one = played()
+    code, text = run("receipts", one.folder)
+    assert code == 0, text
+    assert "server-a: client ward-1" in text
+    assert "server-b: client ward-1" in text
+    assert "charged [3]" in text
+    assert text.endswith("sound\n")
+    document = json.loads(run("receipts", one.folder, "--json")[1])
+    assert document["sound"]
+    assert document["server-b"]["version"] == 3
+
+
+def test_different_models_under_one_version_are_found(played: Played) -> None:
+    one = played()
+    assert one.folder is not None
+    restate(one.folder, Role.SERVER_B, model_digest=b"\5" * 32)
+    code, text = run("receipts", one.folder)
+    assert code == 1
+    assert "the servers signed different models 3: 05050505" in text
+    assert "server-b signed 0505" in text
+    assert "BROKEN" in text
+
+
+@pytest.mark.parametrize("charged", [[4], [1, 2], [2, 0, 1]])
+def test_a_charge_for_what_was_never_shared_is_found(played: Played, charged: list[int]) -> None:
+    one = played()
+    assert one.folder is not None
+    restate(one.folder, Role.SERVER_A, charged=charged)
+    code, text = run("receipts", one.folder)
+    assert code == 1
+    assert "server-a charged" in text
+    assert "this owner knows of" in text
+
+
+@pytest.mark.parametrize("charged", [[2], [2, 1], [3], []])
+def test_servers_that_count_differently_are_no_finding(played: Played, charged: list[int]) -> None:
+    one = played()
+    assert one.folder is not None
+    restate(one.folder, Role.SERVER_A, charged=charged)
+    assert run("receipts", one.folder)[0] == 0
+
+
+def test_another_owner_who_was_shown_another_model_is_found(played: Played) -> None:
+    one, two = played(), played("ward-2")
+    assert one.folder is not None
+    assert two.folder is not None
+    assert run("receipts", one.folder, "--other", two.folder)[0] == 0
+    log = two.folder / "models.log"
+    lines = log.read_text().splitlines()
+    task, version, _ = lines[1].split(" ")
+    lines[1] = f"{task} {version} {Digest(bytes(32))}"
+    log.write_text("\n".join(lines) + "\n")
+    code, text = run("receipts", one.folder, "--other", two.folder)
+    assert code == 1
+    assert f"model {version} was" in text
+
+
+def test_an_account_elsewhere_is_found_by_its_option(played: Played, tmp_path: Path) -> None:
+    one = played()
+    assert one.folder is not None
+    (tmp_path / "account").mkdir()
+    shutil.move(one.folder / "participations.log", tmp_path / "account")
+    assert run("receipts", one.folder)[0] == 1
+    assert run("receipts", one.folder, "--account", tmp_path / "account")[0] == 0
+
+
+def test_signatures_are_checked_with_an_identity(played: Played, tmp_path: Path) -> None:
+    one = played()
+    assert one.folder is not None
+    files = tmp_path / "keys"
+    files.mkdir()
+    mine = identity(Principal.client("ward-1"))
+    (files / "ca.pem").write_bytes(mine.ca)
+    (files / "cert.pem").write_bytes(mine.cert)
+    (files / "key.pem").write_bytes(mine.key.reveal())
+    (files / "key.pem").chmod(0o600)
+    code, text = run("receipts", one.folder, "--identity", files)
+    assert code == 0, text
+    path = statement_path(one.folder, Role.SERVER_A)
+    shutil.copy(statement_path(one.folder, Role.SERVER_B), path)
+    code, text = run("receipts", one.folder, "--identity", files)
+    assert code == 1
+    assert "what server-a is to have signed" in text
+
+
+def test_receipts_of_a_folder_that_is_no_owners(tmp_path: Path) -> None:
+    code, text = run("receipts", tmp_path)
+    assert code == 2
+    assert "no server's statement" in text

@@ -1,0 +1,169 @@
+"""Whatever servers sign, and whenever processes die or run at once: the account is never below what
+the openings say, and never above its limit."""
+
+import contextlib
+import math
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.rig.scripted_servers import Killed, Open, Over, Owner, Script
+
+from precad.client.own_account import OwnAccount
+from precad.common.account.events import poisson_gaussian
+from precad.common.account.exact import ExactAccountant
+from precad.common.errors import BudgetExceeded
+from precad.common.identifiers import ClientId
+from precad.common.task import Task
+
+quick = settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+
+
+@pytest.fixture(scope="module")
+def tasks(make_task: Any) -> tuple[Task, Task]:
+    return make_task(4), make_task(4, {"privacy.noise_multiplier": 3.0, "privacy.delta": 1e-6})
+
+
+def cost(task: Task, further: list[int]) -> float:
+    """Exact ε of one version each, with so many further releases."""
+    accountant = ExactAccountant()
+    for m in further:
+        sigma = task.privacy.noise_multiplier / math.sqrt(1 + m)
+        step = poisson_gaussian(rate=task.privacy.record_rate, noise_multiplier=sigma)
+        accountant.compose(step)
+    return accountant.epsilon(task.privacy.delta)
+
+
+signed = st.integers(0, 3)
+attempts = st.lists(st.tuples(st.booleans(), st.booleans(), signed, signed), min_size=1, max_size=8)
+"""For each attempt: whether its version is a new one, whether it is drawn, and m at A and at B."""
+
+
+@quick
+@given(script=attempts, kills=st.sets(st.integers(0, 150), max_size=4), cover=st.booleans())
+def test_no_sequence_of_openings_costs_more_than_the_account_says(
+    make_task: Any,
+    script: list[tuple[bool, bool, int, int]],
+    kills: set[int],
+    cover: bool,  # noqa: FBT001 -- hypothesis gives it by name
+) -> None:
+    task = make_task(4, {"privacy.cover_uploads": cover})
+    events: list[Any] = []
+    version = -1
+    for attempt, (new, drawn, a, b) in enumerate(script):
+        if new and version >= 0:
+            events.append(Over(attempt - 1, version))
+        version += new or version < 0
+        events.append(Open(attempt, version, selected=drawn, charges=(a, b)))
+    with tempfile.TemporaryDirectory() as folder:
+        one = Owner(Script(task, events), Path(folder))
+        steps = [0]
+
+        def die(_name: str) -> None:
+            steps[0] += 1
+            if steps[0] in kills:
+                raise Killed
+
+        one.script.on_step = die
+        one.run_until_done()
+        largest: dict[int, int] = defaultdict(int)
+        for each in one.script.sent:
+            if each.x.any():
+                m = max(e for o in events if isinstance(o, Open) and o.attempt == each.attempt
+                        for e in o.charges)  # fmt: skip
+                largest[each.version] = max(largest[each.version], m)
+        account = one.open_account()
+        assert account.epsilon() >= cost(task, list(largest.values())) * (1 - 1e-12)
+        for version, m in largest.items():
+            assert account.charged(version, m)
+        updates = defaultdict(set)
+        for each in one.script.sent:
+            updates[each.version].add(each.x.tobytes())
+        zeros = np.zeros(4, dtype=np.int64).tobytes()
+        assert all(len(some - {zeros}) <= 1 for some in updates.values())
+        assert cover or not any(zeros in some for some in updates.values())
+
+
+charges = st.lists(
+    st.tuples(st.integers(0, 1), st.integers(0, 1), st.integers(0, 6), st.integers(0, 4)),
+    max_size=30,
+)
+"""Which task, which of two processes, version and m."""
+
+
+@quick
+@given(plan=charges, limit=st.floats(1.2, 3.0), reopen=st.sets(st.integers(0, 30)))
+def test_no_interleaving_of_tasks_and_processes_passes_the_limit(
+    tasks: tuple[Task, Task],
+    plan: list[tuple[int, int, int, int]],
+    limit: float,
+    reopen: set[int],
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "participations.log"
+        mine = ClientId("ward-1")
+
+        def opened(which: int) -> OwnAccount:
+            return OwnAccount(tasks[which], 0.2, None if path.exists() else limit, path, mine)
+
+        OwnAccount(tasks[0], 0.2, limit, path, mine).charge(100)
+        processes = {(t, p): opened(t) for t in (0, 1) for p in (0, 1)}
+        admitted: dict[tuple[int, int], int] = {(0, 100): 0}
+        for number, (which, process, version, further) in enumerate(plan):
+            if number in reopen:
+                processes[which, process] = opened(which)
+            own = processes[which, process]
+            with contextlib.suppress(BudgetExceeded):
+                own.charge(version, further)
+                before = admitted.get((which, version), 0)
+                admitted[which, version] = max(before, further)
+            composed = ExactAccountant()
+            for (task, _), m in admitted.items():
+                sigma = tasks[task].privacy.noise_multiplier / math.sqrt(1 + m)
+                composed.compose(poisson_gaussian(rate=0.2, noise_multiplier=sigma))
+            assert composed.epsilon(1e-5) <= limit
+        for which in (0, 1):
+            final = opened(which)
+            assert final.epsilon() == pytest.approx(
+                composed_epsilon(tasks, admitted, tasks[which].privacy.delta)
+            )
+            assert all(final.charged(v, m) for (t, v), m in admitted.items() if t == which)
+
+
+def composed_epsilon(
+    tasks: tuple[Task, Task], admitted: dict[tuple[int, int], int], delta: float
+) -> float:
+    composed = ExactAccountant()
+    for (task, _), m in admitted.items():
+        sigma = tasks[task].privacy.noise_multiplier / math.sqrt(1 + m)
+        composed.compose(poisson_gaussian(rate=0.2, noise_multiplier=sigma))
+    return composed.epsilon(delta)
+
+
+@quick
+@given(cuts=st.lists(st.integers(1, 120), max_size=6))
+def test_lines_that_crashes_cut_short_cost_nothing_and_hide_nothing(
+    tasks: tuple[Task, Task], cuts: list[int]
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "participations.log"
+        sent = []
+        for version, cut in enumerate(cuts):
+            OwnAccount(tasks[0], 0.2, None, path).charge(2 * version)
+            sent.append(2 * version)
+            whole = path.read_bytes()
+            OwnAccount(tasks[0], 0.2, None, path).charge(2 * version + 1)
+            line = path.read_bytes()[len(whole) :]
+            path.write_bytes(whole + line[: min(cut, len(line) - 1)])
+        again = OwnAccount(tasks[0], 0.2, None, path)
+        assert all(again.charged(version) for version in sent)
+        assert again.participations <= 2 * len(cuts)

@@ -1,0 +1,176 @@
+"""A server that says whatever a test wants, over TLS, and keeps what it is sent."""
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+from tests.rig.keys import identity
+
+from precad.common.identifiers import Digest, Role
+from precad.common.identity.credentials import Identity
+from precad.common.identity.port import add_port
+from precad.common.identity.principal import Principal
+from precad.common.identity.sign import CertificateSigner
+from precad.common.model import model_digest, to_bytes
+from precad.common.task import Task
+from precad.common.wire.statement import sign_body
+from precad.protos import precad_pb2 as pb
+from precad.protos.precad_pb2_grpc import AggregationServicer, add_AggregationServicer_to_server
+
+
+@dataclass(slots=True)
+class FakeServer(AggregationServicer):
+    """Says whatever a test wants, and keeps what it is sent."""
+
+    role: Role
+    task: Task
+    theta: Any
+    rounds: int = 3
+    digest: Digest | None = None
+    """Of the model; right unless given."""
+    announced: bytes | None = None
+    described: Task | None = None
+    pieces: Callable[[], Iterator[bytes]] | None = None
+    receipt: pb.Receipt = field(default_factory=pb.Receipt)
+    charges: int = 0
+    """m of the open version, as this server signs it."""
+    notices: list[pb.Notice] | None = None
+    uploads: list[bytes] = field(default_factory=list)
+    versions: dict[int, int] = field(default_factory=dict)
+    """By attempt, as A announced them; both servers'."""
+    address: str = ""
+    paced: bool = False
+    """Whether the next attempt opens only when this one's upload is there."""
+    covers: bool = False
+    """Whether the notices say that the client isn't drawn."""
+    calls: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
+    """What came, in order, with the sizes of all messages; without signatures, which vary."""
+    opened: dict[int, float] = field(default_factory=dict)
+    """When an attempt was announced, both servers'."""
+    came_after: list[float] = field(default_factory=list)
+    """Seconds from an attempt's announcement to the first byte of its upload."""
+
+    def model(self, version: int = 0) -> bytes:
+        own = model_digest(self.task.digest, version, self.task.model.parameters, self.theta)
+        return (self.digest or own).value
+
+    def Describe(self, request: Any, context: Any) -> pb.DescribeReply:  # noqa: N802
+        self.note("Describe", request.ByteSize())
+        del context
+        task = self.described or self.task
+        return pb.DescribeReply(
+            role=self.role.value, task_digest=task.digest.value, canonical_task=task.canonical
+        )
+
+    def Enrol(self, request: Any, context: Any) -> pb.EnrolReply:  # noqa: N802
+        self.note("Enrol", request.ByteSize())
+        del context
+        return pb.EnrolReply(enrolled=1)
+
+    def Watch(self, request: Any, context: Any) -> Iterator[pb.Notice]:  # noqa: N802
+        self.note("Watch", request.ByteSize())
+        if request.task_digest != (self.described or self.task).digest.value:
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, "task digest differs")
+        for notice in self.notices or ():
+            self.versions[notice.open.attempt] = notice.open.version
+            yield notice
+        for number in range(self.rounds):
+            self.versions[number] = number
+            self.opened[number] = time.monotonic()
+            notice = opening(number, self.announced or self.model(number), version=number)
+            notice.open.selected = not self.covers
+            yield notice
+            while self.paced and len(self.uploads) <= number:
+                time.sleep(0.005)
+        last = self.announced or self.model(self.rounds)
+        yield pb.Notice(finished=pb.TrainingOver(version=self.rounds, model_digest=last))
+
+    def ModelDigest(self, request: Any, context: Any) -> pb.ModelDigestReply:  # noqa: N802
+        self.note("ModelDigest", request.ByteSize())
+        del context
+        return pb.ModelDigestReply(model_digest=self.model(request.version))
+
+    def FetchModel(self, request: Any, context: Any) -> Iterator[pb.ModelPiece]:  # noqa: N802
+        self.note("FetchModel", request.ByteSize())
+        del context
+        for data in self.pieces() if self.pieces else iter([to_bytes(self.theta)]):
+            yield pb.ModelPiece(data=data)
+
+    def Opening(self, request: Any, context: Any) -> pb.Signed:  # noqa: N802
+        self.note("Opening", request.ByteSize())
+        del context
+        version = self.versions[request.attempt]
+        body = pb.OpeningBody(
+            task_digest=self.task.digest.value,
+            client=request.client,
+            version=version,
+            attempt=request.attempt,
+            charges=self.charges,
+            model_digest=self.model(version),
+        )
+        return sign_body(CertificateSigner(self.identity), self.role, body)
+
+    def Statement(self, request: Any, context: Any) -> pb.Signed:  # noqa: N802
+        self.note("Statement", len(request.shown.body))
+        del context
+        body = pb.StatementBody(
+            task_digest=self.task.digest.value,
+            client=request.client,
+            version=0,
+            attempt=-1,
+            model_digest=self.model(),
+        )
+        return sign_body(CertificateSigner(self.identity), self.role, body)
+
+    @property
+    def identity(self) -> Identity:
+        return identity(Principal.service(self.role))
+
+    def Submit(self, request_iterator: Any, context: Any) -> pb.Receipt:  # noqa: N802
+        del context
+        pieces, sizes = [], []
+        for piece in request_iterator:
+            if piece.WhichOneof("piece") == "header":
+                came = time.monotonic()
+                attempt = piece.header.attempt
+                self.came_after.append(came - self.opened.get(attempt, came))
+                piece.header.signature = b""
+            sizes.append(piece.ByteSize())
+            pieces.append(piece.share)
+        self.note("Submit", *sizes)
+        self.uploads.append(b"".join(pieces))
+        return self.receipt
+
+    def note(self, rpc: str, *sizes: int) -> None:
+        self.calls.append((rpc, sizes))
+
+
+def opening(number: int, model: bytes, version: int = 0, collect_s: float = 5.0) -> pb.Notice:
+    return pb.Notice(
+        open=pb.RoundOpen(
+            attempt=number,
+            model_digest=model,
+            selected=True,
+            collect_seconds=collect_s,
+            version=version,
+        )
+    )
+
+
+@contextmanager
+def started(*fakes: FakeServer) -> Iterator[None]:
+    """The fakes listen, each at its ``address``."""
+    servers = []
+    for fake in fakes:
+        server = grpc.server(ThreadPoolExecutor(4))
+        add_AggregationServicer_to_server(fake, server)
+        fake.address = f"127.0.0.1:{add_port(server, '127.0.0.1:0', fake.identity)}"
+        server.start()
+        servers.append(server)
+    yield
+    for server in servers:
+        server.stop(None).wait()

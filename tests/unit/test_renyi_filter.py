@@ -1,0 +1,164 @@
+"""The owner's limit over tasks that are chosen as one goes."""
+
+from dataclasses import replace
+
+import pytest
+
+from precad.common.account.events import (
+    Adjacency,
+    Denominator,
+    SampledGaussian,
+    Sampling,
+    poisson_gaussian,
+)
+from precad.common.account.filter import RenyiFilter, RenyiLimit, order_for
+from precad.common.account.participations import largest_count
+from precad.common.account.rdp import ORDERS, RdpAccountant
+from precad.common.errors import BudgetExceeded, Misconfiguration
+
+DELTA = 1e-5
+STEP = poisson_gaussian(rate=0.05, noise_multiplier=1.5)
+OTHER = poisson_gaussian(rate=0.2, noise_multiplier=4.0)
+COIN = replace(STEP, participation=0.3)
+
+
+def account(epsilon: float = 3.0) -> RenyiFilter:
+    return RenyiFilter(order_for(epsilon, DELTA, STEP))
+
+
+def test_a_fresh_account_has_spent_nothing_and_has_all_of_its_budget_left() -> None:
+    fresh = account()
+    assert (fresh.spent, fresh.epsilon()) == (0, 0)
+    assert fresh.left == pytest.approx(fresh.limit.budget)
+
+
+def test_what_is_admitted_never_passes_the_limit_and_the_next_step_would() -> None:
+    admitted, chosen = account(), RdpAccountant()
+    while admitted.allows(STEP.times(7)):
+        admitted.charge(STEP.times(7))
+        chosen.compose(STEP.times(7))
+        if admitted.allows(OTHER):
+            admitted.charge(OTHER)
+            chosen.compose(OTHER)
+    assert chosen.epsilon(DELTA) <= admitted.epsilon() <= 3.0
+    with pytest.raises(BudgetExceeded, match="limit is ε = 3"):
+        admitted.charge(STEP.times(7))
+    chosen.compose(STEP.times(7))
+    over = RdpAccountant(orders=(admitted.limit.order,))
+    over.compose(STEP.times(10**6))
+    assert over.epsilon(DELTA) > 3.0
+
+
+def test_a_refused_event_changes_nothing_and_a_smaller_one_may_still_fit() -> None:
+    nearly = account()
+    while nearly.allows(STEP.times(100)):
+        nearly.charge(STEP.times(100))
+    before = nearly.spent
+    with pytest.raises(BudgetExceeded):
+        nearly.charge(STEP.times(100))
+    assert nearly.spent == before
+    nearly.charge(STEP)
+    assert nearly.spent > before
+
+
+def test_the_spent_divergence_is_that_of_the_rdp_accountant_at_its_order() -> None:
+    ours = account()
+    reference = RdpAccountant(orders=(ours.limit.order,))
+    for event in (STEP.times(40), COIN.times(20), OTHER.times(3), STEP.times(2)):
+        ours.charge(event)
+        reference.compose(event)
+    assert ours.epsilon() == pytest.approx(reference.epsilon(DELTA), rel=1e-12)
+
+
+def test_the_same_events_in_any_order_spend_the_same_to_the_bit() -> None:
+    events = [STEP.times(40), COIN.times(20), OTHER.times(3), STEP.times(2)]
+    forward, backward = account(), account()
+    for one, another in zip(events, reversed(events), strict=True):
+        forward.charge(one)
+        backward.charge(another)
+    assert forward.spent == backward.spent
+
+
+def test_the_order_admits_most_of_the_expected_step_among_all_orders() -> None:
+    def admits(order: float) -> int:
+        try:
+            fresh = RenyiFilter(RenyiLimit(3.0, DELTA, order))
+        except Misconfiguration:
+            return 0
+        return largest_count(lambda n: fresh.allows(STEP.times(n)), 2**20)
+
+    chosen = order_for(3.0, DELTA, STEP).order
+    assert admits(chosen) == max(admits(order) for order in ORDERS) > 0
+
+
+def test_a_repeated_release_takes_the_place_of_its_first() -> None:
+    ours, plain = account(), account()
+    twice = replace(STEP, noise_multiplier=STEP.noise_multiplier / 2**0.5)
+    ours.charge(STEP.times(50))
+    ours.charge(twice, instead_of=STEP)
+    plain.charge(STEP.times(49))
+    plain.charge(twice)
+    assert ours.spent == plain.spent
+    with pytest.raises(Misconfiguration, match="instead_of"):
+        ours.charge(twice, instead_of=OTHER)
+    with pytest.raises(Misconfiguration, match="instead_of"):
+        ours.allows(twice, instead_of=STEP.times(50))
+
+
+def test_a_repeated_release_that_would_pass_the_limit_is_refused() -> None:
+    ours = account(1.5)
+    steps = 1
+    while ours.allows(STEP.times(steps + 1)):
+        steps += 1
+    ours.charge(STEP.times(steps))
+    before = ours.spent
+    with pytest.raises(BudgetExceeded):
+        ours.charge(replace(STEP, noise_multiplier=0.3), instead_of=STEP)
+    assert ours.spent == before
+
+
+def test_what_touches_nobodys_data_costs_nothing() -> None:
+    ours = account()
+    ours.charge(replace(STEP, rate=0.0).times(10**6))
+    ours.charge(replace(STEP, participation=0.0).times(10**6))
+    ours.charge(STEP.times(0))
+    assert (ours.spent, ours.epsilon()) == (0, 0)
+
+
+def test_an_event_without_a_bound_is_refused() -> None:
+    fixed = SampledGaussian(
+        sampling=Sampling.FIXED_SIZE,
+        adjacency=Adjacency.REPLACE_ONE,
+        rate=0.1,
+        noise_multiplier=2.0,
+        sensitivity=2.0,
+        denominator=Denominator.FIXED,
+    )
+    with pytest.raises(Misconfiguration, match="sampling"):
+        account().charge(fixed)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "delta", "order", "field"),
+    [
+        (0.0, DELTA, 8.0, "epsilon"),
+        (float("inf"), DELTA, 8.0, "epsilon"),
+        (1.0, 0.0, 8.0, "delta"),
+        (1.0, DELTA, 1.0, "order"),
+        (1.0, DELTA, float("nan"), "order"),
+        (1.0, DELTA, 1.5, "order"),
+    ],
+)
+def test_a_limit_that_says_nothing_is_refused(
+    epsilon: float, delta: float, order: float, field: str
+) -> None:
+    with pytest.raises(Misconfiguration) as refused:
+        RenyiLimit(epsilon, delta, order)
+    assert refused.value.field == field
+
+
+def test_an_order_is_chosen_for_a_step_that_touches_data_and_a_limit_that_holds_one() -> None:
+    with pytest.raises(Misconfiguration, match="expected"):
+        order_for(1.0, DELTA, replace(STEP, rate=0.0))
+    with pytest.raises(Misconfiguration, match="epsilon"):
+        order_for(1e-6, DELTA, STEP)

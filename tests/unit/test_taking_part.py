@@ -1,0 +1,552 @@
+"""One update a version, one charge a version, uploads at a public time, and zeros where nothing of
+the records may leave: an owner's process against servers that a test scripts."""
+
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.rig.scripted_servers import Killed, Open, Over, Owner, Paused, Script, Sent
+
+from precad.client.own_account import exact_epsilon
+from precad.common.account.events import poisson_gaussian
+from precad.common.errors import Misconfiguration, PeerViolation
+from precad.common.identifiers import Role
+from precad.common.task import Task
+from precad.common.wire.statement import sign_body
+from precad.protos import precad_pb2 as pb
+
+D = 8
+WORK_S = 7.0
+COVERED = {"privacy.cover_uploads": True}
+MakeOwner = Callable[..., Owner]
+
+
+@pytest.fixture
+def owner(make_task: Any, tmp_path: Path) -> MakeOwner:
+    """``owner(Open(0, 0), Over(0, 0), limit=2.0, task={…})``"""
+
+    def make(*events: Any, limit: float | None = None, **changes: Any) -> Owner:
+        task: Task = make_task(D, {"deadlines.work": WORK_S, **changes.get("task", {})})
+        folder = changes.get("folder", tmp_path / "own")
+        if folder is not None:
+            folder.mkdir(exist_ok=True)
+        script = Script(task, list(events))
+        return Owner(script, folder, limit)
+
+    return make
+
+
+def by_version(sent: list[Sent]) -> dict[int, set[bytes]]:
+    """The different updates that were shared for each version."""
+    found = defaultdict(set)
+    for each in sent:
+        found[each.version].add(each.x.tobytes())
+    return found
+
+
+def epsilon_of(owner: Owner, *further: int) -> float:
+    """Exact ε of a version each, with that many further releases."""
+    privacy = owner.script.task.privacy
+    events = [
+        poisson_gaussian(
+            rate=privacy.record_rate, noise_multiplier=privacy.noise_multiplier / (1 + m) ** 0.5
+        )
+        for m in further
+    ]
+    return exact_epsilon(Counter(events), privacy.delta)
+
+
+ZEROS = np.zeros(D, dtype=np.int64).tobytes()
+
+
+# --- one update a version ----------------------------------------------------------------------
+
+
+def test_every_attempt_of_a_version_shares_the_same_update_afresh(owner: MakeOwner) -> None:
+    one = owner(Open(0, 0), Open(1, 0), Open(2, 0), Over(2, 0), Open(3, 1), Over(3, 1))
+    result = one.run()
+    assert (result.ended, result.submitted, result.counted) == ("finished", 4, 2)
+    assert [view.version for view in one.computed] == [0, 1]
+    found = by_version(one.script.sent)
+    assert {version: len(updates) for version, updates in found.items()} == {0: 1, 1: 1}
+    assert found[0] != found[1]
+    seeds = {each.pair[0].share_data() for each in one.script.sent}
+    nonces = {each.pair[0].context.nonce for each in one.script.sent}
+    salts = {each.pair[1].salt.reveal() for each in one.script.sent}
+    assert len(seeds) == len(nonces) == len(salts) == 4
+    assert result.epsilon == pytest.approx(epsilon_of(one, 0, 0))
+
+
+def test_the_update_goes_when_its_version_is_over(owner: MakeOwner) -> None:
+    one = owner(Open(0, 0), Over(0, 0))
+    one.script.on_step = lambda name: seen.append((name, (one.folder / "pending.bin").exists()))  # type: ignore[operator]
+    seen: list[tuple[str, bool]] = []
+    one.run()
+    assert dict(seen)["after submit"]
+    assert not (one.folder / "pending.bin").exists()  # type: ignore[operator]
+    assert ("statement server-a", False) in seen[seen.index(("after submit", True)) :]
+
+
+def test_an_update_that_was_lost_is_not_replaced(
+    owner: MakeOwner, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The state that held it is gone, the account says that it was shared."""
+    one = owner(Open(0, 0), Open(1, 0), Over(1, 0), Open(2, 1), Over(2, 1))
+
+    def lose(name: str) -> None:
+        if name == "after submit":
+            one.script.on_step = lambda _: None
+            (one.folder / "pending.bin").unlink()  # type: ignore[operator]
+            raise Killed
+
+    one.script.on_step = lose
+    one.run_until_done()
+    assert {each.version for each in one.script.sent if each.attempt > 0} == {1}
+    assert len(by_version(one.script.sent)[0]) == 1
+    assert "lost; sitting it out" in caplog.text
+
+
+def test_killed_at_any_step_one_version_shares_one_update_and_is_counted_before(
+    owner: MakeOwner, tmp_path: Path
+) -> None:
+    """Every call, every write: before it and after it."""
+    events = (Open(0, 0), Open(1, 0, charges=(0, 1)), Over(1, 0), Open(2, 1), Over(2, 1))
+    steps = 0
+    while True:
+        folder = tmp_path / f"own-{steps}"
+        one = owner(*events, folder=folder)
+        left = [steps]
+
+        def die(name: str, one: Owner = one, left: list[int] = left) -> None:
+            if name.startswith("submit"):
+                account, opened = one.open_account(), one.script._opened
+                assert opened is not None
+                assert account.charged(opened.version)
+                assert account.allows(opened.version, max(opened.charges))
+                charge = account._account.charges[account._charge(opened.version, 0).step]
+                assert charge.further >= max(opened.charges)
+            if left[0] == 0:
+                left[0] = -1
+                raise Killed
+            left[0] -= 1
+
+        one.script.on_step = die
+        result = one.run_until_done()
+        assert result.ended == "finished"
+        assert all(len(updates) == 1 for updates in by_version(one.script.sent).values())
+        for attempt in range(3):
+            pairs = {
+                tuple(share.commitment.value for share in each.pair)
+                for each in one.script.sent
+                if each.attempt == attempt
+            }
+            assert len(pairs) <= 1, "one attempt, one pair"
+        assert {each.attempt for each in one.script.sent} == {0, 1, 2} or left[0] < 0
+        if left[0] >= 0:
+            break  # nobody was killed any more: all steps are done
+        # No step loses more than the attempt that it struck, and only once it was charged.
+        assert {1, 2} & {each.attempt for each in one.script.sent}
+        assert {0, 1} == {view.version for view in one.computed}
+        steps += 1
+    assert steps > 30
+
+
+# --- what a version costs ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("charges", [(0, 2), (2, 0), (2, 2), (1, 2)])
+def test_the_larger_of_both_servers_signatures_counts(
+    owner: MakeOwner, charges: tuple[int, int]
+) -> None:
+    one = owner(Open(0, 0, charges=charges), Over(0, 0))
+    assert one.run().epsilon == pytest.approx(epsilon_of(one, 2))
+
+
+def test_what_the_owner_knows_itself_is_not_forgotten_with_the_servers(owner: MakeOwner) -> None:
+    one = owner(Open(0, 0, charges=(3, 0)), Open(1, 0, charges=(0, 0)), Over(1, 0))
+    assert one.run().epsilon == pytest.approx(epsilon_of(one, 3))
+    assert one.open_account().epsilon() == pytest.approx(epsilon_of(one, 3))
+
+
+def test_an_upgraded_step_is_on_the_disk_before_the_update_is_shared_again(
+    owner: MakeOwner,
+) -> None:
+    one = owner(Open(0, 0), Open(1, 0, charges=(0, 1)), Over(1, 0))
+    seen = []
+    one.script.on_step = lambda name: (
+        seen.append(one.open_account().epsilon()) if name.startswith("submit") else None
+    )
+    one.run()
+    assert seen == pytest.approx([epsilon_of(one, 0), epsilon_of(one, 1)])
+    assert seen[1] > seen[0]
+
+
+def rounds_within(one: Owner) -> int:
+    """How many versions the owner's limit admits."""
+    account = one.open_account()
+    folder = one.folder
+    assert folder is not None
+    version = 0
+    while account.allows(version):
+        account.charge(version)
+        version += 1
+    (folder / "participations.log").unlink()
+    return version
+
+
+def test_beyond_the_limit_an_owner_leaves_without_a_word(owner: MakeOwner) -> None:
+    events = [e for n in range(9) for e in (Open(n, n), Over(n, n))]
+    one = owner(*events, limit=1.5)
+    most = rounds_within(one)
+    assert 1 < most < 9
+    result = one.run()
+    assert (result.ended, result.submitted) == ("budget", most)
+    assert result.epsilon <= 1.5
+    again = one.run()
+    assert (again.ended, again.submitted) == ("budget", 0)
+    assert len(one.script.sent) == most
+
+
+def test_an_upgrade_that_does_not_fit_is_not_shared(owner: MakeOwner) -> None:
+    """The version was charged for one release; a second one would pass the limit."""
+    one = owner(Open(0, 0), Open(1, 0, charges=(9, 9)), Over(1, 0), limit=1.5)
+    result = one.run()
+    assert (result.ended, result.submitted) == ("budget", 1)
+    assert [each.attempt for each in one.script.sent] == [0]
+    assert one.open_account().epsilon() == pytest.approx(epsilon_of(one, 0))
+
+
+def test_an_absurd_number_of_releases_is_refused(owner: MakeOwner) -> None:
+    one = owner(Open(0, 0, charges=(10**18, 0)), Over(0, 0))
+    with pytest.raises(PeerViolation, match="released 1000000000000000000 times"):
+        one.run()
+    assert one.script.sent == []
+    assert one.open_account().participations == 0
+
+
+# --- when, and what it looks like ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("takes_s", [0.0, 1.0, 6.9])
+def test_uploads_begin_at_the_public_time_however_soon_the_work_is_done(
+    owner: MakeOwner, takes_s: float
+) -> None:
+    one = owner(Open(0, 0, takes_s=takes_s), Open(1, 0, takes_s=takes_s), Over(1, 0))
+    one.run()
+    assert [each.at for each in one.script.sent] == [WORK_S, WORK_S]
+
+
+def test_work_that_takes_longer_makes_an_upload_late(owner: MakeOwner) -> None:
+    one = owner(Open(0, 0, takes_s=WORK_S + 4), Over(0, 0))
+    one.run()
+    assert [each.at for each in one.script.sent] == [WORK_S + 4]
+
+
+def test_both_servers_sign_before_anything_is_shared(owner: MakeOwner) -> None:
+    one = owner(Open(5, 0), Over(5, 0))
+    one.run()
+    calls = one.script.calls
+    first = next(i for i, name in enumerate(calls) if name.startswith("submit"))
+    assert {"opening server-a 5", "opening server-b 5"} <= set(calls[:first])
+
+
+# --- cover_uploads ------------------------------------------------------------------------------
+
+
+def wire(one: Owner) -> tuple[list[str], list[float]]:
+    """What leaves the machine: calls with sizes, in order, and when uploads begin."""
+    return one.script.calls, [each.at for each in one.script.sent]
+
+
+def test_an_undrawn_owner_does_and_sends_what_a_drawn_one_does_but_zeros(
+    owner: MakeOwner, tmp_path: Path
+) -> None:
+    def play(name: str, *, drawn: bool) -> Owner:
+        one = owner(
+            *(Open(n, n // 2, selected=drawn, takes_s=1.0) for n in range(4)),
+            folder=tmp_path / name,
+            task=COVERED,
+        )
+        one.run()
+        return one
+
+    drawn, undrawn = play("drawn", drawn=True), play("undrawn", drawn=False)
+    assert wire(drawn) == wire(undrawn)
+    assert len(drawn.computed) == len(undrawn.computed) == 4
+    assert {view.covering for view in undrawn.computed} == {True}
+    assert [view.covering for view in drawn.computed] == [False, True, False, True]
+    assert {each.x.tobytes() for each in undrawn.script.sent} == {ZEROS}
+    assert ZEROS not in {each.x.tobytes() for each in drawn.script.sent}
+    assert undrawn.open_account().participations == 0
+    assert drawn.open_account().participations == 2
+
+
+def test_without_cover_an_undrawn_owner_sends_nothing(owner: MakeOwner) -> None:
+    one = owner(Open(0, 0, selected=False), Over(0, 0, counted=False))
+    assert one.run().ended == "finished"
+    assert (one.script.sent, one.computed) == ([], [])
+
+
+def test_an_owner_at_its_limit_stays_and_sends_zeros(owner: MakeOwner) -> None:
+    events = [e for n in range(9) for e in (Open(n, n), Over(n, n))]
+    one = owner(*events, limit=1.5, task=COVERED)
+    most = rounds_within(one)
+    result = one.run()
+    assert (result.ended, result.submitted, result.covered) == ("finished", most, 9 - most)
+    assert [each.x.tobytes() == ZEROS for each in one.script.sent] == [n >= most for n in range(9)]
+    assert {each.at for each in one.script.sent} == {WORK_S}
+    assert result.epsilon <= 1.5
+
+
+def test_an_owner_that_lost_its_update_covers_with_zeros(owner: MakeOwner) -> None:
+    one = owner(Open(0, 0), Open(1, 0), Over(1, 0), task=COVERED)
+
+    def lose(name: str) -> None:
+        if name == "after submit":
+            one.script.on_step = lambda _: None
+            (one.folder / "pending.bin").unlink()  # type: ignore[operator]
+            raise Killed
+
+    one.script.on_step = lose
+    one.run_until_done()
+    # The attempt at hand once more, and the next one: nothing of the records in either.
+    assert [each.x.tobytes() == ZEROS for each in one.script.sent] == [False, True, True]
+    assert one.open_account().participations == 1
+
+
+def test_killed_at_any_step_under_cover_every_attempt_gets_an_upload(
+    owner: MakeOwner, tmp_path: Path
+) -> None:
+    events = (
+        Open(0, 0, selected=False),
+        Over(0, 0, counted=False),
+        Open(1, 1),
+        Open(2, 1),
+        Over(2, 1),
+    )
+    for steps in range(1000):
+        one = owner(*events, folder=tmp_path / f"own-{steps}", task=COVERED)
+        left = [steps]
+
+        def die(_name: str, left: list[int] = left) -> None:
+            left[0] -= 1
+            if left[0] == -1:
+                raise Killed
+
+        one.script.on_step = die
+        one.run_until_done()
+        assert {each.attempt for each in one.script.sent} == {0, 1, 2}
+        for attempt in range(3):
+            pairs = {e.pair[0].commitment.value for e in one.script.sent if e.attempt == attempt}
+            assert len(pairs) == 1
+        found = by_version(one.script.sent)
+        assert found[0] == {ZEROS}
+        assert len(found[1]) == 1
+        assert ZEROS not in found[1]
+        if left[0] >= 0:
+            assert steps > 30
+            return
+    raise AssertionError("the steps don't end")
+
+
+# --- what the servers signed --------------------------------------------------------------------
+
+
+def test_each_server_is_shown_its_own_last_statement(owner: MakeOwner) -> None:
+    one = owner(Open(0, 0), Over(0, 0), Paused(), Open(1, 1), Over(1, 1))
+    one.run()
+    one.script.events.append(Open(2, 2))
+    one.run()
+    for role in Role.SERVER_A, Role.SERVER_B:
+        shown = one.script.shown[role]
+        assert shown[0] is None
+        versions = [pb.StatementBody.FromString(each.body).version for each in shown[1:] if each]
+        # After each version and at each connection; the second process hears the newest event
+        # again.
+        assert versions == [0, 1, 1, 2, 2]
+        assert len(shown) == len(versions) + 1
+
+
+@pytest.mark.parametrize("role", [Role.SERVER_A, Role.SERVER_B])
+@pytest.mark.parametrize(
+    ("before", "after"), [([3], [2]), ([3, 1], [4, 0]), ([0, 1], [1]), ([2], [])]
+)
+def test_a_server_that_forgets_charges_it_signed_is_refused(
+    owner: MakeOwner, role: Role, before: list[int], after: list[int]
+) -> None:
+    one = owner(Open(0, 0), Over(0, 0))
+    one.script.charged[role] = list(before)
+    one.run()
+    last = one.script.shown[role][-1]
+    one.script.charged[role] = list(after)
+    one.script.events.append(Open(1, 1))
+    with pytest.raises(PeerViolation, match=f"{role.value} states.*forgotten charges.*--against"):
+        one.run()
+    # It was shown its own signature before.
+    assert one.script.shown[role][-1] != last
+    assert [each.attempt for each in one.script.sent] == [0]
+
+
+def test_a_repeated_release_moves_a_version_up_and_is_no_forgetting(owner: MakeOwner) -> None:
+    one = owner(Open(0, 0), Over(0, 0))
+    one.run()
+    for role in one.script.charged:
+        one.script.charged[role] = [0, 1]
+    assert one.run().ended == "finished"
+
+
+def test_a_version_that_a_server_has_stated_as_over_is_sat_out(
+    owner: MakeOwner, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Both lost their newest models, not their ledgers: the version runs again."""
+    one = owner(Open(0, 0), Over(0, 0))
+    one.run()
+    for role in one.script.stated:
+        one.script.stated[role] = 0
+    one.script.events[:] = [Open(1, 0), Over(1, 0), Open(2, 1), Over(2, 1)]
+    one.script._at = 0
+    one.run()
+    assert [each.attempt for each in one.script.sent] == [0, 2]
+    assert "has stated that this version is over; sitting it out" in caplog.text
+
+
+def test_a_version_whose_model_changed_is_sat_out(
+    owner: MakeOwner, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = owner(Open(0, 0), Open(1, 0, model=1), Over(1, 0), Open(2, 1), Over(2, 1))
+    one.run()
+    assert [each.attempt for each in one.script.sent] == [0, 2]
+    assert "had another model before; sitting it out" in caplog.text
+
+
+def test_a_changed_model_is_known_after_a_restart_too(owner: MakeOwner) -> None:
+    one = owner(Open(0, 0), Open(1, 0, model=1), Over(1, 0))
+
+    def die(name: str) -> None:
+        if name == "after submit":
+            one.script.on_step = lambda _: None
+            (one.folder / "pending.bin").unlink()  # type: ignore[operator]
+            raise Killed
+
+    one.script.on_step = die
+    one.run_until_done()
+    assert [each.attempt for each in one.script.sent] == [0]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"attempt": 9},
+        {"version": 4},
+        {"client": "ward-2"},
+        {"task_digest": b"\7" * 32},
+        {"model_digest": b"\7" * 32},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+@pytest.mark.parametrize("role", [Role.SERVER_A, Role.SERVER_B])
+def test_an_opening_for_something_else_shares_nothing(
+    owner: MakeOwner, role: Role, change: dict[str, Any]
+) -> None:
+    one = owner(Open(0, 0), Over(0, 0))
+
+    def swap(who: Role, body: Any) -> None:
+        if who is role and isinstance(body, pb.OpeningBody):
+            for name, value in change.items():
+                setattr(body, name, value)
+
+    one.script.change = swap
+    with pytest.raises(PeerViolation, match=f"{role.value} signed for attempt.*nothing is sent"):
+        one.run()
+    assert (one.script.sent, one.open_account().participations) == ([], 0)
+
+
+@pytest.mark.parametrize("kind", ["opening", "statement"])
+def test_what_the_other_server_signed_is_no_signature(
+    owner: MakeOwner, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = owner(Open(0, 0), Over(0, 0))
+
+    def by_b(signer: Any, _role: Role, body: Any) -> pb.Signed:
+        named = pb.OpeningBody if kind == "opening" else pb.StatementBody
+        return sign_body(signer, Role.SERVER_B if isinstance(body, named) else _role, body)
+
+    monkeypatch.setattr("tests.rig.scripted_servers.sign_body", by_b)
+    with pytest.raises(PeerViolation, match="server-a"):
+        one.run()
+    assert one.script.sent == []
+
+
+def test_a_statement_of_another_clients_account_is_refused(owner: MakeOwner) -> None:
+    one = owner(Open(0, 0), Over(0, 0))
+
+    def swap(_role: Role, body: Any) -> None:
+        if isinstance(body, pb.StatementBody):
+            body.client = "ward-2"
+
+    one.script.change = swap
+    with pytest.raises(PeerViolation, match=r"client 'ward-2'.*isn't this one"):
+        one.run()
+
+
+@pytest.mark.parametrize("states", [(False, False), (True, False), (False, True), (True, True)])
+def test_an_honest_submission_that_is_not_counted_is_a_warning(
+    owner: MakeOwner, caplog: pytest.LogCaptureFixture, states: tuple[bool, bool]
+) -> None:
+    one = owner(Open(0, 0), Over(0, 0, counted=any(states), states=states))
+    one.run()
+    assert ("may be bad" in caplog.text) is not all(states)
+
+
+def test_an_attempt_that_was_sat_out_is_no_reason_to_warn(
+    owner: MakeOwner, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = owner(Open(0, 0), Open(1, 0, model=1), Over(1, 0, counted=False))
+    one.run()
+    assert "may be bad" not in caplog.text
+
+
+def test_the_newest_two_models_are_kept_as_they_were_served(owner: MakeOwner) -> None:
+    one = owner(*(e for n in range(4) for e in (Open(n, n), Over(n, n))))
+    result = one.run()
+    assert one.folder is not None
+    found = {path.name: path.read_bytes() for path in one.folder.glob("model-*.bin")}
+    assert found == {
+        f"model-{version}.bin": one.script.model(version)[0].tobytes() for version in (3, 4)
+    }
+    assert result.version == 4
+
+
+def test_all_that_an_owner_keeps_is_for_this_user_alone(owner: MakeOwner) -> None:
+    one = owner(Open(0, 0), Over(0, 0), Open(1, 1))
+    one.script.on_step = lambda name: modes.update(
+        {p.name: p.stat().st_mode & 0o777 for p in one.folder.iterdir()}  # type: ignore[union-attr]
+        if name == "after submit"
+        else {}
+    )
+    modes: dict[str, int] = {}
+    one.run()
+    assert len(modes) >= 8
+    assert set(modes.values()) == {0o600}
+
+
+def test_a_state_folder_that_cannot_be_read_is_refused_with_its_name(owner: MakeOwner) -> None:
+    one = owner(Open(0, 0), Over(0, 0))
+    one.run()
+    assert one.folder is not None
+    path = one.folder / "statement-server-b.bin"
+    path.write_bytes(b"\xff\xff")
+    with pytest.raises(Misconfiguration, match=r"statement-server-b.bin.*restore it"):
+        one.run()
+
+
+def test_nothing_of_this_says_more_than_info_about_an_ordinary_training(
+    owner: MakeOwner, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    owner(Open(0, 0), Open(1, 0), Over(1, 0)).run()
+    assert [each for each in caplog.records if each.levelno > logging.INFO] == []
