@@ -1,7 +1,7 @@
 """The task's privacy limit as a number of participations.
 
-What counts is the record-level exact ε against one corrupted server (guarantee 1). A forfeited
-round is charged too, so a client may have been charged more often than the task has rounds.
+What counts is the record-level exact ε against one corrupted server (guarantee 1). A release that
+was lost stays charged: where the version is released again, its one step's σ becomes σ/√(1+m).
 
 An account takes seconds. ``prepare`` computes it where a client enrols or a server starts, in a
 thread that nobody waits for but that client; rounds look it up. Claimed rates lie on the task's
@@ -11,6 +11,7 @@ public grid (``Enrolment``), so that clients can't make a server compute more th
 import logging
 import math
 import threading
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping
 
@@ -92,7 +93,11 @@ def may_take_part(
         if charges:
             counts[charges - 1] -= 1
         counts[charges] += 1
-        return _released_again(task, record_rate, +counts) <= task.privacy.epsilon_limit
+        try:
+            return _epsilon(task, record_rate, +counts) <= task.privacy.epsilon_limit
+        except Exception:
+            log.exception("no account for record rate %r with lost releases", record_rate)
+            return False
     # The task's rate is no lower than any client's: below its cap nobody's own is needed, and a
     # thousand clients of a thousand rates cost one account and not a thousand.
     highest = task.privacy.record_rate
@@ -120,7 +125,51 @@ def participation_cap(task: Task, record_rate: float) -> int | None:
     return min(own, task.training.rounds)
 
 
-def _released_again(task: Task, record_rate: float, counts: Mapping[int, int]) -> float:
+def participations_left(
+    task: Task, record_rate: float, participations: int, again: Mapping[int, int]
+) -> int | None:
+    """How many more versions the limit allows, released once each, within the task's rounds.
+
+    Args:
+        task: gives σ, δ and the limit.
+        record_rate: p_i.
+        participations: T_i so far.
+        again: of them, those with further releases: versions by m ≥ 1.
+
+    Returns:
+        None for a task without a limit.
+    """
+    cap, limit = participation_cap(task, record_rate), task.privacy.epsilon_limit
+    if cap is None or limit is None:
+        return None
+    left = max(0, cap - participations)
+    if again and left:
+        # The first of the participations to come that passes the limit; ε only grows.
+        left = bisect_left(
+            range(1, left + 1),
+            True,  # noqa: FBT003 -- what is looked for
+            key=lambda more: epsilon_spent(task, record_rate, participations + more, again) > limit,
+        )
+    return left
+
+
+def epsilon_spent(
+    task: Task, record_rate: float, participations: int, again: Mapping[int, int]
+) -> float:
+    """Exact ε of one record so far, at the task's δ.
+
+    Args:
+        task: gives σ and δ.
+        record_rate: p_i.
+        participations: T_i, versions that the client was charged for.
+        again: of them, those with further releases: versions by m ≥ 1.
+    """
+    counts = Counter(again)
+    counts[0] = participations - counts.total()
+    return _epsilon(task, record_rate, +counts)
+
+
+def _epsilon(task: Task, record_rate: float, counts: Mapping[int, int]) -> float:
     """ε where some versions were released 1 + m times: their steps have σ/√(1+m)."""
     from precad.common.account.exact import ExactAccountant  # noqa: PLC0415 -- a second to import
 

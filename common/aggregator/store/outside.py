@@ -71,15 +71,17 @@ class OutsideJournal:
                 entry = json.loads(line)
                 if entry["task"] != self._task:
                     continue
-                version, attempt = int(entry["version"]), int(entry["attempt"])
+                fact = Fact(
+                    version=entry["version"],
+                    attempt=entry["attempt"],
+                    voided=False,
+                    clients=tuple(entry.get("clients", ())),
+                )
                 if "clients" in entry:
-                    names = tuple(str(name) for name in entry["clients"])
-                    facts.append(
-                        Fact(version=version, attempt=attempt, voided=False, clients=names)
-                    )
+                    facts.append(fact)
                 else:
-                    opened.append((version, attempt))
-        except (ValueError, KeyError, TypeError):
+                    opened.append((fact.version, fact.attempt))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise Misconfiguration(
                 "journal", str(self._path), "can't be read; put this server's newest file back"
             ) from None

@@ -1,6 +1,5 @@
 """A server's durable state: bound to its task, charged and released at once, never twice."""
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -750,13 +749,30 @@ def test_a_line_that_a_crash_cut_short_is_dropped(
     assert len(opener(old_copy(), outside=outside).states()) == 2
 
 
-@pytest.mark.parametrize("line", [b"x", b"[]", b'{"task": "f00"', b'{"task": 3}', b"\xff"])
+OWN = b'{"task":"TASK",'
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"x",
+        b"[]",
+        b'{"task": "f00"',
+        b"\xff",
+        b"[" * 100_000,
+        OWN + b'"version":1}',
+        OWN + b'"version":-1,"attempt":0}',
+        OWN + b'"version":1,"attempt":99999999999999999999}',
+        OWN + b'"version":1,"attempt":2,"clients":["No Client"]}',
+        OWN + b'"version":1,"attempt":2,"clients":3}',
+    ],
+    ids=lambda line: line[:60].decode(errors="replace"),
+)
 def test_a_file_that_no_server_wrote_is_refused(
     tmp_path: Path, opener: Opener, task: Task, line: bytes
 ) -> None:
     outside = tmp_path / "journal.jsonl"
-    more = json.dumps({"task": str(task.digest), "version": 1}).encode()
-    outside.write_bytes((more if line == b'{"task": 3}' else line) + b"\n")
+    outside.write_bytes(line.replace(b"TASK", str(task.digest).encode()) + b"\n")
     with pytest.raises(Misconfiguration, match="newest file back"):
         opener(f"sqlite:///{tmp_path}/state.db", outside=outside)
 

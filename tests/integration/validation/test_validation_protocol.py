@@ -147,12 +147,11 @@ def test_randomness_is_never_used_twice_and_nothing_is_opened_then(
         dealer = DealerRole(
             task.digest, {r: server.dealer.key_for(r) for r in (Role.SERVER_A, Role.SERVER_B)}
         )
-        again = {
-            "spent": memories[role],
-            "randomness": Server(task, dealer).randomness(role, request),
-        }
+        dealt = Server(task, dealer).randomness(role, request)
         try:
-            return server.validate(role, link, halves(shared, role), **again)
+            return server.validate(
+                role, link, halves(shared, role), spent=memories[role], randomness=dealt
+            )
         finally:
             sent.append(link.bytes_sent)
 
