@@ -349,6 +349,11 @@ class Store(Journal):
         with self._transaction() as connection:
             attempts.void(connection, self._task, version, attempt)
 
+    def settle(self, attempt: int) -> None:
+        """A prepared attempt whose version is over: its charge stands."""
+        with self._transaction() as connection:
+            attempts.settle(connection, self._task, attempt)
+
     def write_off(self, attempt: int) -> None:
         """Both operators gave the attempt up; its charge stands."""
         with self._transaction() as connection:
