@@ -392,9 +392,13 @@ class Store(Journal):
             return versions.charges(connection, client, version)
 
     def account_of(self, client: ClientId, version: int) -> OwnerAccount:
-        """What one client was charged for in the versions before ``version``."""
+        """What one client was charged for in the versions before ``version``.
+
+        And in those that this server has stated to be over, however far it was put back since.
+        """
         with self._transaction() as connection:
-            found = versions.charges_by_version(connection, client, before=version)
+            over = max(version, shown.promised_version(connection))
+            found = versions.charges_by_version(connection, client, before=over)
             opened = versions.all_opened(connection)
             lost = shown.forgotten(connection, client).get(client, 0)
         by_version = found.get(client, Counter())
