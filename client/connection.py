@@ -243,6 +243,25 @@ class Servers:
         )
         return self._patiently(role, partial(self._stubs[role].Statement, request), CALL_TIMEOUT_S)
 
+    def give_back(self, role: Role, shown: pb.Signed, theta: bytes) -> None:
+        """Give ``role`` the model that its own statement names and that it has lost.
+
+        Raises:
+            PeerUnavailable: the server isn't there.
+            PeerViolation: it doesn't take it.
+        """
+
+        def pieces() -> Iterator[pb.GivenPiece]:
+            digest, client = self.task.digest.value, self.client.name
+            yield pb.GivenPiece(task_digest=digest, client=client, statement=shown)
+            for start in range(0, len(theta), PIECE_BYTES):
+                yield pb.GivenPiece(data=theta[start : start + PIECE_BYTES])
+
+        try:
+            self._stubs[role].GiveBack(pieces(), timeout=self.task.deadlines.collect)
+        except grpc.RpcError as error:
+            raise self._error(role, error) from None
+
     def prepare(self, attempt: int, model: Digest, x: RingVector) -> tuple[Submission, Submission]:
         """Split ``x`` (``[d] int64``) for the two servers, signed. Keep the pair for retries."""
         if x.shape != (self.task.dimension,) or x.dtype != np.int64:

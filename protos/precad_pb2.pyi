@@ -571,6 +571,50 @@ class StatementRequest(_message.Message):
 Global___StatementRequest: _TypeAlias = StatementRequest  # noqa: Y015
 
 @_typing.final
+class GivenPiece(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TASK_DIGEST_FIELD_NUMBER: _builtins.int
+    CLIENT_FIELD_NUMBER: _builtins.int
+    STATEMENT_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    task_digest: _builtins.bytes
+    client: _builtins.str
+    data: _builtins.bytes
+    @_builtins.property
+    def statement(self) -> Global___Signed: ...
+    def __init__(
+        self,
+        *,
+        task_digest: _builtins.bytes = ...,
+        client: _builtins.str = ...,
+        statement: Global___Signed | None = ...,
+        data: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["statement", b"statement"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "data", b"data", "statement", b"statement", "task_digest", b"task_digest"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GivenPiece: _TypeAlias = GivenPiece  # noqa: Y015
+
+@_typing.final
+class GivenReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GivenReply: _TypeAlias = GivenReply  # noqa: Y015
+
+@_typing.final
 class StatementBody(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

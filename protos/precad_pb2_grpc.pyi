@@ -51,6 +51,8 @@ class AggregationStub:
     """Before anything is shared for an attempt: what this server says that it has cost so far."""
     Statement: _grpc.UnaryUnaryMultiCallable[_precad_pb2.StatementRequest, _precad_pb2.Signed]
     """The owner shows this server's last statement of its account, and gets the newest."""
+    GiveBack: _grpc.StreamUnaryMultiCallable[_precad_pb2.GivenPiece, _precad_pb2.GivenReply]
+    """A model that this server has signed and lost, in pieces: first its own statement."""
 
 @_typing.type_check_only
 class AggregationAsyncStub(AggregationStub):
@@ -73,6 +75,8 @@ class AggregationAsyncStub(AggregationStub):
     """Before anything is shared for an attempt: what this server says that it has cost so far."""
     Statement: _aio.UnaryUnaryMultiCallable[_precad_pb2.StatementRequest, _precad_pb2.Signed]  # type: ignore[assignment]
     """The owner shows this server's last statement of its account, and gets the newest."""
+    GiveBack: _aio.StreamUnaryMultiCallable[_precad_pb2.GivenPiece, _precad_pb2.GivenReply]  # type: ignore[assignment]
+    """A model that this server has signed and lost, in pieces: first its own statement."""
 
 class AggregationServicer(metaclass=_abc_1.ABCMeta):
     """Both servers, towards data owners."""
@@ -140,6 +144,14 @@ class AggregationServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_precad_pb2.Signed, _abc.Awaitable[_precad_pb2.Signed]]:
         """The owner shows this server's last statement of its account, and gets the newest."""
+
+    @_abc_1.abstractmethod
+    def GiveBack(
+        self,
+        request_iterator: _MaybeAsyncIterator[_precad_pb2.GivenPiece],
+        context: _ServicerContext,
+    ) -> _typing.Union[_precad_pb2.GivenReply, _abc.Awaitable[_precad_pb2.GivenReply]]:
+        """A model that this server has signed and lost, in pieces: first its own statement."""
 
 def add_AggregationServicer_to_server(servicer: AggregationServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 

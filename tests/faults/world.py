@@ -45,6 +45,7 @@ from precad.common.aggregator.service.statements import opening_of, statement_of
 from precad.common.aggregator.store import Store, open_store
 from precad.common.aggregator.training.conduct import Dealer, Outside, run_to_end
 from precad.common.aggregator.training.feed import Event, Feed
+from precad.common.aggregator.training.owners import give_back
 from precad.common.aggregator.training.presence import Presence
 from precad.common.aggregator.training.session import Phase, Session
 from precad.common.aggregator.training.shelf import Shelf
@@ -62,6 +63,7 @@ from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.principal import Principal
 from precad.common.identity.sign import CertificateSigner
 from precad.common.link import Frame, FrameTransport
+from precad.common.model import from_bytes as model_from_bytes
 from precad.common.model import model_digest
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
@@ -694,10 +696,16 @@ class Calls:
         with self._world.step(f"opening {role.value}"):
             return opening_of(self._server(role).session, self.client, attempt)
 
-    def statement(self, role: Role, _shown: pb.Signed | None) -> pb.Signed:
+    def give_back(self, role: Role, shown: pb.Signed, theta: bytes) -> None:
+        """As the servers' GiveBack."""
+        with self._world.step(f"give back to {role.value}"):
+            model = model_from_bytes(theta, self.task.dimension)
+            give_back(self._server(role).session, self.client, shown, model)
+
+    def statement(self, role: Role, shown: pb.Signed | None) -> pb.Signed:
         """As the servers' Statement."""
         with self._world.step(f"statement {role.value}"):
-            return statement_of(self._server(role).session, self.client)
+            return statement_of(self._server(role).session, self.client, shown)
 
     def compute(self, view: RoundView) -> RingVector:
         """A fresh random update: another one each time, as a fresh sample of records is."""

@@ -10,14 +10,16 @@ from precad.common.aggregator.service.limits import Call, Limits, OpenCalls, in_
 from precad.common.aggregator.service.notice import notice_of
 from precad.common.aggregator.service.statements import opening_of, statement_of
 from precad.common.aggregator.service.watches import Watches, as_long_as_allowed
+from precad.common.aggregator.training.owners import give_back, remember
 from precad.common.aggregator.training.session import Session
 from precad.common.enrolment import Enrolment
-from precad.common.errors import AccessDenied, RejectedSubmission, Rejection
+from precad.common.errors import AccessDenied, Misconfiguration, RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.access import require
 from precad.common.identity.principal import Principal
 from precad.common.identity.sign import check_own_key
-from precad.common.model import byte_view
+from precad.common.model import byte_view, from_bytes
+from precad.common.ring import WORD_BYTES
 from precad.common.wire.serving import PIECE_BYTES, Context, Refusing, check_task
 from precad.common.wire.submission import header_from_wire
 from precad.protos import precad_pb2 as pb
@@ -149,7 +151,35 @@ class AggregationService(AggregationServicer):
         async with Refusing(context):
             client = self._client(context, request.client)
             check_task(self._session.task, request.task_digest)
-            return await asyncio.to_thread(statement_of, self._session, client)
+            shown = request.shown if request.HasField("shown") else None
+            return await asyncio.to_thread(statement_of, self._session, client, shown)
+
+    async def GiveBack(  # noqa: N802
+        self, request_iterator: AsyncIterator[pb.GivenPiece], context: Context
+    ) -> pb.GivenReply:
+        """A model that this server has signed and lost."""
+        async with Refusing(context):
+            caller = self._caller(context, Role.CLIENT)
+            with self.calls.one_more(caller, Call.FETCH):
+                await self._take(request_iterator, context)
+        return pb.GivenReply()
+
+    async def _take(self, pieces: AsyncIterator[pb.GivenPiece], context: Context) -> None:
+        task, data = self._session.task, bytearray()
+        first: tuple[ClientId, pb.Signed] | None = None
+        limits, total_s = self.calls.limits, task.deadlines.collect
+        async for piece in in_time(pieces, idle_s=limits.idle_s, total_s=total_s):
+            if first is None:
+                client = self._client(context, piece.client)
+                check_task(task, piece.task_digest)
+                await asyncio.to_thread(remember, self._session, client, piece.statement)
+                first = client, piece.statement
+            data += piece.data
+            if len(data) > task.dimension * WORD_BYTES:
+                raise Misconfiguration("model", len(data), "is longer than this task's")
+        if first is not None:
+            theta = from_bytes(data, task.dimension)
+            await asyncio.to_thread(give_back, self._session, *first, theta)
 
     async def _receive(
         self, request_iterator: AsyncIterator[pb.SubmissionPiece], context: Context

@@ -1,5 +1,6 @@
 """What a server signs for an owner: before an attempt's sharing, and of its account."""
 
+from precad.common.aggregator.training.owners import remember
 from precad.common.aggregator.training.session import Session
 from precad.common.errors import NotOnOffer
 from precad.common.identifiers import ClientId
@@ -28,8 +29,19 @@ def opening_of(session: Session, client: ClientId, attempt: int) -> pb.Signed:
     return sign_body(session.signer, session.role, body)
 
 
-def statement_of(session: Session, client: ClientId) -> pb.Signed:
-    """The newest statement of ``client``'s account."""
+def statement_of(session: Session, client: ClientId, shown: pb.Signed | None) -> pb.Signed:
+    """The newest statement of ``client``'s account.
+
+    Args:
+        session: this server.
+        client: who asks.
+        shown: this server's last statement to it; what it says counts, forgotten or not.
+
+    Raises:
+        PeerViolation: what is shown isn't this server's.
+    """
+    if shown is not None:
+        remember(session, client, shown)
     model = session.shelf.current
     account = session.store.account_of(client, model.version)
     body = pb.StatementBody(

@@ -32,7 +32,7 @@ from precad.common.aggregator.round.journal import (
     Word,
 )
 from precad.common.aggregator.round.messages import Fact, HeadBody, SealMessage
-from precad.common.aggregator.store import attempts, tables, versions
+from precad.common.aggregator.store import attempts, shown, tables, versions
 from precad.common.aggregator.store.engine import (
     is_in_memory,
     parse_url,
@@ -43,6 +43,7 @@ from precad.common.aggregator.store.ledger import ledger_start
 from precad.common.aggregator.store.lock import FileLock, lock_database
 from precad.common.aggregator.store.migrate import migrate
 from precad.common.aggregator.store.outside import OutsideJournal, Remembered
+from precad.common.aggregator.store.shown import Shown
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import (
     AlreadyReleased,
@@ -243,7 +244,8 @@ class Store(Journal):
     def next_attempt(self) -> int:
         """The first attempt that was never used here."""
         with self._transaction() as connection:
-            return max(attempts.newest(connection), self._remembered.newest_attempt) + 1
+            newest = attempts.newest(connection), self._remembered.newest_attempt
+            return max(*newest, shown.newest_attempt(connection)) + 1
 
     def begin_attempt(self, attempt: int, version: int, cohort_size: int, model: Digest) -> None:
         """Keep the attempt as open. Raises PeerViolation when its number was used before."""
@@ -389,15 +391,32 @@ class Store(Journal):
         with self._transaction() as connection:
             found = versions.charges_by_version(connection, client, before=version)
             opened = versions.all_opened(connection)
+            lost = shown.forgotten(connection, client).get(client, 0)
         by_version = found.get(client, Counter())
         further = Counter(count - 1 for count in by_version.values())
-        charged = tuple(further[m] for m in range(max(further, default=-1) + 1))
-        return OwnerAccount(charged, opened, counted=version - 1 in by_version)
+        charged = [further[m] for m in range(max(further, default=-1) + 1)]
+        if lost:
+            charged = [*charged, 0][: max(1, len(charged))]
+            charged[0] += lost
+        return OwnerAccount(tuple(charged), opened, counted=version - 1 in by_version)
+
+    def remember(self, told: Shown) -> bool:
+        """Keep a statement of this server that an owner shows. Returns whether it was forgotten."""
+        with self._transaction() as connection:
+            return shown.remember(connection, told)
+
+    def promised_version(self) -> int:
+        """The newest version that owners hold this server's statement on; 0 before the first."""
+        with self._transaction() as connection:
+            return shown.promised_version(connection)
 
     def participations(self) -> dict[ClientId, int]:
-        """T_i so far: how many versions each client was charged for."""
+        """T_i so far: how many versions each client was charged for, forgotten ones included."""
         with self._transaction() as connection:
-            return versions.participations(connection)
+            counts = versions.participations(connection)
+            for client, forgotten in shown.forgotten(connection).items():
+                counts[client] = counts.get(client, 0) + forgotten
+            return counts
 
     def upgrades(self) -> dict[ClientId, Mapping[int, int]]:
         """Of clients with a version that was released again: versions by m ≥ 1."""

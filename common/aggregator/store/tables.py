@@ -124,6 +124,18 @@ versions = sa.Table(
     sa.Column("own_opening", sa.LargeBinary),
 )
 
+# This server's own statements, as owners have shown them: the newest of each.
+shown = sa.Table(
+    "shown",
+    metadata,
+    sa.Column("client", _CLIENT, primary_key=True),
+    sa.Column("version", sa.Integer, nullable=False),
+    sa.Column("model", _DIGEST, nullable=False),
+    sa.Column("attempt", sa.Integer, nullable=False),
+    sa.Column("charged", sa.Text, nullable=False),
+    sa.Column("opened", sa.Integer, nullable=False),
+)
+
 word = sa.Table(
     "word",
     metadata,

@@ -23,6 +23,7 @@ from precad.common.aggregator.round.states import Opened
 from precad.common.aggregator.training.feed import TrainingDone, TrainingPaused
 from precad.common.aggregator.training.finish import keep, recover
 from precad.common.aggregator.training.meet import meet, seals_of
+from precad.common.aggregator.training.owners import require_nothing_lost, take_back
 from precad.common.aggregator.training.session import Phase, Session
 from precad.common.errors import PeerUnavailable, PrecadError, StorageFailure
 from precad.common.identifiers import Role
@@ -168,6 +169,7 @@ def train(session: Session, part: Part, outside: Outside) -> None:
             recovery = meet(session, link)
         while True:
             before = link.bytes_sent, dealer.bytes_received
+            require_nothing_lost(session)
             if (opened := part.open(aggregator)) is None:
                 return
             play(session, part, aggregator, opened)
@@ -204,6 +206,7 @@ def play(session: Session, part: Part, aggregator: Aggregator, opened: Opened) -
     try:
         collected, theirs = part.collect(opened, aggregator.link, closes)
         matched = match(opened, session.role, collected, theirs, session.verifier)
+        require_nothing_lost(session)
         count_opened(aggregator, opened)
         noised = add_noise(aggregate(aggregator, matched), aggregator.noise)
         sent = countersign(aggregator, prepare(aggregator.journal, noised))
@@ -238,6 +241,7 @@ def max_message_bytes(task: Task) -> int:
 
 def open_link(session: Session, transport: FrameTransport) -> PeerLink:
     """The protocol's link on a transport; what an older one left open is dropped."""
+    take_back(session)
     note_done(session)
     session.store.abandon_open()
     session.inbox.cancel()

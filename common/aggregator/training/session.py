@@ -4,6 +4,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from enum import Enum
 
+import numpy as np
+from numpy.typing import NDArray
+
 from precad.common.aggregator.collect import Inbox
 from precad.common.aggregator.enrol.register import Register
 from precad.common.aggregator.round.coin import CoinKey
@@ -40,6 +43,8 @@ class Progress:
     """Of the next round; both servers have used lower ones only."""
     needs: NeedsOperators | None = None
     """What waits for the operators of both servers."""
+    given_back: tuple[int, NDArray[np.float64]] | None = field(default=None, repr=False)
+    """Version and θ of a lost model that an owner brought; taken when a link begins."""
     contacts: int = 0
     """How often the other server and the dealer were both heard from."""
 

@@ -45,6 +45,15 @@ def upgrade() -> None:
         sa.Column("own_opening", sa.LargeBinary),
     )
     op.create_table(
+        "shown",
+        sa.Column("client", sa.String(63), primary_key=True),
+        sa.Column("version", sa.Integer, nullable=False),
+        sa.Column("model", sa.LargeBinary, nullable=False),
+        sa.Column("attempt", sa.Integer, nullable=False),
+        sa.Column("charged", sa.Text, nullable=False),
+        sa.Column("opened", sa.Integer, nullable=False),
+    )
+    op.create_table(
         "word",
         sa.Column("word", sa.String(16), primary_key=True),
         sa.Column("version", sa.Integer, primary_key=True, autoincrement=False),
