@@ -537,17 +537,25 @@ def test_a_model_that_this_server_never_signed_is_not_taken(servers: Servers, li
 
 
 def test_a_model_without_its_charges_is_not_taken(servers: Servers) -> None:
-    """Model and ledger belong together: one from before doesn't go on with one from after."""
+    """Model and ledger belong together: a model from after doesn't go on a ledger from before."""
     servers.attempt(0)
-    b: Any = servers.sessions[B]
-    forgetful = servers.copy(B)
+    backups = {role: servers.copy(role) for role in SERVERS}
     servers.attempt(1)
-    servers.put_back(B, forgetful, journal=True)
-    b = servers.sessions[B]
-    learned: Any = b.store
-    learned.learn = lambda _facts: 0
-    for outcome in servers.mend():
-        assert isinstance(outcome, PrecadError)
+    signed = servers.sessions[A].store.model_seal(2)
+    assert signed is not None
+    newer = servers.folder / "newer.safetensors"
+    shutil.copy(servers.folder / A.value / "model.safetensors", newer)
+    shutil.copy(newer, backups[A] / "model.safetensors")
+    for role, backup in backups.items():
+        servers.put_back(role, backup, journal=True)
+    assert servers.versions() == (2, 1)
+    # Not even A's word that B has signed it is kept; and with it B still has no charge for it.
+    at_a, _ = servers.mend()
+    assert "its signature over it isn't kept" in str(at_a)
+    servers.sessions[A].store.keep_model_seal(2, signed)
+    _, at_b = servers.mend()
+    assert isinstance(at_b, PeerViolation)
+    assert "don't belong together" in str(at_b)
     assert servers.versions() == (2, 1)
 
 
