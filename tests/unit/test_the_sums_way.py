@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 from precad.common.aggregator.release.aggregate import add
 from precad.common.aggregator.release.reconstruct import reconstruct
-from precad.common.aggregator.release.release import add_noise, release
+from precad.common.aggregator.release.release import add_noise, countersign, prepare
 from precad.common.aggregator.round.aggregator import Aggregator
 from precad.common.aggregator.round.journal import Journal
-from precad.common.aggregator.round.states import Noised, Released, Shared, Summed, Validated
+from precad.common.aggregator.round.states import Noised, Prepared, Sent, Shared, Summed, Validated
 from precad.common.noise import NoiseSource
 from precad.common.ring import RingVector
 
@@ -24,7 +24,7 @@ Theta = NDArray[np.float64]
 def the_way(total: RingVector, one: Validated, summed: Summed, noise: NoiseSource, j: Journal,
             server: Aggregator, theta: Theta) -> None:
     add(total, one)
-    reconstruct(server, release(j, add_noise(summed, noise)), theta)
+    reconstruct(server, countersign(server, prepare(j, add_noise(summed, noise))), theta)
 
 def sums_what_nobody_validated(total: RingVector, one: Shared) -> None:
     add(total, one)
@@ -32,21 +32,33 @@ def sums_what_nobody_validated(total: RingVector, one: Shared) -> None:
 def noises_what_nobody_summed(one: Validated, noise: NoiseSource) -> None:
     add_noise(one, noise)
 
-def releases_without_noise(summed: Summed, j: Journal) -> None:
-    release(j, summed)
+def prepares_without_noise(summed: Summed, j: Journal) -> None:
+    prepare(j, summed)
+
+def countersigns_what_nobody_charged(server: Aggregator, noised: Noised) -> None:
+    countersign(server, noised)
 
 def sends_what_nobody_charged(server: Aggregator, noised: Noised, theta: Theta) -> None:
     reconstruct(server, noised, theta)
 
-def noises_twice(released: Released, noise: NoiseSource) -> None:
-    add_noise(released, noise)
+def sends_what_nobody_countersigned(server: Aggregator, ready: Prepared, theta: Theta) -> None:
+    reconstruct(server, ready, theta)
+
+def noises_twice(noised: Noised, noise: NoiseSource) -> None:
+    add_noise(noised, noise)
+
+def noises_what_was_sent(sent: Sent, noise: NoiseSource) -> None:
+    add_noise(sent, noise)
 """
 REFUSED = {
     "sums_what_nobody_validated": ("Shared", "Validated"),
     "noises_what_nobody_summed": ("Validated", "Summed"),
-    "releases_without_noise": ("Summed", "Noised"),
-    "sends_what_nobody_charged": ("Noised", "Released"),
-    "noises_twice": ("Released", "Summed"),
+    "prepares_without_noise": ("Summed", "Noised"),
+    "countersigns_what_nobody_charged": ("Noised", "Prepared"),
+    "sends_what_nobody_charged": ("Noised", "Sent"),
+    "sends_what_nobody_countersigned": ("Prepared", "Sent"),
+    "noises_twice": ("Noised", "Summed"),
+    "noises_what_was_sent": ("Sent", "Summed"),
 }
 
 
