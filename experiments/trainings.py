@@ -141,8 +141,11 @@ def trials() -> Iterator[Trial]:
         for rate in (10.0, 30.0):
             yield Trial(**base, learning_rate=rate, client_clip=clip)
     for clip in (0.1, 3.0, 10.0):
-        for path in (3.0, 10.0):
+        for path in (3.0, 10.0, 30.0):
             yield Trial(**base, learning_rate=path / clip, record_clip=clip)
+    short = base | {"rounds": 50}
+    for path in (10.0, 30.0):
+        yield Trial(**short, learning_rate=path / 3.0, record_clip=3.0)
     for epsilon in (0.3, 1.0):
         for rate in (1.0, 3.0, 10.0):
             yield Trial(**base, learning_rate=rate, epsilon=epsilon)
