@@ -53,6 +53,7 @@ class Trial:
         records: of each owner.
         epsilon: of a record against one curious server.
         model: ``logistic`` or ``mlp``.
+        held_out: whether the forecast's constants may not be fitted to it.
     """
 
     record_rate: float
@@ -64,6 +65,7 @@ class Trial:
     records: tuple[int, ...] = EVEN
     epsilon: float = 3.0
     model: str = "logistic"
+    held_out: bool = False
 
     def clip(self) -> float:
         """C."""
@@ -161,6 +163,24 @@ def trials() -> Iterator[Trial]:
                 )
 
 
+def held_out(count: int = 24) -> Iterator[Trial]:
+    """Random settings that test the forecast on what it wasn't fitted to."""
+    drawn = np.random.default_rng(9)
+    for place in range(count):
+        rounds = int(np.rint(np.exp(drawn.uniform(np.log(20), np.log(600)))))
+        clip = float(np.exp(drawn.uniform(np.log(0.3), np.log(4))).round(2))
+        yield Trial(
+            record_rate=float(np.exp(drawn.uniform(np.log(0.01), np.log(0.3))).round(3)),
+            client_rate=float(drawn.choice([0.2, 0.5, 1.0])),
+            rounds=rounds,
+            learning_rate=float((np.exp(drawn.uniform(np.log(0.5), np.log(20))) / clip).round(2)),
+            record_clip=clip,
+            client_clip=None if drawn.random() < 0.5 else float(drawn.choice([10, 30]) * clip),  # noqa: PLR2004
+            model="mlp" if place % 4 == 0 else "logistic",
+            held_out=True,
+        )
+
+
 def deal(data: DataSet, records: tuple[int, ...], seed: int) -> list[Owner]:
     """So many random records to each owner, none to two."""
     order = np.random.default_rng(seed).permutation(len(data.train_y))
@@ -235,7 +255,7 @@ def main() -> None:
     done = json.loads(given.out.read_text()) if given.out.exists() else header() | {"settings": []}
     rows = {key_of(row): row for row in done["settings"]}
     data = load("mnist", given.data)
-    for trial in trials():
+    for trial in (*trials(), *held_out()):
         planned = asdict(trial) | {"records": list(trial.records), "client_clip": trial.clip()}
         if key_of(planned) in rows:
             continue
