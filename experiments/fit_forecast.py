@@ -37,6 +37,7 @@ def training_of(row: dict[str, Any]) -> Training:
         "record_clip",
         "client_clip",
         "learning_rate",
+        "dimension",
     )
     return Training(
         **{name: row[name] for name in same},

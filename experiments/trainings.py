@@ -151,6 +151,13 @@ def trials() -> Iterator[Trial]:
     for epsilon in (0.3, 1.0):
         for rate in (1.0, 3.0, 10.0):
             yield Trial(**base, learning_rate=rate, epsilon=epsilon)
+    for clip in (1.0, 10.0):
+        for rate in (3.0, 30.0):
+            yield Trial(**base, learning_rate=rate, client_clip=clip, epsilon=0.3)
+    for rate in (1.0, 10.0):
+        yield Trial(**base, learning_rate=rate, epsilon=0.3, records=FEW)
+        yield Trial(**base, learning_rate=rate, epsilon=0.05, client_clip=10.0)
+        yield Trial(**base, learning_rate=rate, epsilon=0.05, client_clip=1.0)
     for records in (FEW, UNEVEN):
         for p, q, rounds in ((0.05, 1.0, 200), (0.2, 1.0, 50), (0.2, 0.2, 100)):
             for rate in (1.0, 3.0, 10.0):
@@ -166,6 +173,7 @@ def trials() -> Iterator[Trial]:
 def held_out(count: int = 24) -> Iterator[Trial]:
     """Random settings that test the forecast on what it wasn't fitted to."""
     drawn = np.random.default_rng(9)
+    later = np.random.default_rng(10)
     for place in range(count):
         rounds = int(np.rint(np.exp(drawn.uniform(np.log(20), np.log(600)))))
         clip = float(np.exp(drawn.uniform(np.log(0.3), np.log(4))).round(2))
@@ -175,8 +183,20 @@ def held_out(count: int = 24) -> Iterator[Trial]:
             rounds=rounds,
             learning_rate=float((np.exp(drawn.uniform(np.log(0.5), np.log(20))) / clip).round(2)),
             record_clip=clip,
-            client_clip=None if drawn.random() < 0.5 else float(drawn.choice([10, 30]) * clip),  # noqa: PLR2004
+            client_clip=None if drawn.random() < 0.5 else float(drawn.choice([10, 30]) * clip),
             model="mlp" if place % 4 == 0 else "logistic",
+            held_out=True,
+        )
+    # Drawn after the first, when the term for noise that drowns the signal had been added.
+    for _ in range(count // 2):
+        yield Trial(
+            record_rate=float(later.choice([0.05, 0.2])),
+            client_rate=float(later.choice([0.5, 1.0])),
+            rounds=int(later.choice([50, 100, 200])),
+            learning_rate=float(np.exp(later.uniform(np.log(1), np.log(30))).round(2)),
+            client_clip=float(later.choice([2.0, 5.0, 20.0])),
+            records=EVEN if later.random() < 0.5 else FEW,
+            epsilon=float(later.choice([0.1, 0.5, 1.0])),
             held_out=True,
         )
 

@@ -5,11 +5,15 @@ units of one record's gradient (its typical norm G at the initial model is 1):
 
 - **too short a way**: all steps together are S = η·R·T·kept·(R/G)^k long, and error falls as
   a·S^−b. ``kept`` is what the client clip leaves of the sum.
-- **noise**: a round adds √2·σ·R'·η/denominator to each parameter. It doesn't add up over the
-  rounds: gradients take back what they see of it. The error is proportional to it.
+- **noise**: a round adds √2·σ·R'·η/denominator to each parameter. While gradients can take back
+  what they see of it, it doesn't add up over the rounds, and the error is proportional to it.
+- **drowning**: where all rounds' noise is longer than all their signal, it does add up. With
+  ρ = √(2·d·T)·σ·R'/(q·T·Σ min(|sum|, C)), of norms, the error is u·ln(1 + (ρ/ρ0)²): nothing below
+  ρ = 1/2, and a guess for ρ in the tens. Robustness has the price of a large ρ.
 - **overshooting**: long steps don't settle in few rounds. Where only some owners take part in a
   round, its rounds count for fewer: T/(1 + (1−q)/q·Σm²/(Σm)²).
-- **few records**: a term in 1/√N, and what is left at the end of any training.
+
+What is left at the end of any training is a constant.
 
 An owner's sum is as long as its gradients agree, which they do less the longer the training:
 |sum| = |sample|·R·√(A²·S^−2h + v²/|sample|). That is what C is compared with.
@@ -33,7 +37,6 @@ REFERENCE_GRADIENT_NORM = 9.0
 """G of MNIST's pixels in 0..1 with either model."""
 _CHANCE = 0.9
 """Error of a guess among the reference's ten classes."""
-_REFERENCE_RECORDS = 60_000
 _MEETINGS = 30
 
 
@@ -50,21 +53,22 @@ class Architecture(StrEnum):
 class Constants:
     """What the fit gave; names as in the formulas above."""
 
-    agreement: float = 0.2417
-    agreement_fall: float = 0.249
-    scatter: float = 0.529
-    clip_gain: float = 0.093
-    short: float = 1.256
-    short_fall: float = 0.569
-    noise: float = 1.145
-    overshoot: float = 0.0048
-    overshoot_rise: float = 2.6
-    overshoot_fall: float = 1.905
-    overshoot_clip: float = 0.312
-    rest: float = 0.0631
-    few: float = 0.0033
-    deep_rest: float = 0.7935
-    deep_overshoot: float = 12.6
+    agreement: float = 0.2322
+    agreement_fall: float = 0.2904
+    scatter: float = 0.3141
+    clip_gain: float = 0.1141
+    short: float = 1.402
+    short_fall: float = 0.6161
+    noise: float = 0.6575
+    drowning: float = 0.6563
+    drowning_start: float = 5.979
+    overshoot: float = 0.001849
+    overshoot_rise: float = 2.73
+    overshoot_fall: float = 1.731
+    overshoot_clip: float = 0.2583
+    rest: float = 0.07471
+    deep_rest: float = 0.7999
+    deep_overshoot: float = 11.31
 
 
 FITTED = Constants()
@@ -84,6 +88,7 @@ class Training:
         effective_record_clip: R', with the rounding.
         client_clip: C.
         learning_rate: η.
+        dimension: d.
         gradient_norm: G, typical of a record at the initial model; in R's unit.
         architecture: which constants.
 
@@ -100,6 +105,7 @@ class Training:
     effective_record_clip: float
     client_clip: float
     learning_rate: float
+    dimension: int
     gradient_norm: float = REFERENCE_GRADIENT_NORM
     architecture: Architecture = Architecture.LINEAR
 
@@ -113,6 +119,7 @@ class Training:
             "effective_record_clip",
             "client_clip",
             "learning_rate",
+            "dimension",
             "gradient_norm",
         ):
             checks.positive(name, getattr(self, name))
@@ -128,6 +135,7 @@ class Forecast:
         accuracy: in (.1, 1): one less all errors together, which can't pass that of a guess.
         short: error for want of way: more rounds, a higher η or a looser C lessen it.
         noise: error by noise: more records or a lower η lessen it.
+        drowning: error by noise that adds up over the rounds.
         overshoot: error by steps too long for so few rounds.
         kept: share of the owners' sums that the client clip leaves.
         update_norm: typical norm of the largest owner's sum before the client clip.
@@ -137,6 +145,7 @@ class Forecast:
     accuracy: float
     short: float
     noise: float
+    drowning: float
     overshoot: float
     kept: float
     update_norm: float
@@ -147,7 +156,7 @@ class Forecast:
         """The largest of the three errors that settings change, in words."""
         errors = {
             "too short a way": self.short,
-            "noise": self.noise,
+            "noise": self.noise + self.drowning,
             "overshooting": self.overshoot,
         }
         return max(errors, key=lambda name: errors[name])
@@ -175,15 +184,19 @@ def forecast(training: Training, constants: Constants = FITTED) -> Forecast:
     denominator = training.client_rate * samples.sum()
     wander = training.learning_rate * training.effective_record_clip * unit
     noise = constants.noise * math.sqrt(2) * training.noise_multiplier * wander / denominator
+    signal = training.client_rate * training.rounds * float((left * norms).sum())
+    drowned = math.sqrt(2 * training.dimension * training.rounds) * training.noise_multiplier
+    ratio = drowned * training.effective_record_clip / (signal * constants.drowning_start)
+    drowning = constants.drowning * math.log1p(ratio**2)
     short = constants.short * way**-constants.short_fall
     overshoot = _overshoot(training, step * kept * clip**constants.overshoot_clip, constants)
     rest = constants.rest * (constants.deep_rest if deep else 1.0)
-    rest += constants.few * math.sqrt(_REFERENCE_RECORDS / records.sum())
-    error = _CHANCE * -math.expm1(-(rest + short + noise + overshoot) / _CHANCE)
+    error = _CHANCE * -math.expm1(-(rest + short + noise + drowning + overshoot) / _CHANCE)
     return Forecast(
         accuracy=1 - error,
         short=short,
         noise=float(noise),
+        drowning=drowning,
         overshoot=overshoot,
         kept=kept,
         update_norm=float(norms.max()),
