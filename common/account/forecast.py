@@ -27,6 +27,7 @@ benchmarks/results/trainings.json) of a linear model and of one hidden layer on 
 import math
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,9 +36,12 @@ from precad.common import checks
 
 REFERENCE_GRADIENT_NORM = 9.0
 """G of MNIST's pixels in 0..1 with either model."""
-_CHANCE = 0.9
-"""Error of a guess among the reference's ten classes."""
+_GUESS = 0.1
+"""Accuracy of a guess among the reference's ten classes."""
 _MEETINGS = 30
+_MOST_SIZES = 64
+_MOST = 500.0
+"""Exponents beyond it leave floating point; errors above 1 are all a guess."""
 
 
 class Architecture(StrEnum):
@@ -123,8 +127,19 @@ class Training:
             "gradient_norm",
         ):
             checks.positive(name, getattr(self, name))
-        for size in self.records:
-            checks.count("records", size, 1)
+        _sizes(self.records)
+
+
+@lru_cache(maxsize=256)
+def _sizes(records: tuple[int, ...]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Sizes and how many owners have each; close ones are one, so that few are left."""
+    for size in records:
+        checks.count("records", size, 1)
+    found, counts = np.unique(np.array(records, np.float64), return_counts=True)
+    classes = np.array_split(np.arange(len(found)), min(len(found), _MOST_SIZES))
+    owners = np.array([counts[each].sum() for each in classes], np.float64)
+    totals = [(found[each] * counts[each]).sum() for each in classes]
+    return np.array(totals) / owners, owners
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +147,7 @@ class Forecast:
     """What a training would reach on the reference data, and what keeps it from more.
 
     Attributes:
-        accuracy: in (.1, 1): one less all errors together, which can't pass that of a guess.
+        accuracy: from .1, a guess's, to 1: the more errors, the less each takes.
         short: error for want of way: more rounds, a higher η or a looser C lessen it.
         noise: error by noise: more records or a lower η lessen it.
         drowning: error by noise that adds up over the rounds.
@@ -167,8 +182,9 @@ def forecast(training: Training, constants: Constants = FITTED) -> Forecast:
     deep = training.architecture is Architecture.DEEP
     unit = training.gradient_norm / REFERENCE_GRADIENT_NORM
     clip = training.record_clip / unit
-    records = np.asarray(training.records, np.float64)
-    samples = training.record_rate * records
+    sizes, owners = _sizes(training.records)
+    samples = training.record_rate * sizes
+    sampled = float((owners * samples).sum())
     step = training.learning_rate * training.record_clip * unit
     kept, norms = 1.0, np.zeros_like(samples)
     # The tighter the clip, the shorter the way, the more gradients agree, the more it takes:
@@ -178,29 +194,30 @@ def forecast(training: Training, constants: Constants = FITTED) -> Forecast:
         relative = _relative_norms(way, samples, constants)
         norms = training.record_clip * samples * relative
         left = np.minimum(1.0, training.client_clip / norms)
-        before, kept = kept, float((left * samples).sum() / samples.sum())
+        before, kept = kept, float((owners * left * samples).sum() / sampled)
         if math.isclose(before, kept, rel_tol=1e-6):
             break
-    denominator = training.client_rate * samples.sum()
+    denominator = training.client_rate * sampled
     wander = training.learning_rate * training.effective_record_clip * unit
     noise = constants.noise * math.sqrt(2) * training.noise_multiplier * wander / denominator
-    signal = training.client_rate * training.rounds * float((left * norms).sum())
+    signal = training.client_rate * training.rounds * float((owners * left * norms).sum())
     drowned = math.sqrt(2 * training.dimension * training.rounds) * training.noise_multiplier
     ratio = drowned * training.effective_record_clip / (signal * constants.drowning_start)
-    drowning = constants.drowning * math.log1p(ratio**2)
+    # ln(1 + ratio²), whatever is squared.
+    drowning = 2 * constants.drowning * math.log(math.hypot(1.0, ratio))
     short = constants.short * way**-constants.short_fall
     overshoot = _overshoot(training, step * kept * clip**constants.overshoot_clip, constants)
     rest = constants.rest * (constants.deep_rest if deep else 1.0)
-    error = _CHANCE * -math.expm1(-(rest + short + noise + drowning + overshoot) / _CHANCE)
+    errors = rest + short + noise + drowning + overshoot
     return Forecast(
-        accuracy=1 - error,
+        accuracy=_GUESS + (1 - _GUESS) * math.exp(-errors / (1 - _GUESS)),
         short=short,
         noise=float(noise),
         drowning=drowning,
         overshoot=overshoot,
         kept=kept,
         update_norm=float(norms.max()),
-        agreement=float(relative.mean()),
+        agreement=float((owners * relative).sum() / owners.sum()),
     )
 
 
@@ -215,9 +232,10 @@ def _relative_norms(
 
 def _overshoot(training: Training, step: float, constants: Constants) -> float:
     q = training.client_rate
-    records = np.asarray(training.records, np.float64)
-    spread = (1 - q) / q * float((records**2).sum() / records.sum() ** 2)
+    sizes, owners = _sizes(training.records)
+    spread = (1 - q) / q * float((owners * sizes**2).sum() / (owners * sizes).sum() ** 2)
     rounds = training.rounds / (1 + spread)
     deep = training.architecture is Architecture.DEEP
     scale = constants.overshoot * (constants.deep_overshoot if deep else 1.0)
-    return float(scale * step**constants.overshoot_rise / rounds**constants.overshoot_fall)
+    rise = constants.overshoot_rise * math.log(step)
+    return scale * math.exp(min(_MOST, rise - constants.overshoot_fall * math.log(rounds)))

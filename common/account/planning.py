@@ -35,6 +35,8 @@ USABLE = 0.5
 """A forecast below it isn't worth a training."""
 INDIFFERENT = 0.005
 """Forecasts that differ by less are alike: about what it misses real trainings by."""
+MOST_EPSILON = 100.0
+"""An ε beyond it protects nothing and leaves floating point."""
 ROUNDS_LIMIT = 1_000_000
 """The most rounds that a task takes."""
 SLACK = 1 + 1e-9
@@ -119,7 +121,12 @@ class Wanted:
             raise Misconfiguration("records", "none", "give the number of records of each owner")
         for size in self.records:
             checks.count("records", size, 1)
-        checks.positive("epsilon", self.epsilon, "the wanted ε")
+        if checks.positive("epsilon", self.epsilon, "the wanted ε") > MOST_EPSILON:
+            raise Misconfiguration(
+                "epsilon",
+                self.epsilon,
+                f"give at most {MOST_EPSILON:g}: 10 is little already",
+            )
         checks.inside_unit_interval("delta", self.delta)
         checks.positive("gradient_norm", self.gradient_norm, "typical of a record")
 
@@ -144,9 +151,10 @@ class Setting:
         epsilon: of a record against one curious server, exact.
         epsilon_clients_only: of a record against other owners, exact.
         forecast: of its accuracy.
+        robustness: what the loss bounds below are for; with K = 1 where none was wanted.
         client_mu: μ of one owner by the central limit theorem, for additions; infinite where it
             leaves floating point.
-        loss_additions: what K added owners can cause at most, by that μ (K = 1 if none wanted).
+        loss_additions: what K added owners can cause at most, by that μ.
         loss_replacements: what K replaced owners can.
         gradients: per-record gradients that the largest owner computes.
         upload_bytes: that one owner sends to both servers: a seed and d ring elements a round.
@@ -158,6 +166,7 @@ class Setting:
     epsilon: float
     epsilon_clients_only: float
     forecast: Forecast
+    robustness: Robustness
     client_mu: float
     loss_additions: float
     loss_replacements: float
@@ -202,6 +211,7 @@ def setting_of(wanted: Wanted, task: Task) -> Setting:
         epsilon=epsilon,
         epsilon_clients_only=spent(run.event(Adversary.CLIENTS_ONLY), wanted.delta),
         forecast=made,
+        robustness=robustness,
         client_mu=mu,
         loss_additions=loss[Change.ADDITIONS],
         loss_replacements=loss[Change.REPLACEMENTS],

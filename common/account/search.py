@@ -37,12 +37,14 @@ from precad.common.task import Task
 
 AMPLE = 3.0
 """Times the typical norm of the largest owner's sum: such a C acts on few and costs nothing."""
+ALIKE = 0.001
+"""Of settings with the same uploads that differ by less, the one with the least work is taken."""
 MOST_EXACT = 24
 """Settings that get an exact σ; each takes about a second."""
 _MOST_FRACTIONAL_BITS = 20
-_STEPS = np.geomspace(0.1, 1e4, 26)
+_STEPS = np.geomspace(0.1, 1e4, 18)
 """η·R to try, in the reference's unit."""
-_FINER = np.geomspace(0.5, 2.0, 15)
+_FINER = np.geomspace(0.5, 2.0, 9)
 _DIGITS = 3
 
 Progress = Callable[[int, int], object]
@@ -247,7 +249,12 @@ def _rough(wanted: Wanted, choices: Choices, dimension: int) -> Iterator[_Rough]
                 if sigma is None:
                     sigma = _limit_sigma(wanted.epsilon, wanted.delta, p, participations)
                 tried = [
-                    _suited(wanted, choices, dimension, _schedule(wanted, dimension, p, q, rounds, sigma, r))
+                    _suited(
+                        wanted,
+                        choices,
+                        dimension,
+                        _schedule(wanted, dimension, p, q, rounds, sigma, r),
+                    )
                     for r in _record_clips(wanted, choices)
                 ]
                 best = max(tried, key=lambda each: forecast(each).accuracy)
@@ -328,16 +335,23 @@ def fractional_bits(client_clip: float) -> int:
 
 
 def _front(rough: list[_Rough]) -> list[_Rough]:
-    """Settings that forecast more than every one with fewer participations, and the best."""
-    best_first = sorted(rough, key=lambda each: -each.accuracy)
-    chosen = best_first[: MOST_EXACT // 2]
-    seen = -math.inf
-    for each in sorted(rough, key=lambda each: (each.participations, -each.accuracy)):
-        if each.accuracy > seen:
-            seen = each.accuracy
-            if each not in chosen:
-                chosen.append(each)
-    return chosen[:MOST_EXACT]
+    """Settings that forecast more than every one with fewer participations.
+
+    Of those with the same participations the one with the least work that is about as good.
+    """
+    groups: dict[int, list[_Rough]] = {}
+    for each in rough:
+        groups.setdefault(each.participations, []).append(each)
+    chosen: list[_Rough] = []
+    for _, group in sorted(groups.items()):
+        enough = max(each.accuracy for each in group) - ALIKE
+        least = min(
+            (each for each in group if each.accuracy >= enough),
+            key=lambda each: (each.training.record_rate, -each.accuracy),
+        )
+        if not chosen or least.accuracy > chosen[-1].accuracy:
+            chosen.append(least)
+    return chosen[-MOST_EXACT:]
 
 
 def _made(
@@ -394,9 +408,10 @@ def _limit_sigma(epsilon: float, delta: float, p: float, participations: int) ->
 
 @lru_cache(maxsize=64)
 def _limit_mu(epsilon: float, delta: float) -> float:
-    return float(
-        brentq(lambda mu: gdp.delta_of_epsilon(mu, epsilon) - delta, 1e-9, 1e3, xtol=1e-12)
-    )
+    high = 1.0
+    while gdp.delta_of_epsilon(high, epsilon) < delta:
+        high *= 2
+    return float(brentq(lambda mu: gdp.delta_of_epsilon(mu, epsilon) - delta, 0.0, high))
 
 
 def _rounded(value: float, digits: int, *, up: bool | None = None) -> float:

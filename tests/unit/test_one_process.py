@@ -1,6 +1,8 @@
 """The closed form behind the table of trainings is the client's local update."""
 
+import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from precad.common.model import initial_vector
 from precad.common.task import Task
 from precad.experiments.data import DataSet, load
 from precad.experiments.one_process import Owner, accuracy, clipped_sum, train
+from precad.experiments.trainings import Trial, fill
 
 
 @pytest.fixture(scope="module")
@@ -99,3 +102,30 @@ def test_without_an_owner_there_is_noise_alone(digits: DataSet) -> None:
     expected = step * math.sqrt(2 * 30) * 2 * task.effective_record_clip
     start = initial_vector(task.model)
     assert np.std(trained.theta - start) == pytest.approx(expected, rel=0.1)
+
+
+def test_the_table_goes_on_where_it_stopped_and_gives_the_same_again(
+    tmp_path: Path, digits: DataSet
+) -> None:
+    def trial(rounds: int) -> Trial:
+        return Trial(
+            record_rate=0.2,
+            client_rate=0.5,
+            rounds=rounds,
+            learning_rate=3.0,
+            records=(300, 500),
+        )
+
+    table, again = tmp_path / "table.json", tmp_path / "again.json"
+    fill(table, [trial(3)], digits)
+    (first,) = json.loads(table.read_text())["settings"]
+    marked = json.loads(table.read_text())
+    marked["settings"][0]["seconds"] = "kept"
+    table.write_text(json.dumps(marked))
+    fill(table, [trial(3), trial(5)], digits)
+    kept, added = json.loads(table.read_text())["settings"]
+    assert (kept["seconds"], kept["rounds"], added["rounds"]) == ("kept", 3, 5)
+    fill(again, [trial(3)], digits)
+    (second,) = json.loads(again.read_text())["settings"]
+    assert second | {"seconds": 0} == first | {"seconds": 0}
+    assert json.loads(table.read_text())["hardware"]["cores"] >= 1
