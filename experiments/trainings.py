@@ -14,7 +14,7 @@ import os
 import platform
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -136,28 +136,27 @@ def trials() -> Iterator[Trial]:
             yield Trial(
                 record_rate=0.02, client_rate=1, rounds=1000, learning_rate=rate, model=model
             )
-    base = {"record_rate": 0.05, "client_rate": 1.0, "rounds": 200}
+    base = Trial(record_rate=0.05, client_rate=1.0, rounds=200, learning_rate=1.0)
     for rate in (0.1, 0.3, 100.0):
-        yield Trial(**base, learning_rate=rate)
+        yield replace(base, learning_rate=rate)
     for clip in (30.0, 10.0, 3.0, 1.0):
         for rate in (10.0, 30.0):
-            yield Trial(**base, learning_rate=rate, client_clip=clip)
+            yield replace(base, learning_rate=rate, client_clip=clip)
     for clip in (0.1, 3.0, 10.0):
         for path in (3.0, 10.0, 30.0):
-            yield Trial(**base, learning_rate=path / clip, record_clip=clip)
-    short = base | {"rounds": 50}
+            yield replace(base, learning_rate=path / clip, record_clip=clip)
     for path in (10.0, 30.0):
-        yield Trial(**short, learning_rate=path / 3.0, record_clip=3.0)
+        yield replace(base, rounds=50, learning_rate=path / 3.0, record_clip=3.0)
     for epsilon in (0.3, 1.0):
         for rate in (1.0, 3.0, 10.0):
-            yield Trial(**base, learning_rate=rate, epsilon=epsilon)
+            yield replace(base, learning_rate=rate, epsilon=epsilon)
     for clip in (1.0, 10.0):
         for rate in (3.0, 30.0):
-            yield Trial(**base, learning_rate=rate, client_clip=clip, epsilon=0.3)
+            yield replace(base, learning_rate=rate, client_clip=clip, epsilon=0.3)
     for rate in (1.0, 10.0):
-        yield Trial(**base, learning_rate=rate, epsilon=0.3, records=FEW)
-        yield Trial(**base, learning_rate=rate, epsilon=0.05, client_clip=10.0)
-        yield Trial(**base, learning_rate=rate, epsilon=0.05, client_clip=1.0)
+        yield replace(base, learning_rate=rate, epsilon=0.3, records=FEW)
+        yield replace(base, learning_rate=rate, epsilon=0.05, client_clip=10.0)
+        yield replace(base, learning_rate=rate, epsilon=0.05, client_clip=1.0)
     for records in (FEW, UNEVEN):
         for p, q, rounds in ((0.05, 1.0, 200), (0.2, 1.0, 50), (0.2, 0.2, 100)):
             for rate in (1.0, 3.0, 10.0):
@@ -203,9 +202,14 @@ def held_out(count: int = 24) -> Iterator[Trial]:
 
 def recommended() -> Iterator[Trial]:
     """What the planner chose: on this data, with a hidden layer, and robust against one owner."""
-    common = {"record_clip": 3.0, "held_out": True}
     yield Trial(
-        record_rate=0.05, client_rate=1, rounds=200, learning_rate=4.5, client_clip=78.1, **common
+        record_rate=0.05,
+        client_rate=1,
+        rounds=200,
+        learning_rate=4.5,
+        client_clip=78.1,
+        record_clip=3.0,
+        held_out=True,
     )
     yield Trial(
         record_rate=0.05,
@@ -214,7 +218,8 @@ def recommended() -> Iterator[Trial]:
         learning_rate=1.9,
         client_clip=77.4,
         model="mlp",
-        **common,
+        record_clip=3.0,
+        held_out=True,
     )
     yield Trial(
         record_rate=0.5,
@@ -223,7 +228,8 @@ def recommended() -> Iterator[Trial]:
         learning_rate=2.3,
         client_clip=4.5,
         records=(600,) * 100,
-        **common,
+        record_clip=3.0,
+        held_out=True,
     )
 
 

@@ -90,6 +90,23 @@ def test_it_sees_underfitting_the_reviews_better_setting_wins_at_each_ones_best_
     assert many[1] - few[1] > 0.02
 
 
+def test_the_documents_figures_are_the_tables() -> None:
+    text = " ".join((TABLE.parents[2] / "docs" / "privacy-accounting.md").read_text().split())
+    linear, deep = (
+        ranking(chosen(USUAL, model=model, held_out=True))[0] for model in ("logistic", "mlp")
+    )
+    shown = [f"{int(100 * value) / 100:.2f}".lstrip("0") for value in (linear, deep)]
+    assert f"rank correlation is {shown[0]} (linear) and {shown[1]} (one hidden layer)" in text
+    best, robust = (chosen(ROWS, client_clip=clip)[0] for clip in (78.1, 4.5))
+    for row in (best, robust):
+        made = forecast(training_of(row)).accuracy
+        assert f"{made:.1%}".replace("%", " %") in text
+        assert f"{row['accuracy']:.1%}".replace("%", " %") in text
+    before = chosen(USUAL, model="logistic", record_rate=0.2, client_rate=0.1, rounds=50)
+    assert 0.87 <= max(row["accuracy"] for row in before) <= 0.88
+    assert "choice reached 87 to 88 %" in text
+
+
 @pytest.mark.parametrize("model", ["logistic", "mlp"])
 def test_what_the_planner_chose_trains_as_forecast_and_as_the_best(model: str) -> None:
     """Trained after it was chosen (experiments/trainings.py, recommended)."""
