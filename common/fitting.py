@@ -14,7 +14,40 @@ from precad.common.task import Task
 
 
 def refusal(task: Task) -> Misconfiguration:
-    """Why ``task`` leaves too little room: the first rule that it breaks, and what would fit."""
+    """The first rule that ``task`` breaks, and what would fit."""
+    privacy, enrolment = task.privacy, task.enrolment
+    if privacy.record_clip > privacy.client_clip:
+        return Misconfiguration(
+            "privacy.record_clip",
+            privacy.record_clip,
+            f"must be at most privacy.client_clip = {privacy.client_clip}",
+        )
+    if enrolment.min_clients > enrolment.clients:
+        return Misconfiguration(
+            "enrolment.min_clients",
+            enrolment.min_clients,
+            f"must be at most enrolment.clients = {enrolment.clients}",
+        )
+    if not headroom.names_fit(task):
+        names = [parameter.name for parameter in task.model.parameters]
+        twice = next(name for name in names if names.count(name) > 1)
+        return Misconfiguration(
+            "model.parameters", twice, "names two parameters; each needs its own name"
+        )
+    return _of_client_clip(task) if headroom.ring_fits(task) else _of_ring(task)
+
+
+def _of_client_clip(task: Task) -> Misconfiguration:
+    most = headroom.MAX_CLIP_RATIO * task.privacy.record_clip
+    return Misconfiguration(
+        "privacy.client_clip",
+        task.privacy.client_clip,
+        f"must be at most {headroom.MAX_CLIP_RATIO}·privacy.record_clip = {most:g}: the "
+        "rounding of a client's clip has to stay far below one record",
+    )
+
+
+def _of_ring(task: Task) -> Misconfiguration:
     if not headroom.bound_fits(task):
         return _of_bound(task)
     if not headroom.range_fits(task):
@@ -23,7 +56,7 @@ def refusal(task: Task) -> Misconfiguration:
 
 
 def _of_bound(task: Task) -> Misconfiguration:
-    fitting = _fitting(task, headroom.suffices) or _fitting(task, headroom.bound_fits)
+    fitting = _fitting(task, headroom.ring_fits) or _fitting(task, headroom.bound_fits)
     if not fitting:
         return Misconfiguration(
             "privacy.client_clip",
@@ -52,7 +85,7 @@ def _of_noise(task: Task) -> Misconfiguration:
         f"the noise's standard deviation is {task.noise_units:.4g} units of the last "
         f"place and must be at least {headroom.MIN_NOISE_UNITS:g}"
     )
-    if fitting := _fitting(task, headroom.suffices):
+    if fitting := _fitting(task, headroom.ring_fits):
         return Misconfiguration(
             "fractional_bits",
             task.fractional_bits,

@@ -53,7 +53,25 @@ def sum_fits(task: "Task") -> bool:
     return task.enrolment.clients * task.bound < SUM_LIMIT - noise
 
 
-def suffices(task: "Task") -> bool:
-    """Whether all four rules hold."""
+def clips_fit(task: "Task") -> bool:
+    """R ≤ C ≤ 1024·R."""
+    clip = task.privacy.record_clip
+    return clip <= task.privacy.client_clip <= MAX_CLIP_RATIO * clip
+
+
+def names_fit(task: "Task") -> bool:
+    """No two parameters of one name, and no more clients required than may enrol."""
+    parameters, enrolment = task.model.parameters, task.enrolment
+    distinct = len({parameter.name for parameter in parameters}) == len(parameters)
+    return distinct and enrolment.min_clients <= enrolment.clients
+
+
+def ring_fits(task: "Task") -> bool:
+    """Whether the ring has room."""
     # In this order: the noise of a dimension that is out of range may be no number.
     return bound_fits(task) and range_fits(task) and noise_fits(task) and sum_fits(task)
+
+
+def suffices(task: "Task") -> bool:
+    """Whether all rules hold."""
+    return ring_fits(task) and clips_fit(task) and names_fit(task)

@@ -14,7 +14,6 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from precad.common import headroom
-from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Digest
 from precad.common.parsed import read_toml, refusal
 
@@ -77,6 +76,8 @@ class PrivacySection(_Section):
     """δ of every (ε, δ) statement."""
     epsilon_limit: Positive | None = None
     """Servers let no client's record-level exact ε (one server corrupted) pass this."""
+    cover_uploads: bool = False
+    """Whether clients that aren't drawn upload zeros at the same time: hides the coin."""
 
 
 class TrainingSection(_Section):
@@ -86,6 +87,8 @@ class TrainingSection(_Section):
     """η."""
     rounds: Annotated[int, Field(ge=1, le=1_000_000)]
     """T."""
+    attempts: Annotated[int, Field(ge=1, le=1000)] = 20
+    """Most tries to get from one version to the next before the operators are asked."""
 
 
 class EnrolmentSection(_Section):
@@ -105,6 +108,8 @@ class DeadlineSection(_Section):
     enrol: Seconds = 120.0
     collect: Seconds = 60.0
     """From the announcement of a round until it closes."""
+    work: Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)] = 0.5
+    """From the announcement until uploads begin: above the time of the padded work."""
     rejoin: Seconds = 5.0
     """A client whose connection ended longer ago isn't waited for."""
     outage: Seconds = 600.0
@@ -172,37 +177,10 @@ class Task(_Section):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         """What no field decides alone; each error says what would fit."""
-        privacy, enrolment = self.privacy, self.enrolment
-        if privacy.record_clip > privacy.client_clip:
-            raise Misconfiguration(
-                "privacy.record_clip",
-                privacy.record_clip,
-                f"must be at most privacy.client_clip = {privacy.client_clip}",
-            )
-        if enrolment.min_clients > enrolment.clients:
-            raise Misconfiguration(
-                "enrolment.min_clients",
-                enrolment.min_clients,
-                f"must be at most enrolment.clients = {enrolment.clients}",
-            )
-        names = [parameter.name for parameter in self.model.parameters]
-        if len(set(names)) != len(names):
-            twice = next(name for name in names if names.count(name) > 1)
-            raise Misconfiguration(
-                "model.parameters", twice, "names two parameters; each needs its own name"
-            )
         if not headroom.suffices(self):
             from precad.common import fitting  # noqa: PLC0415
 
             raise fitting.refusal(self)
-        most = headroom.MAX_CLIP_RATIO * privacy.record_clip
-        if privacy.client_clip > most:
-            raise Misconfiguration(
-                "privacy.client_clip",
-                privacy.client_clip,
-                f"must be at most {headroom.MAX_CLIP_RATIO}·privacy.record_clip = {most:g}: the "
-                "rounding of a client's clip has to stay far below one record",
-            )
         return self
 
     @classmethod

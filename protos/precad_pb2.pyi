@@ -432,6 +432,179 @@ class Receipt(_message.Message):
 Global___Receipt: _TypeAlias = Receipt  # noqa: Y015
 
 @_typing.final
+class Signed(_message.Message):
+    """What a server signs for an owner, who keeps it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BODY_FIELD_NUMBER: _builtins.int
+    SIGNATURE_FIELD_NUMBER: _builtins.int
+    CERTIFICATES_FIELD_NUMBER: _builtins.int
+    body: _builtins.bytes
+    """An OpeningBody or a StatementBody."""
+    signature: _builtins.bytes
+    """ECDSA on P-256 (DER) over the body, its kind, and who signs."""
+    @_builtins.property
+    def certificates(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """DER: the server's certificate, then any intermediate ones."""
+
+    def __init__(
+        self,
+        *,
+        body: _builtins.bytes = ...,
+        signature: _builtins.bytes = ...,
+        certificates: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "certificates", b"certificates", "signature", b"signature"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Signed: _TypeAlias = Signed  # noqa: Y015
+
+@_typing.final
+class OpeningRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TASK_DIGEST_FIELD_NUMBER: _builtins.int
+    CLIENT_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    task_digest: _builtins.bytes
+    client: _builtins.str
+    attempt: _builtins.int
+    def __init__(
+        self,
+        *,
+        task_digest: _builtins.bytes = ...,
+        client: _builtins.str = ...,
+        attempt: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "client", b"client", "task_digest", b"task_digest"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OpeningRequest: _TypeAlias = OpeningRequest  # noqa: Y015
+
+@_typing.final
+class OpeningBody(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TASK_DIGEST_FIELD_NUMBER: _builtins.int
+    CLIENT_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    CHARGES_FIELD_NUMBER: _builtins.int
+    OPENED_FIELD_NUMBER: _builtins.int
+    MODEL_DIGEST_FIELD_NUMBER: _builtins.int
+    task_digest: _builtins.bytes
+    client: _builtins.str
+    version: _builtins.int
+    attempt: _builtins.int
+    charges: _builtins.int
+    """Releases of this version that may have left with this client in the counted set: m."""
+    opened: _builtins.int
+    """Attempts of this version whose comparisons were opened."""
+    model_digest: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        task_digest: _builtins.bytes = ...,
+        client: _builtins.str = ...,
+        version: _builtins.int = ...,
+        attempt: _builtins.int = ...,
+        charges: _builtins.int = ...,
+        opened: _builtins.int = ...,
+        model_digest: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "charges", b"charges", "client", b"client", "model_digest", b"model_digest", "opened", b"opened", "task_digest", b"task_digest", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OpeningBody: _TypeAlias = OpeningBody  # noqa: Y015
+
+@_typing.final
+class StatementRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TASK_DIGEST_FIELD_NUMBER: _builtins.int
+    CLIENT_FIELD_NUMBER: _builtins.int
+    SHOWN_FIELD_NUMBER: _builtins.int
+    task_digest: _builtins.bytes
+    client: _builtins.str
+    @_builtins.property
+    def shown(self) -> Global___Signed:
+        """This server's last statement to this owner; absent before the first."""
+
+    def __init__(
+        self,
+        *,
+        task_digest: _builtins.bytes = ...,
+        client: _builtins.str = ...,
+        shown: Global___Signed | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["shown", b"shown"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "shown", b"shown", "task_digest", b"task_digest"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StatementRequest: _TypeAlias = StatementRequest  # noqa: Y015
+
+@_typing.final
+class StatementBody(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TASK_DIGEST_FIELD_NUMBER: _builtins.int
+    CLIENT_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    MODEL_DIGEST_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    CHARGED_FIELD_NUMBER: _builtins.int
+    OPENED_FIELD_NUMBER: _builtins.int
+    COUNTED_FIELD_NUMBER: _builtins.int
+    task_digest: _builtins.bytes
+    client: _builtins.str
+    version: _builtins.int
+    """How many versions are over: t of the newest model; its digest follows."""
+    model_digest: _builtins.bytes
+    attempt: _builtins.int
+    """The newest attempt that this server knows of."""
+    opened: _builtins.int
+    """Attempts so far whose comparisons were opened with this client in the cohort."""
+    counted: _builtins.bool
+    """Of the newest version that is over: whether this client was in its counted set."""
+    @_builtins.property
+    def charged(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]:
+        """Of the versions so far, how many this client was charged for, by the further releases m of
+        the same update that each had: the first number is for m = 0.
+        """
+
+    def __init__(
+        self,
+        *,
+        task_digest: _builtins.bytes = ...,
+        client: _builtins.str = ...,
+        version: _builtins.int = ...,
+        model_digest: _builtins.bytes = ...,
+        attempt: _builtins.int = ...,
+        charged: _abc.Iterable[_builtins.int] | None = ...,
+        opened: _builtins.int = ...,
+        counted: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "charged", b"charged", "client", b"client", "counted", b"counted", "model_digest", b"model_digest", "opened", b"opened", "task_digest", b"task_digest", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StatementBody: _TypeAlias = StatementBody  # noqa: Y015
+
+@_typing.final
 class StatusRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

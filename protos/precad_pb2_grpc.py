@@ -65,6 +65,16 @@ class AggregationStub(object):
                 request_serializer=precad_dot_protos_dot_precad__pb2.SubmissionPiece.SerializeToString,
                 response_deserializer=precad_dot_protos_dot_precad__pb2.Receipt.FromString,
                 _registered_method=True)
+        self.Opening = channel.unary_unary(
+                '/precad.v1.Aggregation/Opening',
+                request_serializer=precad_dot_protos_dot_precad__pb2.OpeningRequest.SerializeToString,
+                response_deserializer=precad_dot_protos_dot_precad__pb2.Signed.FromString,
+                _registered_method=True)
+        self.Statement = channel.unary_unary(
+                '/precad.v1.Aggregation/Statement',
+                request_serializer=precad_dot_protos_dot_precad__pb2.StatementRequest.SerializeToString,
+                response_deserializer=precad_dot_protos_dot_precad__pb2.Signed.FromString,
+                _registered_method=True)
 
 
 class AggregationServicer(object):
@@ -113,6 +123,20 @@ class AggregationServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Opening(self, request, context):
+        """Before anything is shared for an attempt: what this server says that it has cost so far.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Statement(self, request, context):
+        """The owner shows this server's last statement of its account, and gets the newest.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AggregationServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -145,6 +169,16 @@ def add_AggregationServicer_to_server(servicer, server):
                     servicer.Submit,
                     request_deserializer=precad_dot_protos_dot_precad__pb2.SubmissionPiece.FromString,
                     response_serializer=precad_dot_protos_dot_precad__pb2.Receipt.SerializeToString,
+            ),
+            'Opening': grpc.unary_unary_rpc_method_handler(
+                    servicer.Opening,
+                    request_deserializer=precad_dot_protos_dot_precad__pb2.OpeningRequest.FromString,
+                    response_serializer=precad_dot_protos_dot_precad__pb2.Signed.SerializeToString,
+            ),
+            'Statement': grpc.unary_unary_rpc_method_handler(
+                    servicer.Statement,
+                    request_deserializer=precad_dot_protos_dot_precad__pb2.StatementRequest.FromString,
+                    response_serializer=precad_dot_protos_dot_precad__pb2.Signed.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -310,6 +344,60 @@ class Aggregation(object):
             '/precad.v1.Aggregation/Submit',
             precad_dot_protos_dot_precad__pb2.SubmissionPiece.SerializeToString,
             precad_dot_protos_dot_precad__pb2.Receipt.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Opening(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/precad.v1.Aggregation/Opening',
+            precad_dot_protos_dot_precad__pb2.OpeningRequest.SerializeToString,
+            precad_dot_protos_dot_precad__pb2.Signed.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Statement(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/precad.v1.Aggregation/Statement',
+            precad_dot_protos_dot_precad__pb2.StatementRequest.SerializeToString,
+            precad_dot_protos_dot_precad__pb2.Signed.FromString,
             options,
             channel_credentials,
             insecure,

@@ -47,6 +47,10 @@ class AggregationStub:
     """Server A: the model itself, in pieces."""
     Submit: _grpc.StreamUnaryMultiCallable[_precad_pb2.SubmissionPiece, _precad_pb2.Receipt]
     """A share, in pieces: first the header, then the share's bytes."""
+    Opening: _grpc.UnaryUnaryMultiCallable[_precad_pb2.OpeningRequest, _precad_pb2.Signed]
+    """Before anything is shared for an attempt: what this server says that it has cost so far."""
+    Statement: _grpc.UnaryUnaryMultiCallable[_precad_pb2.StatementRequest, _precad_pb2.Signed]
+    """The owner shows this server's last statement of its account, and gets the newest."""
 
 @_typing.type_check_only
 class AggregationAsyncStub(AggregationStub):
@@ -65,6 +69,10 @@ class AggregationAsyncStub(AggregationStub):
     """Server A: the model itself, in pieces."""
     Submit: _aio.StreamUnaryMultiCallable[_precad_pb2.SubmissionPiece, _precad_pb2.Receipt]  # type: ignore[assignment]
     """A share, in pieces: first the header, then the share's bytes."""
+    Opening: _aio.UnaryUnaryMultiCallable[_precad_pb2.OpeningRequest, _precad_pb2.Signed]  # type: ignore[assignment]
+    """Before anything is shared for an attempt: what this server says that it has cost so far."""
+    Statement: _aio.UnaryUnaryMultiCallable[_precad_pb2.StatementRequest, _precad_pb2.Signed]  # type: ignore[assignment]
+    """The owner shows this server's last statement of its account, and gets the newest."""
 
 class AggregationServicer(metaclass=_abc_1.ABCMeta):
     """Both servers, towards data owners."""
@@ -116,6 +124,22 @@ class AggregationServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_precad_pb2.Receipt, _abc.Awaitable[_precad_pb2.Receipt]]:
         """A share, in pieces: first the header, then the share's bytes."""
+
+    @_abc_1.abstractmethod
+    def Opening(
+        self,
+        request: _precad_pb2.OpeningRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_precad_pb2.Signed, _abc.Awaitable[_precad_pb2.Signed]]:
+        """Before anything is shared for an attempt: what this server says that it has cost so far."""
+
+    @_abc_1.abstractmethod
+    def Statement(
+        self,
+        request: _precad_pb2.StatementRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_precad_pb2.Signed, _abc.Awaitable[_precad_pb2.Signed]]:
+        """The owner shows this server's last statement of its account, and gets the newest."""
 
 def add_AggregationServicer_to_server(servicer: AggregationServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 

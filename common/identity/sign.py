@@ -8,8 +8,8 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from precad.common.errors import Misconfiguration, RejectedSubmission, Rejection
-from precad.common.identifiers import ClientId
+from precad.common.errors import Misconfiguration, PeerViolation, RejectedSubmission, Rejection
+from precad.common.identifiers import ClientId, Role
 from precad.common.identity.access import Context, of_connection
 from precad.common.identity.certificate import MALFORMED, own_key, read_certificates, require_whole
 from precad.common.identity.credentials import CA_FILE, Identity, check_certificate
@@ -46,18 +46,35 @@ class CertificateVerifier:
         Raises:
             RejectedSubmission: BAD_SIGNATURE, with what is wrong.
         """
+        principal = self._principal(signature, now)
+        if principal != Principal.client(client.name):
+            _refuse(f"the certificate is {principal}'s, the submission is client {client}'s")
+
+    def check_server(self, signature: Signature, role: Role, signed: bytes) -> None:
+        """The signature is that server's over ``signed``, by a certificate that counts now.
+
+        Raises:
+            PeerViolation: it isn't.
+        """
         try:
-            principal = check_certificate(
+            principal = self._principal(signature, None)
+            self.check(signature, signed)
+        except RejectedSubmission as error:
+            raise PeerViolation(f"what {role.value} is to have signed: {error.detail}") from None
+        if principal != Principal.service(role):
+            raise PeerViolation(f"what {role.value} is to have signed was signed by {principal}")
+
+    def _principal(self, signature: Signature, now: datetime | None) -> Principal:
+        try:
+            return check_certificate(
                 _parse(signature),
                 self._authorities,
                 self._revocations,
-                source="submission",
+                source="signature",
                 now=now,
             )
         except Misconfiguration as error:
             _refuse(f"the certificate can't be used: {error}")
-        if principal != Principal.client(client.name):
-            _refuse(f"the certificate is {principal}'s, the submission is client {client}'s")
 
     def check(self, signature: Signature, signed: bytes) -> None:
         """The signature is its certificate's over ``signed``.
@@ -71,10 +88,7 @@ class CertificateVerifier:
         try:
             key.verify(signature.value, signed, _ALGORITHM)
         except InvalidSignature:
-            _refuse(
-                "the signature isn't over this task, round, client, model, nonce and these two "
-                "shares"
-            )
+            _refuse("the signature isn't over what it came with")
 
 
 def check_own_key(context: Context, signature: Signature) -> None:

@@ -115,16 +115,18 @@ def test_roster() -> None:
 def test_task() -> None:
     task = Task.parse(tomllib.loads(TASK))
     assert task.canonical.decode() == (
-        '{"deadlines":{"collect":60.0,"enrol":120.0,"outage":600.0,"peer":60.0,"rejoin":5.0},'
+        '{"deadlines":{"collect":60.0,"enrol":120.0,"outage":600.0,"peer":60.0,"rejoin":5.0,'
+        '"work":0.5},'
         '"enrolment":{"clients":10,"max_expected_records":60.0,"min_clients":1},'
         '"fractional_bits":20,'
         '"model":{"architecture":"logistic","initial":"zeros","initial_seed":0,'
         '"parameters":[{"name":"weight","shape":[10,64]},{"name":"bias","shape":[10]}]},'
         '"name":"ward-study",'
-        '"privacy":{"client_clip":20.0,"client_rate":1.0,"delta":1e-05,"epsilon_limit":null,'
+        '"privacy":{"client_clip":20.0,"client_rate":1.0,"cover_uploads":false,'
+        '"delta":1e-05,"epsilon_limit":null,'
         '"noise_multiplier":2.0,"record_clip":1.0,"record_rate":0.2},'
         '"projections":40,'
-        '"training":{"learning_rate":6.0,"rounds":60}}'
+        '"training":{"attempts":20,"learning_rate":6.0,"rounds":60}}'
     )
-    assert str(task.digest) == "fe6a0bf6aa3a9e7ee0c9048dfbaaf5a647b9655630a738f6506758b23772263a"
+    assert str(task.digest) == "48198fb9e750e7bace6e44f9ee4bc88de74cb809128b9223cc59301d1f4de466"
     assert task.digest == Digest.of(b"precad/v1/task\0" + task.canonical)

@@ -70,6 +70,12 @@ class Inbox:
             for left_over in spool.glob("*.share"):
                 left_over.unlink()
 
+    @property
+    def attempt(self) -> int | None:
+        """The attempt that is open."""
+        with self._changed:
+            return None if self._round is None else self._round.attempt
+
     def open(self, attempt: int, cohort: Collection[ClientId], model: Digest) -> None:
         """Take submissions for ``attempt`` from ``cohort``, trained on ``model``."""
         with self._changed:

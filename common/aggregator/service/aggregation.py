@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from precad.common.aggregator.collect import Upload
 from precad.common.aggregator.service.limits import Call, Limits, OpenCalls, in_time
 from precad.common.aggregator.service.notice import notice_of
+from precad.common.aggregator.service.statements import opening_of, statement_of
 from precad.common.aggregator.training.session import Session
 from precad.common.enrolment import Enrolment
 from precad.common.errors import AccessDenied, RejectedSubmission, Rejection
@@ -105,6 +106,24 @@ class AggregationService(AggregationServicer):
             except RejectedSubmission as rejected:
                 return pb.Receipt(rejection=rejected.reason.value, detail=rejected.detail)
         return pb.Receipt()
+
+    async def Opening(  # noqa: N802
+        self, request: pb.OpeningRequest, context: Context
+    ) -> pb.Signed:
+        """What the open attempt has cost this client so far."""
+        async with Refusing(context):
+            client = self._client(context, request.client)
+            check_task(self._session.task, request.task_digest)
+            return await asyncio.to_thread(opening_of, self._session, client, request.attempt)
+
+    async def Statement(  # noqa: N802
+        self, request: pb.StatementRequest, context: Context
+    ) -> pb.Signed:
+        """This client's account, as this server has it."""
+        async with Refusing(context):
+            client = self._client(context, request.client)
+            check_task(self._session.task, request.task_digest)
+            return await asyncio.to_thread(statement_of, self._session, client)
 
     async def _receive(
         self, request_iterator: AsyncIterator[pb.SubmissionPiece], context: Context

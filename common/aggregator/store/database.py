@@ -1,8 +1,10 @@
 """One server's durable state behind one SQLAlchemy URL (SQLite in WAL mode by default)."""
 
 import threading
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Connection, Engine, Row, Select, bindparam, func, insert, select, update
@@ -29,6 +31,18 @@ from precad.common.errors import (
 )
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.task import Task
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerAccount:
+    """What a server's ledger says of one client, for the client itself."""
+
+    charged: tuple[int, ...]
+    """Versions that it was charged for, by their further releases m = 0, 1, …"""
+    opened: int
+    """Attempts with it in the cohort whose comparisons were opened."""
+    counted: bool
+    """Whether it was in the counted set of the newest version that is over."""
 
 
 def open_store(url: str, task: Task, role: Role) -> "Store":
@@ -316,6 +330,38 @@ class Store(Journal):
         """T_i so far: how often each client was charged."""
         client = tables.charge.c.client
         return dict(self._read(select(client, func.count()).group_by(client)))
+
+    def charges_of(self, client: ClientId, version: int) -> int:
+        """How many releases of ``version`` this client was charged for."""
+        charge, attempts = tables.charge.c, tables.attempts.c
+        query = (
+            select(func.count())
+            .join_from(tables.charge, tables.attempts, charge.attempt == attempts.attempt)
+            .where(charge.client == client, attempts.version == version)
+        )
+        return int(self._read(query)[0][0])
+
+    def opened(self, version: int) -> int:
+        """Attempts of ``version`` whose comparisons were opened."""
+        attempts = tables.attempts.c
+        query = select(func.count()).where(
+            attempts.version == version, attempts.state != AttemptState.OPEN
+        )
+        return int(self._read(query)[0][0])
+
+    def account_of(self, client: ClientId, version: int) -> OwnerAccount:
+        """What one client was charged for in the versions before ``version``."""
+        charge, attempts = tables.charge.c, tables.attempts.c
+        query = (
+            select(attempts.version, func.count())
+            .join_from(tables.charge, tables.attempts, charge.attempt == attempts.attempt)
+            .where(charge.client == client, attempts.version < version)
+            .group_by(attempts.version)
+        )
+        by_version = {row[0]: row[1] for row in self._read(query)}
+        further = Counter(count - 1 for count in by_version.values())
+        charged = tuple(further[m] for m in range(max(further, default=-1) + 1))
+        return OwnerAccount(charged, opened=0, counted=version - 1 in by_version)
 
     def rejections(self) -> dict[Rejection, int]:
         """How many submissions were rejected, by reason."""

@@ -19,11 +19,14 @@ from precad.client.pending import Pending
 from precad.common.clock import CLOCK, Clock
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, TaskMismatch
 from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.identity.credentials import Identity
 from precad.common.identity.port import add_port
 from precad.common.identity.principal import Principal
+from precad.common.identity.sign import CertificateSigner
 from precad.common.model import initial_vector, model_digest, to_bytes
 from precad.common.ring import RingVector
 from precad.common.task import Task
+from precad.common.wire.statement import sign_body
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationServicer, add_AggregationServicer_to_server
 
@@ -45,6 +48,8 @@ class FakeServer(AggregationServicer):
     described: Task | None = None
     pieces: Callable[[], Iterator[bytes]] | None = None
     receipt: pb.Receipt = field(default_factory=pb.Receipt)
+    charges: int = 0
+    """m of the open version, as this server signs it."""
     notices: list[pb.Notice] | None = None
     uploads: list[bytes] = field(default_factory=list)
     address: str = ""
@@ -82,6 +87,33 @@ class FakeServer(AggregationServicer):
         del request, context
         for data in self.pieces() if self.pieces else iter([to_bytes(self.theta)]):
             yield pb.ModelPiece(data=data)
+
+    def Opening(self, request: Any, context: Any) -> pb.Signed:  # noqa: N802
+        del context
+        body = pb.OpeningBody(
+            task_digest=self.task.digest.value,
+            client=request.client,
+            version=0,
+            attempt=request.attempt,
+            charges=self.charges,
+            model_digest=self.model(),
+        )
+        return sign_body(CertificateSigner(self.identity), self.role, body)
+
+    def Statement(self, request: Any, context: Any) -> pb.Signed:  # noqa: N802
+        del context
+        body = pb.StatementBody(
+            task_digest=self.task.digest.value,
+            client=request.client,
+            version=0,
+            attempt=-1,
+            model_digest=self.model(),
+        )
+        return sign_body(CertificateSigner(self.identity), self.role, body)
+
+    @property
+    def identity(self) -> Identity:
+        return identity(Principal.service(self.role))
 
     def Submit(self, request_iterator: Any, context: Any) -> pb.Receipt:  # noqa: N802
         del context

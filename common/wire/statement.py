@@ -1,0 +1,49 @@
+"""What a server signs for an owner, as protobuf messages, and back."""
+
+from precad.common.errors import PeerViolation, RejectedSubmission
+from precad.common.identifiers import Role
+from precad.common.identity.seal import (
+    Kind,
+    Sealed,
+    SealSigner,
+    SealVerifier,
+    check_seal,
+    seal,
+)
+from precad.common.share import Signature
+from precad.protos import precad_pb2 as pb
+
+Body = pb.OpeningBody | pb.StatementBody
+_KINDS = {pb.OpeningBody: Kind.OPENING, pb.StatementBody: Kind.STATEMENT}
+
+
+def sign_body(signer: SealSigner, role: Role, body: Body) -> pb.Signed:
+    """``body``, signed by the server ``role``."""
+    sealed = seal(signer, role, _KINDS[type(body)], body.SerializeToString(deterministic=True))
+    return signed_to_wire(sealed)
+
+
+def signed_to_wire(sealed: Sealed) -> pb.Signed:
+    """A seal as a message."""
+    signature = sealed.signature
+    return pb.Signed(
+        body=sealed.body, signature=signature.value, certificates=signature.certificates
+    )
+
+
+def check_opening(verifier: SealVerifier, role: Role, message: pb.Signed) -> pb.OpeningBody:
+    """What ``role`` has signed for an attempt's opening. Raises PeerViolation."""
+    return pb.OpeningBody.FromString(_checked(verifier, role, Kind.OPENING, message))
+
+
+def check_statement(verifier: SealVerifier, role: Role, message: pb.Signed) -> pb.StatementBody:
+    """What ``role`` has signed of an owner's account. Raises PeerViolation."""
+    return pb.StatementBody.FromString(_checked(verifier, role, Kind.STATEMENT, message))
+
+
+def _checked(verifier: SealVerifier, role: Role, kind: Kind, message: pb.Signed) -> bytes:
+    try:
+        sealed = Sealed(message.body, Signature(message.signature, tuple(message.certificates)))
+    except RejectedSubmission as error:
+        raise PeerViolation(f"what {role.value} is to have signed: {error.detail}") from None
+    return check_seal(verifier, role, kind, sealed)
