@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from precad.common.account.forecast import FITTED, Architecture, Constants, Training, forecast
-from precad.common.headroom import effective_record_clip
 
 _EXACT = 0.01
 _PER_SPREAD = 0.3
@@ -28,13 +27,13 @@ _WIDEST = 20.0
 
 def training_of(row: dict[str, Any]) -> Training:
     """What the forecast sees of one row of the table."""
-    clip, dimension, bits = row["record_clip"], row["dimension"], row["fractional_bits"]
     same = (
         "record_rate",
         "client_rate",
         "rounds",
         "noise_multiplier",
         "record_clip",
+        "effective_record_clip",
         "client_clip",
         "learning_rate",
         "dimension",
@@ -42,7 +41,6 @@ def training_of(row: dict[str, Any]) -> Training:
     return Training(
         **{name: row[name] for name in same},
         records=tuple(row["records"]),
-        effective_record_clip=effective_record_clip(clip, dimension, bits),
         architecture=Architecture.DEEP if row["model"] == "mlp" else Architecture.LINEAR,
     )
 

@@ -260,6 +260,7 @@ def measure(trial: Trial, data: DataSet) -> dict[str, Any]:
         "client_clip": trial.clip(),
         "noise_multiplier": sigma,
         "dimension": task.dimension,
+        "effective_record_clip": task.effective_record_clip,
         "fractional_bits": task.fractional_bits,
         "agreement": round(float(np.mean(agreements)), 4),
         "clipped": round(float(np.mean(clipped)), 4),

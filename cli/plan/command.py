@@ -141,6 +141,7 @@ def plan(
         records=_sizes(records, clients, loaded.enrolment.clients if loaded else None),
         epsilon=epsilon,
         delta=values["delta"],
+        robust=malicious is not None,
         robustness=_robustness(given),
         gradient_norm=gradient_norm,
         architecture=Architecture.DEEP if model == "mlp" else Architecture.LINEAR,
@@ -216,7 +217,7 @@ def _sizes(records: str, clients: int | None, of_task: int | None) -> tuple[int,
 _MOST_CLIENTS = 100_000
 
 
-def _robustness(given: dict[str, Any]) -> "Robustness | None":
+def _robustness(given: dict[str, Any]) -> "Robustness":
     from precad.common.account.planning import Change, Robustness  # noqa: PLC0415
 
     malicious = given["malicious"]
@@ -224,14 +225,13 @@ def _robustness(given: dict[str, Any]) -> "Robustness | None":
         raise Misconfiguration("malicious", malicious, "leave it out, or --no-robustness")
     if malicious == 0:
         raise Misconfiguration("malicious", 0, "give at least 1, or --no-robustness")
-    asked = Robustness(
+    return Robustness(
         malicious=1 if malicious is None else malicious,
         loss=given["loss"],
         tolerated_loss=given["tolerated_loss"],
         loss_bound=given["loss_bound"],
         change=Change(given["change"]),
     )
-    return None if malicious is None else asked
 
 
 def _choices(given: dict[str, Any]) -> "Choices":

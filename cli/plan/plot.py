@@ -106,7 +106,6 @@ def _steps(axes: "Axes", wanted: Wanted, setting: Setting) -> None:
 
 def _robustness(axes: "Axes", wanted: Wanted, setting: Setting) -> None:
     task, training = setting.task, training_of(wanted, setting.task)
-    asked = wanted.robustness
     # No task takes a C below R.
     clips = [times * task.privacy.client_clip for times in _CLIPS]
     clips = [clip for clip in clips if clip >= task.privacy.record_clip]
@@ -122,8 +121,10 @@ def _robustness(axes: "Axes", wanted: Wanted, setting: Setting) -> None:
     accuracies = [forecast(replace(training, client_clip=clip)).accuracy for clip in clips]
     axes.plot(clips, accuracies, color="black", label="accuracy, forecast")
     axes.plot([task.privacy.client_clip], [setting.forecast.accuracy], "ko")
-    if asked is not None:
-        axes.axhline(asked.tolerated_loss, color="tab:green", linestyle="--", linewidth=1)
+    if wanted.robust:
+        axes.axhline(
+            wanted.robustness.tolerated_loss, color="tab:green", linestyle="--", linewidth=1
+        )
     axes.set_xscale("log")
     axes.set_ylim(0, 1.02 * setting.robustness.loss_bound)
     axes.set_xlabel("client clip C")

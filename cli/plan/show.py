@@ -9,7 +9,7 @@ from rich.table import Table
 
 from precad.common.account.accountant import AccountantName
 from precad.common.account.guarantees import PrivacyStatement, Run, guarantees
-from precad.common.account.planning import VACUOUS, Change, Robustness, Setting, SettingVerdict
+from precad.common.account.planning import VACUOUS, Change, Setting, SettingVerdict
 from precad.common.account.search import Plan
 
 _SHOWN = 14
@@ -83,7 +83,7 @@ def _say_wanted(console: Console, made: Plan) -> None:
     )
     robust = (
         "no robustness (no statement about a whole owner)"
-        if robustness is None
+        if not wanted.robust
         else f"loss at most {robustness.tolerated_loss:g} with {robustness.malicious} malicious "
         f"owners ({robustness.change.value})"
     )
@@ -91,7 +91,7 @@ def _say_wanted(console: Console, made: Plan) -> None:
         f"Planned for {held}: ε ≤ {wanted.epsilon:g} at δ = {wanted.delta:g} against one curious "
         f"server; {robust}. {made.tried} p, q and T were tried.\n"
         "[dim]accuracy: forecast for MNIST-like data, to order settings; loss: at most this with "
-        f"{robustness.malicious if robustness else 1} malicious joining / replacing honest ones; "
+        f"{robustness.malicious} malicious joining / replacing honest ones; "
         "MB: uploads of one owner.[/]"
     )
 
@@ -158,11 +158,11 @@ def _say_best(console: Console, made: Plan, statements: tuple[PrivacyStatement, 
         console.print(
             f"  planned: ε = {each.epsilon:.3g} ({each.adjacency}), {each.adversary.words}"
         )
-    _say_robustness(console, best, made.wanted.robustness)
+    _say_robustness(console, best)
 
 
-def _say_robustness(console: Console, best: Setting, wished: Robustness | None) -> None:
-    asked = wished or Robustness()
+def _say_robustness(console: Console, best: Setting) -> None:
+    asked = best.robustness
     bounds = {change: best.worst_loss(change) for change in Change}
     said = ", ".join(
         f"{bound:.3g} by {change.value}"
@@ -181,7 +181,7 @@ def _say_other(console: Console, made: Plan) -> None:
         return
     here = f"{best.forecast.accuracy:.1%}" if best else "none that meets everything"
     there = f"{other.forecast.accuracy:.1%}"
-    if made.wanted.robustness is None:
+    if not made.wanted.robust:
         console.print(
             f"No robustness was chosen. Tolerating one malicious owner (--malicious 1) is forecast "
             f"at {there} instead of {here}: {other.verdict.value}. --no-robustness leaves this out."

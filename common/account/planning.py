@@ -101,7 +101,8 @@ class Wanted:
         records: m of each owner.
         epsilon: ε of a record against one curious server.
         delta: δ, in (0, 1).
-        robustness: None where no statement about a whole owner is wanted.
+        robust: whether the loss must stay bounded; else nothing is stated about a whole owner.
+        robustness: the malicious owners that bounds are for, wanted or only shown.
         gradient_norm: G, typical norm of one record's gradient at the initial model.
         architecture: for the forecast.
 
@@ -112,7 +113,8 @@ class Wanted:
     records: tuple[int, ...]
     epsilon: float
     delta: float
-    robustness: Robustness | None
+    robust: bool
+    robustness: Robustness = Robustness()
     gradient_norm: float = REFERENCE_GRADIENT_NORM
     architecture: Architecture = Architecture.LINEAR
 
@@ -151,13 +153,14 @@ class Setting:
         epsilon: of a record against one curious server, exact.
         epsilon_clients_only: of a record against other owners, exact.
         forecast: of its accuracy.
-        robustness: what the loss bounds below are for; with K = 1 where none was wanted.
+        robustness: what the loss bounds below are for.
         client_mu: μ of one owner by the central limit theorem, for additions; infinite where it
             leaves floating point.
         loss_additions: what K added owners can cause at most, by that μ.
         loss_replacements: what K replaced owners can.
         gradients: per-record gradients that the largest owner computes.
-        upload_bytes: that one owner sends to both servers: a seed and d ring elements a round.
+        upload_bytes: that one owner sends to both servers: a seed and d ring elements in each of
+            its participations, in every round under ``cover_uploads``.
         verdict: against what was wanted.
     """
 
@@ -195,6 +198,7 @@ def setting_of(wanted: Wanted, task: Task) -> Setting:
         raise Misconfiguration("records", f"{owners} owners", f"the task takes {room} clients")
     privacy, run = task.privacy, Run.of(task)
     participations = max(1, planned_participations(privacy.client_rate, task.training.rounds))
+    uploads = task.training.rounds if privacy.cover_uploads else participations
     epsilon = record_epsilon(
         record_rate=privacy.record_rate,
         noise_multiplier=privacy.noise_multiplier,
@@ -202,7 +206,7 @@ def setting_of(wanted: Wanted, task: Task) -> Setting:
         delta=wanted.delta,
     )
     mu = client_mu(run)
-    robustness = wanted.robustness or Robustness()
+    robustness = wanted.robustness
     loss = {change: robustness.worst_loss(mu, change) for change in Change}
     made = forecast(training_of(wanted, task))
     return Setting(
@@ -216,7 +220,7 @@ def setting_of(wanted: Wanted, task: Task) -> Setting:
         loss_additions=loss[Change.ADDITIONS],
         loss_replacements=loss[Change.REPLACEMENTS],
         gradients=round(privacy.record_rate * max(wanted.records) * participations),
-        upload_bytes=participations * (8 * task.dimension + 32),
+        upload_bytes=uploads * (8 * task.dimension + 32),
         verdict=_verdict(wanted, epsilon, made, loss),
     )
 
@@ -252,7 +256,7 @@ def _verdict(
     if epsilon > wanted.epsilon * SLACK:
         return SettingVerdict.NOT_PRIVATE
     robustness = wanted.robustness
-    if robustness is not None:
+    if wanted.robust:
         worst = loss[robustness.change]
         if worst > VACUOUS * robustness.loss_bound:
             return SettingVerdict.SAYS_NOTHING

@@ -25,14 +25,13 @@ from precad.common.account.guarantees import planned_participations
 from precad.common.account.planning import (
     INDIFFERENT,
     ROUNDS_LIMIT,
-    Robustness,
     Setting,
     SettingVerdict,
     Wanted,
     setting_of,
 )
 from precad.common.errors import Misconfiguration
-from precad.common.headroom import MAX_BOUND, MAX_CLIP_RATIO, effective_record_clip
+from precad.common.headroom import MAX_BOUND, MAX_CLIP_RATIO
 from precad.common.task import Task
 
 AMPLE = 3.0
@@ -125,8 +124,8 @@ class Plan:
         settings: that were judged exactly: what meets everything first, by their forecast.
         refused: that no task takes.
         tried: how many p, q and T were looked at.
-        other: the best setting if robustness is given up, or asked for (K = 1); None if it
-            wasn't looked for.
+        other: the best setting if robustness is given up, or asked for; None if it wasn't
+            looked for.
         given: how the task that is there already fares.
     """
 
@@ -173,8 +172,7 @@ def plan(
         choices: what to try.
         template: the task as ``Task.parse`` takes it; privacy, η, T, f, clients and the cap on
             records are replaced (``template_of`` makes one).
-        other: also look for the best setting with K = 1 where no robustness is wanted, and for
-            the best without where it is.
+        other: also look for the best setting under the other wish about robustness.
         given: a task to judge beside.
         progress: told after each exact step.
 
@@ -234,8 +232,7 @@ def template_of(dimension: int, delta: float) -> dict[str, Any]:
 
 def _beside(wanted: Wanted, choices: Choices, dimension: int) -> tuple[Wanted, _Rough]:
     """The best rough setting under the other wish about robustness."""
-    wish = Robustness() if wanted.robustness is None else None
-    asked = replace(wanted, robustness=wish)
+    asked = replace(wanted, robust=not wanted.robust)
     return asked, max(_rough(asked, choices, dimension), key=lambda each: each.accuracy)
 
 
@@ -252,7 +249,6 @@ def _rough(wanted: Wanted, choices: Choices, dimension: int) -> Iterator[_Rough]
                     _suited(
                         wanted,
                         choices,
-                        dimension,
                         _schedule(wanted, dimension, p, q, rounds, sigma, r),
                     )
                     for r in _record_clips(wanted, choices)
@@ -286,23 +282,24 @@ def _schedule(
     )
 
 
-def _suited(wanted: Wanted, choices: Choices, dimension: int, schedule: Training) -> Training:
+def _suited(wanted: Wanted, choices: Choices, schedule: Training) -> Training:
     """The schedule with the η that has the best forecast, C to match, and σ no less than given."""
     if choices.learning_rate is not None:
-        return _clipped(wanted, choices, dimension, schedule, choices.learning_rate)
+        return _clipped(wanted, choices, schedule, choices.learning_rate)
     unit = schedule.record_clip * wanted.gradient_norm / REFERENCE_GRADIENT_NORM
 
     def best(rates: Any) -> Training:
-        tried = [_clipped(wanted, choices, dimension, schedule, float(rate)) for rate in rates]
+        tried = [_clipped(wanted, choices, schedule, float(rate)) for rate in rates]
         return max(tried, key=lambda each: forecast(each).accuracy)
 
     return best(best(_STEPS / unit).learning_rate * _FINER)
 
 
-def _clipped(
-    wanted: Wanted, choices: Choices, dimension: int, schedule: Training, rate: float
-) -> Training:
-    """The schedule at this η with its C, and σ raised where robustness needs C below R."""
+def _clipped(wanted: Wanted, choices: Choices, schedule: Training, rate: float) -> Training:
+    """The schedule at this η with its C, and σ raised where robustness needs C below R.
+
+    R stands for R', which is the task's to compute: for the clip that errs on the safe side.
+    """
     rate = _rounded(rate, _DIGITS - 1) if choices.learning_rate is None else rate
     r, sigma = schedule.record_clip, schedule.noise_multiplier
     # No task takes a larger C, nor one below R.
@@ -311,21 +308,16 @@ def _clipped(
     clip = choices.client_clip
     if clip is None:
         clip = min(most, max(r, AMPLE * forecast(unclipped).update_norm))
-    robustness = wanted.robustness
-    if robustness is not None:
-        ratio = gdp.largest_clip_ratio(
-            robustness.largest_mu(), schedule.client_rate, schedule.rounds
-        )
+    if wanted.robust:
+        mu = wanted.robustness.largest_mu()
+        ratio = gdp.largest_clip_ratio(mu, schedule.client_rate, schedule.rounds)
         if choices.noise_multiplier is None:
             sigma = max(sigma, _rounded(r / (ratio * r), _DIGITS + 1, up=True))
         if choices.client_clip is None:
             clip = max(r, min(clip, ratio * sigma * r))
     if choices.client_clip is None:
         clip = max(r, _rounded(clip, _DIGITS, up=False))
-    effective = effective_record_clip(r, dimension, fractional_bits(clip))
-    return replace(
-        unclipped, client_clip=clip, noise_multiplier=sigma, effective_record_clip=effective
-    )
+    return replace(unclipped, client_clip=clip, noise_multiplier=sigma)
 
 
 def fractional_bits(client_clip: float) -> int:
@@ -358,14 +350,13 @@ def _made(
     wanted: Wanted, choices: Choices, template: dict[str, Any], rough: _Rough
 ) -> Setting | Refused:
     """The rough setting with an exact σ, as a task that was checked and judged."""
-    dimension = Task.parse(template).dimension
     start = rough.training
     sigma = choices.noise_multiplier
     if sigma is None:
         sigma = _exact_sigma(wanted.epsilon, wanted.delta, start.record_rate, rough.participations)
         sigma = _rounded(sigma, _DIGITS + 1, up=True)
     schedule = replace(start, noise_multiplier=sigma)
-    suited = _suited(wanted, choices, dimension, schedule)
+    suited = _suited(wanted, choices, schedule)
     values = {
         "privacy": template["privacy"]
         | {

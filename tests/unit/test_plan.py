@@ -22,8 +22,8 @@ from precad.common.account.search import Choices, Plan, fractional_bits, plan, t
 from precad.common.errors import Misconfiguration
 from precad.common.task import Task
 
-MNIST = Wanted(records=(6000,) * 10, epsilon=3.0, delta=1e-5, robustness=None)
-MANY = Wanted(records=(600,) * 500, epsilon=2.0, delta=1e-5, robustness=Robustness())
+MNIST = Wanted(records=(6000,) * 10, epsilon=3.0, delta=1e-5, robust=False)
+MANY = Wanted(records=(600,) * 500, epsilon=2.0, delta=1e-5, robust=True)
 FEW = Choices(record_rates=(0.05, 0.2), client_rates=(0.1, 1.0), rounds=(50, 200))
 
 
@@ -122,7 +122,7 @@ def test_replacements_shift_twice_as_far_as_the_certifier_has_it() -> None:
 def test_the_published_ratio_is_the_planners() -> None:
     """docs/privacy-accounting.md, "Planning": K=5, q=.01, T=1000, loss .5 from .2, additions."""
     wish = Robustness(malicious=5, change=Change.ADDITIONS)
-    wanted = Wanted(records=(600,) * 2000, epsilon=2.0, delta=1e-5, robustness=wish)
+    wanted = Wanted(records=(600,) * 2000, epsilon=2.0, delta=1e-5, robust=True, robustness=wish)
     made = planned(
         wanted, Choices(record_rates=(0.2,), client_rates=(0.01,), rounds=(1000,))
     ).settings[0]
@@ -214,6 +214,16 @@ def test_everything_else_of_a_task_stays_and_the_task_is_judged_beside() -> None
     made = plan(MNIST, replace(FEW, rounds=(50,)), template, given=task)
     assert made.given == setting_of(MNIST, task)
     assert {(s.task.name, s.task.projections) for s in made.settings} == {("wards", 60)}
+
+
+def test_covered_uploads_are_made_in_every_round(mnist: Plan) -> None:
+    task = next(s.task for s in mnist.settings if schedule(s)[1] == 0.1)
+    covered = task.model_copy(
+        update={"privacy": task.privacy.model_copy(update={"cover_uploads": True})}
+    )
+    uploads = [setting_of(MNIST, each).upload_bytes / (8 * 7850 + 32) for each in (task, covered)]
+    assert uploads[0] < task.training.rounds / 2
+    assert uploads[1] == task.training.rounds
 
 
 def test_more_owners_than_the_task_takes_are_refused() -> None:
