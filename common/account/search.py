@@ -387,6 +387,7 @@ def _exact_sigma(epsilon: float, delta: float, p: float, participations: int) ->
         lambda sigma: poisson_gaussian(rate=p, noise_multiplier=sigma, count=participations),
         epsilon=epsilon,
         delta=delta,
+        near=_limit_sigma(epsilon, delta, p, participations),
     )
 
 
