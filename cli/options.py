@@ -16,26 +16,6 @@ TaskFile = Annotated[
 ]
 
 
-def check_writable(field: str, path: Path) -> None:
-    """Refuses a file that can't be written, before long work rather than after it.
-
-    Raises:
-        Misconfiguration: names the file and why.
-    """
-    new = not path.exists()
-    try:
-        path.open("ab").close()
-    except OSError as error:
-        raise Misconfiguration(
-            field,
-            str(path),
-            f"can't be written ({error.strerror}): name a file in a folder that exists and that "
-            "you may write to",
-        ) from None
-    if new:
-        path.unlink()
-
-
 def print_json(document: object, *, indent: int | None = None) -> None:
     """One document on stdout; what JSON hasn't (NaN, infinities) is null."""
     typer.echo(json.dumps(_plain(document), indent=indent, allow_nan=False))

@@ -3,13 +3,10 @@
 import typer
 
 from precad.cli.certify.request import Loss, Prediction, Request, Smoothing
-from precad.cli.options import check_writable
 
 
 def respond(request: Request) -> None:
     """Work out what is asked, then print it."""
-    if request.plot is not None:
-        check_writable("plot", request.plot)
     # Scientific imports take a second, which `--help` doesn't wait for.
     from precad.cli.certify.answer import answer  # noqa: PLC0415
     from precad.cli.certify.show import show  # noqa: PLC0415

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from typer import Option
 
-from precad.cli.options import Json, TaskFile, check_writable, print_json, task_numbers
+from precad.cli.options import Json, TaskFile, print_json, task_numbers
 from precad.common.errors import Misconfiguration
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def plan(
     from precad.common.account.forecast import Architecture  # noqa: PLC0415
 
     if plot is not None:
-        check_writable("plot", plot)
+        _check_writable(plot)
     values = given | task_numbers(given, _OF_TASK, ())
     loaded = _task(given)
     if model is None and loaded is not None:
@@ -250,6 +250,22 @@ def _choices(given: dict[str, Any]) -> "Choices":
         noise_multiplier=given["noise_multiplier"],
         client_clip=given["client_clip"],
     )
+
+
+def _check_writable(plot: Path) -> None:
+    """Before a search that takes seconds, not after it."""
+    new = not plot.exists()
+    try:
+        plot.open("ab").close()
+    except OSError as error:
+        raise Misconfiguration(
+            "plot",
+            str(plot),
+            f"can't be written ({error.strerror}): name a file in a folder that exists and that "
+            "you may write to",
+        ) from None
+    if new:
+        plot.unlink()
 
 
 @contextmanager

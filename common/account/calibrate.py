@@ -15,12 +15,13 @@ from precad.common.account.events import SampledGaussian
 from precad.common.account.guarantees import spent
 from precad.common.errors import Misconfiguration
 
+_CLOSE = 0.1
 PRECISION = 1e-4
 """Relative width at which the search ends."""
 
 _LEAST_NOISE = 0.02
 _MOST_LOG_NOISE = 12
-_CLOSE = 0.1
+_LARGEST = 1e12
 
 
 def least_noise_multiplier(
@@ -51,11 +52,12 @@ def least_noise_multiplier(
     if near is not None:
         checks.positive("near", near, "a σ that is thought to be close")
 
-    @cache
     def excess(log_sigma: float) -> float:
-        return spent(event_of(math.exp(log_sigma)), delta, accountant) - epsilon
+        # Where nothing is claimed ε is infinite; the search wants a number.
+        return min(spent(event_of(math.exp(log_sigma)), delta, accountant), _LARGEST) - epsilon
 
     start, step = (0.0, 1.0) if near is None else (math.log(near), _CLOSE)
+    excess = cache(excess)
     low, high = _bracket(excess, start, step)
     if low >= _MOST_LOG_NOISE:
         raise Misconfiguration(

@@ -50,13 +50,6 @@ def refused(*arguments: str) -> str:
     return err
 
 
-@pytest.mark.parametrize("place", ["missing/radius.png", "."])
-def test_an_unwritable_picture_is_said_at_once(tmp_path: Path, votes: Path, place: str) -> None:
-    said = refused("prediction", str(votes), *SMALL, "--plot", str(tmp_path / place))
-    assert "plot" in said
-    assert "can't be written" in said
-
-
 @pytest.fixture
 def votes(tmp_path: Path) -> Path:
     path = tmp_path / "votes.npy"
