@@ -57,8 +57,8 @@ def least_noise_multiplier(
         return min(spent(event_of(math.exp(log_sigma)), delta, accountant), _LARGEST) - epsilon
 
     start, step = (0.0, 1.0) if near is None else (math.log(near), _CLOSE)
-    excess = cache(excess)
-    low, high = _bracket(excess, start, step)
+    remembered = cache(excess)
+    low, high = _bracket(remembered, start, step)
     if low >= _MOST_LOG_NOISE:
         raise Misconfiguration(
             "epsilon", epsilon, f"no noise multiplier up to e^{_MOST_LOG_NOISE} reaches it"
@@ -66,8 +66,8 @@ def least_noise_multiplier(
     if low == high:
         return _LEAST_NOISE
     step = PRECISION / 2
-    log_sigma = float(brentq(excess, low, high, xtol=step)) + step
-    while excess(log_sigma) > 0:
+    log_sigma = float(brentq(remembered, low, high, xtol=step)) + step
+    while remembered(log_sigma) > 0:
         log_sigma += step
     return math.exp(log_sigma)
 
