@@ -26,7 +26,9 @@ from precad.common.account.forecast import (
 )
 from precad.common.account.guarantees import Adversary, Run, planned_participations, spent
 from precad.common.account.participations import record_epsilon
+from precad.common.enrolment import Enrolment
 from precad.common.errors import Misconfiguration
+from precad.common.identifiers import ClientId
 from precad.common.task import Task
 
 VACUOUS = 0.99
@@ -190,13 +192,14 @@ def setting_of(wanted: Wanted, task: Task) -> Setting:
     """How ``task`` would fare.
 
     Raises:
-        Misconfiguration: the task takes fewer clients than there are owners, or a number that the
-            accountant can't take.
+        Misconfiguration: the task takes fewer clients than there are owners, or not the largest
+            one at its p, or a number that the accountant can't take.
     """
     owners, room = len(wanted.records), task.enrolment.clients
     if owners > room:
         raise Misconfiguration("records", f"{owners} owners", f"the task takes {room} clients")
     privacy, run = task.privacy, Run.of(task)
+    Enrolment(ClientId("owner"), max(wanted.records), privacy.record_rate).check(task)
     participations = max(1, planned_participations(privacy.client_rate, task.training.rounds))
     uploads = task.training.rounds if privacy.cover_uploads else participations
     epsilon = record_epsilon(

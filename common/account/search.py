@@ -180,7 +180,14 @@ def plan(
         Misconfiguration: a value is out of its range, no noise reaches the wanted ε, or ``Task``
             refuses every setting.
     """
-    dimension = Task.parse(template).dimension
+    parsed = Task.parse(template)
+    limit, dimension = parsed.privacy.epsilon_limit, parsed.dimension
+    if limit is not None and wanted.epsilon > limit:
+        raise Misconfiguration(
+            "epsilon",
+            wanted.epsilon,
+            f"the task's privacy.epsilon_limit lets nobody pass {limit:g}: give at most that",
+        )
     rough = list(_rough(wanted, choices, dimension))
     chosen = rough if len(rough) <= MOST_EXACT else _front(rough)
     beside = _beside(wanted, choices, dimension) if other else None

@@ -209,9 +209,13 @@ def test_a_wrong_value_exits_2_and_names_the_field_and_the_remedy(
     assert remedy in result.stderr
 
 
-def test_the_help_teaches_each_symbol_and_shows_examples_that_parse() -> None:
+def test_the_help_teaches_each_symbol_and_examples_use_its_options() -> None:
     text = runner.invoke(app, ["plan", "--help"]).stdout
     for words in ("PRIVACY", "ROBUSTNESS", "ACCURACY", "PLANNED", "--no-robustness", "For example"):
         assert words in text
     for symbol in ("σ", "C ", "p ", "q ", "T ", "R ", "η", "f "):
         assert symbol in text
+    examples, options = text.split("For example")[1].split("Options:")
+    used = set(re.findall(r"--[a-z-]+", examples))
+    assert len(used) > 8
+    assert used <= set(re.findall(r"^  (--[a-z-]+)", options, re.MULTILINE))

@@ -216,6 +216,19 @@ def test_everything_else_of_a_task_stays_and_the_task_is_judged_beside() -> None
     assert {(s.task.name, s.task.projections) for s in made.settings} == {("wards", 60)}
 
 
+def test_an_owner_that_could_not_enrol_is_refused() -> None:
+    task = planned().settings[0].task
+    with pytest.raises(Misconfiguration, match="max_expected_records"):
+        setting_of(replace(MNIST, records=(6_000_000,)), task)
+
+
+def test_nothing_is_planned_beyond_the_epsilon_at_which_servers_stop() -> None:
+    template = template_of(7850, 1e-5)
+    template["privacy"]["epsilon_limit"] = 2.5
+    with pytest.raises(Misconfiguration, match=r"epsilon_limit lets nobody pass 2\.5"):
+        plan(MNIST, FEW, template)
+
+
 def test_covered_uploads_are_made_in_every_round(mnist: Plan) -> None:
     task = next(s.task for s in mnist.settings if schedule(s)[1] == 0.1)
     covered = task.model_copy(
