@@ -1,4 +1,4 @@
-"""`precad account` and `precad plan` as a person runs them."""
+"""`precad account` as a person runs it."""
 
 import json
 import os
@@ -13,10 +13,6 @@ from precad.cli.main import app
 
 RUN = ["--record-rate", "0.2", "--client-rate", "1", "--noise-multiplier", "2", "--rounds", "60"]
 ACCOUNT = ["account", *RUN, "--delta", "1e-5"]
-PLAN = [
-    "plan", "--clients", "2000", "--records", "600", "--dimension", "7850", "--epsilon", "2",
-    "--delta", "1e-5", "--record-rate", "0.05", "--client-rate", "0.1", "--rounds", "50",
-]  # fmt: skip
 CLIPS = ["--record-clip", "1", "--client-clip", "20", "--dimension", "650"]
 # A model so large that the rounding in R' counts. It takes 20 fractional bits, as every task does
 # that doesn't say otherwise; 16 would make R' 4.5 % larger, and with it the noise per client.
@@ -82,46 +78,14 @@ def test_account_assumes_no_number_that_a_task_has(left_out: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "left_out",
-    ["--clients", "--dimension", "--delta", "--record-rate", "--client-rate", "--rounds"],
-)
-def test_plan_assumes_no_number_that_a_task_has(left_out: str) -> None:
-    at = PLAN.index(left_out)
-    result = runner.invoke(app, PLAN[:at] + PLAN[at + 2 :])
-    assert result.exit_code == 2
-    assert f"give {left_out}" in result.stderr
-
-
-@pytest.mark.parametrize(
-    ("command", "twice"),
-    [
-        ("account", ["--noise-multiplier", "2"]),
-        ("account", ["--fractional-bits", "20"]),
-        ("plan", ["--clients", "50"]),
-        ("plan", ["--clip-ratio", "2"]),
-        ("plan", ["--rounds", "200"]),
-    ],
+    "twice", [["--noise-multiplier", "2"], ["--fractional-bits", "20"]], ids=" ".join
 )
 def test_a_number_beside_the_task_that_gives_it_is_refused(
-    command: str, twice: list[str], large_task: str
+    twice: list[str], large_task: str
 ) -> None:
-    others = ["--records", "600", "--epsilon", "2"] if command == "plan" else []
-    result = runner.invoke(app, [command, "--task", large_task, *others, *twice])
+    result = runner.invoke(app, ["account", "--task", large_task, *twice])
     assert result.exit_code == 2
     assert f"leave {twice[0]} out" in result.stderr
-
-
-def test_plan_says_how_a_task_fares(large_task: str) -> None:
-    result = runner.invoke(
-        app, ["plan", "--task", large_task, "--records", "600", "--epsilon", "2", "--json"]
-    )
-    assert result.exit_code == 0, result.stderr
-    document = json.loads(result.stdout)
-    (setting,) = document["settings"]
-    assert document["wanted"]["dimension"] == 10_000_000
-    assert (setting["noise_multiplier"], setting["rounds"]) == (2.0, 200)
-    # C over R' with the rounding, as the client-level guarantee has it.
-    assert setting["clip_ratio"] == pytest.approx(2 / (1 + 1e7**0.5 * 2**-20))
 
 
 def test_json_is_one_document_with_nine_statements() -> None:
@@ -177,43 +141,6 @@ def test_a_wrong_value_exits_2_and_names_the_field_and_the_remedy(
     assert result.stdout == ""
     assert field in result.stderr
     assert remedy in result.stderr
-
-
-def test_plan_gives_json_and_a_picture(tmp_path: Path) -> None:
-    picture = tmp_path / "plan.png"
-    result = runner.invoke(app, [*PLAN, "--plot", str(picture), "--json"])
-    assert result.exit_code == 0
-    document = json.loads(result.stdout)
-    assert list(document) == ["wanted", "floor", "best", "settings", "plot"]
-    assert document["best"] == document["settings"][0]
-    assert document["best"]["epsilon"] <= 2
-    assert document["best"]["verdict"] == "meets all"
-    assert picture.read_bytes().startswith(b"\x89PNG")
-
-
-def test_plan_without_attackers_has_numbers_and_json_that_is_json() -> None:
-    """At a clip where one client's μ is infinite: nobody shifts the loss by it."""
-    command = [*PLAN, "--malicious", "0", "--clip-ratio", "1e6"]
-    result = runner.invoke(app, [*command, "--json"])
-    document = json.loads(result.stdout, parse_constant=pytest.fail)
-    assert all(each["worst_loss"] == pytest.approx(0.2) for each in document["settings"])
-    assert "nan" not in runner.invoke(app, command).stdout
-
-
-def test_plan_says_in_words_what_robustness_needs_and_when_nothing_fits() -> None:
-    shown = " ".join(runner.invoke(app, [*PLAN, "--malicious", "5"]).stdout.split())
-    assert "No setting meets everything" in shown
-    assert "needs at least 5,264 clients" in shown
-    assert "bounds nothing in 1 of 1 settings" in shown
-    without = " ".join(runner.invoke(app, [*PLAN, "--malicious", "0"]).stdout.split())
-    assert "Cheapest: p = 0.05" in without
-    assert "the client clip never acts" in without
-
-
-def test_plan_refuses_a_wrong_target() -> None:
-    result = runner.invoke(app, [*PLAN, "--tolerated-loss", "0.1"])
-    assert result.exit_code == 2
-    assert "tolerated_loss = 0.1" in result.stderr
 
 
 def test_help_needs_no_numerics() -> None:
