@@ -19,6 +19,7 @@ PRECISION = 1e-4
 
 _LEAST_NOISE = 0.02
 _MOST_LOG_NOISE = 12
+_LARGEST = 1e12
 
 
 def least_noise_multiplier(
@@ -46,7 +47,8 @@ def least_noise_multiplier(
     checks.inside_unit_interval("delta", delta)
 
     def excess(log_sigma: float) -> float:
-        return spent(event_of(math.exp(log_sigma)), delta, accountant) - epsilon
+        # Where nothing is claimed ε is infinite; the search wants a number.
+        return min(spent(event_of(math.exp(log_sigma)), delta, accountant), _LARGEST) - epsilon
 
     low, high = math.log(_LEAST_NOISE), 0.0
     if excess(low) <= 0:

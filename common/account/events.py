@@ -66,7 +66,22 @@ class Denominator(Enum):
     """A sum over who took part, as PRECAD eq. (2) has it: it moves with the data."""
 
 
+MOST_ROUNDS = 10**9
+MOST_NOISE = 1e9
+"""Beyond these no training is meant, and squares leave what floating point can hold."""
+
 _BOTH_SIDES = 2.0
+
+
+def require_rounds(field: str, count: int) -> int:
+    """A number of rounds: 0 to ``MOST_ROUNDS``.
+
+    Raises:
+        Misconfiguration: it isn't.
+    """
+    if checks.count(field, count) > MOST_ROUNDS:
+        raise Misconfiguration(field, count, f"give at most {MOST_ROUNDS:,}")
+    return int(count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +123,11 @@ class SampledGaussian:
         checks.rate("rate", self.rate)
         checks.noise_multiplier(self.noise_multiplier)
         checks.positive("sensitivity", self.sensitivity, "sensitivity is in clipping bounds")
-        checks.count("count", self.count)
+        if self.effective_noise_multiplier > MOST_NOISE:
+            raise Misconfiguration(
+                "noise_multiplier", self.noise_multiplier, f"give at most {MOST_NOISE:g}"
+            )
+        require_rounds("count", self.count)
         checks.rate("participation", self.participation)
         if self.denominator is Denominator.DATA_DEPENDENT:
             raise Misconfiguration(

@@ -45,7 +45,7 @@ class CertificateInputs:
         task_digest: hex SHA-256 of the task.
         noise_multiplier: σ of each server.
         record_clip: R.
-        effective_record_clip: R' = R + √d·2^−f, with the rounding.
+        effective_record_clip: R' = R + √d·2^−f + C·2^−18, with the rounding.
         client_clip: C.
         client_rate: q.
         record_rate: p, the largest over clients.
