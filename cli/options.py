@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,6 +15,24 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout,
 TaskFile = Annotated[
     Path | None, typer.Option("--task", help="The task (TOML), instead of its numbers one by one.")
 ]
+
+
+_PICTURES = (".png", ".pdf", ".svg", ".jpg", ".jpeg", ".webp", ".eps", ".ps", ".tif", ".tiff")
+
+
+def writable_picture(path: Path, option: str = "--plot") -> None:
+    """Refuse a picture that can't be written, before the work that it is to show.
+
+    Raises:
+        Misconfiguration: another kind of file, no such folder, or one that can't be written to.
+    """
+    if path.suffix.lower() not in _PICTURES:
+        raise Misconfiguration(option, str(path), "give a file that ends with .png, .pdf or .svg")
+    folder = path.parent
+    if not folder.is_dir():
+        raise Misconfiguration(option, str(path), "there is no such folder; make it first")
+    if path.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
+        raise Misconfiguration(option, str(path), "can't be written; give another place")
 
 
 def print_json(document: object, *, indent: int | None = None) -> None:

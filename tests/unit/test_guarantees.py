@@ -168,7 +168,7 @@ def test_epsilon_by_participations_starts_at_zero_and_never_falls() -> None:
 
 @pytest.mark.parametrize(("limit", "ceiling"), [(4.0, 1000), (4.0, 50), (0.5, 1000), (0.0, 10)])
 def test_a_ledger_stops_exactly_before_its_limit(limit: float, ceiling: int) -> None:
-    step: dict[str, float] = {"record_rate": 0.2, "noise_multiplier": 2.0, "delta": 1e-5}
+    step: dict[str, Any] = {"record_rate": 0.2, "noise_multiplier": 2.0, "delta": 1e-5}
     most = most_participations(**step, epsilon_limit=limit, ceiling=ceiling)
     assert 0 <= most <= ceiling
     assert record_epsilon(**step, participations=most) <= limit
