@@ -4,6 +4,7 @@ Votes need many independent runs of one task; M of them cost M-fold privacy, com
 """
 
 import json
+import math
 from dataclasses import MISSING, dataclass, fields
 from enum import Enum
 from pathlib import Path
@@ -56,6 +57,8 @@ class CertificateInputs:
         cover_uploads: whether undrawn clients uploaded too, so that nobody saw the coin.
         attempts: attempts of all versions together, at most; None in runs that don't say, for
             which every version is taken to have had as many as a task allows.
+        most_repeats: the most further releases that any version had with the same updates; all
+            rounds are then taken to have had as many, each with σ/√(1+m).
     """
 
     task_digest: str
@@ -71,6 +74,7 @@ class CertificateInputs:
     malicious_submission_soundness_bits: int
     cover_uploads: bool = False
     attempts: int | None = None
+    most_repeats: int = 0
 
     def __post_init__(self) -> None:
         if not isinstance(self.task_digest, str) or not self.task_digest:
@@ -87,6 +91,7 @@ class CertificateInputs:
             raise Misconfiguration("cover_uploads", self.cover_uploads, "give true or false")
         if self.attempts is not None and count("attempts", self.attempts) < self.rounds:
             raise Misconfiguration("attempts", self.attempts, "every round had at least one")
+        count("most_repeats", self.most_repeats)
         if self.effective_record_clip < self.record_clip:
             remedy = "R' includes R: at least record_clip"
             raise Misconfiguration("effective_record_clip", self.effective_record_clip, remedy)
@@ -96,7 +101,7 @@ class CertificateInputs:
         return Run(
             record_rate=self.record_rate,
             client_rate=self.client_rate,
-            noise_multiplier=self.noise_multiplier,
+            noise_multiplier=self.noise_multiplier / math.sqrt(1 + self.most_repeats),
             rounds=rounds,
             participations=participations,
             sensitivity_ratio=self.effective_record_clip / self.client_clip,

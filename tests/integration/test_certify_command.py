@@ -398,3 +398,35 @@ def test_a_picture_that_cannot_be_written_is_refused_before_the_work(
     (tmp_path / "folder.png").mkdir()
     monkeypatch.setattr("precad.cli.certify.answer.Trained", None)  # no work is done
     assert "--plot" in refused("loss", *CLIENTS, "--plot", str(tmp_path / name))
+
+
+def test_repeated_releases_divide_the_noise_of_a_certificate(tmp_path: Path) -> None:
+    once, again = (
+        document(
+            "loss", "--runs", str(finished(tmp_path / str(m), most_repeats=m)), "--loss", "0.2"
+        )
+        for m in (0, 3)
+    )
+    multipliers = [found["mechanism"]["noise_multiplier"] for found in (once, again)]
+    assert multipliers[0] == pytest.approx(2 * multipliers[1])
+    assert again["bounds"][1]["upper"] > once["bounds"][1]["upper"]
+
+
+def test_an_owners_presence_is_hidden_by_the_coin_only_where_uploads_are_covered(
+    tmp_path: Path,
+) -> None:
+    seen, hidden = (
+        document(
+            "loss",
+            "--runs",
+            str(finished(tmp_path / str(cover), cover_uploads=cover)),
+            "--loss",
+            "0.2",
+        )
+        for cover in (False, True)
+    )
+    costs = [found["runs"]["joint_privacy_cost"][2] for found in (seen, hidden)]
+    assert {cost["adjacency"] for cost in costs} == {"one client's update is zero"}
+    assert costs[0]["epsilon"] > 2 * costs[1]["epsilon"]
+    # What bounds robustness is the same: there the coin need only be out of the attackers' reach.
+    assert seen["bounds"] == hidden["bounds"]
