@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Option
 
 from precad.cli.options import Json, print_json, task_numbers
+from precad.common import checks
 from precad.common.errors import Misconfiguration
 
 if TYPE_CHECKING:
@@ -119,6 +120,8 @@ def _runs(given: dict[str, Any]) -> "list[tuple[str, Run, float, int]]":
     tasks, folders = given.pop("task") or [], given.pop("run") or []
     counts: list[int] = given.pop("participations") or []
     many = len(tasks) + len(folders)
+    if given["cap"] is not None:
+        checks.count("cap", given["cap"])
     if counts and len(counts) != max(1, many):
         raise Misconfiguration(
             "participations", len(counts), f"give one for each of {max(1, many)} tasks, or none"

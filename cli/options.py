@@ -37,7 +37,12 @@ def writable_picture(path: Path, option: str = "--plot") -> None:
 
 def print_json(document: object, *, indent: int | None = None) -> None:
     """One document on stdout; what JSON hasn't (NaN, infinities) is null."""
-    typer.echo(json.dumps(_plain(document), indent=indent, allow_nan=False))
+    typer.echo(json_of(document, indent=indent))
+
+
+def json_of(document: object, *, indent: int | None = None) -> str:
+    """The document as JSON; what JSON hasn't (NaN, infinities) is null."""
+    return json.dumps(_plain(document), indent=indent, allow_nan=False)
 
 
 def _plain(value: object) -> object:

@@ -30,6 +30,8 @@ _FRACTIONS = (0.01, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
 """Of B: the expected losses shown where none is known."""
 _EVERY, _SOME, _TIMES = 20, 25, 100
 """Up to so many attackers every number has its bounds; above, so many numbers of a range."""
+_NOTHING = 1e-6
+"""Of B: a bound so near to its end says nothing."""
 _RADII = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10**4, 10**5, 10**6)
 
 
@@ -163,9 +165,16 @@ def _bounds(
         counts = sorted({*few, request.attackers, *(int(k) for k in some if k > _EVERY)})
         clean, least, most = np.array([[expected.mean], [expected.lower], [expected.upper]])
     rows = []
+    vacuous = False
     for k in counts:
-        lower = attack_bounds(least, request.bound, guarantee, k, directions).lower
-        upper = attack_bounds(most, request.bound, guarantee, k, directions).upper
+        if vacuous:
+            lower, upper = np.zeros_like(clean), np.full_like(clean, request.bound)
+        else:
+            lower = attack_bounds(least, request.bound, guarantee, k, directions).lower
+            upper = attack_bounds(most, request.bound, guarantee, k, directions).upper
+            # Bounds that say nothing of so many say nothing of more, and cost the more to make.
+            little = _NOTHING * request.bound
+            vacuous = bool((lower <= little).all() and (upper >= request.bound - little).all())
         for loss, low, up in zip(clean.tolist(), lower.tolist(), upper.tolist(), strict=True):
             rows.append({"loss": loss, "attackers": k, "lower": low, "upper": up})
     return rows

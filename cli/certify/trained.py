@@ -5,7 +5,12 @@ from typing import Any
 
 from precad.cli.certify.request import Change, GuaranteeKind, Loss, Prediction
 from precad.common import checks
-from precad.common.account.events import SampledGaussian, poisson_gaussian, require_poisson
+from precad.common.account.events import (
+    SampledGaussian,
+    poisson_gaussian,
+    require_poisson,
+    require_rounds,
+)
 from precad.common.account.gdp import GdpCltAccountant
 from precad.common.certify.exact import ExactGroups
 from precad.common.certify.gaussian import GaussianDP
@@ -21,6 +26,7 @@ from precad.common.certify.renyi import RenyiGroups
 from precad.common.certify.runs import Ensemble, FinishedRun, Unit
 from precad.common.errors import Misconfiguration
 
+_LEAST_NOISE = 0.01
 DIRECTIONS = {
     "either": BOTH,
     "additions": (Direction.ADDITIONS,),
@@ -93,7 +99,11 @@ class Trained:
             )
         require_poisson(request.sampling or "poisson")
         checks.rate("sampling_rate", rate)
-        checks.count("rounds", rounds)
+        require_rounds("rounds", rounds)
+        if checks.noise_multiplier(noise) < _LEAST_NOISE:
+            raise Misconfiguration(
+                "noise_multiplier", noise, f"bounds nothing; give {_LEAST_NOISE:g} or more"
+            )
         mechanism = poisson_gaussian(rate=rate, noise_multiplier=noise, count=rounds)
         attempts = rounds * checks.count("attempts", request.attempts, 1)
         _require_absences(request.absent, unit)

@@ -67,7 +67,7 @@ class Denominator(Enum):
 
 
 MOST_ROUNDS = 10**9
-MOST_NOISE = 1e9
+LEAST_NOISE, MOST_NOISE = 1e-6, 1e9
 """Beyond these no training is meant, and squares leave what floating point can hold."""
 
 _BOTH_SIDES = 2.0
@@ -123,9 +123,11 @@ class SampledGaussian:
         checks.rate("rate", self.rate)
         checks.noise_multiplier(self.noise_multiplier)
         checks.positive("sensitivity", self.sensitivity, "sensitivity is in clipping bounds")
-        if self.effective_noise_multiplier > MOST_NOISE:
+        if not LEAST_NOISE <= self.effective_noise_multiplier <= MOST_NOISE:
             raise Misconfiguration(
-                "noise_multiplier", self.noise_multiplier, f"give at most {MOST_NOISE:g}"
+                "noise_multiplier",
+                self.noise_multiplier,
+                f"over the sensitivity: give {LEAST_NOISE:g} to {MOST_NOISE:g}",
             )
         require_rounds("count", self.count)
         checks.rate("participation", self.participation)

@@ -45,6 +45,9 @@ XIE_ORDERS: tuple[float, ...] = tuple(
 )
 """1.1 to 10.9 by 0.1, and 12 to 63: what Xie et al.'s tables were made with."""
 
+# With less noise sampling hardly helps, and is left out: a bound too, and no integral of a spike.
+_LEAST_NOISE = 0.01
+
 _FIXED_SIZE = (Sampling.FIXED_SIZE, Adjacency.REPLACE_ONE)
 
 
@@ -201,8 +204,8 @@ def sampled_gaussian_rdp(
     Returns:
         ``[len(orders)]`` float64, nats, read-only.
     """
-    if rate in (0, 1):
-        divergence = rate * np.asarray(orders) / (2 * noise_multiplier**2)
+    if rate in (0, 1) or noise_multiplier < _LEAST_NOISE:
+        divergence = math.ceil(rate) * np.asarray(orders) / (2 * noise_multiplier**2)
     else:
         divergence = np.array(
             [

@@ -430,3 +430,23 @@ def test_an_owners_presence_is_hidden_by_the_coin_only_where_uploads_are_covered
     assert costs[0]["epsilon"] > 2 * costs[1]["epsilon"]
     # What bounds robustness is the same: there the coin need only be out of the attackers' reach.
     assert seen["bounds"] == hidden["bounds"]
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "named"),
+    [
+        ("--noise-multiplier", "1e300", "noise_multiplier"),
+        ("--noise-multiplier", "1e-300", "noise_multiplier"),
+        ("--rounds", str(10**15), "rounds"),
+    ],
+)
+def test_an_absurd_number_is_named_and_no_traceback(option: str, value: str, named: str) -> None:
+    at = SMALL.index(option)
+    changed = [*SMALL[: at + 1], value, *SMALL[at + 2 :]]
+    assert f"{named} = " in refused("loss", "--loss", "0.2", *changed)
+
+
+def test_more_attackers_than_bounds_say_anything_of_are_still_bounded() -> None:
+    bounds = document("loss", "--loss", "0.2", *SMALL, "--attackers", "5000")["bounds"]
+    assert (bounds[-1]["attackers"], bounds[-1]["lower"], bounds[-1]["upper"]) == (5000, 0, 1)
+    assert all(a["upper"] <= b["upper"] + 1e-6 for a, b in pairwise(bounds))

@@ -241,7 +241,12 @@ def test_a_delta_beyond_the_exact_accountant_leaves_the_other_rows() -> None:
 
 @pytest.mark.parametrize(
     ("option", "value"),
-    [("--noise-multiplier", "1e300"), ("--rounds", str(10**15)), ("--rounds", "-1")],
+    [
+        ("--noise-multiplier", "1e300"),
+        ("--noise-multiplier", "1e-300"),
+        ("--rounds", str(10**15)),
+        ("--rounds", "-1"),
+    ],
 )
 def test_an_absurd_number_is_named_and_no_traceback(option: str, value: str) -> None:
     at = ACCOUNT.index(option)
