@@ -1,5 +1,6 @@
 """`precad account`: what one run or several cost in privacy, against whom, by three accountants."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -189,5 +190,9 @@ def _finished(folder: Path, taken: int | None) -> "tuple[Run, float, int]":
     from precad.common.certify.runs import FinishedRun  # noqa: PLC0415
 
     inputs = FinishedRun.read(folder).inputs
-    run = inputs.run(inputs.rounds, taken)
+    run = replace(
+        inputs.run(inputs.rounds, taken),
+        attempts=inputs.attempts,
+        projections=inputs.malicious_submission_soundness_bits,
+    )
     return run if taken is not None else run.at_cap(inputs.rounds), inputs.delta, inputs.rounds

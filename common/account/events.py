@@ -52,7 +52,8 @@ class Adjacency(Enum):
     """Which data sets are neighbours."""
 
     ADD_REMOVE = "add-remove"
-    """One record (or client) more or less; an absent one contributes zero."""
+    """One record's gradient (or one client's update) is zero on one side: *zero-out*. The numbers
+    are those of adding and removing, while the enrolled number of records stays public."""
     REPLACE_ONE = "replace-one"
     """One record (or client) exchanged for another; the number stays."""
 

@@ -225,6 +225,24 @@ def test_honest_rejection_is_counted_where_a_task_says_how_often_updates_are_tes
     assert "Honest rejection isn't in δ" in typed.stdout
 
 
+def test_a_finished_run_counts_every_round_and_its_attempts(tmp_path: Path) -> None:
+    inputs = {
+        "task_digest": "ab" * 32, "noise_multiplier": 2.0, "record_clip": 1.0,
+        "effective_record_clip": 1.002, "client_clip": 2.0, "client_rate": 0.2,
+        "record_rate": 0.1, "rounds": 30, "delta": 1e-5, "clients": 10,
+        "malicious_submission_soundness_bits": 40, "attempts": 60,
+    }  # fmt: skip
+    (tmp_path / "summary.json").write_text(json.dumps({"certificate_inputs": inputs}))
+    result = runner.invoke(app, ["account", "--run", str(tmp_path), "--json"])
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(result.stdout)["guarantees"]
+    assert {(g["basis"], g["compositions"]) for g in found} == {("cap", 30)}
+    assert all(0 < g["rejection_delta"] <= 1 for g in found)
+    refused = runner.invoke(app, ["account", "--run", str(tmp_path), "--delta", "1e-5"])
+    assert refused.exit_code == 2
+    assert "leave --delta out" in refused.stderr
+
+
 @pytest.mark.parametrize("delta", ["1e-12", "1e-15"])
 def test_small_deltas_are_answered_by_all_three(delta: str) -> None:
     result = runner.invoke(app, [*ACCOUNT[:-1], delta, "--json"])
