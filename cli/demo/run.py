@@ -1,6 +1,5 @@
 """Run a planned demo: start every part, follow it round by round, sum it up."""
 
-import json
 import shutil
 import time
 from pathlib import Path
@@ -12,6 +11,7 @@ from precad.cli.demo.outcome import Evaluation, Outcome, summary
 from precad.cli.demo.plot import plot
 from precad.cli.demo.scenario import Scenario
 from precad.cli.demo.show import Display
+from precad.cli.options import json_of
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, PrecadError
 from precad.common.identifiers import Role
 from precad.common.model import load_model
@@ -57,7 +57,7 @@ def run(scenario: Scenario, folder: Path, display: Display) -> tuple[Outcome, di
     seconds = time.monotonic() - started
     result = summary(outcome, status_a, status_b, evaluation.accuracy(theta), seconds)
     shutil.copyfile(model, folder / "model.safetensors")
-    (folder / "summary.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    (folder / "summary.json").write_text(json_of(result, indent=2) + "\n", encoding="utf-8")
     plot(outcome, folder / "training.png")
     return outcome, result
 
