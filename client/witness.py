@@ -169,7 +169,7 @@ class Witness:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class Seen:
     """What a state folder holds of the servers' word, of whatever task."""
 
     folder: Path
@@ -187,7 +187,7 @@ class Kept:
         return found | self.models
 
 
-def read_seen(folder: Path) -> Kept:
+def read_seen(folder: Path) -> Seen:
     """What a ``Witness`` keeps in ``folder``.
 
     Raises:
@@ -195,7 +195,7 @@ def read_seen(folder: Path) -> Kept:
     """
     kept = {role: read_statement(statement_path(folder, role)) for role in SERVERS}
     statements = {role: each for role, each in kept.items() if each is not None}
-    return Kept(folder, statements, read_models(folder / _MODELS))
+    return Seen(folder, statements, read_models(folder / _MODELS))
 
 
 def statement_path(folder: Path, role: Role) -> Path:

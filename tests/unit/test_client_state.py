@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 
 import precad
+from precad.client import DataOwner
 from precad.client.lock import held
 from precad.client.own_account import OwnAccount
 from precad.client.pending import Pair, Pending
+from precad.client.settings import JoinSettings
 from precad.common.account.events import poisson_gaussian
 from precad.common.account.exact import ExactAccountant
 from precad.common.errors import BudgetExceeded, Misconfiguration, StorageFailure
@@ -380,6 +382,21 @@ def test_the_limit_of_an_account_is_fixed_with_its_first_charge(task: Task, tmp_
     assert budget(task, path).limit == budget(task, path, 2.0).limit == own.limit
 
 
+def test_of_two_limits_at_once_the_stricter_one_is_kept(task: Task, tmp_path: Path) -> None:
+    """Both processes started before either had charged anything."""
+    path = tmp_path / "participations.log"
+    strict, loose = budget(task, path, 1.5), budget(task, path, 3.0)
+    loose.charge(0)
+    assert not strict.allows(1)
+    with pytest.raises(BudgetExceeded, match="opened this account with a higher limit"):
+        strict.charge(1)
+    path.unlink()
+    strict, loose = budget(task, path, 1.5), budget(task, path, 3.0)
+    strict.charge(0)
+    assert 0 < filled(loose) < filled(budget(task, None, 3.0))
+    assert loose.epsilon() <= 1.5
+
+
 def test_a_limit_below_what_was_spent_before_is_refused(task: Task, tmp_path: Path) -> None:
     path = tmp_path / "participations.log"
     free = budget(task, path)
@@ -396,6 +413,48 @@ def test_a_limit_below_what_was_spent_before_is_refused(task: Task, tmp_path: Pa
 def test_a_limit_that_is_none_is_refused(task: Task, limit: float) -> None:
     with pytest.raises(Misconfiguration, match="epsilon_limit"):
         budget(task, None, limit)
+
+
+def test_tasks_of_one_data_set_share_the_account_that_their_owners_name(
+    tmp_path: Path, make_task: Any
+) -> None:
+    weight, bias = {"name": "1.weight", "shape": [2, 3]}, {"name": "1.bias", "shape": [2]}
+    model = {"model.architecture": "logistic", "model.parameters": [weight, bias]}
+
+    def owner(number: int, **folders: Path) -> DataOwner:
+        identity: Any = object()  # no server is called
+        return DataOwner(
+            "ward-1",
+            task=make_task(8, {**model, "name": f"task-{number}"}),
+            data=(np.zeros((5, 3), np.float32), np.zeros(5, np.int64)),
+            server_a="a:1",
+            server_b="b:1",
+            identity=identity,
+            epsilon_limit=1.5,
+            **folders,
+        )
+
+    def shared(number: int) -> DataOwner:
+        return owner(number, state=tmp_path / f"state-{number}", account=tmp_path / "account")
+
+    one, two = shared(1), shared(2)
+    most = filled(one.budget)
+    assert most > 1
+    assert not two.budget.allows(0)
+    assert [p.name for p in (tmp_path / "account").iterdir()] == ["participations.log"]
+    assert not (tmp_path / "state-1" / "participations.log").exists()
+    assert stat.S_IMODE((tmp_path / "account").stat().st_mode) == 0o700
+    alone = owner(3, state=tmp_path / "state-3")
+    alone.budget.charge(0)
+    assert (tmp_path / "state-3" / "participations.log").exists()
+
+
+def test_a_settings_file_names_the_account(tmp_path: Path) -> None:
+    (tmp_path / "join.toml").write_text(
+        'client = "ward-1"\ntask = "t.toml"\nserver_a = "a:1"\nserver_b = "b:1"\n'
+        'identity = "keys"\ndata = "d.npz"\nstate = "state"\naccount = "../account"\n'
+    )
+    assert JoinSettings.load(tmp_path / "join.toml").account == tmp_path / "../account"
 
 
 # --- the folder --------------------------------------------------------------------------------
