@@ -421,7 +421,7 @@ def test_tasks_of_one_data_set_share_the_account_that_their_owners_name(
     weight, bias = {"name": "1.weight", "shape": [2, 3]}, {"name": "1.bias", "shape": [2]}
     model = {"model.architecture": "logistic", "model.parameters": [weight, bias]}
 
-    def owner(number: int, **folders: Path) -> DataOwner:
+    def owner(number: int, state: Path, account: Path | None = None) -> DataOwner:
         identity: Any = object()  # no server is called
         return DataOwner(
             "ward-1",
@@ -431,11 +431,12 @@ def test_tasks_of_one_data_set_share_the_account_that_their_owners_name(
             server_b="b:1",
             identity=identity,
             epsilon_limit=1.5,
-            **folders,
+            state=state,
+            account=account,
         )
 
     def shared(number: int) -> DataOwner:
-        return owner(number, state=tmp_path / f"state-{number}", account=tmp_path / "account")
+        return owner(number, tmp_path / f"state-{number}", tmp_path / "account")
 
     one, two = shared(1), shared(2)
     most = filled(one.budget)
@@ -444,7 +445,7 @@ def test_tasks_of_one_data_set_share_the_account_that_their_owners_name(
     assert [p.name for p in (tmp_path / "account").iterdir()] == ["participations.log"]
     assert not (tmp_path / "state-1" / "participations.log").exists()
     assert stat.S_IMODE((tmp_path / "account").stat().st_mode) == 0o700
-    alone = owner(3, state=tmp_path / "state-3")
+    alone = owner(3, tmp_path / "state-3")
     alone.budget.charge(0)
     assert (tmp_path / "state-3" / "participations.log").exists()
 
