@@ -34,9 +34,9 @@ RUN /opt/precad/bin/pip install --no-cache-dir --disable-pip-version-check \
     && useradd --uid 10001 --gid 10001 --home-dir /precad --no-log-init precad \
     # A new volume takes over the owner of the folder that it is mounted on.
     && install -d -o precad -g precad /precad \
-    && install -d -o precad -g precad -m 0700 /precad/state
+    && install -d -o precad -g precad -m 0700 /precad/state /precad/journal
 
-# Nothing may be written outside state/ and /tmp, so that the root file system can be read-only.
+# Nothing may be written outside state/, journal/ and /tmp, so that the root file system can be read-only.
 ENV PATH=/opt/precad/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1 \

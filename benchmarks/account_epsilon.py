@@ -21,7 +21,7 @@ from typing import Any
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 from dp_accounting.pld import PLDAccountant
 
-from precad.common.account import exact, rdp
+from precad.common.account import losses, rdp
 from precad.common.account.events import poisson_gaussian
 from precad.common.account.exact import ExactAccountant
 from precad.common.account.participations import record_epsilon
@@ -34,7 +34,7 @@ SETTINGS = [(0.05, 1.0), (0.05, 2.0), (0.2, 2.0), (0.01, 0.7), (0.001, 1.0)]
 
 def forget() -> None:
     """Empty every cache of the accountants."""
-    exact._loss.cache_clear()  # noqa: SLF001
+    losses.one_round.cache_clear()
     rdp.sampled_gaussian_rdp.cache_clear()
     record_epsilon.cache_clear()
 

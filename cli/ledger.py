@@ -46,7 +46,8 @@ def show(
     """Participations and exact ε of every client.
 
     ε is of one record, against one corrupted server with any other clients, at the task's δ.
-    CAP is what the task's epsilon_limit allows within its rounds.
+    CAP is what the task's epsilon_limit allows within its rounds. AGAIN counts versions that may
+    have been released more than once (1 + m times each): such a one is a single step with σ/√(1+m).
     """
     from precad.common.aggregator.store import read_ledger  # noqa: PLC0415
 
@@ -114,8 +115,11 @@ def _digest(text: str | None) -> Digest | None:
 
 def _document(view: "LedgerView", only: str | None) -> dict[str, Any]:
     # The accountants load here, so that `precad --help` doesn't wait for them.
-    from precad.common.account.participations import record_epsilon  # noqa: PLC0415
-    from precad.common.aggregator.round.cap import participation_cap  # noqa: PLC0415
+    from precad.common.aggregator.round.cap import (  # noqa: PLC0415
+        epsilon_spent,
+        participation_cap,
+        participations_left,
+    )
 
     privacy = view.task.privacy
     shown = [c for c in view.clients if only is None or c.client.name == only]
@@ -124,20 +128,18 @@ def _document(view: "LedgerView", only: str | None) -> dict[str, Any]:
     clients: list[dict[str, Any]] = []
     for row in shown:
         cap = participation_cap(view.task, row.record_rate)
-        epsilon = record_epsilon(
-            record_rate=row.record_rate,
-            noise_multiplier=privacy.noise_multiplier,
-            participations=row.participations,
-            delta=privacy.delta,
-        )
+        epsilon = epsilon_spent(view.task, row.record_rate, row.participations, row.again)
         clients.append(
             {
                 "client": row.client.name,
                 "record_rate": row.record_rate,
                 "participations": row.participations,
+                "released_again": {str(m): count for m, count in sorted(row.again.items())},
                 "epsilon": epsilon,
                 "cap": cap,
-                "remaining": None if cap is None else max(0, cap - row.participations),
+                "remaining": participations_left(
+                    view.task, row.record_rate, row.participations, row.again
+                ),
             }
         )
     return {
@@ -153,7 +155,7 @@ def _document(view: "LedgerView", only: str | None) -> dict[str, Any]:
             "participations": sum(c.participations for c in shown),
             "epsilon_max": max((c["epsilon"] for c in clients), default=0.0),
             "rounds_released": view.released,
-            "rounds_forfeited": view.forfeited,
+            "attempts_written_off": view.written_off,
             "rounds": view.task.training.rounds,
         },
         "entries": view.entries,
@@ -174,13 +176,13 @@ def _show(document: dict[str, Any]) -> None:
         + ("no limit" if limit is None else f"limit {limit:g}")
     )
     table = Table("client")
-    for name in ("p", "participations", "ε", "cap", "remaining"):
+    for name in ("p", "participations", "again", "ε", "cap", "remaining"):
         table.add_column(name, justify="right")
     for row in document["clients"]:
         table.add_row(
             *(
                 f"{x:g}" if isinstance(x, float) else "–" if x is None else str(x)
-                for x in row.values()
+                for x in (row | {"released_again": sum(row["released_again"].values())}).values()
             )
         )
     console.print(table)
@@ -188,6 +190,6 @@ def _show(document: dict[str, Any]) -> None:
     console.print(
         f"{totals['clients']} clients, {totals['participations']} participations, "
         f"largest ε {totals['epsilon_max']:.4g}; {totals['rounds_released']} of "
-        f"{totals['rounds']} rounds released, {totals['rounds_forfeited']} forfeited\n"
+        f"{totals['rounds']} rounds released, {totals['attempts_written_off']} written off\n"
         f"{document['entries']} entries, head {document['head']}"
     )

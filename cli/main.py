@@ -20,6 +20,7 @@ COMMANDS = (
     "serve",
     "join",
     "status",
+    "allow",
     "ledger",
 )
 """In the order of a newcomer's interest; a module each, with an ``app`` or a function so named."""

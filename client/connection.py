@@ -3,6 +3,8 @@
 Nothing here needs torch: the lowest level submits any vector.
 """
 
+import logging
+import secrets
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -13,9 +15,11 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
+from precad.common.clock import CLOCK, Clock
 from precad.common.enrolment import Enrolment
 from precad.common.errors import (
     MAX_TEXT,
+    NameInUse,
     PeerUnavailable,
     PeerViolation,
     RejectedSubmission,
@@ -25,6 +29,7 @@ from precad.common.errors import (
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.channel import open_channel
 from precad.common.identity.credentials import Identity
+from precad.common.identity.probe import why_unreachable
 from precad.common.identity.sign import CertificateSigner, CertificateVerifier
 from precad.common.model import from_bytes, model_digest
 from precad.common.retry import Patience, Waits
@@ -38,11 +43,16 @@ from precad.common.wire.submission import header_to_wire
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub
 
+log = logging.getLogger("precad")
+
 PIECE_BYTES = 1 << 17
 """128 KiB: a server holds a piece or two of each upload that is under way, and not whole shares."""
 CALL_TIMEOUT_S = 30.0
 WAITS = Waits(0.5, 0.5)
 """Between tries of one upload."""
+NAME_FREE_S = 45.0
+"""How long an owner's former process may seem to be there: a server's keepalive takes 30 s."""
+NAME_WAITS = Waits(2.0, 5.0)
 _WORTH_A_RETRY = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED}
 """The second: an upload of this client that broke off is still open at the server."""
 Reply = TypeVar("Reply")
@@ -67,6 +77,7 @@ class Servers:
         server_b: address of server B.
         identity: certificate and key.
         patience_s: how long to wait for a server that doesn't answer yet.
+        clock: passes the time.
     """
 
     def __init__(
@@ -78,9 +89,11 @@ class Servers:
         identity: Identity,
         *,
         patience_s: float | None = None,
+        clock: Clock = CLOCK,
     ) -> None:
         self.task = task
         self.client = client
+        self._identity = identity
         self._signer = CertificateSigner(identity)
         self.verifier = CertificateVerifier(identity)
         self._patience_s = task.deadlines.enrol if patience_s is None else patience_s
@@ -89,6 +102,8 @@ class Servers:
             role: open_channel(address, identity, role) for role, address in self._addresses.items()
         }
         self._stubs = {role: AggregationStub(c) for role, c in self._channels.items()}
+        self._instance = secrets.token_bytes(16)
+        self._clock = clock
         self._uploads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="upload")
 
     def __enter__(self) -> Self:
@@ -108,6 +123,7 @@ class Servers:
 
         Raises:
             TaskMismatch: a server runs another task; names both digests.
+            Misidentified: another party or authority answers at a server's address.
             PeerUnavailable: a server isn't there.
             PeerViolation: a server plays another role.
         """
@@ -145,12 +161,28 @@ class Servers:
             self._patiently(role, partial(self._stubs[role].Enrol, request))
 
     def watch(self) -> Iterator[pb.Notice]:
-        """Server A's notices, from the current round on. Raises PeerUnavailable, PeerViolation."""
-        request = pb.WatchRequest(task_digest=self.task.digest.value, client=self.client.name)
-        try:
-            yield from self._stubs[Role.SERVER_A].Watch(request)
-        except grpc.RpcError as error:
-            raise self._error(Role.SERVER_A, error) from None
+        """Server A's notices, from the current round on.
+
+        Raises:
+            PeerUnavailable, PeerViolation, AccessDenied: as server A says.
+            NameInUse: another process takes part as this client, and didn't end.
+        """
+        request = pb.WatchRequest(
+            task_digest=self.task.digest.value, client=self.client.name, instance=self._instance
+        )
+        patience = Patience(NAME_FREE_S, NAME_WAITS, self._clock)
+        while True:
+            try:
+                yield from self._stubs[Role.SERVER_A].Watch(request)
+            except grpc.RpcError as error:
+                ended = self._error(Role.SERVER_A, error)
+                if not isinstance(ended, NameInUse):
+                    raise ended from None
+            else:
+                return
+            # After a power cut, or the like, a server takes a while to see that the other is gone.
+            log.warning("%s; trying again for %.0f s", ended, max(0.0, patience.remaining()))
+            patience.wait(ended)
 
     def fetch_model(self, version: int, announced: bytes) -> NDArray[np.float64]:
         """θ_t from A, checked against A's announcement and against B's digest.
@@ -211,6 +243,25 @@ class Servers:
         )
         return self._patiently(role, partial(self._stubs[role].Statement, request), CALL_TIMEOUT_S)
 
+    def give_back(self, role: Role, shown: pb.Signed, theta: bytes) -> None:
+        """Give ``role`` the model that its own statement names and that it has lost.
+
+        Raises:
+            PeerUnavailable: the server isn't there.
+            PeerViolation: it doesn't take it.
+        """
+
+        def pieces() -> Iterator[pb.GivenPiece]:
+            digest, client = self.task.digest.value, self.client.name
+            yield pb.GivenPiece(task_digest=digest, client=client, statement=shown)
+            for start in range(0, len(theta), PIECE_BYTES):
+                yield pb.GivenPiece(data=theta[start : start + PIECE_BYTES])
+
+        try:
+            self._stubs[role].GiveBack(pieces(), timeout=self.task.deadlines.collect)
+        except grpc.RpcError as error:
+            raise self._error(role, error) from None
+
     def prepare(self, attempt: int, model: Digest, x: RingVector) -> tuple[Submission, Submission]:
         """Split ``x`` (``[d] int64``) for the two servers, signed. Keep the pair for retries."""
         if x.shape != (self.task.dimension,) or x.dtype != np.int64:
@@ -264,6 +315,10 @@ class Servers:
                 patience.wait(late)
                 continue
             rejection = rejection_of(reply.rejection) if reply.rejection else None
+            if rejection is Rejection.TRUNCATED and patience.remaining() > WAITS.longest_s:
+                # The server lost a part of it, or has no place now: the same bytes are welcome.
+                patience.wait(late)
+                continue
             return Receipt(role, rejection, reply.detail[:MAX_TEXT])
 
     def _patiently(
@@ -271,7 +326,12 @@ class Servers:
     ) -> Reply:
         patience = self._patience_s if patience_s is None else patience_s
         try:
-            return call_patiently(lambda timeout_s: call(timeout=timeout_s), patience)
+            return call_patiently(
+                lambda timeout_s: call(timeout=timeout_s),
+                patience,
+                self._clock,
+                why=partial(why_unreachable, self._addresses[role], self._identity, role),
+            )
         except grpc.RpcError as error:
             raise self._error(role, error) from None
 

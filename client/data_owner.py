@@ -21,6 +21,7 @@ from precad.client.train import (
 )
 from precad.client.witness import Witness
 from precad.common.durable import make_folder
+from precad.common.enrolment import on_grid
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId
 from precad.common.identity.credentials import Identity
@@ -60,7 +61,8 @@ class DataOwner:
             all tasks of the account; nothing of the records is shared beyond it. Fixed with the
             account's first charge. Neighbours differ in one record, replaced by one whose
             gradient is zero; how many records there are is public.
-        record_rate: p_i; the task's unless given.
+        record_rate: p_i; the task's unless given. Lowered to the next rate that the servers
+            take (docs/enrolment.md).
         state: folder where the open version's update, what the servers signed and the account
             survive restarts, with a log of records that gave no gradient; in memory unless given.
             One folder a task and client, as confidential as the records.
@@ -96,7 +98,9 @@ class DataOwner:
         self._records = as_records(data)
         if len(self._records) == 0:
             raise Misconfiguration("data", "no records", "give at least one")
-        self._record_rate = self.task.privacy.record_rate if record_rate is None else record_rate
+        # Sampling, claim and account use the same number, on the grid of rates that servers take.
+        wanted = self.task.privacy.record_rate if record_rate is None else record_rate
+        self._record_rate = on_grid(self.task, wanted)
         self._most = most_records(len(self._records), self._record_rate)
         self._model = build(self.task.model) if model is None else model
         self._loss = functional.cross_entropy if loss is None else loss

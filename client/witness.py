@@ -4,6 +4,7 @@ A server that lost its database meets its own signature here. Nothing in these f
 towards the servers; they say in which versions the owner was counted, so they stay with the owner.
 """
 
+import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,6 +24,8 @@ from precad.common.model import to_bytes
 from precad.common.task import Task
 from precad.common.wire.statement import check_opening, check_statement
 from precad.protos import precad_pb2 as pb
+
+log = logging.getLogger("precad")
 
 SERVERS = (Role.SERVER_A, Role.SERVER_B)
 MOST_RELEASES = 1000
@@ -45,6 +48,9 @@ class Signing(Protocol):
     def statement(self, role: Role, shown: pb.Signed | None) -> pb.Signed:
         """The newest statement of ``role``, which is shown its last one."""
 
+    def give_back(self, role: Role, shown: pb.Signed, theta: bytes) -> None:
+        """Give ``role`` the model that its statement names, which it has lost."""
+
 
 class Witness:
     """Checks and keeps statements, openings, digests and the newest models.
@@ -64,6 +70,8 @@ class Witness:
         self._folder = folder
         self._statements: dict[Role, tuple[pb.Signed, pb.StatementBody]] = {}
         self._models: dict[int, Digest] = {}
+        self._newest: dict[int, bytes] = {}
+        """Models' bytes by version."""
         if folder is not None:
             _drop_cut_line(folder / _MODELS)
             kept = read_seen(folder)
@@ -123,9 +131,25 @@ class Witness:
                 _refuse_what_was_forgotten(role, last[1], body)
                 if body.version < last[1].version:
                     # A lost model: what it signed before is still the proof of its release.
+                    self._give_back(servers, role, *last)
                     continue
             self._statements[role] = message, body
             self._write(statement_path(Path(), role).name, message.SerializeToString())
+
+    def _give_back(
+        self, servers: Signing, role: Role, shown: pb.Signed, body: pb.StatementBody
+    ) -> None:
+        """The model that a server has signed and lost, if this owner still has it."""
+        data = self._newest.get(body.version)
+        if data is None and self._folder is not None:
+            path = model_path(self._folder, body.version)
+            data = path.read_bytes() if path.exists() else None
+        digest = self._models.get(body.version)
+        if data is None or digest is None or digest.value != body.model_digest:
+            log.warning("%s has lost model %d, and so has this owner", role.value, body.version)
+            return
+        log.warning("%s has lost model %d; giving it back", role.value, body.version)
+        servers.give_back(role, shown, data)
 
     def released(self, version: int) -> bool:
         """Whether a server has stated that this version is over."""
@@ -148,6 +172,9 @@ class Witness:
         if version in self._models:
             return
         self._models[version] = model
+        self._newest[version] = to_bytes(theta)
+        for older in sorted(self._newest)[:-_MODELS_KEPT]:
+            del self._newest[older]
         if self._folder is None:
             return
         self._write(model_path(self._folder, version).name, to_bytes(theta))

@@ -16,6 +16,54 @@ from precad.common.task import Task
 
 MAX_RECORDS = 2**31 - 1
 """What a database's integer column and every digest can hold."""
+GRID_OCTAVES = 6
+"""Claimed rates reach from the task's p down to p/2^6."""
+EIGHTHS = (8, 7, 6, 5)
+
+
+def rate_grid(task: Task) -> tuple[float, ...]:
+    """The rates that a client may claim: p·k/8 for k = 8, 7, 6, 5, each halved 0 to 5 times; p/64.
+
+    Public, because it depends on the task alone, and short: an account takes seconds, and a client
+    that could choose its rate freely could make the servers compute for as long as it likes.
+
+    Returns:
+        25 rates, from the task's p down.
+    """
+    p = task.privacy.record_rate
+    # One rounding at most (p·k), then powers of two: the same floats on every machine.
+    rates = [math.ldexp(p * k, -3 - halved) for halved in range(GRID_OCTAVES) for k in EIGHTHS]
+    return (*rates, math.ldexp(p, -GRID_OCTAVES))
+
+
+def on_grid(task: Task, record_rate: float) -> float:
+    """The highest rate of the task's grid that isn't above ``record_rate``.
+
+    A client samples, claims and accounts with this one number.
+
+    Raises:
+        Misconfiguration: below the grid's floor, or above the task's p.
+    """
+    _check_bounds(task, record_rate)
+    # What a person writes, 0.1 for 0.3/3, may miss its own float by a rounding.
+    return next(rate for rate in rate_grid(task) if rate <= record_rate * (1 + 1e-9))
+
+
+def _check_bounds(task: Task, record_rate: float) -> None:
+    if not 0 < record_rate <= task.privacy.record_rate:
+        raise Misconfiguration(
+            "record_rate",
+            record_rate,
+            f"must be above 0 and at most the task's {task.privacy.record_rate}",
+        )
+    floor = rate_grid(task)[-1]
+    if record_rate < floor:
+        raise Misconfiguration(
+            "record_rate",
+            record_rate,
+            f"must be at least {floor!r}, 1/{2**GRID_OCTAVES} of the task's rate: claim that, or "
+            "hold fewer records",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +84,11 @@ class Enrolment:
         """
         if not 1 <= self.records <= MAX_RECORDS:
             raise Misconfiguration("records", self.records, f"must be from 1 to {MAX_RECORDS}")
-        if not 0 < self.record_rate <= task.privacy.record_rate:
+        if (nearest := on_grid(task, self.record_rate)) != self.record_rate:
             raise Misconfiguration(
                 "record_rate",
                 self.record_rate,
-                f"must be above 0 and at most the task's {task.privacy.record_rate}",
+                f"isn't on the task's grid of rates; claim and sample with {nearest!r}",
             )
         if self.records * self.record_rate > task.enrolment.max_expected_records:
             raise Misconfiguration(

@@ -79,6 +79,14 @@ class TooManyCalls(PrecadError):
     """One caller keeps more calls open than one may; it waits and tries again."""
 
 
+class NameInUse(PrecadError):
+    """Another process takes part under this client's name; one of them has to go."""
+
+
+class Misidentified(PeerUnavailable):
+    """Whoever answers at an address isn't whom it should be; waiting won't mend it."""
+
+
 class NotOnOffer(PeerUnavailable):
     """A model that this server no longer serves, as after a restart, or doesn't serve yet."""
 

@@ -30,6 +30,7 @@ def request_from_wire(message: pb.DealRequest) -> DealRequest:
         clients=message.clients,
         dimension=message.dimension,
         comparisons=message.comparisons,
+        nonces=message.nonces,
     )
 
 
@@ -50,7 +51,11 @@ class DealingService(DealingServicer):
             role = self._server(context, request.role)
             check_task(self._task, request.task_digest)
         log.info("%s joined", role.value)
-        return pb.JoinReply(key=self._dealer.key_for(role).reveal(), epoch=self._epoch)
+        return pb.JoinReply(
+            key=self._dealer.key_for(role).reveal(),
+            epoch=self._epoch,
+            newest_attempt=self._dealer.newest_attempt,
+        )
 
     async def Deal(  # noqa: N802
         self, request: pb.DealRequest, context: Context

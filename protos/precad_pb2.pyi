@@ -117,17 +117,23 @@ class WatchRequest(_message.Message):
 
     TASK_DIGEST_FIELD_NUMBER: _builtins.int
     CLIENT_FIELD_NUMBER: _builtins.int
+    INSTANCE_FIELD_NUMBER: _builtins.int
     task_digest: _builtins.bytes
     client: _builtins.str
+    instance: _builtins.bytes
+    """Which process of this client's watches: chosen at random where it starts. Two at once are
+    refused, with ALREADY_EXISTS for the later one.
+    """
     def __init__(
         self,
         *,
         task_digest: _builtins.bytes = ...,
         client: _builtins.str = ...,
+        instance: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "task_digest", b"task_digest"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "instance", b"instance", "task_digest", b"task_digest"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -141,6 +147,9 @@ class Notice(_message.Message):
     OVER_FIELD_NUMBER: _builtins.int
     FINISHED_FIELD_NUMBER: _builtins.int
     PAUSED_FIELD_NUMBER: _builtins.int
+    PADDING_FIELD_NUMBER: _builtins.int
+    padding: _builtins.bytes
+    """Zeros up to a fixed size: who sees the bytes on the wire sees no difference."""
     @_builtins.property
     def open(self) -> Global___RoundOpen: ...
     @_builtins.property
@@ -156,10 +165,11 @@ class Notice(_message.Message):
         over: Global___RoundOver | None = ...,
         finished: Global___TrainingOver | None = ...,
         paused: Global___TrainingPaused | None = ...,
+        padding: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "finished", b"finished", "open", b"open", "over", b"over", "paused", b"paused"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "finished", b"finished", "open", b"open", "over", b"over", "paused", b"paused"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "finished", b"finished", "open", b"open", "over", b"over", "padding", b"padding", "paused", b"paused"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["open", "over", "finished", "paused"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
@@ -180,6 +190,7 @@ class RoundOpen(_message.Message):
     """Counts tries to get from one version to the next; used once."""
     model_digest: _builtins.bytes
     selected: _builtins.bool
+    """Whether the coin drew this client and both ledgers let it take part."""
     collect_seconds: _builtins.float
     """Seconds until collection closes."""
     version: _builtins.int
@@ -440,10 +451,13 @@ class Signed(_message.Message):
     BODY_FIELD_NUMBER: _builtins.int
     SIGNATURE_FIELD_NUMBER: _builtins.int
     CERTIFICATES_FIELD_NUMBER: _builtins.int
+    PADDING_FIELD_NUMBER: _builtins.int
     body: _builtins.bytes
     """An OpeningBody or a StatementBody."""
     signature: _builtins.bytes
     """ECDSA on P-256 (DER) over the body, its kind, and who signs."""
+    padding: _builtins.bytes
+    """Zeros up to a multiple of 2 KiB."""
     @_builtins.property
     def certificates(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """DER: the server's certificate, then any intermediate ones."""
@@ -454,10 +468,11 @@ class Signed(_message.Message):
         body: _builtins.bytes = ...,
         signature: _builtins.bytes = ...,
         certificates: _abc.Iterable[_builtins.bytes] | None = ...,
+        padding: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "certificates", b"certificates", "signature", b"signature"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "certificates", b"certificates", "padding", b"padding", "signature", b"signature"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -556,6 +571,50 @@ class StatementRequest(_message.Message):
 Global___StatementRequest: _TypeAlias = StatementRequest  # noqa: Y015
 
 @_typing.final
+class GivenPiece(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TASK_DIGEST_FIELD_NUMBER: _builtins.int
+    CLIENT_FIELD_NUMBER: _builtins.int
+    STATEMENT_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    task_digest: _builtins.bytes
+    client: _builtins.str
+    data: _builtins.bytes
+    @_builtins.property
+    def statement(self) -> Global___Signed: ...
+    def __init__(
+        self,
+        *,
+        task_digest: _builtins.bytes = ...,
+        client: _builtins.str = ...,
+        statement: Global___Signed | None = ...,
+        data: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["statement", b"statement"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "data", b"data", "statement", b"statement", "task_digest", b"task_digest"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GivenPiece: _TypeAlias = GivenPiece  # noqa: Y015
+
+@_typing.final
+class GivenReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GivenReply: _TypeAlias = GivenReply  # noqa: Y015
+
+@_typing.final
 class StatementBody(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -622,6 +681,52 @@ class StatusRequest(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StatusRequest: _TypeAlias = StatusRequest  # noqa: Y015
+
+@_typing.final
+class AllowRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TASK_DIGEST_FIELD_NUMBER: _builtins.int
+    WORD_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    task_digest: _builtins.bytes
+    word: _builtins.str
+    """attempts, write-off or coin."""
+    version: _builtins.int
+    def __init__(
+        self,
+        *,
+        task_digest: _builtins.bytes = ...,
+        word: _builtins.str = ...,
+        version: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["task_digest", b"task_digest", "version", b"version", "word", b"word"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AllowRequest: _TypeAlias = AllowRequest  # noqa: Y015
+
+@_typing.final
+class AllowReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    UNTIL_FIELD_NUMBER: _builtins.int
+    until: _builtins.int
+    """The newest attempt that the word reaches to."""
+    def __init__(
+        self,
+        *,
+        until: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["until", b"until"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AllowReply: _TypeAlias = AllowReply  # noqa: Y015
 
 @_typing.final
 class StatusReply(_message.Message):
@@ -890,18 +995,22 @@ class JoinReply(_message.Message):
 
     KEY_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
+    NEWEST_ATTEMPT_FIELD_NUMBER: _builtins.int
     key: _builtins.bytes
     epoch: _builtins.bytes
     """Which start of the dealer this is: its keys live as long as its process."""
+    newest_attempt: _builtins.int
+    """The newest attempt that was dealt for; -1 before the first. None up to it is dealt for again."""
     def __init__(
         self,
         *,
         key: _builtins.bytes = ...,
         epoch: _builtins.bytes = ...,
+        newest_attempt: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "key", b"key"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "key", b"key", "newest_attempt", b"newest_attempt"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -919,6 +1028,7 @@ class DealRequest(_message.Message):
     DIMENSION_FIELD_NUMBER: _builtins.int
     COMPARISONS_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
+    NONCES_FIELD_NUMBER: _builtins.int
     task_digest: _builtins.bytes
     role: _builtins.str
     attempt: _builtins.int
@@ -927,6 +1037,8 @@ class DealRequest(_message.Message):
     dimension: _builtins.int
     comparisons: _builtins.int
     epoch: _builtins.bytes
+    nonces: _builtins.bytes
+    """Server A's and B's for this link: 64 fresh bytes in every mask."""
     def __init__(
         self,
         *,
@@ -938,10 +1050,11 @@ class DealRequest(_message.Message):
         dimension: _builtins.int = ...,
         comparisons: _builtins.int = ...,
         epoch: _builtins.bytes = ...,
+        nonces: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "batch", b"batch", "clients", b"clients", "comparisons", b"comparisons", "dimension", b"dimension", "epoch", b"epoch", "role", b"role", "task_digest", b"task_digest"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "batch", b"batch", "clients", b"clients", "comparisons", b"comparisons", "dimension", b"dimension", "epoch", b"epoch", "nonces", b"nonces", "role", b"role", "task_digest", b"task_digest"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

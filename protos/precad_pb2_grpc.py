@@ -75,6 +75,11 @@ class AggregationStub(object):
                 request_serializer=precad_dot_protos_dot_precad__pb2.StatementRequest.SerializeToString,
                 response_deserializer=precad_dot_protos_dot_precad__pb2.Signed.FromString,
                 _registered_method=True)
+        self.GiveBack = channel.stream_unary(
+                '/precad.v1.Aggregation/GiveBack',
+                request_serializer=precad_dot_protos_dot_precad__pb2.GivenPiece.SerializeToString,
+                response_deserializer=precad_dot_protos_dot_precad__pb2.GivenReply.FromString,
+                _registered_method=True)
 
 
 class AggregationServicer(object):
@@ -137,6 +142,13 @@ class AggregationServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GiveBack(self, request_iterator, context):
+        """A model that this server has signed and lost, in pieces: first its own statement.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AggregationServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -179,6 +191,11 @@ def add_AggregationServicer_to_server(servicer, server):
                     servicer.Statement,
                     request_deserializer=precad_dot_protos_dot_precad__pb2.StatementRequest.FromString,
                     response_serializer=precad_dot_protos_dot_precad__pb2.Signed.SerializeToString,
+            ),
+            'GiveBack': grpc.stream_unary_rpc_method_handler(
+                    servicer.GiveBack,
+                    request_deserializer=precad_dot_protos_dot_precad__pb2.GivenPiece.FromString,
+                    response_serializer=precad_dot_protos_dot_precad__pb2.GivenReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -408,6 +425,33 @@ class Aggregation(object):
             metadata,
             _registered_method=True)
 
+    @staticmethod
+    def GiveBack(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_unary(
+            request_iterator,
+            target,
+            '/precad.v1.Aggregation/GiveBack',
+            precad_dot_protos_dot_precad__pb2.GivenPiece.SerializeToString,
+            precad_dot_protos_dot_precad__pb2.GivenReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
 
 class OperationStub(object):
     """Both servers, towards operators.
@@ -429,6 +473,11 @@ class OperationStub(object):
                 request_serializer=precad_dot_protos_dot_precad__pb2.StatusRequest.SerializeToString,
                 response_deserializer=precad_dot_protos_dot_precad__pb2.RoundReport.FromString,
                 _registered_method=True)
+        self.Allow = channel.unary_unary(
+                '/precad.v1.Operation/Allow',
+                request_serializer=precad_dot_protos_dot_precad__pb2.AllowRequest.SerializeToString,
+                response_deserializer=precad_dot_protos_dot_precad__pb2.AllowReply.FromString,
+                _registered_method=True)
 
 
 class OperationServicer(object):
@@ -448,6 +497,13 @@ class OperationServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Allow(self, request, context):
+        """The word of this server's operators on what only both servers' operators can decide.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_OperationServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -460,6 +516,11 @@ def add_OperationServicer_to_server(servicer, server):
                     servicer.Reports,
                     request_deserializer=precad_dot_protos_dot_precad__pb2.StatusRequest.FromString,
                     response_serializer=precad_dot_protos_dot_precad__pb2.RoundReport.SerializeToString,
+            ),
+            'Allow': grpc.unary_unary_rpc_method_handler(
+                    servicer.Allow,
+                    request_deserializer=precad_dot_protos_dot_precad__pb2.AllowRequest.FromString,
+                    response_serializer=precad_dot_protos_dot_precad__pb2.AllowReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -517,6 +578,33 @@ class Operation(object):
             '/precad.v1.Operation/Reports',
             precad_dot_protos_dot_precad__pb2.StatusRequest.SerializeToString,
             precad_dot_protos_dot_precad__pb2.RoundReport.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Allow(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/precad.v1.Operation/Allow',
+            precad_dot_protos_dot_precad__pb2.AllowRequest.SerializeToString,
+            precad_dot_protos_dot_precad__pb2.AllowReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -51,6 +51,8 @@ class AggregationStub:
     """Before anything is shared for an attempt: what this server says that it has cost so far."""
     Statement: _grpc.UnaryUnaryMultiCallable[_precad_pb2.StatementRequest, _precad_pb2.Signed]
     """The owner shows this server's last statement of its account, and gets the newest."""
+    GiveBack: _grpc.StreamUnaryMultiCallable[_precad_pb2.GivenPiece, _precad_pb2.GivenReply]
+    """A model that this server has signed and lost, in pieces: first its own statement."""
 
 @_typing.type_check_only
 class AggregationAsyncStub(AggregationStub):
@@ -73,6 +75,8 @@ class AggregationAsyncStub(AggregationStub):
     """Before anything is shared for an attempt: what this server says that it has cost so far."""
     Statement: _aio.UnaryUnaryMultiCallable[_precad_pb2.StatementRequest, _precad_pb2.Signed]  # type: ignore[assignment]
     """The owner shows this server's last statement of its account, and gets the newest."""
+    GiveBack: _aio.StreamUnaryMultiCallable[_precad_pb2.GivenPiece, _precad_pb2.GivenReply]  # type: ignore[assignment]
+    """A model that this server has signed and lost, in pieces: first its own statement."""
 
 class AggregationServicer(metaclass=_abc_1.ABCMeta):
     """Both servers, towards data owners."""
@@ -141,6 +145,14 @@ class AggregationServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_precad_pb2.Signed, _abc.Awaitable[_precad_pb2.Signed]]:
         """The owner shows this server's last statement of its account, and gets the newest."""
 
+    @_abc_1.abstractmethod
+    def GiveBack(
+        self,
+        request_iterator: _MaybeAsyncIterator[_precad_pb2.GivenPiece],
+        context: _ServicerContext,
+    ) -> _typing.Union[_precad_pb2.GivenReply, _abc.Awaitable[_precad_pb2.GivenReply]]:
+        """A model that this server has signed and lost, in pieces: first its own statement."""
+
 def add_AggregationServicer_to_server(servicer: AggregationServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
 class OperationStub:
@@ -153,6 +165,8 @@ class OperationStub:
     Status: _grpc.UnaryUnaryMultiCallable[_precad_pb2.StatusRequest, _precad_pb2.StatusReply]
     Reports: _grpc.UnaryStreamMultiCallable[_precad_pb2.StatusRequest, _precad_pb2.RoundReport]
     """One report per finished round, from the first on; ends with the training."""
+    Allow: _grpc.UnaryUnaryMultiCallable[_precad_pb2.AllowRequest, _precad_pb2.AllowReply]
+    """The word of this server's operators on what only both servers' operators can decide."""
 
 @_typing.type_check_only
 class OperationAsyncStub(OperationStub):
@@ -162,6 +176,8 @@ class OperationAsyncStub(OperationStub):
     Status: _aio.UnaryUnaryMultiCallable[_precad_pb2.StatusRequest, _precad_pb2.StatusReply]  # type: ignore[assignment]
     Reports: _aio.UnaryStreamMultiCallable[_precad_pb2.StatusRequest, _precad_pb2.RoundReport]  # type: ignore[assignment]
     """One report per finished round, from the first on; ends with the training."""
+    Allow: _aio.UnaryUnaryMultiCallable[_precad_pb2.AllowRequest, _precad_pb2.AllowReply]  # type: ignore[assignment]
+    """The word of this server's operators on what only both servers' operators can decide."""
 
 class OperationServicer(metaclass=_abc_1.ABCMeta):
     """Both servers, towards operators."""
@@ -180,6 +196,14 @@ class OperationServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_precad_pb2.RoundReport], _abc.AsyncIterator[_precad_pb2.RoundReport]]:
         """One report per finished round, from the first on; ends with the training."""
+
+    @_abc_1.abstractmethod
+    def Allow(
+        self,
+        request: _precad_pb2.AllowRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_precad_pb2.AllowReply, _abc.Awaitable[_precad_pb2.AllowReply]]:
+        """The word of this server's operators on what only both servers' operators can decide."""
 
 def add_OperationServicer_to_server(servicer: OperationServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 

@@ -5,11 +5,14 @@ import logging
 from precad.common.aggregator.collect.matching import Collected, describe
 from precad.common.aggregator.enrol.agreement import propose_roster
 from precad.common.aggregator.round.aggregator import Aggregator
+from precad.common.aggregator.round.cohort import cohort_of
+from precad.common.aggregator.round.joint_draw import agree_coin
 from precad.common.aggregator.round.messages import HeldList
 from precad.common.aggregator.round.opening import propose, require_enough, say_over
 from precad.common.aggregator.round.states import Opened
 from precad.common.aggregator.training.conduct import Outside, persist, train
 from precad.common.aggregator.training.feed import RoundOpened
+from precad.common.aggregator.training.meet import seals_of
 from precad.common.aggregator.training.session import Phase, Session
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import ClientId
@@ -23,7 +26,7 @@ _LOOK_S = 0.5
 
 def lead(session: Session, outside: Outside) -> None:
     """Play a whole training as server A. Raises PrecadError when it can't go on."""
-    leader = Leader(session, outside)
+    leader = Leader(session)
     try:
         persist(session, lambda: train(session, leader, outside))
     except PeerUnavailable as error:
@@ -35,9 +38,8 @@ def lead(session: Session, outside: Outside) -> None:
 class Leader:
     """What server A does: it proposes, and B checks."""
 
-    def __init__(self, session: Session, outside: Outside) -> None:
+    def __init__(self, session: Session) -> None:
         self._session = session
-        self._draw = outside.draw
         self._enrolment_ends = session.clock.now() + session.task.deadlines.enrol
 
     def agree_roster(self, link: PeerLink) -> None:
@@ -51,25 +53,26 @@ class Leader:
                 session.register.wait_full(min(ends, session.clock.now() + _LOOK_S))
                 link.require_alive()
             require_enough(session.register.roster(), least)
-        roster = propose_roster(link, session.register.roster(), least)
-        session.register.freeze(roster)
+        roster = propose_roster(link, session.register, session.task, seals_of(session))
         log.info("roster is frozen with %d clients", len(roster))
 
     def open(self, aggregator: Aggregator) -> Opened | None:
-        """Draw a cohort and propose it; after the last round tell B that there is no other."""
+        """Agree on who is drawn and open; after the last round tell B that there is no other."""
         session, progress = self._session, self._session.progress
         current = session.shelf.current
         if session.finished:
             say_over(aggregator, progress.next_attempt, current.digest)
             return None
-        drawn = self._draw(aggregator.roster, session.task.privacy.client_rate)
+        # Once per version, whatever breaks: who cuts links draws nobody anew.
+        coin = agree_coin(aggregator, current.version)
+        rate = session.task.privacy.client_rate
+        drawn = cohort_of(coin, aggregator.roster, rate, current.version)
+        # B opens its inbox before A announces anything: no honest client can be early.
+        opened = propose(aggregator, progress.next_attempt, current.version, drawn, current.digest)
         # A client at its cap is still drawn, and then contributes zero: the denominator stays.
-        cohort = aggregator.within_budget(drawn)
-        if drawn and not cohort:
+        if drawn and not opened.counted:
             # The rounds go on to T all the same: an early end would tell what no noise covers.
             log.warning("everybody drawn is at the privacy limit: this round releases noise alone")
-        # B opens its inbox before A announces anything: no honest client can be early.
-        opened = propose(aggregator, progress.next_attempt, current.version, cohort, current.digest)
         progress.next_attempt += 1
         session.inbox.open(opened.attempt, opened.cohort, opened.model)
         session.feed.publish(RoundOpened(opened, session.task.deadlines.collect))

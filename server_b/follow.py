@@ -5,6 +5,8 @@ import logging
 from precad.common.aggregator.collect.matching import Collected, describe
 from precad.common.aggregator.enrol.agreement import accept_roster
 from precad.common.aggregator.round.aggregator import Aggregator
+from precad.common.aggregator.round.cohort import cohort_of
+from precad.common.aggregator.round.joint_draw import agree_coin
 from precad.common.aggregator.round.messages import HeldEntry, HeldList
 from precad.common.aggregator.round.opening import answer
 from precad.common.aggregator.round.states import Opened
@@ -15,8 +17,10 @@ from precad.common.aggregator.training.conduct import (
     train,
 )
 from precad.common.aggregator.training.feed import RoundOpened
+from precad.common.aggregator.training.meet import seals_of
 from precad.common.aggregator.training.session import Phase, Session
 from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError
+from precad.common.identifiers import ClientId
 from precad.common.link import PeerLink
 
 log = logging.getLogger("precad")
@@ -65,15 +69,23 @@ class Helper:
         """Freeze whom A proposes and B holds too, as its enrolments are when the proposal comes."""
         register, task = self._session.register, self._session.task
         patience = task.deadlines.enrol + task.deadlines.peer
-        accept_roster(link, register.roster, register.freeze, task, patience)
+        accept_roster(link, register, task, seals_of(self._session), patience)
 
     def open(self, aggregator: Aggregator) -> Opened | None:
         """Check A's proposal. Raises PeerViolation, also when A ends the training early."""
         session = self._session
         current = session.shelf.current
-        opened = answer(
-            aggregator, current.version, current.digest, before_agreeing=session.inbox.open
-        )
+        version = current.version
+        drawn: tuple[ClientId, ...] = ()
+        if not session.finished:
+            coin = agree_coin(aggregator, version)
+            rate = session.task.privacy.client_rate
+            drawn = cohort_of(coin, aggregator.roster, rate, version)
+
+        def take(opened: Opened) -> None:
+            session.inbox.open(opened.attempt, opened.cohort, opened.model)
+
+        opened = answer(aggregator, version, drawn, current.digest, before_agreeing=take)
         if opened is None:
             if not session.finished:
                 raise PeerViolation(f"server A ended the training after {current.version} rounds")

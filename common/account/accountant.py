@@ -22,6 +22,10 @@ class AccountantName(StrEnum):
     """Central limit theorem: asymptotic, usually too small; not a guarantee."""
 
 
+class BeyondReach(Misconfiguration):
+    """A right question that this accountant's arithmetic can't answer; another one may."""
+
+
 class Accountant(Protocol):
     """Composes events and says what they cost together."""
 

@@ -17,6 +17,9 @@ class ServerSettings(Settings):
     """Folder for the database, the spool and the model; belongs to this server alone."""
     database: str | None = None
     """SQLAlchemy URL; SQLite in the state folder unless given."""
+    journal: Path | None = None
+    """Folder for the journal file, on no disk and in no backup that the database comes back from;
+    `<state>-journal` beside the state folder unless given."""
     linger: Annotated[float, Field(ge=0, le=86_400)] = 30.0
     """Seconds that the finished model stays on offer."""
     enrolment: Literal["open", "roster", "token"] = "open"

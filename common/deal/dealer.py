@@ -9,7 +9,12 @@ import numpy as np
 from precad.common.deal.program import comparison_triples
 from precad.common.deal.request import DealRequest
 from precad.common.deal.streams import binary_stream, inner_product_stream
-from precad.common.errors import Misconfiguration, PeerViolation, TaskMismatch
+from precad.common.errors import (
+    Misconfiguration,
+    PeerUnavailable,
+    PeerViolation,
+    TaskMismatch,
+)
 from precad.common.identifiers import Digest, Role
 from precad.common.keystream import KEY_BYTES
 from precad.common.ring import MODULUS, RingVector, dot, signed
@@ -49,7 +54,9 @@ class DealerRole:
             raise Misconfiguration("keys", list(keys), "the two servers need different keys")
         self._task = task
         self._keys = dict(keys)
-        self._dealt: dict[tuple[bytes, int, int], DealRequest] = {}
+        self._dealt: dict[int, tuple[DealRequest, set[Role]]] = {}
+        """By batch, of the newest attempt: an older one is never dealt for again."""
+        self.newest_attempt = -1
         self._lock = threading.Lock()
 
     def key_for(self, role: Role) -> Secret:
@@ -60,7 +67,7 @@ class DealerRole:
             raise PeerViolation(f"{role.value} asked the dealer; only servers may") from None
 
     def corrections(self, role: Role, request: DealRequest) -> RingVector:
-        """The correction words of a request; the same again for the same request.
+        """The correction words of a request, once to each server.
 
         Args:
             role: who asks, from its certificate.
@@ -73,10 +80,11 @@ class DealerRole:
 
         Raises:
             PeerViolation: the role isn't a server, or this batch was asked with another shape.
+            PeerUnavailable: it was dealt to this server before, or a newer attempt has begun.
             TaskMismatch: the request is for another task.
         """
         self.key_for(role)
-        self._admit(request)
+        self._admit(role, request)
         if role is Role.SERVER_A:
             return np.empty(0, dtype=np.int64)
         inner = [self._inner_product(request, client) for client in range(request.clients)]
@@ -86,17 +94,22 @@ class DealerRole:
         ]
         return np.concatenate([np.array(inner, dtype=np.int64), *binary])
 
-    def _admit(self, request: DealRequest) -> None:
+    def _admit(self, role: Role, request: DealRequest) -> None:
         if request.task != self._task:
             raise TaskMismatch(str(self._task), str(request.task))
         with self._lock:
-            first = self._dealt.setdefault(request.identifier, request)
+            if request.attempt > self.newest_attempt:
+                self.newest_attempt = request.attempt
+                self._dealt.clear()
+            first, served = self._dealt.setdefault(request.batch, (request, set()))
+            again = request.attempt < self.newest_attempt or role in served
+            served.add(role)
+        if again:
+            raise PeerUnavailable(f"attempt {request.attempt} is dealt for once; take a new one")
         if first != request:
             raise PeerViolation(
                 f"attempt {request.attempt}, batch {request.batch} was asked for before with "
-                f"(clients, dimension, comparisons) = "
-                f"{(first.clients, first.dimension, first.comparisons)}, now "
-                f"{(request.clients, request.dimension, request.comparisons)}"
+                "another shape or other nonces"
             )
 
     def _inner_product(self, request: DealRequest, client: int) -> int:

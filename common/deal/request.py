@@ -7,6 +7,7 @@ from precad.common.deal.program import comparison_triples
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Digest
 
+NONCES_BYTES = 64
 _LIMITS = {
     "attempt": (0, 2**63 - 1),
     "batch": (0, 2**31 - 1),
@@ -34,8 +35,12 @@ class DealRequest:
     """d: length of each inner-product triple."""
     comparisons: int
     """Sign bits that the batch opens."""
+    nonces: bytes
+    """Server A's and B's for their link, 32 bytes each: two restored databases have others."""
 
     def __post_init__(self) -> None:
+        if len(self.nonces) != NONCES_BYTES:
+            raise Misconfiguration("nonces", len(self.nonces), f"must have {NONCES_BYTES} bytes")
         for field, (least, most) in _LIMITS.items():
             value = getattr(self, field)
             if type(value) is not int or not least <= value <= most:
@@ -48,12 +53,8 @@ class DealRequest:
 
     @property
     def context(self) -> tuple[bytes | int, ...]:
-        """What every stream of this request is bound to.
-
-        The shape is part of it: should a request come again with another shape, its masks are
-        independent of the first one's.
-        """
-        return *self.identifier, self.clients, self.dimension, self.comparisons
+        """What every stream of this request is bound to: its shape and the nonces too."""
+        return *self.identifier, self.clients, self.dimension, self.comparisons, self.nonces
 
     @property
     def correction_words(self) -> int:

@@ -11,7 +11,9 @@ from precad.common.identity.credentials import Identity
 from precad.common.identity.principal import Principal, check_serving
 from precad.common.tls13 import check_tls13
 
-_RECONNECT = (
+_OPTIONS = (
+    # Identity alone: some versions of gRPC inflate a message before they look at its size.
+    ("grpc.compression_enabled_algorithms_bitset", 1),
     # gRPC backs off for up to two minutes by default: a server that comes back would be missed.
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.min_reconnect_backoff_ms", 200),
@@ -63,6 +65,6 @@ def dialling(
         ("grpc.use_local_subchannel_pool", 1),
         # The name that the server's certificate must carry, in place of the address.
         ("grpc.ssl_target_name_override", Principal.service(expect).dns_name),
-        *_RECONNECT,
+        *_OPTIONS,
     ]
     return address, credentials, options

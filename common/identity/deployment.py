@@ -1,7 +1,7 @@
 """A deployment's keys on disk: the root's folder, and one folder per party beside it.
 
     DIR/ca/         ca.pem key.pem crl.pem issued/<serial>.pem
-    DIR/server-a/   ca.pem cert.pem key.pem crl.pem
+    DIR/server-a/   ca.pem cert.pem key.pem crl.pem coin.key
     DIR/ward-3/     …
 
 The root's folder is the operator's and needs to be on no server. A party's folder is all that
@@ -28,6 +28,7 @@ from precad.common.identity.certificate import (
     read_file,
     validity_fault,
 )
+from precad.common.identity.coin_file import make_coin_key
 from precad.common.identity.credentials import (
     CA_FILE,
     CERTIFICATE_FILE,
@@ -142,6 +143,7 @@ class Deployment:
                 certificate = self._certify(principal, key.public_key(), days)
                 make_folder(folder)
                 _write_key(folder, key, replace=replace)
+                _make_coin_key(folder, principal)
             _publish(folder / CERTIFICATE_FILE, certificate)
             _publish(folder / CA_FILE, self._authority.certificate)
             _publish(folder / REVOCATION_FILE, self._revocations())
@@ -305,6 +307,7 @@ def create_request(folder: Path, principal: Principal, *, replace: bool = False)
     make_folder(folder)
     key = new_key()
     _write_key(folder, key, replace=replace)
+    _make_coin_key(folder, principal)
     path = folder / REQUEST_FILE
     _publish(path, make_request(key, principal))
     return path
@@ -347,6 +350,12 @@ def _exclusive(folder: Path) -> Iterator[None]:
 def _publish(path: Path, public: Public) -> None:
     """Write or replace what anybody may read."""
     write_file(path, to_pem(public), mode=PUBLIC_MODE)
+
+
+def _make_coin_key(folder: Path, principal: Principal) -> None:
+    """The two servers draw versions' coins with it; it stays when the signing key is renewed."""
+    if principal.role in (Role.SERVER_A, Role.SERVER_B):
+        make_coin_key(folder)
 
 
 def _write_key(folder: Path, key: ec.EllipticCurvePrivateKey, *, replace: bool) -> None:

@@ -16,6 +16,8 @@ from precad.common.share import Signature
 class Kind(Enum):
     """What a sealed body is; one kind never passes for another."""
 
+    ROSTER = "roster"
+    """The frozen roster's digest."""
     COIN_COMMITMENT = "coin-commitment"
     COIN_OPENING = "coin-opening"
     HEAD = "head"

@@ -1,5 +1,6 @@
 """A client's submission: one for each server."""
 
+import contextlib
 import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -85,7 +86,9 @@ class Submission:
     def discard(self) -> None:
         """Remove the spool file, if there is one."""
         if isinstance(self.share, Path):
-            self.share.unlink(missing_ok=True)
+            # A file that can't be removed now goes when the server starts again.
+            with contextlib.suppress(OSError):
+                self.share.unlink()
 
 
 def share_bytes(role: Role, dimension: int) -> int:

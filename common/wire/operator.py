@@ -43,6 +43,23 @@ class OperatorConnection:
         except grpc.RpcError as error:
             raise error_of(self._who, self._address, error) from None
 
+    def allow(self, word: str, version: int) -> int:
+        """Give the operators' word for the version that waits.
+
+        Returns:
+            The newest attempt that the word reaches to.
+
+        Raises:
+            PeerUnavailable, AccessDenied.
+            PeerViolation: there is no such word, or another version is open.
+        """
+        task = self.status().task_digest
+        request = pb.AllowRequest(task_digest=task, word=word, version=version)
+        try:
+            return self._operation.Allow(request, timeout=CALL_TIMEOUT_S).until
+        except grpc.RpcError as error:
+            raise error_of(self._who, self._address, error) from None
+
     def reports(self) -> Iterator[pb.RoundReport]:
         """One report per finished round, until the training ends."""
         try:

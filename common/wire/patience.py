@@ -1,19 +1,29 @@
 """Calls that wait for a server which isn't there yet, and say in the end why it wasn't."""
 
+import logging
 from collections.abc import Callable
 from typing import TypeVar
 
 import grpc
 
 from precad.common.clock import CLOCK, Clock
+from precad.common.errors import Misidentified, PeerUnavailable
 from precad.common.retry import Patience, Waits
 
+log = logging.getLogger("precad")
+
 WAITS = Waits(0.2, 0.2)
+LOOK_S = 10.0
+"""Between lines in the log about a server that isn't there yet."""
 Reply = TypeVar("Reply")
 
 
 def call_patiently(
-    call: Callable[[float], Reply], patience_s: float, clock: Clock = CLOCK
+    call: Callable[[float], Reply],
+    patience_s: float,
+    clock: Clock = CLOCK,
+    *,
+    why: Callable[[], PeerUnavailable | None] = lambda: None,
 ) -> Reply:
     """Make an idempotent call, again and again while the other side can't be reached.
 
@@ -24,10 +34,14 @@ def call_patiently(
         call: makes the call with a timeout in seconds.
         patience_s: how long to try.
         clock: passes the time.
+        why: looks at what keeps the connection from coming about; asked at the first failure, and
+            then now and again. Its answer goes to the log, with the time that is left.
 
     Raises:
         grpc.RpcError: of the last try that says something.
+        Misidentified: ``why`` says that waiting won't help.
     """
+    look_at = clock.now()
     patience = Patience(patience_s, WAITS, clock, counted_from_now=True)
     unreachable: grpc.RpcError | None = None
     while True:
@@ -39,4 +53,14 @@ def call_patiently(
             if error.code() is not grpc.StatusCode.UNAVAILABLE:
                 raise
             unreachable = error
+            if clock.now() >= look_at:
+                look_at = clock.now() + LOOK_S
+                _say(why(), patience)
             patience.wait(error)
+
+
+def _say(cause: PeerUnavailable | None, patience: Patience) -> None:
+    if isinstance(cause, Misidentified):
+        raise cause
+    if cause is not None:
+        log.warning("%s; trying again for %.0f s", cause, max(0.0, patience.remaining()))

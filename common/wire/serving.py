@@ -1,5 +1,6 @@
 """What every gRPC server of the system sets and answers alike."""
 
+import logging
 from typing import Any
 
 import grpc
@@ -13,6 +14,9 @@ MAX_REQUEST_BYTES = 1 << 19
 server hold no more than this for each call, whatever it sends."""
 SERVER_OPTIONS = (
     ("grpc.max_receive_message_length", MAX_REQUEST_BYTES),
+    # Identity alone: some versions of gRPC inflate a message before they look at its size.
+    ("grpc.compression_enabled_algorithms_bitset", 1),
+    ("grpc.max_connection_idle_ms", 30_000),
     # A client needs a handful of calls at once, server A one link.
     ("grpc.max_concurrent_streams", 32),
     # By default a connection may take two minutes to say nothing.
@@ -31,10 +35,12 @@ _CODES: dict[type[PrecadError], grpc.StatusCode] = {
     errors.RejectedSubmission: grpc.StatusCode.INVALID_ARGUMENT,
     errors.AccessDenied: grpc.StatusCode.PERMISSION_DENIED,
     errors.TooManyCalls: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.NameInUse: grpc.StatusCode.ALREADY_EXISTS,
     errors.NotOnOffer: grpc.StatusCode.NOT_FOUND,
     errors.PeerUnavailable: grpc.StatusCode.UNAVAILABLE,
-    errors.PeerViolation: grpc.StatusCode.FAILED_PRECONDITION,
 }
+"""Whose texts are about the caller itself, and go to it; of all others it hears ``NOT_NOW``."""
+NOT_NOW = "this server can't answer now; its operators know why"
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
@@ -42,11 +48,11 @@ def status_of(error: PrecadError) -> grpc.StatusCode:
     """The status code that a caller sees for ``error``."""
     if isinstance(error, errors.AccessDenied) and error.reason is not errors.Denial.NOT_ALLOWED:
         return grpc.StatusCode.UNAUTHENTICATED
-    return _CODES.get(type(error), grpc.StatusCode.INTERNAL)
+    return _CODES.get(type(error), grpc.StatusCode.UNAVAILABLE)
 
 
 class Refusing:
-    """Around a call: what precad refuses inside ends it with the error's status code and text."""
+    """Around a call: what precad refuses inside ends it with its text, the rest without one."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -56,8 +62,11 @@ class Refusing:
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """End the call."""
-        if isinstance(error, PrecadError):
+        if isinstance(error, PrecadError) and type(error) in _CODES:
             await self._context.abort(status_of(error), str(error))
+        if isinstance(error, Exception) and not isinstance(error, grpc.aio.AbortError):
+            logging.getLogger("precad").error("a call failed: %r", error, exc_info=error)
+            await self._context.abort(grpc.StatusCode.UNAVAILABLE, NOT_NOW)
 
 
 def check_task(task: Task, digest: bytes) -> None:

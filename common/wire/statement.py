@@ -14,6 +14,9 @@ from precad.common.share import Signature
 from precad.protos import precad_pb2 as pb
 
 Body = pb.OpeningBody | pb.StatementBody
+_BLOCK = 2048
+_PADDING_HEADER, _LEAST = 3, 128
+"""Tag and length of a padding of 128 bytes or more: sizes tell nothing of counts."""
 _KINDS = {pb.OpeningBody: Kind.OPENING, pb.StatementBody: Kind.STATEMENT}
 
 
@@ -26,9 +29,12 @@ def sign_body(signer: SealSigner, role: Role, body: Body) -> pb.Signed:
 def signed_to_wire(sealed: Sealed) -> pb.Signed:
     """A seal as a message."""
     signature = sealed.signature
-    return pb.Signed(
+    message = pb.Signed(
         body=sealed.body, signature=signature.value, certificates=signature.certificates
     )
+    padding = -(message.ByteSize() + _PADDING_HEADER) % _BLOCK
+    message.padding = bytes(padding if padding >= _LEAST else padding + _BLOCK)
+    return message
 
 
 def check_opening(verifier: SealVerifier, role: Role, message: pb.Signed) -> pb.OpeningBody:

@@ -4,14 +4,22 @@ import grpc
 
 from precad.common.errors import (
     AccessDenied,
+    Misidentified,
+    NameInUse,
     NotOnOffer,
     PeerUnavailable,
     PeerViolation,
     PrecadError,
 )
+from precad.common.wire.serving import NOT_NOW
 
 _WRONG_NAME = ("Hostname Verification Check failed", "is not in peer certificate")
 """How gRPC says, from version to version, that a certificate isn't the expected party's."""
+
+
+LINKED = "server A is linked already; its older link goes on"
+"""What server B says to a second server A."""
+_ITS_OWN_WORDS = (LINKED, NOT_NOW)
 
 
 def error_of(who: str, address: str, error: grpc.RpcError) -> PrecadError:
@@ -25,10 +33,12 @@ def error_of(who: str, address: str, error: grpc.RpcError) -> PrecadError:
     code = error.code()
     detail = error.details() or ""
     if code is grpc.StatusCode.UNAVAILABLE and any(words in detail for words in _WRONG_NAME):
-        return PeerUnavailable(
+        return Misidentified(
             f"{who} isn't at {address}: whoever answers there has another party's certificate; "
             "mend the address"
         )
+    if code is grpc.StatusCode.UNAVAILABLE and detail in _ITS_OWN_WORDS:
+        return PeerUnavailable(f"{who} at {address}: {detail}")
     if code is grpc.StatusCode.UNAVAILABLE:
         return PeerUnavailable(
             f"{who} at {address} can't be reached ({_short(detail)}); check that it runs, its "
@@ -44,6 +54,8 @@ def error_of(who: str, address: str, error: grpc.RpcError) -> PrecadError:
         )
     if code is grpc.StatusCode.NOT_FOUND:
         return NotOnOffer(f"{who} at {address}: {detail}")
+    if code is grpc.StatusCode.ALREADY_EXISTS:
+        return NameInUse(f"{who} at {address}: {detail}")
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return PeerUnavailable(f"{who} at {address} has no room for this call now: {detail}")
     if code in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED):

@@ -139,9 +139,15 @@ def install(orders: Orders) -> None:
         "freeze",
         "begin_attempt",
         "abandon_open",
-        "release",
+        "keep_commitment",
+        "keep_opening",
+        "count_opened",
+        "prepare",
+        "countersign",
+        "sent",
+        "keep_model_seal",
         "finish_attempt",
-        "forfeit",
+        "void",
     ):
         wrap(Store, method)
     wrap(Store, "spend", first=note_spent)

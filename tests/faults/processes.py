@@ -36,7 +36,7 @@ class Order:
 
     @classmethod
     def parse(cls, text: str) -> "Order":
-        """From ``"server-a after Store.release"``."""
+        """From ``"server-a after Store.prepare"``."""
         return cls(*text.split(" "))
 
 
@@ -327,9 +327,13 @@ class FaultyDeployment(LocalDeployment):
         }
 
     def charges(self, role: str) -> dict[int, set[str]]:
-        """Each round's charged clients on a server."""
+        """Each attempt's charged clients on a server; voided ones aren't."""
         charges: dict[int, set[str]] = {}
-        for number, client in self._select(role, "SELECT attempt, client FROM charge"):
+        query = (
+            "SELECT charge.attempt, client FROM charge JOIN attempt "
+            "ON attempt.attempt = charge.attempt WHERE state != 'voided'"
+        )
+        for number, client in self._select(role, query):
             charges.setdefault(number, set()).add(client)
         return charges
 

@@ -20,6 +20,12 @@ ENDLESS = 100_000
 ROUNDS = 3
 
 ROUND_STEPS = (
+    "after PeerLink.send/coin-commitment",
+    "after Store.keep_commitment",
+    "before PeerLink.send/coin-opening",
+    "after PeerLink.send/coin-opening",
+    "before Store.keep_opening",
+    "after Store.keep_opening",
     "before PeerLink.send/cohort",
     "after PeerLink.send/cohort",
     "before PeerLink.receive/cohort",
@@ -35,6 +41,9 @@ ROUND_STEPS = (
     "before PeerLink.send/held",
     "after PeerLink.send/held",
     "after PeerLink.receive/held",
+    "before Store.count_opened",
+    "after Store.count_opened",
+    "after PeerLink.receive/opened",
     "before RemoteDealer.deal",
     "after RemoteDealer.deal",
     "before Store.spend",
@@ -43,15 +52,20 @@ ROUND_STEPS = (
     "after PeerLink.receive/validate",
     "before PeerLink.send/valid-set",
     "after PeerLink.send/valid-set",
-    "before Store.release",
-    "after Store.release",
-    "after PeerLink.send/charged",
-    "after PeerLink.receive/charged",
+    "before Store.prepare",
+    "after Store.prepare",
+    "after PeerLink.send/head",
+    "before Store.countersign",
+    "after Store.countersign",
+    "after PeerLink.send/countersignature",
+    "before Store.sent",
+    "after Store.sent",
     "before PeerLink.send/noisy-share",
     "after PeerLink.send/noisy-share",
     "after PeerLink.receive/noisy-share",
     "after PeerLink.send/model",
     "after PeerLink.receive/model",
+    "after Store.keep_model_seal",
     "before Shelf.put",
     "after Shelf.put",
     "before Store.finish_attempt",
@@ -72,28 +86,30 @@ CONNECTION_STEPS = (
 )
 # The link has to break before these steps come: the other server dies first.
 RECOVERIES = (
-    # Released here, nothing there: forfeit.
-    "server-b before Store.release, server-a before PeerLink.receive/forfeited",
-    "server-b before Store.release, server-a before Store.forfeit",
-    "server-b before Store.release, server-a after Store.forfeit",
-    "server-b before Store.release, server-b before Store.forfeit",
-    "server-b before Store.release, server-b after Store.forfeit",
-    "server-b before Store.release, server-b after PeerLink.send/forfeited",
-    "server-a before Store.release, server-a before Store.forfeit",
-    "server-a before Store.release, server-b before Store.forfeit",
-    "server-a before Store.release, server-a after Store.forfeit, server-b after Store.forfeit",
-    # Done there, released here: the persisted share once more.
-    "server-b before Shelf.put, server-a before PeerLink.send/noisy-share",
-    "server-b before Shelf.put, server-b after PeerLink.receive/noisy-share",
-    "server-b before Shelf.put, server-a after PeerLink.send/recovered",
-    "server-b before Shelf.put, server-b after PeerLink.send/recovered, server-b after Shelf.put",
+    # Prepared here, nothing there: both sign that it is void.
+    "server-b before Store.prepare, server-a before PeerLink.receive/void",
+    "server-b before Store.prepare, server-a before Store.void",
+    "server-b before Store.prepare, server-a after Store.void",
+    "server-b before Store.prepare, server-b before Store.void",
+    "server-b before Store.prepare, server-b after Store.void",
+    "server-b before Store.prepare, server-b after PeerLink.send/void",
+    "server-a before Store.prepare, server-a before Store.void",
+    "server-a before Store.prepare, server-b before Store.void",
+    "server-a before Store.prepare, server-a after Store.void, server-b after Store.void",
+    # Done there, not here: the model, on one's own signature.
+    "server-b before Shelf.put, server-a before PeerLink.send/transfer",
+    "server-b before Shelf.put, server-b after PeerLink.receive/transfer",
+    "server-b before Shelf.put, server-a after PeerLink.send/model-bytes",
+    "server-b before Shelf.put, server-b after Store.keep_model_seal, server-b after Shelf.put",
     "server-a before Shelf.put, server-a before Shelf.put",
-    "server-a before Shelf.put, server-b after PeerLink.send/recovered",
-    # Released on both: exchange what was persisted.
-    "server-a after Store.release, server-a after PeerLink.send/noisy-share",
-    "server-b after PeerLink.receive/charged, server-b before PeerLink.send/noisy-share",
+    "server-a before Shelf.put, server-b after PeerLink.send/transfer",
+    # Prepared on both: on with the release where it stopped.
+    "server-a after Store.countersign, server-a after PeerLink.send/noisy-share",
+    "server-b after PeerLink.receive/head, server-b before PeerLink.send/noisy-share",
+    "server-b after Store.sent, server-a before Store.sent",
+    "server-a after PeerLink.send/countersignature, server-b before Store.countersign",
     # All three at once.
-    "server-a after Store.release, server-b after Store.release, dealer after DealerRole.key_for",
+    "server-a after Store.prepare, server-b after Store.prepare, dealer after DealerRole.key_for",
 )
 DEALER_AND_CLIENTS = (
     "server-a before Inbox.close, dealer before DealerRole.key_for",
@@ -178,8 +194,8 @@ def test_killed_at_any_step_the_training_goes_on(deploy: Deploy, group: str) -> 
     if group == "recovery":
         for role in SERVER_ROLES:
             log = deployment.log(role)
-            remedies = ("forfeit", "send", "receive", "exchange")
-            assert all(f"was interrupted: {remedy}" in log for remedy in remedies)
+            remedies = ("void", "confirm-void", "release", "serve", "catch-up")
+            assert all(f"after a break: {remedy}\n" in log for remedy in remedies)
 
 
 @pytest.mark.parametrize(
@@ -276,17 +292,17 @@ def check(deployment: FaultyDeployment) -> None:
         versions = sorted(version for state, version, *_ in rounds.values() if state == "done")
         assert versions[:settled] == list(range(settled)), "a version is done twice, or never"
         for state, version, *_ in rounds.values():
-            assert version >= settled or state in {"done", "forfeited", "abandoned"}
+            assert version >= settled or state in {"done", "voided", "abandoned"}
     for number, (state, version, valid_set, _, model) in a.items():
         if state == "done" and version < settled:
             assert (b[number][0], b[number][1]) == ("done", version)
             assert b[number][2] == valid_set, f"round {number}: different sets"
             assert b[number][4] == model, f"round {number}: different models"
-        if state == "forfeited" and version < settled:
-            assert b[number][0] == "forfeited"
+        if state == "voided" and version < settled:
+            assert b[number][0] == "voided"
     charges = [deployment.charges(role) for role in SERVER_ROLES]
     for number, (state, version, *_) in a.items():
-        if version < settled and state in {"done", "forfeited"}:
+        if version < settled and state == "done":
             assert charges[0].get(number) == charges[1].get(number), f"round {number}: ledgers"
     for role in SERVER_ROLES:
         check_what_left(deployment, role)
@@ -306,7 +322,7 @@ def check(deployment: FaultyDeployment) -> None:
 
 
 def check_what_left(deployment: FaultyDeployment, role: str) -> None:
-    """Only persisted shares of rounds that weren't forfeited, one for each round."""
+    """Only persisted shares of attempts that weren't voided, one for each version."""
     shares = {
         hashlib.sha256(share).hexdigest(): state
         for state, _, _, share, _ in deployment.rounds(role).values()
@@ -315,7 +331,7 @@ def check_what_left(deployment: FaultyDeployment, role: str) -> None:
     left = {note["left"] for note in deployment.notes(role) if "left" in note}
     assert left, "nothing was released at all"
     assert left <= set(shares), "bytes left that are no round's persisted share"
-    assert not any(shares[digest] == "forfeited" for digest in left), "a forfeited share left"
+    assert not any(shares[digest] == "voided" for digest in left), "a voided share left"
 
 
 def test_a_killed_process_says_nothing_more(forks: Forks, tmp_path: Path) -> None:

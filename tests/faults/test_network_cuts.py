@@ -27,7 +27,7 @@ POINTS = (
     "Inbox.open",
     "PeerLink.send/held",
     "PeerLink.send/validate",
-    "PeerLink.send/charged",
+    "PeerLink.send/countersignature",
     "PeerLink.send/noisy-share",
 )
 

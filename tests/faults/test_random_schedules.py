@@ -29,7 +29,7 @@ def task(make_task: Any) -> Task:
     made: Task = make_task(
         4,
         {
-            "privacy.client_rate": 1.0,
+            "privacy.client_rate": 0.8,
             "training.rounds": ROUNDS,
             "enrolment.clients": 3,
             "deadlines.enrol": 500.0,
@@ -58,12 +58,14 @@ Play = Callable[..., World]
 def play(task: Task, folder: Path) -> Play:
     """``play(seed)``: one schedule, run and checked."""
 
-    def run(seed: int, *, faults: int = 8, again: int = 0) -> World:
+    def run(
+        seed: int, *, faults: int = 8, again: int = 0, restores: tuple[Role, ...] = ()
+    ) -> World:
         # Some schedules have their faults all at once, others throughout.
         chance = (0.005, 0.01, 0.02, 0.04)[seed % 4]
         state = folder / f"{seed}-{again}"
         state.mkdir()
-        world = World(task, state, seed, faults=faults, chance=chance)
+        world = World(task, state, seed, faults=faults, chance=chance, restores=restores)
         try:
             world.run()
             check(world)
@@ -89,6 +91,15 @@ def test_without_faults_every_round_is_counted(play: Play) -> None:
 def test_whatever_happens_the_invariants_hold(play: Play, first: int) -> None:
     for seed in range(first, first + PER_TEST):
         play(1 + seed)
+
+
+@pytest.mark.parametrize("first", range(1000, 1000 + SCHEDULES, PER_TEST))
+def test_a_database_that_is_put_back_is_noticed_and_mended(play: Play, first: int) -> None:
+    restored = 0
+    for seed in range(first, first + PER_TEST):
+        world = play(seed, restores=((Role.SERVER_A,), (Role.SERVER_B,))[seed % 2])
+        restored += len(world.put_back_roles)
+    assert restored > 0
 
 
 @pytest.mark.parametrize("seed", [3, 33])

@@ -2,18 +2,20 @@
 
 Real: lead and follow, recovery, the round, validation, the stores (SQLite files), shelf, inbox,
 register, the client's `take_part`, its account and its kept pair. Simulated: gRPC (the links, the
-dealer's service, the clients' calls), time, threads (`turns.py`), the noise (recorded, so that
-sums can be checked) and A's draw of a cohort.
+dealer's service, the clients' calls), time, threads (`turns.py`) and the noise (recorded, so that
+sums can be checked). The coin keys come from the seed.
 
 Every step of a party has a name. Whether a fault strikes there is decided by the seed, the party,
 the step's name and how often the party has come to it, never by time.
 """
 
+import hashlib
 import re
+import shutil
 import sqlite3
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -36,17 +38,20 @@ from precad.client.participant import Participation, RoundView, take_part
 from precad.client.pending import Pair, Pending
 from precad.common.aggregator.collect import Inbox, Upload
 from precad.common.aggregator.enrol.register import Register
+from precad.common.aggregator.round.coin import CoinKey
+from precad.common.aggregator.round.journal import AttemptState
 from precad.common.aggregator.service.notice import notice_of
 from precad.common.aggregator.service.statements import opening_of, statement_of
 from precad.common.aggregator.store import Store, open_store
 from precad.common.aggregator.training.conduct import Dealer, Outside, run_to_end
 from precad.common.aggregator.training.feed import Event, Feed
+from precad.common.aggregator.training.owners import give_back
 from precad.common.aggregator.training.presence import Presence
 from precad.common.aggregator.training.session import Phase, Session
 from precad.common.aggregator.training.shelf import Shelf
 from precad.common.deal.dealer import DealerRole
 from precad.common.deal.request import DealRequest
-from precad.common.enrolment import Enrolment, Roster
+from precad.common.enrolment import Enrolment
 from precad.common.errors import (
     PeerUnavailable,
     PeerViolation,
@@ -56,7 +61,9 @@ from precad.common.errors import (
 )
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.principal import Principal
+from precad.common.identity.sign import CertificateSigner
 from precad.common.link import Frame, FrameTransport
+from precad.common.model import from_bytes as model_from_bytes
 from precad.common.model import model_digest
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
@@ -68,18 +75,27 @@ from precad.server_a.lead import lead
 from precad.server_b.follow import follow
 
 RECORDS = 10
+MODEL = "model.safetensors"
 LIMIT_S = 250.0
 """Below the tests' deadline for an outage: nobody may need to wait for one to run out."""
 SERVERS = (Role.SERVER_A, Role.SERVER_B)
 STORE_STEPS = (
     "claim",
     "freeze",
+    "keep_commitment",
+    "keep_opening",
     "begin_attempt",
     "abandon_open",
+    "count_opened",
+    "raise_opened",
     "spend",
-    "release",
+    "prepare",
+    "countersign",
+    "sent",
+    "keep_model_seal",
     "finish_attempt",
-    "forfeit",
+    "void",
+    "learn",
 )
 
 
@@ -116,7 +132,7 @@ class Recorded:
     trace: list[str] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     shares: dict[Role, dict[int, bytes]] = field(default_factory=lambda: defaultdict(dict))
-    """Released noisy shares by round number."""
+    """Prepared noisy shares by attempt."""
     left: dict[Role, set[bytes]] = field(default_factory=lambda: defaultdict(set))
     """Noisy shares that were put on the wire."""
     noise: dict[Role, list[RingVector]] = field(default_factory=lambda: defaultdict(list))
@@ -126,6 +142,8 @@ class Recorded:
     )
     updates: dict[tuple[ClientId, int], RingVector] = field(default_factory=dict)
     """What a client's first submission for a round number holds."""
+    words: list[str] = field(default_factory=list)
+    """What the operators were asked."""
     pairs: dict[tuple[ClientId, int], set[bytes]] = field(default_factory=lambda: defaultdict(set))
     """Commitments of what a client sent for a round number."""
     results: dict[ClientId, Participation] = field(default_factory=dict)
@@ -135,14 +153,25 @@ class World:
     """One training under one schedule of faults.
 
     Args:
-        task: small; client_rate is A's own affair (the cohorts are drawn by the seed).
+        task: small.
         folder: durable state of all parties.
         seed: decides turns and faults.
         faults: most faults in the run.
         chance: of a fault at a step, while there are some left.
+        restores: servers whose database is put back from an older copy, each once: the model file
+            comes back with it or stays, by the seed. The journal outside stays.
     """
 
-    def __init__(self, task: Task, folder: Path, seed: int, *, faults: int, chance: float) -> None:
+    def __init__(
+        self,
+        task: Task,
+        folder: Path,
+        seed: int,
+        *,
+        faults: int,
+        chance: float,
+        restores: tuple[Role, ...] = (),
+    ) -> None:
         self.task = task
         self.folder = folder
         self.seed = seed
@@ -155,6 +184,9 @@ class World:
         self.epoch = 0
         self.cables: list[Cable] = []
         self._faults_left = faults
+        self._restores = list(restores)
+        self.put_back_roles: list[Role] = []
+        """Servers that started again with an older database."""
         self._chance = chance
         self.times: Counter[str] = Counter()
         self._lives: dict[str, Life] = {}
@@ -165,6 +197,7 @@ class World:
             self._start_server(role)
         for client in self.clients:
             self._start_client(client)
+        self.turns.spawn("operators", Life("operators"), self._operate)
         self.turns.run(self._over)
 
     def _over(self) -> bool:
@@ -186,6 +219,8 @@ class World:
         where = f"{life.party}: {name}"
         self.times[where] += 1
         self.seen.trace.append(where)
+        if self._restores and life.party in (role.value for role in SERVERS):
+            self._copy(Role(life.party), f"{where} #{self.times[where]}")
         fault = self._draw(f"{where} #{self.times[where]}")
         if fault is Fault.CRASH_BEFORE:
             self._crash(life)
@@ -204,6 +239,47 @@ class World:
         fault = random.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
         self.seen.faults.append(f"{where}: {fault.value}")
         return fault
+
+    def _copy(self, role: Role, where: str) -> None:
+        """Now and then somebody backs a server's state up."""
+        source = self.folder / role.value
+        random = Random(f"{self.seed} backup {where}")
+        if random.random() > 0.02 or not (source / "state.db").exists():
+            return
+        target = self.folder / f"{role.value}.copy"
+        target.mkdir(exist_ok=True)
+        with closing(sqlite3.connect(source / "state.db")) as database:
+            enrolled = database.execute("SELECT COUNT(*) FROM enrolment").fetchone()[0]
+            if enrolled < len(self.clients):
+                # Claims that were lost before version 0 are enrolled again, by whoever runs it.
+                return
+            with closing(sqlite3.connect(target / "state.db")) as copy:
+                database.backup(copy)
+        (target / MODEL).unlink(missing_ok=True)
+        if (source / MODEL).exists():
+            shutil.copy(source / MODEL, target / MODEL)
+
+    def put_back(self, role: Role) -> None:
+        """A server starts again with an older copy of its database, and maybe of its model."""
+        copy, state = self.folder / f"{role.value}.copy", self.folder / role.value
+        random = Random(f"{self.seed} restore {role} {len(self.seen.faults)}")
+        if role not in self._restores or not (copy / "state.db").exists() or random.random() < 0.3:
+            return
+        self._restores.remove(role)
+        self.put_back_roles.append(role)
+        # New files: a connection that died with the process may still have the old ones.
+        for name in ("state.db", "state.db-wal", "state.db-shm"):
+            (state / name).unlink(missing_ok=True)
+        shutil.copy(copy / "state.db", state / "state.db")
+        # Not beyond the ledger: who restores a model alone has no ledger that belongs to it.
+        with_model = random.random() < 0.5
+        if with_model:
+            (state / MODEL).unlink(missing_ok=True)
+            if (copy / MODEL).exists():
+                shutil.copy(copy / MODEL, state / MODEL)
+        self.seen.faults.append(
+            f"{role.value}: restored {'with' if with_model else 'without'} model"
+        )
 
     def _crash(self, life: Life) -> None:
         self.turns.kill(life)
@@ -232,6 +308,21 @@ class World:
         life.at_death.append(lambda: self.turns.at(delay, restart))
         self.seen.trace.append(f"{party}: starts")
         return life
+
+    def _operate(self) -> None:
+        """The operators of both servers let the training go on, whenever it asks."""
+        while True:
+            self.turns.sleep(1.0)
+            for role in SERVERS:
+                if self.serving(role):
+                    session = self.servers[role].session
+                    if (needs := session.progress.needs) is not None:
+                        until = session.progress.next_attempt + 2
+                        self.seen.words.append(f"{role.value}: {needs.word.value} {needs.version}")
+                        for each in self.servers.values():
+                            if each.life.alive:
+                                with self.turns.acting(each.life):
+                                    each.session.store.allow(needs.word, needs.version, until)
 
     # --- parties -------------------------------------------------------------------------------
 
@@ -284,15 +375,19 @@ class World:
     # --- what tests ask ------------------------------------------------------------------------
 
     def charges(self, role: Role) -> dict[int, set[str]]:
-        """Each round's charged clients, from the database file itself."""
+        """Each attempt's charged clients, from the database file itself; voided ones aren't."""
         charges: dict[int, set[str]] = defaultdict(set)
+        query = (
+            "SELECT charge.attempt, client FROM charge JOIN attempt "
+            "ON attempt.attempt = charge.attempt WHERE state != 'voided'"
+        )
         with sqlite3.connect(self.folder / role.value / "state.db") as database:
-            for number, client in database.execute("SELECT attempt, client FROM charge"):
+            for number, client in database.execute(query):
                 charges[number].add(client)
         return charges
 
     def rounds(self, role: Role) -> dict[int, tuple[str, int, bytes | None, bytes | None]]:
-        """(state, version, valid set, noisy share) of each round, from the database file."""
+        """(state, version, valid set, noisy share) of each attempt, from the database file."""
         with sqlite3.connect(self.folder / role.value / "state.db") as database:
             rows = database.execute(
                 "SELECT attempt, state, version, valid_set, noisy_share FROM attempt"
@@ -308,11 +403,6 @@ class World:
             yield transport, DealerCalls(self, role)
         finally:
             transport.close()
-
-    def select(self, roster: Roster, _rate: float) -> tuple[ClientId, ...]:
-        random = Random(f"{self.seed} cohort {self.times['server-a: select']}")
-        with self.step("select"):
-            return tuple(client for client in roster if random.random() < 0.8)
 
     def dial(self, timeout_s: float) -> "Transport":
         """A's link to B, once B serves."""
@@ -341,10 +431,12 @@ class Server:
         self.life = life
         folder = world.folder / role.value
         folder.mkdir(exist_ok=True)
-        store = open_store(f"sqlite:///{folder / 'state.db'}", world.task, role)
+        world.put_back(role)
+        outside = world.folder / f"{role.value}.journal"
+        store = open_store(f"sqlite:///{folder / 'state.db'}", world.task, role, outside)
         life.at_death.append(store.close)
         self._observe(store)
-        shelf = Shelf(world.task, folder / "model.safetensors")
+        shelf = Shelf(world.task, folder / MODEL)
         world.name_steps(shelf, "shelf", ("put",))
         world.seen.models[shelf.current.version].add((role, shelf.current.digest))
         box = Inbox(role, world.task, verifier(), folder / "spool", clock=world.clock)
@@ -355,6 +447,9 @@ class Server:
             task=world.task,
             identity=identity(Principal.service(role)),
             store=store,
+            signer=CertificateSigner(identity(Principal.service(role))),
+            verifier=verifier(),
+            coin_key=CoinKey(Secret(hashlib.sha256(f"{world.seed} {role}".encode()).digest())),
             inbox=box,
             register=Register(world.task, store, clock=world.clock),
             presence=Presence(world.task.deadlines.rejoin, world.clock),
@@ -369,7 +464,7 @@ class Server:
         """The training, as this server's process conducts it."""
         try:
             world, role = self.world, self.role
-            outside = Outside(lambda: world.peers(role), Noise(world), world.select)
+            outside = Outside(lambda: world.peers(role), Noise(world))
             (lead if role is Role.SERVER_A else follow)(session, outside)
         except PrecadError:
             raise
@@ -395,24 +490,25 @@ class Server:
 
     def _observe(self, store: Store) -> None:
         seen, role = self.world.seen, self.role
-        spend, release, finish = store.spend, store.release, store.finish_attempt
+        spend, prepare, finish = store.spend, store.prepare, store.finish_attempt
 
         def observed_spend(number: int, batch: int) -> None:
             spend(number, batch)
             seen.spent[role][number, batch] += 1
 
-        def observed_release(number: int, *args: Any) -> None:
-            release(number, *args)
-            assert number not in seen.shares[role], f"{role.value} released {number} twice"
+        def observed_prepare(number: int, *args: Any) -> None:
+            prepare(number, *args)
+            assert number not in seen.shares[role], f"{role.value} prepared {number} twice"
             seen.shares[role][number] = args[-1]
 
         def observed_finish(number: int, model: Digest) -> None:
             finish(number, model)
-            version = self.world.rounds(role)[number][1] + 1
-            seen.models[version].add((role, model))
+            state, version, *_ = self.world.rounds(role)[number]
+            if state == AttemptState.DONE.value:
+                seen.models[version + 1].add((role, model))
 
         changed = cast("Any", store)
-        changed.spend, changed.release = observed_spend, observed_release
+        changed.spend, changed.prepare = observed_spend, observed_prepare
         changed.finish_attempt = observed_finish
         self.world.name_steps(store, "store", STORE_STEPS)
 
@@ -529,6 +625,10 @@ class DealerCalls:
         self.bytes_received = 0
 
     @property
+    def newest_attempt(self) -> int:
+        return self._world.dealer.newest_attempt
+
+    @property
     def epoch(self) -> bytes:
         return self._epoch.to_bytes(8, "big")
 
@@ -596,10 +696,16 @@ class Calls:
         with self._world.step(f"opening {role.value}"):
             return opening_of(self._server(role).session, self.client, attempt)
 
-    def statement(self, role: Role, _shown: pb.Signed | None) -> pb.Signed:
+    def give_back(self, role: Role, shown: pb.Signed, theta: bytes) -> None:
+        """As the servers' GiveBack."""
+        with self._world.step(f"give back to {role.value}"):
+            model = model_from_bytes(theta, self.task.dimension)
+            give_back(self._server(role).session, self.client, shown, model)
+
+    def statement(self, role: Role, shown: pb.Signed | None) -> pb.Signed:
         """As the servers' Statement."""
         with self._world.step(f"statement {role.value}"):
-            return statement_of(self._server(role).session, self.client)
+            return statement_of(self._server(role).session, self.client, shown)
 
     def compute(self, view: RoundView) -> RingVector:
         """A fresh random update: another one each time, as a fresh sample of records is."""

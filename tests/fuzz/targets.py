@@ -30,10 +30,14 @@ from precad.client.settings import JoinSettings
 from precad.common.aggregator.collect.matching import describe
 from precad.common.aggregator.enrol.tokens import new_token, token_digest
 from precad.common.aggregator.round import messages
+from precad.common.aggregator.round.coin import CoinKey
+from precad.common.aggregator.round.history import adoptable, history_start
+from precad.common.aggregator.round.seals import Seals
 from precad.common.aggregator.service.dealing import request_to_wire
 from precad.common.aggregator.service.peer_transport import frame_from_wire, frame_to_wire
 from precad.common.aggregator.settings import ServerASettings, ServerBSettings
 from precad.common.aggregator.store.audit import read_task
+from precad.common.aggregator.store.outside import OutsideJournal
 from precad.common.aggregator.validate import deal_request
 from precad.common.certify.inefficacy import expected_loss
 from precad.common.certify.inputs import Floats
@@ -50,18 +54,20 @@ from precad.common.identity.certificate import (
     read_certificates,
     validity_fault,
 )
+from precad.common.identity.coin_file import COIN_FILE, read_coin_key
 from precad.common.identity.credentials import REVOCATION_FILE, Identity
 from precad.common.identity.pki import make_request, new_key, read_request, to_pem
 from precad.common.identity.principal import Principal
 from precad.common.identity.revocation import RevocationList, read_revocation_lists
-from precad.common.identity.sign import CertificateSigner
+from precad.common.identity.seal import Kind
+from precad.common.identity.sign import CertificateSigner, CertificateVerifier
 from precad.common.identity.summary import summarise
 from precad.common.link import SETUP_ATTEMPT, Frame, PeerLink
 from precad.common.model import from_bytes as model_from_bytes
 from precad.common.model import load_model, save_model
 from precad.common.share import Signature, shard
 from precad.common.task import Task
-from precad.common.wire.statement import check_statement, sign_body
+from precad.common.wire.statement import check_opening, check_statement, sign_body
 from precad.common.wire.status import error_of
 from precad.common.wire.submission import header_from_wire, header_to_wire
 from precad.dealer.process import DealerSettings
@@ -174,7 +180,7 @@ def _requests(*requests: Any) -> Callable[[], list[bytes]]:
 
 
 def _deal_words(data: bytes) -> None:
-    wanted = deal_request(stage().task, ROUND, 0, 1)
+    wanted = deal_request(stage().task, ROUND, 0, 1, bytes(64))
     first, *others = [*split(data), b""]
     reply = parsed(pb.JoinReply, first)
     pieces = [parsed(pb.DealPiece, piece) for piece in others]
@@ -223,20 +229,32 @@ def _frames() -> list[bytes]:
     return [join(*(frame_to_wire(frame).SerializeToString() for frame in frames))]
 
 
-MESSAGES = (
+MESSAGES: tuple[type[messages.Message], ...] = (
     messages.Position,
     messages.RosterProposal,
     messages.Cohort,
     messages.Verdict,
     messages.HeldList,
     messages.SetCheck,
-    messages.ReleaseView,
+    messages.Evidence,
+    messages.CoinState,
+    messages.CoinReveal,
+    messages.ModelTransfer,
+    messages.OpenedCount,
+    messages.Fact,
+    messages.SealMessage,
 )
 
 
 def _peer_message(data: bytes) -> None:
     message = MESSAGES[data[0] % len(MESSAGES)].from_bytes(data[1:]) if data else None
     match message:
+        case messages.SealMessage():
+            _read_seal(message)
+        case messages.Evidence():
+            sealed = None if message.sealed is None else _read_seal(message.sealed)
+            start = history_start(stage().task.digest)
+            adoptable(start, [message], sealed)
         case messages.HeldList():
             for entry in message.by_client().values():
                 if isinstance(entry, messages.HeldEntry):
@@ -248,7 +266,7 @@ def _peer_message(data: bytes) -> None:
             for claim in claims:
                 claim.check(stage().task)
             Roster({claim.client: claim for claim in claims}).digest()
-        case messages.Position() | messages.Cohort() | messages.ReleaseView():
+        case messages.Position() | messages.Cohort() | messages.Fact() | messages.OpenedCount():
             # Numbers end up in the database and in digests.
             for value in message.model_dump().values():
                 if isinstance(value, int):
@@ -257,21 +275,99 @@ def _peer_message(data: bytes) -> None:
             pass
 
 
+def _read_seal(message: messages.SealMessage) -> messages.HeadBody:
+    """As server B reads what server A sealed."""
+    return _seals(Role.SERVER_B).read(Role.SERVER_A, Kind.HEAD, message, messages.HeadBody)
+
+
+def _seals(role: Role) -> Seals:
+    session = stage().sessions[role]
+    return Seals(session.task.digest, role, session.signer, session.verifier)
+
+
+def _head() -> dict[str, Any]:
+    """A's newest head, signed."""
+    start = str(history_start(stage().task.digest))
+    head = messages.HeadBody(
+        task=str(stage().task.digest),
+        version=0,
+        attempt=1,
+        valid_set="ab" * 32,
+        length=1,
+        head="cd" * 32,
+        history=start,
+    )
+    return _seals(Role.SERVER_A).write(Kind.HEAD, head).model_dump()
+
+
+def _outside(data: bytes) -> None:
+    OutsideJournal(stage().file(data, ".jsonl"), stage().task.digest).read()
+
+
+def _outside_seeds() -> list[bytes]:
+    path = stage().folder / "seed.jsonl"
+    path.unlink(missing_ok=True)
+    journal = OutsideJournal(path, stage().task.digest)
+    journal.countersigned(1, 2, [CLIENT])
+    journal.opened(1, 2)
+    return [path.read_bytes()]
+
+
+def _coin_key(data: bytes) -> None:
+    path = stage().folder / "coin" / COIN_FILE
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(data)
+    CoinKey(read_coin_key(path.parent)).opening(stage().task.digest, 0)
+
+
+def _signed_opening(data: bytes) -> None:
+    """What an owner makes of a server's word on an attempt, whatever was signed."""
+    message = parsed(pb.Signed, data)
+    if message is not None:
+        check_opening(CertificateVerifier(stage().client_identity), Role.SERVER_A, message)
+
+
+def _signed_openings() -> list[bytes]:
+    pen, digest = stage().sessions[Role.SERVER_A].signer, stage().task.digest.value
+    body = pb.OpeningBody(task_digest=digest, client=CLIENT.name, version=1, attempt=2)
+    return [sign_body(pen, Role.SERVER_A, body).SerializeToString()]
+
+
 def _peer_messages() -> list[bytes]:
-    digest, view = "ab" * 32, {"attempt": 1, "version": 1, "cohort_size": 1}
+    digest, seal = "ab" * 32, _head()
+    prepared = {"attempt": 1, "valid_set": digest, "bound": True}
+    fact = {"version": 0, "attempt": 0, "voided": False, "clients": ["ward-1"]}
     entry = {"client": "ward-1", "own": digest, "other": digest, "signed": digest}
     values: list[dict[str, Any]] = [
-        {"role": "server-a", "version": 1, "model": digest, "next_number": 2},
+        {
+            "role": "server-a",
+            "version": 1,
+            "model": digest,
+            "next_attempt": 2,
+            "opened": 1,
+            "ledger_length": 3,
+            "ledger_head": digest,
+            "nonce": digest,
+        },
         {"entries": [{"client": "ward-1", "records": 9, "record_rate": 0.1}]},
         {"attempt": 1, "clients": ["ward-1"], "model": digest, "over": False},
         {"refusal": "no"},
         {"entries": [entry, {"client": "ward-2", "reason": "absent"}]},
         {"digest": digest, "count": 3},
-        {**view, "valid_set": digest, "valid": ["ward-1"]},
+        {"versions": 1, "facts": [fact], "sealed": seal, "pending": {**fact, "attempt": 1}},
+        {"commitment": seal, "known": digest, "held": seal, "discard": True},
+        {"opening": seal},
+        {"version": 1, "sealed": seal, "own": seal},
+        {"count": 1},
+        fact,
+        seal,
     ]
+    for message, value in zip(MESSAGES, values, strict=True):
+        if message is not messages.HeldList:
+            message.model_validate_json(json.dumps(value))
     seeds = [bytes([i]) + json.dumps(value).encode() for i, value in enumerate(values)]
     signed = {**entry, "signature": "00", "certificate": digest}
-    pending = {**values[0], "pending": values[6], "last": values[6]}
+    pending = {**values[0], "prepared": prepared}
     empty = bytes([4]) + describe({}).to_bytes()
     return [
         *seeds,
@@ -607,7 +703,7 @@ def _file(parse: Callable[[Path], object], suffix: str) -> Callable[[bytes], Non
 
 
 def _deal_seeds() -> list[bytes]:
-    wanted = deal_request(stage().task, ROUND, 0, 2)
+    wanted = deal_request(stage().task, ROUND, 0, 2, bytes(64))
     return [request_to_wire(wanted, "server-b", bytes(16)).SerializeToString()]
 
 
@@ -622,7 +718,7 @@ def _request_seeds() -> list[bytes]:
 
 
 def _word_seeds() -> list[bytes]:
-    words = deal_request(stage().task, ROUND, 0, 1).correction_words * 8
+    words = deal_request(stage().task, ROUND, 0, 1, bytes(64)).correction_words * 8
     reply = pb.JoinReply(key=bytes(32), epoch=bytes(16))
     pieces = [pb.DealPiece(words=bytes(words)), pb.DealPiece(words=bytes(8))]
     return [join(*(m.SerializeToString() for m in [reply, *pieces[:n]])) for n in (1, 2)]
@@ -644,6 +740,25 @@ TARGETS: dict[str, Target] = {
         _call(pb.ModelRequest, "aggregation", "ModelDigest", CLIENT.name),
         _requests(pb.ModelRequest(), pb.ModelRequest(version=2**64 - 1)),
     ),
+    "call-opening": Target(
+        _call(pb.OpeningRequest, "aggregation", "Opening", CLIENT.name),
+        _requests(pb.OpeningRequest(client="ward-1"), pb.OpeningRequest(attempt=2**64 - 1)),
+    ),
+    "call-statement": Target(
+        _call(pb.StatementRequest, "aggregation", "Statement", CLIENT.name),
+        _requests(pb.StatementRequest(client="ward-1")),
+    ),
+    "allow": Target(
+        _call(pb.AllowRequest, "operation", "Allow", "operator"),
+        _requests(
+            pb.AllowRequest(word="attempts"),
+            pb.AllowRequest(word="coin", version=2**64 - 1),
+            pb.AllowRequest(word="x"),
+        ),
+    ),
+    "opening": Target(_signed_opening, _signed_openings),
+    "journal-file": Target(_outside, _outside_seeds),
+    "coin-key": Target(_coin_key, lambda: [bytes(32), bytes(31)]),
     "fetch-model": Target(
         _call(pb.ModelRequest, "aggregation", "FetchModel", CLIENT.name),
         _requests(pb.ModelRequest()),

@@ -53,7 +53,8 @@ def test_one_command_makes_every_party_of_a_local_deployment(made: Path) -> None
     assert {path.name for path in made.iterdir()} == {*folders, "ca"}
     for name in folders:
         files = {path.name for path in (made / name).iterdir()}
-        assert files == {"ca.pem", "cert.pem", "key.pem", "crl.pem"}
+        coin = {"coin.key"} if name.startswith("server") else set()
+        assert files == {"ca.pem", "cert.pem", "key.pem", "crl.pem", *coin}
         assert Identity.load(made / name).principal.name == name
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from scipy import stats
-from tests.rig.keys import signer, verifier
+from tests.rig.keys import seals, signer, verifier
 
 from precad.common.aggregator.round.run_round import run_round
 from precad.common.aggregator.store import open_store
@@ -80,6 +80,7 @@ def test_the_residual_of_a_round_is_gaussian_at_the_stated_deviation(
         journal=partial(open_store, "sqlite://", task),
         signers={name: signer(name) for name in names},
         verifier=verifier(),
+        seals=partial(seals, task.digest),
         noise=noise,
     )
     assert finished.valid == tuple(names)
@@ -92,8 +93,9 @@ def test_the_residual_of_a_round_is_gaussian_at_the_stated_deviation(
 def test_a_round_draws_the_tasks_noise_unless_told_otherwise(task: Task) -> None:
     roster = Roster({ClientId("a"): Enrolment(ClientId("a"), 100, 0.1)})
     journal = partial(open_store, "sqlite://", task)
-    theta, unused = np.zeros(task.dimension), verifier()
-    finished, _ = run_round(task, roster, theta, {}, journal=journal, signers={}, verifier=unused)
+    theta = np.zeros(task.dimension)
+    given: Any = {"signers": {}, "verifier": verifier(), "seals": partial(seals, task.digest)}
+    finished, _ = run_round(task, roster, theta, {}, journal=journal, **given)
     assert fit(finished.noisy_sum, math.sqrt(2) * task.noise_units) > LEAST_P
 
 

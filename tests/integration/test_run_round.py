@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from tests.rig.keys import signer, verifier
+from tests.rig.keys import seals, signer, verifier
 
 from precad.common.aggregator.release import aggregate as aggregation
 from precad.common.aggregator.round.run_round import run_round
@@ -67,6 +67,7 @@ def play(
         journal=partial(open_store, "sqlite://", task),
         signers={client: signer(client) for client in updates},
         verifier=verifier(),
+        seals=partial(seals, task.digest),
         attempt=number,
         noise=noise,
     )
@@ -78,10 +79,17 @@ def play(
     stepped = apply_update(theta(task), a.noisy_sum, task, roster(task).denominator(1.0))
     assert to_bytes(a.theta) == to_bytes(stepped)
     assert a.model == model_digest(task.digest, number + 1, task.model.parameters, stepped)
-    # Every selected client is accounted for.
-    assert set(a.valid) | set(a.rejections) == set(updates)
+    # Everybody is drawn at q = 1, and accounted for; absent is who sent nothing.
+    assert set(a.opened.counted) == set(a.valid) | set(a.rejections) == set(roster(task))
     assert not set(a.valid) & set(a.rejections)
+    absent = {client for client, why in a.rejections.items() if why is Rejection.ABSENT}
+    assert absent == set(roster(task)) - set(updates)
     return a
+
+
+def refused(finished: Finished) -> dict[ClientId, Rejection]:
+    """Whose submissions were rejected; the absent sent none."""
+    return {c: why for c, why in finished.rejections.items() if why is not Rejection.ABSENT}
 
 
 def integer_sum(updates: Updates, dimension: int) -> list[int]:
@@ -158,8 +166,7 @@ def test_the_rejected_do_not_touch_the_sum(make_task: Maker) -> None:
     assert len(valid) == len(good)
     assert finished.valid == tuple(sorted(valid))
     assert finished.noisy_sum.tolist() == integer_sum(valid, D)
-    reasons = set(finished.rejections.values())
-    assert reasons == {Rejection.OUT_OF_RANGE, Rejection.NORM_EXCEEDED}
+    assert set(refused(finished).values()) == {Rejection.OUT_OF_RANGE, Rejection.NORM_EXCEEDED}
 
 
 def test_a_share_of_the_wrong_length_is_malformed_and_nobody_elses_affair(
@@ -170,7 +177,7 @@ def test_a_share_of_the_wrong_length_is_malformed_and_nobody_elses_affair(
     updates = named([good, np.ones(D + 1), np.ones(D - 1), np.empty(0), good])
     finished = play(task, updates)
     assert finished.valid == (ClientId("c0"), ClientId("c4"))
-    assert set(finished.rejections.values()) == {Rejection.MALFORMED}
+    assert set(refused(finished).values()) == {Rejection.MALFORMED}
     assert (finished.noisy_sum == 2 * good).all()
 
 
@@ -185,7 +192,7 @@ def test_a_round_whose_submissions_are_all_rejected_releases_noise(make_task: Ma
     finished = play(task, named(list(bad(task).values())), noise=FixedNoise)
     assert finished.valid == ()
     assert (finished.noisy_sum == 3_000_032).all()
-    assert len(finished.rejections) == len(bad(task))
+    assert len(refused(finished)) == len(bad(task))
 
 
 def test_each_servers_noise_is_added_once(make_task: Maker) -> None:
@@ -220,7 +227,7 @@ def test_a_vector_longer_than_a_block_and_a_frame(make_task: Maker) -> None:
     ]
     updates = named([*vectors, np.full(d, 2**32)])
     finished = play(task, updates)
-    assert finished.rejections == {ClientId("c2"): Rejection.OUT_OF_RANGE}
+    assert refused(finished) == {ClientId("c2"): Rejection.OUT_OF_RANGE}
     assert (finished.noisy_sum == vectors[0] + vectors[1]).all()
 
 
@@ -236,7 +243,8 @@ def test_later_rounds_are_bound_to_their_number(make_task: Maker) -> None:
 def test_with_its_own_noise_two_rounds_differ(make_task: Maker) -> None:
     task = make_task(D)
     journal = partial(open_store, "sqlite://", task)
-    given: Any = {"journal": journal, "signers": {}, "verifier": verifier()}
+    pens = partial(seals, task.digest)
+    given: Any = {"journal": journal, "signers": {}, "verifier": verifier(), "seals": pens}
     a, b = run_round(task, roster(task), theta(task), {}, **given)
     again, _ = run_round(task, roster(task), theta(task), {}, **given)
     assert (a.noisy_sum == b.noisy_sum).all()

@@ -13,13 +13,15 @@ import grpc
 import grpc.aio
 import numpy as np
 import pytest
+from tests.rig.clock import LeapingClock
 
-from precad.client.connection import Receipt, Servers, upload_pieces
+from precad.client.connection import NAME_FREE_S, Receipt, Servers, upload_pieces
 from precad.common.aggregator.collect import Inbox
 from precad.common.aggregator.collect.matching import describe, match
 from precad.common.aggregator.enrol.admission import Admission, anybody, by_token
 from precad.common.aggregator.enrol.register import Register
 from precad.common.aggregator.enrol.tokens import TokenBook, new_token, token_digest
+from precad.common.aggregator.round.coin import CoinKey
 from precad.common.aggregator.round.states import Opened
 from precad.common.aggregator.service.aggregation import AggregationService
 from precad.common.aggregator.service.limits import Limits
@@ -28,8 +30,19 @@ from precad.common.aggregator.training.feed import Feed, RoundOpened
 from precad.common.aggregator.training.presence import Presence
 from precad.common.aggregator.training.session import Session
 from precad.common.aggregator.training.shelf import Shelf
+from precad.common.clock import CLOCK, Clock
 from precad.common.enrolment import Enrolment, Roster
-from precad.common.errors import AccessDenied, PeerUnavailable, PrecadError, Rejection
+from precad.common.errors import (
+    AccessDenied,
+    AlreadyReleased,
+    BudgetExceeded,
+    NameInUse,
+    PeerUnavailable,
+    PeerViolation,
+    PrecadError,
+    Rejection,
+    StorageFailure,
+)
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.channel import open_channel
 from precad.common.identity.credentials import Identity
@@ -40,7 +53,7 @@ from precad.common.identity.sign import CertificateSigner, CertificateVerifier
 from precad.common.secret import Secret
 from precad.common.share import Submission, signed_bytes
 from precad.common.task import Task
-from precad.common.wire.serving import SERVER_OPTIONS
+from precad.common.wire.serving import NOT_NOW, SERVER_OPTIONS
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub, add_AggregationServicer_to_server
 
@@ -93,6 +106,9 @@ class Deployed:
             task=self.task,
             identity=identity,
             store=store,
+            signer=CertificateSigner(identity),
+            verifier=CertificateVerifier(identity),
+            coin_key=CoinKey(Secret.random()),
             inbox=Inbox(role, self.task, CertificateVerifier(identity), state / "spool"),
             register=Register(self.task, store, admission),
             presence=Presence(1.0),
@@ -121,9 +137,15 @@ class Deployed:
         for session in self.sessions.values():
             session.inbox.open(number, [ONE, TWO], session.shelf.current.digest)
 
-    def connect(self, client: ClientId, identity: Identity) -> Servers:
+    def connect(self, client: ClientId, identity: Identity, clock: Clock = CLOCK) -> Servers:
         return Servers(
-            self.task, client, self.addresses[A], self.addresses[B], identity, patience_s=DEADLINE_S
+            self.task,
+            client,
+            self.addresses[A],
+            self.addresses[B],
+            identity,
+            patience_s=DEADLINE_S,
+            clock=clock,
         )
 
     def pair(self, servers: Servers) -> tuple[Submission, Submission]:
@@ -133,7 +155,7 @@ class Deployed:
     def outcome(self) -> dict[ClientId, Rejection | str]:
         """The round's end on both servers, which must be the same."""
         model = self.sessions[A].shelf.current.digest
-        opened = Opened(0, 0, (ONE, TWO), model)
+        opened = Opened(0, 0, (ONE, TWO), model, frozenset((ONE, TWO)))
         collected = {role: session.inbox.close() for role, session in self.sessions.items()}
         of_a, of_b = (
             match(
@@ -414,8 +436,170 @@ def test_one_client_watches_twice_and_not_thrice(
     assert len(deployed.services[A].calls) <= 3
 
 
+def test_a_revoked_client_loses_its_open_watch_and_nobody_waits_for_it(
+    tmp_path: Path, make_task: Any
+) -> None:
+    """It held every round to its deadline, for as long as it kept its watch."""
+    create_local_keys(tmp_path / "own", [ONE.name, TWO.name])
+    keys = tmp_path / "own"
+    parties = {role: Identity.load(keys / role.value) for role in (A, B)}
+    deployed = Deployed(tmp_path, make_task(8), parties)
+    one, two = (Identity.load(keys / client.name) for client in (ONE, TWO))
+    try:
+        session = deployed.sessions[A]
+        session.feed.publish(notice_of(session))
+        with deployed.connect(ONE, one) as bad, deployed.connect(TWO, two) as good:
+            watches = {ONE: bad.watch(), TWO: good.watch()}
+            for watch in watches.values():
+                assert next(watch).WhichOneof("event") == "open"
+            deployed.open_round()
+            deployment = Deployment.open(keys)
+            deployment.revoke(deployment.current_serials(Principal.client(ONE.name)))
+            began = time.monotonic()
+            assert reasons(good.submit(deployed.pair(good))) == [None, None]
+            session.inbox.wait([ONE, TWO], began + DEADLINE_S, session.presence.gone)
+            assert time.monotonic() - began < DEADLINE_S / 2
+            with pytest.raises(AccessDenied, match="revoked"):
+                next(watches[ONE])
+            session.feed.publish(notice_of(session))
+            assert next(watches[TWO]).WhichOneof("event") == "open"
+            assert not session.presence.gone(TWO)
+    finally:
+        deployed.close()
+
+
+def test_a_second_process_under_one_name_is_told_so_and_the_first_goes_on(
+    deploy: Deploy, identities: dict[ClientId, Identity], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two owners with one certificate lost 6 of 50 rounds to each other without a word."""
+    deployed = deploy()
+    session = deployed.sessions[A]
+    session.feed.publish(notice_of(session))
+    clock = LeapingClock()
+    with (
+        deployed.connect(ONE, identities[ONE]) as first,
+        deployed.connect(ONE, identities[ONE], clock=clock) as second,
+    ):
+        watch = first.watch()
+        next(watch)
+        with pytest.raises(NameInUse, match="another process takes part as client ward-1"):
+            next(second.watch())
+        assert clock.time - clock.start == NAME_FREE_S
+        assert "client ward-1 is there twice" in caplog.text
+        # The same process comes back beside its own old watch.
+        again = first.watch()
+        next(again)
+        session.feed.publish(notice_of(session))
+        next(watch)
+    # Once the first has gone, the second is the client.
+    with deployed.connect(ONE, identities[ONE]) as second:
+        assert next(second.watch()).WhichOneof("event") == "open"
+
+
 def notice_of(session: Session) -> Any:
-    return RoundOpened(Opened(0, 0, (ONE,), session.shelf.current.digest), 1.0)
+    return RoundOpened(Opened(0, 0, (ONE,), session.shelf.current.digest, frozenset((ONE,))), 1.0)
+
+
+# --- a server in trouble -----------------------------------------------------------------------
+
+
+def test_no_place_on_the_disk_costs_an_upload_and_it_may_come_again(
+    deploy: Deploy, identities: dict[ClientId, Identity]
+) -> None:
+    """No descriptor left is the same: the spool's file can't be opened."""
+    deployed = deploy()
+    deployed.open_round()
+    spool = deployed.folder / B.value / "spool"
+    away = spool.with_name("elsewhere")
+    with (
+        deployed.connect(ONE, identities[ONE]) as one,
+        deployed.connect(TWO, identities[TWO]) as two,
+    ):
+        spool.rename(away)
+        pair = deployed.pair(one)
+        header, *share = upload_pieces(pair[1])
+        with open_channel(deployed.addresses[B], identities[ONE], B) as channel:
+            receipt = AggregationStub(channel).Submit(iter([header, *share]), timeout=DEADLINE_S)
+        assert receipt.rejection == Rejection.TRUNCATED.value
+        assert str(deployed.folder) not in receipt.detail
+        away.rename(spool)
+        # The SDK sends the same bytes again by itself.
+        assert reasons(one.submit(pair)) == [None, None]
+        assert reasons(two.submit(deployed.pair(two))) == [None, None]
+    assert deployed.outcome() == {ONE: "counted", TWO: "counted"}
+
+
+def test_the_sdk_sends_again_what_a_server_had_no_place_for(
+    deploy: Deploy, identities: dict[ClientId, Identity]
+) -> None:
+    deployed = deploy()
+    deployed.open_round()
+    spool = deployed.folder / B.value / "spool"
+    away = spool.with_name("elsewhere")
+    spool.rename(away)
+    back = threading.Timer(1.0, lambda: away.rename(spool))
+    back.start()
+    with deployed.connect(ONE, identities[ONE]) as servers:
+        assert reasons(servers.submit(deployed.pair(servers))) == [None, None]
+    back.join()
+    assert deployed.outcome()[ONE] == "counted"
+
+
+SECRET = "client ward-2 is at its limit; /var/lib/precad/state.db"
+FAILURES = [
+    StorageFailure(SECRET),
+    BudgetExceeded(SECRET),
+    PeerViolation(SECRET),
+    AlreadyReleased(SECRET),
+    OSError(24, SECRET),
+    AssertionError(SECRET),
+    KeyError(SECRET),
+]
+
+
+@pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: type(failure).__name__)
+def test_no_text_of_a_failure_reaches_a_client(
+    deploy: Deploy,
+    identities: dict[ClientId, Identity],
+    monkeypatch: pytest.MonkeyPatch,
+    failure: Exception,
+) -> None:
+    """It may be about somebody else: one told a stranger who was drawn, and who at its limit."""
+    deployed = deploy()
+    deployed.open_round()
+
+    def fail(*_arguments: Any, **_named: Any) -> Any:
+        raise failure
+
+    for session in deployed.sessions.values():
+        monkeypatch.setattr(session.register, "enrol", fail)
+        monkeypatch.setattr(session.inbox, "start", fail)
+        monkeypatch.setattr(session.shelf, "get", fail)
+        monkeypatch.setattr(session.feed, "follow", fail)
+    digest = deployed.task.digest.value
+    with (
+        deployed.connect(ONE, identities[ONE]) as servers,
+        open_channel(deployed.addresses[A], identities[ONE], A) as channel,
+    ):
+        stub = AggregationStub(channel)
+        claim = pb.EnrolRequest(task_digest=digest, client=ONE.name, records=1, record_rate=0.2)
+        model = pb.ModelRequest(task_digest=digest, version=0)
+        watch = pb.WatchRequest(task_digest=digest, client=ONE.name)
+        pieces = list(upload_pieces(deployed.pair(servers)[0]))
+        calls: list[Callable[[], Any]] = [
+            lambda: stub.Enrol(claim, timeout=DEADLINE_S),
+            lambda: stub.ModelDigest(model, timeout=DEADLINE_S),
+            lambda: list(stub.FetchModel(model, timeout=DEADLINE_S)),
+            lambda: list(stub.Watch(watch, timeout=DEADLINE_S)),
+            lambda: stub.Submit(iter(pieces), timeout=DEADLINE_S),
+        ]
+        for call in calls:
+            with pytest.raises(grpc.RpcError) as refused:
+                call()
+            assert (refused.value.code(), refused.value.details()) == (Code.UNAVAILABLE, NOT_NOW)
+            said = str(refused.value) + str(refused.value.trailing_metadata())
+            assert "ward-2" not in said
+            assert "/var" not in said
 
 
 # --- enrolment ---------------------------------------------------------------------------------

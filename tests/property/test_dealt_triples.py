@@ -22,6 +22,7 @@ requests = st.builds(
     clients=st.integers(1, 4),
     dimension=st.integers(1, 300) | st.sampled_from([2**16 - 1, 2**16, 2**16 + 1, 2**17 + 3]),
     comparisons=st.integers(1, 50),
+    nonces=st.binary(min_size=64, max_size=64),
 )
 
 

@@ -62,7 +62,8 @@ def collected(role: Role, given: list[Claim | Rejection]) -> dict[ClientId, Item
 
 
 def both(pairs: list[tuple[Claim | Rejection, Claim | Rejection]]) -> tuple[Matched, Matched]:
-    opened = Opened(0, 0, tuple(NAMES[: len(pairs)]), MODEL)
+    cohort = tuple(NAMES[: len(pairs)])
+    opened = Opened(0, 0, cohort, MODEL, frozenset(cohort))
     at_a = collected(Role.SERVER_A, [a for a, _ in pairs])
     at_b = collected(Role.SERVER_B, [b for _, b in pairs])
     # As it crosses the link.
@@ -145,7 +146,7 @@ def test_what_does_not_match_is_discarded(tmp_path: Any) -> None:
         held(NAMES[0], Role.SERVER_B, Claim(b"\1" * 32, b"\2" * 32)), share=path
     )
     theirs = describe({NAMES[0]: Rejection.ABSENT})
-    opened = Opened(0, 0, (NAMES[0],), MODEL)
+    opened = Opened(0, 0, (NAMES[0],), MODEL, frozenset(NAMES[:1]))
     match(opened, Role.SERVER_B, {NAMES[0]: own}, theirs, verifier())
     assert not path.exists()
 
@@ -156,7 +157,7 @@ def test_a_list_over_another_cohort_is_a_violation(listed: list[int]) -> None:
     own = collected(Role.SERVER_A, [Rejection.ABSENT, Rejection.ABSENT])
     with pytest.raises(PeerViolation, match="cohort"):
         match(
-            Opened(0, 0, tuple(NAMES[:2]), MODEL),
+            Opened(0, 0, tuple(NAMES[:2]), MODEL, frozenset(NAMES[:2])),
             Role.SERVER_A,
             own,
             HeldList(entries=entries),

@@ -335,7 +335,7 @@ class Servers:
 
     def match(self, meddle: Callable[[HeldList], HeldList] = lambda held: held) -> list[Matched]:
         """What A makes of B's list, and B of A's as ``meddle`` changed it on its way."""
-        opened = Opened(3, 3, (ONE, TWO), MODEL)
+        opened = Opened(3, 3, (ONE, TWO), MODEL, frozenset((ONE, TWO)))
         collected = {role: inbox.close() for role, inbox in self.inboxes.items()}
         lists = {role: describe(held).to_bytes() for role, held in collected.items()}
         a, b = Role.SERVER_A, Role.SERVER_B

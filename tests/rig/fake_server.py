@@ -39,6 +39,7 @@ class FakeServer(AggregationServicer):
     charges: int = 0
     """m of the open version, as this server signs it."""
     notices: list[pb.Notice] | None = None
+    given: list[bytes] = field(default_factory=list)
     uploads: list[bytes] = field(default_factory=list)
     versions: dict[int, int] = field(default_factory=dict)
     """By attempt, as A announced them; both servers'."""
@@ -113,6 +114,11 @@ class FakeServer(AggregationServicer):
             model_digest=self.model(version),
         )
         return sign_body(CertificateSigner(self.identity), self.role, body)
+
+    def GiveBack(self, request_iterator: Any, context: Any) -> pb.GivenReply:  # noqa: N802
+        del context
+        self.given.append(b"".join(piece.data for piece in request_iterator))
+        return pb.GivenReply()
 
     def Statement(self, request: Any, context: Any) -> pb.Signed:  # noqa: N802
         self.note("Statement", len(request.shown.body))

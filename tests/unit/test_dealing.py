@@ -11,12 +11,15 @@ from precad.common.deal.dealer import DealerRole
 from precad.common.deal.program import comparison_triples
 from precad.common.deal.randomness import DealtRandomness
 from precad.common.deal.request import DealRequest
-from precad.common.errors import Misconfiguration, PeerViolation, TaskMismatch
+from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, TaskMismatch
 from precad.common.identifiers import Digest, Role
 from precad.common.secret import Secret
 
 TASK = Digest.of(b"task")
-REQUEST = DealRequest(TASK, attempt=2, batch=1, clients=3, dimension=5, comparisons=4)
+NONCES = bytes(range(64))
+REQUEST = DealRequest(
+    TASK, attempt=2, batch=1, clients=3, dimension=5, comparisons=4, nonces=NONCES
+)
 KEYS = {Role.SERVER_A: Secret(bytes(32)), Role.SERVER_B: Secret(bytes([1]) * 32)}
 
 
@@ -37,24 +40,94 @@ def test_only_server_b_gets_words_one_a_product_and_one_an_and() -> None:
     assert words.shape == (REQUEST.correction_words,) == (3 + ands,)
 
 
-def test_the_same_request_gets_the_same_words() -> None:
-    dealer = DealerRole(TASK)
-    first, again = (dealer.corrections(Role.SERVER_B, REQUEST) for _ in range(2))
-    assert first.tolist() == again.tolist()
-    # And after a restart with the same keys.
+def test_the_words_follow_from_the_keys_and_the_request() -> None:
     one, other = (DealerRole(TASK, KEYS).corrections(Role.SERVER_B, REQUEST) for _ in range(2))
-    assert one.tolist() == other.tolist() != first.tolist()
+    fresh = DealerRole(TASK).corrections(Role.SERVER_B, REQUEST)
+    assert one.tolist() == other.tolist() != fresh.tolist()
 
 
-@pytest.mark.parametrize("field", ["clients", "dimension", "comparisons"])
-@pytest.mark.parametrize("role", list(KEYS))
-def test_another_shape_for_a_dealt_batch_is_refused(role: Role, field: str) -> None:
+# --- once ---------------------------------------------------------------------------------------
+
+
+def test_a_batch_is_dealt_once_to_each_server() -> None:
+    """A server that was put back from a copy would open two updates under one mask."""
+    dealer = DealerRole(TASK)
+    for role in KEYS:
+        dealer.corrections(role, REQUEST)
+    for role in KEYS:
+        with pytest.raises(PeerUnavailable, match="attempt 2 is dealt for once"):
+            dealer.corrections(role, REQUEST)
+    # Other batches of the attempt still are.
+    for role in KEYS:
+        dealer.corrections(role, replace(REQUEST, batch=2))
+
+
+def test_an_older_attempt_is_never_dealt_for_again() -> None:
+    dealer = DealerRole(TASK)
+    assert dealer.newest_attempt == -1
+    both(REQUEST, dealer)
+    both(replace(REQUEST, attempt=4), dealer)
+    assert dealer.newest_attempt == 4
+    for attempt in (0, 2, 3):
+        for role in KEYS:
+            with pytest.raises(PeerUnavailable, match=f"attempt {attempt} is dealt for once"):
+                dealer.corrections(role, replace(REQUEST, attempt=attempt, batch=7))
+    # What was refused leaves the newest attempt as it was.
+    with pytest.raises(PeerUnavailable):
+        dealer.corrections(Role.SERVER_A, replace(REQUEST, attempt=4))
+    both(replace(REQUEST, attempt=4, batch=3), dealer)
+
+
+@pytest.mark.parametrize("refused", [TASK, Digest.of(b"other")])
+def test_a_request_that_is_refused_spends_nothing(refused: Digest) -> None:
+    dealer = DealerRole(TASK)
+    role = Role.CLIENT if refused == TASK else Role.SERVER_A
+    with pytest.raises((TaskMismatch, PeerViolation)):
+        dealer.corrections(role, replace(REQUEST, task=refused, attempt=9))
+    assert dealer.newest_attempt == -1
+    both(REQUEST, dealer)
+
+
+@pytest.mark.parametrize("field", ["clients", "dimension", "comparisons", "nonces"])
+def test_the_second_server_gets_the_firsts_batch_or_none(field: str) -> None:
     dealer = DealerRole(TASK)
     dealer.corrections(Role.SERVER_A, REQUEST)
-    other = replace(REQUEST, **{field: getattr(REQUEST, field) + 1})
+    changed: Any = NONCES[::-1] if field == "nonces" else getattr(REQUEST, field) + 1
     with pytest.raises(PeerViolation, match="was asked for before"):
-        dealer.corrections(role, other)
-    dealer.corrections(Role.SERVER_B, REQUEST)
+        dealer.corrections(Role.SERVER_B, replace(REQUEST, **{field: changed}))
+
+
+# --- nonces -------------------------------------------------------------------------------------
+
+
+def masks_of(request: DealRequest) -> set[int]:
+    """Every word of both servers' parts at a dealer that forgot what it dealt."""
+    found: set[int] = set()
+    for randomness in both(request, DealerRole(request.task, KEYS)):
+        for client in range(request.clients):
+            a, r = randomness.inner_product_triple(client)
+            found |= {*a.tolist(), int(r)}
+        for triple in randomness.binary_triples():
+            found |= {*triple.a.ravel().tolist(), *triple.b.ravel().tolist()}
+    return found
+
+
+@pytest.mark.parametrize("place", [0, 31, 32, 63])
+def test_other_nonces_of_either_server_give_other_masks(place: int) -> None:
+    """Both servers were put back to before an attempt: the same number, masks of its own."""
+    changed = bytearray(NONCES)
+    changed[place] ^= 1
+    assert not masks_of(REQUEST) & masks_of(replace(REQUEST, nonces=bytes(changed)))
+    assert masks_of(REQUEST) == masks_of(replace(REQUEST, nonces=bytes(bytearray(NONCES))))
+
+
+@pytest.mark.parametrize("length", [0, 32, 63, 65])
+def test_nonces_of_another_length_are_refused(length: int) -> None:
+    with pytest.raises(Misconfiguration, match="nonces"):
+        replace(REQUEST, nonces=bytes(length))
+
+
+# --- who ----------------------------------------------------------------------------------------
 
 
 def test_another_shape_has_independent_masks_even_at_a_dealer_that_forgot() -> None:

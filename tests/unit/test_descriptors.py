@@ -6,7 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from precad.common.aggregator.service.descriptors import allow_descriptors, descriptors_for
+from precad.common.aggregator.service.descriptors import (
+    BESIDE_CLIENTS,
+    FILES_PER_CLIENT,
+    LEAST_CONNECTIONS,
+    allow_descriptors,
+    connections_for,
+    descriptors_for,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -40,5 +47,14 @@ def test_beyond_the_hard_limit_it_takes_what_there_is_and_says_so(
     assert "may open 700 files and may need 1000" in caplog.text
 
 
-def test_every_client_has_room_for_an_old_and_a_new_connection() -> None:
-    assert descriptors_for(1000) - descriptors_for(0) == 2000
+def test_every_client_has_room_for_an_old_and_a_new_connection_and_two_uploads() -> None:
+    assert descriptors_for(1000) - descriptors_for(0) == 4000
+    assert connections_for(1000, descriptors_for(1000)) - connections_for(0, 10_000) == 2000
+
+
+@pytest.mark.parametrize("clients", [1, 100, 10_000])
+@pytest.mark.parametrize("allowed", [400, 1024, 4096, 1 << 20])
+def test_connections_leave_room_for_the_servers_own_files(clients: int, allowed: int) -> None:
+    files = BESIDE_CLIENTS + FILES_PER_CLIENT * clients
+    most = connections_for(clients, allowed)
+    assert most == LEAST_CONNECTIONS or most + files <= allowed

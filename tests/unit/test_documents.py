@@ -18,12 +18,14 @@ from scipy.stats import norm
 from precad.common.aggregator.enrol.tokens import TOKEN_BYTES
 from precad.common.aggregator.release.aggregate import BATCH_WORDS, MAX_BATCH_CLIENTS
 from precad.common.aggregator.round.journal import AttemptState
-from precad.common.aggregator.service.descriptors import descriptors_for
+from precad.common.aggregator.service.connections import PER_CALLER, SILENT, SILENT_S
+from precad.common.aggregator.service.descriptors import BESIDE_CLIENTS, descriptors_for
 from precad.common.aggregator.service.limits import Limits
 from precad.common.aggregator.training.feed import KEPT_EVENTS
 from precad.common.aggregator.training.shelf import KEPT_MODELS
 from precad.common.aggregator.validate import comparisons_per_client
 from precad.common.encode.clip import CLIENT_MARGIN, RECORD_MARGIN
+from precad.common.enrolment import EIGHTHS, GRID_OCTAVES
 from precad.common.errors import MAX_TEXT, Rejection
 from precad.common.headroom import (
     MAX_BOUND,
@@ -325,9 +327,20 @@ NUMBERS: list[tuple[str, str, float]] = [
     (INPUT, r"(\d+) model fetches", LIMITS.fetches),
     (INPUT, r"calls on one connection \| (\d+)", OPTIONS["grpc.max_concurrent_streams"]),
     (INPUT, r"a TLS handshake \| (\d+) s", OPTIONS["grpc.server_handshake_timeout_ms"] / 1000),
+    (INPUT, r"connections of one caller \| (\d+)", PER_CALLER),
+    (INPUT, r"connection without a call \| (\d+) s after", SILENT_S),
+    (INPUT, r"begins, (\d+) s between", OPTIONS["grpc.max_connection_idle_ms"] / 1000),
+    (INPUT, r"of such connections (\d+) at once", SILENT),
+    (INPUT, r"calls begun by one caller \| (\d+) at once", LIMITS.burst),
+    (INPUT, r"at once, then (\d+) a second", LIMITS.per_s),
     (INPUT, r"an error's text \| ([\d,]+) characters", MAX_TEXT),
     (ENROLMENT, r"one message \| (\d+) KiB", MAX_REQUEST_BYTES / 1024),
     (ENROLMENT, r"streams on one connection \| (\d+)", OPTIONS["grpc.max_concurrent_streams"]),
+    (ENROLMENT, r"calls begun \| (\d+) at once", LIMITS.burst),
+    (ENROLMENT, r"at once, then (\d+) a second", LIMITS.per_s),
+    (ENROLMENT, r"connections with calls \| (\d+)", PER_CALLER),
+    (ENROLMENT, r"one of (\d+) rates", GRID_OCTAVES * len(EIGHTHS) + 1),
+    (ENROLMENT, r"and p/(\d+), the floor", 2**GRID_OCTAVES),
     (ENROLMENT, r"next piece \| within (\d+) s", LIMITS.idle_s),
     (ENROLMENT, r"(\d+) watches", LIMITS.watches),
     (ENROLMENT, r"(\d+) uploads", LIMITS.submissions),
@@ -344,7 +357,8 @@ NUMBERS: list[tuple[str, str, float]] = [
     ("docs/decisions/range-test.md", r"never fail \(([\d.e-]+)\)", float(f"{ROWS * HONEST:.2g}")),
     ("docs/decisions/discrete-noise.md", r"at least ([\d,]+) units", MIN_NOISE_UNITS),
     ("docs/decisions/commitments.md", r"with a (\d+)-byte salt", SALT_BYTES),
-    ("docs/deployment.md", r"to twice the task's clients and (\d+) more", descriptors_for(0)),
+    ("docs/deployment.md", r"two uploads\) and ([\d,]+) more", descriptors_for(0)),
+    ("docs/deployment.md", r"connections than leave (\d+) descriptors", BESIDE_CLIENTS),
     ("docs/deployment.md", r"(\d+)·d bytes a submission", WORD_BYTES),
     ("docs/identity.md", r"Certificates last (\d+) days", PARTY_DAYS),
     ("README.md", r"on (\d+) secret random projections", ROWS),

@@ -2,11 +2,12 @@
 
 import dataclasses
 import math
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from precad.common.enrolment import MAX_RECORDS, Enrolment, Roster
+from precad.common.enrolment import MAX_RECORDS, Enrolment, Roster, on_grid, rate_grid
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId
 
@@ -17,7 +18,7 @@ def roster(*claims: tuple[str, int, float]) -> Roster:
     return Roster({ClientId(n): Enrolment(ClientId(n), r, p) for n, r, p in claims})
 
 
-@pytest.mark.parametrize(("records", "rate"), [(1, 0.2), (500, 0.2), (1000, 0.1), (1, 1e-9)])
+@pytest.mark.parametrize(("records", "rate"), [(1, 0.2), (500, 0.2), (1000, 0.1), (1, 0.2 / 64)])
 def test_claims_within_the_caps_pass(make_task: Any, records: int, rate: float) -> None:
     Enrolment(WARD, records, rate).check(make_task())
 
@@ -30,11 +31,16 @@ def test_claims_within_the_caps_pass(make_task: Any, records: int, rate: float) 
         (10, 0.0, "record_rate"),
         (10, -0.1, "record_rate"),
         (10, math.nextafter(0.2, 1), "record_rate"),
+        (10, math.nextafter(0.2, 0), "record_rate"),
+        (10, math.nextafter(0.2 / 64, 0), "record_rate"),
+        (10, 0.11, "record_rate"),
+        (10, 1e-15, "record_rate"),
+        (10, 5e-324, "record_rate"),
         (10, math.nan, "record_rate"),
         (10, math.inf, "record_rate"),
         (501, 0.2, "records"),
-        (MAX_RECORDS + 1, 1e-12, "records"),
-        (2**64 - 1, 5e-324, "records"),
+        (MAX_RECORDS + 1, 0.2, "records"),
+        (2**64 - 1, 0.2 / 64, "records"),
     ],
 )
 def test_claims_beyond_the_caps_name_the_field(
@@ -48,9 +54,44 @@ def test_claims_beyond_the_caps_name_the_field(
     )
 
 
+@pytest.mark.parametrize("p", [1.0, 0.3, 0.2, 1 / 3, 256 / 60_000, 1e-9])
+def test_the_grid_is_short_and_ends_at_the_tasks_rate(make_task: Any, p: float) -> None:
+    """So that the servers give at most 25 accounts, whatever clients claim."""
+    task = make_task(8, {"privacy.record_rate": p})
+    grid = rate_grid(task)
+    assert (grid[0], grid[-1], len(grid)) == (p, p / 64, 25)
+    assert list(grid) == sorted(set(grid), reverse=True)
+    # A client gives up no more than a fifth of the rate that it wants.
+    assert max(a / b for a, b in pairwise(grid)) == pytest.approx(5 / 4)
+    for rate in grid:
+        Enrolment(WARD, 1, rate).check(task)
+        assert on_grid(task, rate) == rate
+
+
+def test_a_client_samples_no_more_than_its_owner_said(make_task: Any) -> None:
+    task = make_task(8, {"privacy.record_rate": 0.3})
+    for wanted in (0.3, 0.29999, 0.16, 0.15, 0.1, 0.0047):
+        rate = on_grid(task, wanted)
+        assert rate in rate_grid(task)
+        assert 0.8 * wanted <= rate <= wanted
+    # 0.7·3 in floats is a little above 2.1: what a person writes means the grid's own number.
+    task = make_task(8, {"privacy.record_rate": 0.7})
+    assert on_grid(task, 0.6125) == pytest.approx(0.6125, rel=1e-12)
+
+
+def test_a_refused_rate_names_what_would_do(make_task: Any) -> None:
+    task = make_task()
+    with pytest.raises(Misconfiguration, match=r"record_rate = 0\.11: .* 0\.1$"):
+        Enrolment(WARD, 1, 0.11).check(task)
+    with pytest.raises(Misconfiguration, match=r"record_rate = 1e-15: must be at least 0\.003125,"):
+        Enrolment(WARD, 1, 1e-15).check(task)
+    with pytest.raises(Misconfiguration, match=r"at most the task's 0\.2"):
+        on_grid(task, 0.3)
+
+
 def test_the_largest_claim_can_be_kept_and_digested(make_task: Any) -> None:
-    claim = Enrolment(WARD, MAX_RECORDS, 1e-9)
-    claim.check(make_task())
+    claim = Enrolment(WARD, MAX_RECORDS, 0.1)
+    claim.check(make_task(8, {"enrolment.max_expected_records": 1e9}))
     assert Roster({WARD: claim}).digest()
 
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
+from tests.rig.clock import LeapingClock
 
 from precad.common.aggregator.service.limits import Call, Limits, OpenCalls, in_time
 from precad.common.errors import RejectedSubmission, Rejection, TooManyCalls
@@ -46,6 +47,26 @@ def test_a_refused_call_takes_no_place() -> None:
                 pass
     with calls.one_more(ONE, Call.SUBMIT):
         pass
+
+
+def test_a_caller_that_asks_without_end_is_slowed_down_and_nobody_else_is() -> None:
+    clock = LeapingClock()
+    calls = OpenCalls(Limits(burst=10, per_s=2.0), clock)
+
+    def taken(caller: Principal, most: int = 100) -> int:
+        for number in range(most):
+            try:
+                calls.begin(caller)
+            except TooManyCalls:
+                return number
+        return most
+
+    assert taken(ONE) == 10
+    assert taken(TWO, 3) == 3
+    clock.sleep(2.5)
+    assert taken(ONE) == 5
+    clock.sleep(1000)
+    assert taken(ONE) == 10
 
 
 class _NoWaiting(asyncio.SelectorEventLoop):

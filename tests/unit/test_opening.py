@@ -1,4 +1,4 @@
-"""Opening a round: who is drawn, and what B refuses of A's proposal."""
+"""Opening an attempt: whom both ledgers allow, and what B refuses of A's proposal."""
 
 import dataclasses
 from collections.abc import Callable
@@ -7,13 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scipy import stats
+from tests.rig.keys import seals
 
+from precad.common.account.participations import record_epsilon
 from precad.common.aggregator.round.aggregator import Aggregator
-from precad.common.aggregator.round.cohort import select_cohort
-from precad.common.aggregator.round.journal import AttemptState
-from precad.common.aggregator.round.messages import Cohort, Verdict
+from precad.common.aggregator.round.coin import CoinKey
+from precad.common.aggregator.round.journal import AttemptState, Word
+from precad.common.aggregator.round.messages import Cohort, Fact, Verdict
 from precad.common.aggregator.round.opening import answer, propose, require_enough, say_over
+from precad.common.aggregator.round.operators import OPENED_CAP, NeedsOperators
 from precad.common.aggregator.store import Store, open_store
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import Misconfiguration, PeerViolation
@@ -53,6 +55,9 @@ def pair(make_task: Callable[..., Task], tmp_path: Path) -> tuple[Aggregator, Ag
             dealing=_Unused(),
             dealer_key=Secret(bytes(32)),
             row_secret=Secret(bytes(32)),
+            nonces=bytes(64),
+            seals=seals(task.digest, role),
+            coin_key=CoinKey(Secret.random()),
             noise=_Unused(),
             journal=open_store(f"sqlite:///{tmp_path}/{role.value}.db", task, role),
         )
@@ -61,17 +66,17 @@ def pair(make_task: Callable[..., Task], tmp_path: Path) -> tuple[Aggregator, Ag
 
 
 def opened(pair: tuple[Aggregator, Aggregator], cohort: list[ClientId], at_b: Any) -> Any:
-    """What A's and B's sides return or raise."""
+    """What A's and B's sides return or raise; the coin drew everybody."""
 
     def play(call: Callable[[], Any]) -> Any:
         try:
             return call()
-        except PeerViolation as error:
+        except (PeerViolation, NeedsOperators) as error:
             return error
 
     with ThreadPoolExecutor(2) as threads:
         a = threads.submit(play, lambda: propose(pair[0], 4, 3, cohort, MODEL))
-        b = threads.submit(play, lambda: answer(pair[1], 3, MODEL, before_agreeing=at_b))
+        b = threads.submit(play, lambda: answer(pair[1], 3, NAMES, MODEL, before_agreeing=at_b))
         return a.result(), b.result()
 
 
@@ -80,7 +85,8 @@ def test_both_open_the_same_round(pair: tuple[Aggregator, Aggregator]) -> None:
     a, b = opened(pair, [NAMES[3], NAMES[0]], lambda *given: told.append(given))
     assert a == b
     assert (a.attempt, a.version, a.cohort, a.model) == (4, 3, (NAMES[0], NAMES[3]), MODEL)
-    assert told == [(4, (NAMES[0], NAMES[3]), MODEL)]
+    assert a.counted == frozenset(a.cohort)
+    assert told == [(b,)]
     for server in pair:
         assert states(server) == {4: AttemptState.OPEN}
 
@@ -100,7 +106,7 @@ def refused(pair: tuple[Aggregator, Aggregator], proposal: Cohort) -> tuple[Peer
     link = pair[0].link
     link.send("cohort", proposal.to_bytes())
     with pytest.raises(PeerViolation) as violation:
-        answer(pair[1], 3, MODEL, before_agreeing=never)
+        answer(pair[1], 3, NAMES, MODEL, before_agreeing=never)
     assert states(pair[1]) == {}
     return violation.value, Verdict.from_bytes(link.receive("cohort")).refusal
 
@@ -108,9 +114,8 @@ def refused(pair: tuple[Aggregator, Aggregator], proposal: Cohort) -> tuple[Peer
 @pytest.mark.parametrize(
     ("clients", "model", "words"),
     [
-        (("c0", "stranger"), MODEL, "enrolled"),
+        (("c0", "stranger"), MODEL, "the coin didn't draw"),
         (("stranger",), MODEL, "stranger"),
-        (("c0", "c1", "c0"), MODEL, "twice"),
         (("c0",), OTHER_MODEL, str(OTHER_MODEL)),
     ],
 )
@@ -130,18 +135,66 @@ def test_b_refuses_an_attempt_that_was_used(
     link = pair[0].link
     link.send("cohort", Cohort(attempt=number, clients=("c0",), model=str(MODEL)).to_bytes())
     with pytest.raises(PeerViolation, match=f"attempt {number} was used"):
-        answer(pair[1], 3, MODEL, before_agreeing=never)
+        answer(pair[1], 3, NAMES, MODEL, before_agreeing=never)
     assert "used before" in Verdict.from_bytes(link.receive("cohort")).refusal
 
 
-def test_b_refuses_clients_at_their_privacy_limit(
+def test_b_refuses_clients_that_the_coin_did_not_draw(
+    pair: tuple[Aggregator, Aggregator],
+) -> None:
+    """Enrolled they are: A picks nobody."""
+    proposal = Cohort(attempt=4, clients=("c0", "c2"), model=str(MODEL))
+    pair[0].link.send("cohort", proposal.to_bytes())
+    with pytest.raises(PeerViolation, match=r"didn't draw \['c2'\]"):
+        answer(pair[1], 3, NAMES[:2], MODEL, before_agreeing=never)
+    assert states(pair[1]) == {}
+
+
+def test_a_client_that_is_named_twice_counts_once(pair: tuple[Aggregator, Aggregator]) -> None:
+    proposal = Cohort(attempt=4, clients=("c0", "c1", "c0"), model=str(MODEL))
+    pair[0].link.send("cohort", proposal.to_bytes())
+    opened = answer(pair[1], 3, NAMES, MODEL, before_agreeing=lambda _: None)
+    assert opened is not None
+    assert opened.cohort == (NAMES[0], NAMES[1])
+
+
+@pytest.mark.parametrize("tight", [0, 1], ids=["A", "B"])
+def test_only_whom_both_ledgers_allow_takes_part(
+    pair: tuple[Aggregator, Aggregator], make_task: Callable[..., Task], tight: int
+) -> None:
+    """One server's ledger has forgotten charges, or was never told: the other's stands."""
+    once = record_epsilon(record_rate=0.1, noise_multiplier=2.0, participations=1, delta=1e-5)
+    limit = once * 1.001
+    task = make_task(8, {"privacy.epsilon_limit": limit})
+    servers = [dataclasses.replace(each, task=task) for each in pair]
+    fact = Fact(version=0, attempt=0, voided=False, clients=("c1",))
+    several = [fact.model_copy(update={"version": t, "attempt": t}) for t in range(3)]
+    journal = servers[tight].journal
+    journal.learn(several)
+    assert journal.participations() == {NAMES[1]: 3}
+    assert servers[tight].within_budget(NAMES, 3) == (NAMES[0], *NAMES[2:])
+    assert servers[1 - tight].within_budget(NAMES, 3) == tuple(NAMES)
+    a, b = opened((servers[0], servers[1]), NAMES, lambda _: None)
+    assert a == b
+    assert a.counted == {NAMES[0], *NAMES[2:]}
+
+
+def test_with_cover_everybody_uploads_and_the_drawn_count(
     pair: tuple[Aggregator, Aggregator], make_task: Callable[..., Task]
 ) -> None:
-    limited = make_task(8, {"privacy.epsilon_limit": 1e-6})
-    at_b = dataclasses.replace(pair[1], task=limited)
-    error, told = refused((pair[0], at_b), Cohort(attempt=4, clients=("c0",), model=str(MODEL)))
-    assert "privacy limit" in str(error)
-    assert "c0" in told
+    task = make_task(8, {"privacy.cover_uploads": True})
+    at_a, at_b = (dataclasses.replace(each, task=task) for each in pair)
+    a, b = opened((at_a, at_b), [NAMES[3], NAMES[0]], lambda _: None)
+    assert a == b
+    assert a.cohort == tuple(NAMES)
+    assert a.counted == {NAMES[0], NAMES[3]}
+
+
+def test_a_takes_nobody_whom_it_did_not_propose(pair: tuple[Aggregator, Aggregator]) -> None:
+    pair[1].link.send("cohort", Verdict(clients=("c0", "c1")).to_bytes())
+    with pytest.raises(PeerViolation, match="that A proposed"):
+        propose(pair[0], 4, 3, [NAMES[0]], MODEL)
+    assert states(pair[0]) == {}
 
 
 def test_a_learns_of_the_refusal(pair: tuple[Aggregator, Aggregator]) -> None:
@@ -167,14 +220,14 @@ def test_an_unreadable_proposal_is_a_violation(
 ) -> None:
     pair[0].link.send("cohort", data)
     with pytest.raises(PeerViolation, match="Cohort"):
-        answer(pair[1], 3, MODEL, before_agreeing=never)
+        answer(pair[1], 3, NAMES, MODEL, before_agreeing=never)
 
 
 def test_the_end_of_training_opens_nothing(pair: tuple[Aggregator, Aggregator]) -> None:
     pair[0].link.send(
         "cohort", Cohort(attempt=4, clients=(), model=str(MODEL), over=True).to_bytes()
     )
-    assert answer(pair[1], 3, MODEL, before_agreeing=never) is None
+    assert answer(pair[1], 3, NAMES, MODEL, before_agreeing=never) is None
     assert states(pair[1]) == {}
 
 
@@ -184,50 +237,83 @@ def test_the_end_of_training_is_no_end_for_a_before_b_agrees(
     with ThreadPoolExecutor(1) as threads:
         at_a = threads.submit(say_over, pair[0], 4, OTHER_MODEL)
         with pytest.raises(PeerViolation, match="A's model is"):
-            answer(pair[1], 3, MODEL, before_agreeing=never)
+            answer(pair[1], 3, NAMES, MODEL, before_agreeing=never)
         with pytest.raises(PeerViolation, match="server B refused the training's end: A's model"):
             at_a.result()
 
 
-# --- selection ---------------------------------------------------------------------------------
-
-MANY = roster([ClientId(f"c{i}") for i in range(20_000)])
+# --- the operators' word -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rate", [0.01, 0.25, 0.5, 0.99])
-def test_clients_are_drawn_at_the_rate(rate: float) -> None:
-    """Two-sided binomial test; a right sampler fails once in a million."""
-    drawn = len(select_cohort(MANY, rate))
-    assert stats.binomtest(drawn, len(MANY), rate).pvalue > 1e-6
-    # The test can fail: at half the odds.
-    wrong = rate / (2 - rate)
-    assert stats.binomtest(drawn, len(MANY), wrong).pvalue < 1e-6
+def may_have_left(journal: Any) -> None:
+    journal.learn([Fact(version=3, attempt=1, voided=False, clients=("c0",))])
 
 
-def test_all_are_drawn_at_rate_one() -> None:
-    assert select_cohort(MANY, 1.0) == tuple(MANY)
+def opened_often(journal: Any) -> None:
+    for attempt in range(OPENED_CAP):
+        journal.count_opened(3, attempt)
 
 
-def test_a_cohort_is_distinct_enrolled_clients_in_order() -> None:
-    drawn = select_cohort(MANY, 0.3)
-    assert set(drawn) <= set(MANY)
-    assert list(drawn) == sorted(set(drawn))
+def tried_often(journal: Any, tries: int = 10) -> None:
+    for attempt in range(tries):
+        journal.begin_attempt(attempt, 3, 0, MODEL)
+    journal.abandon_open()
 
 
-def test_each_client_is_drawn_by_itself() -> None:
-    """Neither neighbours nor rounds depend on each other."""
-    few = roster(NAMES[:2])
-    counts = [[0, 0], [0, 0]]
-    previous = False
-    runs = [[0, 0], [0, 0]]
-    for _ in range(4000):
-        drawn = select_cohort(few, 0.5)
-        first, second = NAMES[0] in drawn, NAMES[1] in drawn
-        counts[first][second] += 1
-        runs[previous][first] += 1
-        previous = first
-    for table in (counts, runs):
-        assert stats.chi2_contingency(table).pvalue > 1e-6
+CAUSES = {
+    "may have left": (may_have_left, 4),
+    "were opened": (opened_often, 4),
+    "attempts failed": (tried_often, 12),
+}
+
+
+@pytest.mark.parametrize("at", [0, 1], ids=["A", "B"])
+@pytest.mark.parametrize("why", CAUSES)
+def test_another_attempt_needs_both_operators_word(
+    pair: tuple[Aggregator, Aggregator], make_task: Callable[..., Task], why: str, at: int
+) -> None:
+    """Whichever server knows of the reason: neither opens before both may."""
+    cause, attempt = CAUSES[why]
+    task = make_task(8, {"training.attempts": 10})
+    servers = [dataclasses.replace(each, task=task) for each in pair]
+    cause(servers[at].journal)
+    before = [states(each) for each in servers]
+
+    def go() -> list[Any]:
+        def play(call: Callable[[], Any]) -> Any:
+            try:
+                return call()
+            except (PeerViolation, NeedsOperators) as error:
+                return error
+
+        calls = (
+            lambda: propose(servers[0], attempt, 3, NAMES, MODEL),
+            lambda: answer(servers[1], 3, NAMES, MODEL, before_agreeing=lambda _: None),
+        )
+        with ThreadPoolExecutor(2) as threads:
+            return list(threads.map(play, calls))
+
+    for error in go():
+        assert isinstance(error, NeedsOperators)
+        assert (error.word, error.version) == (Word.ATTEMPTS, 3)
+        assert why in str(error)
+        assert "precad allow attempts --version 3" in str(error)
+    assert [states(each) for each in servers] == before
+    # The word of the one who knows is what is missing; it reaches no further than it says.
+    servers[at].journal.allow(Word.ATTEMPTS, 3, attempt - 1)
+    assert isinstance(go()[0], NeedsOperators)
+    servers[at].journal.allow(Word.ATTEMPTS, 3, attempt)
+    a, b = go()
+    assert a == b
+    assert a.attempt == attempt
+
+
+def test_a_word_for_another_version_allows_nothing(pair: tuple[Aggregator, Aggregator]) -> None:
+    opened_often(pair[0].journal)
+    pair[0].journal.allow(Word.ATTEMPTS, 2, 100)
+    pair[0].journal.allow(Word.WRITE_OFF, 3, 100)
+    for error in opened(pair, NAMES, never):
+        assert isinstance(error, NeedsOperators)
 
 
 def test_too_few_clients_do_not_start() -> None:

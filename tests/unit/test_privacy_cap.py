@@ -1,26 +1,28 @@
 """The task's privacy limit: the participation that would pass it is refused beforehand."""
 
+import math
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from precad.common.account.events import poisson_gaussian
+from precad.common.account.exact import ExactAccountant
 from precad.common.account.participations import record_epsilon
+from precad.common.aggregator.enrol.register import Register
 from precad.common.aggregator.round import cap
 from precad.common.aggregator.round.aggregator import Aggregator
 from precad.common.aggregator.round.cap import may_take_part, participation_cap
-from precad.common.aggregator.round.messages import Cohort, Verdict
+from precad.common.aggregator.round.messages import Cohort, Fact, Verdict
+from precad.common.aggregator.round.opening import propose
 from precad.common.aggregator.store import Store, open_store
-from precad.common.aggregator.training.session import Progress
-from precad.common.clock import CLOCK
 from precad.common.enrolment import Enrolment, Roster
-from precad.common.errors import PeerViolation
+from precad.common.errors import Misconfiguration, PeerViolation
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.link import PeerLink, memory_pair
 from precad.common.task import Task
-from precad.server_a.lead import Leader
 
 MODEL, VALID_SET = Digest(b"\1" * 32), Digest(b"\3" * 32)
 OFTEN, SELDOM, NEW = (ClientId(name) for name in ("often", "seldom", "new"))
@@ -63,6 +65,9 @@ def aggregator_of(task: Task, store: Store) -> Aggregator:
         dealing=unused,
         dealer_key=unused,
         row_secret=unused,
+        nonces=unused,
+        seals=unused,
+        coin_key=unused,
         noise=unused,
         journal=store,
     )
@@ -70,7 +75,8 @@ def aggregator_of(task: Task, store: Store) -> Aggregator:
 
 def play(store: Store, number: int, *clients: ClientId) -> None:
     store.begin_attempt(number, number, len(clients), MODEL)
-    store.release(number, clients, VALID_SET, {}, bytes(64))
+    store.prepare(number, clients, VALID_SET, {}, bytes(64))
+    store.finish_attempt(number, MODEL)
 
 
 def test_the_cap_is_the_last_participation_within_the_limit(task: Task) -> None:
@@ -92,13 +98,13 @@ def test_a_client_is_refused_from_its_cap_on_and_not_before(task: Task, store: S
     assert cap is not None
     aggregator = aggregator_of(task, store)
     for number in range(cap):
-        assert aggregator.within_budget(RATES) == (OFTEN, SELDOM, NEW), number
+        assert aggregator.within_budget(RATES, number) == (OFTEN, SELDOM, NEW), number
         play(store, number, OFTEN, SELDOM)
     # The seldom-sampled records have spent less with as many participations.
-    assert aggregator.within_budget(RATES) == (SELDOM, NEW)
-    assert aggregator.within_budget([OFTEN]) == ()
+    assert aggregator.within_budget(RATES, cap) == (SELDOM, NEW)
+    assert aggregator.within_budget([OFTEN], cap) == ()
     # Asking changes nothing.
-    assert aggregator.within_budget(RATES) == (SELDOM, NEW)
+    assert aggregator.within_budget(RATES, cap) == (SELDOM, NEW)
 
 
 def test_server_a_proposes_nobody_at_the_limit(task: Task, store: Store) -> None:
@@ -110,29 +116,98 @@ def test_server_a_proposes_nobody_at_the_limit(task: Task, store: Store) -> None
     a, b = (
         PeerLink(end, task.digest, max_message_bytes=1 << 20, timeout_s=5) for end in memory_pair()
     )
-    session: Any = SimpleNamespace(
-        task=task,
-        clock=CLOCK,
-        finished=False,
-        progress=Progress(next_attempt=cap),
-        shelf=SimpleNamespace(current=SimpleNamespace(version=cap, digest=MODEL)),
-    )
-    outside: Any = SimpleNamespace(draw=lambda roster, _rate: tuple(roster))
-    # Everybody is drawn; B's word only ends the round.
+    # Everybody is drawn; B's word only ends the attempt.
     b.send("cohort", Verdict(refusal="that is all").to_bytes())
     with pytest.raises(PeerViolation, match="that is all"):
-        Leader(session, outside).open(replace(aggregator_of(task, store), link=a))
+        propose(replace(aggregator_of(task, store), link=a), cap, cap, list(RATES), MODEL)
     assert Cohort.from_bytes(b.receive("cohort")).clients == (NEW.name, SELDOM.name)
 
 
-def test_a_forfeited_round_counts_against_the_limit(task: Task, store: Store) -> None:
+@pytest.mark.parametrize("lost", ["written off", "learned"])
+def test_a_release_that_was_lost_counts_against_the_limit(
+    task: Task, store: Store, lost: str
+) -> None:
     cap = participation_cap(task, 0.2)
     assert cap is not None
     for number in range(cap - 1):
         play(store, number, OFTEN)
-    assert OFTEN in aggregator_of(task, store).within_budget(RATES)
-    store.forfeit(cap - 1, cap - 1, 1, MODEL, [OFTEN])
-    assert OFTEN not in aggregator_of(task, store).within_budget(RATES)
+    assert OFTEN in aggregator_of(task, store).within_budget(RATES, cap)
+    if lost == "written off":
+        store.begin_attempt(cap - 1, cap - 1, 1, MODEL)
+        store.prepare(cap - 1, [OFTEN], VALID_SET, {}, bytes(64))
+        store.write_off(cap - 1)
+    else:
+        store.learn([Fact(version=cap - 1, attempt=cap - 1, voided=False, clients=(OFTEN.name,))])
+    assert OFTEN not in aggregator_of(task, store).within_budget(RATES, cap)
+
+
+def test_a_voided_attempt_counts_for_nothing(task: Task, store: Store) -> None:
+    cap = participation_cap(task, 0.2)
+    assert cap is not None
+    for number in range(cap - 1):
+        play(store, number, OFTEN)
+    store.begin_attempt(cap - 1, cap - 1, 1, MODEL)
+    store.prepare(cap - 1, [OFTEN], VALID_SET, {}, bytes(64))
+    store.void(cap - 1, cap - 1)
+    assert OFTEN in aggregator_of(task, store).within_budget(RATES, cap - 1)
+
+
+# --- a version that is released again --------------------------------------------------------
+
+
+def upgraded(task: Task, rate: float, counts: dict[int, int]) -> float:
+    """ε with the further releases' smaller noise, composed here step by step."""
+    accountant = ExactAccountant()
+    for m, count in counts.items():
+        noise = task.privacy.noise_multiplier / math.sqrt(1 + m)
+        for _ in range(count):
+            accountant.compose(poisson_gaussian(rate=rate, noise_multiplier=noise))
+    return accountant.epsilon(task.privacy.delta)
+
+
+@pytest.mark.parametrize("rate", [0.2, 0.05])
+@pytest.mark.parametrize(
+    ("spent", "upgrades", "charges", "after"),
+    [
+        # T_i, versions by m, this version's charges so far; and what one more release makes of it.
+        (3, {}, 1, {0: 2, 1: 1}),
+        (3, {1: 1}, 0, {0: 3, 1: 1}),
+        (3, {1: 1}, 1, {0: 1, 1: 2}),
+        (3, {1: 1}, 2, {0: 2, 2: 1}),
+        (4, {1: 2, 2: 1}, 3, {0: 1, 1: 2, 3: 1}),
+        (1, {}, 1, {1: 1}),
+    ],
+)
+def test_one_more_release_of_a_version_turns_its_step_into_a_noisier_one_s_square_root(
+    make_task: Callable[..., Task],
+    rate: float,
+    spent: int,
+    upgrades: dict[int, int],
+    charges: int,
+    after: dict[int, int],
+) -> None:
+    """σ/√(1+m), and never m more steps: the same X under independent noise."""
+    costs = upgraded(limited(make_task), rate, after)
+    for limit, allowed in ((costs * (1 + 1e-9), True), (costs * (1 - 1e-6), False)):
+        task = limited(make_task, limit)
+        assert may_take_part(task, rate, spent, upgrades, charges) == allowed
+
+
+def test_a_version_released_again_is_charged_before_the_release(
+    make_task: Callable[..., Task],
+) -> None:
+    base = limited(make_task)
+    once, twice = upgraded(base, 0.2, {0: 1}), upgraded(base, 0.2, {1: 1})
+    assert once < twice
+    for limit, within in ((twice * 1.001, True), (twice * 0.999, False)):
+        task = limited(make_task, limit)
+        store = open_store("sqlite://", task, Role.SERVER_A)
+        store.begin_attempt(0, 0, 1, MODEL)
+        store.prepare(0, [OFTEN], VALID_SET, {}, bytes(64))
+        store.write_off(0)
+        aggregator = aggregator_of(task, store)
+        assert (OFTEN in aggregator.within_budget(RATES, 0)) == within
+        store.close()
 
 
 def test_without_a_limit_everybody_may(make_task: Callable[..., Task]) -> None:
@@ -150,10 +225,12 @@ def test_a_limit_of_less_than_one_round_lets_nobody_in(make_task: Callable[..., 
 def test_more_charges_than_rounds_are_judged_by_epsilon_alone(
     make_task: Callable[..., Task],
 ) -> None:
-    """Forfeited rounds are charged beside the task's own; the number of rounds is no limit."""
+    """Forfeited rounds are charged beside the task's own, up to twice as many and a few."""
     task = limited(make_task, 50.0, rounds=3)
     assert participation_cap(task, 0.2) == 3
     assert may_take_part(task, 0.2, 3)
+    assert may_take_part(task, 0.2, 2 * 3 + cap.SPARE_CHARGES - 1)
+    assert not may_take_part(task, 0.2, 2 * 3 + cap.SPARE_CHARGES)
     tight = limited(make_task, epsilon(task, 0.2, 4), rounds=3)
     assert may_take_part(tight, 0.2, 3)
     assert not may_take_part(tight, 0.2, 4)
@@ -175,6 +252,81 @@ def test_many_rates_cost_one_account_below_the_common_cap(
         asked.append(record_rate)
         return 5
 
+    monkeypatch.setattr(cap, "_known", {})
     monkeypatch.setattr(cap, "most_participations", count)
     assert all(may_take_part(task, 0.1 + number / 1e4, 3) for number in range(100))
     assert set(asked) == {0.2}
+
+
+class Accounts:
+    """Stands for the accountant: says which rates it was asked for, and in which thread."""
+
+    def __init__(self, fails_at: float | None = None) -> None:
+        self.asked: list[tuple[float, str]] = []
+        self._fails_at = fails_at
+
+    def __call__(self, *, record_rate: float, **_rest: Any) -> int:
+        self.asked.append((record_rate, threading.current_thread().name))
+        if record_rate == self._fails_at:
+            raise ZeroDivisionError("deep in a library")
+        return 2
+
+
+@pytest.fixture
+def accounts(monkeypatch: pytest.MonkeyPatch) -> Accounts:
+    monkeypatch.setattr(cap, "_known", {})
+    accounts = Accounts()
+    monkeypatch.setattr(cap, "most_participations", accounts)
+    return accounts
+
+
+def test_a_round_asks_for_no_account(task: Task, store: Store, accounts: Accounts) -> None:
+    """They are computed where clients enrol; a new rate took 9 to 16 s of everybody's round."""
+    register = Register(task, store)
+    rates = {OFTEN: 0.2, SELDOM: 0.2 / 64, NEW: 0.1}
+    roster = Roster({client: Enrolment(client, 100, rate) for client, rate in rates.items()})
+    for claim in roster.values():
+        register.enrol(claim)
+    register.freeze(register.roster())
+    assert sorted(rate for rate, _ in accounts.asked) == sorted(rates.values())
+    aggregator = replace(aggregator_of(task, store), roster=roster)
+    for number in range(4):
+        aggregator.within_budget(roster, number)
+        play(store, number, *roster)
+    assert aggregator.within_budget(roster, 4) == ()
+    assert len(accounts.asked) == 3
+
+
+def test_a_server_that_starts_again_has_its_accounts_before_the_next_round(
+    task: Task, store: Store, accounts: Accounts
+) -> None:
+    store.claim(Enrolment(SELDOM, 100, 0.1))
+    Register(task, store).prepare_accounts()
+    assert {rate for rate, _ in accounts.asked} == {0.2, 0.1}
+    assert may_take_part(task, 0.1, 0)
+    assert len(accounts.asked) == 2
+
+
+def test_a_rate_without_an_account_is_refused_where_it_is_claimed(
+    task: Task, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cap, "_known", {})
+    monkeypatch.setattr(cap, "most_participations", Accounts(fails_at=0.1))
+    register = Register(task, store)
+    with pytest.raises(Misconfiguration, match=r"record_rate = 0\.1: .*claim a higher rate"):
+        register.enrol(Enrolment(SELDOM, 100, 0.1))
+    register.enrol(Enrolment(OFTEN, 100, 0.2))
+    assert list(register.roster()) == [OFTEN]
+
+
+def test_an_account_that_fails_costs_its_client_alone(
+    task: Task, store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A roster from before the grid, whose rate the accountant can't take."""
+    monkeypatch.setattr(cap, "_known", {})
+    monkeypatch.setattr(cap, "most_participations", Accounts(fails_at=0.02))
+    aggregator = aggregator_of(task, store)
+    for number in range(2):
+        play(store, number, OFTEN, SELDOM)
+    assert aggregator.within_budget(RATES, 2) == (NEW,)
+    assert "no account for record rate 0.02" in caplog.text

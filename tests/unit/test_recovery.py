@@ -1,7 +1,7 @@
-"""The crash table: what two servers conclude from where each of them stands.
+"""After a break: what two servers conclude from where each of them stands.
 
-Where a server can stand around round 7, the one that starts from model 4; and what comes of every
-two such places. What the table doesn't name is a lost or restored state: both servers stop.
+Where a server can stand around attempt 7, which starts from model 4; and what comes of every two
+such places.
 """
 
 from itertools import product
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from precad.common.aggregator.round.messages import Position, ReleaseView
+from precad.common.aggregator.round.messages import Position, PreparedView
 from precad.common.aggregator.round.recovery import Recovery, Remedy, compare
 from precad.common.errors import PeerViolation
 
@@ -20,83 +20,101 @@ def digest(byte: int) -> str:
     return bytes([byte] * 32).hex()
 
 
-def release(number: int, version: int, valid_set: int = 1) -> ReleaseView:
-    return ReleaseView(
-        attempt=number,
-        version=version,
-        cohort_size=3,
-        valid_set=digest(valid_set),
-        valid=("a", "b"),
-    )
+def view(attempt: int, valid_set: int = 1, *, bound: bool = False) -> PreparedView:
+    return PreparedView(attempt=attempt, valid_set=digest(valid_set), bound=bound)
 
 
-EARLIER, ROUND, NEXT = release(6, 3), release(7, 4), release(8, 5)
-OTHER_NUMBER, OTHER_SET = release(9, 4), release(7, 4, valid_set=2)
-
-
-def at(version: int, *, model: int | None = None, **releases: ReleaseView | None) -> Position:
+def at(version: int, prepared: PreparedView | None = None, *, model: int | None = None) -> Position:
     return Position(
         role="server-a",
         version=version,
         model=digest(version if model is None else model),
         next_attempt=10,
-        **releases,
+        opened=0,
+        prepared=prepared,
+        ledger_length=3,
+        ledger_head=digest(250),
+        nonce=digest(251),
     )
 
 
+PREPARED, BOUND, NEXT = view(7), view(7, bound=True), view(8)
+NUMBER, SET = view(9), view(7, valid_set=2)
+
 PLACES = {
-    "nothing": at(4, last=EARLIER),
-    "released": at(4, last=EARLIER, pending=ROUND),
-    "released another number": at(4, last=EARLIER, pending=OTHER_NUMBER),
-    "released another set": at(4, last=EARLIER, pending=OTHER_SET),
-    "another model": at(4, model=99, last=EARLIER),
-    "another model, released": at(4, model=99, last=EARLIER, pending=ROUND),
-    "done": at(5, last=ROUND),
-    "done another number": at(5, last=OTHER_NUMBER),
-    "done another set": at(5, last=OTHER_SET),
-    "done without a record": at(5),
-    "released the next": at(5, last=ROUND, pending=NEXT),
-    "done the next": at(6, last=NEXT),
+    "nothing": at(4),
+    "prepared": at(4, PREPARED),
+    "bound": at(4, BOUND),
+    "prepared another number": at(4, NUMBER),
+    "bound to another number": at(4, view(9, bound=True)),
+    "prepared another set": at(4, SET),
+    "another model": at(4, model=99),
+    "another model, prepared": at(4, PREPARED, model=99),
+    "done": at(5),
+    "done, prepared the next": at(5, NEXT),
+    "done, bound to the next": at(5, view(8, bound=True)),
+    "done the next": at(6),
 }
-LEVEL = {Remedy.NOTHING, Remedy.EXCHANGE, Remedy.FORFEIT}
+OPPOSITE = {
+    Remedy.NOTHING: Remedy.NOTHING,
+    Remedy.RELEASE: Remedy.RELEASE,
+    Remedy.VOID: Remedy.CONFIRM_VOID,
+    Remedy.CONFIRM_VOID: Remedy.VOID,
+    Remedy.LOST: Remedy.LEARN_LOST,
+    Remedy.LEARN_LOST: Remedy.LOST,
+    Remedy.SERVE: Remedy.CATCH_UP,
+    Remedy.CATCH_UP: Remedy.SERVE,
+}
 
-# The remedy of the first; of the second it is the same, or RECEIVE where the first is to SEND.
+# With one version and one model: the remedy of the first. What isn't named here is its mirror
+# image, or two different attempts of one version, which stop both.
 TABLE: dict[tuple[str, str], Recovery] = {
-    **{(place, place): Recovery(Remedy.NOTHING) for place, p in PLACES.items() if not p.pending},
-    **{
-        (place, place): Recovery(Remedy.EXCHANGE, p.pending)
-        for place, p in PLACES.items()
-        if p.pending
-    },
-    ("released", "nothing"): Recovery(Remedy.FORFEIT, ROUND),
-    ("released another number", "nothing"): Recovery(Remedy.FORFEIT, OTHER_NUMBER),
-    ("released another set", "nothing"): Recovery(Remedy.FORFEIT, OTHER_SET),
-    ("another model, released", "another model"): Recovery(Remedy.FORFEIT, ROUND),
-    ("done", "released"): Recovery(Remedy.SEND, ROUND),
-    ("done", "another model, released"): Recovery(Remedy.SEND, ROUND),
-    ("done another number", "released another number"): Recovery(Remedy.SEND, OTHER_NUMBER),
-    ("done another set", "released another set"): Recovery(Remedy.SEND, OTHER_SET),
-    # Its next round is looked at when the two are level: forfeited.
-    ("released the next", "released"): Recovery(Remedy.SEND, ROUND),
-    ("released the next", "another model, released"): Recovery(Remedy.SEND, ROUND),
-    ("done the next", "released the next"): Recovery(Remedy.SEND, NEXT),
+    ("nothing", "nothing"): Recovery(Remedy.NOTHING),
+    ("another model", "another model"): Recovery(Remedy.NOTHING),
+    ("done", "done"): Recovery(Remedy.NOTHING),
+    ("done the next", "done the next"): Recovery(Remedy.NOTHING),
+    # Both are prepared, whoever has countersigned: go on where the release stopped.
+    ("prepared", "prepared"): Recovery(Remedy.RELEASE, PREPARED),
+    ("prepared", "bound"): Recovery(Remedy.RELEASE, PREPARED),
+    ("bound", "prepared"): Recovery(Remedy.RELEASE, BOUND),
+    ("bound", "bound"): Recovery(Remedy.RELEASE, BOUND),
+    ("prepared another number", "prepared another number"): Recovery(Remedy.RELEASE, NUMBER),
+    ("prepared another number", "bound to another number"): Recovery(Remedy.RELEASE, NUMBER),
+    ("bound to another number", "bound to another number"): Recovery(
+        Remedy.RELEASE, view(9, bound=True)
+    ),
+    ("prepared another set", "prepared another set"): Recovery(Remedy.RELEASE, SET),
+    ("another model, prepared", "another model, prepared"): Recovery(Remedy.RELEASE, PREPARED),
+    ("done, prepared the next", "done, prepared the next"): Recovery(Remedy.RELEASE, NEXT),
+    ("done, prepared the next", "done, bound to the next"): Recovery(Remedy.RELEASE, NEXT),
+    ("done, bound to the next", "done, bound to the next"): Recovery(
+        Remedy.RELEASE, view(8, bound=True)
+    ),
+    # Prepared on one alone: void while it has countersigned nothing, the operators' after.
+    ("prepared", "nothing"): Recovery(Remedy.VOID, PREPARED),
+    ("prepared another number", "nothing"): Recovery(Remedy.VOID, NUMBER),
+    ("prepared another set", "nothing"): Recovery(Remedy.VOID, SET),
+    ("another model, prepared", "another model"): Recovery(Remedy.VOID, PREPARED),
+    ("done, prepared the next", "done"): Recovery(Remedy.VOID, NEXT),
+    ("bound", "nothing"): Recovery(Remedy.LOST, BOUND),
+    ("bound to another number", "nothing"): Recovery(Remedy.LOST, view(9, bound=True)),
+    ("done, bound to the next", "done"): Recovery(Remedy.LOST, view(8, bound=True)),
 }
-# With one model, how either came to it is over; the next round's release is forfeited.
-DONE = [place for place in PLACES if PLACES[place].version == 5 and not PLACES[place].pending]
-TABLE |= {pair: Recovery(Remedy.NOTHING) for pair in product(DONE, DONE)}
-TABLE |= {("released the next", place): Recovery(Remedy.FORFEIT, NEXT) for place in DONE}
-
-
-def mirrored(recovery: Recovery) -> Recovery:
-    swapped = {Remedy.SEND: Remedy.RECEIVE, Remedy.RECEIVE: Remedy.SEND}
-    return Recovery(swapped.get(recovery.remedy, recovery.remedy), recovery.attempt)
 
 
 def expected(here: str, there: str) -> Recovery | None:
+    own, theirs = PLACES[here], PLACES[there]
+    if own.version != theirs.version:
+        # Whatever else is prepared: looked at when the two are level.
+        return Recovery(Remedy.SERVE if own.version > theirs.version else Remedy.CATCH_UP)
     if (here, there) in TABLE:
         return TABLE[here, there]
     back = TABLE.get((there, here))
-    return None if back is None else mirrored(back)
+    if back is None:
+        return None
+    # A release goes on from one's own record; the other remedies are about the one there is.
+    attempt = own.prepared if back.remedy is Remedy.RELEASE else back.attempt
+    return Recovery(OPPOSITE[back.remedy], attempt)
 
 
 @pytest.mark.parametrize(("here", "there"), list(product(PLACES, PLACES)))
@@ -104,20 +122,29 @@ def test_every_two_places_have_their_remedy(here: str, there: str) -> None:
     if (remedy := expected(here, there)) is not None:
         assert compare(PLACES[here], PLACES[there]) == remedy
     else:
-        with pytest.raises(PeerViolation, match=r"restored from an old copy|different rounds"):
+        with pytest.raises(PeerViolation, match=r"trainings differ|different attempts"):
             compare(PLACES[here], PLACES[there])
 
 
-def test_servers_that_released_different_rounds_from_one_model_are_told_so() -> None:
-    for other in ("released another number", "released another set"):
-        with pytest.raises(PeerViolation, match="different rounds, or different valid sets"):
-            compare(PLACES["released"], PLACES[other])
+@pytest.mark.parametrize("other", ["prepared another number", "prepared another set"])
+def test_servers_that_prepared_different_attempts_of_one_model_are_told_so(other: str) -> None:
+    """Either may have left with its own noise: nothing may be released beside it."""
+    with pytest.raises(PeerViolation, match="different attempts, or different valid sets"):
+        compare(PLACES["prepared"], PLACES[other])
 
 
-releases = st.none() | st.builds(release, st.integers(6, 8), st.integers(3, 5), st.integers(1, 2))
-positions = st.builds(
-    at, st.integers(3, 6), model=st.integers(1, 2), pending=releases, last=releases
-)
+def test_servers_with_different_models_are_told_what_to_do() -> None:
+    with pytest.raises(PeerViolation, match="Restore both servers' newest state"):
+        compare(PLACES["nothing"], PLACES["another model"])
+
+
+def test_who_has_countersigned_never_voids() -> None:
+    """The other server may have sent on that countersignature, and lost its database since."""
+    for here, there in product(PLACES, PLACES):
+        own = PLACES[here].prepared
+        recovery = concluded(PLACES[here], PLACES[there])
+        if own is not None and own.bound and isinstance(recovery, Recovery):
+            assert recovery.remedy not in (Remedy.VOID, Remedy.NOTHING)
 
 
 def concluded(own: Position, theirs: Position) -> Any:
@@ -127,18 +154,21 @@ def concluded(own: Position, theirs: Position) -> Any:
         return type(error)
 
 
+views = st.none() | st.builds(view, st.integers(6, 8), st.integers(1, 2), bound=st.booleans())
+positions = st.builds(at, st.integers(3, 6), views, model=st.integers(1, 2))
+
+
 @given(positions, positions)
 def test_both_servers_conclude_alike(own: Position, theirs: Position) -> None:
     here, there = concluded(own, theirs), concluded(theirs, own)
     if here is PeerViolation or there is PeerViolation:
         assert here is there
         return
-    assert here.remedy is mirrored(there).remedy
-    assert (here.attempt is None) == (there.attempt is None) == (here.remedy is Remedy.NOTHING)
+    assert here.remedy is OPPOSITE[there.remedy]
+    assert (here.attempt is None) == (there.attempt is None)
     if here.attempt is not None:
         assert (here.attempt.attempt, here.attempt.valid_set) == (
             there.attempt.attempt,
             there.attempt.valid_set,
         )
-    if here.remedy in LEVEL:
         assert (own.version, own.model) == (theirs.version, theirs.model)

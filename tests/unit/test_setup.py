@@ -1,34 +1,37 @@
-"""Before round 0: greeting, the row secret, and the roster that both must hold."""
+"""Before round 0: the row secret, the nonces, and the roster that both must hold."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any
 
 import pytest
+from tests.rig.keys import seals
 
 from precad.common.aggregator.enrol.agreement import (
     accept_roster,
+    agree_nonces,
     agree_row_secret,
-    greet,
     propose_roster,
 )
 from precad.common.aggregator.round.aggregator import Aggregator
 from precad.common.aggregator.round.messages import (
     EnrolmentEntry,
-    Position,
     RosterAnswer,
     RosterProposal,
+    SealMessage,
 )
 from precad.common.aggregator.training.conduct import make_aggregator
+from precad.common.aggregator.training.session import Progress
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation
-from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.identifiers import ClientId, Role
 from precad.common.link import PeerLink, memory_pair
 from precad.common.secret import Secret
 from precad.common.task import Task
 
-MODEL = Digest(b"\1" * 32)
 A, B = Role.SERVER_A, Role.SERVER_B
 
 
@@ -59,27 +62,6 @@ def both(at_a: Callable[[], Any], at_b: Callable[[], Any]) -> tuple[Any, Any]:
 
 def roster(*claims: tuple[str, int, float]) -> Roster:
     return Roster({ClientId(n): Enrolment(ClientId(n), r, p) for n, r, p in claims})
-
-
-# --- greeting ----------------------------------------------------------------------------------
-
-
-def position(role: Literal["server-a", "server-b"], version: int) -> Position:
-    return Position(role=role, version=version, model=str(MODEL), next_attempt=version)
-
-
-def test_servers_tell_each_other_where_they_stand(task: Task) -> None:
-    a, b = links(task)
-    at_a, at_b = position("server-a", 3), position("server-b", 4)
-    assert both(lambda: greet(a, at_a), lambda: greet(b, at_b)) == (at_b, at_a)
-
-
-def test_servers_of_one_role_refuse_each_other(task: Task) -> None:
-    a, b = links(task)
-    same = position("server-a", 0)
-    for error in both(lambda: greet(a, same), lambda: greet(b, same)):
-        assert isinstance(error, PeerViolation)
-        assert "server-a too" in str(error)
 
 
 # --- the row secret ----------------------------------------------------------------------------
@@ -140,19 +122,64 @@ def test_a_contribution_of_another_length_is_a_violation(task: Task, length: int
         agree_row_secret(a, A, task)
 
 
+# --- nonces ------------------------------------------------------------------------------------
+
+
+def test_both_servers_hold_the_same_nonces_and_every_link_others(task: Task) -> None:
+    seen = set()
+    for _ in range(5):
+        a, b = links(task)
+        at_a, at_b = both(partial(agree_nonces, a, A), partial(agree_nonces, b, B))
+        assert at_a == at_b
+        assert len(at_a) == 64
+        seen |= {at_a[:32], at_a[32:]}
+    assert len(seen) == 10
+
+
+def test_one_servers_nonce_alone_does_not_decide(task: Task) -> None:
+    """B was put back and says the same again; A's own half is another."""
+    made = []
+    for _ in range(2):
+        a, b = links(task)
+        b.send("nonce", bytes(32))
+        made.append(agree_nonces(a, A))
+    assert made[0][:32] != made[1][:32]
+    assert made[0][32:] == made[1][32:] == bytes(32)
+
+
+@pytest.mark.parametrize("length", [0, 31, 33])
+def test_a_nonce_of_another_length_is_a_violation(task: Task, length: int) -> None:
+    a, b = links(task)
+    b.send("nonce", bytes(length))
+    with pytest.raises(PeerViolation, match=f"{length} bytes"):
+        agree_nonces(a, A)
+
+
 # --- the dealer --------------------------------------------------------------------------------
 
 
-def made(task: Task, *epochs: bytes) -> tuple[Any, Any]:
+def made(task: Task, *epochs: bytes, newest: int = -1) -> tuple[Any, Any]:
     """What each server makes, having joined the start of the dealer that ``epochs`` names."""
 
     def make(role: Role, link: PeerLink, epoch: bytes) -> Aggregator:
+        pens = seals(task.digest, role)
         session: Any = SimpleNamespace(
-            role=role, task=task, register=SimpleNamespace(roster=lambda: OWN), store=None
+            role=role,
+            task=task,
+            register=SimpleNamespace(roster=lambda: OWN),
+            store=None,
+            progress=Progress(next_attempt=3),
+            signer=pens.signer,
+            verifier=pens.verifier,
+            coin_key=None,
         )
         no_noise: Any = None
-        dealer: Any = SimpleNamespace(epoch=epoch, join=lambda: Secret(epoch * 32))
-        return make_aggregator(session, link, dealer, noise=no_noise)
+        dealer: Any = SimpleNamespace(
+            epoch=epoch, join=lambda: Secret(epoch * 32), newest_attempt=newest
+        )
+        made = make_aggregator(session, link, dealer, noise=no_noise)
+        assert session.progress.next_attempt == max(3, newest + 1)
+        return made
 
     a, b = links(task)
     return both(lambda: make(A, a, epochs[0]), lambda: make(B, b, epochs[1]))
@@ -162,6 +189,14 @@ def test_servers_that_joined_one_start_of_the_dealer_go_on(task: Task) -> None:
     a, b = made(task, b"1", b"1")
     assert (a.role, b.role) == (A, B)
     assert a.row_secret == b.row_secret
+    assert a.nonces == b.nonces
+
+
+@pytest.mark.parametrize("newest", [-1, 2, 3, 11])
+def test_an_attempt_that_the_dealer_dealt_for_is_used(task: Task, newest: int) -> None:
+    """Both servers were put back: the dealer alone knows how far they had come."""
+    for aggregator in made(task, b"1", b"1", newest=newest):
+        assert isinstance(aggregator, Aggregator)
 
 
 def test_servers_that_joined_two_starts_of_the_dealer_join_again(task: Task) -> None:
@@ -176,24 +211,43 @@ def test_servers_that_joined_two_starts_of_the_dealer_join_again(task: Task) -> 
 OWN = roster(("a", 100, 0.1), ("b", 50, 0.2), ("c", 10, 0.05))
 
 
-class AtB:
-    """B's enrolments, and what it froze."""
+@dataclass
+class Books:
+    """One server's enrolments, what it froze, and the other's word on it."""
 
-    def __init__(self, enrolled: Roster) -> None:
-        self.enrolled = enrolled
-        self.frozen: list[Roster] = []
+    enrolled: Roster
+    frozen: bool = False
+    sealed: SealMessage | None = None
+    taken_back: bool = False
 
-    def accept(self, link: PeerLink, task: Task) -> None:
-        accept_roster(link, lambda: self.enrolled, self.frozen.append, task, timeout_s=5)
+    def roster(self) -> Roster:
+        return self.enrolled
+
+    def freeze(self, roster: Roster, *, taken_back: bool = False) -> None:
+        assert not self.frozen or roster.digest() == self.enrolled.digest()
+        self.enrolled, self.frozen, self.taken_back = roster, True, taken_back
+
+    def seal(self) -> SealMessage | None:
+        return self.sealed
+
+    def keep_seal(self, sealed: SealMessage) -> None:
+        self.sealed = sealed
+
+
+def agreed_by(task: Task, at_a: Books, at_b: Books) -> tuple[Any, Any]:
+    """What A and B end with."""
+    a, b = links(task)
+    return both(
+        lambda: propose_roster(a, at_a, task, seals(task.digest, A)),
+        lambda: accept_roster(b, at_b, task, seals(task.digest, B), timeout_s=5),
+    )
 
 
 def proposed(task: Task, at_a: Roster, at_b: Roster) -> tuple[Any, Any, list[Roster]]:
     """What A and B end with, and what B froze."""
-    a, b = links(task)
-    here = AtB(at_b)
-    least = task.enrolment.min_clients
-    one, other = both(lambda: propose_roster(a, at_a, least), lambda: here.accept(b, task))
-    return one, other, here.frozen
+    here = Books(at_b)
+    one, other = agreed_by(task, Books(at_a), here)
+    return one, other, [here.enrolled] if here.frozen else []
 
 
 FEWER = roster(("a", 100, 0.1), ("c", 10, 0.05))
@@ -220,36 +274,60 @@ def test_the_roster_is_what_both_servers_hold_alike(
     assert a.digest() == frozen[0].digest() == agreed.digest()
 
 
-def test_a_frozen_roster_that_the_other_lost_somebody_of_stops_both(task: Task) -> None:
-    a, b = links(task)
+@pytest.mark.parametrize("lost", [OWN, FEWER, roster(), roster(("d", 5, 0.1))])
+@pytest.mark.parametrize("loser", [A, B])
+def test_a_server_that_lost_the_frozen_roster_takes_it_back_on_its_own_signature(
+    task: Task, loser: Role, lost: Roster
+) -> None:
+    books = {A: Books(OWN), B: Books(OWN)}
+    agreed_by(task, books[A], books[B])
+    books[loser] = Books(lost)
+    a, b = agreed_by(task, books[A], books[B])
+    assert b is None
+    assert a.digest() == OWN.digest()
+    assert books[loser].enrolled.digest() == OWN.digest()
+    assert books[loser].taken_back
+    assert books[loser].sealed is not None
 
-    def freeze(_roster: Roster) -> None:
-        raise PeerViolation("the roster is frozen and can't change")
 
-    one, other = both(
-        lambda: propose_roster(a, FEWER, 1),
-        lambda: accept_roster(b, lambda: OWN, freeze, task, timeout_s=5),
-    )
-    assert "frozen" in str(one)
-    assert "frozen" in str(other)
+def test_nobody_is_put_on_a_roster_that_its_server_never_signed(task: Task) -> None:
+    """A shows a roster of its own making, with B's signature over another one."""
+    real, b = Books(FEWER), Books(FEWER)
+    agreed_by(task, real, b)
+    lying = Books(OWN, frozen=True, sealed=real.sealed)
+    restored = Books(FEWER)
+    agreed_by(task, lying, restored)
+    assert not restored.taken_back
+    assert set(restored.enrolled) <= set(FEWER)
 
 
-@pytest.mark.parametrize("names", [("a", "a"), ("a", "stranger")])
+def test_two_rosters_that_both_are_frozen_and_differ_start_nothing(task: Task) -> None:
+    a, b = agreed_by(task, Books(FEWER, frozen=True), Books(OWN, frozen=True))
+    assert isinstance(a, PeerViolation)
+    # A's link is gone: B goes on waiting for an A with its own roster.
+    assert isinstance(b, PeerUnavailable)
+
+
+@pytest.mark.parametrize("names", [("a", "stranger"), ("stranger",)])
 def test_a_takes_no_roster_but_of_clients_that_it_proposed(
     task: Task, names: tuple[str, ...]
 ) -> None:
     a, b = links(task)
-    b.send("roster", RosterAnswer(clients=names).to_bytes())
+    entries = tuple(EnrolmentEntry(client=n, records=100, record_rate=0.1) for n in names)
+    b.send("roster", RosterAnswer(entries=entries).to_bytes())
     with pytest.raises(PeerViolation, match="that A proposed"):
-        propose_roster(a, OWN, 1)
+        propose_roster(a, Books(OWN), task, seals(task.digest, A))
 
 
-def test_b_refuses_claims_beyond_the_tasks_caps(task: Task) -> None:
-    greedy = roster(("a", 10_000, 0.1))
-    a, b, frozen = proposed(task, greedy, greedy)
-    assert frozen == []
-    assert isinstance(b, Misconfiguration)
-    assert "max_expected_records" in str(a)
+@pytest.mark.parametrize("claim", [(10_000, 0.1), (100, 0.11), (100, 1e-15), (100, 0.3)])
+def test_a_claim_that_the_task_does_not_allow_costs_its_client_alone(
+    task: Task, claim: tuple[int, float]
+) -> None:
+    """However it got into both servers' stores: an older version's, or a meddled one's."""
+    held = roster(("a", *claim), ("b", 50, 0.2))
+    a, b, frozen = proposed(task, held, held)
+    assert b is None
+    assert a.digest() == frozen[0].digest() == roster(("b", 50, 0.2)).digest()
 
 
 def test_b_refuses_too_few_clients(make_task: Any) -> None:
@@ -265,7 +343,7 @@ def test_b_refuses_a_roster_that_names_a_client_twice(task: Task) -> None:
     entry = EnrolmentEntry(client="a", records=100, record_rate=0.1)
     a.send("roster", RosterProposal(entries=(entry, entry)).to_bytes())
     with pytest.raises(PeerViolation, match="twice"):
-        AtB(OWN).accept(b, task)
+        accept_roster(b, Books(OWN), task, seals(task.digest, B), timeout_s=5)
     assert "twice" in RosterAnswer.from_bytes(a.receive("roster")).refusal
 
 
@@ -275,13 +353,14 @@ def test_a_b_that_fails_without_a_word_never_seems_to_agree(
 ) -> None:
     a, b = links(task)
 
-    def fail() -> Roster:
-        raise error
+    class Failing(Books):
+        def roster(self) -> Roster:
+            raise error
 
     entry = EnrolmentEntry(client="a", records=100, record_rate=0.1)
     a.send("roster", RosterProposal(entries=(entry,)).to_bytes())
     with pytest.raises(type(error)):
-        accept_roster(b, fail, AtB(OWN).frozen.append, task, timeout_s=5)
+        accept_roster(b, Failing(OWN), task, seals(task.digest, B), timeout_s=5)
     assert RosterAnswer.from_bytes(a.receive("roster")).refusal
 
 
@@ -300,4 +379,4 @@ def test_an_unreadable_roster_is_a_violation(task: Task, data: bytes) -> None:
     a, b = links(task)
     a.send("roster", data)
     with pytest.raises(PeerViolation, match="RosterProposal"):
-        AtB(OWN).accept(b, task)
+        accept_roster(b, Books(OWN), task, seals(task.digest, B), timeout_s=5)

@@ -12,6 +12,7 @@ from precad.common.aggregator.round.states import Matched, Opened, Summed
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.link import PeerLink, memory_pair
+from precad.common.secret import Secret
 from precad.common.task import Task
 
 MODEL = Digest(b"\1" * 32)
@@ -29,7 +30,10 @@ def pair(make_task: Callable[..., Task]) -> list[Aggregator]:
             link=PeerLink(end, task.digest, max_message_bytes=1 << 20, timeout_s=5),
             dealing=unused,
             dealer_key=unused,
-            row_secret=unused,
+            row_secret=Secret(bytes(32)),
+            nonces=bytes(64),
+            seals=unused,
+            coin_key=unused,
             noise=unused,
             journal=unused,
         )
@@ -41,7 +45,7 @@ def settled(pair: list[Aggregator], *numbers: int) -> list[Summed | PeerViolatio
     """What each server makes of an empty round, under the number that it takes it for."""
 
     def play(aggregator: Aggregator, number: int) -> Summed | PeerViolation:
-        opened = Opened(number, 3, (ClientId("c0"),), MODEL)
+        opened = Opened(number, 3, (ClientId("c0"),), MODEL, frozenset())
         try:
             return aggregate(aggregator, Matched(opened, {}, {}))
         except PeerViolation as error:

@@ -102,7 +102,11 @@ class Inbox:
             except RejectedSubmission as rejected:
                 self._refuse(current, context.client, rejected.reason)
                 raise
-        return Upload(header, self._role, self._spool, self._accept)
+        try:
+            return Upload(header, self._role, self._spool, self._accept)
+        except RejectedSubmission as rejected:
+            self.refuse(context.attempt, context.client, rejected.reason)
+            raise
 
     def refuse(self, attempt: int, client: ClientId, reason: Rejection) -> None:
         """Count a rejection found outside (an upload that broke off, an unreadable header)."""

@@ -1,7 +1,9 @@
 """One upload in pieces: bounded, hashed while it arrives, complete or rejected."""
 
+import contextlib
+import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -14,6 +16,8 @@ from precad.common.share.commitment import (
     committer,
 )
 from precad.common.share.submission import Submission, SubmissionHeader
+
+log = logging.getLogger("precad")
 
 
 class Upload:
@@ -46,7 +50,8 @@ class Upload:
         if spool is not None and role is not Role.SERVER_A:
             # A's seed is 32 bytes and never touches the disk.
             self._path = spool / f"{header.context.client}-{secrets.token_hex(8)}.share"
-            self._file = self._path.open("xb")
+            with self._costs_this_upload():
+                self._file = self._path.open("xb")
 
     @property
     def context(self) -> SubmissionContext:
@@ -71,7 +76,8 @@ class Upload:
         if self._file is None:
             self._memory += piece
         else:
-            self._file.write(piece)
+            with self._costs_this_upload():
+                self._file.write(piece)
 
     def finish(self) -> None:
         """The upload's end. Hands the complete submission over.
@@ -89,7 +95,8 @@ class Upload:
                 "send the same bytes again",
             )
         if self._file is not None:
-            self._file.close()
+            with self._costs_this_upload():
+                self._file.close()
         share = self._path if self._path is not None else Secret(bytes(self._memory))
         header = self._header
         submission = Submission(
@@ -111,11 +118,25 @@ class Upload:
     def abandon(self) -> None:
         """Drop what has arrived; the upload can't be taken up again."""
         self._abandoned = True
-        if self._file is not None:
-            self._file.close()
-        if self._path is not None:
-            self._path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            if self._file is not None:
+                self._file.close()
+        with contextlib.suppress(OSError):
+            if self._path is not None:
+                self._path.unlink(missing_ok=True)
         self._memory.clear()
+
+    @contextlib.contextmanager
+    def _costs_this_upload(self) -> Iterator[None]:
+        """A full disk, or no descriptor left, is no reason to stop anything but this upload."""
+        try:
+            yield
+        except OSError as error:
+            log.warning("no place for an upload of %s: %s", self.context.client, error)
+            self.abandon()
+            raise RejectedSubmission(
+                Rejection.TRUNCATED, "this server can't keep it now; send the same bytes again"
+            ) from None
 
     def _require_alive(self) -> None:
         if self._abandoned:

@@ -1,18 +1,22 @@
-"""Before version 0: the servers greet, agree on the row secret and on the roster."""
+"""Before version 0: the servers agree on the row secret, nonces and the roster."""
 
 import logging
-from collections.abc import Callable
+import secrets
+from typing import Protocol
 
 from precad.common.aggregator.round.messages import (
     EnrolmentEntry,
-    Position,
     RosterAnswer,
+    RosterBody,
     RosterProposal,
+    SealMessage,
 )
 from precad.common.aggregator.round.opening import require_enough
+from precad.common.aggregator.round.seals import Seals
 from precad.common.enrolment import Enrolment, Roster
-from precad.common.errors import PeerViolation
+from precad.common.errors import Misconfiguration, PeerViolation
 from precad.common.identifiers import ClientId, Role
+from precad.common.identity.seal import Kind
 from precad.common.keystream import KEY_BYTES, derive
 from precad.common.link import PeerLink
 from precad.common.secret import Secret
@@ -20,20 +24,9 @@ from precad.common.task import Task
 
 log = logging.getLogger("precad")
 
+_NONCE_BYTES = 32
 _SHOWN = 10
 """Names in one line of the log."""
-
-
-def greet(link: PeerLink, own: Position) -> Position:
-    """Tell each other where the training stands; returns the other server's position.
-
-    Raises:
-        PeerViolation: the peer claims the same role.
-    """
-    theirs = Position.from_bytes(link.exchange("position", own.to_bytes()))
-    if theirs.role == own.role:
-        raise PeerViolation(f"the other server claims to be {own.role} too")
-    return theirs
 
 
 def agree_row_secret(link: PeerLink, role: Role, task: Task) -> Secret:
@@ -49,48 +42,76 @@ def agree_row_secret(link: PeerLink, role: Role, task: Task) -> Secret:
     return derive(Secret(a.reveal() + b.reveal()), "row-secret", task.digest.value)
 
 
-def propose_roster(link: PeerLink, own: Roster, least: int) -> Roster:
+def agree_nonces(link: PeerLink, role: Role) -> bytes:
+    """A's and B's, 32 random bytes each, for what the dealer deals over this link."""
+    own = secrets.token_bytes(_NONCE_BYTES)
+    theirs = link.exchange("nonce", own)
+    if len(theirs) != _NONCE_BYTES:
+        raise PeerViolation(f"nonce has {len(theirs)} bytes, must have {_NONCE_BYTES}")
+    return own + theirs if role is Role.SERVER_A else theirs + own
+
+
+class Rolls(Protocol):
+    """One server's enrolments, and the roster once it is frozen."""
+
+    @property
+    def frozen(self) -> bool:
+        """Whether version 0 may begin."""
+
+    def roster(self) -> Roster:
+        """Everybody enrolled so far; the frozen ones once it is frozen."""
+
+    def freeze(self, roster: Roster, *, taken_back: bool = False) -> None:
+        """``roster`` is final. Taken back: some of its claims may have been lost here."""
+
+    def seal(self) -> SealMessage | None:
+        """The other server's word on the frozen roster."""
+
+    def keep_seal(self, sealed: SealMessage) -> None:
+        """Keep it."""
+
+
+def propose_roster(link: PeerLink, rolls: Rolls, task: Task, seals: Seals) -> Roster:
     """A's part: its enrolments; the roster is those of them that B holds alike.
 
     A client that enrolled at one server only, or with other claims at the other, is left out: that
-    is its own doing, and costs nobody else the training.
+    is its own doing, and costs nobody else the training. A frozen roster is final: a server that
+    lost it takes it back, on its own signature.
 
     Raises:
-        PeerViolation: B refuses, or names somebody who wasn't proposed.
+        PeerViolation: B refuses, or answers with somebody who wasn't proposed.
         Misconfiguration: the servers hold too few clients alike.
     """
-    entries = tuple(
-        EnrolmentEntry(client=e.client.name, records=e.records, record_rate=e.record_rate)
-        for e in own.values()
-    )
-    link.send("roster", RosterProposal(entries=entries).to_bytes())
+    own = rolls.roster()
+    frozen = rolls.frozen
+    sealed = rolls.seal() if frozen else None
+    link.send("roster", RosterProposal(entries=_entries(own), sealed=sealed).to_bytes())
     answer = RosterAnswer.from_bytes(link.receive("roster"))
     if answer.refusal:
         raise PeerViolation(f"server B refused the roster: {answer.refusal}")
-    names = {ClientId(name) for name in answer.clients}
-    if len(names) != len(answer.clients) or not names <= set(own):
-        raise PeerViolation("server B's roster isn't made of the clients that A proposed")
-    roster = Roster({client: claim for client, claim in own.items() if client in names})
-    _say_who_is_left_out(own, roster)
-    require_enough(roster, least)
+    roster = _roster(answer.entries)
+    if not frozen and _is_own(seals, answer.sealed, roster):
+        log.warning("this server had lost the frozen roster: it has it back from server B")
+        rolls.freeze(roster, taken_back=True)
+    else:
+        if any(own.get(client) != claim for client, claim in roster.items()):
+            raise PeerViolation("server B's roster isn't made of the clients that A proposed")
+        _say_who_is_left_out(own, roster)
+        require_enough(roster, task.enrolment.min_clients)
+        rolls.freeze(roster)
+    _exchange_seals(link, rolls, seals, roster)
     return roster
 
 
-def accept_roster(
-    link: PeerLink,
-    own: Callable[[], Roster],
-    freeze: Callable[[Roster], None],
-    task: Task,
-    timeout_s: float,
-) -> None:
+def accept_roster(link: PeerLink, rolls: Rolls, task: Task, seals: Seals, timeout_s: float) -> None:
     """B's part: freeze whom A proposes and B holds alike, then say who that is.
 
     Args:
         link: to A.
-        own: B's enrolments, as they are when A's come.
-        freeze: makes the roster durable, before A hears of it: a roster that A has frozen is
-            frozen here too, whatever crashes in between.
+        rolls: B's enrolments, asked when A's come. Frozen durably before A hears of it: a roster
+            that A has frozen is frozen here too, whatever crashes in between.
         task: gives the caps and the least number of clients.
+        seals: B's pen and eye.
         timeout_s: how long A may take.
 
     Raises:
@@ -98,29 +119,79 @@ def accept_roster(
         Misconfiguration: the servers hold too few clients alike.
     """
     proposal = RosterProposal.from_bytes(link.receive("roster", timeout_s=timeout_s))
-    enrolments = [Enrolment(ClientId(e.client), e.records, e.record_rate) for e in proposal.entries]
-    proposed = Roster({enrolment.client: enrolment for enrolment in enrolments})
+    sealed = None
     try:
-        if len(proposed) != len(enrolments):
-            raise PeerViolation("the roster names a client twice")
-        known = own()
-        roster = Roster({c: claim for c, claim in proposed.items() if known.get(c) == claim})
-        for enrolment in roster.values():
-            enrolment.check(task)
-        _say_who_is_left_out(proposed, roster)
-        require_enough(roster, task.enrolment.min_clients)
-        freeze(roster)
+        proposed = _roster(proposal.entries)
+        known, frozen = rolls.roster(), rolls.frozen
+        if frozen:
+            # Who of it is missing at A is missing by A's loss, or A's is another roster.
+            roster, sealed = known, rolls.seal()
+        elif _is_own(seals, proposal.sealed, proposed):
+            log.warning("this server had lost the frozen roster: it has it back from server A")
+            roster = proposed
+            rolls.freeze(roster, taken_back=True)
+        else:
+            # A claim that the task doesn't allow, however it got here, costs that client alone.
+            held = [claim for claim in proposed.values() if known.get(claim.client) == claim]
+            roster = Roster({claim.client: claim for claim in held if _fits(claim, task)})
+            _say_who_is_left_out(proposed, roster)
+            require_enough(roster, task.enrolment.min_clients)
+            rolls.freeze(roster)
     except BaseException as error:
         # Whatever stopped this server, A must not take its silence or an empty text for consent.
         link.send("roster", RosterAnswer(refusal=str(error) or type(error).__name__).to_bytes())
         raise
-    link.send("roster", RosterAnswer(clients=tuple(c.name for c in roster)).to_bytes())
+    link.send("roster", RosterAnswer(entries=_entries(roster), sealed=sealed).to_bytes())
+    _exchange_seals(link, rolls, seals, roster)
+
+
+def _exchange_seals(link: PeerLink, rolls: Rolls, seals: Seals, roster: Roster) -> None:
+    own = RosterBody(task=str(seals.task), digest=str(roster.digest()))
+    answer = link.exchange("roster-seal", seals.write(Kind.ROSTER, own).to_bytes())
+    theirs = SealMessage.from_bytes(answer)
+    if seals.read(seals.other, Kind.ROSTER, theirs, RosterBody) != own:
+        raise PeerViolation("the servers froze different rosters; start a new task")
+    if rolls.seal() is None:
+        rolls.keep_seal(theirs)
+
+
+def _is_own(seals: Seals, sealed: SealMessage | None, roster: Roster) -> bool:
+    """Whether this server has signed just this roster."""
+    if sealed is None:
+        return False
+    found = seals.read(seals.role, Kind.ROSTER, sealed, RosterBody)
+    return found == RosterBody(task=str(seals.task), digest=str(roster.digest()))
+
+
+def _entries(roster: Roster) -> tuple[EnrolmentEntry, ...]:
+    return tuple(
+        EnrolmentEntry(client=e.client.name, records=e.records, record_rate=e.record_rate)
+        for e in roster.values()
+    )
+
+
+def _roster(entries: tuple[EnrolmentEntry, ...]) -> Roster:
+    enrolments = [Enrolment(ClientId(e.client), e.records, e.record_rate) for e in entries]
+    roster = Roster({enrolment.client: enrolment for enrolment in enrolments})
+    if len(roster) != len(enrolments):
+        raise PeerViolation("the roster names a client twice")
+    return roster
+
+
+def _fits(claim: Enrolment, task: Task) -> bool:
+    try:
+        claim.check(task)
+    except Misconfiguration as error:
+        log.warning("client %s is left out: %s", claim.client, error)
+        return False
+    return True
 
 
 def _say_who_is_left_out(proposed: Roster, roster: Roster) -> None:
     if left_out := sorted(client.name for client in proposed if client not in roster):
         log.warning(
-            "%d clients did not enrol at both servers with the same claims and are left out: %s",
+            "%d clients did not enrol at both servers with the same claims, within the task's "
+            "caps, and are left out: %s",
             len(left_out),
             ", ".join(left_out[:_SHOWN]) + (", …" if len(left_out) > _SHOWN else ""),
         )

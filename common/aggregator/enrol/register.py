@@ -1,6 +1,10 @@
 """Enrolments before round 0."""
 
+import contextlib
+
 from precad.common.aggregator.enrol.admission import Admission, anybody
+from precad.common.aggregator.round.cap import prepare
+from precad.common.aggregator.round.messages import SealMessage
 from precad.common.aggregator.store import Store
 from precad.common.clock import CLOCK, Clock
 from precad.common.enrolment import Enrolment, Roster
@@ -38,12 +42,16 @@ class Register:
     def enrol(self, enrolment: Enrolment, token: str = "") -> int:
         """Add a client; the same claim again is confirmed. Returns how many are enrolled.
 
+        Takes seconds where a rate is the first of its kind: rounds find its account ready.
+
         Raises:
             AccessDenied: not on the operator's roster, or without a good token.
-            Misconfiguration: a cap is passed, the claim differs from the first, the task is
-                full, or enrolment is over.
+            Misconfiguration: a cap is passed, the rate has no account, the claim differs from the
+                first, the task is full, or enrolment is over.
         """
         enrolment.check(self._task)
+        if not self._frozen:
+            prepare(self._task, enrolment.record_rate)
         with self._changed:
             known = self._enrolments.get(enrolment.client)
             if known == enrolment:
@@ -72,6 +80,16 @@ class Register:
             self._changed.notify_all()
             return len(self._enrolments)
 
+    def prepare_accounts(self) -> None:
+        """What rounds will ask of those enrolled already, before the first; seconds.
+
+        An account that can't be computed is logged, and that client doesn't count.
+        """
+        rates = {claim.record_rate for claim in self.roster().values()}
+        for rate in sorted({self._task.privacy.record_rate} | rates, reverse=True):
+            with contextlib.suppress(Misconfiguration):
+                prepare(self._task, rate)
+
     def wait_full(self, deadline: float) -> None:
         """Wait until all of the task's clients are enrolled, or until ``deadline``."""
         with self._changed:
@@ -86,12 +104,20 @@ class Register:
         with self._changed:
             return Roster(self._enrolments)
 
-    def freeze(self, roster: Roster) -> None:
-        """No further enrolment; ``roster`` is final."""
+    def freeze(self, roster: Roster, *, taken_back: bool = False) -> None:
+        """No further enrolment; ``roster`` is final. Taken back: claims of it may be lost here."""
         with self._changed:
-            self._store.freeze(roster)
+            self._store.freeze(roster, taken_back=taken_back)
             self._frozen = True
             self._enrolments = dict(roster)
+
+    def seal(self) -> SealMessage | None:
+        """The other server's word on the frozen roster."""
+        return self._store.roster_seal()
+
+    def keep_seal(self, sealed: SealMessage) -> None:
+        """Keep the other server's word on the frozen roster."""
+        self._store.keep_roster_seal(sealed)
 
     @property
     def frozen(self) -> bool:

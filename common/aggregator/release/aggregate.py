@@ -1,6 +1,7 @@
 """Validate and aggregate: from matched submissions to the sum of the valid ones."""
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -8,11 +9,13 @@ from precad.common.aggregator.release.agree import agree
 from precad.common.aggregator.round.aggregator import Aggregator
 from precad.common.aggregator.round.states import Counted, Matched, Shared, Summed, Validated
 from precad.common.aggregator.validate import deal_request, validate
-from precad.common.errors import Rejection
+from precad.common.errors import Misconfiguration, Rejection
 from precad.common.identifiers import ClientId, Digest
-from precad.common.keystream import encode_context
+from precad.common.keystream import derive, encode_context
 from precad.common.ring import RingVector
 from precad.common.share import Submission
+
+log = logging.getLogger("precad")
 
 BATCH_WORDS = 1 << 21
 """Ring elements of shares that one validation batch may hold: memory stays O(d) per client."""
@@ -37,15 +40,18 @@ def aggregate(aggregator: Aggregator, matched: Matched) -> Summed:
         verdicts = _validated(aggregator, matched.opened.attempt, batch, shared)
         for client, verdict in zip(clients, verdicts, strict=True):
             if isinstance(verdict, Validated):
-                add(total, verdict)
+                if client in matched.opened.counted:
+                    add(total, verdict)
                 valid.append(client)
             else:
                 rejections[client] = verdict
-    digest = _set_digest(aggregator, matched, valid)
-    agree(aggregator.link, "valid-set", digest, len(valid))
+    # Who isn't counted is validated all the same: nothing shows which of them the coin drew.
+    counted = tuple(client for client in valid if client in matched.opened.counted)
+    digest = _set_digest(aggregator, matched, counted)
+    agree(aggregator.link, "valid-set", digest, len(counted))
     for submission in matched.submissions.values():
         submission.discard()
-    return Summed(Counted(matched.opened, tuple(valid), digest, rejections), total)
+    return Summed(Counted(matched.opened, counted, digest, rejections), total)
 
 
 def add(total: RingVector, validated: Validated) -> None:
@@ -56,7 +62,8 @@ def add(total: RingVector, validated: Validated) -> None:
 def _validated(
     aggregator: Aggregator, attempt: int, batch: int, shared: list[Shared]
 ) -> tuple[Validated | Rejection, ...]:
-    request = deal_request(aggregator.task, attempt, batch, len(shared))
+    nonces = aggregator.nonces
+    request = deal_request(aggregator.task, attempt, batch, len(shared), nonces)
     return validate(
         shared,
         task=aggregator.task,
@@ -77,11 +84,21 @@ def _batches(clients: tuple[ClientId, ...], dimension: int) -> Iterator[tuple[Cl
 
 def _shared(client: ClientId, submission: Submission, dimension: int) -> Shared:
     a, b = submission.commitments
-    return Shared(client, a.value, b.value, submission.expand(dimension))
+    try:
+        share = submission.expand(dimension)
+    except (OSError, Misconfiguration) as error:
+        # Not even noticed by the others: without its half the vector is uniform, and both servers
+        # find it out of range.
+        log.warning("the share of client %s can't be read, and won't count: %s", client, error)
+        share = np.zeros(dimension, dtype=np.int64)
+    return Shared(client, a.value, b.value, share)
 
 
-def _set_digest(aggregator: Aggregator, matched: Matched, valid: list[ClientId]) -> Digest:
-    parts: list[bytes | int] = [aggregator.task.digest.value, matched.opened.attempt]
+def _set_digest(aggregator: Aggregator, matched: Matched, valid: Sequence[ClientId]) -> Digest:
+    """Salted with what only the two servers know: else the digest were the list itself."""
+    task, attempt = aggregator.task.digest.value, matched.opened.attempt
+    salt = derive(aggregator.row_secret, "set-salt", task, attempt).reveal()
+    parts: list[bytes | int] = [salt, task, attempt]
     for client in valid:
         a, b = matched.submissions[client].commitments
         parts += [client.encoded(), a.value, b.value]

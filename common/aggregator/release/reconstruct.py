@@ -3,48 +3,56 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.common.aggregator.release.agree import agree
 from precad.common.aggregator.round.aggregator import Aggregator
-from precad.common.aggregator.round.states import Finished, Released
+from precad.common.aggregator.round.messages import ModelBody, SealMessage
+from precad.common.aggregator.round.states import Finished, Sent
 from precad.common.errors import PeerViolation
+from precad.common.identity.seal import Kind
 from precad.common.model import apply_update, model_digest
 from precad.common.ring import WORD_BYTES, from_bytes, to_bytes
 
 
-def reconstruct(aggregator: Aggregator, released: Released, theta: NDArray[np.float64]) -> Finished:
+def reconstruct(aggregator: Aggregator, sent: Sent, theta: NDArray[np.float64]) -> Finished:
     """Exchange noisy shares, decode, divide by the fixed denominator, step with η.
 
-    No noisy share leaves before both servers say that they have charged the same valid set: if
-    one dies in between, what the other forfeits was never seen by anybody.
+    The next model is kept, and shown to anybody, only once the other server has signed the same
+    digest: a server that loses it later takes it back on its own signature.
 
     Args:
         aggregator: this server.
-        released: after the charge.
+        sent: both servers are prepared, and say so.
         theta: ``[d] float64``, θ_t.
 
     Raises:
         PeerViolation: the other server's share has the wrong size, or its next model differs.
     """
-    link, counted = aggregator.link, released.counted
-    agree(link, "charged", counted.valid_set, len(counted.valid))
-    data = link.exchange("noisy-share", to_bytes(released.noisy_share))
-    finished = step(aggregator, released, theta, data)
-    agree(link, "model", finished.model, len(counted.valid))
+    link, seals = aggregator.link, aggregator.seals
+    data = link.exchange("noisy-share", to_bytes(sent.noisy_share))
+    finished = step(aggregator, sent, theta, data)
+    version = finished.opened.version + 1
+    own = ModelBody(task=str(aggregator.task.digest), version=version, digest=str(finished.model))
+    answer = link.exchange("model", seals.write(Kind.MODEL, own).to_bytes())
+    theirs = SealMessage.from_bytes(answer)
+    found = seals.read(seals.other, Kind.MODEL, theirs, ModelBody)
+    if found != own:
+        raise PeerViolation(
+            f"the servers computed different models of version {version}: {own.digest} here, "
+            f"{found.digest} there; nothing more is released"
+        )
+    aggregator.journal.keep_model_seal(version, theirs)
     return finished
 
 
-def step(
-    aggregator: Aggregator, released: Released, theta: NDArray[np.float64], theirs: bytes
-) -> Finished:
+def step(aggregator: Aggregator, sent: Sent, theta: NDArray[np.float64], theirs: bytes) -> Finished:
     """θ_{t+1} from θ_t, the own noisy share and the other server's bytes.
 
     Raises:
         PeerViolation: the other server's share has the wrong size.
     """
-    task, counted = aggregator.task, released.counted
+    task, counted = aggregator.task, sent.counted
     if len(theirs) != task.dimension * WORD_BYTES:
         raise PeerViolation(f"noisy share has {len(theirs)} bytes for d = {task.dimension}")
-    noisy_sum = released.noisy_share + from_bytes(theirs)
+    noisy_sum = sent.noisy_share + from_bytes(theirs)
     stepped = apply_update(theta, noisy_sum, task, aggregator.denominator)
     digest = model_digest(task.digest, counted.opened.version + 1, task.model.parameters, stepped)
     return Finished(counted.opened, counted.valid, counted.rejections, noisy_sum, stepped, digest)

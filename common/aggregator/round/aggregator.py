@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from precad.common.aggregator.round.cap import may_take_part
+from precad.common.aggregator.round.coin import CoinKey
 from precad.common.aggregator.round.journal import Journal
+from precad.common.aggregator.round.seals import Seals
 from precad.common.deal.randomness import DealtRandomness
 from precad.common.deal.request import DealRequest
 from precad.common.enrolment import Roster
@@ -42,6 +44,11 @@ class Aggregator:
     """Shared with the dealer: expands this server's part of correlated randomness."""
     row_secret: Secret
     """Shared with the other server and unknown to every client: expands the projections."""
+    nonces: bytes
+    """A's and B's for this link, 32 bytes each: dealt randomness is bound to them, so that no two
+    restored databases make the dealer deal the same again."""
+    seals: Seals = field(repr=False)
+    coin_key: CoinKey = field(repr=False)
     noise: NoiseSource = field(repr=False)
     journal: Journal = field(repr=False)
 
@@ -50,19 +57,26 @@ class Aggregator:
         """Fixed for the whole task."""
         return self.roster.denominator(self.task.privacy.client_rate)
 
-    def within_budget(self, clients: Iterable[ClientId]) -> tuple[ClientId, ...]:
-        """Those whose next participation keeps their record-level exact ε within the task's limit.
+    def within_budget(self, clients: Iterable[ClientId], version: int) -> tuple[ClientId, ...]:
+        """Those whose charge for ``version`` keeps their record-level exact ε within the limit.
 
         Counted from this server's own durable ledger; against one corrupted server. Both servers
-        ask before any client is asked to work.
+        ask before any client is asked to work, and only whom both allow takes part. A version
+        that may have been released before is charged as released once more.
         """
         if self.task.privacy.epsilon_limit is None:
             return tuple(clients)
-        spent = self.journal.participations()
+        spent, upgrades = self.journal.participations(), self.journal.upgrades()
         return tuple(
             client
             for client in clients
-            if may_take_part(self.task, self.roster[client].record_rate, spent.get(client, 0))
+            if may_take_part(
+                self.task,
+                self.roster[client].record_rate,
+                spent.get(client, 0),
+                upgrades.get(client, {}),
+                self.journal.charges_of(client, version),
+            )
         )
 
     def randomness(self, request: DealRequest) -> DealtRandomness:

@@ -1,30 +1,111 @@
 """The task's privacy limit as a number of participations.
 
-What counts is the record-level exact ε against one corrupted server (guarantee 1). A forfeited
-round is charged too, so a client may have been charged more often than the task has rounds.
+What counts is the record-level exact ε against one corrupted server (guarantee 1). A release that
+was lost stays charged: where the version is released again, its one step's σ becomes σ/√(1+m).
+
+An account takes seconds. ``prepare`` computes it where a client enrols or a server starts, in a
+thread that nobody waits for but that client; rounds look it up. Claimed rates lie on the task's
+public grid (``Enrolment``), so that clients can't make a server compute more than a few.
 """
 
+import logging
+import math
+import threading
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Mapping
+
+from precad.common.account.events import poisson_gaussian
 from precad.common.account.participations import most_participations
+from precad.common.errors import Misconfiguration
 from precad.common.task import Task
 
+log = logging.getLogger("precad")
 
-def may_take_part(task: Task, record_rate: float, spent: int) -> bool:
-    """Whether one more participation keeps a client within the task's limit.
+SPARE_CHARGES = 16
+"""Charges beyond twice the task's rounds that are still told apart."""
+_Terms = tuple[float, float, float, float, int]
+_known: dict[_Terms, int | None] = {}
+"""By terms; None where the accountant failed. Pure numbers: no task's secret, no client's name."""
+_one_at_a_time = threading.Lock()
+
+
+def prepare(task: Task, record_rate: float) -> None:
+    """Compute what rounds will ask of a client with this rate; seconds the first time.
+
+    Args:
+        task: gives σ, δ and the limit; without one there is nothing to compute.
+        record_rate: p_i of a client that wants to enrol, or is enrolled.
+
+    Raises:
+        Misconfiguration: the accountant gives no answer for this rate.
+    """
+    if task.privacy.epsilon_limit is None:
+        return
+    rates = dict.fromkeys((task.privacy.record_rate, record_rate))
+    for rate in rates:
+        cap = _cap(task, rate)
+        if cap is None:
+            raise Misconfiguration(
+                "record_rate",
+                rate,
+                "the accountant finds no ε for it, so no limit can be kept; claim a higher rate, "
+                "up to the task's",
+            )
+        if cap >= _ceiling(task):
+            # The task's rate is no lower than any client's: nobody's own can be the smaller cap.
+            return
+
+
+def prepared(task: Task, record_rate: float) -> bool:
+    """Whether ``prepare`` would answer at once."""
+    if task.privacy.epsilon_limit is None:
+        return True
+    highest = _known.get(_terms(task, task.privacy.record_rate))
+    return highest is not None and (
+        highest >= _ceiling(task) or _known.get(_terms(task, record_rate)) is not None
+    )
+
+
+def may_take_part(
+    task: Task,
+    record_rate: float,
+    spent: int,
+    upgrades: Mapping[int, int] | None = None,
+    charges: int = 0,
+) -> bool:
+    """Whether one more release keeps a client within the task's limit.
+
+    A client whose account can't be computed may not: that costs nobody else the round.
 
     Args:
         task: gives σ, δ and the limit; without one everybody may.
         record_rate: p_i of this client.
-        spent: T_i, its participations so far.
+        spent: T_i, its participations so far: versions that it was charged for.
+        upgrades: of them, those with further releases: versions by m ≥ 1.
+        charges: releases of the version in question that it was charged for already.
     """
-    limit = task.privacy.epsilon_limit
-    if limit is None:
+    if task.privacy.epsilon_limit is None:
         return True
+    if upgrades or charges:
+        counts = Counter(upgrades or {})
+        counts[0] = spent - counts.total()
+        if charges:
+            counts[charges - 1] -= 1
+        counts[charges] += 1
+        try:
+            return _epsilon(task, record_rate, +counts) <= task.privacy.epsilon_limit
+        except Exception:
+            log.exception("no account for record rate %r with lost releases", record_rate)
+            return False
     # The task's rate is no lower than any client's: below its cap nobody's own is needed, and a
     # thousand clients of a thousand rates cost one account and not a thousand.
     highest = task.privacy.record_rate
-    return spent < _cap(task, highest, limit, spent + 1) or (
-        record_rate < highest and spent < _cap(task, record_rate, limit, spent + 1)
-    )
+    for rate in dict.fromkeys((highest, record_rate)):
+        cap = _cap(task, rate)
+        if cap is not None and spent < cap:
+            return True
+    return False
 
 
 def participation_cap(task: Task, record_rate: float) -> int | None:
@@ -32,16 +113,107 @@ def participation_cap(task: Task, record_rate: float) -> int | None:
 
     Returns:
         None for a task without a limit.
+
+    Raises:
+        Misconfiguration: the accountant gives no answer for this rate.
     """
-    limit = task.privacy.epsilon_limit
-    return None if limit is None else _cap(task, record_rate, limit, 0)
+    if task.privacy.epsilon_limit is None:
+        return None
+    prepare(task, record_rate)
+    highest = _cap(task, task.privacy.record_rate) or 0
+    own = highest if highest >= _ceiling(task) else _cap(task, record_rate) or 0
+    return min(own, task.training.rounds)
 
 
-def _cap(task: Task, record_rate: float, epsilon_limit: float, at_least: int) -> int:
-    return most_participations(
-        record_rate=record_rate,
-        noise_multiplier=task.privacy.noise_multiplier,
-        delta=task.privacy.delta,
-        epsilon_limit=epsilon_limit,
-        ceiling=max(task.training.rounds, at_least),
-    )
+def participations_left(
+    task: Task, record_rate: float, participations: int, again: Mapping[int, int]
+) -> int | None:
+    """How many more versions the limit allows, released once each, within the task's rounds.
+
+    Args:
+        task: gives σ, δ and the limit.
+        record_rate: p_i.
+        participations: T_i so far.
+        again: of them, those with further releases: versions by m ≥ 1.
+
+    Returns:
+        None for a task without a limit.
+    """
+    cap, limit = participation_cap(task, record_rate), task.privacy.epsilon_limit
+    if cap is None or limit is None:
+        return None
+    left = max(0, cap - participations)
+    if again and left:
+        # The first of the participations to come that passes the limit; ε only grows.
+        left = bisect_left(
+            range(1, left + 1),
+            True,  # noqa: FBT003 -- what is looked for
+            key=lambda more: epsilon_spent(task, record_rate, participations + more, again) > limit,
+        )
+    return left
+
+
+def epsilon_spent(
+    task: Task, record_rate: float, participations: int, again: Mapping[int, int]
+) -> float:
+    """Exact ε of one record so far, at the task's δ.
+
+    Args:
+        task: gives σ and δ.
+        record_rate: p_i.
+        participations: T_i, versions that the client was charged for.
+        again: of them, those with further releases: versions by m ≥ 1.
+    """
+    counts = Counter(again)
+    counts[0] = participations - counts.total()
+    return _epsilon(task, record_rate, +counts)
+
+
+def _epsilon(task: Task, record_rate: float, counts: Mapping[int, int]) -> float:
+    """ε where some versions were released 1 + m times: their steps have σ/√(1+m)."""
+    from precad.common.account.exact import ExactAccountant  # noqa: PLC0415 -- a second to import
+
+    accountant = ExactAccountant()
+    for m, count in sorted(counts.items()):
+        noise = task.privacy.noise_multiplier / math.sqrt(1 + m)
+        accountant.compose(poisson_gaussian(rate=record_rate, noise_multiplier=noise, count=count))
+    return accountant.epsilon(task.privacy.delta)
+
+
+def _cap(task: Task, record_rate: float) -> int | None:
+    terms = _terms(task, record_rate)
+    if terms in _known:
+        return _known[terms]
+    with _one_at_a_time:
+        if terms not in _known:
+            _known[terms] = _computed(*terms)
+    return _known[terms]
+
+
+def _computed(
+    record_rate: float, noise_multiplier: float, delta: float, epsilon_limit: float, ceiling: int
+) -> int | None:
+    try:
+        return most_participations(
+            record_rate=record_rate,
+            noise_multiplier=noise_multiplier,
+            delta=delta,
+            epsilon_limit=epsilon_limit,
+            ceiling=ceiling,
+        )
+    except Exception:
+        # Whatever the libraries under the accountant raise, it is this one rate's affair.
+        log.exception("no account for record rate %r: clients with it don't count", record_rate)
+        return None
+
+
+def _terms(task: Task, record_rate: float) -> _Terms:
+    privacy = task.privacy
+    limit = privacy.epsilon_limit
+    assert limit is not None
+    return record_rate, privacy.noise_multiplier, privacy.delta, limit, _ceiling(task)
+
+
+def _ceiling(task: Task) -> int:
+    # Beyond it a client is refused: it has been charged for two trainings' worth of rounds.
+    return 2 * task.training.rounds + SPARE_CHARGES

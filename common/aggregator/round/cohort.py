@@ -1,19 +1,31 @@
-"""Select: who is drawn for an attempt."""
+"""Select: who is drawn for a version, by its joint coin."""
+
+from fractions import Fraction
 
 from precad.common.enrolment import Roster
 from precad.common.identifiers import ClientId
 from precad.common.keystream import Keystream
 from precad.common.secret import Secret
 
-_RESOLUTION = 2**64
 
+def cohort_of(
+    coin: Secret, roster: Roster, client_rate: float, version: int
+) -> tuple[ClientId, ...]:
+    """Each enrolled client with probability q: PRF(coin; version, client) < q·2^64.
 
-def select_cohort(roster: Roster, client_rate: float) -> tuple[ClientId, ...]:
-    """Each enrolled client independently with probability q, from the CSPRNG.
+    No client's draw depends on who else is enrolled, or on their order.
 
-    Uniform 64-bit words are compared with q·2^64: the rate is exact to 2^−53 of itself.
+    Args:
+        coin: of this version, from both servers' bytes.
+        roster: everybody enrolled.
+        client_rate: q; exact to 2^−64.
+        version: t.
     """
-    stream = Keystream(Secret.random(), "cohort")
-    words = stream.words(len(roster)).astype("u8").tolist()
-    threshold = int(client_rate * _RESOLUTION)
-    return tuple(client for client, word in zip(roster, words, strict=True) if word < threshold)
+    threshold = int(Fraction(client_rate) * 2**64)
+
+    def word(client: ClientId) -> int:
+        return int.from_bytes(
+            Keystream(coin, "cohort", version, client.encoded()).read(8), "little"
+        )
+
+    return tuple(client for client in roster if word(client) < threshold)

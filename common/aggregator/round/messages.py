@@ -35,14 +35,90 @@ class Message(BaseModel):
             ) from None
 
 
-class ReleaseView(Message):
-    """A released round, as one server tells the other after a break."""
+class SealMessage(Message):
+    """A body that a server signed: JSON of a Message, its signature and certificates, in hex."""
+
+    body: Annotated[str, Field(pattern=r"^([0-9a-f]{2})+$", max_length=4096)]
+    signature: Annotated[str, Field(pattern=r"^([0-9a-f]{2}){1,72}$")]
+    certificates: Annotated[tuple[str, ...], Field(min_length=1, max_length=4)]
+
+
+class CoinCommitment(Message):
+    """To one server's bytes for one version."""
+
+    task: Hex32
+    version: Number
+    digest: Hex32
+
+
+class CoinOpening(Message):
+    """The bytes and the salt."""
+
+    task: Hex32
+    version: Number
+    coin: Hex32
+    salt: Hex32
+
+    def __repr__(self) -> str:
+        return f"CoinOpening(version={self.version})"
+
+    __str__ = __repr__
+
+
+class CoinState(Message):
+    """One server's commitment for a version, and what it holds of the other's."""
+
+    commitment: SealMessage
+    known: Hex32 | None = None
+    """The other server's commitment, where the sender keeps one: it shows a lost coin key."""
+    held: SealMessage | None = None
+    """The other server's opening, where the sender keeps one: it gives lost bytes back."""
+    discard: bool = False
+    """The sender's operators gave their word to take new coins."""
+
+
+class CoinReveal(Message):
+    """One server's opening, signed."""
+
+    opening: SealMessage
+
+
+class HeadBody(Message):
+    """A ledger's newest head, when an attempt is prepared; signed, and countersigned."""
+
+    task: Hex32
+    version: Number
+    attempt: Number
+    valid_set: Hex32
+    length: Number
+    head: Hex32
+    history: Hex32
+    """Of all that both ledgers hold alike, this attempt's charge included (``history``)."""
+
+
+class ModelBody(Message):
+    """The model that a server computed for a version; signed."""
+
+    task: Hex32
+    version: Number
+    digest: Hex32
+
+
+class VoidBody(Message):
+    """The attempt isn't prepared here and never will be; signed by both."""
+
+    task: Hex32
+    version: Number
+    attempt: Number
+
+
+class PreparedView(Message):
+    """An attempt that is prepared and not over."""
 
     attempt: Number
-    version: Number
-    cohort_size: Number
     valid_set: Hex32
-    valid: tuple[ClientName, ...]
+    bound: bool
+    """Whether its holder has countersigned or sent: then it is never voided."""
 
 
 class Position(Message):
@@ -52,10 +128,49 @@ class Position(Message):
     version: Number
     model: Hex32
     next_attempt: Number
-    pending: ReleaseView | None = None
-    """Released from the current model, without the other server's noisy share yet."""
-    last: ReleaseView | None = None
-    """The round that led to the current model."""
+    opened: Number
+    """Attempts of this version whose comparisons were opened."""
+    prepared: PreparedView | None = None
+    ledger_length: Number
+    ledger_head: Hex32
+    nonce: Hex32
+    """Fresh: salts what is compared next."""
+
+
+class Fact(Message):
+    """One thing that both ledgers hold alike: an attempt's charge, or that it was voided."""
+
+    version: Number
+    attempt: Number
+    voided: bool
+    clients: tuple[ClientName, ...] = ()
+
+
+class Evidence(Message):
+    """What a ledger holds of one version; the first message also says how many there are."""
+
+    versions: Number
+    facts: tuple[Fact, ...]
+    sealed: SealMessage | None = None
+    """The receiver's own newest head over such a history."""
+    pending: Fact | None = None
+    """The sender's prepared attempt, where it has countersigned or sent."""
+
+
+class ModelTransfer(Message):
+    """The sender's model, for a server that lacks it; its bytes follow."""
+
+    version: Number
+    sealed: SealMessage
+    """The receiver's own word on the digest."""
+    own: SealMessage
+    """The sender's."""
+
+
+class OpenedCount(Message):
+    """How many attempts of the version have had their comparisons opened, this one included."""
+
+    count: Number
 
 
 class EnrolmentEntry(Message):
@@ -66,32 +181,50 @@ class EnrolmentEntry(Message):
     record_rate: Annotated[float, Field(gt=0, le=1)]
 
 
+class RosterBody(Message):
+    """The frozen roster; signed by both."""
+
+    task: Hex32
+    digest: Hex32
+
+
 class RosterProposal(Message):
     """A's enrolments, which B holds against its own."""
 
     entries: tuple[EnrolmentEntry, ...]
+    sealed: SealMessage | None = None
+    """B's word on just these, where they are frozen: B may have lost them."""
 
 
 class RosterAnswer(Message):
-    """Whom of them B has enrolled with the same claims; or why it can't go on."""
+    """Those of them whom B has enrolled with the same claims; or why it can't go on."""
 
-    clients: tuple[ClientName, ...] = ()
+    entries: tuple[EnrolmentEntry, ...] = ()
+    sealed: SealMessage | None = None
+    """A's word on just these, where they are frozen: A may have lost them."""
     refusal: str = ""
 
 
 class Cohort(Message):
-    """A's proposal for a round, or its word that training is over."""
+    """A's proposal for an attempt, or its word that training is over."""
 
     attempt: Number
     clients: tuple[ClientName, ...]
+    """Whom the coin drew and A's ledger lets take part."""
     model: Hex32
     over: bool = False
+    doubt: str = ""
+    """Why A needs the operators' word; nothing is proposed then."""
 
 
 class Verdict(Message):
     """B's answer to a proposal: empty when it agrees."""
 
     refusal: str = ""
+    clients: tuple[ClientName, ...] = ()
+    """Those of the proposal whom B's ledger lets take part too."""
+    operators: bool = False
+    """The refusal is that B's operators haven't given their word."""
 
 
 class HeldEntry(Message):

@@ -1,25 +1,41 @@
-"""Open an attempt: A proposes cohort and model, B checks both."""
+"""Open an attempt: both servers know who is drawn; the cohort is whom both ledgers allow."""
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 
 from precad.common.aggregator.round.aggregator import Aggregator
+from precad.common.aggregator.round.journal import Word
 from precad.common.aggregator.round.messages import Cohort, Verdict
+from precad.common.aggregator.round.operators import NeedsOperators, doubt
 from precad.common.aggregator.round.states import Opened
 from precad.common.enrolment import Roster
 from precad.common.errors import Misconfiguration, PeerViolation
 from precad.common.identifiers import ClientId, Digest
-from precad.common.link import SETUP_ATTEMPT, PeerLink
+from precad.common.link import SETUP_ATTEMPT
 
 
 def propose(
-    aggregator: Aggregator, attempt: int, version: int, cohort: Collection[ClientId], model: Digest
+    aggregator: Aggregator, attempt: int, version: int, drawn: Collection[ClientId], model: Digest
 ) -> Opened:
-    """A's part: propose, and open the attempt once B agrees. Raises PeerViolation."""
-    opened = Opened(attempt, version, tuple(sorted(cohort)), model)
-    names = tuple(client.name for client in opened.cohort)
-    proposal = Cohort(attempt=attempt, clients=names, model=str(model))
-    _ask(aggregator.link, proposal, f"attempt {attempt}")
-    aggregator.journal.begin_attempt(attempt, version, len(opened.cohort), model)
+    """A's part: propose whom its own ledger allows, and open the attempt once B agrees.
+
+    Raises:
+        PeerViolation: B refuses, or answers with somebody who wasn't proposed.
+        NeedsOperators: another attempt needs the operators' word.
+    """
+    within = aggregator.within_budget(drawn, version)
+    why = doubt(aggregator.journal, aggregator.task, attempt, version)
+    verdict = _ask(
+        aggregator,
+        Cohort(attempt=attempt, clients=_names(within), model=str(model), doubt=why),
+    )
+    if why or verdict.operators:
+        raise NeedsOperators(Word.ATTEMPTS, version, why or verdict.refusal)
+    if verdict.refusal:
+        raise PeerViolation(f"server B refused attempt {attempt}: {verdict.refusal}")
+    counted = {ClientId(name) for name in verdict.clients}
+    if not counted <= set(within):
+        raise PeerViolation("server B's cohort isn't made of the clients that A proposed")
+    opened = _opened(aggregator, attempt, version, counted, model)
     aggregator.link.begin_attempt(attempt)
     return opened
 
@@ -27,67 +43,64 @@ def propose(
 def say_over(aggregator: Aggregator, attempt: int, model: Digest) -> None:
     """A's part: tell B that no attempt follows the final model. Raises PeerViolation."""
     over = Cohort(attempt=attempt, clients=(), model=str(model), over=True)
-    _ask(aggregator.link, over, "the training's end")
-
-
-def _ask(link: PeerLink, proposal: Cohort, proposed: str) -> None:
-    """B's verdict on a proposal. Raises PeerViolation when it is a refusal."""
-    link.begin_attempt(SETUP_ATTEMPT)
-    link.send("cohort", proposal.to_bytes())
-    verdict = Verdict.from_bytes(link.receive("cohort"))
-    if verdict.refusal:
-        raise PeerViolation(f"server B refused {proposed}: {verdict.refusal}")
+    if refusal := _ask(aggregator, over).refusal:
+        raise PeerViolation(f"server B refused the training's end: {refusal}")
 
 
 def answer(
     aggregator: Aggregator,
     version: int,
+    drawn: Collection[ClientId],
     model: Digest,
     *,
-    before_agreeing: Callable[[int, Collection[ClientId], Digest], None],
+    before_agreeing: Callable[[Opened], None],
 ) -> Opened | None:
-    """B's part: check A's proposal against its own roster, ledger and model.
+    """B's part: check A's proposal against the coin, its own ledger and model.
 
     Args:
         aggregator: server B.
         version: t of θ_t.
+        drawn: by the version's coin.
         model: digest of θ_t.
-        before_agreeing: called with number, cohort and model when all is well: opens the inbox,
-            so that no client that A calls finds it closed.
+        before_agreeing: called with the attempt when all is well: opens the inbox, so that no
+            client that A calls finds it closed.
 
     Returns:
         The opened attempt; None when A says that training is over.
 
     Raises:
-        PeerViolation: the cohort isn't a set of distinct enrolled clients within their budgets,
-            A's model differs, or the number was used before.
+        PeerViolation: A proposes somebody whom the coin didn't draw, another model, or an
+            attempt that was used before.
+        NeedsOperators: another attempt needs the operators' word.
     """
     link = aggregator.link
     link.begin_attempt(SETUP_ATTEMPT)
     proposal = Cohort.from_bytes(link.receive("cohort"))
     attempt = proposal.attempt
-    clients = tuple(sorted(ClientId(name) for name in proposal.clients))
-    refusal = ""
-    if len(set(clients)) != len(clients):
-        refusal = "the cohort names a client twice"
-    elif strangers := [c.name for c in clients if c not in aggregator.roster]:
-        refusal = f"the cohort names clients that aren't enrolled: {strangers[:3]}"
-    elif spent := set(clients) - set(aggregator.within_budget(clients)):
-        refusal = f"the cohort names clients at their privacy limit: {sorted(map(str, spent))[:3]}"
+    proposed = {ClientId(name) for name in proposal.clients}
+    refusal, why = "", ""
+    if strangers := sorted(map(str, proposed - set(drawn))):
+        refusal = f"the coin didn't draw {strangers[:3]}"
     elif proposal.model != str(model):
         refusal = f"A's model is {proposal.model}, B's is {model}"
     elif attempt < aggregator.journal.next_attempt():
         refusal = f"attempt {attempt} was used before"
-    if not refusal and not proposal.over:
-        aggregator.journal.begin_attempt(attempt, version, len(clients), model)
-        before_agreeing(attempt, clients, model)
-    link.send("cohort", Verdict(refusal=refusal).to_bytes())
-    if refusal:
+    elif not proposal.over:
+        why = proposal.doubt or doubt(aggregator.journal, aggregator.task, attempt, version)
+    if refusal or why:
+        link.send("cohort", Verdict(refusal=refusal or why, operators=bool(why)).to_bytes())
+        if why:
+            raise NeedsOperators(Word.ATTEMPTS, version, why)
         raise PeerViolation(f"server A's proposal for attempt {attempt}: {refusal}")
     if proposal.over:
+        link.send("cohort", Verdict().to_bytes())
         return None
+    counted = aggregator.within_budget(sorted(proposed), version)
+    opened = _opened(aggregator, attempt, version, counted, model)
+    before_agreeing(opened)
+    link.send("cohort", Verdict(clients=_names(counted)).to_bytes())
     link.begin_attempt(attempt)
-    return Opened(attempt, version, clients, model)
+    return opened
 
 
 def require_enough(roster: Roster, least: int) -> None:
@@ -99,3 +112,28 @@ def require_enough(roster: Roster, least: int) -> None:
             f"only {len(roster)} clients had enrolled at the deadline; start more of them, or "
             "raise deadlines.enrol",
         )
+
+
+def _opened(
+    aggregator: Aggregator,
+    attempt: int,
+    version: int,
+    counted: Collection[ClientId],
+    model: Digest,
+) -> Opened:
+    """Open it here, durably."""
+    cover = aggregator.task.privacy.cover_uploads
+    cohort = tuple(sorted(aggregator.roster if cover else counted))
+    aggregator.journal.begin_attempt(attempt, version, len(cohort), model)
+    return Opened(attempt, version, cohort, model, frozenset(counted))
+
+
+def _ask(aggregator: Aggregator, proposal: Cohort) -> Verdict:
+    link = aggregator.link
+    link.begin_attempt(SETUP_ATTEMPT)
+    link.send("cohort", proposal.to_bytes())
+    return Verdict.from_bytes(link.receive("cohort"))
+
+
+def _names(clients: Iterable[ClientId]) -> tuple[str, ...]:
+    return tuple(client.name for client in sorted(clients))

@@ -1,45 +1,47 @@
 """After a break: what the two servers make of where each of them stands.
 
-An attempt passes through open, released (charged, noisy share persisted) and done (both noisy
-shares held, next model persisted). Nothing leaves before *both* servers have released, and a
-noisy share never changes after its release. So after any crash one of four things is true:
+An attempt is prepared (charged, noisy share persisted), countersigned (this server has signed that
+it is prepared too), sent (it holds the other's countersignature, and the share may have left) and
+done. A share leaves only after both are prepared, and never changes. So:
 
 | here | there | then |
 | --- | --- | --- |
-| nothing released | nothing released | start over with a new attempt |
-| released | released, the same attempt | exchange the persisted shares and finish |
-| done | released | send the persisted share again; the other finishes alone |
-| released | nothing released | forfeit: both ledgers keep the charge, the share is never used |
+| nothing prepared | nothing prepared | a new attempt |
+| prepared | prepared, the same attempt | go on with the release where it stopped |
+| prepared, nothing countersigned | nothing prepared | void: both ledgers say so, it costs nothing |
+| countersigned or sent | nothing prepared | the other lost its state: both operators decide |
+| done | not done | the other takes the model, whose digest it has signed itself |
 
-A forfeit is durable first where nothing was released, and then where something was: until both
-have it, the comparison comes to the same result again. The next models are compared before a
-server keeps its own. Anything else means that a server's state was lost or restored from an old
-copy: stop.
+The same comparison is made again after each remedy, until nothing is left to do. It is the plan of
+`release_model` (tests/model), which a search has gone through with cuts, crashes and replaced
+databases.
 """
 
 from dataclasses import dataclass
 from enum import Enum
 
-from precad.common.aggregator.round.journal import Journal, ReleaseRecord
-from precad.common.aggregator.round.messages import Position, ReleaseView
-from precad.common.aggregator.round.states import Counted, Opened, Released
+from precad.common.aggregator.round.messages import Position, PreparedView
 from precad.common.errors import PeerViolation
-from precad.common.identifiers import Digest, Role
-from precad.common.ring import from_bytes
 
 
 class Remedy(Enum):
     """What this server does about the newest attempt before a new one may open."""
 
     NOTHING = "nothing"
-    EXCHANGE = "exchange"
-    """Both released and neither is done."""
-    SEND = "send"
-    """The other server waits for this one's persisted share."""
-    RECEIVE = "receive"
-    """This server waits for the other's persisted share."""
-    FORFEIT = "forfeit"
-    """One released and the other can't any more."""
+    RELEASE = "release"
+    """Both are prepared and neither is done."""
+    VOID = "void"
+    """This server is prepared alone, and has countersigned nothing."""
+    CONFIRM_VOID = "confirm-void"
+    """The other is."""
+    LOST = "lost"
+    """This server has countersigned or sent, and the other isn't prepared."""
+    LEARN_LOST = "learn-lost"
+    """The other has, and this one isn't prepared."""
+    SERVE = "serve"
+    """The other server lacks this one's model."""
+    CATCH_UP = "catch-up"
+    """This server lacks the other's model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,77 +49,35 @@ class Recovery:
     """The remedy, and the attempt that it is about."""
 
     remedy: Remedy
-    attempt: ReleaseView | None = None
-
-
-def position_of(journal: Journal, role: Role, version: int, model: Digest) -> Position:
-    """Where this server stands, from its durable state."""
-    pending = journal.release_of(version)
-    last = journal.release_of(version - 1) if version > 0 else None
-    return Position(
-        role="server-a" if role is Role.SERVER_A else "server-b",
-        version=version,
-        model=str(model),
-        next_attempt=journal.next_attempt(),
-        pending=None if pending is None else _view(pending),
-        last=None if last is None else _view(last),
-    )
+    attempt: PreparedView | None = None
 
 
 def compare(own: Position, theirs: Position) -> Recovery:
     """What to do about the newest attempt; both servers come to matching conclusions.
 
     Raises:
-        PeerViolation: the trainings differ in a way that no crash explains.
+        PeerViolation: the trainings differ in a way that nothing mends.
     """
-    ahead = own.version - theirs.version
-    if ahead == 0 and own.model == theirs.model:
-        return _level(own, theirs)
-    if ahead == 1 and _same(own.last, theirs.pending):
-        return Recovery(Remedy.SEND, own.last)
-    if ahead == -1 and _same(own.pending, theirs.last):
-        return Recovery(Remedy.RECEIVE, own.pending)
-    raise PeerViolation(
-        f"the servers' trainings differ: here {own.version} rounds and model {own.model}, there "
-        f"{theirs.version} rounds and model {theirs.model}; a state was lost or restored from an "
-        "old copy. Restore both servers' newest state, or start a new task"
-    )
-
-
-def released_again(record: ReleaseRecord) -> Released:
-    """The released state of an attempt, from the database."""
-    # The cohort isn't needed any more: those who count and those who don't are known.
-    cohort = tuple(sorted({*record.valid, *record.rejections}))
-    opened = Opened(record.attempt, record.version, cohort, record.model)
-    counted = Counted(opened, record.valid, record.valid_set, record.rejections)
-    return Released(counted, from_bytes(record.noisy_share))
-
-
-def _level(own: Position, theirs: Position) -> Recovery:
-    if own.pending is None and theirs.pending is None:
-        return Recovery(Remedy.NOTHING)
-    if own.pending is not None and theirs.pending is not None:
-        if not _same(own.pending, theirs.pending):
+    if own.version != theirs.version:
+        return Recovery(Remedy.SERVE if own.version > theirs.version else Remedy.CATCH_UP)
+    if own.model != theirs.model:
+        raise PeerViolation(
+            f"the servers' trainings differ: after {own.version} rounds model {own.model} here, "
+            f"{theirs.model} there. Restore both servers' newest state, or start a new task"
+        )
+    if own.prepared is not None and theirs.prepared is not None:
+        if _what(own.prepared) != _what(theirs.prepared):
             raise PeerViolation(
-                "the servers released different rounds, or different valid sets, from one model"
+                "the servers prepared different attempts, or different valid sets, of one version"
             )
-        return Recovery(Remedy.EXCHANGE, own.pending)
-    return Recovery(Remedy.FORFEIT, own.pending or theirs.pending)
+        return Recovery(Remedy.RELEASE, own.prepared)
+    if own.prepared is not None:
+        return Recovery(Remedy.LOST if own.prepared.bound else Remedy.VOID, own.prepared)
+    if theirs.prepared is not None:
+        bound = theirs.prepared.bound
+        return Recovery(Remedy.LEARN_LOST if bound else Remedy.CONFIRM_VOID, theirs.prepared)
+    return Recovery(Remedy.NOTHING)
 
 
-def _same(own: ReleaseView | None, theirs: ReleaseView | None) -> bool:
-    return (
-        own is not None
-        and theirs is not None
-        and (own.attempt, own.valid_set) == (theirs.attempt, theirs.valid_set)
-    )
-
-
-def _view(record: ReleaseRecord) -> ReleaseView:
-    return ReleaseView(
-        attempt=record.attempt,
-        version=record.version,
-        cohort_size=record.cohort_size,
-        valid_set=str(record.valid_set),
-        valid=tuple(client.name for client in record.valid),
-    )
+def _what(prepared: PreparedView) -> tuple[int, str]:
+    return prepared.attempt, prepared.valid_set

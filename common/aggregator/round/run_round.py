@@ -15,14 +15,18 @@ from numpy.typing import NDArray
 
 from precad.common.aggregator.collect import Inbox
 from precad.common.aggregator.collect.matching import describe, match
-from precad.common.aggregator.enrol.agreement import agree_row_secret
+from precad.common.aggregator.enrol.agreement import agree_nonces, agree_row_secret
 from precad.common.aggregator.release.aggregate import aggregate
 from precad.common.aggregator.release.reconstruct import reconstruct
-from precad.common.aggregator.release.release import add_noise, release
+from precad.common.aggregator.release.release import add_noise, countersign, prepare
 from precad.common.aggregator.round.aggregator import Aggregator
+from precad.common.aggregator.round.cohort import cohort_of
+from precad.common.aggregator.round.coin import CoinKey
+from precad.common.aggregator.round.joint_draw import agree_coin
 from precad.common.aggregator.round.journal import Journal
 from precad.common.aggregator.round.messages import HeldList
 from precad.common.aggregator.round.opening import answer, propose
+from precad.common.aggregator.round.seals import Seals
 from precad.common.aggregator.round.states import Finished, Opened
 from precad.common.deal.dealer import DealerRole
 from precad.common.deal.request import DealRequest
@@ -33,6 +37,7 @@ from precad.common.link import PeerLink, memory_pair
 from precad.common.model import model_digest
 from precad.common.noise import DiscreteGaussian, NoiseSource
 from precad.common.ring import RingVector
+from precad.common.secret import Secret
 from precad.common.share import Signer, Submission, SubmissionHeader, Verifier, shard
 from precad.common.task import Task
 
@@ -59,6 +64,7 @@ def run_round(
     journal: Callable[[Role], Journal],
     signers: Mapping[ClientId, Signer],
     verifier: Verifier,
+    seals: Callable[[Role], Seals],
     attempt: int = 0,
     noise: Callable[[Role], NoiseSource] | None = None,
 ) -> tuple[Finished, Finished]:
@@ -72,6 +78,7 @@ def run_round(
         journal: each server's, empty; for the task and the role.
         signers: each of these clients' pen.
         verifier: how both servers check what was signed.
+        seals: each server's own pen, and its eye for what servers signed.
         attempt: t.
         noise: each server's noise; the task's discrete Gaussian unless given.
 
@@ -112,17 +119,26 @@ def run_round(
             dealing=_LocalDealer(dealer, role),
             dealer_key=dealer.key_for(role),
             row_secret=agree_row_secret(link, role, task),
+            nonces=agree_nonces(link, role),
+            seals=seals(role),
+            coin_key=CoinKey(Secret.random()),
             noise=DiscreteGaussian(task.noise_units) if noise is None else noise(role),
             journal=journal(role),
         )
         inbox = inboxes[role]
-        # Select: A proposes, B checks.
+
+        def take(opened: Opened) -> None:
+            inbox.open(opened.attempt, opened.cohort, opened.model)
+
+        # Select: a joint coin; A proposes, B checks.
+        coin = agree_coin(aggregator, attempt)
+        drawn = cohort_of(coin, roster, task.privacy.client_rate, attempt)
         opened: Opened | None
         if role is Role.SERVER_A:
-            opened = propose(aggregator, attempt, attempt, tuple(updates), model)
-            inbox.open(attempt, opened.cohort, model)
+            opened = propose(aggregator, attempt, attempt, drawn, model)
+            take(opened)
         else:
-            opened = answer(aggregator, attempt, model, before_agreeing=inbox.open)
+            opened = answer(aggregator, attempt, drawn, model, before_agreeing=take)
             if opened is None:
                 raise AssertionError("A ended a training that has a round to play")
         # Submit and match.
@@ -131,9 +147,10 @@ def run_round(
         collected = inbox.close()
         theirs = HeldList.from_bytes(link.exchange("held", describe(collected).to_bytes()))
         matched = match(opened, role, collected, theirs, verifier)
-        # Validate, aggregate, add noise, charge, release, reconstruct.
+        # Validate, aggregate, add noise, prepare, countersign, send, reconstruct.
         noised = add_noise(aggregate(aggregator, matched), aggregator.noise)
-        return reconstruct(aggregator, release(aggregator.journal, noised), theta)
+        sent = countersign(aggregator, prepare(aggregator.journal, noised))
+        return reconstruct(aggregator, sent, theta)
 
     with ThreadPoolExecutor(max_workers=2) as servers:
         server_a = servers.submit(play, Role.SERVER_A)

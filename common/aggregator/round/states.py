@@ -1,6 +1,6 @@
 """An attempt's states: each carries only what that state may hold.
 
-After the release no share exists any more: ``Released`` has the noisy share alone.
+Once prepared, no share exists any more: ``Prepared`` has the noisy share alone.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,10 @@ class Opened:
     version: int
     """t of the model θ_t that it starts from: how many rounds are done."""
     cohort: tuple[ClientId, ...]
+    """Whose submissions are taken: the counted ones, or with `cover_uploads` everybody enrolled."""
     model: Digest
+    counted: frozenset[ClientId]
+    """Whom the coin drew and both ledgers let take part: only they are summed and charged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +93,16 @@ class Noised:
 
 
 @dataclass(frozen=True, slots=True)
-class Released:
-    """Charged and persisted; the noisy share may leave, any number of times, unchanged."""
+class Prepared:
+    """Charged and persisted; the noisy share may not leave before the other is prepared too."""
+
+    counted: Counted
+    noisy_share: RingVector = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """Both are prepared, and have signed it: the share may leave, any number of times, the same."""
 
     counted: Counted
     noisy_share: RingVector = field(repr=False)

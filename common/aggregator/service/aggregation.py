@@ -2,23 +2,30 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 
 from precad.common.aggregator.collect import Upload
+from precad.common.aggregator.round.cap import prepare, prepared
 from precad.common.aggregator.service.limits import Call, Limits, OpenCalls, in_time
 from precad.common.aggregator.service.notice import notice_of
 from precad.common.aggregator.service.statements import opening_of, statement_of
+from precad.common.aggregator.service.watches import Watches, as_long_as_allowed
+from precad.common.aggregator.training.owners import give_back, remember
 from precad.common.aggregator.training.session import Session
 from precad.common.enrolment import Enrolment
-from precad.common.errors import AccessDenied, RejectedSubmission, Rejection
+from precad.common.errors import AccessDenied, Misconfiguration, RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.access import require
 from precad.common.identity.principal import Principal
 from precad.common.identity.sign import check_own_key
-from precad.common.model import byte_view
+from precad.common.model import byte_view, from_bytes
+from precad.common.ring import WORD_BYTES
 from precad.common.wire.serving import PIECE_BYTES, Context, Refusing, check_task
 from precad.common.wire.submission import header_from_wire
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationServicer
+
+MAX_INSTANCE_BYTES = 32
 
 
 class AggregationService(AggregationServicer):
@@ -27,6 +34,8 @@ class AggregationService(AggregationServicer):
     def __init__(self, session: Session, limits: Limits | None = None) -> None:
         self._session = session
         self.calls = OpenCalls(limits or Limits())
+        self._watches = Watches(session.presence.dismiss)
+        self._accounts = ThreadPoolExecutor(1, "accounts")
 
     async def Describe(  # noqa: N802 -- gRPC's name
         self,
@@ -35,7 +44,7 @@ class AggregationService(AggregationServicer):
     ) -> pb.DescribeReply:
         """The task that this server runs."""
         async with Refusing(context):
-            require(context, self._session.identity, Role.CLIENT, Role.OPERATOR)
+            self._caller(context, Role.CLIENT, Role.OPERATOR)
         task = self._session.task
         return pb.DescribeReply(
             role=self._session.role.value,
@@ -51,9 +60,23 @@ class AggregationService(AggregationServicer):
             client = self._client(context, request.client)
             check_task(self._session.task, request.task_digest)
             claim = Enrolment(client, request.records, request.record_rate)
+            await self._account(claim)
             # A claim is durable before it is confirmed; a slow disk must keep nobody else waiting.
             enrolled = await asyncio.to_thread(self._session.register.enrol, claim, request.token)
             return pb.EnrolReply(enrolled=enrolled)
+
+    async def _account(self, claim: Enrolment) -> None:
+        """What rounds will ask of this rate; only clients with rates as new wait for it.
+
+        Raises:
+            Misconfiguration: the task doesn't allow the claim, or no account can be given of it.
+        """
+        task = self._session.task
+        claim.check(task)
+        if not (self._session.register.frozen or prepared(task, claim.record_rate)):
+            # In a thread of its own: the others keep their places for claims and status.
+            loop = asyncio.get_running_loop()
+            await loop.run_in_executor(self._accounts, prepare, task, claim.record_rate)
 
     async def Watch(  # noqa: N802
         self, request: pb.WatchRequest, context: Context
@@ -62,11 +85,16 @@ class AggregationService(AggregationServicer):
         async with Refusing(context):
             client = self._client(context, request.client)
             check_task(self._session.task, request.task_digest)
+            instance = request.instance[:MAX_INSTANCE_BYTES]
             with (
                 self.calls.one_more(Principal.client(client.name), Call.WATCH),
+                self._watches.open(
+                    context, client, instance, lambda: self._still(context, client.name)
+                ) as watch,
                 self._session.presence.watch(client),
             ):
-                async for event in self._session.feed.follow(from_start=False):
+                events = self._session.feed.follow(from_start=False)
+                async for event in as_long_as_allowed(events, watch):
                     yield notice_of(event, client)
 
     async def ModelDigest(  # noqa: N802
@@ -74,7 +102,7 @@ class AggregationService(AggregationServicer):
     ) -> pb.ModelDigestReply:
         """The digest of the model that a round starts from."""
         async with Refusing(context):
-            require(context, self._session.identity, Role.CLIENT, Role.OPERATOR)
+            self._caller(context, Role.CLIENT, Role.OPERATOR)
             check_task(self._session.task, request.task_digest)
             model = self._session.shelf.get(request.version)
             return pb.ModelDigestReply(model_digest=model.digest.value)
@@ -84,7 +112,7 @@ class AggregationService(AggregationServicer):
     ) -> AsyncIterator[pb.ModelPiece]:
         """The model, in pieces."""
         async with Refusing(context):
-            caller = require(context, self._session.identity, Role.CLIENT, Role.OPERATOR)
+            caller = self._caller(context, Role.CLIENT, Role.OPERATOR)
             check_task(self._session.task, request.task_digest)
             with self.calls.one_more(caller, Call.FETCH):
                 data = byte_view(self._session.shelf.get(request.version).theta)
@@ -99,7 +127,7 @@ class AggregationService(AggregationServicer):
         """A share, in pieces. Rejections are answers, not errors: they are expected."""
         async with Refusing(context):
             # Before the header says who it is about: a caller that sends none is counted too.
-            caller = require(context, self._session.identity, Role.CLIENT)
+            caller = self._caller(context, Role.CLIENT)
             try:
                 with self.calls.one_more(caller, Call.SUBMIT):
                     await self._receive(request_iterator, context)
@@ -123,7 +151,35 @@ class AggregationService(AggregationServicer):
         async with Refusing(context):
             client = self._client(context, request.client)
             check_task(self._session.task, request.task_digest)
-            return await asyncio.to_thread(statement_of, self._session, client)
+            shown = request.shown if request.HasField("shown") else None
+            return await asyncio.to_thread(statement_of, self._session, client, shown)
+
+    async def GiveBack(  # noqa: N802
+        self, request_iterator: AsyncIterator[pb.GivenPiece], context: Context
+    ) -> pb.GivenReply:
+        """A model that this server has signed and lost."""
+        async with Refusing(context):
+            caller = self._caller(context, Role.CLIENT)
+            with self.calls.one_more(caller, Call.FETCH):
+                await self._take(request_iterator, context)
+        return pb.GivenReply()
+
+    async def _take(self, pieces: AsyncIterator[pb.GivenPiece], context: Context) -> None:
+        task, data = self._session.task, bytearray()
+        first: tuple[ClientId, pb.Signed] | None = None
+        limits, total_s = self.calls.limits, task.deadlines.collect
+        async for piece in in_time(pieces, idle_s=limits.idle_s, total_s=total_s):
+            if first is None:
+                client = self._client(context, piece.client)
+                check_task(task, piece.task_digest)
+                await asyncio.to_thread(remember, self._session, client, piece.statement)
+                first = client, piece.statement
+            data += piece.data
+            if len(data) > task.dimension * WORD_BYTES:
+                raise Misconfiguration("model", len(data), "is longer than this task's")
+        if first is not None:
+            theta = from_bytes(data, task.dimension)
+            await asyncio.to_thread(give_back, self._session, *first, theta)
 
     async def _receive(
         self, request_iterator: AsyncIterator[pb.SubmissionPiece], context: Context
@@ -166,7 +222,7 @@ class AggregationService(AggregationServicer):
                 self._count(upload.context.attempt, upload.context.client, Rejection.TRUNCATED)
 
     def _start(self, header: pb.SubmissionHeader, context: Context) -> Upload:
-        client = self._client(context, header.client)
+        client = self._still(context, header.client)
         try:
             checked = header_from_wire(header)
             check_own_key(context, checked.signature)
@@ -178,7 +234,18 @@ class AggregationService(AggregationServicer):
     def _count(self, attempt: int, client: ClientId, reason: Rejection) -> None:
         self._session.inbox.refuse(attempt, client, reason)
 
+    def _caller(self, context: Context, *roles: Role) -> Principal:
+        """Who begins a call. Raises AccessDenied, TooManyCalls."""
+        caller = require(context, self._session.identity, *roles)
+        self.calls.begin(caller)
+        return caller
+
     def _client(self, context: Context, name: str) -> ClientId:
+        """The client that begins a call. Raises AccessDenied, TooManyCalls."""
+        self._caller(context, Role.CLIENT)
+        return self._still(context, name)
+
+    def _still(self, context: Context, name: str) -> ClientId:
         """The client that calls; its certificate must be its own. Raises AccessDenied."""
         client = ClientId(name)
         named = Principal.client(client.name)

@@ -1,9 +1,11 @@
 """A server's way to the dealer."""
 
+from collections.abc import Callable
+
 import grpc
 
 from precad.common.deal.request import DealRequest
-from precad.common.errors import PeerViolation
+from precad.common.errors import PeerUnavailable, PeerViolation
 from precad.common.identifiers import Role
 from precad.common.ring import WORD_BYTES, RingVector, from_bytes
 from precad.common.secret import Secret
@@ -25,32 +27,45 @@ def request_to_wire(request: DealRequest, role: str, epoch: bytes) -> pb.DealReq
         dimension=request.dimension,
         comparisons=request.comparisons,
         epoch=epoch,
+        nonces=request.nonces,
     )
 
 
 class RemoteDealer:
     """The dealer behind gRPC; asks for this role's part only."""
 
-    def __init__(self, channel: grpc.Channel, address: str, task: Task, role: Role) -> None:
+    def __init__(
+        self,
+        channel: grpc.Channel,
+        address: str,
+        task: Task,
+        role: Role,
+        why: Callable[[], PeerUnavailable | None] = lambda: None,
+    ) -> None:
         self._stub = DealingStub(channel)
         self._address = address
         self._task = task
         self._role = role
+        self._why = why
         self._timeout_s = task.deadlines.peer
         self.bytes_received = 0
         self.epoch = b""
         """Which start of the dealer this server joined; its keys last as long."""
+        self.newest_attempt = -1
+        """None up to this is dealt for again."""
 
     def join(self) -> Secret:
         """This server's key for the task. Raises PeerUnavailable, AccessDenied, PeerViolation."""
         request = pb.JoinRequest(task_digest=self._task.digest.value, role=self._role.value)
         try:
             reply = call_patiently(
-                lambda timeout_s: self._stub.Join(request, timeout=timeout_s), self._timeout_s
+                lambda timeout_s: self._stub.Join(request, timeout=timeout_s),
+                self._timeout_s,
+                why=self._why,
             )
         except grpc.RpcError as error:
             raise error_of("the dealer", self._address, error) from None
-        self.epoch = reply.epoch
+        self.epoch, self.newest_attempt = reply.epoch, reply.newest_attempt
         return Secret(reply.key)
 
     def deal(self, request: DealRequest) -> RingVector:

@@ -1,7 +1,7 @@
 """What a client may learn: of an event just this, whatever happened to others.
 
 Not who was drawn, not how many counted, not why a server stopped (docs/protocol.md, "What each
-party sees").
+party sees"). All notices have one size: on the wire none differs from another.
 """
 
 from precad.common.aggregator.training.feed import (
@@ -14,9 +14,19 @@ from precad.common.aggregator.training.feed import (
 from precad.common.identifiers import ClientId
 from precad.protos import precad_pb2 as pb
 
+NOTICE_BYTES = 512
+_PADDING_HEADER = 3
+"""Tag and length of 128 bytes or more."""
+
 
 def notice_of(event: Event, client: ClientId) -> pb.Notice:
-    """What ``client`` may know of ``event``."""
+    """What ``client`` may know of ``event``; always of ``NOTICE_BYTES``."""
+    notice = _notice(event, client)
+    notice.padding = bytes(NOTICE_BYTES - notice.ByteSize() - _PADDING_HEADER)
+    return notice
+
+
+def _notice(event: Event, client: ClientId) -> pb.Notice:
     match event:
         case RoundOpened(opened=opened, collect_s=collect_s, cohort=cohort):
             return pb.Notice(

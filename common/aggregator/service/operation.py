@@ -1,16 +1,23 @@
 """The Operation service on a server: for operators, who may see counts and reasons."""
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import AsyncIterator
 
+from precad.common.aggregator.round.journal import Word
+from precad.common.aggregator.round.operators import GRANTED
+from precad.common.aggregator.service.watches import while_allowed
 from precad.common.aggregator.training.feed import RoundDone
 from precad.common.aggregator.training.session import Session
+from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
 from precad.common.identity.access import require
 from precad.common.wire.serving import Context, Refusing, check_task
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import OperationServicer
+
+log = logging.getLogger("precad")
 
 
 class OperationService(OperationServicer):
@@ -23,16 +30,41 @@ class OperationService(OperationServicer):
         self, request: pb.StatusRequest, context: Context
     ) -> pb.StatusReply:
         """Where the training stands. An empty digest asks about whatever runs here."""
-        await self._admit(request, context)
-        # In a thread: after thousands of rounds the ledger takes a while to count, and the store
-        # may be busy with a release; clients' calls don't wait for an operator's.
-        return await asyncio.to_thread(self._status)
+        async with Refusing(context):
+            self._admit(request, context)
+            # In a thread: after thousands of rounds the ledger takes a while to count, and the
+            # store may be busy with a release; clients' calls don't wait for an operator's.
+            return await asyncio.to_thread(self._status)
 
-    async def _admit(self, request: pb.StatusRequest, context: Context) -> None:
+    async def Allow(  # noqa: N802
+        self, request: pb.AllowRequest, context: Context
+    ) -> pb.AllowReply:
+        """The operators' word: durable when it is confirmed, and written to the log."""
         async with Refusing(context):
             require(context, self._session.identity, Role.OPERATOR)
-            if request.task_digest:
-                check_task(self._session.task, request.task_digest)
+            check_task(self._session.task, request.task_digest)
+            known = {word.value: word for word in Word}
+            if request.word not in known:
+                raise Misconfiguration("word", request.word, f"give one of {', '.join(known)}")
+            version = self._session.shelf.current.version
+            if request.version != version:
+                remedy = f"version {version} is the one that is open; nothing else waits"
+                raise Misconfiguration("version", request.version, remedy)
+            word = known[request.word]
+            until = await asyncio.to_thread(self._allow, word, version)
+        log.warning("the operators' word for version %d: %s", version, word.value)
+        return pb.AllowReply(until=until)
+
+    def _allow(self, word: Word, version: int) -> int:
+        store = self._session.store
+        until = max(store.next_attempt(), self._session.progress.next_attempt) - 1 + GRANTED
+        store.allow(word, version, until)
+        return until
+
+    def _admit(self, request: pb.StatusRequest, context: Context) -> None:
+        require(context, self._session.identity, Role.OPERATOR)
+        if request.task_digest:
+            check_task(self._session.task, request.task_digest)
 
     def _status(self) -> pb.StatusReply:
         session = self._session
@@ -59,17 +91,19 @@ class OperationService(OperationServicer):
         self, request: pb.StatusRequest, context: Context
     ) -> AsyncIterator[pb.RoundReport]:
         """One report per finished round; ends with the training."""
-        await self._admit(request, context)
-        async for event in self._session.feed.follow(from_start=True):
-            if isinstance(event, RoundDone):
-                reasons = Counter(reason.value for reason in event.rejections.values())
-                yield pb.RoundReport(
-                    version=event.opened.version,
-                    attempt=event.opened.attempt,
-                    cohort=len(event.opened.cohort),
-                    accepted=len(event.valid),
-                    rejected=dict(reasons),
-                    most_participations=event.most_participations,
-                    model_digest=event.model.value,
-                    seconds=event.seconds,
-                )
+        async with Refusing(context):
+            self._admit(request, context)
+            events = self._session.feed.follow(from_start=True)
+            async for event in while_allowed(events, lambda: self._admit(request, context)):
+                if isinstance(event, RoundDone):
+                    reasons = Counter(reason.value for reason in event.rejections.values())
+                    yield pb.RoundReport(
+                        version=event.opened.version,
+                        attempt=event.opened.attempt,
+                        cohort=len(event.opened.cohort),
+                        accepted=len(event.valid),
+                        rejected=dict(reasons),
+                        most_participations=event.most_participations,
+                        model_digest=event.model.value,
+                        seconds=event.seconds,
+                    )

@@ -7,7 +7,7 @@ The round's thread puts and gets frames; gRPC's side runs in threads (A) or on t
 import asyncio
 import queue
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from typing import Any
 
 import grpc
@@ -18,6 +18,9 @@ from precad.common.link import Frame
 from precad.common.wire.status import error_of
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import PeerStub
+
+LOOK_S = 2.0
+"""When a link that doesn't come about is looked at."""
 
 
 class _Receiving:
@@ -38,6 +41,11 @@ class _Receiving:
             raise item
         return item
 
+    @property
+    def alive(self) -> bool:
+        """Whether the stream is open, as far as this side knows."""
+        return self._ended is None
+
     def require_alive(self) -> None:
         """Raise the error that ended the stream, if one did."""
         if self._ended is not None:
@@ -52,20 +60,35 @@ class _Receiving:
 class DialledTransport(_Receiving):
     """A's end.
 
+    Args:
+        channel: to server B.
+        address: where it leads, for errors.
+        timeout_s: longest wait for B.
+        why: looks at what keeps the connection from coming about.
+
     Raises:
-        PeerUnavailable: server B isn't there within ``timeout_s``.
+        PeerUnavailable: server B isn't there within ``timeout_s``, or ``why`` knows a reason.
     """
 
-    def __init__(self, channel: grpc.Channel, address: str, timeout_s: float) -> None:
+    def __init__(
+        self,
+        channel: grpc.Channel,
+        address: str,
+        timeout_s: float,
+        why: Callable[[], PeerUnavailable | None] = lambda: None,
+    ) -> None:
         super().__init__()
         self._address = address
+        ready = grpc.channel_ready_future(channel)
         try:
-            grpc.channel_ready_future(channel).result(timeout=timeout_s)
+            _wait(ready, timeout_s, why)
         except grpc.FutureTimeoutError:
             raise PeerUnavailable(
                 f"server B at {address} wasn't there within {timeout_s:g} s; check that it runs, "
                 "its address, and that both sides use the same root certificate"
             ) from None
+        finally:
+            ready.cancel()
         self._outgoing: queue.SimpleQueue[pb.LinkFrame | None] = queue.SimpleQueue()
         self._call = PeerStub(channel).Link(self._requests())
         self._reader = threading.Thread(target=self._read, name="peer-link", daemon=True)
@@ -96,6 +119,20 @@ class DialledTransport(_Receiving):
             self._end(error)
 
 
+def _wait(
+    ready: "grpc.Future[None]", timeout_s: float, why: Callable[[], PeerUnavailable | None]
+) -> None:
+    """Until the channel is ready. Raises ``why``'s answer, or grpc.FutureTimeoutError."""
+    first_s = min(LOOK_S, timeout_s)
+    try:
+        ready.result(timeout=first_s)
+    except grpc.FutureTimeoutError:
+        # Said at once, and tried again by whoever hears it: a wrong address shows in seconds.
+        if (cause := why()) is not None:
+            raise cause from None
+        ready.result(timeout=timeout_s - first_s)
+
+
 class ServedTransport(_Receiving):
     """B's end: filled by the servicer's handler on the event loop."""
 
@@ -113,7 +150,7 @@ class ServedTransport(_Receiving):
         self._end(PeerUnavailable("the link to server A was replaced or closed"))
         self._loop.call_soon_threadsafe(self._outgoing.put_nowait, None)
 
-    async def serve(self, requests: AsyncIterator[pb.LinkFrame]) -> AsyncIterator[pb.LinkFrame]:
+    async def serve(self, requests: AsyncIterator[pb.LinkFrame]) -> AsyncGenerator[pb.LinkFrame]:
         """Pump frames both ways until either side ends the stream."""
         reader = asyncio.create_task(self._read(requests))
         try:

@@ -1,26 +1,33 @@
 """The other server and the dealer over gRPC: what a training reaches for, link after link."""
 
 import asyncio
+import logging
 import queue
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, aclosing, closing, contextmanager
+from functools import partial
 from typing import Any
 
 import grpc
 
 from precad.common.aggregator.service.dealing import RemoteDealer
 from precad.common.aggregator.service.peer_transport import DialledTransport, ServedTransport
+from precad.common.aggregator.service.watches import while_allowed
 from precad.common.aggregator.training.conduct import Outside
 from precad.common.aggregator.training.session import Session
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import Role
 from precad.common.identity.access import require
 from precad.common.identity.channel import open_channel
+from precad.common.identity.probe import why_unreachable
 from precad.common.link import FrameTransport
 from precad.common.noise import DiscreteGaussian
 from precad.common.wire.serving import Refusing
+from precad.common.wire.status import LINKED
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import PeerServicer
+
+log = logging.getLogger("precad")
 
 Reach = Callable[[], AbstractContextManager[FrameTransport]]
 """The other server's link, until the block ends. Raises PeerUnavailable."""
@@ -36,7 +43,8 @@ def outside_of(session: Session, dealer_address: str, other_server: Reach) -> Ou
             open_channel(dealer_address, session.identity, Role.DEALER) as channel,
             other_server() as transport,
         ):
-            yield transport, RemoteDealer(channel, dealer_address, task, role)
+            why = partial(why_unreachable, dealer_address, session.identity, Role.DEALER)
+            yield transport, RemoteDealer(channel, dealer_address, task, role, why)
 
     return Outside(peers, DiscreteGaussian(task.noise_units))
 
@@ -47,9 +55,10 @@ def dialling(session: Session, address: str) -> Reach:
     @contextmanager
     def reach() -> Iterator[FrameTransport]:
         patience_s = session.task.deadlines.peer
+        why = partial(why_unreachable, address, session.identity, Role.SERVER_B)
         with (
             open_channel(address, session.identity, Role.SERVER_B) as channel,
-            closing(DialledTransport(channel, address, patience_s)) as transport,
+            closing(DialledTransport(channel, address, patience_s, why)) as transport,
         ):
             yield transport
 
@@ -57,10 +66,11 @@ def dialling(session: Session, address: str) -> Reach:
 
 
 class PeerService(PeerServicer):
-    """B's way to A: takes server A's link, from server A alone.
+    """B's way to A: takes server A's link, from server A alone, and one at a time.
 
-    A new link takes an older one's place: after a network cut this side may not have noticed
-    that the old one is dead.
+    A second one is refused while the first lives, whoever dials: a stale copy of A can't take the
+    true one's place. After a network cut that went unnoticed here, keepalive ends the old link
+    within 30 s, and A, which tries again, gets in.
     """
 
     def __init__(self, session: Session) -> None:
@@ -76,12 +86,18 @@ class PeerService(PeerServicer):
         """The servers' link."""
         async with Refusing(context):
             require(context, self._session.identity, Role.SERVER_A)
-        if self._current is not None:
-            self._current.close()
-        transport = self._current = ServedTransport(asyncio.get_running_loop())
-        self._links.put(transport)
-        async for message in transport.serve(request_iterator):
-            yield message
+            if self._current is not None and self._current.alive:
+                log.warning("a second server A dialled from %s and was refused", context.peer())
+                raise PeerUnavailable(LINKED)
+            transport = self._current = ServedTransport(asyncio.get_running_loop())
+            self._links.put(transport)
+
+            def still_allowed() -> None:
+                require(context, self._session.identity, Role.SERVER_A)
+
+            async with aclosing(transport.serve(request_iterator)) as frames:
+                async for message in while_allowed(frames, still_allowed):
+                    yield message
 
     @contextmanager
     def reach(self) -> Iterator[FrameTransport]:

@@ -5,14 +5,23 @@ import contextlib
 import logging
 import signal
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 
 import grpc
 
 from precad.common.aggregator.collect import Inbox
 from precad.common.aggregator.enrol.admission import admission_of
 from precad.common.aggregator.enrol.register import Register
+from precad.common.aggregator.round.coin import CoinKey
 from precad.common.aggregator.service.aggregation import AggregationService
-from precad.common.aggregator.service.descriptors import allow_descriptors, descriptors_for
+from precad.common.aggregator.service.connections import Connections, NotingCalls
+from precad.common.aggregator.service.descriptors import (
+    STRANGERS,
+    allow_descriptors,
+    connections_for,
+    descriptors_for,
+)
 from precad.common.aggregator.service.limits import Limits
 from precad.common.aggregator.service.operation import OperationService
 from precad.common.aggregator.settings import ServerSettings
@@ -22,10 +31,12 @@ from precad.common.aggregator.training.feed import Feed
 from precad.common.aggregator.training.presence import Presence
 from precad.common.aggregator.training.session import Phase, Session
 from precad.common.aggregator.training.shelf import Shelf
+from precad.common.durable import make_folder
 from precad.common.identifiers import Role
+from precad.common.identity.coin_file import read_coin_key, replace_coin_key
 from precad.common.identity.credentials import Identity
 from precad.common.identity.port import add_port
-from precad.common.identity.sign import CertificateVerifier
+from precad.common.identity.sign import CertificateSigner, CertificateVerifier
 from precad.common.task import Task
 from precad.common.wire.serving import SERVER_OPTIONS
 from precad.protos.precad_pb2_grpc import (
@@ -34,6 +45,8 @@ from precad.protos.precad_pb2_grpc import (
 )
 
 log = logging.getLogger("precad")
+
+JOURNAL_FILE = "journal.jsonl"
 
 Conduct = Callable[[Session], None]
 Extend = Callable[[grpc.aio.Server, Session], None]
@@ -57,8 +70,10 @@ async def run_server(
         Misconfiguration: settings, task, identity or state can't be used.
     """
     session = open_session(role, settings)
-    allow_descriptors(descriptors_for(session.task.enrolment.clients))
-    server = make_server(session)
+    clients = session.task.enrolment.clients
+    most = connections_for(clients, allow_descriptors(descriptors_for(clients)))
+    connections = Connections()
+    server = make_server(session, connections=connections, most_connections=most)
     if extend is not None:
         extend(server, session)
     port = add_port(server, settings.listen, session.identity)
@@ -71,23 +86,36 @@ async def run_server(
 
     def train() -> None:
         try:
+            # Before the first round and not in it: an account takes seconds.
+            session.register.prepare_accounts()
             run_to_end(session, conduct)
         finally:
             loop.call_soon_threadsafe(ended.set)
 
     session.clock.start_thread("training", train)
+    watchman = asyncio.create_task(connections.keep_watch(port))
     await ended.wait()
     # The finished model stays on offer, unless somebody says that all is done.
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(stop.wait(), settings.linger)
     await server.stop(grace=2)
+    watchman.cancel()
     session.store.close()
     return 0 if session.progress.phase is Phase.DONE else 1
 
 
-def make_server(session: Session, limits: Limits | None = None) -> grpc.aio.Server:
+def make_server(
+    session: Session,
+    limits: Limits | None = None,
+    *,
+    connections: Connections | None = None,
+    most_connections: int = STRANGERS,
+) -> grpc.aio.Server:
     """The gRPC server with what every server offers; not yet listening."""
-    server = grpc.aio.server(options=SERVER_OPTIONS)
+    server = grpc.aio.server(
+        interceptors=[NotingCalls(connections or Connections())],
+        options=[*SERVER_OPTIONS, ("grpc.max_allowed_incoming_connections", most_connections)],
+    )
     add_AggregationServicer_to_server(AggregationService(session, limits), server)
     add_OperationServicer_to_server(OperationService(session), server)
     return server
@@ -97,21 +125,36 @@ def open_session(role: Role, settings: ServerSettings) -> Session:
     """What the settings describe, opened. Called on the event loop. Raises Misconfiguration."""
     task = Task.load(settings.task)
     identity = Identity.load(settings.identity)
+    verifier = CertificateVerifier(identity)
     settings.state.mkdir(parents=True, exist_ok=True, mode=0o700)
     url = settings.database or f"sqlite:///{settings.state / 'state.db'}"
-    store = open_store(url, task, role)
+    store = open_store(url, task, role, _journal(settings))
     shelf = Shelf(task, settings.state / "model.safetensors")
     return Session(
         role=role,
         task=task,
         identity=identity,
         store=store,
-        inbox=Inbox(role, task, CertificateVerifier(identity), settings.state / "spool"),
+        signer=CertificateSigner(identity),
+        verifier=verifier,
+        coin_key=CoinKey(
+            read_coin_key(settings.identity), partial(replace_coin_key, settings.identity)
+        ),
+        inbox=Inbox(role, task, verifier, settings.state / "spool"),
         register=Register(task, store, admission_of(settings, task)),
         presence=Presence(task.deadlines.rejoin),
         shelf=shelf,
         feed=Feed(asyncio.get_running_loop()),
     )
+
+
+def _journal(settings: ServerSettings) -> Path:
+    """The journal file, beside the state folder unless the settings name another place."""
+    folder = settings.journal
+    if folder is None:
+        folder = settings.state.with_name(f"{settings.state.name}-journal")
+    make_folder(folder)
+    return folder / JOURNAL_FILE
 
 
 def _told_to_stop(ended: asyncio.Event, stop: asyncio.Event) -> None:

@@ -1,9 +1,9 @@
 """What a server signs for an owner: before an attempt's sharing, and of its account."""
 
+from precad.common.aggregator.training.owners import remember
 from precad.common.aggregator.training.session import Session
 from precad.common.errors import NotOnOffer
 from precad.common.identifiers import ClientId
-from precad.common.identity.sign import CertificateSigner
 from precad.common.wire.statement import sign_body
 from precad.protos import precad_pb2 as pb
 
@@ -26,11 +26,22 @@ def opening_of(session: Session, client: ClientId, attempt: int) -> pb.Signed:
         opened=session.store.opened(model.version),
         model_digest=model.digest.value,
     )
-    return sign_body(CertificateSigner(session.identity), session.role, body)
+    return sign_body(session.signer, session.role, body)
 
 
-def statement_of(session: Session, client: ClientId) -> pb.Signed:
-    """The newest statement of ``client``'s account."""
+def statement_of(session: Session, client: ClientId, shown: pb.Signed | None) -> pb.Signed:
+    """The newest statement of ``client``'s account.
+
+    Args:
+        session: this server.
+        client: who asks.
+        shown: this server's last statement to it; what it says counts, forgotten or not.
+
+    Raises:
+        PeerViolation: what is shown isn't this server's.
+    """
+    if shown is not None:
+        remember(session, client, shown)
     model = session.shelf.current
     account = session.store.account_of(client, model.version)
     body = pb.StatementBody(
@@ -43,4 +54,4 @@ def statement_of(session: Session, client: ClientId) -> pb.Signed:
         opened=account.opened,
         counted=account.counted,
     )
-    return sign_body(CertificateSigner(session.identity), session.role, body)
+    return sign_body(session.signer, session.role, body)

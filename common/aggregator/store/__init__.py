@@ -10,6 +10,7 @@ from precad.common.aggregator.store.audit import (
 )
 from precad.common.aggregator.store.database import Store, open_store
 from precad.common.aggregator.store.ledger import Charge, LedgerEntry
+from precad.common.aggregator.store.shown import Shown
 
 __all__ = [
     "Audit",
@@ -18,6 +19,7 @@ __all__ = [
     "Finding",
     "LedgerEntry",
     "LedgerView",
+    "Shown",
     "Store",
     "audit_ledger",
     "open_store",

@@ -2,14 +2,14 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, func, select
 
-from precad.common.aggregator.round.journal import AttemptState
-from precad.common.aggregator.store import tables
+from precad.common.aggregator.round.journal import PENDING, AttemptState
+from precad.common.aggregator.store import tables, versions
 from precad.common.aggregator.store.engine import parse_url, reading_engine, storage_errors
 from precad.common.aggregator.store.ledger import LedgerEntry, entries, ledger_start
 from precad.common.aggregator.store.migrate import require_current
@@ -17,10 +17,12 @@ from precad.common.errors import Misconfiguration, StorageFailure
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.task import Task
 
-_CHARGED_AS = {
-    AttemptState.RELEASED: AttemptState.RELEASED,
-    AttemptState.DONE: AttemptState.RELEASED,
-    AttemptState.FORFEITED: AttemptState.FORFEITED,
+_CHARGED = {AttemptState.PREPARED, AttemptState.LEARNED}
+_ENTRY_OF = {
+    **dict.fromkeys((*PENDING, AttemptState.DONE), _CHARGED),
+    AttemptState.LEARNED: {AttemptState.LEARNED},
+    AttemptState.VOIDED: {AttemptState.VOIDED},
+    AttemptState.WRITTEN_OFF: {AttemptState.WRITTEN_OFF},
 }
 """What the newest entry of an attempt says, by the attempt's state; others have none."""
 
@@ -50,8 +52,11 @@ class ClientCharges:
 
     client: ClientId
     participations: int
+    """Versions that it was charged for."""
     record_rate: float
     """The highest that it was charged at, or its claim where it never was."""
+    again: Mapping[int, int]
+    """Of these versions, those that may have been released 1 + m times: how many by m ≥ 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +68,9 @@ class LedgerView:
     clients: tuple[ClientCharges, ...]
     """Enrolled or charged, by name."""
     released: int
-    """Rounds that released and weren't forfeited."""
-    forfeited: int
+    """Versions that are over."""
+    written_off: int
+    """Attempts whose charge stands and that were never used."""
     entries: int
     head: Digest
 
@@ -79,24 +85,26 @@ def read_ledger(url: str) -> LedgerView:
         Misconfiguration: there is no such database, or its schema isn't this version's.
         StorageFailure: it can't be read.
     """
-    charge, enrolment, attempts = tables.charge.c, tables.enrolment.c, tables.attempts.c
+    charge, enrolment, attempt = tables.charge.c, tables.enrolment.c, tables.attempts.c
     with _snapshot(url) as connection:
         task, role, length, head = _owner(connection)
         enrolled = connection.execute(select(enrolment.client, enrolment.record_rate))
         charged = connection.execute(
-            select(charge.client, func.count(), func.max(charge.record_rate)).group_by(
-                charge.client
-            )
+            select(charge.client, func.max(charge.record_rate)).group_by(charge.client)
         )
-        clients = {name: ClientCharges(name, 0, rate) for name, rate in enrolled}
-        clients |= {row[0]: ClientCharges(*row) for row in charged}
-        states = Counter(connection.scalars(select(attempts.state)))
+        counts, again = versions.participations(connection), versions.upgrades(connection)
+        rates = {row[0]: row[1] for row in (*enrolled, *charged)}
+        clients = {
+            name: ClientCharges(name, counts.get(name, 0), rate, again.get(name, {}))
+            for name, rate in rates.items()
+        }
+        states = Counter(connection.scalars(select(attempt.state)))
     return LedgerView(
         task=task,
         role=role,
         clients=tuple(clients[client] for client in sorted(clients)),
-        released=states[AttemptState.RELEASED] + states[AttemptState.DONE],
-        forfeited=states[AttemptState.FORFEITED],
+        released=states[AttemptState.DONE],
+        written_off=states[AttemptState.WRITTEN_OFF],
         entries=length,
         head=head,
     )
@@ -123,7 +131,8 @@ def audit_ledger(url: str, noted_head: Digest | None = None) -> Audit:
             findings += _chain_findings(chain, start, length, head)
             findings += _noise_findings(chain, task.privacy.noise_multiplier)
             findings += _rate_findings(connection)
-            findings += _round_findings(connection, chain)
+            covered = task.privacy.cover_uploads
+            findings += _round_findings(connection, chain, covered=covered)
             findings += _orphans(connection)
         except StorageFailure as error:
             findings.append(Finding("ledger", str(error)))
@@ -176,10 +185,15 @@ def _rate_findings(connection: Connection) -> Iterator[Finding]:
         )
 
 
-def _round_findings(connection: Connection, chain: list[LedgerEntry]) -> Iterator[Finding]:
-    """Every attempt that left something behind is charged, for all its valid clients."""
+def _round_findings(
+    connection: Connection, chain: list[LedgerEntry], *, covered: bool
+) -> Iterator[Finding]:
+    """Every attempt that left something behind is charged, for all its valid clients.
+
+    With ``covered`` uploads there are valid ones that the coin didn't draw: they aren't charged.
+    """
     newest = {entry.attempt: entry for entry in chain}
-    releases = {entry.attempt: entry for entry in chain if entry.event is AttemptState.RELEASED}
+    releases = {entry.attempt: entry for entry in chain if entry.event is AttemptState.PREPARED}
     attempts, rejection = tables.attempts, tables.rejection.c
     rejected = select(func.count()).where(rejection.attempt == attempts.c.attempt).scalar_subquery()
     for row in connection.execute(
@@ -187,8 +201,8 @@ def _round_findings(connection: Connection, chain: list[LedgerEntry]) -> Iterato
     ):
         where = f"attempt {row.attempt}"
         charged = newest[row.attempt].event if row.attempt in newest else None
-        if charged is not _CHARGED_AS.get(row.state):
-            said = "doesn't charge it" if charged is None else f"charges it as {charged.value}"
+        if charged not in _ENTRY_OF.get(row.state, {None}):
+            said = "doesn't name it" if charged is None else f"has it as {charged.value}"
             yield Finding(where, f"is {row.state.value}, and the ledger {said}")
             continue
         if (release := releases.get(row.attempt)) is None:
@@ -197,7 +211,7 @@ def _round_findings(connection: Connection, chain: list[LedgerEntry]) -> Iterato
             yield Finding(where, "its valid set isn't the one that was charged")
         if row.noisy_share is None or Digest.of(row.noisy_share) != release.share_digest:
             yield Finding(where, "its noisy share isn't the one that was released")
-        if len(release.charges) + row.rejected != row.cohort_size:
+        if not covered and len(release.charges) + row.rejected != row.cohort_size:
             yield Finding(
                 where,
                 f"of a cohort of {row.cohort_size}, {len(release.charges)} are charged and "

@@ -1,36 +1,60 @@
 """One server's durable state behind one SQLAlchemy URL (SQLite in WAL mode by default)."""
 
+import logging
 import threading
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Row, Select, bindparam, func, insert, select, update
+from sqlalchemy import (
+    Connection,
+    Engine,
+    Select,
+    bindparam,
+    delete,
+    func,
+    insert,
+    select,
+    update,
+)
 from sqlalchemy.exc import IntegrityError
 
-from precad.common.aggregator.round.journal import AttemptState, Journal, ReleaseRecord
-from precad.common.aggregator.store import tables
+from precad.common.aggregator.round.journal import (
+    BOUND,
+    PENDING,
+    AttemptState,
+    Head,
+    Journal,
+    ReleaseRecord,
+    Word,
+)
+from precad.common.aggregator.round.messages import Fact, HeadBody, SealMessage
+from precad.common.aggregator.store import attempts, shown, tables, versions
 from precad.common.aggregator.store.engine import (
     is_in_memory,
     parse_url,
     storage_errors,
     writing_engine,
 )
-from precad.common.aggregator.store.ledger import append, ledger_start
+from precad.common.aggregator.store.ledger import ledger_start
 from precad.common.aggregator.store.lock import FileLock, lock_database
 from precad.common.aggregator.store.migrate import migrate
+from precad.common.aggregator.store.outside import OutsideJournal, Remembered
+from precad.common.aggregator.store.shown import Shown
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import (
     AlreadyReleased,
     Misconfiguration,
     PeerViolation,
     Rejection,
-    StorageFailure,
 )
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.task import Task
+
+log = logging.getLogger("precad")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,20 +69,22 @@ class OwnerAccount:
     """Whether it was in the counted set of the newest version that is over."""
 
 
-def open_store(url: str, task: Task, role: Role) -> "Store":
+def open_store(url: str, task: Task, role: Role, outside: Path | None = None) -> "Store":
     """Open or create the database of ``role`` for ``task``; nobody else may have it open.
 
     Args:
         url: SQLAlchemy URL, such as ``sqlite:///state/server-a.db``.
         task: the database belongs to this task alone.
         role: and to this role.
+        outside: the journal file beside the database; none in tests of other things.
 
     Raises:
         Misconfiguration: the database holds another task or role, is open elsewhere, or was
             written by a newer version of precad.
         StorageFailure: it can't be read or written.
     """
-    store = Store(writing_engine(parse_url(url)), task, role)
+    journal = None if outside is None else OutsideJournal(outside, task.digest)
+    store = Store(writing_engine(parse_url(url)), task, role, journal)
     try:
         store.open()
     except BaseException:
@@ -76,10 +102,14 @@ class Store(Journal):
         StorageFailure: by every method, when the database fails. Nothing was changed then.
     """
 
-    def __init__(self, engine: Engine, task: Task, role: Role) -> None:
+    def __init__(
+        self, engine: Engine, task: Task, role: Role, outside: OutsideJournal | None = None
+    ) -> None:
         self._engine = engine
         self._task = task
         self._role = role
+        self._outside = outside
+        self._remembered = Remembered() if outside is None else outside.read()
         self._lock: FileLock | None = None
         self._turn = threading.Lock()
 
@@ -94,6 +124,25 @@ class Store(Journal):
             else:
                 migrate(connection)
             self._bind(connection)
+            self._remember(connection)
+
+    def _remember(self, connection: Connection) -> None:
+        """Take from the file outside what a database from an old copy has forgotten."""
+        for fact in self._remembered.facts:
+            clients = [ClientId(name) for name in fact.clients]
+            known = attempts.row_of(connection, fact.attempt)
+            if known is not None and known.state is AttemptState.PREPARED:
+                # It was countersigned: never voided.
+                attempts.change(connection, fact.attempt, state=AttemptState.COUNTERSIGNED)
+            elif versions.learn(connection, self._task, [fact]):
+                log.warning(
+                    "attempt %d stands in this server's journal and not in its database: its "
+                    "%d charges are in the ledger again",
+                    fact.attempt,
+                    len(clients),
+                )
+        for version, count in self._remembered.opened_of().items():
+            versions.raise_opened(connection, version, count)
 
     def close(self) -> None:
         """Release the database for the next process."""
@@ -152,8 +201,22 @@ class Store(Journal):
         """The frozen roster, or None before round 0."""
         return _roster(self._read(_FROZEN)) or None
 
-    def freeze(self, roster: Roster) -> None:
+    def roster_seal(self) -> SealMessage | None:
+        """The other server's word on the frozen roster."""
+        found = self._read(select(tables.task.c.roster_seal))[0][0]
+        return None if found is None else SealMessage.from_bytes(found)
+
+    def keep_roster_seal(self, sealed: SealMessage) -> None:
+        """Keep the other server's word on the frozen roster."""
+        with self._transaction() as connection:
+            connection.execute(update(tables.task).values(roster_seal=sealed.to_bytes()))
+
+    def freeze(self, roster: Roster, *, taken_back: bool = False) -> None:
         """Keep the roster; it never changes again.
+
+        Args:
+            roster: everybody in it.
+            taken_back: this server has signed it, and may have lost claims of it since.
 
         Raises:
             PeerViolation: it would change, or isn't made of claims that were kept here.
@@ -165,6 +228,9 @@ class Store(Journal):
                     raise PeerViolation("the roster is frozen and can't change")
                 return
             claims = _roster(connection.execute(select(enrolment)))
+            if taken_back:
+                _take_back(connection, roster, claims)
+                claims = roster
             for client, claim in roster.items():
                 if claims.get(client) != claim:
                     raise PeerViolation(f"client {client} didn't enrol here with this claim")
@@ -178,14 +244,16 @@ class Store(Journal):
     def next_attempt(self) -> int:
         """The first attempt that was never used here."""
         with self._transaction() as connection:
-            return _newest(connection) + 1
+            newest = attempts.newest(connection), self._remembered.newest_attempt
+            return max(*newest, shown.newest_attempt(connection)) + 1
 
     def begin_attempt(self, attempt: int, version: int, cohort_size: int, model: Digest) -> None:
         """Keep the attempt as open. Raises PeerViolation when its number was used before."""
         with self._transaction() as connection:
-            if attempt <= (newest := _newest(connection)):
+            newest = max(attempts.newest(connection), self._remembered.newest_attempt)
+            if attempt <= newest:
                 raise PeerViolation(f"attempt {attempt} isn't above {newest}, the newest here")
-            _begin(connection, attempt, version, cohort_size, model)
+            attempts.begin(connection, attempt, version, cohort_size, model)
 
     def abandon_open(self) -> int:
         """Open attempts become abandoned ones. Returns how many."""
@@ -197,7 +265,31 @@ class Store(Journal):
                 .values(state=AttemptState.ABANDONED)
             ).rowcount
 
-    def release(
+    def attempts_of(self, version: int) -> int:
+        """How many attempts of ``version`` there were."""
+        query = select(func.count()).where(tables.attempts.c.version == version)
+        return int(self._read(query)[0][0])
+
+    def count_opened(self, version: int, attempt: int) -> int:
+        """Count an attempt as opened, outside the database first."""
+        if self._outside is not None:
+            self._outside.opened(version, attempt)
+        with self._transaction() as connection:
+            count = versions.opened(connection, version) + 1
+            versions.raise_opened(connection, version, count)
+            return count
+
+    def raise_opened(self, version: int, at_least: int) -> None:
+        """The other server has counted that many."""
+        with self._transaction() as connection:
+            versions.raise_opened(connection, version, at_least)
+
+    def opened(self, version: int) -> int:
+        """How many of the version's attempts had their comparisons opened."""
+        with self._transaction() as connection:
+            return versions.opened(connection, version)
+
+    def prepare(
         self,
         attempt: int,
         valid: Collection[ClientId],
@@ -205,163 +297,184 @@ class Store(Journal):
         rejections: Mapping[ClientId, Rejection],
         noisy_share: bytes,
     ) -> None:
-        """State, noisy share, ledger entry, charges and rejections in one transaction.
-
-        Raises:
-            AlreadyReleased: the attempt has released before, or another from the same model.
-        """
+        """State, noisy share, ledger entry, charges and rejections in one transaction."""
         with self._transaction() as connection:
-            opened = _round(connection, attempt)
-            if opened is None or opened.state is not AttemptState.OPEN:
-                raise AlreadyReleased(f"attempt {attempt} has released already, or never opened")
-            if (earlier := _release_of(connection, opened.version)) is not None:
-                raise AlreadyReleased(
-                    f"model {opened.version} has its release already, of attempt {earlier.attempt}"
-                )
-            kept = {"valid_set": valid_set, "noisy_share": noisy_share}
-            _change(connection, attempt, state=AttemptState.RELEASED, **kept)
-            append(
-                connection,
-                self._task,
-                AttemptState.RELEASED,
-                attempt=attempt,
-                version=opened.version,
-                clients=valid,
-                valid_set=valid_set,
-                share_digest=Digest.of(noisy_share),
+            attempts.prepare(
+                connection, self._task, attempt, valid, valid_set, rejections, noisy_share
             )
-            if rejections:
-                connection.execute(
-                    insert(tables.rejection),
-                    [{"attempt": attempt, "client": c, "reason": r} for c, r in rejections.items()],
-                )
+
+    def head(self) -> Head:
+        """The ledger's newest."""
+        task = tables.task.c
+        return Head(*self._read(select(task.ledger_length, task.ledger_head))[0])
+
+    def countersign(self, attempt: int, head: HeadBody, sealed: SealMessage) -> None:
+        """Outside the database first: what it says and the database doesn't counts as sent."""
+        with self._transaction() as connection:
+            clients = attempts.charged_clients(connection, attempt)
+        if self._outside is not None:
+            self._outside.countersigned(head.version, attempt, clients)
+        with self._transaction() as connection:
+            known = attempts.row_of(connection, attempt)
+            if known is None or known.state not in PENDING:
+                raise AlreadyReleased(f"attempt {attempt} isn't prepared here")
+            values: dict[str, object] = {"their_head": sealed.to_bytes()}
+            if known.state is AttemptState.PREPARED:
+                values["state"] = AttemptState.COUNTERSIGNED
+            attempts.change(connection, attempt, **values)
+
+    def sent(self, attempt: int, countersignature: SealMessage) -> None:
+        """The noisy share is about to leave."""
+        with self._transaction() as connection:
+            known = attempts.row_of(connection, attempt)
+            if known is None or known.state not in BOUND:
+                raise AlreadyReleased(f"attempt {attempt} isn't countersigned here")
+            kept = countersignature.to_bytes()
+            attempts.change(connection, attempt, state=AttemptState.SENT, countersignature=kept)
+
+    def pending(self) -> ReleaseRecord | None:
+        """The attempt that is prepared and not over. Raises StorageFailure."""
+        with self._transaction() as connection:
+            return attempts.pending(connection)
 
     def finish_attempt(self, attempt: int, next_model: Digest) -> None:
-        """A released attempt is done; any other stays what it is."""
+        """A prepared attempt is done; any other stays what it is."""
         with self._transaction() as connection:
-            known = _round(connection, attempt)
-            if known is not None and known.state is AttemptState.RELEASED:
-                _change(connection, attempt, state=AttemptState.DONE, next_model=next_model)
+            known = attempts.row_of(connection, attempt)
+            if known is not None and known.state in PENDING:
+                attempts.change(connection, attempt, state=AttemptState.DONE, next_model=next_model)
 
-    def forfeit(
-        self,
-        attempt: int,
-        version: int,
-        cohort_size: int,
-        model: Digest,
-        valid: Collection[ClientId],
-    ) -> None:
-        """Charge whom the attempt hasn't charged yet, and keep it as forfeited.
-
-        Raises:
-            AlreadyReleased: the attempt is done; both servers hold its model.
-        """
-        charge = tables.charge.c
+    def void(self, version: int, attempt: int) -> None:
+        """The attempt costs nothing. Raises AlreadyReleased."""
         with self._transaction() as connection:
-            known = _round(connection, attempt)
-            if known is None:
-                _begin(connection, attempt, version, cohort_size, model)
-            elif known.state is AttemptState.DONE:
-                raise AlreadyReleased(f"attempt {attempt} is done and can't be forfeited")
-            charged = set(
-                connection.scalars(select(charge.client).where(charge.attempt == attempt))
-            )
-            missing = set(valid) - charged
-            if known is not None and known.state is AttemptState.FORFEITED and not missing:
-                return
-            _change(connection, attempt, state=AttemptState.FORFEITED)
-            append(
-                connection,
-                self._task,
-                AttemptState.FORFEITED,
-                attempt=attempt,
-                version=version,
-                clients=missing,
-                valid_set=None if known is None else known.valid_set,
-                share_digest=None,
-            )
+            attempts.void(connection, self._task, version, attempt)
 
-    def release_of(self, version: int) -> ReleaseRecord | None:
-        """The attempt that released from model ``version`` and isn't forfeited, if there is one.
-
-        Raises:
-            StorageFailure: the noisy share isn't the one that was released.
-        """
-        charge, rejection, ledger = tables.charge.c, tables.rejection.c, tables.ledger.c
+    def write_off(self, attempt: int) -> None:
+        """Both operators gave the attempt up; its charge stands."""
         with self._transaction() as connection:
-            row = _release_of(connection, version)
-            if row is None:
-                return None
-            digest = connection.scalar(
-                select(ledger.share_digest).where(
-                    ledger.attempt == row.attempt, ledger.event == AttemptState.RELEASED
-                )
-            )
-            valid = connection.scalars(select(charge.client).where(charge.attempt == row.attempt))
-            rejected = connection.execute(
-                select(rejection.client, rejection.reason).where(rejection.attempt == row.attempt)
-            )
-            record = ReleaseRecord(
-                attempt=row.attempt,
-                version=row.version,
-                state=row.state,
-                cohort_size=row.cohort_size,
-                model=row.model,
-                valid_set=row.valid_set,
-                valid=tuple(sorted(valid)),
-                rejections={r.client: r.reason for r in rejected},
-                noisy_share=row.noisy_share,
-            )
-        if digest != Digest.of(record.noisy_share):
-            # Sent, it would be a second release of one round.
-            raise StorageFailure(
-                f"the noisy share of attempt {row.attempt} isn't the one that the ledger names; "
-                "the database was changed or is damaged. Put back this server's newest state, or "
-                "start a new task"
-            )
-        return record
+            attempts.write_off(connection, self._task, attempt)
+
+    def facts(self, version: int) -> tuple[Fact, ...]:
+        """What the ledger holds of ``version``, by attempt."""
+        with self._transaction() as connection:
+            return versions.facts(connection, version)
+
+    def history(self, version: int) -> Digest:
+        """Of all facts of the versions before ``version``."""
+        with self._transaction() as connection:
+            return versions.history(connection, self._task, version)
+
+    def witness(self) -> SealMessage | None:
+        """The other server's newest head: its word on the common history."""
+        row = tables.attempts.c
+        query = (
+            select(row.their_head)
+            .where(row.their_head.is_not(None), row.state != AttemptState.VOIDED)
+            .order_by(row.attempt.desc())
+            .limit(1)
+        )
+        found = self._read(query)
+        return SealMessage.from_bytes(found[0][0]) if found else None
+
+    def learn(self, facts: Collection[Fact]) -> int:
+        """Take facts that were forgotten into the ledger. Returns how many."""
+        with self._transaction() as connection:
+            return versions.learn(connection, self._task, facts)
+
+    def charges_of(self, client: ClientId, version: int) -> int:
+        """How many releases of ``version`` may have left with this client in the counted set."""
+        with self._transaction() as connection:
+            return versions.charges(connection, client, version)
+
+    def account_of(self, client: ClientId, version: int) -> OwnerAccount:
+        """What one client was charged for in the versions before ``version``."""
+        with self._transaction() as connection:
+            found = versions.charges_by_version(connection, client, before=version)
+            opened = versions.all_opened(connection)
+            lost = shown.forgotten(connection, client).get(client, 0)
+        by_version = found.get(client, Counter())
+        further = Counter(count - 1 for count in by_version.values())
+        charged = [further[m] for m in range(max(further, default=-1) + 1)]
+        if lost:
+            charged = [*charged, 0][: max(1, len(charged))]
+            charged[0] += lost
+        return OwnerAccount(tuple(charged), opened, counted=version - 1 in by_version)
+
+    def remember(self, told: Shown) -> bool:
+        """Keep a statement of this server that an owner shows. Returns whether it was forgotten."""
+        with self._transaction() as connection:
+            return shown.remember(connection, told)
+
+    def promised_version(self) -> int:
+        """The newest version that owners hold this server's statement on; 0 before the first."""
+        with self._transaction() as connection:
+            return shown.promised_version(connection)
+
+    def participations(self) -> dict[ClientId, int]:
+        """T_i so far: how many versions each client was charged for, forgotten ones included."""
+        with self._transaction() as connection:
+            counts = versions.participations(connection)
+            for client, forgotten in shown.forgotten(connection).items():
+                counts[client] = counts.get(client, 0) + forgotten
+            return counts
+
+    def upgrades(self) -> dict[ClientId, Mapping[int, int]]:
+        """Of clients with a version that was released again: versions by m ≥ 1."""
+        with self._transaction() as connection:
+            return versions.upgrades(connection)
+
+    def model_seal(self, version: int) -> SealMessage | None:
+        """The other server's word on the digest of model ``version``."""
+        return self._seal(version, "model_seal")
+
+    def keep_model_seal(self, version: int, sealed: SealMessage) -> None:
+        """Keep the other server's word on the digest of model ``version``."""
+        with self._transaction() as connection:
+            versions.keep_seal(connection, version, "model_seal", sealed)
+
+    def commitment(self, version: int) -> SealMessage | None:
+        """The other server's commitment to its coin of ``version``."""
+        return self._seal(version, "commitment")
+
+    def keep_commitment(self, version: int, sealed: SealMessage) -> None:
+        """Keep the first one; it stays, whatever comes later."""
+        with self._transaction() as connection:
+            if versions.seal_of(connection, version, "commitment") is None:
+                versions.keep_seal(connection, version, "commitment", sealed)
+
+    def coin_opening(self, version: int, *, own: bool) -> SealMessage | None:
+        """An opening for ``version``: the other server's, or one's own that it gave back."""
+        return self._seal(version, "own_opening" if own else "opening")
+
+    def keep_opening(self, version: int, sealed: SealMessage, *, own: bool) -> None:
+        """Keep an opening."""
+        with self._transaction() as connection:
+            column = "own_opening" if own else "opening"
+            versions.keep_seal(connection, version, column, sealed)
+
+    def discard_coin(self, version: int) -> None:
+        """Both operators discard the version's coin."""
+        with self._transaction() as connection:
+            versions.discard_coin(connection, version)
+
+    def _seal(self, version: int, column: str) -> SealMessage | None:
+        with self._transaction() as connection:
+            return versions.seal_of(connection, version, column)
+
+    def allowed(self, word: Word, version: int) -> int:
+        """Up to which attempt the operators' word reaches; -1 without one."""
+        with self._transaction() as connection:
+            return versions.allowed(connection, word, version)
+
+    def allow(self, word: Word, version: int, until: int) -> None:
+        """Keep the operators' word."""
+        with self._transaction() as connection:
+            versions.allow(connection, word, version, until)
 
     def states(self) -> dict[int, AttemptState]:
         """All attempts' states."""
         attempts = tables.attempts.c
         return dict(self._read(select(attempts.attempt, attempts.state).order_by(attempts.attempt)))
-
-    def participations(self) -> dict[ClientId, int]:
-        """T_i so far: how often each client was charged."""
-        client = tables.charge.c.client
-        return dict(self._read(select(client, func.count()).group_by(client)))
-
-    def charges_of(self, client: ClientId, version: int) -> int:
-        """How many releases of ``version`` this client was charged for."""
-        charge, attempts = tables.charge.c, tables.attempts.c
-        query = (
-            select(func.count())
-            .join_from(tables.charge, tables.attempts, charge.attempt == attempts.attempt)
-            .where(charge.client == client, attempts.version == version)
-        )
-        return int(self._read(query)[0][0])
-
-    def opened(self, version: int) -> int:
-        """Attempts of ``version`` whose comparisons were opened."""
-        attempts = tables.attempts.c
-        query = select(func.count()).where(
-            attempts.version == version, attempts.state != AttemptState.OPEN
-        )
-        return int(self._read(query)[0][0])
-
-    def account_of(self, client: ClientId, version: int) -> OwnerAccount:
-        """What one client was charged for in the versions before ``version``."""
-        charge, attempts = tables.charge.c, tables.attempts.c
-        query = (
-            select(attempts.version, func.count())
-            .join_from(tables.charge, tables.attempts, charge.attempt == attempts.attempt)
-            .where(charge.client == client, attempts.version < version)
-            .group_by(attempts.version)
-        )
-        by_version = {row[0]: row[1] for row in self._read(query)}
-        further = Counter(count - 1 for count in by_version.values())
-        charged = tuple(further[m] for m in range(max(further, default=-1) + 1))
-        return OwnerAccount(charged, opened=0, counted=version - 1 in by_version)
 
     def rejections(self) -> dict[Rejection, int]:
         """How many submissions were rejected, by reason."""
@@ -389,44 +502,18 @@ class Store(Journal):
 _FROZEN = select(tables.enrolment).where(tables.enrolment.c.in_roster)
 
 
-def _newest(connection: Connection) -> int:
-    """The newest attempt's number; -1 before the first."""
-    newest = connection.scalar(select(func.max(tables.attempts.c.attempt)))
-    return -1 if newest is None else int(newest)
-
-
-def _begin(
-    connection: Connection, attempt: int, version: int, cohort_size: int, model: Digest
-) -> None:
-    connection.execute(
-        insert(tables.attempts).values(
-            attempt=attempt,
-            version=version,
-            state=AttemptState.OPEN,
-            cohort_size=cohort_size,
-            model=model,
-        )
-    )
-
-
-def _round(connection: Connection, attempt: int) -> Row[Any] | None:
-    attempts = tables.attempts
-    return connection.execute(select(attempts).where(attempts.c.attempt == attempt)).one_or_none()
-
-
-def _change(connection: Connection, attempt: int, **values: object) -> None:
-    attempts = tables.attempts
-    connection.execute(update(attempts).where(attempts.c.attempt == attempt).values(**values))
-
-
-def _release_of(connection: Connection, version: int) -> Row[Any] | None:
-    attempts = tables.attempts
-    return connection.execute(
-        select(attempts).where(
-            attempts.c.version == version,
-            attempts.c.state.in_([AttemptState.RELEASED, AttemptState.DONE]),
-        )
-    ).one_or_none()
+def _take_back(connection: Connection, roster: Roster, claims: Roster) -> None:
+    for client, claim in roster.items():
+        if claims.get(client) != claim:
+            connection.execute(delete(tables.enrolment).where(tables.enrolment.c.client == client))
+            connection.execute(
+                insert(tables.enrolment).values(
+                    client=client,
+                    records=claim.records,
+                    record_rate=claim.record_rate,
+                    in_roster=False,
+                )
+            )
 
 
 def _roster(rows: Iterable[Any]) -> Roster:

@@ -1,12 +1,14 @@
 """The ledger: who was charged for which release, as a chain of hashes.
 
-Every release and every forfeited attempt makes one entry, written in the transaction that makes
-the attempt releasable. An entry's hash covers its content, the clients that it charges, and the
-hash before it; the first one follows on the task and the role. So a later edit, deletion or
-insertion anywhere breaks the chain from there on. Somebody who may write to the database can
-also compute a new chain: against that helps a head that was noted elsewhere (``audit``).
+Every attempt that is prepared, voided, written off or learned again makes one entry, written in
+the transaction that changes its state. An entry's hash covers its content, a fresh salt, the
+clients that it charges, and the hash before it; the first one follows on the task and the role. So
+a later edit, deletion or insertion anywhere breaks the chain from there on. Somebody who may write
+to the database can also compute a new chain: against that helps a head that was noted elsewhere
+(``audit``).
 """
 
+import secrets
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
@@ -18,6 +20,10 @@ from precad.common.errors import StorageFailure
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.keystream import encode_context
 from precad.common.task import Task
+
+_SALT_BYTES = 32
+_UNSALTED = {AttemptState.PREPARED: "released", AttemptState.WRITTEN_OFF: "forfeited"}
+"""What entries of the first schema called themselves; they had no salts."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -36,8 +42,8 @@ class LedgerEntry:
     sequence: int
     """1, 2, 3, …, without gaps."""
     event: AttemptState
-    """RELEASED: this server's noisy share of the attempt may have left. FORFEITED: the attempt was
-    given up after one of the servers had released."""
+    """PREPARED: charged, the noisy share is persisted. LEARNED: a charge that was forgotten.
+    VOIDED: the attempt costs nothing. WRITTEN_OFF: given up, and its charge stands."""
     attempt: int
     version: int
     noise_multiplier: float
@@ -45,6 +51,8 @@ class LedgerEntry:
     valid_set: Digest | None
     share_digest: Digest | None
     """SHA-256 of the persisted noisy share; it never leaves the database."""
+    salt: bytes | None
+    """32 random bytes: the hash leaves this server, and must not tell who was charged."""
     charges: tuple[Charge, ...]
     """By client. None of those whom the attempt had charged before."""
     previous: Digest
@@ -55,13 +63,15 @@ class LedgerEntry:
         parts: list[bytes | int] = [
             self.previous.value,
             self.sequence,
-            self.event.value.encode(),
+            (self.event.value if self.salt else _UNSALTED[self.event]).encode(),
             self.attempt,
             self.version,
             self.noise_multiplier.hex().encode(),
             b"" if self.valid_set is None else self.valid_set.value,
             b"" if self.share_digest is None else self.share_digest.value,
         ]
+        if self.salt is not None:
+            parts.append(self.salt)
         for charge in self.charges:
             parts += [charge.client.encoded(), charge.record_rate.hex().encode()]
         return Digest.of(encode_context("ledger-entry", *parts))
@@ -100,6 +110,7 @@ def append(
         noise_multiplier=task.privacy.noise_multiplier,
         valid_set=valid_set,
         share_digest=share_digest,
+        salt=secrets.token_bytes(_SALT_BYTES),
         charges=tuple(Charge(c, rates.get(c, cap)) for c in sorted(clients)),
         previous=head,
         hash=head,
@@ -141,6 +152,7 @@ def entries(connection: Connection) -> Iterator[LedgerEntry]:
                 noise_multiplier=float(row.noise_multiplier),
                 valid_set=row.valid_set,
                 share_digest=row.share_digest,
+                salt=row.salt,
                 charges=tuple(sorted(Charge(c.client, float(c.record_rate)) for c in charges)),
                 previous=row.previous,
                 hash=row.hash,

@@ -12,7 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
-from precad.common.aggregator.round.journal import AttemptState
+from precad.common.aggregator.round.journal import AttemptState, Word
 from precad.common.errors import PrecadError, Rejection, StorageFailure
 from precad.common.identifiers import ClientId, Digest, Role
 
@@ -54,7 +54,9 @@ class _Kept(TypeDecorator[Any]):
 _DIGEST = _Kept(sa.LargeBinary(), Digest)
 _CLIENT = _Kept(sa.String(63), ClientId, "name")
 _ROLE, _STATE = _Kept(sa.String(16), Role), _Kept(sa.String(16), AttemptState)
-_REASON = _Kept(sa.String(32), Rejection)
+_REASON, _WORD = _Kept(sa.String(32), Rejection), _Kept(sa.String(16), Word)
+
+ONE_RELEASE = "state IN ('prepared', 'countersigned', 'sent', 'done')"
 
 metadata = sa.MetaData()
 
@@ -68,6 +70,8 @@ task = sa.Table(
     # would still be a sound chain.
     sa.Column("ledger_length", sa.Integer, nullable=False),
     sa.Column("ledger_head", _DIGEST, nullable=False),
+    # The other server's signature over the frozen roster.
+    sa.Column("roster_seal", sa.LargeBinary),
 )
 
 enrolment = sa.Table(
@@ -90,28 +94,70 @@ attempts = sa.Table(
     sa.Column("valid_set", _DIGEST),
     sa.Column("noisy_share", sa.LargeBinary),
     sa.Column("next_model", _DIGEST),
+    # The other server's signed head of this attempt, and its countersignature of ours.
+    sa.Column("their_head", sa.LargeBinary),
+    sa.Column("countersignature", sa.LargeBinary),
     sa.UniqueConstraint("attempt", "version", name="round_of_a_version"),
     # The last line of defence: no model gets two releases, whatever the code above does.
     sa.Index(
         "one_release_of_a_version",
         "version",
         unique=True,
-        sqlite_where=sa.text("state IN ('released', 'done')"),
-        postgresql_where=sa.text("state IN ('released', 'done')"),
+        sqlite_where=sa.text(ONE_RELEASE),
+        postgresql_where=sa.text(ONE_RELEASE),
     ),
+)
+
+versions = sa.Table(
+    "version",
+    metadata,
+    sa.Column("version", sa.Integer, primary_key=True, autoincrement=False),
+    # How many attempts of it had their comparisons opened; both servers keep the larger number.
+    sa.Column("opened", sa.Integer, nullable=False, default=0),
+    # Of all facts of the versions before it: computed from the ledger, kept for speed alone.
+    sa.Column("history", _DIGEST),
+    # What the other server signed: its coin's commitment and opening, and the model's digest.
+    sa.Column("commitment", sa.LargeBinary),
+    sa.Column("opening", sa.LargeBinary),
+    sa.Column("model_seal", sa.LargeBinary),
+    # This server's own opening, where the other gave it back.
+    sa.Column("own_opening", sa.LargeBinary),
+)
+
+# This server's own statements, as owners have shown them: the newest of each.
+shown = sa.Table(
+    "shown",
+    metadata,
+    sa.Column("client", _CLIENT, primary_key=True),
+    sa.Column("version", sa.Integer, nullable=False),
+    sa.Column("model", _DIGEST, nullable=False),
+    sa.Column("attempt", sa.Integer, nullable=False),
+    sa.Column("charged", sa.Text, nullable=False),
+    sa.Column("opened", sa.Integer, nullable=False),
+)
+
+word = sa.Table(
+    "word",
+    metadata,
+    sa.Column("word", _WORD, primary_key=True),
+    sa.Column("version", sa.Integer, primary_key=True, autoincrement=False),
+    # The newest attempt that the operators' word reaches to.
+    sa.Column("until", sa.Integer, nullable=False),
 )
 
 ledger = sa.Table(
     "ledger",
     metadata,
     sa.Column("sequence", sa.Integer, primary_key=True, autoincrement=False),
-    # As what the attempt was charged: released or forfeited.
+    # What happened to the attempt: prepared or learned (charged), voided, or written off.
     sa.Column("event", _STATE, nullable=False),
     sa.Column("attempt", sa.Integer, nullable=False),
     sa.Column("version", sa.Integer, nullable=False),
     sa.Column("noise_multiplier", sa.Float(53), nullable=False),
     sa.Column("valid_set", _DIGEST),
     sa.Column("share_digest", _DIGEST),
+    # Fresh for each entry: the hash leaves the server, and must not tell who was charged.
+    sa.Column("salt", sa.LargeBinary),
     sa.Column("previous", _DIGEST, nullable=False),
     sa.Column("hash", _DIGEST, nullable=False),
     sa.UniqueConstraint("sequence", "attempt", name="entry_of_a_round"),

@@ -5,28 +5,28 @@ reaches beyond this process comes in through `Outside`.
 """
 
 import logging
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from precad.common.aggregator.collect.matching import Collected, match
-from precad.common.aggregator.enrol.agreement import agree_row_secret, greet
+from precad.common.aggregator.enrol.agreement import agree_nonces, agree_row_secret
 from precad.common.aggregator.release.aggregate import BATCH_WORDS, MAX_BATCH_CLIENTS, aggregate
 from precad.common.aggregator.release.reconstruct import reconstruct
-from precad.common.aggregator.release.release import add_noise, release
+from precad.common.aggregator.release.release import add_noise, countersign, prepare
 from precad.common.aggregator.round.aggregator import Aggregator, Dealing
-from precad.common.aggregator.round.cohort import select_cohort
-from precad.common.aggregator.round.journal import AttemptState
-from precad.common.aggregator.round.messages import HeldList
-from precad.common.aggregator.round.recovery import Recovery, Remedy, compare, position_of
+from precad.common.aggregator.round.messages import HeldList, OpenedCount
+from precad.common.aggregator.round.operators import NeedsOperators
+from precad.common.aggregator.round.recovery import Remedy
 from precad.common.aggregator.round.states import Opened
 from precad.common.aggregator.training.feed import TrainingDone, TrainingPaused
 from precad.common.aggregator.training.finish import keep, recover
+from precad.common.aggregator.training.meet import meet, seals_of
+from precad.common.aggregator.training.owners import require_nothing_lost, take_back
 from precad.common.aggregator.training.session import Phase, Session
-from precad.common.enrolment import Roster
-from precad.common.errors import PeerUnavailable, PrecadError
-from precad.common.identifiers import ClientId, Role
+from precad.common.errors import PeerUnavailable, PrecadError, StorageFailure
+from precad.common.identifiers import Role
 from precad.common.link import FrameTransport, PeerLink
 from precad.common.noise import NoiseSource
 from precad.common.retry import Patience, Waits
@@ -38,6 +38,8 @@ log = logging.getLogger("precad")
 
 WAITS = Waits(0.2, 3.0)
 """Between attempts to get back to the other server or the dealer."""
+_OPERATORS_S = 2.0
+"""Between looks at whether the operators have given their word."""
 _ENTRY_BYTES = 1024
 _WORDS_PER_COMPARISON = 64
 
@@ -53,6 +55,10 @@ class Dealer(Dealing, Protocol):
     def bytes_received(self) -> int:
         """Correction words, in bytes."""
 
+    @property
+    def newest_attempt(self) -> int:
+        """The newest attempt that the dealer has dealt for."""
+
     def join(self) -> Secret:
         """This server's key for the task. Raises PeerUnavailable, PeerViolation."""
 
@@ -64,8 +70,6 @@ class Outside:
     peers: Callable[[], AbstractContextManager[tuple[FrameTransport, Dealer]]]
     """The other server's link and the dealer, until the block ends. Raises PeerUnavailable."""
     noise: NoiseSource = field(repr=False)
-    draw: Callable[[Roster, float], tuple[ClientId, ...]] = select_cohort
-    """Draws a cohort from the roster with rate q."""
 
 
 class Part(Protocol):
@@ -128,8 +132,16 @@ def persist(session: Session, attempt: Callable[[], None]) -> None:
             if progress.contacts > contacts:
                 patience.renew()
             progress.error = f"{error}; trying again"
-            log.warning("%s; trying again", error)
+            log.warning("%s; trying again for %.0f s", error, max(0.0, patience.remaining()))
             patience.wait(error)
+        except NeedsOperators as error:
+            # No deadline: who decides is a person.
+            if progress.error != str(error):
+                log.warning("%s", error)
+            progress.error, progress.needs = str(error), error
+            patience.renew()
+            session.clock.sleep(_OPERATORS_S)
+            progress.needs = None
         else:
             progress.error = ""
             return
@@ -140,23 +152,51 @@ def train(session: Session, part: Part, outside: Outside) -> None:
     role, traffic = session.role, session.traffic
     other = Role.SERVER_B if role is Role.SERVER_A else Role.SERVER_A
     with outside.peers() as (transport, dealer):
-        link, recovery = connect(session, transport)
+        with _unless_another_leads(session):
+            link = open_link(session, transport)
+            recovery = meet(session, link)
         if recovery.remedy is Remedy.NOTHING and session.finished:
             # Both servers hold the final model: their positions alone say so.
             return
-        part.agree_roster(link)
+        with _unless_another_leads(session):
+            part.agree_roster(link)
         aggregator = make_aggregator(session, link, dealer, outside.noise)
         session.progress.heard_from_peers()
         if not session.finished:
             session.progress.phase = Phase.TRAINING
-        recover(session, aggregator, recovery)
+        while recovery.remedy is not Remedy.NOTHING:
+            recover(session, aggregator, recovery)
+            recovery = meet(session, link)
         while True:
             before = link.bytes_sent, dealer.bytes_received
+            require_nothing_lost(session)
             if (opened := part.open(aggregator)) is None:
                 return
             play(session, part, aggregator, opened)
             traffic[f"{role.value} to {other.value}"] += link.bytes_sent - before[0]
             traffic[f"dealer to {role.value}"] += dealer.bytes_received - before[1]
+
+
+@contextmanager
+def _unless_another_leads(session: Session) -> Iterator[None]:
+    """Before the first round of a link: whoever dialled B may be a stale copy of A.
+
+    Before the roster is frozen there is nothing to lose, and a mistake shows at once on both.
+
+    Raises:
+        PeerUnavailable: on B, in place of what would end its training: it waits for the true A.
+    """
+    try:
+        yield
+    except (PeerUnavailable, StorageFailure):
+        raise
+    except PrecadError as error:
+        if session.role is not Role.SERVER_B or not session.register.frozen:
+            raise
+        raise PeerUnavailable(
+            f"whoever dialled as server A doesn't lead this training: {error}; waiting for the one "
+            "that does"
+        ) from error
 
 
 def play(session: Session, part: Part, aggregator: Aggregator, opened: Opened) -> None:
@@ -165,14 +205,24 @@ def play(session: Session, part: Part, aggregator: Aggregator, opened: Opened) -
     closes = started + session.task.deadlines.collect
     try:
         collected, theirs = part.collect(opened, aggregator.link, closes)
-        matched = match(opened, session.role, collected, theirs, session.inbox.verifier)
+        matched = match(opened, session.role, collected, theirs, session.verifier)
+        require_nothing_lost(session)
+        count_opened(aggregator, opened)
         noised = add_noise(aggregate(aggregator, matched), aggregator.noise)
-        released = release(aggregator.journal, noised)
-        finished = reconstruct(aggregator, released, session.shelf.current.theta)
+        sent = countersign(aggregator, prepare(aggregator.journal, noised))
+        finished = reconstruct(aggregator, sent, session.shelf.current.theta)
     finally:
         # Spooled shares go, however the round ends.
         session.inbox.cancel()
     keep(session, finished, session.clock.now() - started)
+
+
+def count_opened(aggregator: Aggregator, opened: Opened) -> None:
+    """Both count the attempt as opened, durably, before a masked word leaves; the larger counts."""
+    version, journal = opened.version, aggregator.journal
+    own = OpenedCount(count=journal.count_opened(version, opened.attempt))
+    answer = aggregator.link.exchange("opened", own.to_bytes())
+    journal.raise_opened(version, OpenedCount.from_bytes(answer).count)
 
 
 def max_message_bytes(task: Task) -> int:
@@ -189,37 +239,30 @@ def max_message_bytes(task: Task) -> int:
     return max(opening, comparisons, lists) + 4096
 
 
-def connect(session: Session, transport: FrameTransport) -> tuple[PeerLink, Recovery]:
-    """Open the protocol on a transport: compare positions.
-
-    Returns:
-        The link, and what to do about a round that a break interrupted.
-
-    Raises:
-        PeerViolation: the servers' trainings differ.
-    """
-    link = PeerLink(
+def open_link(session: Session, transport: FrameTransport) -> PeerLink:
+    """The protocol's link on a transport; what an older one left open is dropped."""
+    take_back(session)
+    note_done(session)
+    session.store.abandon_open()
+    session.inbox.cancel()
+    return PeerLink(
         transport,
         session.task.digest,
         max_message_bytes=max_message_bytes(session.task),
         timeout_s=session.task.deadlines.peer,
     )
-    current = session.shelf.current
-    note_done(session)
-    session.store.abandon_open()
-    session.inbox.cancel()
-    own = position_of(session.store, session.role, current.version, current.digest)
-    theirs = greet(link, own)
-    session.progress.next_attempt = max(own.next_attempt, theirs.next_attempt)
-    return link, compare(own, theirs)
 
 
 def note_done(session: Session) -> None:
-    """Mark the round done that led to the kept model, if a crash came between the two."""
-    current = session.shelf.current
-    interrupted = session.store.release_of(current.version - 1) if current.version else None
-    if interrupted is not None and interrupted.state is AttemptState.RELEASED:
-        session.store.finish_attempt(interrupted.attempt, current.digest)
+    """Mark the round done that led to the kept model, if a crash came between the two.
+
+    Raises:
+        StorageFailure: the ledger lacks a version that the model says is over, and the other
+            server can't know it either.
+    """
+    current, pending = session.shelf.current, session.store.pending()
+    if pending is not None and pending.version < current.version:
+        session.store.finish_attempt(pending.attempt, current.digest)
 
 
 def make_aggregator(
@@ -237,6 +280,9 @@ def make_aggregator(
     dealer_key = dealer.join()
     if link.exchange("dealer", dealer.epoch) != dealer.epoch:
         raise PeerUnavailable("the dealer restarted between the servers' joins; joining again")
+    # Of the two, one alone proposes attempts, and the other refuses those that it has used.
+    progress = session.progress
+    progress.next_attempt = max(progress.next_attempt, dealer.newest_attempt + 1)
     return Aggregator(
         task=session.task,
         role=session.role,
@@ -245,6 +291,9 @@ def make_aggregator(
         dealing=dealer,
         dealer_key=dealer_key,
         row_secret=row_secret,
+        nonces=agree_nonces(link, session.role),
+        seals=seals_of(session),
+        coin_key=session.coin_key,
         noise=noise,
         journal=session.store,
     )

@@ -22,7 +22,7 @@ class RoundOpened:
     """For every follower's question whether it was drawn."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "cohort", frozenset(self.opened.cohort))
+        object.__setattr__(self, "cohort", self.opened.counted)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,17 +3,27 @@
 import logging
 from typing import assert_never
 
-from precad.common.aggregator.release.reconstruct import reconstruct, step
+from precad.common.aggregator.release.reconstruct import reconstruct
+from precad.common.aggregator.release.release import countersign
 from precad.common.aggregator.round.aggregator import Aggregator
-from precad.common.aggregator.round.journal import ReleaseRecord
-from precad.common.aggregator.round.messages import ReleaseView
-from precad.common.aggregator.round.recovery import Recovery, Remedy, released_again
-from precad.common.aggregator.round.states import Finished
+from precad.common.aggregator.round.journal import ReleaseRecord, Word
+from precad.common.aggregator.round.messages import (
+    Fact,
+    ModelBody,
+    ModelTransfer,
+    PreparedView,
+    SealMessage,
+    VoidBody,
+)
+from precad.common.aggregator.round.operators import NeedsOperators
+from precad.common.aggregator.round.recovery import Recovery, Remedy
+from precad.common.aggregator.round.states import Counted, Finished, Opened, Prepared
 from precad.common.aggregator.training.feed import RoundDone
 from precad.common.aggregator.training.session import Session
 from precad.common.errors import PeerViolation
-from precad.common.identifiers import ClientId, Digest
-from precad.common.link import PeerLink
+from precad.common.identity.seal import Kind
+from precad.common.model import byte_view, from_bytes, model_digest
+from precad.common.ring import from_bytes as ring_from_bytes
 
 log = logging.getLogger("precad")
 
@@ -38,62 +48,165 @@ def keep(session: Session, finished: Finished, seconds: float) -> None:
 
 
 def recover(session: Session, aggregator: Aggregator, recovery: Recovery) -> None:
-    """Bring an interrupted round to its end, before a new one opens.
+    """One remedy for what a break interrupted; the servers compare again afterwards.
 
     Raises:
-        PeerViolation: the other server's persisted share leads to another model.
+        PeerViolation: the other server says something that doesn't fit.
+        NeedsOperators: it lost an attempt that may have left.
     """
+    log.info("after a break: %s", recovery.remedy.value)
     view = recovery.attempt
-    if view is None:
-        return
-    log.info("attempt %d was interrupted: %s", view.attempt, recovery.remedy.value)
-    record = session.store.release_of(view.version)
-    link, current = aggregator.link, session.shelf.current
-    started = session.clock.now()
     match recovery.remedy:
-        case Remedy.FORFEIT:
-            _forfeit(session, link, view, released_here=record is not None)
-        case Remedy.SEND:
-            link.send("noisy-share", _required(record).noisy_share)
-            _compare_models(link, current.digest)
-        case Remedy.RECEIVE:
-            released = released_again(_required(record))
-            data = link.receive("noisy-share")
-            finished = step(aggregator, released, current.theta, data)
-            _compare_models(link, finished.model)
-            keep(session, finished, session.clock.now() - started)
-        case Remedy.EXCHANGE:
-            released = released_again(_required(record))
-            finished = reconstruct(aggregator, released, current.theta)
-            keep(session, finished, session.clock.now() - started)
+        case Remedy.RELEASE:
+            _release(session, aggregator)
+        case Remedy.VOID:
+            _void(session, aggregator, _named(view), prepared_here=True)
+        case Remedy.CONFIRM_VOID:
+            _void(session, aggregator, _named(view), prepared_here=False)
+        case Remedy.LOST:
+            _give_up(session, aggregator)
+        case Remedy.LEARN_LOST:
+            _learn_lost(session, aggregator, _named(view))
+        case Remedy.SERVE:
+            _serve(session, aggregator)
+        case Remedy.CATCH_UP:
+            _catch_up(session, aggregator)
         case Remedy.NOTHING:
-            raise AssertionError("a round that needs nothing was named")
+            raise AssertionError("there is nothing to remedy")
         case never:
             assert_never(never)
 
 
-def _forfeit(session: Session, link: PeerLink, view: ReleaseView, *, released_here: bool) -> None:
-    if released_here:
-        # As long as this server's round stands as released, a break here leads to a forfeit
-        # again; were it forfeited first, nobody would tell the other server to charge it.
-        link.receive("forfeited")
-    session.store.forfeit(
-        view.attempt,
-        view.version,
-        view.cohort_size,
-        session.shelf.current.digest,
-        [ClientId(name) for name in view.valid],
+def _release(session: Session, aggregator: Aggregator) -> None:
+    started = session.clock.now()
+    prepared = _prepared_again(_pending(session))
+    finished = reconstruct(
+        aggregator, countersign(aggregator, prepared), session.shelf.current.theta
     )
-    if not released_here:
-        link.send("forfeited", b"")
+    keep(session, finished, session.clock.now() - started)
 
 
-def _compare_models(link: PeerLink, model: Digest) -> None:
-    if link.exchange("recovered", model.value) != model.value:
-        raise PeerViolation("the servers recovered different models; nothing more is released")
+def _void(
+    session: Session, aggregator: Aggregator, view: PreparedView, *, prepared_here: bool
+) -> None:
+    """Both sign that the attempt isn't prepared on both, and both keep it.
+
+    First durable where it isn't prepared, so that it never can be; the holder voids on that.
+    """
+    link, seals, version = aggregator.link, aggregator.seals, session.shelf.current.version
+    own = VoidBody(task=str(session.task.digest), version=version, attempt=view.attempt)
+    if prepared_here:
+        answer = SealMessage.from_bytes(link.receive("void"))
+        if seals.read(seals.other, Kind.NOT_PREPARED, answer, VoidBody) != own:
+            raise PeerViolation("the other server voids another attempt")
+        session.store.void(version, view.attempt)
+        link.send("void", seals.write(Kind.NOT_PREPARED, own).to_bytes())
+        return
+    session.store.void(version, view.attempt)
+    link.send("void", seals.write(Kind.NOT_PREPARED, own).to_bytes())
+    answer = SealMessage.from_bytes(link.receive("void"))
+    if seals.read(seals.other, Kind.NOT_PREPARED, answer, VoidBody) != own:
+        raise PeerViolation("the other server voids another attempt")
 
 
-def _required(record: ReleaseRecord | None) -> ReleaseRecord:
+def _give_up(session: Session, aggregator: Aggregator) -> None:
+    """The other server learns the charge at once; written off is it by both operators' word."""
+    record, link = _pending(session), aggregator.link
+    names = tuple(client.name for client in record.valid)
+    fact = Fact(version=record.version, attempt=record.attempt, voided=False, clients=names)
+    link.send("lost", fact.to_bytes())
+    _require_word(session, aggregator, record.version, record.attempt)
+    session.store.write_off(record.attempt)
+
+
+def _learn_lost(session: Session, aggregator: Aggregator, view: PreparedView) -> None:
+    fact = Fact.from_bytes(aggregator.link.receive("lost"))
+    version = session.shelf.current.version
+    if (fact.version, fact.attempt, fact.voided) != (version, view.attempt, False):
+        raise PeerViolation("the other server shows another attempt than the one it has prepared")
+    session.store.learn([fact])
+    _require_word(session, aggregator, version, view.attempt)
+
+
+def _require_word(session: Session, aggregator: Aggregator, version: int, attempt: int) -> None:
+    own = session.store.allowed(Word.WRITE_OFF, version) >= attempt
+    theirs = aggregator.link.exchange("word", bytes([own]))
+    if not own or theirs != bytes([True]):
+        what = f"a database was replaced, and attempt {attempt} may have left"
+        raise NeedsOperators(Word.WRITE_OFF, version, what)
+
+
+def _serve(session: Session, aggregator: Aggregator) -> None:
+    """Send the model, with the other server's own word on its digest."""
+    seals, current = aggregator.seals, session.shelf.current
+    sealed = session.store.model_seal(current.version)
+    if sealed is None:
+        raise PeerViolation(
+            f"the other server lacks model {current.version}, and its signature over it isn't kept "
+            "here. Restore the other server's newest state"
+        )
+    body = ModelBody(
+        task=str(session.task.digest), version=current.version, digest=str(current.digest)
+    )
+    own = seals.write(Kind.MODEL, body)
+    transfer = ModelTransfer(version=current.version, sealed=sealed, own=own)
+    aggregator.link.send("transfer", transfer.to_bytes())
+    aggregator.link.send("model-bytes", byte_view(current.theta))
+    aggregator.link.receive("transferred")
+
+
+def _catch_up(session: Session, aggregator: Aggregator) -> None:
+    """Take a model that this server has signed itself, and finish or void what led to it."""
+    seals, link, task, store = aggregator.seals, aggregator.link, session.task, session.store
+    transfer = ModelTransfer.from_bytes(link.receive("transfer"))
+    data = link.receive("model-bytes")
+    body = seals.read(seals.role, Kind.MODEL, transfer.sealed, ModelBody)
+    theirs = seals.read(seals.other, Kind.MODEL, transfer.own, ModelBody)
+    if len(data) != task.dimension * 8:
+        raise PeerViolation(f"the other server sent a model of {len(data)} bytes")
+    theta = from_bytes(data, task.dimension)
+    digest = model_digest(task.digest, transfer.version, task.model.parameters, theta)
+    expected = ModelBody(task=str(task.digest), version=transfer.version, digest=str(digest))
+    if not body == theirs == expected:
+        raise PeerViolation("the other server's model isn't the one that both servers signed")
+    pending, newest = store.pending(), transfer.version - 1
+    for version in range(session.shelf.current.version, newest + 1):
+        charged = [fact for fact in store.facts(version) if not fact.voided]
+        if not charged:
+            raise PeerViolation(
+                f"this server's ledger has no charge for version {version}, which is over: model "
+                "and ledger don't belong together. Restore this server's newest state"
+            )
+    store.keep_model_seal(transfer.version, transfer.own)
+    if pending is not None and pending.version == newest:
+        prepared = _prepared_again(pending)
+        counted = prepared.counted
+        finished = Finished(
+            counted.opened, counted.valid, counted.rejections, prepared.noisy_share, theta, digest
+        )
+        keep(session, finished, 0.0)
+    else:
+        session.shelf.put(transfer.version, theta)
+    link.send("transferred", b"")
+
+
+def _prepared_again(record: ReleaseRecord) -> Prepared:
+    """The prepared state of an attempt, from the database."""
+    # The cohort isn't needed any more: those who count and those who don't are known.
+    cohort = tuple(sorted({*record.valid, *record.rejections}))
+    opened = Opened(record.attempt, record.version, cohort, record.model, frozenset(record.valid))
+    counted = Counted(opened, record.valid, record.valid_set, record.rejections)
+    return Prepared(counted, ring_from_bytes(record.noisy_share))
+
+
+def _pending(session: Session) -> ReleaseRecord:
+    record = session.store.pending()
     if record is None:
-        raise AssertionError("a released round has no record")
+        raise AssertionError("a prepared attempt has no record")
     return record
+
+
+def _named(view: PreparedView | None) -> PreparedView:
+    if view is None:
+        raise AssertionError("the remedy is about no attempt")
+    return view

@@ -23,12 +23,14 @@ class Presence:
         self._lock = threading.Lock()
         self._watching: Counter[ClientId] = Counter()
         self._left: dict[ClientId, float] = {}
+        self._dismissed: set[ClientId] = set()
 
     @contextmanager
     def watch(self, client: ClientId) -> Iterator[None]:
         """A watch, from its beginning to its end."""
         with self._lock:
             self._watching[client] += 1
+            self._dismissed.discard(client)
         try:
             yield
         finally:
@@ -36,9 +38,16 @@ class Presence:
                 self._watching[client] -= 1
                 self._left[client] = self._clock.now()
 
+    def dismiss(self, client: ClientId) -> None:
+        """Its watch was ended for good: nobody waits for it, unless it comes back allowed."""
+        with self._lock:
+            self._dismissed.add(client)
+
     def gone(self, client: ClientId) -> bool:
         """Whether waiting for this client is pointless."""
         with self._lock:
+            if client in self._dismissed:
+                return True
             left = self._left.get(client)
             return (
                 self._watching[client] <= 0

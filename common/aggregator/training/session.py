@@ -4,8 +4,13 @@ from collections import Counter
 from dataclasses import dataclass, field
 from enum import Enum
 
+import numpy as np
+from numpy.typing import NDArray
+
 from precad.common.aggregator.collect import Inbox
 from precad.common.aggregator.enrol.register import Register
+from precad.common.aggregator.round.coin import CoinKey
+from precad.common.aggregator.round.operators import NeedsOperators
 from precad.common.aggregator.store import Store
 from precad.common.aggregator.training.feed import Feed
 from precad.common.aggregator.training.presence import Presence
@@ -13,6 +18,8 @@ from precad.common.aggregator.training.shelf import Shelf
 from precad.common.clock import CLOCK, Clock
 from precad.common.identifiers import Role
 from precad.common.identity.credentials import Identity
+from precad.common.identity.seal import SealSigner
+from precad.common.identity.sign import CertificateVerifier
 from precad.common.task import Task
 
 
@@ -34,6 +41,10 @@ class Progress:
     error: str = ""
     next_attempt: int = 0
     """Of the next round; both servers have used lower ones only."""
+    needs: NeedsOperators | None = None
+    """What waits for the operators of both servers."""
+    given_back: tuple[int, NDArray[np.float64]] | None = field(default=None, repr=False)
+    """Version and θ of a lost model that an owner brought; taken when a link begins."""
     contacts: int = 0
     """How often the other server and the dealer were both heard from."""
 
@@ -56,6 +67,9 @@ class Session:
     presence: Presence
     shelf: Shelf
     feed: Feed
+    signer: SealSigner = field(repr=False)
+    verifier: CertificateVerifier = field(repr=False)
+    coin_key: CoinKey = field(repr=False)
     clock: Clock = CLOCK
     progress: Progress = field(default_factory=Progress)
     traffic: Counter[str] = field(default_factory=Counter)

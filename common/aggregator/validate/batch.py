@@ -32,7 +32,7 @@ def comparisons_per_client(task: Task) -> int:
     return 2 * task.projections + 1
 
 
-def deal_request(task: Task, attempt: int, batch: int, clients: int) -> DealRequest:
+def deal_request(task: Task, attempt: int, batch: int, clients: int, nonces: bytes) -> DealRequest:
     """What to ask the dealer for before ``clients`` updates are validated in one batch."""
     return DealRequest(
         task=task.digest,
@@ -41,6 +41,7 @@ def deal_request(task: Task, attempt: int, batch: int, clients: int) -> DealRequ
         clients=clients,
         dimension=task.dimension,
         comparisons=clients * comparisons_per_client(task),
+        nonces=nonces,
     )
 
 
@@ -82,7 +83,8 @@ def validate(
             caller's mistake. Nothing of that update was opened.
     """
     request = randomness.request
-    if request != deal_request(task, attempt, request.batch, len(updates)):
+    expected = deal_request(task, attempt, request.batch, len(updates), request.nonces)
+    if request != expected:
         raise ValueError(f"{request} isn't for {len(updates)} updates of attempt {attempt}")
     if randomness.role is not role:
         raise ValueError(f"the randomness of {randomness.role.value} is held by {role.value}")

@@ -2,8 +2,11 @@
 the other data owners go on."""
 
 import json
+import logging
+import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +25,7 @@ from precad.common.errors import (
     TaskMismatch,
 )
 from precad.common.identity.credentials import Identity
+from precad.common.identity.deployment import create_local_keys
 from precad.common.identity.principal import Principal
 from precad.common.task import Task
 from precad.experiments.local.files import free_addresses, task_to_toml
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
     from tests.integration.deployment.conftest import Deploy, Running
 
 COUNTED = "counted"
+PATIENCE_S, SOON_S = 120.0, 10.0
 CHECK = "check that it runs, its address"
 Meet = Callable[[Servers], None]
 ERRORS = (AccessDenied, PeerUnavailable, PeerViolation, TaskMismatch)
@@ -40,6 +45,14 @@ def said(servers: Servers, meet: Meet = Servers.check_task) -> str:
     with servers, pytest.raises(ERRORS) as caught:
         meet(servers)
     return str(caught.value)
+
+
+def soon(servers: Servers) -> str:
+    """The error, which must not wait for the connection's patience."""
+    began = time.monotonic()
+    error = said(servers)
+    assert time.monotonic() - began < SOON_S
+    return error
 
 
 def still_running(running: "Running") -> None:
@@ -56,13 +69,17 @@ def nobody() -> str:
 
 @pytest.mark.parametrize("server", ["server_a", "server_b"])
 def test_a_server_that_is_not_there_is_named_with_its_address_and_the_remedy(
-    running: "Running", nobody: str, server: str
+    running: "Running", nobody: str, server: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     name = f"server {server[-1].upper()}"
-    error = said(running.stranger("ward-00", patience_s=0.5, **{server: nobody}))
+    with caplog.at_level(logging.WARNING, "precad"):
+        error = said(running.stranger("ward-00", patience_s=1.5, **{server: nobody}))
     assert f"{name} at {nobody} can't be reached" in error
     assert "refused" in error
     assert CHECK in error
+    # It may be starting: said at once, and tried for as long as its owner waits.
+    assert f"{name} at {nobody} refuses connections: nothing listens on that port" in caplog.text
+    assert re.search(r"trying again for [12] s", caplog.text)
 
 
 def test_one_servers_address_in_the_others_place_is_named(running: "Running") -> None:
@@ -70,16 +87,18 @@ def test_one_servers_address_in_the_others_place_is_named(running: "Running") ->
     a, b, dealer = (addresses[name] for name in ("server-a", "server-b", "dealer"))
     for wrong in ({"server_b": a}, {"server_a": b}, {"server_b": dealer}, {"server_a": dealer}):
         ((server, address),) = wrong.items()
-        error = said(running.stranger("ward-00", patience_s=0.5, **wrong))
+        # Waiting wouldn't help, so nobody waits.
+        error = soon(running.stranger("ward-00", patience_s=PATIENCE_S, **wrong))
         assert f"server {server[-1].upper()} isn't at {address}" in error
-        assert "another party's certificate; mend the address" in error
+        assert "another party's certificate" in error
+        assert "mend the address" in error
 
 
 def test_a_client_of_another_root_hears_that_both_need_the_same(running: "Running") -> None:
     stranger = running.stranger(
-        "ward-00", patience_s=0.5, identity=identity(Principal.client("ward-00"))
+        "ward-00", patience_s=PATIENCE_S, identity=identity(Principal.client("ward-00"))
     )
-    error = said(stranger)
+    error = soon(stranger)
     assert running.deployment.addresses["server-a"] in error
     assert "both sides use TLS with the same root certificate" in error
     still_running(running)
@@ -152,6 +171,26 @@ def test_join_ends_with_status_1_and_says_why_on_its_last_line(
     assert last.startswith(f"precad: task digest differs: ours {task.digest}, theirs")
     assert str(running.task.digest) in last
     assert "Traceback" not in ended.stderr
+
+
+def test_join_names_a_wrong_root_and_swapped_servers_within_seconds(
+    running: "Running", tmp_path: Path
+) -> None:
+    """They took two minutes; a process takes a few seconds to load."""
+    config, addresses = running.deployment.folder / "ward-00.toml", running.deployment.addresses
+    create_local_keys(tmp_path / "other", ["ward-00"])
+    cases: dict[str, dict[str, object]] = {
+        "another authority": {"identity": tmp_path / "other" / "ward-00"},
+        "another party's certificate (server-b.precad)": {
+            "server_a": addresses["server-b"],
+            "server_b": addresses["server-a"],
+        },
+    }
+    for sentence, settings in cases.items():
+        ended = join(config, **settings)
+        assert ended.returncode == 1
+        assert sentence in ended.stderr.splitlines()[-1]
+        assert "Traceback" not in ended.stderr
 
 
 def test_a_nan_is_told_to_the_owner_before_anything_is_sent(

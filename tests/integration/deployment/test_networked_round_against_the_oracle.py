@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tests.rig.keys import signer, verifier
+from tests.rig.keys import seals, signer, verifier
 
 from precad.common.aggregator.round.run_round import run_round
 from precad.common.aggregator.store import open_store
@@ -93,6 +93,7 @@ def test_the_servers_find_the_set_and_the_sum_that_one_process_finds(
             journal=partial(open_store, "sqlite://", task),
             signers={name: signer(name) for name in names},
             verifier=verifier(),
+            seals=partial(seals, task.digest),
             attempt=event.version,
             noise=no_noise,
         )

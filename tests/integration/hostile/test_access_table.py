@@ -42,16 +42,19 @@ RPCS = (
     "Aggregation.ModelDigest",
     "Aggregation.FetchModel",
     "Aggregation.Submit",
+    "Aggregation.Opening",
+    "Aggregation.Statement",
     "Operation.Status",
     "Operation.Reports",
+    "Operation.Allow",
     "Peer.Link",
     "Dealing.Join",
     "Dealing.Deal",
 )
 OFFERED = {
-    Role.SERVER_A: RPCS[:8],
-    Role.SERVER_B: RPCS[:9],
-    Role.DEALER: RPCS[9:],
+    Role.SERVER_A: RPCS[:11],
+    Role.SERVER_B: RPCS[:12],
+    Role.DEALER: RPCS[12:],
 }
 RIGHT_PARTY = {
     "Aggregation": Principal.client("ward-1"),
@@ -222,17 +225,26 @@ class Bench:
                 receipt = aggregation.Submit(pieces, timeout=DEADLINE_S)
                 assert receipt == pb.Receipt(), receipt
                 return receipt
+            case "Opening":
+                opening = pb.OpeningRequest(task_digest=digest, client=caller.client, attempt=0)
+                return aggregation.Opening(opening, timeout=DEADLINE_S)
+            case "Statement":
+                statement = pb.StatementRequest(task_digest=digest, client=caller.client)
+                return aggregation.Statement(statement, timeout=DEADLINE_S)
             case "Status":
                 return operation.Status(pb.StatusRequest(), timeout=DEADLINE_S)
             case "Reports":
                 return list(operation.Reports(pb.StatusRequest(), timeout=DEADLINE_S))
+            case "Allow":
+                allow = pb.AllowRequest(task_digest=digest, word="attempts", version=0)
+                return operation.Allow(allow, timeout=DEADLINE_S)
             case "Link":
                 return list(PeerStub(channel).Link(iter(()), timeout=DEADLINE_S))
             case "Join":
                 join = pb.JoinRequest(task_digest=digest, role=caller.server)
                 return DealingStub(channel).Join(join, timeout=DEADLINE_S)
             case _:
-                wanted = deal_request(task, 0, 0, 1)
+                wanted = deal_request(task, 0, 0, 1, bytes(64))
                 deal = request_to_wire(wanted, caller.server, self.epoch)
                 return list(DealingStub(channel).Deal(deal, timeout=DEADLINE_S))
 
@@ -294,7 +306,7 @@ def expected_code(place: Role, who: str, rpc: str) -> grpc.StatusCode:
     if who in FAULTY:
         return grpc.StatusCode.UNAUTHENTICATED
     service, _, method = rpc.partition(".")
-    names_a_client = method in ("Enrol", "Watch", "Submit")
+    names_a_client = method in ("Enrol", "Watch", "Submit", "Opening", "Statement")
     allowed: dict[str, tuple[str, ...]] = {
         "Aggregation": ("client ward-1",)
         if names_a_client

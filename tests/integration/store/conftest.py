@@ -16,11 +16,14 @@ from typing import Any
 
 import pytest
 from sqlalchemy import create_engine, make_url
+from tests.rig.keys import seals
 
+from precad.common.aggregator.round.messages import HeadBody
 from precad.common.aggregator.store import Store, open_store
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.identity.seal import Kind
 from precad.common.task import Task
 
 MODEL, VALID_SET = Digest(b"\1" * 32), Digest(b"\3" * 32)
@@ -116,8 +119,10 @@ def opener(task: Task) -> Iterator[Opener]:
     """Open a store; all that are open at the test's end are closed."""
     opened: list[Store] = []
 
-    def open_one(url: str, *, task: Task = task, role: Role = Role.SERVER_A) -> Store:
-        opened.append(open_store(url, task, role))
+    def open_one(
+        url: str, *, task: Task = task, role: Role = Role.SERVER_A, outside: Path | None = None
+    ) -> Store:
+        opened.append(open_store(url, task, role, outside))
         return opened[-1]
 
     yield open_one
@@ -150,11 +155,33 @@ def enrolled(roster: Roster) -> Callable[[Store], Store]:
 
 
 @pytest.fixture
-def released() -> Callable[..., None]:
-    """Play one round up to its release: two wards valid, the third absent."""
+def prepared() -> Callable[..., None]:
+    """Play one attempt until it is prepared: two wards valid, the third absent."""
 
     def play(store: Store, number: int = 0, version: int = 0, share: bytes = SHARE) -> None:
         store.begin_attempt(number, version, 3, MODEL)
-        store.release(number, WARDS[:2], VALID_SET, {WARDS[2]: Rejection.ABSENT}, share)
+        store.prepare(number, WARDS[:2], VALID_SET, {WARDS[2]: Rejection.ABSENT}, share)
 
     return play
+
+
+@pytest.fixture
+def bind() -> Callable[..., None]:
+    """Countersign a prepared attempt, and keep the other's countersignature."""
+
+    def countersign(store: Store, number: int = 0, version: int = 0, *, sent: bool = True) -> None:
+        head = HeadBody(
+            task=str(store._task.digest),
+            version=version,
+            attempt=number,
+            valid_set=str(VALID_SET),
+            length=1,
+            head=str(MODEL),
+            history=str(MODEL),
+        )
+        other = seals(store._task.digest, Role.SERVER_B)
+        store.countersign(number, head, other.write(Kind.HEAD, head))
+        if sent:
+            store.sent(number, other.write(Kind.COUNTERSIGNATURE, head))
+
+    return countersign

@@ -1,6 +1,6 @@
 """Kill a process at one point after another of a write, and tell what was left each time.
 
-Run as a program by ``test_durability``: ``kill_points.py URL TASK release|forfeit``. Every point
+Run as a program by ``test_durability``: ``kill_points.py URL TASK prepare|learn|void``. Every point
 gets a round and a process of its own; one line of JSON on stdout tells what a new process finds.
 """
 
@@ -13,6 +13,7 @@ from typing import Any
 
 from sqlalchemy import event
 
+from precad.common.aggregator.round.messages import Fact
 from precad.common.aggregator.store import Store, audit_ledger, open_store
 from precad.common.aggregator.store.audit import read_task
 from precad.common.errors import Rejection
@@ -50,16 +51,18 @@ def write(url: str, task: Task, operation: str, point: int) -> None:
     store = open_store(url, task, Role.SERVER_A)
     store.begin_attempt(point, point, 3, MODEL)
     arm(store, point)
-    if operation == "release":
-        store.release(point, [A, B], VALID_SET, {C: Rejection.ABSENT}, bytes([point]) * 4096)
+    if operation == "prepare":
+        store.prepare(point, [A, B], VALID_SET, {C: Rejection.ABSENT}, bytes([point]) * 4096)
+    elif operation == "learn":
+        store.learn([Fact(version=point, attempt=point, voided=False, clients=(A.name, B.name))])
     else:
-        store.forfeit(point, point, 3, MODEL, [A, B])
+        store.void(point, point)
 
 
 def left_behind(url: str, task: Task, point: int) -> dict[str, Any]:
     """What the next process finds of the round."""
     store = open_store(url, task, Role.SERVER_A)
-    record = store.release_of(point)
+    record = store.pending()
     found = {
         "point": point,
         "state": store.states()[point].value,
@@ -70,6 +73,8 @@ def left_behind(url: str, task: Task, point: int) -> dict[str, Any]:
         "findings": [finding.what for finding in audit_ledger(url).findings],
     }
     store.abandon_open()
+    # So that the next point's may be the one that is pending.
+    store.finish_attempt(point, MODEL)
     store.close()
     return found
 

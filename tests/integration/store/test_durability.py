@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from precad.common.aggregator.release.release import release
+from precad.common.aggregator.release.release import prepare
 from precad.common.aggregator.round.journal import AttemptState
 from precad.common.aggregator.round.states import Counted, Noised, Opened
 from precad.common.aggregator.store import Store, audit_ledger
@@ -26,7 +26,7 @@ HERE = Path(__file__).parent
 Opener = Callable[..., Store]
 
 
-@pytest.mark.parametrize("operation", ["release", "forfeit"])
+@pytest.mark.parametrize("operation", ["prepare", "learn", "void"])
 def test_a_process_killed_anywhere_leaves_all_or_nothing(
     durable_url: str, task: Task, operation: str
 ) -> None:
@@ -48,11 +48,12 @@ def test_a_process_killed_anywhere_leaves_all_or_nothing(
             assert not found["share"]
         else:
             whole += 1
-            assert found["state"] == {"release": "released", "forfeit": "forfeited"}[operation]
-            assert found["share"] == (operation == "release")
-        # Two charges, one rejection and one entry for every whole round before and at this point.
-        assert found["charged"] == 2 * whole, found
-        assert found["rejected"] == (whole if operation == "release" else 0), found
+            states = {"prepare": "prepared", "learn": "learned", "void": "voided"}
+            assert found["state"] == states[operation]
+            assert found["share"] == (operation == "prepare")
+        # Two charges, one rejection and one entry for every whole one before and at this point.
+        assert found["charged"] == (0 if operation == "void" else 2 * whole), found
+        assert found["rejected"] == (whole if operation == "prepare" else 0), found
         assert found["entries"] == whole, found
     # Killed after the commit it is there; killed before, it isn't; and one got through.
     assert [found["state"] != "open" for found in points][-2:] == [True, True]
@@ -74,21 +75,21 @@ def files_no_longer_than(limit: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
-def test_on_a_full_disk_nothing_is_released(tmp_path: Path, opener: Opener) -> None:
+def test_on_a_full_disk_nothing_is_prepared(tmp_path: Path, opener: Opener) -> None:
     url = f"sqlite:///{tmp_path}/state.db"
     store = opener(url)
     store.begin_attempt(0, 0, 3, MODEL)
     size = max(file.stat().st_size for file in tmp_path.iterdir())
     share = bytes(1 << 20)
     with files_no_longer_than(size + 8192), pytest.raises(StorageFailure, match="make room"):
-        store.release(0, [A, B], VALID_SET, {}, share)
+        store.prepare(0, [A, B], VALID_SET, {}, share)
     assert store.states() == {0: AttemptState.OPEN}
     assert store.participations() == {}
     store.close()
-    # After the restart too; and with room again the round can release.
+    # After the restart too; and with room again the attempt can be prepared.
     again = opener(url)
     assert again.states() == {0: AttemptState.OPEN}
-    again.release(0, [A, B], VALID_SET, {}, share)
+    again.prepare(0, [A, B], VALID_SET, {}, share)
     assert again.participations() == {A: 1, B: 1}
     assert again.rejections() == {}
     again.close()
@@ -102,16 +103,16 @@ def test_a_release_that_cannot_be_kept_is_never_sent(tmp_path: Path, opener: Ope
     store = opener(f"sqlite:///{tmp_path}/state.db")
     store.begin_attempt(0, 0, 2, MODEL)
     d = 1 << 17
-    counted = Counted(Opened(0, 0, (A, B), MODEL), (A, B), VALID_SET, {})
+    counted = Counted(Opened(0, 0, (A, B), MODEL, frozenset((A, B))), (A, B), VALID_SET, {})
     noised = Noised(counted, np.ones(d, dtype=np.int64))
     size = max(file.stat().st_size for file in tmp_path.iterdir())
     with files_no_longer_than(size + 8192), pytest.raises(StorageFailure):
-        release(store, noised)
+        prepare(store, noised)
     assert store.states() == {0: AttemptState.OPEN}
     assert store.participations() == {}
-    # Room again: the released share is what was kept.
-    done = release(store, noised)
-    record = store.release_of(0)
+    # Room again: the share that may leave is the one that was kept.
+    done = prepare(store, noised)
+    record = store.pending()
     assert record is not None
     assert record.noisy_share == done.noisy_share.astype("<i8").tobytes()
 
@@ -120,10 +121,10 @@ def test_a_release_that_cannot_be_kept_is_never_sent(tmp_path: Path, opener: Ope
 
 
 @pytest.fixture
-def released_file(tmp_path: Path, opener: Opener, released: Callable[..., None]) -> Path:
-    """A closed SQLite database with a released round, several pages long."""
+def prepared_file(tmp_path: Path, opener: Opener, prepared: Callable[..., None]) -> Path:
+    """A closed SQLite database with a prepared attempt, several pages long."""
     store = opener(f"sqlite:///{tmp_path}/state.db")
-    released(store, share=bytes(range(256)) * 64)
+    prepared(store, share=bytes(range(256)) * 64)
     store.close()
     return tmp_path / "state.db"
 
@@ -132,33 +133,33 @@ def released_file(tmp_path: Path, opener: Opener, released: Callable[..., None])
     ("start", "length"), [(0, 100), (100, 4000), (4096, 4096)], ids=["header", "schema", "page 2"]
 )
 def test_a_damaged_file_is_an_error_and_not_an_empty_state(
-    released_file: Path, opener: Opener, start: int, length: int
+    prepared_file: Path, opener: Opener, start: int, length: int
 ) -> None:
-    data = bytearray(released_file.read_bytes())
+    data = bytearray(prepared_file.read_bytes())
     data[start : start + length] = b"\xa5" * length
-    released_file.write_bytes(data)
+    prepared_file.write_bytes(data)
     with pytest.raises(StorageFailure, match="damaged"):
-        opener(f"sqlite:///{released_file}").release_of(0)
+        opener(f"sqlite:///{prepared_file}").pending()
     with pytest.raises(StorageFailure, match="damaged"):
-        audit_ledger(f"sqlite:///{released_file}")
+        audit_ledger(f"sqlite:///{prepared_file}")
 
 
-def test_one_changed_bit_of_a_share_is_noticed(released_file: Path, opener: Opener) -> None:
+def test_one_changed_bit_of_a_share_is_noticed(prepared_file: Path, opener: Opener) -> None:
     """SQLite has no checksums; the ledger's digest of the share serves as one."""
-    data = bytearray(released_file.read_bytes())
+    data = bytearray(prepared_file.read_bytes())
     place = data.rindex(bytes(range(100, 200)))
     data[place] ^= 1
-    released_file.write_bytes(data)
+    prepared_file.write_bytes(data)
     with pytest.raises(StorageFailure, match="attempt 0"):
-        opener(f"sqlite:///{released_file}").release_of(0)
-    (finding,) = audit_ledger(f"sqlite:///{released_file}").findings
+        opener(f"sqlite:///{prepared_file}").pending()
+    (finding,) = audit_ledger(f"sqlite:///{prepared_file}").findings
     assert finding.where == "attempt 0"
 
 
-def test_a_truncated_file_is_an_error(released_file: Path, opener: Opener) -> None:
-    os.truncate(released_file, 8192)
+def test_a_truncated_file_is_an_error(prepared_file: Path, opener: Opener) -> None:
+    os.truncate(prepared_file, 8192)
     with pytest.raises(StorageFailure, match="damaged"):
-        opener(f"sqlite:///{released_file}").release_of(0)
+        opener(f"sqlite:///{prepared_file}").pending()
 
 
 def test_a_commit_survives_a_power_cut(tmp_path: Path, opener: Opener) -> None:

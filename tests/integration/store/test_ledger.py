@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import shutil
 import struct
 from collections.abc import Callable
@@ -13,7 +14,11 @@ from sqlalchemy.exc import DBAPIError
 from typer.testing import CliRunner
 
 from precad.cli.main import app
-from precad.common.account.participations import most_participations, record_epsilon
+from precad.common.account.events import poisson_gaussian
+from precad.common.account.exact import ExactAccountant
+from precad.common.account.participations import most_participations
+from precad.common.aggregator.round.cap import epsilon_spent
+from precad.common.aggregator.round.messages import Fact
 from precad.common.aggregator.store import Store, audit_ledger, read_ledger
 from precad.common.aggregator.store.engine import parse_url, reading_engine
 from precad.common.errors import Misconfiguration, Rejection, StorageFailure
@@ -28,23 +33,30 @@ Invoke = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
-def play(enrolled: Callable[[Store], Store], released: Callable[..., None]) -> Callable[..., None]:
-    """A training with everything in it: done, empty, abandoned, forfeited here and there."""
+def play(
+    enrolled: Callable[[Store], Store], prepared: Callable[..., None], bind: Callable[..., None]
+) -> Callable[..., None]:
+    """A training with everything in it: done, empty, abandoned, voided, lost, learned, sent."""
 
     def run(store: Store) -> None:
         enrolled(store)
-        released(store, 0, version=0)
+        prepared(store, 0, version=0)
+        bind(store, 0)
         store.finish_attempt(0, NEXT)
         store.begin_attempt(1, 1, 2, NEXT)
         reasons = {A: Rejection.ABSENT, B: Rejection.NORM_EXCEEDED}
-        store.release(1, [], VALID_SET, reasons, bytes(64))
+        store.prepare(1, [], VALID_SET, reasons, bytes(64))
         store.finish_attempt(1, NEXT)
         store.begin_attempt(2, 2, 3, NEXT)
         store.abandon_open()
-        released(store, 3, version=2)
-        store.forfeit(3, 2, 3, MODEL, [A, B])
-        store.forfeit(5, 2, 3, MODEL, [C])
-        released(store, 6, version=2)
+        prepared(store, 3, version=2)
+        bind(store, 3, 2)
+        store.write_off(3)
+        store.learn([Fact(version=2, attempt=5, voided=False, clients=(C.name,))])
+        prepared(store, 6, version=2)
+        store.void(2, 6)
+        prepared(store, 7, version=2)
+        bind(store, 7, 2)
 
     return run
 
@@ -106,11 +118,14 @@ def findings(url: str) -> list[str]:
 def test_what_a_server_writes_is_sound(played_url: str) -> None:
     audit = audit_ledger(played_url)
     assert audit.findings == ()
-    assert audit.entries == 6  # rounds 0, 1, 3, its forfeit, 5, 6: round 2 left nothing
+    # Attempts 0, 1, 3, its loss, 5, 6, its void, 7: attempt 2 left nothing.
+    assert audit.entries == 8
     view = read_ledger(played_url)
-    assert (view.released, view.forfeited) == (3, 2)
+    assert (view.released, view.written_off) == (2, 1)
     assert (view.role, view.head) == (Role.SERVER_A, audit.head)
-    assert {c.client: c.participations for c in view.clients} == {A: 3, B: 3, C: 1}
+    assert {c.client: c.participations for c in view.clients} == {A: 2, B: 2, C: 1}
+    # Version 2 may have left twice with the first two, and once with the third.
+    assert {c.client: dict(c.again) for c in view.clients} == {A: {1: 1}, B: {1: 1}, C: {}}
 
 
 def test_an_empty_ledger_is_sound(durable_url: str, opener: Opener) -> None:
@@ -119,36 +134,56 @@ def test_an_empty_ledger_is_sound(durable_url: str, opener: Opener) -> None:
     assert (audit.entries, audit.findings) == (0, ())
 
 
+def hash_of(purpose: str, *parts: bytes | int) -> bytes:
+    """From nothing but hashlib, so that it stays the same across versions."""
+    whole = [b"precad/v1/" + purpose.encode()]
+    whole += [struct.pack("<Q", p) if isinstance(p, int) else p for p in parts]
+    return hashlib.sha256(b"".join(struct.pack("<I", len(p)) + p for p in whole)).digest()
+
+
+def salts(url: str) -> list[bytes | None]:
+    engine = create_engine(url)
+    with engine.connect() as connection:
+        found = connection.execute(text("SELECT salt FROM ledger ORDER BY sequence")).scalars()
+        made = [None if salt is None else bytes(salt) for salt in found]
+    engine.dispose()
+    return made
+
+
 def test_an_entrys_hash_is_as_documented(
-    durable_url: str, opener: Opener, released: Callable[..., None], task: Task
+    durable_url: str, opener: Opener, prepared: Callable[..., None], task: Task
 ) -> None:
-    """Computed here from nothing but hashlib, so that it stays the same across versions."""
-
-    def encoded(purpose: str, *parts: bytes | int) -> bytes:
-        whole = [b"precad/v1/" + purpose.encode()]
-        whole += [struct.pack("<Q", p) if isinstance(p, int) else p for p in parts]
-        return hashlib.sha256(b"".join(struct.pack("<I", len(p)) + p for p in whole)).digest()
-
     store = opener(durable_url)
-    released(store, 4, version=2)
-    start = encoded("ledger", task.digest.value, b"server-a")
+    prepared(store, 4, version=2)
+    (salt,) = salts(durable_url)
+    assert salt is not None
+    assert len(salt) == 32
+    start = hash_of("ledger", task.digest.value, b"server-a")
     rate = (0.2).hex().encode()  # not enrolled here: charged at the task's rate
-    head = encoded(
+    head = hash_of(
         "ledger-entry",
         start,
         1,
-        b"released",
+        b"prepared",
         4,
         2,
         (2.0).hex().encode(),
         VALID_SET.value,
         hashlib.sha256(bytes(range(64))).digest(),
+        salt,
         b"ward-a",
         rate,
         b"ward-b",
         rate,
     )
     assert read_ledger(durable_url).head.value == head
+
+
+def test_every_entry_has_a_salt_of_its_own(played_url: str) -> None:
+    """A head leaves the server: without a salt it would test a guess of the cohort."""
+    found = salts(played_url)
+    assert None not in found
+    assert len(set(found)) == len(found) == 8
 
 
 @pytest.mark.parametrize(
@@ -167,25 +202,34 @@ def test_an_entrys_hash_is_as_documented(
         ("UPDATE ledger SET noise_multiplier = 4 WHERE sequence = 3", "entry 3"),
         ("UPDATE ledger SET attempt = 2 WHERE sequence = 1", "entry 1"),
         ("UPDATE ledger SET version = 9 WHERE sequence = 1", "entry 1"),
-        ("UPDATE ledger SET event = 'forfeited' WHERE sequence = 1", "entry 1"),
+        ("UPDATE ledger SET event = 'learned' WHERE sequence = 1", "entry 1"),
         ("UPDATE ledger SET event = 'gift' WHERE sequence = 1", "entry 1 can't be read"),
+        ("UPDATE ledger SET salt = previous WHERE sequence = 1", "entry 1"),
+        ("UPDATE ledger SET salt = NULL WHERE sequence = 1", "entry 1"),
+        ("UPDATE ledger SET event = 'voided' WHERE sequence = 4", "entry 4"),
         ("UPDATE ledger SET valid_set = share_digest WHERE sequence = 1", "entry 1"),
         ("UPDATE ledger SET previous = hash WHERE sequence = 3", "entry 3: doesn't follow"),
         ("UPDATE ledger SET hash = previous WHERE sequence = 3", "entry 4: doesn't follow"),
         ("DELETE FROM ledger WHERE sequence = 1", "entry 2: entry 1 is missing"),
         ("DELETE FROM ledger WHERE sequence = 3", "entry 4: entry 3 is missing"),
-        ("DELETE FROM ledger WHERE sequence = 6", "ledger: has 5 entries where 6 were written"),
+        ("DELETE FROM ledger WHERE sequence = 8", "ledger: has 7 entries where 8 were written"),
         ("DELETE FROM ledger", "ledger: has 0 entries"),
         (
             "UPDATE task SET ledger_head = (SELECT hash FROM ledger WHERE sequence = 1)",
             "ledger: doesn't end",
         ),
-        ("UPDATE attempt SET state = 'abandoned' WHERE attempt = 6", "attempt 6"),
+        ("UPDATE attempt SET state = 'abandoned' WHERE attempt = 7", "attempt 7"),
+        ("UPDATE attempt SET state = 'voided' WHERE attempt = 7", "attempt 7: is voided, and"),
         ("UPDATE attempt SET state = 'done' WHERE attempt = 3", "attempt 3"),
-        ("UPDATE attempt SET state = 'forfeited' WHERE attempt = 0", "attempt 0"),
-        ("UPDATE attempt SET state = 'forfeited' WHERE attempt = 2", "attempt 2"),
+        ("UPDATE attempt SET state = 'learned' WHERE attempt = 0", "attempt 0"),
+        ("UPDATE attempt SET state = 'written-off' WHERE attempt = 0", "attempt 0"),
+        ("UPDATE attempt SET state = 'written-off' WHERE attempt = 2", "attempt 2"),
+        ("UPDATE attempt SET state = 'voided' WHERE attempt = 2", "attempt 2"),
+        ("UPDATE attempt SET state = 'voided' WHERE attempt = 5", "attempt 5"),
+        ("UPDATE attempt SET state = 'sent' WHERE attempt = 6", "attempt 6: is sent, and"),
+        ("UPDATE attempt SET state = 'done' WHERE attempt = 6", "attempt 6: is done, and"),
         (
-            "UPDATE attempt SET version = 8 WHERE attempt = 6",
+            "UPDATE attempt SET version = 8 WHERE attempt = 7",
             "table ledger: has a row that belongs to no row of attempt",
         ),
         ("UPDATE attempt SET noisy_share = model WHERE attempt = 0", "attempt 0: its noisy"),
@@ -208,13 +252,16 @@ def test_a_change_shows(copy_url: str, statement: str, found: str) -> None:
     assert any(found in finding for finding in said), said
 
 
-def test_a_round_that_was_never_charged_shows(played_url: str) -> None:
+@pytest.mark.parametrize(
+    "state", ["prepared", "countersigned", "sent", "done", "written-off", "learned", "voided"]
+)
+def test_an_attempt_that_the_ledger_does_not_name_shows(played_url: str, state: str) -> None:
     tamper(
         played_url,
         "INSERT INTO attempt (attempt, version, state, cohort_size, model) "
-        "SELECT 7, 3, 'released', 3, model FROM attempt WHERE attempt = 0",
+        f"SELECT 8, 3, '{state}', 3, model FROM attempt WHERE attempt = 0",
     )
-    assert findings(played_url) == ["attempt 7: is released, and the ledger doesn't charge it"]
+    assert findings(played_url) == [f"attempt 8: is {state}, and the ledger doesn't name it"]
 
 
 def test_cutting_the_end_off_everywhere_shows_against_a_noted_head(played_url: str) -> None:
@@ -222,12 +269,12 @@ def test_cutting_the_end_off_everywhere_shows_against_a_noted_head(played_url: s
     noted = audit_ledger(played_url).head
     tamper(
         played_url,
-        "DELETE FROM charge WHERE attempt = 6",
-        "DELETE FROM ledger WHERE sequence = 6",
-        "DELETE FROM rejection WHERE attempt = 6",
-        "DELETE FROM attempt WHERE attempt = 6",
-        "UPDATE task SET ledger_length = 5, "
-        "ledger_head = (SELECT hash FROM ledger WHERE sequence = 5)",
+        "DELETE FROM charge WHERE attempt = 7",
+        "DELETE FROM ledger WHERE sequence = 8",
+        "DELETE FROM rejection WHERE attempt = 7",
+        "DELETE FROM attempt WHERE attempt = 7",
+        "UPDATE task SET ledger_length = 7, "
+        "ledger_head = (SELECT hash FROM ledger WHERE sequence = 7)",
     )
     assert findings(played_url) == []
     (finding,) = audit_ledger(played_url, noted).findings
@@ -235,12 +282,13 @@ def test_cutting_the_end_off_everywhere_shows_against_a_noted_head(played_url: s
 
 
 def test_a_head_noted_earlier_stays_in_a_ledger_that_grew(
-    durable_url: str, opener: Opener, released: Callable[..., None]
+    durable_url: str, opener: Opener, prepared: Callable[..., None]
 ) -> None:
     store = opener(durable_url)
     heads = [audit_ledger(durable_url).head]
     for number in range(3):
-        released(store, number, version=number)
+        prepared(store, number, version=number)
+        store.finish_attempt(number, NEXT)
         heads.append(audit_ledger(durable_url).head)
     assert len(set(heads)) == 4
     assert all(audit_ledger(durable_url, head).findings == () for head in heads)
@@ -250,11 +298,11 @@ def test_a_sound_chain_over_another_noise_shows(
     durable_url: str,
     opener: Opener,
     make_task: Callable[..., Task],
-    released: Callable[..., None],
+    prepared: Callable[..., None],
 ) -> None:
     store = opener(durable_url)
     store._task = make_task(8, {"privacy.noise_multiplier": 4.0})
-    released(store)
+    prepared(store)
     assert findings(durable_url) == ["entry 1: has noise multiplier 4.0, the task 2.0"]
 
 
@@ -270,12 +318,13 @@ def test_another_task_in_this_ones_place_shows(played_url: str) -> None:
 
 
 def test_reading_changes_nothing_and_needs_no_lock(
-    durable_url: str, opener: Opener, released: Callable[..., None]
+    durable_url: str, opener: Opener, prepared: Callable[..., None]
 ) -> None:
     store = opener(durable_url)
-    released(store)
+    prepared(store)
     assert read_ledger(durable_url).entries == 1
-    released(store, 1, version=1)
+    store.finish_attempt(0, NEXT)
+    prepared(store, 1, version=1)
     assert read_ledger(durable_url).entries == 2
     assert audit_ledger(durable_url).findings == ()
 
@@ -302,22 +351,34 @@ def test_show_gives_exact_epsilon_by_client(played_url: str, invoke: Invoke, tas
     assert status == 0
     document = json.loads(output)
     shown = {row["client"]: row for row in document["clients"]}
-    for name, rate, count in (("ward-a", 0.2, 3), ("ward-b", 0.1, 3), ("ward-c", 1 / 30, 1)):
+    once, twice = {"1": 0}, {"1": 1}
+    for name, rate, count, again in (
+        ("ward-a", 0.2, 2, twice),
+        ("ward-b", 0.1, 2, twice),
+        ("ward-c", 1 / 30, 1, once),
+    ):
         assert shown[name]["participations"] == count
         assert shown[name]["record_rate"] == rate
-        assert shown[name]["epsilon"] == record_epsilon(
-            record_rate=rate,
-            noise_multiplier=task.privacy.noise_multiplier,
-            participations=count,
-            delta=task.privacy.delta,
+        # A version that may have left twice is one step with σ/√2, not two steps with σ.
+        accountant = ExactAccountant()
+        sigma = task.privacy.noise_multiplier
+        steps = {sigma: count - again["1"], sigma / math.sqrt(2): again["1"]}
+        for noise, number in steps.items():
+            if number:
+                accountant.compose(
+                    poisson_gaussian(rate=rate, noise_multiplier=noise, count=number)
+                )
+        assert shown[name]["released_again"] == {m: n for m, n in again.items() if n}
+        assert shown[name]["epsilon"] == pytest.approx(
+            accountant.epsilon(task.privacy.delta), rel=1e-12
         )
         assert (shown[name]["cap"], shown[name]["remaining"]) == (None, None)
     assert document["totals"] == {
         "clients": 3,
-        "participations": 7,
+        "participations": 5,
         "epsilon_max": shown["ward-a"]["epsilon"],
-        "rounds_released": 3,
-        "rounds_forfeited": 2,
+        "rounds_released": 2,
+        "attempts_written_off": 1,
         "rounds": 10,
     }
     assert document["head"] == str(audit_ledger(played_url).head)
@@ -327,26 +388,52 @@ def test_show_tells_what_remains_below_the_limit(
     tmp_path: Path,
     opener: Opener,
     make_task: Callable[..., Task],
-    released: Callable[..., None],
+    prepared: Callable[..., None],
     invoke: Invoke,
 ) -> None:
-    task = make_task(8, {"privacy.epsilon_limit": 1.0})
+    task = make_task(8, {"privacy.epsilon_limit": 1.5})
     store = opener(f"sqlite:///{tmp_path}/state.db", task=task)
-    released(store)
+    prepared(store)
     cap = most_participations(
-        record_rate=0.2, noise_multiplier=2.0, delta=1e-5, epsilon_limit=1.0, ceiling=10
+        record_rate=0.2, noise_multiplier=2.0, delta=1e-5, epsilon_limit=1.5, ceiling=10
     )
     assert 1 < cap < 10
     _, output = invoke("show", str(tmp_path), "--client", "ward-b", "--json")
     (row,) = json.loads(output)["clients"]
     assert (row["client"], row["cap"], row["remaining"]) == ("ward-b", cap, cap - 1)
+    store.write_off(0)
+    prepared(store, 1)
+    # The same version may have left twice: it costs more than one participation of the cap.
+    _, output = invoke("show", str(tmp_path), "--client", "ward-b", "--json")
+    (row,) = json.loads(output)["clients"]
+    assert (row["participations"], row["released_again"]) == (1, {"1": 1})
+    left = row["remaining"]
+    assert 0 < left < cap - 1
+    assert epsilon_spent(task, 0.2, 1 + left, {1: 1}) <= 1.5
+    assert epsilon_spent(task, 0.2, 2 + left, {1: 1}) > 1.5
+
+
+def test_show_gives_zero_for_who_was_never_charged(
+    tmp_path: Path, opener: Opener, enrolled: Callable[[Store], Store], invoke: Invoke
+) -> None:
+    enrolled(opener(f"sqlite:///{tmp_path}/state.db"))
+    _, output = invoke("show", str(tmp_path), "--json")
+    assert [row["epsilon"] for row in json.loads(output)["clients"]] == [0.0] * 3
 
 
 def test_show_is_a_table_for_people(played_url: str, invoke: Invoke) -> None:
     status, output = invoke("show", played_url)
     assert status == 0
-    for word in ("server-a", "ward-a", "ward-b", "ward-c", "remaining", "7 participations"):
-        assert word in output
+    for word in (
+        "server-a",
+        "ward-a",
+        "ward-b",
+        "ward-c",
+        "remaining",
+        "5 participations",
+        "1 written off",
+    ):
+        assert word in " ".join(output.split())
 
 
 @pytest.mark.parametrize(
@@ -370,10 +457,10 @@ def test_a_wrong_value_is_explained(
 
 def test_verify_says_sound_and_exits_0(played_url: str, invoke: Invoke) -> None:
     head = str(audit_ledger(played_url).head)
-    assert invoke("verify", played_url, "--head", head) == (0, f"sound: 6 entries, head {head}\n")
+    assert invoke("verify", played_url, "--head", head) == (0, f"sound: 8 entries, head {head}\n")
     status, output = invoke("verify", played_url, "--json")
     assert status == 0
-    assert json.loads(output) == {"sound": True, "entries": 6, "head": head, "findings": []}
+    assert json.loads(output) == {"sound": True, "entries": 8, "head": head, "findings": []}
 
 
 def test_verify_says_what_broke_and_where_and_exits_1(played_url: str, invoke: Invoke) -> None:
@@ -381,7 +468,7 @@ def test_verify_says_what_broke_and_where_and_exits_1(played_url: str, invoke: I
     status, output = invoke("verify", played_url)
     assert status == 1
     assert "entry 1: its content or its charges were changed\n" in output
-    assert "BROKEN: 6 entries" in output
+    assert "BROKEN: 8 entries" in output
     status, output = invoke("verify", played_url, "--json")
     assert status == 1
     document = json.loads(output)

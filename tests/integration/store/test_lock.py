@@ -115,8 +115,8 @@ def test_a_broken_connection_takes_the_lock_anew(
     admin.dispose()
 
 
-def test_a_connection_that_breaks_inside_a_release_is_an_error_and_no_release(
-    postgres_url: str, opener: Opener, released: Callable[..., None]
+def test_a_connection_that_breaks_inside_a_prepare_is_an_error_and_no_charge(
+    postgres_url: str, opener: Opener, prepared: Callable[..., None]
 ) -> None:
     store = opener(postgres_url)
     store.begin_attempt(0, 0, 3, MODEL)
@@ -127,8 +127,8 @@ def test_a_connection_that_breaks_inside_a_release_is_an_error_and_no_release(
 
     event.listen(store._engine, "before_cursor_execute", cut)
     with pytest.raises(StorageFailure, match="can't be used"):
-        store.release(0, WARDS, VALID_SET, {}, bytes(64))
+        store.prepare(0, WARDS, VALID_SET, {}, bytes(64))
     event.remove(store._engine, "before_cursor_execute", cut)
     assert store.states() == {0: AttemptState.OPEN}
     assert store.participations() == {}
-    released(store, 1)
+    prepared(store, 1, version=1)

@@ -3,13 +3,14 @@
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from tests.rig.keys import signer, verifier
+from tests.rig.keys import seals, signer, verifier
 
 from precad.common.aggregator.collect import Inbox
 from precad.common.aggregator.round import run_round as page
@@ -199,6 +200,7 @@ def watch(
             journal=journal,
             signers={name: signer(name) for name in updates},
             verifier=verifier(),
+            seals=partial(seals, task.digest),
             noise=noise,
         )
         for role, outcome in zip(SERVERS, outcomes, strict=True):

@@ -68,7 +68,7 @@ def validate_both(
 ) -> tuple[Rejection | None, ...]:
     """Both servers' verdicts on ``vectors``, which must be the same."""
     dealer = DealerRole(task.digest)
-    request = deal_request(task, round_number, 0, len(vectors))
+    request = deal_request(task, round_number, 0, len(vectors), bytes(64))
     halves = [shared(x, first + i) for i, x in enumerate(vectors)]
 
     def play(role: Role, link: PeerLink) -> tuple[Rejection | None, ...]:

@@ -102,7 +102,7 @@ def main(role: Role, connection: socket.socket, dimension: int) -> None:
         of_a = Keystream(Secret(bytes([2]) * 32), "test/share", number).words(dimension)
         share = of_a if role is Role.SERVER_A else x - of_a
         updates.append(Shared(ClientId(f"c-{number}"), bytes(32), bytes(32), share))
-    request = deal_request(task, 0, 0, len(updates))
+    request = deal_request(task, 0, 0, len(updates), bytes(64))
     link = PeerLink(
         SocketTransport(connection), task.digest, max_message_bytes=1 << 26, timeout_s=60
     )

@@ -37,7 +37,7 @@ def compare(
     shares: dict[Role, RingVector], *, dealt: int | None = None
 ) -> Callable[[Role, PeerLink], NDArray[np.bool_]]:
     m = shares[Role.SERVER_A].size if dealt is None else dealt
-    request = DealRequest(TASK, 0, 0, clients=1, dimension=1, comparisons=m)
+    request = DealRequest(TASK, 0, 0, clients=1, dimension=1, comparisons=m, nonces=bytes(64))
     dealer = DealerRole(TASK)
 
     def play(role: Role, link: PeerLink) -> NDArray[np.bool_]:
@@ -116,7 +116,7 @@ def test_the_program_of_triples_is_what_crypten_demands(play_both: PlayBoth) -> 
     for m in (1, 2, 81, 500):
         demanded: dict[Role, list[object]] = {Role.SERVER_A: [], Role.SERVER_B: []}
         values = np.arange(m, dtype=np.int64)
-        request = DealRequest(TASK, 0, 0, clients=1, dimension=1, comparisons=m)
+        request = DealRequest(TASK, 0, 0, clients=1, dimension=1, comparisons=m, nonces=bytes(64))
         dealer = DealerRole(TASK)
 
         def play(
@@ -156,7 +156,7 @@ def test_randomness_for_another_number_of_comparisons_is_a_loud_bug(play_both: P
 
 
 def test_triples_that_run_out_are_a_loud_bug(play_both: PlayBoth) -> None:
-    request = DealRequest(TASK, 0, 0, clients=1, dimension=1, comparisons=3)
+    request = DealRequest(TASK, 0, 0, clients=1, dimension=1, comparisons=3, nonces=bytes(64))
     dealer = DealerRole(TASK)
 
     def twice(role: Role, link: PeerLink) -> NDArray[np.bool_]:
@@ -178,7 +178,7 @@ def test_parties_with_different_batches_stop(play_both: PlayBoth) -> None:
     def play(role: Role, link: PeerLink) -> NDArray[np.bool_]:
         m = 3 if role is Role.SERVER_A else 4
         # B's dealing was for another shape: its corrections are made up here.
-        request = DealRequest(TASK, 0, 0, clients=1, dimension=1, comparisons=m)
+        request = DealRequest(TASK, 0, 0, clients=1, dimension=1, comparisons=m, nonces=bytes(64))
         corrections = np.zeros(
             0 if role is Role.SERVER_A else request.correction_words, dtype=np.int64
         )

@@ -24,6 +24,7 @@ from precad.common.secret import Secret
 from precad.common.task import Task
 
 DIMENSION = 16
+NONCES = bytes(64)
 ROWS = Secret(bytes(32))
 Verdicts = tuple[Rejection | None, ...]
 PlayBoth = Callable[..., tuple[Verdicts, Verdicts]]
@@ -64,7 +65,7 @@ class Server:
             **changed,
         }
         if "randomness" not in arguments:
-            request = deal_request(self.task, 0, 0, len(updates))
+            request = deal_request(self.task, 0, 0, len(updates), NONCES)
             arguments["randomness"] = self.randomness(role, request)
         return reasons(validate(updates, **arguments))
 
@@ -119,7 +120,7 @@ def test_another_number_of_updates_is_a_violation(
 ) -> None:
     def play(role: Role, link: PeerLink) -> Verdicts:
         count = 2 if role is Role.SERVER_A else 3
-        request = deal_request(task, 0, 0, count)
+        request = deal_request(task, 0, 0, count, NONCES)
         # A dealer that forgot what it dealt, so that only the servers notice.
         dealer = DealerRole(
             task.digest, {r: server.dealer.key_for(r) for r in (Role.SERVER_A, Role.SERVER_B)}
@@ -141,8 +142,16 @@ def test_randomness_is_never_used_twice_and_nothing_is_opened_then(
     sent: list[int] = []
 
     def play(role: Role, link: PeerLink) -> Verdicts:
+        request = deal_request(task, 0, 0, 2, NONCES)
+        # A dealer that forgot what it dealt, so that only the servers notice.
+        dealer = DealerRole(
+            task.digest, {r: server.dealer.key_for(r) for r in (Role.SERVER_A, Role.SERVER_B)}
+        )
+        dealt = Server(task, dealer).randomness(role, request)
         try:
-            return server.validate(role, link, halves(shared, role), spent=memories[role])
+            return server.validate(
+                role, link, halves(shared, role), spent=memories[role], randomness=dealt
+            )
         finally:
             sent.append(link.bytes_sent)
 
@@ -196,7 +205,7 @@ def test_a_share_of_another_length_or_type_is_the_callers_bug(
 def test_randomness_for_something_else_is_the_callers_bug(
     change: dict[str, int], server: Server, task: Task, shared: Share, play_both: PlayBoth
 ) -> None:
-    request = replace(deal_request(task, 0, 0, 2), **change)  # type: ignore[arg-type]
+    request = replace(deal_request(task, 0, 0, 2, NONCES), **change)  # type: ignore[arg-type]
 
     def play(role: Role, link: PeerLink) -> Verdicts:
         randomness = server.randomness(role, request)
@@ -211,7 +220,7 @@ def test_the_other_servers_randomness_is_the_callers_bug(
 ) -> None:
     def play(role: Role, link: PeerLink) -> Verdicts:
         other = Role.SERVER_B if role is Role.SERVER_A else Role.SERVER_A
-        randomness = server.randomness(other, deal_request(task, 0, 0, 2))
+        randomness = server.randomness(other, deal_request(task, 0, 0, 2, NONCES))
         return server.validate(role, link, halves(shared, role), randomness=randomness)
 
     with pytest.raises(ValueError, match="is held by"):
@@ -291,4 +300,5 @@ def test_a_shared_update_hides_its_share(shared: Share) -> None:
 
 def test_comparisons_are_two_a_row_and_one(task: Task) -> None:
     assert comparisons_per_client(task) == 81
-    assert deal_request(task, 5, 2, 7) == DealRequest(task.digest, 5, 2, 7, DIMENSION, 567)
+    wanted = DealRequest(task.digest, 5, 2, 7, DIMENSION, 567, NONCES)
+    assert deal_request(task, 5, 2, 7, NONCES) == wanted

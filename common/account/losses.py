@@ -1,0 +1,301 @@
+"""One round's privacy loss on a lattice: a discrete pair that dominates the true one.
+
+A round is a Poisson-sampled Gaussian with rate r and multiplier σ that happens with probability c:
+P = (1−r)·N(0,σ²) + r·N(1,σ²) against Q = N(0,σ²), and with probability 1 − c nothing (an atom at
+loss 0). The loss L(x) = ln P/Q = ln(1 + r·(e^{(2x−1)/(2σ²)} − 1)) rises with x. Between two points
+of the lattice the masses of P and of Q are kept and split onto the ends ("connect the dots",
+Doroshenko et al. 2022), which can only raise δ(ε), at every real ε and in both directions.
+
+Points are multiples of one cell, fine around loss 0 and ever further apart away from it: a large
+loss needs no finer cell than a small share of itself. So a lattice may be as fine as a rate of
+1e-9 asks for and still have a few thousand points.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import log_ndtr
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+
+UNIT = 2.0**-53
+"""The unit roundoff of float64."""
+
+# Standard deviations of noise kept on both sides. Beyond, 2e-33 of a round's mass lies: infinite.
+_TAIL = 12.0
+# Cells per standard deviation of one round's loss: splitting adds at most a variance of cell²/6 a
+# round on average, so that a composition's deviation grows by 1e-4 of itself.
+_CELLS_PER_DEVIATION = 30
+# Away from 0 a cell may be this share of the loss in it, and at most this wide, or this share of
+# the largest loss.
+_SHARE_OF_LOSS = 1 / 256
+_WIDEST_CELL = 0.02
+_SHARE_OF_LARGEST = 1 / 4000
+# Gauss and Legendre's nodes: their error on an interval of half a standard deviation is below
+# rounding.
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(8)
+_WIDEST_INTERVAL = 0.5
+_MOST_INTERVALS = 2**16
+# From e^30 on, 1 is nothing beside an exponential that is itself far below overflow.
+_LARGE = 30.0
+# Lattices with more points between first and last are kept by their occupied points alone.
+_DENSE = 2**16
+
+
+class Round(NamedTuple):
+    """One round, without its count: what events are merged by.
+
+    Attributes:
+        rate: r, in (0, 1].
+        noise_multiplier: σ, over the sensitivity.
+        participation: c, in (0, 1].
+    """
+
+    rate: float
+    noise_multiplier: float
+    participation: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Losses:
+    """The losses of one round in one direction.
+
+    Attributes:
+        points: [n] int64: loss is ``points·cell``.
+        log_masses: [n] float64: logarithms of their probabilities, rounded up.
+        infinite: probability of infinite loss.
+        cell: width of the lattice, a power of two, nats.
+    """
+
+    points: Integers
+    log_masses: Floats
+    infinite: float
+    cell: float
+
+    @property
+    def losses(self) -> Floats:
+        """[n] float64, nats."""
+        return np.asarray(self.points * self.cell, dtype=np.float64)
+
+    def tilted(self, order: float) -> tuple[float, float, float]:
+        """K(λ) = ln Σ mass·e^{λ·loss} at λ = ``order``, K'(λ) and K''(λ).
+
+        The last two are mean and variance of the loss under the tilted masses.
+        """
+        losses = self.losses
+        exponents = self.log_masses + order * losses
+        top = float(exponents.max())
+        weights = np.exp(exponents - top)
+        total = float(weights.sum())
+        mean = float(weights @ losses) / total
+        return top + math.log(total), mean, float(weights @ (losses - mean) ** 2) / total
+
+    def on(self, cell: float) -> "Losses":
+        """The same on a lattice at least as coarse, still dominating."""
+        if cell == self.cell:
+            return self
+        points, masses = split(self.points, np.exp(self.log_masses), self.cell, cell)
+        kept = masses > 0
+        return Losses(points[kept], np.log(masses[kept]), self.infinite, cell)
+
+    def log_moments(self, orders: Floats) -> Floats:
+        """[m] float64: K at every one of ``orders`` [m]."""
+        exponents = np.outer(orders, self.losses) + self.log_masses
+        top = exponents.max(axis=1)
+        return np.asarray(top + np.log(np.exp(exponents - top[:, None]).sum(axis=1)))
+
+
+def split(
+    points: Integers, masses: Floats, fine: float, coarse: float, tilt: float = 0.0
+) -> tuple[Integers, Floats]:
+    """Masses of losses ``points·fine``, each split onto both neighbours in a coarser lattice.
+
+    Both P and Q keep their masses. Masses are tilted by e^{λ·loss} before and after.
+
+    Args:
+        points: [n] int64, increasing.
+        masses: [n] float64.
+        fine: a power of two.
+        coarse: another, not below it.
+        tilt: λ.
+
+    Returns:
+        Every point of the coarse lattice in between, and masses, rounded up.
+    """
+    ratio = round(coarse / fine)
+    lower = points // ratio
+    inside = (points - lower * ratio) * fine
+    up = np.minimum(np.expm1(-inside) / math.expm1(-coarse) * (1 + 16 * UNIT), 1.0)
+    spoiled = 1 + UNIT * (16 + 4 * tilt * coarse)
+    first = int(lower[0])
+    size = int(lower[-1]) - first + 2
+    falling = masses * (1 - up) * np.exp(-tilt * inside) * spoiled
+    rising = masses * up * np.exp(tilt * (coarse - inside)) * spoiled
+    if size > _DENSE:
+        both = np.concatenate([lower, lower + 1])
+        found, at = np.unique(both, return_inverse=True)
+        return found, summed(at, np.concatenate([falling, rising]), len(found))
+    moved = summed(lower - first, falling, size) + summed(lower - first + 1, rising, size)
+    return np.arange(first, first + size, dtype=np.int64), moved
+
+
+def summed(places: Integers, masses: Floats, size: int) -> Floats:
+    """[size] float64: masses by place, 0 to ``size`` − 1."""
+    return np.bincount(places, masses, size).astype(np.float64, copy=False)
+
+
+def loss_at(x: Floats, one: Round) -> Floats:
+    """L(x), relatively exact also where it is tiny, and without overflow where it is large."""
+    exponent = (2 * x - 1) / (2 * one.noise_multiplier**2)
+    if one.rate == 1:
+        return exponent
+    near = np.log1p(one.rate * np.expm1(np.minimum(exponent, _LARGE)))
+    ratio = (1 - one.rate) / one.rate
+    far = exponent + math.log(one.rate) + np.log1p(ratio * np.exp(-np.maximum(exponent, _LARGE)))
+    return np.where(exponent < _LARGE, near, far)
+
+
+def _where(losses: Floats, one: Round) -> Floats:
+    """The x at which the loss is reached; −∞ where it never is so low."""
+    variance = one.noise_multiplier**2
+    if one.rate == 1:
+        return np.asarray(losses * variance + 0.5)
+    small = np.minimum(losses, _LARGE)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        near = np.log1p(np.maximum(np.expm1(small) / one.rate, -1.0))
+        beyond = np.maximum(losses, _LARGE)
+        far = beyond - math.log(one.rate) + np.log1p(-(1 - one.rate) * np.exp(-beyond))
+    return np.asarray(variance * np.where(losses < _LARGE, near, far) + 0.5)
+
+
+@lru_cache(maxsize=4096)
+def natural_cell(one: Round) -> float:
+    """The width at which the lattice of ``one`` costs nothing worth mentioning; a power of two.
+
+    A function of the round alone, so that more rounds are never reported to cost less.
+    """
+    sigma = one.noise_multiplier
+    x = sigma * np.linspace(-3, 3, 601)
+    density = np.exp(-0.5 * (x / sigma) ** 2)
+    losses = loss_at(x, one)
+    deviation = math.sqrt(float(density @ losses**2) / float(density.sum()))
+    deviation = min(deviation, 1 / sigma)
+    largest = float(loss_at(np.array([1 + 10 * sigma]), one)[0])
+    wanted = min(deviation / _CELLS_PER_DEVIATION, max(_WIDEST_CELL, largest / 1000))
+    return 2.0 ** math.floor(math.log2(wanted))
+
+
+def _lattice(low: float, high: float, cell: float) -> Integers:
+    """Points from below ``low`` ≤ 0 to above ``high`` ≥ 0: every one near 0, fewer further out."""
+    widest = max(_WIDEST_CELL, max(-low, high) * _SHARE_OF_LARGEST)
+
+    def outwards(end: float) -> list[Integers]:
+        last = math.ceil(end / cell)
+        block, step, found = 0, 1, []
+        # Steps double; each block runs until a step twice as wide is a small enough share.
+        while block < last:
+            fits = 2 * step * cell <= widest
+            stop = min(last, math.ceil(2 * step / _SHARE_OF_LOSS)) if fits else last
+            ends = np.arange(block, stop + step, step, dtype=np.int64)
+            found.append(ends)
+            block, step = int(ends[-1]), 2 * step
+        return found
+
+    parts = [np.zeros(1, dtype=np.int64), *outwards(max(high, cell))]
+    parts += [-part for part in outwards(max(-low, cell))]
+    return np.unique(np.concatenate(parts))
+
+
+@lru_cache(maxsize=1024)
+def one_round(one: Round) -> tuple[Losses, Losses]:
+    """The dominating losses of one round, (P‖Q) and (Q‖P), on its natural lattice.
+
+    Masses come from Gauss and Legendre's rule on intervals of at most half a standard deviation,
+    and the split from ∫P·(1 − e^{l−L}) directly, so that nothing cancels. What rounding can have
+    taken is given back: every mass is raised by 64 units of roundoff (nine rounded terms, and an
+    exponent of up to 72 whose own rounding enters the mass as a factor), and the part moved to
+    the worse end by 8·(|l|/cell + 1) units of the mass (L and l are each right to 4 units, and
+    their difference is divided by the cell's width).
+
+    Args:
+        one: the round; rate and participation above 0.
+    """
+    sigma, cell = one.noise_multiplier, natural_cell(one)
+    first, last = -_TAIL * sigma, 1 + _TAIL * sigma
+    ends = loss_at(np.array([first, last]), one)
+    lowest = float(ends[0]) if one.rate == 1 else math.log1p(-one.rate)
+    points = _lattice(min(lowest, 0.0), max(float(ends[1]), 0.0), cell)
+    edges = np.clip(_where(points.astype(np.float64) * cell, one), first, last)
+    edges[0], edges[-1] = first, last
+    even = math.ceil((last - first) / (_WIDEST_INTERVAL * sigma))
+    between = np.linspace(first, last, min(even, _MOST_INTERVALS) + 1)
+    x = np.unique(np.concatenate([edges, between]))
+    middle, half = (x[1:] + x[:-1]) / 2, np.diff(x) / 2
+    at = np.clip(np.searchsorted(edges, middle) - 1, 0, len(points) - 2)
+
+    nodes = middle[:, None] + half[:, None] * _NODES
+    log_q = -0.5 * (nodes / sigma) ** 2 - math.log(sigma * math.sqrt(2 * math.pi))
+    losses = loss_at(nodes, one)
+    lower, upper = (points[:-1] * cell)[at], (points[1:] * cell)[at]
+    q = np.exp(log_q) * _WEIGHTS * half[:, None]
+    p = np.exp(log_q + losses) * _WEIGHTS * half[:, None]
+    width = -np.expm1(lower - upper)
+    # The part of P that goes up, and the part of Q that goes down: for Q‖P down is worse.
+    rising = (p * -np.expm1(lower[:, None] - losses)).sum(axis=1) / width
+    falling = (q * -np.expm1(losses - upper[:, None])).sum(axis=1) / width
+
+    def by_cell(values: Floats) -> Floats:
+        return summed(at, np.maximum(values, 0.0), len(points) - 1)
+
+    slack = 8 * UNIT * (np.maximum(np.abs(points[1:]), np.abs(points[:-1])) + 1)
+    slack = slack / np.diff(points)
+    p_mass, q_mass = by_cell(p.sum(axis=1)), by_cell(q.sum(axis=1))
+    up = np.minimum(by_cell(rising) + slack * p_mass, p_mass)
+    down = np.minimum(by_cell(falling) + slack * q_mass, q_mass)
+    forward = np.append(p_mass - up, 0.0) + np.append(0.0, up)
+    reverse = np.append(down, 0.0) + np.append(0.0, q_mass - down)
+
+    # Beyond the ends the harmless side goes up to the end of the outermost cell, and the other is
+    # infinite; but in a sampled round no loss lies below ln(1 − r), which the lattice reaches.
+    below, above = _beyond(one, _TAIL)
+    forward[1] += below.p
+    reverse[-2] += above.q
+    reverse_infinite = below.q if one.rate == 1 else 0.0
+    if one.rate < 1:
+        reverse[0] += below.q
+    share = one.participation
+    return (
+        _direction(points, forward, above.p, share, cell),
+        _direction(-points[::-1], reverse[::-1], reverse_infinite, share, cell),
+    )
+
+
+class _Beyond(NamedTuple):
+    p: float
+    q: float
+
+
+def _beyond(one: Round, tail: float) -> tuple[_Beyond, _Beyond]:
+    """Masses of P and Q below −``tail`` deviations, and above 1 + ``tail`` deviations."""
+
+    def gaussian(deviations: float) -> float:
+        return math.exp(float(log_ndtr(-deviations))) * (1 + 1e-9)
+
+    far = tail + 1 / one.noise_multiplier
+    none, near = gaussian(far), gaussian(tail)
+    low = _Beyond((1 - one.rate) * near + one.rate * none, near)
+    return low, _Beyond((1 - one.rate) * none + one.rate * near, none)
+
+
+def _direction(
+    points: Integers, masses: Floats, infinite: float, share: float, cell: float
+) -> Losses:
+    masses = masses * share * (1 + 64 * UNIT)
+    masses[np.searchsorted(points, 0)] += 1 - share
+    kept = masses > 0
+    return Losses(points[kept], np.log(masses[kept]), share * infinite, cell)

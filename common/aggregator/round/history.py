@@ -1,0 +1,61 @@
+"""What both ledgers must hold alike, as a digest that grows with each version.
+
+A ledger's own chain has salts and an order of its own, so that its head tells nothing and shows
+that nothing was changed. What the two ledgers have in common are facts: each attempt's charge, or
+that it was voided. Their digest stands in every head that a server signs: a server that has lost
+its newest entries knows its own signature over them again, and nobody can make it learn others.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from precad.common.aggregator.round.messages import Evidence, Fact, HeadBody
+from precad.common.identifiers import ClientId, Digest
+from precad.common.keystream import encode_context
+
+
+def history_start(task: Digest) -> Digest:
+    """Before version 0."""
+    return Digest.of(encode_context("history", task.value))
+
+
+def history_after(before: Digest, facts: Iterable[Fact]) -> Digest:
+    """The history after the facts of one more version, in whatever order they come."""
+    parts: list[bytes | int] = [before.value]
+    for fact in sorted(facts, key=lambda fact: (fact.attempt, fact.voided)):
+        names = sorted(ClientId(name).encoded() for name in fact.clients)
+        parts += [fact.version, fact.attempt, int(fact.voided), len(names), *names]
+    return Digest.of(encode_context("history-of-a-version", *parts))
+
+
+def settled(facts: Iterable[Fact], *pending: int | None) -> tuple[Fact, ...]:
+    """The facts without those of attempts that one of the servers hasn't finished."""
+    return tuple(fact for fact in facts if fact.attempt not in pending)
+
+
+def adoptable(
+    start: Digest, evidence: Sequence[Evidence], sealed: HeadBody | None
+) -> tuple[Fact, ...]:
+    """Those of the other server's facts that one's own signature stands for.
+
+    Args:
+        start: of the history.
+        evidence: the other server's facts, a version each, from version 0 on.
+        sealed: the own newest head, as the other kept it; its signature is checked.
+
+    Returns:
+        All facts under the seal, and at most one more: the attempt that the other has prepared
+        and countersigned or sent. Nobody can invent charges.
+    """
+    pending = evidence[0].pending if evidence else None
+    found = [] if pending is None else [pending]
+    if sealed is None or sealed.version >= len(evidence):
+        return tuple(found)
+    history = start
+    for earlier in evidence[: sealed.version]:
+        history = history_after(history, earlier.facts)
+    last = [fact for fact in evidence[sealed.version].facts if fact.attempt <= sealed.attempt]
+    if pending is not None and pending.attempt == sealed.attempt:
+        last.append(pending)
+    if str(history_after(history, last)) != sealed.history:
+        return tuple(found)
+    return (*(fact for each in evidence[: sealed.version] for fact in each.facts), *last, *found)

@@ -1,0 +1,151 @@
+"""Clients' open watches: each ends with its certificate, and one process watches a client's."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from precad.common.errors import AccessDenied, NameInUse
+from precad.common.identifiers import ClientId
+from precad.common.wire.serving import Context
+
+log = logging.getLogger("precad")
+
+LOOK_S = 1.0
+"""Between looks at whether the callers' certificates still count; longer where there are
+thousands of them."""
+_LOOKS_PER_S = 1000
+Item = TypeVar("Item")
+
+
+@dataclass(slots=True, eq=False)
+class Watch:
+    """One open watch."""
+
+    client: ClientId
+    instance: bytes
+    """Which process of the client's; empty where it doesn't say."""
+    where: str
+    still_allowed: Callable[[], object] = field(repr=False)
+    """Raises AccessDenied once the caller's certificate doesn't count any more."""
+    denied: "asyncio.Future[AccessDenied]" = field(repr=False)
+
+
+class Watches:
+    """All that are open on this server. Used on the event loop alone, hence without a lock.
+
+    Args:
+        dismiss: called for a client whose watch was ended: nobody needs to wait for it.
+    """
+
+    def __init__(self, dismiss: Callable[[ClientId], None]) -> None:
+        self._dismiss = dismiss
+        self._open: set[Watch] = set()
+        self._looking = False
+
+    @contextmanager
+    def open(
+        self,
+        context: Context,
+        client: ClientId,
+        instance: bytes,
+        still_allowed: Callable[[], object],
+    ) -> Iterator[Watch]:
+        """A watch, from its beginning to its end.
+
+        Raises:
+            NameInUse: another process of this client's name watches already.
+        """
+        where = str(context.peer())
+        for other in self._open:
+            if other.client == client and instance and other.instance not in (b"", instance):
+                log.warning(
+                    "client %s is there twice: %s goes on, %s was told to end or to wait",
+                    client,
+                    other.where,
+                    where,
+                )
+                raise NameInUse(
+                    f"another process takes part as client {client} now: end one of the two, or "
+                    "ask the operator for a certificate with a name of its own"
+                )
+        loop = asyncio.get_running_loop()
+        watch = Watch(client, instance, where, still_allowed, loop.create_future())
+        self._open.add(watch)
+        self._look_later()
+        try:
+            yield watch
+        finally:
+            self._open.discard(watch)
+            watch.denied.cancel()
+
+    def look(self) -> None:
+        """End the watches of those whose certificates don't count any more."""
+        for watch in list(self._open):
+            try:
+                watch.still_allowed()
+            except AccessDenied as denied:
+                if not watch.denied.done():
+                    log.warning("the watch of client %s ends: %s", watch.client, denied)
+                    watch.denied.set_result(denied)
+                    self._dismiss(watch.client)
+
+    def _look_later(self) -> None:
+        if not self._looking and self._open:
+            self._looking = True
+            # A timer and no task: a loop that is stopped leaves nothing behind.
+            wait_s = max(LOOK_S, len(self._open) / _LOOKS_PER_S)
+            asyncio.get_running_loop().call_later(wait_s, self._look_again)
+
+    def _look_again(self) -> None:
+        self._looking = False
+        self.look()
+        self._look_later()
+
+
+async def as_long_as_allowed(items: AsyncIterator[Item], watch: Watch) -> AsyncIterator[Item]:
+    """The items, until the watch is denied. Raises AccessDenied then."""
+    iterator = aiter(items)
+    while True:
+        following = asyncio.ensure_future(_next(iterator))
+        try:
+            either: set[asyncio.Future[Any]] = {following, watch.denied}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if watch.denied.done():
+                raise watch.denied.result()
+            try:
+                item = following.result()
+            except StopAsyncIteration:
+                return
+        finally:
+            following.cancel()
+        yield item
+
+
+async def while_allowed(
+    items: AsyncIterator[Item], still_allowed: Callable[[], object]
+) -> AsyncIterator[Item]:
+    """The items of one of a few long streams, whose caller is looked at every second.
+
+    Raises:
+        AccessDenied: the caller's certificate doesn't count any more.
+    """
+    iterator = aiter(items)
+    while True:
+        following = asyncio.ensure_future(_next(iterator))
+        try:
+            while not (await asyncio.wait({following}, timeout=LOOK_S))[0]:
+                still_allowed()
+            try:
+                item = following.result()
+            except StopAsyncIteration:
+                return
+        finally:
+            following.cancel()
+        yield item
+
+
+async def _next(iterator: AsyncIterator[Item]) -> Item:
+    return await anext(iterator)

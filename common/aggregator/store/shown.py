@@ -1,0 +1,81 @@
+"""Statements of this server that owners have shown it: what it may have forgotten.
+
+Every function works in the caller's transaction.
+"""
+
+import json
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, delete, func, insert, select
+
+from precad.common.aggregator.store import tables, versions
+from precad.common.errors import StorageFailure
+from precad.common.identifiers import ClientId, Digest
+
+_SHOWN = tables.shown.c
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What this server once signed for one owner."""
+
+    client: ClientId
+    version: int
+    """How many versions were over."""
+    model: Digest
+    """Of that version's model."""
+    attempt: int
+    """The newest attempt that this server knew."""
+    charged: tuple[int, ...]
+    """Versions that the client was charged for, by their further releases m."""
+    opened: int
+
+
+def remember(connection: Connection, told: Shown) -> bool:
+    """Keep the newest statement of a client. Returns whether the ledger knows less."""
+    kept = connection.scalar(select(_SHOWN.version).where(_SHOWN.client == told.client))
+    if kept is None or told.version >= kept:
+        connection.execute(delete(tables.shown).where(_SHOWN.client == told.client))
+        connection.execute(
+            insert(tables.shown).values(
+                client=told.client,
+                version=told.version,
+                model=told.model,
+                attempt=told.attempt,
+                charged=json.dumps(list(told.charged)),
+                opened=told.opened,
+            )
+        )
+    return forgotten(connection, told.client).get(told.client, 0) > 0
+
+
+def forgotten(connection: Connection, client: ClientId | None = None) -> dict[ClientId, int]:
+    """Versions that clients were charged for by this server's own word and not by its ledger."""
+    query = select(_SHOWN.client, _SHOWN.version, _SHOWN.charged)
+    if client is not None:
+        query = query.where(_SHOWN.client == client)
+    lost: dict[ClientId, int] = {}
+    for row in connection.execute(query).all():
+        known = versions.charges_by_version(connection, row.client, before=row.version)
+        missing = sum(_counts(row.charged)) - len(known.get(row.client, ()))
+        if missing > 0:
+            lost[row.client] = missing
+    return lost
+
+
+def promised_version(connection: Connection) -> int:
+    """The newest version that a statement names; 0 without any."""
+    return int(connection.scalar(select(func.max(_SHOWN.version))) or 0)
+
+
+def newest_attempt(connection: Connection) -> int:
+    """The newest attempt that a statement names; -1 without any."""
+    found = connection.scalar(select(func.max(_SHOWN.attempt)))
+    return -1 if found is None else int(found)
+
+
+def _counts(charged: str) -> list[int]:
+    try:
+        return [int(count) for count in json.loads(charged)]
+    except (ValueError, TypeError):
+        raise StorageFailure("a statement that an owner showed can't be read") from None

@@ -1,0 +1,122 @@
+"""Nothing is inflated: some versions of gRPC inflate a message before they look at its size."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+import precad
+from precad.common.identifiers import Role
+from precad.common.identity.channel import dialling, open_channel
+from precad.common.identity.credentials import Identity
+from precad.common.identity.deployment import create_local_keys
+from precad.common.identity.port import add_port
+from precad.common.wire.serving import SERVER_OPTIONS
+
+METHOD = "/test/Echo"
+BOMB = 128 << 20
+ROOM_KB = 64 << 10
+"""Half of what the bomb would take."""
+SERVER = """
+import asyncio, resource, sys
+import precad
+import grpc, grpc.aio
+from pathlib import Path
+from precad.common.identity.credentials import Identity
+from precad.common.identity.port import add_port
+from precad.common.wire.serving import SERVER_OPTIONS
+
+class Echo(grpc.GenericRpcHandler):
+    def service(self, _details):
+        async def answer(request, _context):
+            return str(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss).encode()
+        return grpc.unary_unary_rpc_method_handler(answer)
+
+async def main():
+    server = grpc.aio.server(options=SERVER_OPTIONS)
+    server.add_generic_rpc_handlers((Echo(),))
+    print(add_port(server, "127.0.0.1:0", Identity.load(Path(sys.argv[1]))), flush=True)
+    await server.start()
+    await server.wait_for_termination()
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("keys")
+    create_local_keys(directory, ["ward-1"])
+    return directory
+
+
+@pytest.fixture
+def server(keys: Path) -> Iterator[str]:
+    """A server's process; it answers how much memory it has used at most, in KiB."""
+    arguments = [sys.executable, "-c", SERVER, str(keys / "server-a")]
+    sources = str(Path(precad.__file__).parents[1])
+    environment = os.environ | {"PYTHONPATH": sources}
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout is not None
+        try:
+            yield f"127.0.0.1:{int(process.stdout.readline())}"
+        finally:
+            process.kill()
+
+
+def call(channel: grpc.Channel, request: bytes) -> bytes:
+    method: Any = channel.unary_unary(METHOD)
+    answer: bytes = method(request, timeout=60)
+    return answer
+
+
+def memory(channel: grpc.Channel) -> int:
+    """What the server has used at most, in KiB."""
+    return int(call(channel, b""))
+
+
+def test_a_compressed_bomb_is_refused_and_not_inflated(server: str, keys: Path) -> None:
+    identity = Identity.load(keys / "ward-1")
+    address, credentials, options = dialling(server, identity, Role.SERVER_A)
+    # A caller that keeps none of our rules.
+    options = [(k, v) for k, v in options if "compression" not in k]
+    with open_channel(server, identity, Role.SERVER_A) as honest:
+        used = memory(honest)
+        with grpc.secure_channel(
+            address, credentials, options, compression=grpc.Compression.Gzip
+        ) as hostile:
+            for _ in range(3):
+                with pytest.raises(grpc.RpcError) as refused:
+                    call(hostile, bytes(BOMB))
+                assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+        assert memory(honest) - used < ROOM_KB
+
+
+def test_a_client_takes_no_compressed_answer(keys: Path) -> None:
+    class Compressing(grpc.GenericRpcHandler):
+        def service(self, _details: Any) -> Any:
+            return grpc.unary_unary_rpc_method_handler(lambda _request, _context: bytes(1 << 20))
+
+    options = [(k, v) for k, v in SERVER_OPTIONS if "compression" not in k]
+    server = grpc.server(ThreadPoolExecutor(1), options=options, compression=grpc.Compression.Gzip)
+    server.add_generic_rpc_handlers((Compressing(),))
+    port = add_port(server, "127.0.0.1:0", Identity.load(keys / "server-a"))
+    server.start()
+    try:
+        with (
+            open_channel(
+                f"127.0.0.1:{port}", Identity.load(keys / "ward-1"), Role.SERVER_A
+            ) as channel,
+            pytest.raises(grpc.RpcError) as refused,
+        ):
+            call(channel, b"")
+        assert refused.value.code() in (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.INTERNAL)
+    finally:
+        server.stop(0)
