@@ -326,6 +326,20 @@ def test_beyond_the_limit_only_what_is_charged_may_be_shared_again(
     assert budget(task, path, 1.5).participations == most
 
 
+def test_an_upgrade_needs_room_for_the_difference_alone(task: Task) -> None:
+    """It takes the place of the step before: beside it, it would pass the limit."""
+    most = filled(budget(task, None, 1.7))
+    for charged in range(most, 0, -1):
+        own = budget(task, None, 1.7)
+        for version in range(charged):
+            own.charge(version)
+        if own.allows(0, 1):
+            break
+    assert not own.allows(most, 1)  # the same step, with none that it replaces
+    own.charge(0, 1)
+    assert own.epsilon() == pytest.approx(cost(task, 1, *[0] * (charged - 1)))
+
+
 def test_a_limit_holds_for_the_sum_over_tasks(task: Task, tmp_path: Path, make_task: Any) -> None:
     path = tmp_path / "participations.log"
     other = make_task(8, {"privacy.noise_multiplier": 1.5})
