@@ -1,7 +1,7 @@
 """`precad ledger`: what a server charged its clients, and whether anybody changed it since."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -69,16 +69,30 @@ def verify(
             show_default=False,
         ),
     ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            metavar="OTHER",
+            help="The other server's state folder, or its database's URL: must hold the same.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Recompute the ledger's chain, and hold the rounds against it. Exit 1 where it is broken.
 
     Every entry's hash covers its content, its charges and the hash before it. Note the head that
     this prints, away from the server: with --head it shows even a ledger replaced as a whole.
+
+    With --against both servers' databases are compared: whom they charged for which attempts. An
+    attempt that is under way may differ while the servers run.
     """
-    from precad.common.aggregator.store import audit_ledger  # noqa: PLC0415
+    from precad.common.aggregator.store import audit_ledger, compare_ledgers  # noqa: PLC0415
 
     audit = audit_ledger(_url(state), _digest(head))
+    if against is not None:
+        findings = (*audit.findings, *compare_ledgers(_url(state), _url(against)))
+        audit = replace(audit, findings=findings)
     sound = not audit.findings
     if as_json:
         document = {"sound": sound} | asdict(audit) | {"head": str(audit.head)}

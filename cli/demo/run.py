@@ -26,7 +26,7 @@ def run(scenario: Scenario, folder: Path, display: Display) -> tuple[Outcome, di
     """Train in ``folder`` and return the rounds and the summary.
 
     Raises:
-        PeerUnavailable: a part didn't start or died; with the end of its log.
+        PeerUnavailable: a part didn't start; with the end of its log.
         PeerViolation: training stopped.
     """
     started = time.monotonic()
@@ -49,7 +49,7 @@ def run(scenario: Scenario, folder: Path, display: Display) -> tuple[Outcome, di
         for status in (status_a, status_b):
             if status.error:
                 raise PeerViolation(f"{status.role} stopped: {status.error}")
-        deployment.wait(tuple(client.name for client in scenario.honest), SHUTDOWN_S)
+        _wait_for_owners(deployment, scenario, display)
     model = folder / "state" / "server-a" / "model.safetensors"
     theta = load_model(model, scenario.task).theta
     np.save(folder / "predictions.npy", evaluation.probabilities(theta).argmax(axis=1))
@@ -60,6 +60,20 @@ def run(scenario: Scenario, folder: Path, display: Display) -> tuple[Outcome, di
     (folder / "summary.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     plot(outcome, folder / "training.png")
     return outcome, result
+
+
+def _wait_for_owners(deployment: LocalDeployment, scenario: Scenario, display: Display) -> None:
+    """Until the owners have ended; who takes long is stopped. The training is over by then."""
+    names = tuple(client.name for client in scenario.honest)
+    display.say("waiting for the data owners to fetch the model and end …")
+    try:
+        deployment.wait(names, SHUTDOWN_S)
+    except PeerUnavailable:
+        late = [name for name in names if deployment.processes[name].poll() is None]
+        display.say(
+            f"{len(late)} of them haven't ended within {SHUTDOWN_S:g} s and are stopped: this "
+            "machine is busy. What was trained doesn't depend on it"
+        )
 
 
 def prepare_folder(folder: Path) -> None:

@@ -102,6 +102,17 @@ def test_a_database_that_is_put_back_is_noticed_and_mended(play: Play, first: in
     assert restored > 0
 
 
+@pytest.mark.parametrize("first", range(2000, 2000 + SCHEDULES // 2, PER_TEST))
+def test_two_databases_that_are_put_back_are_mended_by_journals_and_owners(
+    play: Play, first: int
+) -> None:
+    restored = 0
+    for seed in range(first, first + PER_TEST):
+        world = play(seed, restores=(Role.SERVER_A, Role.SERVER_B))
+        restored += len(world.put_back_roles) == 2
+    assert restored > 0
+
+
 @pytest.mark.parametrize("seed", [3, 33])
 def test_the_same_seed_replays_the_same_run(play: Play, seed: int) -> None:
     one, other = play(seed), play(seed, again=1)

@@ -36,6 +36,7 @@ from precad.client.connection import Receipt, Servers
 from precad.client.own_account import OwnAccount
 from precad.client.participant import Participation, RoundView, take_part
 from precad.client.pending import Pair, Pending
+from precad.client.witness import Witness
 from precad.common.aggregator.collect import Inbox, Upload
 from precad.common.aggregator.enrol.register import Register
 from precad.common.aggregator.round.coin import CoinKey
@@ -76,6 +77,7 @@ from precad.server_b.follow import follow
 
 RECORDS = 10
 MODEL = "model.safetensors"
+MODEL_FILES = (MODEL, "model.seal")
 LIMIT_S = 250.0
 """Below the tests' deadline for an outage: nobody may need to wait for one to run out."""
 SERVERS = (Role.SERVER_A, Role.SERVER_B)
@@ -142,6 +144,8 @@ class Recorded:
     )
     updates: dict[tuple[ClientId, int], RingVector] = field(default_factory=dict)
     """What a client's first submission for a round number holds."""
+    given: dict[int, set[Digest]] = field(default_factory=lambda: defaultdict(set))
+    """Models that owners were given, or that a server has stated to them."""
     words: list[str] = field(default_factory=list)
     """What the operators were asked."""
     pairs: dict[tuple[ClientId, int], set[bytes]] = field(default_factory=lambda: defaultdict(set))
@@ -255,9 +259,10 @@ class World:
                 return
             with closing(sqlite3.connect(target / "state.db")) as copy:
                 database.backup(copy)
-        (target / MODEL).unlink(missing_ok=True)
-        if (source / MODEL).exists():
-            shutil.copy(source / MODEL, target / MODEL)
+        for name in MODEL_FILES:
+            (target / name).unlink(missing_ok=True)
+            if (source / name).exists():
+                shutil.copy(source / name, target / name)
 
     def put_back(self, role: Role) -> None:
         """A server starts again with an older copy of its database, and maybe of its model."""
@@ -274,9 +279,10 @@ class World:
         # Not beyond the ledger: who restores a model alone has no ledger that belongs to it.
         with_model = random.random() < 0.5
         if with_model:
-            (state / MODEL).unlink(missing_ok=True)
-            if (copy / MODEL).exists():
-                shutil.copy(copy / MODEL, state / MODEL)
+            for name in MODEL_FILES:
+                (state / name).unlink(missing_ok=True)
+                if (copy / name).exists():
+                    shutil.copy(copy / name, state / name)
         self.seen.faults.append(
             f"{role.value}: restored {'with' if with_model else 'without'} model"
         )
@@ -355,7 +361,14 @@ class World:
             servers = Calls(self, client, life)
             servers.enrol()
             connection = cast("Servers", servers)
-            result = take_part(connection, budget, pending, servers.compute, clock=self.clock)
+            result = take_part(
+                connection,
+                budget,
+                pending,
+                servers.compute,
+                clock=self.clock,
+                witness=Witness(self.task, client, state),
+            )
             self.seen.results[client] = result
 
         self.turns.spawn(f"{client}: main", life, main)
@@ -689,6 +702,7 @@ class Calls:
         digest = model_digest(self.task.digest, version, self.task.model.parameters, theta)
         if not digest.value == announced == at_b.value:
             raise PeerViolation(f"the servers show different models of version {version}")
+        self._world.seen.given[version].add(digest)
         return theta
 
     def opening(self, role: Role, attempt: int) -> pb.Signed:
@@ -705,7 +719,10 @@ class Calls:
     def statement(self, role: Role, shown: pb.Signed | None) -> pb.Signed:
         """As the servers' Statement."""
         with self._world.step(f"statement {role.value}"):
-            return statement_of(self._server(role).session, self.client, shown)
+            signed = statement_of(self._server(role).session, self.client, shown)
+        body = pb.StatementBody.FromString(signed.body)
+        self._world.seen.given[body.version].add(Digest(body.model_digest))
+        return signed
 
     def compute(self, view: RoundView) -> RingVector:
         """A fresh random update: another one each time, as a fresh sample of records is."""

@@ -14,7 +14,7 @@ With --replace, each of one or both databases is replaced once by any earlier sn
 attempt opens, so that liveness can be asked: from every state every way on without a fault ends with the last model.
 
 Bounds: --versions, --attempts, --cap (opened attempts before operators are asked), two owners, the counted set of an attempt {1}
-or {1,2} (--sets 3: or {2}), less the owners who hold a receipt of release. FIXES are rules of design.md, on unless --without.
+or {1,2} (--sets 3: or {2}), less the owners who hold a receipt of release. FIXES are rules of docs/protocol.md, on unless --without.
 
 Run: release_model.py                                  cuts and crashes
      release_model.py --replace one                    and one replaced database; `both`: each of both, once

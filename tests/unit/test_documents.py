@@ -387,7 +387,7 @@ def test_a_number_in_a_document_is_the_codes(document: str, pattern: str, value:
 def test_the_states_and_reasons_are_the_codes() -> None:
     protocol = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
     states = protocol.split("## States of an attempt")[1].split("## After a break")[0]
-    rows = re.findall(r"^\| (\w+) \|", states, flags=re.MULTILINE)
+    rows = re.findall(r"^\| ([a-z][\w-]*) \|", states, flags=re.MULTILINE)
     assert set(rows) - {"state"} == {state.value for state in AttemptState}
     soundness = flat(ROOT / "docs" / "soundness.md").split("## What must be rejected")[1]
     cells = re.findall(r"\| ((?:`[a-z-]+`(?:, )?)+) \|", soundness)

@@ -21,7 +21,7 @@ def digest(byte: int) -> str:
 
 
 def view(attempt: int, valid_set: int = 1, *, bound: bool = False) -> PreparedView:
-    return PreparedView(attempt=attempt, valid_set=digest(valid_set), bound=bound)
+    return PreparedView(version=7, attempt=attempt, valid_set=digest(valid_set), bound=bound)
 
 
 def at(version: int, prepared: PreparedView | None = None, *, model: int | None = None) -> Position:

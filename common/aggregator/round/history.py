@@ -43,11 +43,13 @@ def adoptable(
         sealed: the own newest head, as the other kept it; its signature is checked.
 
     Returns:
-        All facts under the seal, and at most one more: the attempt that the other has prepared
-        and countersigned or sent. Nobody can invent charges.
+        All facts under the seal, and at most one charge more: the attempt that the other has
+        prepared and countersigned or sent. Nobody can invent charges. And all voids: they charge
+        nobody, and what this server has countersigned they don't touch.
     """
     pending = evidence[0].pending if evidence else None
     found = [] if pending is None else [pending]
+    found += [fact for each in evidence for fact in each.facts if fact.voided]
     if sealed is None or sealed.version >= len(evidence):
         return tuple(found)
     history = start

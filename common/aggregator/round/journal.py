@@ -159,6 +159,9 @@ class Journal(Protocol):
             AlreadyReleased: this server has countersigned or sent it.
         """
 
+    def settle(self, attempt: int) -> None:
+        """A prepared attempt whose version is over, as the model says: its charge stands."""
+
     def write_off(self, attempt: int) -> None:
         """A prepared attempt that both operators gave up; its charge stands."""
 

@@ -115,6 +115,8 @@ class VoidBody(Message):
 class PreparedView(Message):
     """An attempt that is prepared and not over."""
 
+    version: Number
+    """Below the sender's own: its database was put back, and its model wasn't."""
     attempt: Number
     valid_set: Hex32
     bound: bool

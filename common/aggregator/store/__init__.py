@@ -6,6 +6,7 @@ from precad.common.aggregator.store.audit import (
     Finding,
     LedgerView,
     audit_ledger,
+    compare_ledgers,
     read_ledger,
 )
 from precad.common.aggregator.store.database import Store, open_store
@@ -22,6 +23,7 @@ __all__ = [
     "Shown",
     "Store",
     "audit_ledger",
+    "compare_ledgers",
     "open_store",
     "read_ledger",
 ]

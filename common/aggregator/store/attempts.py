@@ -172,6 +172,15 @@ def write_off(connection: Connection, task: Task, attempt: int) -> None:
     _note(connection, task, AttemptState.WRITTEN_OFF, known.version, attempt)
 
 
+def settle(connection: Connection, task: Task, attempt: int) -> None:
+    """The database is older than the model: the charge stands, and the share has no further use."""
+    known = row_of(connection, attempt)
+    if known is None or known.state not in PENDING:
+        return
+    change(connection, attempt, state=AttemptState.LEARNED)
+    _note(connection, task, AttemptState.LEARNED, known.version, attempt)
+
+
 def learn_charge(
     connection: Connection, task: Task, version: int, attempt: int, clients: Collection[ClientId]
 ) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, func, select
 
 from precad.common.aggregator.round.journal import PENDING, AttemptState
+from precad.common.aggregator.round.messages import Fact
 from precad.common.aggregator.store import tables, versions
 from precad.common.aggregator.store.engine import parse_url, reading_engine, storage_errors
 from precad.common.aggregator.store.ledger import LedgerEntry, entries, ledger_start
@@ -141,6 +142,52 @@ def audit_ledger(url: str, noted_head: Digest | None = None) -> Audit:
                 Finding("ledger", f"the noted head {noted_head} isn't in it: it was replaced")
             )
     return Audit(length, head, tuple(findings))
+
+
+def compare_ledgers(url: str, other: str) -> tuple[Finding, ...]:
+    """What two servers' databases don't hold alike: charges and voids, attempt by attempt.
+
+    Args:
+        url: SQLAlchemy URL of one server's database.
+        other: of the other's. Both may be running; an attempt that is under way may differ.
+
+    Raises:
+        Misconfiguration: there is no such database, its schema isn't this version's, or the two
+            aren't those of one task's two servers.
+        StorageFailure: one can't be read.
+    """
+    (one, here), (two, there) = _facts(url), _facts(other)
+    if one[0] != two[0] or {one[1], two[1]} != {Role.SERVER_A, Role.SERVER_B}:
+        raise Misconfiguration(
+            "--against",
+            other,
+            f"holds {two[1].value} of task {two[0]}, not the other server of {one[1].value}'s task "
+            f"{one[0]}",
+        )
+    return tuple(
+        Finding(f"attempt {attempt}", _difference(here.get(attempt), there.get(attempt), two[1]))
+        for attempt in sorted(here.keys() | there.keys())
+        if here.get(attempt) != there.get(attempt)
+    )
+
+
+def _facts(url: str) -> tuple[tuple[Digest, Role], dict[int, Fact]]:
+    with _snapshot(url) as connection:
+        task, role, _, _ = _owner(connection)
+        found = connection.scalars(select(tables.attempts.c.version).distinct())
+        facts = [fact for version in found for fact in versions.facts(connection, version)]
+    return (task.digest, role), {fact.attempt: fact for fact in facts}
+
+
+def _difference(here: Fact | None, there: Fact | None, other: Role) -> str:
+    def said(fact: Fact | None) -> str:
+        if fact is None:
+            return "isn't in it"
+        return "is voided" if fact.voided else f"charges {len(fact.clients)} clients"
+
+    if here is not None and there is not None and said(here) == said(there):
+        return f"charges other clients than in {other.value}'s ledger"
+    return f"{said(here)} here, and {said(there)} in {other.value}'s ledger"
 
 
 def _chain_findings(

@@ -349,6 +349,11 @@ class Store(Journal):
         with self._transaction() as connection:
             attempts.void(connection, self._task, version, attempt)
 
+    def settle(self, attempt: int) -> None:
+        """A prepared attempt whose version is over: its charge stands."""
+        with self._transaction() as connection:
+            attempts.settle(connection, self._task, attempt)
+
     def write_off(self, attempt: int) -> None:
         """Both operators gave the attempt up; its charge stands."""
         with self._transaction() as connection:
@@ -387,9 +392,13 @@ class Store(Journal):
             return versions.charges(connection, client, version)
 
     def account_of(self, client: ClientId, version: int) -> OwnerAccount:
-        """What one client was charged for in the versions before ``version``."""
+        """What one client was charged for in the versions before ``version``.
+
+        And in those that this server has stated to be over, however far it was put back since.
+        """
         with self._transaction() as connection:
-            found = versions.charges_by_version(connection, client, before=version)
+            over = max(version, shown.promised_version(connection))
+            found = versions.charges_by_version(connection, client, before=over)
             opened = versions.all_opened(connection)
             lost = shown.forgotten(connection, client).get(client, 0)
         by_version = found.get(client, Counter())

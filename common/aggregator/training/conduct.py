@@ -256,12 +256,15 @@ def open_link(session: Session, transport: FrameTransport) -> PeerLink:
 def note_done(session: Session) -> None:
     """Mark the round done that led to the kept model, if a crash came between the two.
 
-    Raises:
-        StorageFailure: the ledger lacks a version that the model says is over, and the other
-            server can't know it either.
+    The other server's seal on that model is kept before the model is: without it the database is
+    older than the model, and the other server knows what became of the attempt (``meet``).
     """
     current, pending = session.shelf.current, session.store.pending()
-    if pending is not None and pending.version < current.version:
+    if (
+        pending is not None
+        and pending.version == current.version - 1
+        and session.store.model_seal(current.version) is not None
+    ):
         session.store.finish_attempt(pending.attempt, current.digest)
 
 

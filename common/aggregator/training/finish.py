@@ -31,7 +31,8 @@ log = logging.getLogger("precad")
 def keep(session: Session, finished: Finished, seconds: float) -> None:
     """Persist the next model, then say that the round is done."""
     opened = finished.opened
-    session.shelf.put(opened.version + 1, finished.theta)
+    version = opened.version + 1
+    session.shelf.put(version, finished.theta, session.store.model_seal(version))
     session.store.finish_attempt(opened.attempt, finished.model)
     session.progress.heard_from_peers()
     participations = session.store.participations()
@@ -139,20 +140,25 @@ def _require_word(session: Session, aggregator: Aggregator, version: int, attemp
 def _serve(session: Session, aggregator: Aggregator) -> None:
     """Send the model, with the other server's own word on its digest."""
     seals, current = aggregator.seals, session.shelf.current
-    sealed = session.store.model_seal(current.version)
+    body = ModelBody(
+        task=str(session.task.digest), version=current.version, digest=str(current.digest)
+    )
+    kept = (session.store.model_seal(current.version), session.shelf.seal())
+    sealed = next((each for each in kept if each and _says(each, body)), None)
     if sealed is None:
         raise PeerViolation(
             f"the other server lacks model {current.version}, and its signature over it isn't kept "
             "here. Restore the other server's newest state"
         )
-    body = ModelBody(
-        task=str(session.task.digest), version=current.version, digest=str(current.digest)
-    )
     own = seals.write(Kind.MODEL, body)
     transfer = ModelTransfer(version=current.version, sealed=sealed, own=own)
     aggregator.link.send("transfer", transfer.to_bytes())
     aggregator.link.send("model-bytes", byte_view(current.theta))
     aggregator.link.receive("transferred")
+
+
+def _says(sealed: SealMessage, body: ModelBody) -> bool:
+    return bytes.fromhex(sealed.body) == body.to_bytes()
 
 
 def _catch_up(session: Session, aggregator: Aggregator) -> None:
@@ -186,7 +192,7 @@ def _catch_up(session: Session, aggregator: Aggregator) -> None:
         )
         keep(session, finished, 0.0)
     else:
-        session.shelf.put(transfer.version, theta)
+        session.shelf.put(transfer.version, theta, transfer.own)
     link.send("transferred", b"")
 
 

@@ -44,11 +44,12 @@ def meet(session: Session, link: PeerLink) -> Recovery:
         theirs = _greet(link, own)
         _take_larger(session, theirs)
         alike = _same_history(session, link, own, theirs)
-        far = abs(own.version - theirs.version) > 1
+        far = abs(own.version - theirs.version) > 1 or _stale(own) or _stale(theirs)
         if alike and (learned or not far):
             return compare(own, theirs)
         if not learned:
             _learn(session, link)
+            _settle(session)
     raise PeerViolation(
         "the servers' ledgers hold different charges, and neither holds the other's signature over "
         "what it lacks. Restore both servers' newest state, or start a new task"
@@ -68,6 +69,7 @@ def position_of(session: Session) -> Position:
         prepared=None
         if pending is None
         else PreparedView(
+            version=pending.version,
             attempt=pending.attempt,
             valid_set=str(pending.valid_set),
             bound=pending.state in BOUND,
@@ -88,6 +90,18 @@ def _greet(link: PeerLink, own: Position) -> Position:
     if theirs.role == own.role:
         raise PeerViolation(f"the other server claims to be {own.role} too")
     return theirs
+
+
+def _stale(position: Position) -> bool:
+    """Whether a database says that an attempt is pending whose version is over."""
+    return position.prepared is not None and position.prepared.version < position.version
+
+
+def _settle(session: Session) -> None:
+    """A stale attempt that the other server hasn't voided is charged, and over."""
+    pending = session.store.pending()
+    if pending is not None and pending.version < session.shelf.current.version:
+        session.store.settle(pending.attempt)
 
 
 def _take_larger(session: Session, theirs: Position) -> None:

@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.common.errors import NotOnOffer, StorageFailure
+from precad.common.aggregator.round.messages import SealMessage
+from precad.common.durable import write_file
+from precad.common.errors import NotOnOffer, PeerViolation, StorageFailure
 from precad.common.identifiers import Digest
 from precad.common.model import initial_vector, load_model, model_digest, save_model
 from precad.common.task import Task
@@ -37,6 +39,7 @@ class Shelf:
     def __init__(self, task: Task, path: Path) -> None:
         self._task = task
         self._path = path
+        self._seal_path = path.with_suffix(".seal")
         self._lock = threading.Lock()
         if path.exists():
             saved = load_model(path, task)
@@ -53,9 +56,23 @@ class Shelf:
         with self._lock:
             return self._models[-1]
 
-    def put(self, version: int, theta: NDArray[np.float64]) -> None:
-        """Persist the model, then offer it. Raises StorageFailure."""
+    def put(
+        self, version: int, theta: NDArray[np.float64], sealed: SealMessage | None = None
+    ) -> None:
+        """Persist the model, then offer it.
+
+        Args:
+            version: t.
+            theta: ``[d] float64``, θ_t.
+            sealed: the other server's word on its digest. It lies beside the model, because the
+                database may be put back without it; whoever lost the model asks for it.
+
+        Raises:
+            StorageFailure: the disk fails.
+        """
         try:
+            if sealed is not None:
+                write_file(self._seal_path, sealed.to_bytes())
             digest = save_model(self._path, self._task, version, theta)
         except OSError as error:
             raise StorageFailure(
@@ -64,6 +81,13 @@ class Shelf:
             ) from None
         with self._lock:
             self._models.append(ShelvedModel(version, theta, digest))
+
+    def seal(self) -> SealMessage | None:
+        """The seal that was kept last: of the newest model, or of one that a crash kept away."""
+        try:
+            return SealMessage.from_bytes(self._seal_path.read_bytes())
+        except (OSError, PeerViolation):
+            return None
 
     def get(self, version: int) -> ShelvedModel:
         """The model of ``version``.

@@ -1,0 +1,462 @@
+"""The joint coin: once per version, whatever breaks; opened as committed; and whom it draws."""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from tests.rig.keys import seals
+
+from precad.common.aggregator.round.aggregator import Aggregator
+from precad.common.aggregator.round.cohort import cohort_of
+from precad.common.aggregator.round.coin import CoinKey, commitment_to, joint_coin
+from precad.common.aggregator.round.joint_draw import agree_coin
+from precad.common.aggregator.round.journal import Word
+from precad.common.aggregator.round.messages import CoinReveal, CoinState
+from precad.common.aggregator.round.operators import NeedsOperators
+from precad.common.aggregator.store import Store, open_store
+from precad.common.enrolment import Enrolment, Roster
+from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError
+from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.identity.seal import Kind
+from precad.common.link import PeerLink, memory_pair
+from precad.common.secret import Secret
+from precad.common.task import Task
+
+A, B = Role.SERVER_A, Role.SERVER_B
+SERVERS = (A, B)
+OTHER_TASK = Digest(bytes(32))
+
+
+class Pair:
+    """Two servers with databases and coin keys; every ``agree`` is a link of its own."""
+
+    def __init__(self, task: Task, folder: Path) -> None:
+        self.task = task
+        self._folder = folder
+        self.keys = {role: CoinKey(Secret.random()) for role in SERVERS}
+        self.stores: dict[Role, Store] = {}
+        for role in SERVERS:
+            self.stores[role] = self._open(role)
+
+    def _open(self, role: Role) -> Store:
+        return open_store(f"sqlite:///{self._folder}/{role.value}.db", self.task, role)
+
+    def lose_database(self, role: Role) -> None:
+        self.stores[role].close()
+        for file in self._folder.glob(f"{role.value}.db*"):
+            file.unlink()
+        self.stores[role] = self._open(role)
+
+    def lose_key(self, role: Role) -> None:
+        self.keys[role] = CoinKey(Secret.random())
+
+    def server(self, role: Role, end: Any) -> Aggregator:
+        link = PeerLink(end, self.task.digest, max_message_bytes=1 << 20, timeout_s=1)
+        unused: Any = None
+        return Aggregator(
+            task=self.task,
+            role=role,
+            roster=unused,
+            link=link,
+            dealing=unused,
+            dealer_key=unused,
+            row_secret=unused,
+            nonces=bytes(64),
+            seals=seals(self.task.digest, role),
+            coin_key=self.keys[role],
+            noise=unused,
+            journal=self.stores[role],
+        )
+
+    def agree(self, version: int = 0, cut: int | None = None) -> list[Secret | PrecadError]:
+        """What each server ends with; the link breaks before message ``cut`` of either."""
+        ends = [Cut(end, cut) for end in memory_pair()]
+
+        def play(role: Role, end: Any) -> Secret | PrecadError:
+            try:
+                return agree_coin(self.server(role, end), version)
+            except PrecadError as error:
+                return error
+
+        with ThreadPoolExecutor(2) as threads:
+            return list(threads.map(play, SERVERS, ends))
+
+    def coin(self, version: int = 0) -> bytes:
+        """The coin that both agree on."""
+        a, b = self.agree(version)
+        assert isinstance(a, Secret), a
+        assert a == b
+        return a.reveal()
+
+
+class Cut:
+    """A transport that breaks before its n-th frame."""
+
+    def __init__(self, end: Any, cut: int | None) -> None:
+        self._end, self._left = end, cut
+
+    def put(self, frame: Any) -> None:
+        if self._left is not None:
+            if self._left == 0:
+                raise PeerUnavailable("cut")
+            self._left -= 1
+        self._end.put(frame)
+
+    def get(self, timeout_s: float) -> Any:
+        return self._end.get(min(timeout_s, 0.2) if self._left is not None else timeout_s)
+
+    def require_alive(self) -> None:
+        self._end.require_alive()
+
+
+@pytest.fixture
+def pair(make_task: Callable[..., Task], tmp_path: Path) -> Iterator[Pair]:
+    made = Pair(make_task(8), tmp_path)
+    yield made
+    for store in made.stores.values():
+        store.close()
+
+
+# --- the same, whatever breaks -----------------------------------------------------------------
+
+
+def test_both_servers_get_one_coin_for_each_version(pair: Pair) -> None:
+    coins = [pair.coin(version) for version in range(4)]
+    assert len(set(coins)) == 4
+    assert all(len(coin) == 32 for coin in coins)
+
+
+def test_asked_again_a_version_has_the_same_coin(pair: Pair) -> None:
+    first = pair.coin(2)
+    assert [pair.coin(2) for _ in range(3)] == [first] * 3
+    # Later versions between them change nothing.
+    pair.coin(3)
+    assert pair.coin(2) == first
+
+
+@pytest.mark.parametrize("cut", [0, 1])
+def test_whoever_cuts_the_link_draws_nobody_anew(pair: Pair, cut: int) -> None:
+    """Before the commitments cross, and between commitment and opening: any number of times."""
+    for _ in range(3):
+        for outcome in pair.agree(0, cut):
+            assert isinstance(outcome, PrecadError)
+    first = pair.coin(0)
+    pair.agree(0, cut)
+    assert pair.coin(0) == first
+    # And it is what the keys alone say.
+    a, b = (pair.keys[role].opening(pair.task.digest, 0) for role in SERVERS)
+    assert joint_coin(a, b).reveal() == first
+
+
+@pytest.mark.parametrize("lost", [(A,), (B,), (A, B)], ids=str)
+def test_a_lost_database_changes_no_coin(pair: Pair, lost: tuple[Role, ...]) -> None:
+    first = pair.coin(1)
+    for role in lost:
+        pair.lose_database(role)
+    assert pair.coin(1) == first
+
+
+def test_neither_server_decides_the_coin_alone(pair: Pair) -> None:
+    first = pair.coin(0)
+    for role in SERVERS:
+        pair.lose_database(A)
+        pair.lose_database(B)
+        before = pair.keys[role]
+        pair.lose_key(role)
+        assert pair.coin(0) != first
+        pair.keys[role] = before
+        pair.lose_database(A)
+        pair.lose_database(B)
+        assert pair.coin(0) == first
+
+
+# --- opened as committed -----------------------------------------------------------------------
+
+
+def against_b(pair: Pair, version: int, committed: Any, opened: Any) -> PrecadError | None:
+    """What A makes of a B that commits to one coin and opens another."""
+    a_end, b_end = memory_pair()
+    link = PeerLink(b_end, pair.task.digest, max_message_bytes=1 << 20, timeout_s=1)
+    pens = seals(pair.task.digest, B)
+    state = CoinState(commitment=pens.write(Kind.COIN_COMMITMENT, committed))
+    link.send("coin-commitment", state.to_bytes())
+    link.send("coin-opening", CoinReveal(opening=pens.write(Kind.COIN_OPENING, opened)).to_bytes())
+    try:
+        agree_coin(pair.server(A, a_end), version)
+    except PrecadError as error:
+        return error
+    return None
+
+
+def test_an_opening_of_another_coin_is_a_violation(pair: Pair) -> None:
+    """B saw A's bytes first: it may not choose its own after."""
+    own = pair.keys[B].opening(pair.task.digest, 0)
+    committed = commitment_to(own, B)
+    for changed in ({"coin": "00" * 32}, {"salt": "00" * 32}, {"version": 1}, {"task": "00" * 32}):
+        error = against_b(pair, 0, committed, own.model_copy(update=changed))
+        assert isinstance(error, PeerViolation), changed
+        assert "another coin" in str(error)
+        # Nothing of it was kept: the opening that was committed to is still taken.
+        assert pair.stores[A].coin_opening(0, own=False) is None
+    assert against_b(pair, 0, committed, own) is None
+
+
+def test_a_commitment_to_another_task_or_version_is_a_violation(pair: Pair) -> None:
+    own = pair.keys[B].opening(pair.task.digest, 0)
+    for changed in ({"version": 1}, {"task": "00" * 32}):
+        committed = commitment_to(own, B).model_copy(update=changed)
+        error = against_b(pair, 0, committed, own)
+        assert isinstance(error, PeerViolation)
+        assert "another task or version" in str(error)
+
+
+def test_a_servers_commitment_is_not_the_others(pair: Pair) -> None:
+    """B can't give A's commitment back as its own and open it after A has."""
+    own = pair.keys[A].opening(pair.task.digest, 0)
+    assert commitment_to(own, A) != commitment_to(own, B)
+    a_end, b_end = memory_pair()
+    link = PeerLink(b_end, pair.task.digest, max_message_bytes=1 << 20, timeout_s=1)
+    mirrored = seals(pair.task.digest, A).write(Kind.COIN_COMMITMENT, commitment_to(own, A))
+    link.send("coin-commitment", CoinState(commitment=mirrored).to_bytes())
+    with pytest.raises(PeerViolation):
+        agree_coin(pair.server(A, a_end), 0)
+
+
+def test_a_commitment_tells_nothing_of_the_coin(pair: Pair) -> None:
+    """Salted: who guesses the coin can't test the guess against the commitment."""
+    own = pair.keys[A].opening(pair.task.digest, 0)
+    other = own.model_copy(update={"salt": "11" * 32})
+    assert commitment_to(own, A).digest != commitment_to(other, A).digest
+    assert own.coin not in repr(own)
+    assert own.salt not in f"{own}"
+
+
+def test_nothing_is_opened_before_the_others_commitment_is_durable(pair: Pair) -> None:
+    order: list[str] = []
+    a_end, b_end = memory_pair()
+
+    class Watched(Cut):
+        def put(self, frame: Any) -> None:
+            order.append(f"sends {frame.step}")
+            super().put(frame)
+
+    def keep(version: int, sealed: Any) -> None:
+        kept(version, sealed)
+        order.append("keeps")
+
+    store: Any = pair.stores[A]
+    kept = store.keep_commitment
+    store.keep_commitment = keep
+    with ThreadPoolExecutor(2) as threads:
+        at_b = threads.submit(agree_coin, pair.server(B, b_end), 0)
+        agree_coin(pair.server(A, Watched(a_end, None)), 0)
+        at_b.result()
+    assert order == ["sends coin-commitment", "keeps", "sends coin-opening"]
+
+
+# --- a lost coin key ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lost", SERVERS, ids=lambda role: role.value)
+def test_a_lost_coin_key_is_given_its_bytes_back(pair: Pair, lost: Role) -> None:
+    """The other holds the opening, under the loser's own signature: the coin stays."""
+    first = pair.coin(0)
+    pair.lose_key(lost)
+    for error in pair.agree(0):
+        assert isinstance(error, PeerUnavailable)
+    assert pair.coin(0) == first
+    # The next version has the new key's coin.
+    fresh = {role: pair.keys[role].opening(pair.task.digest, 1) for role in SERVERS}
+    assert pair.coin(1) == joint_coin(fresh[A], fresh[B]).reveal()
+
+
+@pytest.mark.parametrize("lost", SERVERS, ids=lambda role: role.value)
+def test_bytes_that_nobody_opened_are_lost_until_both_operators_say_so(
+    pair: Pair, lost: Role
+) -> None:
+    """Committed to, not opened, and the key is gone: nobody draws anew on one server's word."""
+    for outcome in pair.agree(0, cut=1):
+        assert isinstance(outcome, PrecadError)
+    pair.lose_key(lost)
+    for words in ((), (A,), (B,)):
+        for role in words:
+            pair.stores[role].allow(Word.COIN, 0, 0)
+        if words == (B,):
+            break
+        for error in pair.agree(0):
+            assert isinstance(error, NeedsOperators), words
+            assert (error.word, error.version) == (Word.COIN, 0)
+            assert "precad allow coin --version 0" in str(error)
+    # Both have given it: both servers take new coins, the one that lost nothing too.
+    before = [key.opening(pair.task.digest, 0) for key in pair.keys.values()]
+    for error in pair.agree(0):
+        assert isinstance(error, PeerUnavailable)
+        assert "new coins" in str(error)
+    after = [key.opening(pair.task.digest, 0) for key in pair.keys.values()]
+    assert all(old != new for old, new in zip(before, after, strict=True))
+    assert pair.coin(0) == joint_coin(after[0], after[1]).reveal()
+
+
+def test_a_renewed_key_is_durable_before_it_is_used() -> None:
+    kept: list[bytes] = []
+    key = CoinKey(Secret(bytes(32)), lambda fresh: kept.append(fresh.reveal()))
+    key.renew()
+    assert len(kept) == 1
+    assert kept[0] != bytes(32)
+
+    def fail(_fresh: Secret) -> None:
+        raise OSError("no room")
+
+    broken = CoinKey(Secret(bytes(32)), fail)
+    before = broken.opening(OTHER_TASK, 0)
+    with pytest.raises(OSError, match="no room"):
+        broken.renew()
+    assert broken.opening(OTHER_TASK, 0) == before
+
+
+@pytest.mark.parametrize("what", ["another version", "another task", "the other server's"])
+def test_what_is_given_back_must_be_ones_own(pair: Pair, what: str) -> None:
+    """A server that shows some other opening can't make this one draw by it."""
+    pair.coin(0)
+    key = pair.keys[A]
+    own = key.opening(pair.task.digest, 0)
+    pens = seals(pair.task.digest, A)
+    if what == "another version":
+        own = key.opening(pair.task.digest, 1)
+    elif what == "another task":
+        own = key.opening(OTHER_TASK, 0)
+    else:
+        pens = seals(pair.task.digest, B)
+    held = pens.write(Kind.COIN_OPENING, own)
+    pair.lose_key(A)
+    a_end, b_end = memory_pair()
+    link = PeerLink(b_end, pair.task.digest, max_message_bytes=1 << 20, timeout_s=1)
+    committed = commitment_to(pair.keys[B].opening(pair.task.digest, 0), B)
+    state = CoinState(
+        commitment=seals(pair.task.digest, B).write(Kind.COIN_COMMITMENT, committed),
+        known="ab" * 32,
+        held=held,
+    )
+    link.send("coin-commitment", state.to_bytes())
+    with pytest.raises(PeerViolation):
+        agree_coin(pair.server(A, a_end), 0)
+    assert pair.stores[A].coin_opening(0, own=True) is None
+
+
+def test_a_server_that_commits_anew_alone_changes_nothing(pair: Pair) -> None:
+    """Its operators' word alone, and an opening that the other holds: the old bytes stay."""
+    first = pair.coin(0)
+    pair.lose_key(B)
+    pair.stores[B].allow(Word.COIN, 0, 0)
+    for error in pair.agree(0):
+        assert isinstance(error, PeerUnavailable)
+    assert pair.coin(0) == first
+
+
+# --- whom it draws -----------------------------------------------------------------------------
+
+
+def roster(names: Any) -> Roster:
+    return Roster({ClientId(n): Enrolment(ClientId(n), 100, 0.1) for n in names})
+
+
+MANY = roster(f"c{i}" for i in range(20_000))
+
+
+@pytest.mark.parametrize("rate", [0.01, 0.25, 0.5, 0.99])
+def test_clients_are_drawn_at_the_rate(rate: float) -> None:
+    """Two-sided binomial test; a right sampler fails once in a million."""
+    drawn = len(cohort_of(Secret.random(), MANY, rate, 0))
+    assert stats.binomtest(drawn, len(MANY), rate).pvalue > 1e-6
+    # The test can fail: at half the odds.
+    wrong = rate / (2 - rate)
+    assert stats.binomtest(drawn, len(MANY), wrong).pvalue < 1e-6
+
+
+def test_all_are_drawn_at_rate_one() -> None:
+    assert set(cohort_of(Secret.random(), MANY, 1.0, 0)) == set(MANY)
+
+
+@settings(max_examples=50)
+@given(
+    coin=st.binary(min_size=32, max_size=32).map(Secret),
+    names=st.sets(st.sampled_from([f"c{i}" for i in range(30)]), max_size=30),
+    order=st.randoms(use_true_random=False),
+    version=st.integers(0, 2**32),
+)
+def test_a_clients_draw_depends_on_nobody_else(
+    coin: Secret, names: set[str], order: Any, version: int
+) -> None:
+    """Neither on who else is enrolled, nor on their order: an owner's presence moves nobody."""
+    everybody = [f"c{i}" for i in range(30)]
+    order.shuffle(everybody)
+    whole = set(cohort_of(coin, roster(everybody), 0.5, version))
+    some = list(names)
+    order.shuffle(some)
+    drawn = cohort_of(coin, roster(some), 0.5, version)
+    assert len(set(drawn)) == len(drawn)
+    assert set(drawn) == {client for client in whole if client.name in names}
+
+
+@settings(max_examples=50)
+@given(st.binary(min_size=32, max_size=32).map(Secret), st.floats(0, 1), st.floats(0, 1))
+def test_a_higher_rate_draws_whom_a_lower_one_draws(coin: Secret, one: float, other: float) -> None:
+    few = roster(f"c{i}" for i in range(20))
+    lower, higher = sorted((one, other))
+    assert set(cohort_of(coin, few, lower, 3)) <= set(cohort_of(coin, few, higher, 3))
+
+
+def test_each_client_and_each_version_is_drawn_by_itself() -> None:
+    """Neither neighbours nor versions depend on each other."""
+    coin, few = Secret.random(), roster(("a", "b"))
+    first, second = few
+    counts, runs = [[0, 0], [0, 0]], [[0, 0], [0, 0]]
+    previous = False
+    for version in range(4000):
+        drawn = cohort_of(coin, few, 0.5, version)
+        counts[first in drawn][second in drawn] += 1
+        runs[previous][first in drawn] += 1
+        previous = first in drawn
+    for table in (counts, runs):
+        assert stats.chi2_contingency(table).pvalue > 1e-6
+
+
+def test_the_victim_is_drawn_at_rate_q_over_versions_however_often_the_link_is_cut(
+    make_task: Callable[..., Task], tmp_path: Path
+) -> None:
+    """200 cuts of the link while the coin is agreed on; the draw of each version stays one."""
+    pair = Pair(make_task(8, {"privacy.client_rate": 0.25}), tmp_path)
+    everybody, victim = roster(("a", "b", "victim")), ClientId("victim")
+    cuts, drawn, versions = 0, 0, 250
+    for version in range(versions):
+        found = set()
+        for cut in (None, 0, 1) if cuts < 200 else (None,):
+            outcomes = pair.agree(version, cut)
+            if cut is not None:
+                cuts += 1
+            found |= {o.reveal() for o in outcomes if isinstance(o, Secret)}
+        (coin,) = found
+        drawn += victim in cohort_of(Secret(coin), everybody, 0.25, version)
+    assert cuts == 200
+    assert stats.binomtest(drawn, versions, 0.25).pvalue > 1e-6
+    for store in pair.stores.values():
+        store.close()
+
+
+def test_the_opening_is_signed_by_its_server(pair: Pair) -> None:
+    """A stranger's, or the asker's own, opens nothing."""
+    own = pair.keys[B].opening(pair.task.digest, 0)
+    a_end, b_end = memory_pair()
+    link = PeerLink(b_end, pair.task.digest, max_message_bytes=1 << 20, timeout_s=1)
+    pens, stranger = seals(pair.task.digest, B), seals(pair.task.digest, A)
+    committed = CoinState(commitment=pens.write(Kind.COIN_COMMITMENT, commitment_to(own, B)))
+    link.send("coin-commitment", committed.to_bytes())
+    opened = CoinReveal(opening=stranger.write(Kind.COIN_OPENING, own))
+    link.send("coin-opening", opened.to_bytes())
+    with pytest.raises(PeerViolation):
+        agree_coin(pair.server(A, a_end), 0)

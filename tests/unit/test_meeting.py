@@ -1,0 +1,576 @@
+"""Two servers meet on a new link: what they compare, learn and remedy, on real databases.
+
+Each attempt goes the servers' own way (prepare, countersign, reconstruct, keep) on a link that
+breaks where a test wants it; submissions and validation are left out.
+"""
+
+import shutil
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.rig.keys import seals
+
+from precad.common.aggregator.release.reconstruct import reconstruct
+from precad.common.aggregator.release.release import countersign, prepare
+from precad.common.aggregator.round.aggregator import Aggregator
+from precad.common.aggregator.round.coin import CoinKey
+from precad.common.aggregator.round.journal import AttemptState, Word
+from precad.common.aggregator.round.messages import Fact, HeadBody, ModelBody, Position
+from precad.common.aggregator.round.operators import NeedsOperators
+from precad.common.aggregator.round.recovery import Recovery, Remedy
+from precad.common.aggregator.round.states import Counted, Noised, Opened
+from precad.common.aggregator.store import audit_ledger, open_store
+from precad.common.aggregator.training.finish import keep, recover
+from precad.common.aggregator.training.meet import meet
+from precad.common.aggregator.training.session import Session
+from precad.common.aggregator.training.shelf import Shelf
+from precad.common.enrolment import Enrolment, Roster
+from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError
+from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.identity.seal import Kind
+from precad.common.link import PeerLink, memory_pair
+from precad.common.secret import Secret
+from precad.common.task import Task
+
+A, B = Role.SERVER_A, Role.SERVER_B
+SERVERS = (A, B)
+ANN, BEN, CLEO = (ClientId(name) for name in ("ann", "ben", "cleo"))
+VALID_SET = Digest(b"\3" * 32)
+
+
+class Breaking:
+    """A transport that breaks before the ``left``-th frame that it would send."""
+
+    def __init__(self, end: Any, left: int | None, seen: list[Any]) -> None:
+        self._end, self._left, self._seen = end, left, seen
+
+    def put(self, frame: Any) -> None:
+        if self._left is not None:
+            if self._left == 0:
+                raise PeerUnavailable("cut")
+            self._left -= 1
+        self._seen.append(frame)
+        self._end.put(frame)
+
+    def get(self, timeout_s: float) -> Any:
+        return self._end.get(timeout_s)
+
+    def require_alive(self) -> None:
+        self._end.require_alive()
+
+
+class Servers:
+    """Both servers' durable state, and links between them."""
+
+    def __init__(self, task: Task, folder: Path) -> None:
+        self.task, self.folder = task, folder
+        self.sessions: dict[Role, Session] = {}
+        self.frames: list[Any] = []
+        for role in SERVERS:
+            (folder / role.value).mkdir()
+            self.open(role)
+
+    def open(self, role: Role) -> None:
+        own = self.folder / role.value
+        store = open_store(
+            f"sqlite:///{own / 'state.db'}", self.task, role, self.folder / f"{role.value}.journal"
+        )
+        pens = seals(self.task.digest, role)
+        unused: Any = None
+        eye: Any = pens.verifier
+        feed: Any = type("Quiet", (), {"publish": lambda *_: None})()
+        self.sessions[role] = Session(
+            role=role,
+            task=self.task,
+            identity=unused,
+            store=store,
+            inbox=unused,
+            register=unused,
+            presence=unused,
+            shelf=Shelf(self.task, own / "model.safetensors"),
+            feed=feed,
+            signer=pens.signer,
+            verifier=eye,
+            coin_key=CoinKey(Secret(bytes(32))),
+        )
+
+    def close(self) -> None:
+        for session in self.sessions.values():
+            session.store.close()
+
+    def copy(self, role: Role) -> Path:
+        """A backup of a server's state folder; the journal outside isn't in it."""
+        backup = self.folder / f"{role.value}-{len(list(self.folder.iterdir()))}"
+        self.sessions[role].store.close()
+        shutil.copytree(self.folder / role.value, backup)
+        self.open(role)
+        return backup
+
+    def put_back(self, role: Role, backup: Path, *, journal: bool = False) -> None:
+        """Replace a server's state by a copy; with ``journal`` the file outside is lost too."""
+        self.sessions[role].store.close()
+        shutil.rmtree(self.folder / role.value)
+        shutil.copytree(backup, self.folder / role.value)
+        if journal:
+            (self.folder / f"{role.value}.journal").unlink(missing_ok=True)
+        self.open(role)
+
+    def on_a_link(
+        self, play: Callable[[Session, Aggregator], Any], cuts: tuple[int | None, int | None]
+    ) -> list[Any]:
+        """What each server returns or raises, over a fresh link that breaks at ``cuts``."""
+
+        def at(role: Role, end: Any, cut: int | None) -> Any:
+            session = self.sessions[role]
+            link = PeerLink(
+                Breaking(end, cut, self.frames),
+                self.task.digest,
+                max_message_bytes=1 << 20,
+                timeout_s=0.3 if cuts != (None, None) else 2,
+            )
+            unused: Any = None
+            aggregator = Aggregator(
+                task=self.task,
+                role=role,
+                roster=Roster({c: Enrolment(c, 100, 0.1) for c in (ANN, BEN, CLEO)}),
+                link=link,
+                dealing=unused,
+                dealer_key=unused,
+                row_secret=unused,
+                nonces=bytes(64),
+                seals=seals(self.task.digest, role),
+                coin_key=unused,
+                noise=unused,
+                journal=session.store,
+            )
+            try:
+                return play(session, aggregator)
+            except PrecadError as error:
+                return error
+
+        with ThreadPoolExecutor(2) as threads:
+            return list(threads.map(at, SERVERS, memory_pair(), cuts))
+
+    def meet(self) -> list[Any]:
+        return self.on_a_link(lambda session, own: meet(session, own.link), (None, None))
+
+    def mend(self, cuts: tuple[int | None, int | None] = (None, None)) -> list[Any]:
+        """Meet and remedy until nothing is left to do, as a link's start does."""
+
+        def play(session: Session, own: Aggregator) -> Remedy:
+            recovery: Recovery = meet(session, own.link)
+            while recovery.remedy is not Remedy.NOTHING:
+                recover(session, own, recovery)
+                recovery = meet(session, own.link)
+            return recovery.remedy
+
+        return self.on_a_link(play, cuts)
+
+    def attempt(
+        self,
+        number: int,
+        *,
+        prepared: tuple[Role, ...] = SERVERS,
+        valid: tuple[ClientId, ...] = (ANN, BEN),
+        cuts: tuple[int | None, int | None] = (None, None),
+    ) -> list[Any]:
+        """One attempt of the open version; who isn't in ``prepared`` broke off before."""
+
+        def play(session: Session, own: Aggregator) -> Any:
+            current = session.shelf.current
+            session.store.begin_attempt(number, current.version, 3, current.digest)
+            if own.role not in prepared:
+                session.store.abandon_open()
+                return None
+            opened = Opened(
+                number, current.version, (ANN, BEN, CLEO), current.digest, frozenset(valid)
+            )
+            counted = Counted(opened, valid, VALID_SET, {})
+            value = 3 if own.role is A else 4
+            noised = Noised(counted, np.full(self.task.dimension, value, dtype=np.int64))
+            ready = prepare(session.store, noised)
+            if len(prepared) == 1:
+                return None
+            sent = countersign(own, ready)
+            keep(session, reconstruct(own, sent, current.theta), 0.0)
+            return None
+
+        return self.on_a_link(play, cuts)
+
+    def states(self, number: int) -> tuple[AttemptState | None, ...]:
+        return tuple(self.sessions[role].store.states().get(number) for role in SERVERS)
+
+    def versions(self) -> tuple[int, ...]:
+        return tuple(self.sessions[role].shelf.current.version for role in SERVERS)
+
+    def charged(self) -> list[dict[ClientId, int]]:
+        return [dict(self.sessions[role].store.participations()) for role in SERVERS]
+
+    def agree(self) -> None:
+        """Both know the same: models, ledgers' facts, and chains that nobody changed."""
+        a, b = (self.sessions[role] for role in SERVERS)
+        assert a.shelf.current.digest == b.shelf.current.digest
+        newest = a.shelf.current.version + 1
+        assert a.store.history(newest) == b.store.history(newest)
+        assert a.store.pending() is b.store.pending() is None
+
+
+@pytest.fixture
+def servers(make_task: Callable[..., Task], tmp_path: Path) -> Iterator[Servers]:
+    made = Servers(make_task(8), tmp_path)
+    yield made
+    made.close()
+    # Whatever was lost and learned: each ledger is a sound chain of its own. (The cohort's third
+    # was neither charged nor rejected here: no submissions were.)
+    for role in SERVERS:
+        found = audit_ledger(f"sqlite:///{tmp_path / role.value / 'state.db'}").findings
+        assert [each for each in found if "of a cohort of" not in each.what] == []
+
+
+DONE = (AttemptState.DONE, AttemptState.DONE)
+
+
+# --- greeting ----------------------------------------------------------------------------------
+
+
+def test_servers_that_stand_alike_have_nothing_to_do(servers: Servers) -> None:
+    for number in range(3):
+        assert servers.attempt(number) == [None, None]
+        assert servers.meet() == [Recovery(Remedy.NOTHING)] * 2
+    assert servers.versions() == (3, 3)
+    assert servers.charged() == [{ANN: 3, BEN: 3}] * 2
+    servers.agree()
+
+
+def test_the_newest_attempt_and_the_larger_count_are_both_servers(servers: Servers) -> None:
+    a, b = (servers.sessions[role] for role in SERVERS)
+    a.store.begin_attempt(6, 0, 0, VALID_SET)
+    a.store.abandon_open()
+    b.store.count_opened(0, 2)
+    b.store.count_opened(0, 3)
+    servers.meet()
+    assert (a.progress.next_attempt, b.progress.next_attempt) == (7, 7)
+    assert (a.store.opened(0), b.store.opened(0)) == (2, 2)
+
+
+def test_servers_of_one_role_refuse_each_other(servers: Servers) -> None:
+    a = servers.sessions[A]
+    ours, theirs = (
+        PeerLink(end, servers.task.digest, max_message_bytes=1 << 20, timeout_s=1)
+        for end in memory_pair()
+    )
+    position = Position(
+        role="server-a",
+        version=0,
+        model=str(a.shelf.current.digest),
+        next_attempt=0,
+        opened=0,
+        ledger_length=0,
+        ledger_head="00" * 32,
+        nonce="00" * 32,
+    )
+    theirs.send("position", position.to_bytes())
+    with pytest.raises(PeerViolation, match="server-a too"):
+        meet(a, ours)
+
+
+def test_histories_are_compared_under_a_salt(servers: Servers) -> None:
+    """Whoever overhears greetings can test no guess of a cohort, and can replay none."""
+    servers.attempt(0)
+    seen = []
+    for _ in range(3):
+        servers.frames.clear()
+        servers.meet()
+        seen += [f.payload for f in servers.frames if f.step == "history"]
+    assert len(seen) == 6
+    assert len(set(seen)) == 3
+    assert servers.sessions[A].store.history(1).value not in seen
+
+
+# --- both prepared -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("at_a", range(4))
+@pytest.mark.parametrize("at_b", range(4))
+def test_a_release_goes_on_where_it_was_cut(servers: Servers, at_a: int, at_b: int) -> None:
+    """Before each of head, countersignature, noisy share and model, on either side."""
+    first = {role: servers.sessions[role].shelf.current.digest for role in SERVERS}
+    servers.attempt(0, cuts=(at_a, at_b))
+    assert servers.mend() == [Remedy.NOTHING] * 2
+    assert servers.versions() == (1, 1)
+    assert servers.states(0) == DONE
+    assert servers.charged() == [{ANN: 1, BEN: 1}] * 2
+    servers.agree()
+    assert first[A] != servers.sessions[A].shelf.current.digest
+    # What left, before the cut and after, is one noisy share of each.
+    left = {f.payload for f in servers.frames if f.step == "noisy-share"}
+    assert left == {bytes([value, *bytes(7)]) * 8 for value in (3, 4)}
+
+
+@pytest.mark.parametrize("behind", SERVERS, ids=lambda role: role.value)
+def test_a_server_that_died_before_it_kept_the_model_takes_it_from_the_other(
+    servers: Servers, behind: Role
+) -> None:
+    """The other held both words on the digest and went on."""
+    session = servers.sessions[behind]
+
+    def die(*_: Any) -> None:
+        raise PeerUnavailable("killed")
+
+    put: Any = session.shelf
+    put.put = die
+    servers.attempt(0)
+    assert sorted(servers.versions()) == [0, 1]
+    session.store.close()
+    servers.open(behind)
+    here, there = servers.meet()
+    assert {here.remedy, there.remedy} == {Remedy.SERVE, Remedy.CATCH_UP}
+    assert servers.mend() == [Remedy.NOTHING] * 2
+    assert servers.versions() == (1, 1)
+    assert servers.states(0) == DONE
+    servers.agree()
+
+
+# --- prepared alone ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("alone", SERVERS, ids=lambda role: role.value)
+def test_an_attempt_that_one_server_prepared_alone_is_voided_by_both(
+    servers: Servers, alone: Role
+) -> None:
+    servers.attempt(0, prepared=(alone,))
+    remedies = {recovery.remedy for recovery in servers.meet()}
+    assert remedies == {Remedy.VOID, Remedy.CONFIRM_VOID}
+    assert servers.mend() == [Remedy.NOTHING] * 2
+    assert servers.states(0) == (AttemptState.VOIDED, AttemptState.VOIDED)
+    assert servers.charged() == [{}, {}]
+    servers.agree()
+    # The version goes on with another attempt.
+    servers.attempt(1)
+    assert servers.charged() == [{ANN: 1, BEN: 1}] * 2
+    servers.agree()
+
+
+@pytest.mark.parametrize("alone", SERVERS, ids=lambda role: role.value)
+@pytest.mark.parametrize("sent", range(8))
+def test_a_void_that_is_cut_ends_in_a_void(servers: Servers, alone: Role, sent: int) -> None:
+    """At any message: the one that isn't prepared says so durably, then the other voids."""
+    servers.attempt(0, prepared=(alone,))
+    servers.mend(cuts=(sent, sent))
+    # Never is it voided where it was prepared and open where it wasn't.
+    states = dict(zip(SERVERS, servers.states(0), strict=True))
+    other = B if alone is A else A
+    if states[alone] is AttemptState.VOIDED:
+        assert states[other] is AttemptState.VOIDED
+    assert servers.mend() == [Remedy.NOTHING] * 2
+    assert servers.states(0) == (AttemptState.VOIDED, AttemptState.VOIDED)
+    assert servers.charged() == [{}, {}]
+    servers.agree()
+
+
+# --- lost --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("loser", SERVERS, ids=lambda role: role.value)
+def test_an_attempt_that_one_countersigned_and_the_other_lost_waits_for_both_operators(
+    servers: Servers, loser: Role
+) -> None:
+    holder = B if loser is A else A
+    servers.attempt(0)
+    backup = servers.copy(loser)
+    # Cut before either noisy share: both are bound, neither is done.
+    servers.attempt(1, cuts=(2, 2))
+    assert servers.states(1) == (AttemptState.SENT, AttemptState.SENT)
+    servers.put_back(loser, backup, journal=True)
+    assert servers.states(1)[SERVERS.index(loser)] is None
+    for words in ((), (A,), (B,)):
+        for role in SERVERS:
+            servers.sessions[role].store.allow(Word.WRITE_OFF, 1, 1 if role in words else -1)
+        for error in servers.mend():
+            assert isinstance(error, NeedsOperators), words
+            assert (error.word, error.version) == (Word.WRITE_OFF, 1)
+        # The charge stands at once on both, whatever the operators say.
+        assert servers.charged() == [{ANN: 2, BEN: 2}] * 2
+    # A word for an older attempt reaches this one no more than none.
+    for role in SERVERS:
+        servers.sessions[role].store.allow(Word.WRITE_OFF, 1, 0)
+    assert all(isinstance(error, NeedsOperators) for error in servers.mend())
+    for role in SERVERS:
+        servers.sessions[role].store.allow(Word.WRITE_OFF, 1, 1)
+    assert servers.mend() == [Remedy.NOTHING] * 2
+    states = dict(zip(SERVERS, servers.states(1), strict=True))
+    assert states == {holder: AttemptState.WRITTEN_OFF, loser: AttemptState.LEARNED}
+    assert servers.charged() == [{ANN: 2, BEN: 2}] * 2
+    servers.agree()
+    # Released again, the version costs those who may have left twice a second release.
+    servers.attempt(2, valid=(BEN, CLEO))
+    assert servers.charged() == [{ANN: 2, BEN: 2, CLEO: 1}] * 2
+    for role in SERVERS:
+        assert servers.sessions[role].store.upgrades() == {BEN: {1: 1}}
+    servers.agree()
+
+
+@pytest.mark.parametrize("loser", SERVERS, ids=lambda role: role.value)
+def test_with_its_journal_a_restored_server_learns_before_it_meets(
+    servers: Servers, loser: Role
+) -> None:
+    servers.attempt(0)
+    backup = servers.copy(loser)
+    for number in (1, 2):
+        servers.attempt(number)
+    servers.put_back(loser, backup)
+    assert servers.charged() == [{ANN: 3, BEN: 3}] * 2
+    # The model went back too: it is taken from the other, on the own signature.
+    assert sorted(servers.versions()) == [1, 3]
+    assert servers.mend() == [Remedy.NOTHING] * 2
+    assert servers.versions() == (3, 3)
+    servers.agree()
+    servers.attempt(3)
+    servers.agree()
+
+
+@pytest.mark.parametrize("loser", SERVERS, ids=lambda role: role.value)
+@pytest.mark.parametrize("kept", ["model", "nothing"])
+def test_without_its_journal_it_learns_from_the_other_what_it_had_signed(
+    servers: Servers, loser: Role, kept: str
+) -> None:
+    """The ledger noticed nothing once, and the next charges stood beside three lost ones."""
+    servers.attempt(0)
+    backup = servers.copy(loser)
+    servers.attempt(1, prepared=(A,))
+    servers.mend()
+    for number in (2, 3):
+        servers.attempt(number, valid=(ANN, CLEO))
+    if kept == "model":
+        shutil.copy(
+            servers.folder / loser.value / "model.safetensors", backup / "model.safetensors"
+        )
+    servers.put_back(loser, backup, journal=True)
+    assert servers.charged()[SERVERS.index(loser)] == {ANN: 1, BEN: 1}
+    assert servers.mend() == [Remedy.NOTHING] * 2
+    assert servers.charged() == [{ANN: 3, BEN: 1, CLEO: 2}] * 2
+    assert servers.versions() == (3, 3)
+    # Number 1 was voided: forgotten, and learned again as that.
+    assert servers.sessions[loser].store.facts(1)[0] == Fact(version=1, attempt=1, voided=True)
+    servers.agree()
+    # No number is used twice, whoever forgot it.
+    assert all(session.progress.next_attempt >= 4 for session in servers.sessions.values())
+    servers.attempt(4)
+    servers.agree()
+
+
+@pytest.mark.parametrize("journals", [False, True])
+def test_both_restored_to_one_moment_go_on_from_there(servers: Servers, *, journals: bool) -> None:
+    servers.attempt(0)
+    backups = {role: servers.copy(role) for role in SERVERS}
+    servers.attempt(1)
+    for role, backup in backups.items():
+        servers.put_back(role, backup, journal=journals)
+    assert servers.meet()[0].remedy is Remedy.NOTHING
+    # With their journals they still know; without, nobody can (the operators' guide says so).
+    expected = {ANN: 1, BEN: 1} if journals else {ANN: 2, BEN: 2}
+    assert servers.charged() == [expected] * 2
+    servers.agree()
+
+
+# --- what nobody can make a server take ----------------------------------------------------------
+
+
+def test_a_charge_that_this_server_never_signed_is_not_learned(servers: Servers) -> None:
+    servers.attempt(0)
+    made_up = Fact(version=0, attempt=7, voided=False, clients=(CLEO.name,))
+    servers.sessions[A].store.learn([made_up])
+    before = servers.charged()[1]
+    for error in servers.meet():
+        assert isinstance(error, PeerViolation)
+        assert "different charges" in str(error)
+    assert servers.charged()[1] == before == {ANN: 1, BEN: 1}
+
+
+def test_a_head_of_another_task_stands_for_nothing(servers: Servers) -> None:
+    servers.attempt(0)
+    b = servers.sessions[B]
+    head = HeadBody(
+        task="00" * 32,
+        version=0,
+        attempt=0,
+        valid_set="00" * 32,
+        length=1,
+        head="00" * 32,
+        history="00" * 32,
+    )
+    foreign = seals(servers.task.digest, B).write(Kind.HEAD, head)
+    servers.sessions[A].store.learn(
+        [Fact(version=0, attempt=7, voided=False, clients=(CLEO.name,))]
+    )
+    shown: Any = servers.sessions[A].store
+    shown.witness = lambda: foreign
+    _, at_b = servers.meet()
+    assert isinstance(at_b, PeerViolation)
+    assert "another task" in str(at_b)
+    assert b.store.participations() == {ANN: 1, BEN: 1}
+
+
+@pytest.mark.parametrize("lie", ["bytes", "digest", "signature"])
+def test_a_model_that_this_server_never_signed_is_not_taken(servers: Servers, lie: str) -> None:
+    backup = servers.copy(B)
+    servers.attempt(0)
+    servers.put_back(B, backup)
+    a: Any = servers.sessions[A]
+    if lie == "signature":
+        # A's own word in place of B's.
+        own = seals(servers.task.digest, A)
+        sealed = a.store.model_seal(1)
+        body = own.read(B, Kind.MODEL, sealed, ModelBody)
+        a.store.keep_model_seal(1, own.write(Kind.MODEL, body))
+    else:
+        theta = a.shelf.current.theta.copy()
+        theta[0] += 1
+        a.shelf.put(1, theta)
+    _, at_b = servers.mend()
+    assert isinstance(at_b, PeerViolation)
+    assert servers.versions() == (1, 0)
+
+
+def test_a_model_without_its_charges_is_not_taken(servers: Servers) -> None:
+    """Model and ledger belong together: a model from after doesn't go on a ledger from before."""
+    servers.attempt(0)
+    backups = {role: servers.copy(role) for role in SERVERS}
+    servers.attempt(1)
+    signed = servers.sessions[A].store.model_seal(2)
+    assert signed is not None
+    newer = servers.folder / "newer.safetensors"
+    shutil.copy(servers.folder / A.value / "model.safetensors", newer)
+    shutil.copy(newer, backups[A] / "model.safetensors")
+    for role, backup in backups.items():
+        servers.put_back(role, backup, journal=True)
+    assert servers.versions() == (2, 1)
+    # Not even A's word that B has signed it is kept; and with it B still has no charge for it.
+    at_a, _ = servers.mend()
+    assert "its signature over it isn't kept" in str(at_a)
+    servers.sessions[A].store.keep_model_seal(2, signed)
+    _, at_b = servers.mend()
+    assert isinstance(at_b, PeerViolation)
+    assert "don't belong together" in str(at_b)
+    assert servers.versions() == (2, 1)
+
+
+def test_different_valid_sets_are_prepared_and_never_released(servers: Servers) -> None:
+    def play(session: Session, own: Aggregator) -> Any:
+        current = session.shelf.current
+        session.store.begin_attempt(0, 0, 2, current.digest)
+        valid = (ANN,) if own.role is A else (ANN, BEN)
+        opened = Opened(0, 0, (ANN, BEN), current.digest, frozenset((ANN, BEN)))
+        counted = Counted(opened, valid, VALID_SET, {})
+        noised = Noised(counted, np.zeros(servers.task.dimension, dtype=np.int64))
+        countersign(own, prepare(session.store, noised))
+
+    for error in servers.on_a_link(play, (None, None)):
+        assert isinstance(error, PeerViolation)
+        assert "nothing more is released" in str(error)
+    assert servers.states(0) == (AttemptState.PREPARED, AttemptState.PREPARED)
+    assert not [frame for frame in servers.frames if frame.step == "countersignature"]
