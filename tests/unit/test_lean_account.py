@@ -30,8 +30,6 @@ def test_an_owners_account_loads_no_accountant_before_it_is_asked() -> None:
     assert {m for m in loaded if m.startswith(ACCOUNT)} == {
         ACCOUNT,
         f"{ACCOUNT}.events",
-        f"{ACCOUNT}.participations",
-        f"{ACCOUNT}.repeats",
     }
     assert not loaded & set(HEAVY)
 

@@ -9,14 +9,12 @@ public grid (``Enrolment``), so that clients can't make a server compute more th
 """
 
 import logging
-import math
 import threading
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping
 
-from precad.common.account.events import poisson_gaussian
-from precad.common.account.participations import most_participations
+from precad.common.account.participations import most_participations, record_epsilon
 from precad.common.errors import Misconfiguration
 from precad.common.task import Task
 
@@ -171,13 +169,12 @@ def epsilon_spent(
 
 def _epsilon(task: Task, record_rate: float, counts: Mapping[int, int]) -> float:
     """ε where some versions were released 1 + m times: their steps have σ/√(1+m)."""
-    from precad.common.account.exact import ExactAccountant  # noqa: PLC0415 -- a second to import
-
-    accountant = ExactAccountant()
-    for m, count in sorted(counts.items()):
-        noise = task.privacy.noise_multiplier / math.sqrt(1 + m)
-        accountant.compose(poisson_gaussian(rate=record_rate, noise_multiplier=noise, count=count))
-    return accountant.epsilon(task.privacy.delta)
+    return record_epsilon(
+        record_rate=record_rate,
+        noise_multiplier=task.privacy.noise_multiplier,
+        delta=task.privacy.delta,
+        counts=counts,
+    )
 
 
 def _cap(task: Task, record_rate: float) -> int | None:
