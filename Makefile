@@ -35,4 +35,4 @@ protos-check: protos ## fail unless git has the protobuf code that the .proto fi
 	@git diff --exit-code -- $(GENERATED) && test -z "$$(git ls-files --others -- $(GENERATED))"
 
 bench: $(READY) ## the benchmarks; results go to benchmarks/results
-	for script in benchmarks/*.py; do $(BIN)/python -m benchmarks.$$(basename $$script .py) || exit 1; done
+	for script in benchmarks/*.py; do PYTHONPATH=. $(BIN)/python $$script || exit 1; done

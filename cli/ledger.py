@@ -1,13 +1,12 @@
 """`precad ledger`: what a server charged its clients, and whether anybody changed it since."""
 
-import json
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from precad.cli.options import Json
+from precad.cli.options import Json, print_json
 from precad.cli.own_ledger import mine, receipts
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Digest
@@ -54,7 +53,7 @@ def show(
     view = read_ledger(_url(state))
     document = _document(view, client)
     if as_json:
-        typer.echo(json.dumps(document, indent=2))
+        print_json(document, indent=2)
     else:
         _show(document)
 
@@ -96,7 +95,7 @@ def verify(
     sound = not audit.findings
     if as_json:
         document = {"sound": sound} | asdict(audit) | {"head": str(audit.head)}
-        typer.echo(json.dumps(document, indent=2))
+        print_json(document, indent=2)
     else:
         for finding in audit.findings:
             typer.echo(f"{finding.where}: {finding.what}")

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,9 +17,32 @@ TaskFile = Annotated[
 ]
 
 
+_PICTURES = (".png", ".pdf", ".svg", ".jpg", ".jpeg", ".webp", ".eps", ".ps", ".tif", ".tiff")
+
+
+def writable_picture(path: Path, option: str = "--plot") -> None:
+    """Refuse a picture that can't be written, before the work that it is to show.
+
+    Raises:
+        Misconfiguration: another kind of file, no such folder, or one that can't be written to.
+    """
+    if path.suffix.lower() not in _PICTURES:
+        raise Misconfiguration(option, str(path), "give a file that ends with .png, .pdf or .svg")
+    folder = path.parent
+    if not folder.is_dir():
+        raise Misconfiguration(option, str(path), "there is no such folder; make it first")
+    if path.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
+        raise Misconfiguration(option, str(path), "can't be written; give another place")
+
+
 def print_json(document: object, *, indent: int | None = None) -> None:
     """One document on stdout; what JSON hasn't (NaN, infinities) is null."""
-    typer.echo(json.dumps(_plain(document), indent=indent, allow_nan=False))
+    typer.echo(json_of(document, indent=indent))
+
+
+def json_of(document: object, *, indent: int | None = None) -> str:
+    """The document as JSON; what JSON hasn't (NaN, infinities) is null."""
+    return json.dumps(_plain(document), indent=indent, allow_nan=False)
 
 
 def _plain(value: object) -> object:

@@ -14,7 +14,7 @@ from precad.common.identifiers import Digest, Role
 if TYPE_CHECKING:
     from precad.client.account_file import Charge
     from precad.client.own_account import Account
-    from precad.client.witness import Kept
+    from precad.client.witness import Seen
 
 _SERVERS = (Role.SERVER_A, Role.SERVER_B)
 
@@ -178,7 +178,7 @@ def _show_account(document: dict[str, Any]) -> None:
         )
 
 
-def _statement(kept: "Kept", role: Role) -> dict[str, Any]:
+def _statement(kept: "Seen", role: Role) -> dict[str, Any]:
     body = kept.statements[role][1]
     return {
         "client": body.client,
@@ -192,7 +192,7 @@ def _statement(kept: "Kept", role: Role) -> dict[str, Any]:
     }
 
 
-def _findings(kept: "Kept", account: Path) -> list[str]:
+def _findings(kept: "Seen", account: Path) -> list[str]:
     from precad.client.account_file import ACCOUNT_FILE, AccountFile, Charge  # noqa: PLC0415
     from precad.client.witness import further_counts  # noqa: PLC0415
 
@@ -229,7 +229,7 @@ def _findings(kept: "Kept", account: Path) -> list[str]:
     return found
 
 
-def _against(kept: "Kept", other: "Kept") -> list[str]:
+def _against(kept: "Seen", other: "Seen") -> list[str]:
     ours, theirs = kept.served(), other.served()
     found = [
         f"model {version} was {ours[task, version]} for this owner and {digest} for the other one"
@@ -243,7 +243,7 @@ def _against(kept: "Kept", other: "Kept") -> list[str]:
     return found
 
 
-def _signatures(kept: "Kept", identity: Path) -> list[str]:
+def _signatures(kept: "Seen", identity: Path) -> list[str]:
     from precad.common.errors import PeerViolation  # noqa: PLC0415
     from precad.common.identity.credentials import Identity  # noqa: PLC0415
     from precad.common.identity.sign import CertificateVerifier  # noqa: PLC0415

@@ -184,7 +184,7 @@ class OwnAccount:
         self._account.catch_up()
         charge = self._charge(version, further)
         if self._account.limit is not None or self.limit is None:
-            return self._account.admits(charge)
+            return self._own_limit_stands() and self._account.admits(charge)
         try:
             return self._account.under(self.limit).allows(charge.event)
         except BudgetExceeded:
@@ -205,12 +205,22 @@ class OwnAccount:
         self._account.catch_up()
         if self._account.limit is None and self.limit is not None:
             self._account.open(self.limit)
+        if not self._own_limit_stands():
+            raise BudgetExceeded(
+                "another task has opened this account with a higher limit since this process "
+                "started; nothing is sent"
+            )
         self._account.add(self._charge(version, further))
 
     def epsilon(self) -> float:
         """Exact record-level ε so far over all tasks, one server corrupted, at this task's δ."""
         self._account.catch_up()
         return self._account.epsilon(self._task.privacy.delta)
+
+    def _own_limit_stands(self) -> bool:
+        """Whether the account was opened with this owner's limit, or a stricter one."""
+        own, opened = self.limit, self._account.limit
+        return own is None or opened is None or opened.epsilon <= own.epsilon
 
     def _charge(self, version: int, further: int) -> Charge:
         privacy = self._task.privacy

@@ -13,6 +13,7 @@ What others can see of this depends on no record: uploads begin at a public time
 import logging
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -133,7 +134,8 @@ class _Player:
         self._answered = -1
         self._over = -1
         self._sent = -1
-        self._taken = -1
+        # The newest attempt whose pair both servers took, and what it held.
+        self._taken: tuple[int, Kept] | None = None
 
     def play(self, on_notice: Callable[[Participation, pb.Notice], None] | None) -> Participation:
         result = self._result
@@ -207,13 +209,24 @@ class _Player:
                 reason,
             )
         self._witness.exchange(self._servers)
-        if self._taken == over.attempt and not self._witness.counted(over.version):
+        if self._taken is None or self._taken[0] != over.attempt:
+            return
+        if self._taken[1].further is not None and not self._witness.counted(over.version):
             log.warning(
                 "attempt %d of version %d: both servers took the submission and state that it "
                 "doesn't count; an honest one always does: one of them may be bad",
                 over.attempt,
                 over.version,
             )
+        self._keep_model(over.version + 1)
+
+    def _keep_model(self, version: int) -> None:
+        """Have the model that this owner helped to make, in case both servers lose it."""
+        model = self._witness.stated(version)
+        if model is not None:
+            with suppress(PeerUnavailable):
+                theta = self._servers.fetch_model(version, model.value)
+                self._witness.saw(version, model, theta)
 
     def _play(self, event: pb.RoundOpen, came: float) -> None:
         """Answer one attempt. PeerUnavailable leaves it unanswered: the notice comes again."""
@@ -251,8 +264,10 @@ class _Player:
     def _make(self, event: pb.RoundOpen) -> None:
         """Keep and count a pair for this attempt, if it gets one."""
         version, attempt = event.version, event.attempt
-        theta = self._servers.fetch_model(version, event.model_digest)
         model = Digest(event.model_digest)
+        theta = self._witness.model(version, model)
+        if theta is None:
+            theta = self._servers.fetch_model(version, event.model_digest)
         try:
             further = self._witness.opening(self._servers, attempt, version, event.model_digest)
         except NotOnOffer:
@@ -357,5 +372,5 @@ class _Player:
                     receipt.role.value,
                     receipt.detail,
                 )
-        if kept.further is not None and all(each.rejection is None for each in receipts):
-            self._taken = attempt
+        if all(each.rejection is None for each in receipts):
+            self._taken = attempt, kept

@@ -20,7 +20,7 @@ from precad.common.durable import append_line, remove_drafts, write_file
 from precad.common.errors import Misconfiguration, PeerViolation
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.seal import SealVerifier
-from precad.common.model import to_bytes
+from precad.common.model import from_bytes, model_digest, to_bytes
 from precad.common.task import Task
 from precad.common.wire.statement import check_opening, check_statement
 from precad.protos import precad_pb2 as pb
@@ -140,10 +140,7 @@ class Witness:
         self, servers: Signing, role: Role, shown: pb.Signed, body: pb.StatementBody
     ) -> None:
         """The model that a server has signed and lost, if this owner still has it."""
-        data = self._newest.get(body.version)
-        if data is None and self._folder is not None:
-            path = model_path(self._folder, body.version)
-            data = path.read_bytes() if path.exists() else None
+        data = self._model_bytes(body.version)
         digest = self._models.get(body.version)
         if data is None or digest is None or digest.value != body.model_digest:
             log.warning("%s has lost model %d, and so has this owner", role.value, body.version)
@@ -159,6 +156,29 @@ class Witness:
         """Whether no server states that this owner isn't in the counted set of this version."""
         bodies = (body for _, body in self._statements.values())
         return all(body.counted for body in bodies if body.version == version + 1)
+
+    def stated(self, version: int) -> Digest | None:
+        """The digest of θ_version, where both servers' last statements name the same."""
+        bodies = [body for _, body in self._statements.values() if body.version == version]
+        digests = {body.model_digest for body in bodies}
+        one = len(bodies) == len(SERVERS) and len(digests) == 1
+        return Digest(digests.pop()) if one else None
+
+    def model(self, version: int, model: Digest) -> NDArray[np.float64] | None:
+        """θ_version as it was served, ``[d] float64``, while it is one of the newest two."""
+        data = self._model_bytes(version) if self._models.get(version) == model else None
+        if data is None:
+            return None
+        theta = from_bytes(data, self._task.dimension)
+        own = model_digest(self._task.digest, version, self._task.model.parameters, theta)
+        return theta if own == model else None
+
+    def _model_bytes(self, version: int) -> bytes | None:
+        data = self._newest.get(version)
+        if data is None and self._folder is not None:
+            path = model_path(self._folder, version)
+            data = path.read_bytes() if path.exists() else None
+        return data
 
     def changed(self, version: int, model: Digest) -> bool:
         """Whether this version had another model before."""
@@ -196,7 +216,7 @@ class Witness:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class Seen:
     """What a state folder holds of the servers' word, of whatever task."""
 
     folder: Path
@@ -214,7 +234,7 @@ class Kept:
         return found | self.models
 
 
-def read_seen(folder: Path) -> Kept:
+def read_seen(folder: Path) -> Seen:
     """What a ``Witness`` keeps in ``folder``.
 
     Raises:
@@ -222,7 +242,7 @@ def read_seen(folder: Path) -> Kept:
     """
     kept = {role: read_statement(statement_path(folder, role)) for role in SERVERS}
     statements = {role: each for role, each in kept.items() if each is not None}
-    return Kept(folder, statements, read_models(folder / _MODELS))
+    return Seen(folder, statements, read_models(folder / _MODELS))
 
 
 def statement_path(folder: Path, role: Role) -> Path:

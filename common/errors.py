@@ -118,15 +118,11 @@ class Denial(Enum):
     """Why a caller may not do what it asked. The same word in errors, logs and counters."""
 
     NO_CERTIFICATE = "no-certificate"
-    """The connection carries no certificate."""
     MALFORMED_NAME = "malformed-name"
     """The certificate names no precad party, or more than one."""
     NOT_YET_VALID = "not-yet-valid"
-    """The certificate's first day lies ahead."""
     EXPIRED = "expired"
-    """The certificate's last day is over."""
     REVOKED = "revoked"
-    """The certificate stands on the revocation list."""
     NOT_ALLOWED = "not-allowed"
     """A known party, but not one that may do this; with every other reason it isn't known."""
 

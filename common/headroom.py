@@ -22,14 +22,15 @@ SUM_LIMIT = 2**62
 RANGE_LIMIT = 2**63
 
 
-def effective_record_clip(record_clip: float, dimension: int, fractional_bits: int) -> float:
-    """R' = R + √d·2^−f: the most that one record moves a client's encoded sum, as a real number.
+def effective_record_clip(
+    record_clip: float, client_clip: float, dimension: int, fractional_bits: int
+) -> float:
+    """R' = R + √d·2^−f + C·2^−18: the most that one record moves a client's encoded sum.
 
-    Records are clipped to R and encoded before they are summed, so one record moves the sum
-    by at most R; where the client's clip acts, its truncation can move neighbours apart by one
-    more unit in each coordinate.
+    A clipped and encoded gradient moves it by R, the client clip's truncation by one unit in each
+    coordinate, and scaling again what float64 let slip over β by β·2^−f·2^−18.
     """
-    return record_clip + math.ldexp(math.sqrt(dimension), -fractional_bits)
+    return record_clip + math.ldexp(math.sqrt(dimension), -fractional_bits) + client_clip / 2**18
 
 
 def bound_fits(task: "Task") -> bool:

@@ -143,10 +143,9 @@ class Task(_Section):
 
     @cached_property
     def effective_record_clip(self) -> float:
-        """R' = R + √d·2^−f: the record's sensitivity with the rounding in it."""
-        return headroom.effective_record_clip(
-            self.privacy.record_clip, self.dimension, self.fractional_bits
-        )
+        """R' = R + √d·2^−f + C·2^−18: the record's sensitivity with the rounding in it."""
+        clips = self.privacy.record_clip, self.privacy.client_clip
+        return headroom.effective_record_clip(*clips, self.dimension, self.fractional_bits)
 
     @cached_property
     def noise_units(self) -> float:

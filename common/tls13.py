@@ -5,9 +5,6 @@ variable; those of 1.3 are fixed inside BoringSSL. A list of one suite that need
 which gRPC can't be given, leaves no TLS 1.2 handshake that could succeed, as client or as server
 and whatever the certificates hold. gRPC reads the variable when its native module is first
 imported, hence precad sets it when the package itself is imported.
-
-The variable holds for the whole process and for its children: other gRPC channels there need
-TLS 1.3 too.
 """
 
 import os
@@ -17,12 +14,11 @@ from precad.common.errors import Misconfiguration
 
 CIPHER_VARIABLE = "GRPC_SSL_CIPHER_SUITES"
 UNUSABLE_IN_TLS12 = "ECDHE-PSK-AES128-CBC-SHA"
-_GRPC_NATIVE = "grpc._cython.cygrpc"
 
 
 def demand_tls13() -> None:
     """Set gRPC's cipher variable, unless gRPC is imported already and wouldn't read it."""
-    if _GRPC_NATIVE not in sys.modules:
+    if "grpc._cython.cygrpc" not in sys.modules:
         os.environ[CIPHER_VARIABLE] = UNUSABLE_IN_TLS12
 
 

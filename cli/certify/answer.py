@@ -8,7 +8,8 @@ import numpy as np
 from precad.cli.certify.read import budget, expectation, read_array, right, vote_intervals
 from precad.cli.certify.request import Loss, Prediction, Request, Smoothing
 from precad.cli.certify.trained import DIRECTIONS, Trained
-from precad.common.certify.guarantee import Guarantee
+from precad.cli.options import writable_picture
+from precad.common.certify.guarantee import Direction, Guarantee
 from precad.common.certify.inefficacy import MeanInterval, attack_bounds, fewest_attackers
 from precad.common.certify.inputs import Booleans
 from precad.common.certify.intervals import vote_counts
@@ -20,12 +21,17 @@ from precad.common.certify.prediction import (
 )
 from precad.common.certify.result import Abstained, Result
 from precad.common.certify.smoothing import average_certified_radius, certify_smoothing
+from precad.common.checks import count
 from precad.common.errors import Misconfiguration
 
 Document: TypeAlias = dict[str, Any]
 
 _FRACTIONS = (0.01, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9)
 """Of B: the expected losses shown where none is known."""
+_EVERY, _SOME, _TIMES = 20, 25, 100
+"""Up to so many attackers every number has its bounds; above, so many numbers of a range."""
+_NOTHING = 1e-6
+"""Of B: a bound so near to its end says nothing."""
 _RADII = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10**4, 10**5, 10**6)
 
 
@@ -35,6 +41,10 @@ def answer(request: Request) -> Document:
     Raises:
         Misconfiguration: what a request says, or what its files hold, can't be certified.
     """
+    if request.plot is not None:
+        writable_picture(request.plot)
+    if isinstance(request, Loss):
+        count("attackers", request.attackers)
     match request:
         case Prediction():
             return _prediction(request)
@@ -49,7 +59,7 @@ def _prediction(request: Prediction) -> Document:
     intervals, models, classes = vote_intervals(request, trained.runs)
     correct, known = right(request.labels, intervals.labels), request.labels is not None
     guarantees = [trained.guarantee(kind, request) for kind in request.kinds]
-    directions = DIRECTIONS[request.change]
+    directions = DIRECTIONS[trained.change(request)]
     certificates = [certify_predictions(intervals, one, directions) for one in guarantees]
     points = _points(certificates[0].results())
     if request.plot is not None:
@@ -108,9 +118,10 @@ def _loss(request: Loss) -> Document:
     trained = Trained.of(request)
     expected = expectation(request, trained.runs)
     guarantee = trained.guarantee(request.guarantee, request)
-    bounds = _bounds(request, expected, guarantee)
+    directions = DIRECTIONS[trained.change(request)]
+    bounds = _bounds(request, expected, guarantee, directions)
     fewest = [
-        {"tau": tau, "attackers": _fewest(request, expected, tau, guarantee)}
+        {"tau": tau, "attackers": _fewest(request, expected, tau, guarantee, directions)}
         for tau in request.tau or []
         if expected is not None
     ]
@@ -135,25 +146,46 @@ def _loss(request: Loss) -> Document:
     }
 
 
-def _bounds(request: Loss, expected: MeanInterval | None, guarantee: Guarantee) -> list[Document]:
-    """Bounds for 0 to ``attackers`` attackers; for a few of them where nothing is expected."""
+def _bounds(
+    request: Loss,
+    expected: MeanInterval | None,
+    guarantee: Guarantee,
+    directions: tuple[Direction, ...],
+) -> list[Document]:
+    """Bounds for 0 to ``attackers`` attackers, of many for some; for a few without expectation.
+
+    They widen with the number of attackers, so those in between lie in between.
+    """
     if expected is None:
         counts = sorted({k for k in (1, 2, 5, request.attackers) if 1 <= k <= request.attackers})
         clean = least = most = request.bound * np.array(_FRACTIONS)
     else:
-        counts = list(range(request.attackers + 1))
+        few = range(min(request.attackers, _EVERY) + 1)
+        some = np.geomspace(max(1, request.attackers) / _TIMES, max(1, request.attackers), _SOME)
+        counts = sorted({*few, request.attackers, *(int(k) for k in some if k > _EVERY)})
         clean, least, most = np.array([[expected.mean], [expected.lower], [expected.upper]])
-    directions, rows = DIRECTIONS[request.change], []
+    rows = []
+    vacuous = False
     for k in counts:
-        lower = attack_bounds(least, request.bound, guarantee, k, directions).lower
-        upper = attack_bounds(most, request.bound, guarantee, k, directions).upper
+        if vacuous:
+            lower, upper = np.zeros_like(clean), np.full_like(clean, request.bound)
+        else:
+            lower = attack_bounds(least, request.bound, guarantee, k, directions).lower
+            upper = attack_bounds(most, request.bound, guarantee, k, directions).upper
+            # Bounds that say nothing of so many say nothing of more, and cost the more to make.
+            little = _NOTHING * request.bound
+            vacuous = bool((lower <= little).all() and (upper >= request.bound - little).all())
         for loss, low, up in zip(clean.tolist(), lower.tolist(), upper.tolist(), strict=True):
             rows.append({"loss": loss, "attackers": k, "lower": low, "upper": up})
     return rows
 
 
 def _fewest(
-    request: Loss, expected: MeanInterval, ratio: float, guarantee: Guarantee
+    request: Loss,
+    expected: MeanInterval,
+    ratio: float,
+    guarantee: Guarantee,
+    directions: tuple[Direction, ...],
 ) -> int | None:
     """Attackers for a level of mean/τ, starting from the lower confidence bound."""
     if not ratio >= 1:
@@ -161,7 +193,6 @@ def _fewest(
     lower, level = expected.lower, expected.mean / ratio
     if lower <= level:
         return 0
-    directions = DIRECTIONS[request.change]
     return fewest_attackers(lower, request.bound, lower / level, guarantee, directions)
 
 

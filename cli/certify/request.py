@@ -50,8 +50,15 @@ Unit = Annotated[
     Option(help="What is counted; by default client with --runs and record without."),
 ]
 ChangeMade = Annotated[
-    Change,
-    Option(help="either: k added, or k deleted; replacements: k honest ones turned malicious."),
+    Change | None,
+    Option(
+        help="either: k added, or k deleted; replacements: k honest ones turned malicious. By "
+        "default replacements for clients, either for records."
+    ),
+]
+Absent = Annotated[
+    int,
+    Option(help="Honest clients whose absence attackers can select; they count among K."),
 ]
 Confidence = Annotated[float, Option(help="Of each point's statement.")]
 Simultaneous = Annotated[
@@ -66,6 +73,10 @@ Bits = Annotated[
     Option(
         help="Add (malicious submissions)·2^−bits for validation; with --runs and clients, always."
     ),
+]
+Attempts = Annotated[
+    int,
+    Option(help="With --soundness-bits: most attempts of a round, each of which is validated."),
 ]
 Plot = Annotated[Path | None, Option(help="Write a picture.", metavar="FILE.png")]
 Json = Annotated[bool, Option("--json", help="Print one JSON document instead.")]
@@ -98,12 +109,17 @@ class Prediction:
     rounds: Rounds = None
     sampling: Scheme = None
     unit: Unit = None
-    change: ChangeMade = "either"
+    change: ChangeMade = None
+    absent: Absent = 0
     confidence: Confidence = 0.999
     simultaneous: Simultaneous = False
     strict: Annotated[
-        bool, Option("--strict", help="Pay for choosing the label from the same votes (α/2L).")
-    ] = False
+        bool,
+        Option(
+            "--strict/--as-published",
+            help="Pay for choosing the label from the same votes (α/2L), or α/L as papers do.",
+        ),
+    ] = True
     form: Annotated[
         VoteFormat | None,
         Option(
@@ -118,6 +134,7 @@ class Prediction:
     labels: TrueLabels = None
     delta: Delta = None
     soundness_bits: Bits = None
+    attempts: Attempts = 20
     plot: Plot = None
     as_json: Json = False
 
@@ -161,11 +178,13 @@ class Loss:
     rounds: Rounds = None
     sampling: Scheme = None
     unit: Unit = None
-    change: ChangeMade = "either"
+    change: ChangeMade = None
+    absent: Absent = 0
     confidence: Confidence = 0.999
     interval: Annotated[BoundName, Option(help="For the mean over runs.")] = "hoeffding"
     delta: Delta = None
     soundness_bits: Bits = None
+    attempts: Attempts = 20
     plot: Plot = None
     as_json: Json = False
 

@@ -62,7 +62,7 @@ def _prediction(request: Prediction, found: Document) -> Parts:
     yield (
         f"{found['models']:,} models voted on {len(found['points']):,} points, {found['classes']} "
         f"classes; confidence {request.confidence:g} for {scope}. Radius: "
-        f"{_CHANGES[request.change]}."
+        f"{_changed(found)}."
     )
     if GuaranteeKind.GDP in request.kinds:
         yield "GDP-CLT is a limit for many rounds: its radii are not guaranteed."
@@ -77,6 +77,12 @@ def _prediction(request: Prediction, found: Document) -> Parts:
     )
     yield from _points(found["points"], f"radius ({units})")
     yield from _cost(found)
+
+
+def _changed(found: Document) -> str:
+    """What is certified against, in words."""
+    absent = f", beside {found['absent']:,} honest ones absent" if found["absent"] else ""
+    return _CHANGES[found["change"]] + absent
 
 
 def _trained(found: Document) -> str:
@@ -122,7 +128,7 @@ def _cost(found: Document) -> Parts:
 
 def _loss(request: Loss, found: Document) -> Parts:
     yield _trained(found)
-    yield f"Attackers: {_CHANGES[request.change]}."
+    yield f"Attackers: {_changed(found)}."
     if found["asymptotic"]:
         yield "GDP-CLT is a limit for many rounds: its bounds are not guaranteed."
     expected, bounds, bound = found["expected_loss"], found["bounds"], request.bound

@@ -3,9 +3,14 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from precad.cli.certify.request import GuaranteeKind, Loss, Prediction
+from precad.cli.certify.request import Change, GuaranteeKind, Loss, Prediction
 from precad.common import checks
-from precad.common.account.events import SampledGaussian, poisson_gaussian, require_poisson
+from precad.common.account.events import (
+    SampledGaussian,
+    poisson_gaussian,
+    require_poisson,
+    require_rounds,
+)
 from precad.common.account.gdp import GdpCltAccountant
 from precad.common.certify.exact import ExactGroups
 from precad.common.certify.gaussian import GaussianDP
@@ -15,11 +20,13 @@ from precad.common.certify.guarantee import (
     Guarantee,
     Replacements,
     ValidationAllowance,
+    WithAbsent,
 )
 from precad.common.certify.renyi import RenyiGroups
 from precad.common.certify.runs import Ensemble, FinishedRun, Unit
 from precad.common.errors import Misconfiguration
 
+_LEAST_NOISE = 0.01
 DIRECTIONS = {
     "either": BOTH,
     "additions": (Direction.ADDITIONS,),
@@ -38,12 +45,20 @@ class Trained:
         unit: what is counted.
         mechanism: what was run, as one unit meets it.
         soundness_bits: of validation; None where submissions can't be forged or aren't validated.
+        attempts: how often one client may have submitted in all.
     """
 
     runs: Ensemble | None
     unit: Unit
     mechanism: SampledGaussian
     soundness_bits: int | None
+    attempts: int
+
+    def change(self, request: Prediction | Loss) -> Change:
+        """What is certified against: a client that turns bad replaces its update."""
+        if request.change is not None:
+            return request.change
+        return "replacements" if self.unit is Unit.CLIENT else "either"
 
     @classmethod
     def of(cls, request: Prediction | Loss) -> "Trained":
@@ -69,7 +84,9 @@ class Trained:
             unit = Unit(request.unit or Unit.CLIENT)
             if unit is Unit.CLIENT:
                 bits = runs.inputs.malicious_submission_soundness_bits
-            return cls(runs, unit, runs.inputs.mechanism(unit), bits)
+            inputs = runs.inputs
+            _require_absences(request.absent, unit)
+            return cls(runs, unit, inputs.mechanism(unit), bits, inputs.most_attempts)
         if rate is None or noise is None or rounds is None:
             name = next(name for name, value in typed.items() if value is None)
             raise Misconfiguration(name, None, "say how the models were trained, or give --runs")
@@ -82,9 +99,15 @@ class Trained:
             )
         require_poisson(request.sampling or "poisson")
         checks.rate("sampling_rate", rate)
-        checks.count("rounds", rounds)
+        require_rounds("rounds", rounds)
+        if checks.noise_multiplier(noise) < _LEAST_NOISE:
+            raise Misconfiguration(
+                "noise_multiplier", noise, f"bounds nothing; give {_LEAST_NOISE:g} or more"
+            )
         mechanism = poisson_gaussian(rate=rate, noise_multiplier=noise, count=rounds)
-        return cls(None, unit, mechanism, bits)
+        attempts = rounds * checks.count("attempts", request.attempts, 1)
+        _require_absences(request.absent, unit)
+        return cls(None, unit, mechanism, bits, attempts)
 
     def guarantee(self, kind: GuaranteeKind, request: Prediction | Loss) -> Guarantee:
         """The named guarantee, with validation's allowance where submissions are validated."""
@@ -102,8 +125,10 @@ class Trained:
                 limit.compose(m)
                 guarantee = GaussianDP(limit.mu, asymptotic=True)
         if self.soundness_bits is not None:
-            guarantee = ValidationAllowance(guarantee, m.count, self.soundness_bits)
-        return Replacements(guarantee) if request.change == "replacements" else guarantee
+            guarantee = ValidationAllowance(guarantee, self.attempts, self.soundness_bits)
+        if self.change(request) == "replacements":
+            guarantee = Replacements(guarantee)
+        return WithAbsent(guarantee, request.absent) if request.absent else guarantee
 
     def document(self, request: Prediction | Loss, guarantee: Guarantee) -> dict[str, Any]:
         """This part of an answer; ``runs`` with what all of them together cost in privacy."""
@@ -111,7 +136,8 @@ class Trained:
         return {
             "guarantee": request.guarantee.value,
             "asymptotic": guarantee.asymptotic,
-            "change": request.change,
+            "change": self.change(request),
+            "absent": request.absent,
             "unit": self.unit.value,
             "mechanism": {
                 "sampling": m.sampling.value,
@@ -121,6 +147,7 @@ class Trained:
                 "participation": m.participation,
             },
             "soundness_bits": self.soundness_bits,
+            "attempts": None if self.soundness_bits is None else self.attempts,
             "runs": runs
             and {
                 "count": len(runs.runs),
@@ -128,3 +155,13 @@ class Trained:
                 "joint_privacy_cost": [asdict(cost) for cost in runs.privacy_cost()],
             },
         }
+
+
+def _require_absences(absent: int, unit: Unit) -> None:
+    """Refuse absences that nobody can select.
+
+    Raises:
+        Misconfiguration: a negative number, or records.
+    """
+    if checks.count("absent", absent) and unit is not Unit.CLIENT:
+        raise Misconfiguration("absent", absent, "only clients are absent")

@@ -1,12 +1,13 @@
 """The command itself: options, and what is printed where."""
 
-import json
 import time
 from pathlib import Path
 from typing import Annotated
 
 from rich.console import Console
 from typer import Option
+
+from precad.cli.options import print_json
 
 
 def demo(
@@ -61,4 +62,4 @@ def demo(
     names = ("model.safetensors", "training.png", "summary.json", "logs")
     conclude(console, outcome, result, [str(folder / name) for name in names])
     if json_output:
-        print(json.dumps(result))  # noqa: T201 -- the document that was asked for
+        print_json(result)

@@ -154,6 +154,7 @@ def summary(
                 rounds=status_a.version,
                 clients=len(scenario.data),
                 malicious_submission_soundness_bits=task.projections,
+                attempts=status_a.version * task.training.attempts,
                 **task.privacy.model_dump(exclude={"epsilon_limit"}),
             )
         ),

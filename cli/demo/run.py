@@ -1,6 +1,5 @@
 """Run a planned demo: start every part, follow it round by round, sum it up."""
 
-import json
 import shutil
 import time
 from pathlib import Path
@@ -12,6 +11,7 @@ from precad.cli.demo.outcome import Evaluation, Outcome, summary
 from precad.cli.demo.plot import plot
 from precad.cli.demo.scenario import Scenario
 from precad.cli.demo.show import Display
+from precad.cli.options import json_of
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, PrecadError
 from precad.common.identifiers import Role
 from precad.common.model import load_model
@@ -26,7 +26,7 @@ def run(scenario: Scenario, folder: Path, display: Display) -> tuple[Outcome, di
     """Train in ``folder`` and return the rounds and the summary.
 
     Raises:
-        PeerUnavailable: a part didn't start or died; with the end of its log.
+        PeerUnavailable: a part didn't start; with the end of its log.
         PeerViolation: training stopped.
     """
     started = time.monotonic()
@@ -49,7 +49,7 @@ def run(scenario: Scenario, folder: Path, display: Display) -> tuple[Outcome, di
         for status in (status_a, status_b):
             if status.error:
                 raise PeerViolation(f"{status.role} stopped: {status.error}")
-        deployment.wait(tuple(client.name for client in scenario.honest), SHUTDOWN_S)
+        _wait_for_owners(deployment, scenario, display)
     model = folder / "state" / "server-a" / "model.safetensors"
     theta = load_model(model, scenario.task).theta
     np.save(folder / "predictions.npy", evaluation.probabilities(theta).argmax(axis=1))
@@ -57,9 +57,23 @@ def run(scenario: Scenario, folder: Path, display: Display) -> tuple[Outcome, di
     seconds = time.monotonic() - started
     result = summary(outcome, status_a, status_b, evaluation.accuracy(theta), seconds)
     shutil.copyfile(model, folder / "model.safetensors")
-    (folder / "summary.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    (folder / "summary.json").write_text(json_of(result, indent=2) + "\n", encoding="utf-8")
     plot(outcome, folder / "training.png")
     return outcome, result
+
+
+def _wait_for_owners(deployment: LocalDeployment, scenario: Scenario, display: Display) -> None:
+    """Until the owners have ended; who takes long is stopped. The training is over by then."""
+    names = tuple(client.name for client in scenario.honest)
+    display.say("waiting for the data owners to fetch the model and end …")
+    try:
+        deployment.wait(names, SHUTDOWN_S)
+    except PeerUnavailable:
+        late = [name for name in names if deployment.processes[name].poll() is None]
+        display.say(
+            f"{len(late)} of them haven't ended within {SHUTDOWN_S:g} s and are stopped: this "
+            "machine is busy. What was trained doesn't depend on it"
+        )
 
 
 def prepare_folder(folder: Path) -> None:

@@ -124,7 +124,7 @@ def conclude(console: Console, outcome: Outcome, result: dict[str, Any], files: 
             f"{result['accepted']} submissions counted; "
             f"{f'rejected or absent: {rejected}' if rejected else 'none was rejected'}. "
             f"Honest ones rejected: {result['honest_rejected']}.\n\n"
-            f"Guaranteed, as (ε, δ = {result['delta']:g})-differential privacy (add/remove):"
+            f"Guaranteed, as (ε, δ = {result['delta']:g})-differential privacy (zero-out):"
         ),
         bounds,
         (

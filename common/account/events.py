@@ -52,7 +52,8 @@ class Adjacency(Enum):
     """Which data sets are neighbours."""
 
     ADD_REMOVE = "add-remove"
-    """One record (or client) more or less; an absent one contributes zero."""
+    """One record's gradient (or one client's update) is zero on one side: *zero-out*. The numbers
+    are those of adding and removing, while the enrolled number of records stays public."""
     REPLACE_ONE = "replace-one"
     """One record (or client) exchanged for another; the number stays."""
 
@@ -66,7 +67,22 @@ class Denominator(Enum):
     """A sum over who took part, as PRECAD eq. (2) has it: it moves with the data."""
 
 
+MOST_ROUNDS = 10**9
+LEAST_NOISE, MOST_NOISE = 1e-6, 1e9
+"""Beyond these no training is meant, and squares leave what floating point can hold."""
+
 _BOTH_SIDES = 2.0
+
+
+def require_rounds(field: str, count: int) -> int:
+    """A number of rounds: 0 to ``MOST_ROUNDS``.
+
+    Raises:
+        Misconfiguration: it isn't.
+    """
+    if checks.count(field, count) > MOST_ROUNDS:
+        raise Misconfiguration(field, count, f"give at most {MOST_ROUNDS:,}")
+    return int(count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +124,13 @@ class SampledGaussian:
         checks.rate("rate", self.rate)
         checks.noise_multiplier(self.noise_multiplier)
         checks.positive("sensitivity", self.sensitivity, "sensitivity is in clipping bounds")
-        checks.count("count", self.count)
+        if not LEAST_NOISE <= self.effective_noise_multiplier <= MOST_NOISE:
+            raise Misconfiguration(
+                "noise_multiplier",
+                self.noise_multiplier,
+                f"over the sensitivity: give {LEAST_NOISE:g} to {MOST_NOISE:g}",
+            )
+        require_rounds("count", self.count)
         checks.rate("participation", self.participation)
         if self.denominator is Denominator.DATA_DEPENDENT:
             raise Misconfiguration(

@@ -18,6 +18,8 @@ from precad.common.account.losses import Round
 # A round with more noise, a smaller rate or a smaller share is counted as one with these: it costs
 # no more than they do, and less than these floating point can't hold.
 _MOST_NOISE, _LEAST_RATE, _LEAST_SHARE = 1e6, 1e-9, 1e-9
+# With less noise a step that draws anybody costs thousands: nothing is claimed.
+_LEAST_NOISE = 0.01
 
 
 class ExactAccountant:
@@ -43,7 +45,7 @@ class ExactAccountant:
             self._rounds[one] += event.count
 
     def epsilon(self, delta: float) -> float:
-        """The least ε ≥ 0; see ``Accountant``.
+        """The least ε ≥ 0; see ``Accountant``. Infinite where a sampled step has σ below 0.01.
 
         Raises:
             Misconfiguration: δ outside (0, 1).
@@ -53,6 +55,8 @@ class ExactAccountant:
         gaussian, sampled = self._split()
         if not sampled:
             return gdp.epsilon_of_delta(gaussian, delta)
+        if _hopeless(gaussian, sampled):
+            return math.inf
         epsilon = epsilon_of_delta(_counted(gaussian, sampled), delta)
         if math.isinf(epsilon):
             raise BeyondReach(
@@ -72,6 +76,8 @@ class ExactAccountant:
         gaussian, sampled = self._split()
         if not sampled:
             return gdp.delta_of_epsilon(gaussian, epsilon)
+        if _hopeless(gaussian, sampled):
+            return 1.0
         return delta_of_epsilon(_counted(gaussian, sampled), epsilon)
 
     def _split(self) -> tuple[float, tuple[tuple[Round, int], ...]]:
@@ -80,6 +86,12 @@ class ExactAccountant:
         mus = [math.sqrt(n) / r.noise_multiplier for r, n in plain.items()]
         sampled = tuple(sorted((r, n) for r, n in self._rounds.items() if r not in plain))
         return gdp.composed_mu(mus), sampled
+
+
+def _hopeless(gaussian: float, sampled: tuple[tuple[Round, int], ...]) -> bool:
+    """Whether a step has so little noise that only an infinite ε is claimed."""
+    least = min(one.noise_multiplier for one, _ in sampled)
+    return least < _LEAST_NOISE or gaussian * _LEAST_NOISE > 1
 
 
 def _counted(gaussian: float, sampled: tuple[tuple[Round, int], ...]) -> list[Counted]:

@@ -2,24 +2,54 @@
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from precad.common import checks
-from precad.common.account.accountant import Accountant, AccountantName
-from precad.common.account.events import SampledGaussian, poisson_gaussian
+from precad.common.account.accountant import Accountant, AccountantName, BeyondReach
+from precad.common.account.events import (
+    SampledGaussian,
+    poisson_gaussian,
+    require_rounds,
+)
 from precad.common.account.exact import ExactAccountant
 from precad.common.account.gdp import GdpCltAccountant
 from precad.common.account.rdp import RdpAccountant
+from precad.common.account.repeats import Counts, steps, versions
 from precad.common.errors import Misconfiguration
-from precad.common.headroom import effective_record_clip
+from precad.common.headroom import TAU, effective_record_clip
 
 if TYPE_CHECKING:
     from precad.common.task import Task
 
 PLANNING_QUANTILE = 0.999
 """Before a run, a client's participations are taken as this quantile of Bin(T, q)."""
+
+
+class Basis(StrEnum):
+    """What the number of participations is, and so when the statement holds."""
+
+    PLANNED = "planned"
+    """A quantile, or a coin for every round: before the run."""
+    COUNTED = "counted"
+    """What the ledger counted: holds where nothing but the coin set it."""
+    CAP = "cap"
+    """The limit that was fixed beforehand: holds whatever the participations depended on."""
+
+    @property
+    def words(self) -> str:
+        """The basis in words, for people."""
+        return _BASES[self]
+
+
+_BASES = {
+    Basis.PLANNED: "planned",
+    Basis.COUNTED: "counted; holds if nothing but the servers' coin decided when it took part",
+    Basis.CAP: "the cap; holds whatever decided when it took part, releases included",
+}
 
 
 class Adversary(StrEnum):
@@ -31,7 +61,7 @@ class Adversary(StrEnum):
     CLIENTS_ONLY = "clients-only"
     """Any clients except the victim: they see the models only, noised by both servers."""
     CLIENT_LEVEL = "client-level"
-    """Whoever sees the models: hides (or bounds) a whole client, and feeds robustness."""
+    """Whoever sees the models, both servers honest: hides that an owner is there at all."""
 
     @property
     def words(self) -> str:
@@ -40,8 +70,8 @@ class Adversary(StrEnum):
 
     @property
     def adjacency(self) -> str:
-        """What neighbours differ in."""
-        return "add-remove-client" if self is Adversary.CLIENT_LEVEL else "add-remove-record"
+        """What neighbours differ in: one record's gradient, or one client's update, is zero."""
+        return "zero-out-client" if self is Adversary.CLIENT_LEVEL else "zero-out-record"
 
 
 _WORDS = {
@@ -57,7 +87,7 @@ class PrivacyStatement:
 
     Attributes:
         adversary: against whom.
-        adjacency: ``add-remove-record`` or ``add-remove-client``.
+        adjacency: ``zero-out-record`` or ``zero-out-client``: one's gradient or update is zero.
         accountant: where ε comes from; ``gdp-clt`` is asymptotic, not a guarantee.
         record_rate: the task's p; enters the two record-level guarantees.
         client_rate: the task's q; enters the client-level guarantee and, before a run, the
@@ -65,7 +95,10 @@ class PrivacyStatement:
         noise_multiplier: standard deviation of the noise that this adversary can't remove,
             over the sensitivity: σ, √2·σ or √2·σ·R'/C.
         compositions: number of steps (participations) or rounds composed.
+        basis: what that number is.
         delta: δ, in (0, 1).
+        rejection_delta: what honest rejection adds to δ; None where it isn't known how often the
+            range test was made.
         epsilon: ε ≥ 0; infinite where the accountant gives no bound.
         mu: μ of the central limit theorem; None for the other accountants.
     """
@@ -77,7 +110,9 @@ class PrivacyStatement:
     client_rate: float
     noise_multiplier: float
     compositions: int
+    basis: Basis
     delta: float
+    rejection_delta: float | None
     epsilon: float
     mu: float | None
 
@@ -121,11 +156,32 @@ def planned_participations(client_rate: float, rounds: int) -> int:
         Misconfiguration: a parameter is out of its range.
     """
     checks.rate("client_rate", client_rate)
-    checks.count("rounds", rounds)
+    require_rounds("rounds", rounds)
     # scipy.stats takes a second to import; only plans need it.
     from scipy.stats import binom  # noqa: PLC0415
 
     return int(binom.ppf(PLANNING_QUANTILE, rounds, client_rate))
+
+
+def honest_rejection(epsilon: float, attempts: int, projections: int) -> float:
+    """(1 + e^ε)·attempts·2k·e^{−τ²}, at most 1: what the range test adds to δ.
+
+    It rejects an honest update with a probability that depends on it (docs/soundness.md, "Honest
+    clients pass"): the real outcomes are within attempts·2k·e^{−τ²} of those that are accounted.
+
+    Args:
+        epsilon: ε ≥ 0 of the statement; infinite where there is none.
+        attempts: how often an update was tested.
+        projections: k, rows of the test.
+
+    Raises:
+        Misconfiguration: a number isn't a count.
+    """
+    tests = 2 * checks.count("projections", projections) * checks.count("attempts", attempts)
+    if not tests:
+        return 0.0
+    log_added = math.log(tests) - TAU**2 + float(np.logaddexp(0.0, epsilon))
+    return math.exp(min(0.0, log_added))
 
 
 def sensitivity_ratio(
@@ -140,7 +196,8 @@ def sensitivity_ratio(
     checks.positive("record_clip", record_clip, "the bound on a record's gradient")
     checks.count("dimension", dimension, 1)
     checks.count("fractional_bits", fractional_bits)
-    return effective_record_clip(record_clip, dimension, fractional_bits) / client_clip
+    moved = effective_record_clip(record_clip, client_clip, dimension, fractional_bits)
+    return moved / client_clip
 
 
 def client_noise_multiplier(noise_multiplier: float, ratio: float) -> float:
@@ -169,6 +226,13 @@ class Run:
         rounds: T.
         participations: T_i, what the client's ledger counts; None before a run.
         sensitivity_ratio: R'/C; only the client level needs it.
+        counts: the same participations by m, where releases were lost and made again; its versions
+            are ``participations``, which may then be left out.
+        cover_uploads: whether undrawn clients upload too, so that nobody sees the coin.
+        attempts: how often the range test was made of this client's updates, at most; None where
+            that isn't known.
+        projections: k of the range test.
+        basis: what ``participations`` is; by itself planned or counted.
 
     Raises:
         Misconfiguration: a parameter is out of its range.
@@ -180,51 +244,108 @@ class Run:
     rounds: int
     participations: int | None = None
     sensitivity_ratio: float | None = None
+    counts: Counts | None = field(default=None, hash=False)
+    cover_uploads: bool = False
+    attempts: int | None = None
+    projections: int | None = None
+    basis: Basis | None = None
 
     def __post_init__(self) -> None:
         checks.rate("record_rate", self.record_rate)
         checks.rate("client_rate", self.client_rate)
         checks.noise_multiplier(self.noise_multiplier)
-        checks.count("rounds", self.rounds)
+        require_rounds("rounds", self.rounds)
         taken = self.participations
+        if self.counts is not None:
+            total = versions(self.counts)
+            if taken not in (None, total):
+                raise Misconfiguration("participations", taken, f"counts by m are of {total}")
+            taken = total
+            object.__setattr__(self, "participations", total)
         if taken is not None and checks.count("participations", taken) > self.rounds:
             raise Misconfiguration(
                 "participations", taken, f"a client takes part at most {self.rounds} times"
             )
+        if self.basis is None:
+            basis = Basis.PLANNED if taken is None else Basis.COUNTED
+            object.__setattr__(self, "basis", basis)
 
     @classmethod
     def of(
-        cls, task: "Task", *, rounds: int | None = None, participations: int | None = None
+        cls,
+        task: "Task",
+        *,
+        rounds: int | None = None,
+        participations: int | None = None,
+        counts: Counts | None = None,
     ) -> "Run":
         """A task's run, over its own T where no ``rounds`` are given."""
+        total = task.training.rounds if rounds is None else rounds
         return cls(
             record_rate=task.privacy.record_rate,
             client_rate=task.privacy.client_rate,
             noise_multiplier=task.privacy.noise_multiplier,
-            rounds=task.training.rounds if rounds is None else rounds,
+            rounds=total,
             participations=participations,
             sensitivity_ratio=task.sensitivity_ratio,
+            counts=counts,
+            cover_uploads=task.privacy.cover_uploads,
+            attempts=total * task.training.attempts,
+            projections=task.projections,
         )
 
-    def event(self, adversary: Adversary) -> SampledGaussian:
-        """What ``adversary`` sees of the run, as one event.
+    def at_cap(self, cap: int) -> "Run":
+        """The same for a client that takes part ``cap`` times, the most that was fixed beforehand.
+
+        Versions that were released more than once stay so.
+        """
+        again = {m: n for m, n in (self.counts or {}).items() if m}
+        cap = max(min(cap, self.rounds), sum(again.values()))
+        counts = again | {0: cap - sum(again.values())} if again else None
+        return replace(self, participations=cap, counts=counts, basis=Basis.CAP)
+
+    def events(self, adversary: Adversary) -> tuple[SampledGaussian, ...]:
+        """What ``adversary`` sees of the run.
 
         1. one server: Poisson(p) steps with σ, once for each participation T_i. Before a run T_i
            is the 0.999 quantile of Bin(T, q). PRECAD Theorem 1, case 1.
         2. clients only: after a run, Poisson(p) steps with √2·σ over T_i; before it, T rounds that
            run such a step with probability q (an atom mixture, never rate q·p).
-        3. client level: T Poisson(q) steps with √2·σ·R'/C. PRECAD Lemma 8.
+        3. client level: T rounds that run a step of all of the client with probability q, with
+           √2·σ·R'/C: who uploads can be seen, so the coin is an atom and amplifies nothing. Only
+           under ``cover_uploads`` they are Poisson(q) steps. PRECAD Lemma 8 takes the latter.
+
+        A version that was released 1 + m times has σ/√(1+m).
+
+        Raises:
+            Misconfiguration: the client level lacks R'/C, or that is out of its range.
+        """
+        one = self.event(adversary)
+        if adversary is Adversary.CLIENT_LEVEL:
+            if not self.cover_uploads:
+                one = replace(one, rate=1.0, participation=one.rate)
+            again = {m: n for m, n in (self.counts or {}).items() if m}
+            counts: Counts = again | {0: self.rounds - sum(again.values())}
+        else:
+            counts = {0: one.count} if self.counts is None else self.counts
+        return steps(one, counts) or (one.times(0),)
+
+    def event(self, adversary: Adversary) -> SampledGaussian:
+        """The run as one event, as if every version had been released once.
+
+        At the client level this is what bounds *robustness*: T Poisson(q) steps. For that the coin
+        need only be beyond the attackers' influence, not unseen.
 
         Raises:
             Misconfiguration: the client level lacks R'/C, or that is out of its range.
         """
         match adversary:
             case Adversary.ONE_SERVER:
-                steps = self.participations
-                if steps is None:
-                    steps = planned_participations(self.client_rate, self.rounds)
+                taken = self.participations
+                if taken is None:
+                    taken = planned_participations(self.client_rate, self.rounds)
                 return poisson_gaussian(
-                    rate=self.record_rate, noise_multiplier=self.noise_multiplier, count=steps
+                    rate=self.record_rate, noise_multiplier=self.noise_multiplier, count=taken
                 )
             case Adversary.CLIENTS_ONLY:
                 return poisson_gaussian(
@@ -258,7 +379,8 @@ def guarantees(
         run: what was run, or will be.
         delta: δ, in (0, 1).
         adversaries: which ones; by default all, the client level only where R'/C is known.
-        accountants: which ones; all by default.
+        accountants: which ones; all by default. One that can't answer at so small a δ has an
+            infinite ε, and the others stand beside it.
 
     Raises:
         Misconfiguration: a parameter is out of its range.
@@ -268,24 +390,37 @@ def guarantees(
         without_clips = (Adversary.ONE_SERVER, Adversary.CLIENTS_ONLY)
         adversaries = without_clips if run.sensitivity_ratio is None else tuple(Adversary)
     accountants = tuple(accountants)
-    statements = []
-    for adversary in adversaries:
-        event = run.event(adversary)
-        for name in accountants:
-            accountant = accountant_named(name)
-            accountant.compose(event)
-            statements.append(
-                PrivacyStatement(
-                    adversary=adversary,
-                    adjacency=adversary.adjacency,
-                    accountant=name,
-                    record_rate=run.record_rate,
-                    client_rate=run.client_rate,
-                    noise_multiplier=event.effective_noise_multiplier,
-                    compositions=event.count,
-                    delta=delta,
-                    epsilon=accountant.epsilon(delta),
-                    mu=accountant.mu if isinstance(accountant, GdpCltAccountant) else None,
-                )
-            )
-    return tuple(statements)
+    return tuple(
+        _statement(run, delta, adversary, name) for adversary in adversaries for name in accountants
+    )
+
+
+def _statement(
+    run: Run, delta: float, adversary: Adversary, name: AccountantName
+) -> PrivacyStatement:
+    events = run.events(adversary)
+    accountant = accountant_named(name)
+    for event in events:
+        accountant.compose(event)
+    try:
+        epsilon = accountant.epsilon(delta)
+    except BeyondReach:
+        epsilon = math.inf
+    rejection = None
+    if run.attempts is not None and run.projections is not None:
+        rejection = honest_rejection(epsilon, run.attempts, run.projections)
+    assert run.basis is not None
+    return PrivacyStatement(
+        adversary=adversary,
+        adjacency=adversary.adjacency,
+        accountant=name,
+        record_rate=run.record_rate,
+        client_rate=run.client_rate,
+        noise_multiplier=events[0].effective_noise_multiplier,
+        compositions=sum(event.count for event in events),
+        basis=run.basis,
+        delta=delta,
+        rejection_delta=rejection,
+        epsilon=epsilon,
+        mu=accountant.mu if isinstance(accountant, GdpCltAccountant) else None,
+    )

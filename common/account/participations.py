@@ -9,32 +9,51 @@ from functools import lru_cache
 
 from precad.common import checks
 from precad.common.account.events import poisson_gaussian
+from precad.common.account.repeats import Counts, checked, steps
+from precad.common.errors import Misconfiguration
 
 
-@lru_cache(maxsize=4096)
 def record_epsilon(
-    *, record_rate: float, noise_multiplier: float, participations: int, delta: float
+    *,
+    record_rate: float,
+    noise_multiplier: float,
+    delta: float,
+    participations: int | None = None,
+    counts: Counts | None = None,
 ) -> float:
-    """Exact ε of a record after ``participations`` steps; milliseconds, and cached.
+    """Exact ε of a record after so many participations; milliseconds, and cached.
 
     Never falls when ``participations`` rises.
 
     Args:
         record_rate: p, in [0, 1].
         noise_multiplier: σ of the noise that the adversary can't remove: one server's.
-        participations: T_i, 0 or more.
         delta: δ, in (0, 1).
+        participations: T_i, 0 or more, each released once; or
+        counts: m → how many versions were released 1 + m times with the same X.
 
     Raises:
-        Misconfiguration: a parameter is out of its range.
+        Misconfiguration: a parameter is out of its range, or not one of the last two was given.
     """
-    # SciPy and dp-accounting take more than a second to import; only who asks for an ε pays.
+    if (participations is None) == (counts is None):
+        raise Misconfiguration(
+            "participations", participations, "give either participations or counts by m"
+        )
+    by_m = checked({0: participations} if participations is not None else counts or {})
+    return _record_epsilon(record_rate, noise_multiplier, delta, by_m)
+
+
+@lru_cache(maxsize=4096)
+def _record_epsilon(
+    record_rate: float, noise_multiplier: float, delta: float, by_m: tuple[tuple[int, int], ...]
+) -> float:
+    # SciPy takes half a second to import; only who asks for an ε pays.
     from precad.common.account.exact import ExactAccountant  # noqa: PLC0415
 
     accountant = ExactAccountant()
-    accountant.compose(
-        poisson_gaussian(rate=record_rate, noise_multiplier=noise_multiplier, count=participations)
-    )
+    one = poisson_gaussian(rate=record_rate, noise_multiplier=noise_multiplier)
+    for event in steps(one, dict(by_m)):
+        accountant.compose(event)
     return accountant.epsilon(delta)
 
 

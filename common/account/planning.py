@@ -1,90 +1,145 @@
-"""Planning a task: which σ, C/R', q, p and T give privacy, robustness and a usable model.
+"""Planning a task: what a setting would give, what it costs, and whether it is good enough.
 
-Everything is relative to R', the record clip with the rounding in it, so that neither R nor the
-number of fractional bits enters.
+Every setting is a ``Task`` that was made and thereby checked: nothing is recommended that a server
+would refuse. All of it is a plan: privacy over the 0.999 quantile of participations, robustness by
+the central limit theorem, accuracy by a forecast. What a run gave stands in its ledger.
 
-- **Privacy** sets the least σ: guarantee 1 (one server corrupted), exact, over the 0.999
-  quantile of a client's participations.
-- **Robustness** sets the largest C/(R'·σ): PRECAD Theorem 2 in closed form with Lemma 8's μ by
-  the central limit theorem, hence asymptotic: good for planning; a finished run is certified
-  exactly.
-- **Accuracy** has a proxy: the norm of a run's summed noise over the norm of its summed signal
-  if every clipped gradient pointed the same way,
-  √2·σ·√d/(q·n·min(p·m, C/R')·√T). Real gradients agree less and shrink as training goes on, so
-  it compares settings; it doesn't predict an accuracy.
-
-With robustness the proxy can't fall below K·√d/(n·Kμ), whatever σ, q and T: only more clients
-or a smaller model help (``Floor``).
+- **Privacy** (guarantee 1, one curious server) is exact and sets the least σ.
+- **Robustness** against K of the owners is PRECAD Theorem 2 in closed form with Lemma 8's μ by the
+  central limit theorem: asymptotic, good for planning. An enrolled owner that turns malicious
+  *replaces* its update, which moves the sum by up to 2C: K replacements shift by 2Kμ, K additions
+  by Kμ (``precad.common.certify.guarantee.Replacements``).
+- **Accuracy** is forecast (``precad.common.account.forecast``), to order settings.
 """
 
-import math
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
-
-import numpy as np
-from numpy.typing import NDArray
 
 from precad.common import checks
 from precad.common.account import gdp
-from precad.common.account.calibrate import least_noise_multiplier
-from precad.common.account.events import poisson_gaussian
+from precad.common.account.forecast import (
+    REFERENCE_GRADIENT_NORM,
+    Architecture,
+    Forecast,
+    Training,
+    forecast,
+)
 from precad.common.account.guarantees import Adversary, Run, planned_participations, spent
 from precad.common.account.participations import record_epsilon
+from precad.common.enrolment import Enrolment
+from precad.common.errors import Misconfiguration
+from precad.common.identifiers import ClientId
+from precad.common.task import Task
 
 VACUOUS = 0.99
 """A loss bound above this share of B says nothing."""
+USABLE = 0.5
+"""A forecast below it isn't worth a training."""
+INDIFFERENT = 0.005
+"""Forecasts that differ by less are alike: about what it misses real trainings by."""
+MOST_EPSILON = 100.0
+"""An ε beyond it protects nothing and leaves floating point."""
+ROUNDS_LIMIT = 1_000_000
+"""The most rounds that a task takes."""
+SLACK = 1 + 1e-9
+"""The search for σ and for C ends a rounding away from its target."""
+
+
+class Change(StrEnum):
+    """What K malicious owners do to a run in which they were honest, or absent."""
+
+    REPLACEMENTS = "replacements"
+    """Enrolled owners turn malicious: +C may become −C."""
+    ADDITIONS = "additions"
+    """Malicious owners enrol beside the honest ones: 0 becomes up to C."""
+
+    @property
+    def shifts(self) -> int:
+        """By how many μ one malicious owner shifts a score."""
+        return 2 if self is Change.REPLACEMENTS else 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Robustness:
+    """What malicious owners may cause at most.
+
+    Attributes:
+        malicious: K ≥ 1 owners that may submit anything.
+        loss: expected loss L on one record without attackers, in (0, B).
+        tolerated_loss: the loss that the K may cause at most, in (L, B).
+        loss_bound: B, the largest value that the loss takes.
+        change: which change of theirs the bound must hold for.
+
+    Raises:
+        Misconfiguration: a value is out of its range.
+    """
+
+    malicious: int = 1
+    loss: float = 0.2
+    tolerated_loss: float = 0.5
+    loss_bound: float = 1.0
+    change: Change = Change.REPLACEMENTS
+
+    def __post_init__(self) -> None:
+        checks.count("malicious", self.malicious, 1)
+        self.largest_mu()
+
+    def largest_mu(self) -> float:
+        """μ of one owner up to which the loss bound stays tolerated."""
+        group = gdp.tolerated_group_mu(self.loss, self.tolerated_loss, self.loss_bound)
+        return group / (self.malicious * self.change.shifts)
+
+    def worst_loss(self, mu: float, change: Change) -> float:
+        """The loss that K owners can cause at most; ``mu`` is that of one of them."""
+        group = gdp.group_mu(mu, self.malicious * change.shifts)
+        return self.loss_bound * float(gdp.shifted(self.loss / self.loss_bound, group))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """What a task should give, and the data that it has.
+    """What a task should give, and who holds what.
 
     Attributes:
-        clients: n, enrolled.
-        records: m, of each client.
-        dimension: d, parameters of the model.
+        records: m of each owner.
         epsilon: ε of a record against one curious server.
         delta: δ, in (0, 1).
-        noise_to_signal: the accuracy proxy, at most this.
-        malicious: K clients that may submit anything; 0 for no robustness.
-        loss: expected loss L on one record without attackers, in (0, B).
-        tolerated_loss: the loss that K attackers may cause at most, in (L, B).
-        loss_bound: B, the largest value that the loss takes.
+        robust: whether the loss must stay bounded; else nothing is stated about a whole owner.
+        robustness: the malicious owners that bounds are for, wanted or only shown.
+        gradient_norm: G, typical norm of one record's gradient at the initial model.
+        architecture: for the forecast.
+
+    Raises:
+        Misconfiguration: a value is out of its range.
     """
 
-    clients: int
-    records: int
-    dimension: int
+    records: tuple[int, ...]
     epsilon: float
     delta: float
-    noise_to_signal: float
-    malicious: int
-    loss: float
-    tolerated_loss: float
-    loss_bound: float
+    robust: bool
+    robustness: Robustness = Robustness()
+    gradient_norm: float = REFERENCE_GRADIENT_NORM
+    architecture: Architecture = Architecture.LINEAR
 
     def __post_init__(self) -> None:
-        checks.count("clients", self.clients, 1)
-        checks.count("records", self.records, 1)
-        checks.count("dimension", self.dimension, 1)
-        checks.positive("epsilon", self.epsilon, "the wanted ε")
-        checks.epsilon(self.epsilon)
+        if not self.records:
+            raise Misconfiguration("records", "none", "give the number of records of each owner")
+        for size in self.records:
+            checks.count("records", size, 1)
+        if checks.positive("epsilon", self.epsilon, "the wanted ε") > MOST_EPSILON:
+            raise Misconfiguration(
+                "epsilon",
+                self.epsilon,
+                f"give at most {MOST_EPSILON:g}: 10 is little already",
+            )
         checks.inside_unit_interval("delta", self.delta)
-        checks.positive("noise_to_signal", self.noise_to_signal, "the wanted noise over signal")
-        checks.count("malicious", self.malicious)
-        self.tolerated_group_mu()
-
-    def tolerated_group_mu(self) -> float:
-        """Kμ up to which the loss bound stays tolerated."""
-        return gdp.tolerated_group_mu(self.loss, self.tolerated_loss, self.loss_bound)
+        checks.positive("gradient_norm", self.gradient_norm, "typical of a record")
 
 
 class SettingVerdict(StrEnum):
     """How a setting fares."""
 
     MEETS = "meets all"
-    TOO_NOISY = "too noisy"
+    LEARNS_LITTLE = "learns little"
     NOT_PRIVATE = "ε too large"
     LOSS_TOO_HIGH = "loss too high"
     SAYS_NOTHING = "says nothing"
@@ -92,232 +147,122 @@ class SettingVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One choice of σ, C/R', p, q and T, what it gives and what it costs.
+    """One task: what it would give and what it would cost.
 
     Attributes:
-        run: p, q, T and σ.
-        clip_ratio: C/R'.
-        participations: the 0.999 quantile of one client's.
+        task: made, so that all of its own rules hold.
+        participations: the 0.999 quantile of one owner's.
         epsilon: of a record against one curious server, exact.
-        epsilon_clients_only: of a record against other clients, exact.
-        noise_to_signal: the accuracy proxy over the run.
-        group_mu: Kμ by the central limit theorem; infinite where it leaves floating point.
-        worst_loss: what K attackers can cause at most, by that μ.
-        unclipped_worst_loss: the same if the client clip never acted (C = p·m·R'): what
-            privacy's noise alone is worth against attackers.
-        gradients: per-record gradients that one client computes.
-        upload_bytes: that one client sends to both servers: a seed and d ring elements a round.
+        epsilon_clients_only: of a record against other owners, exact.
+        forecast: of its accuracy.
+        robustness: what the loss bounds below are for.
+        client_mu: μ of one owner by the central limit theorem, for additions; infinite where it
+            leaves floating point.
+        loss_additions: what K added owners can cause at most, by that μ.
+        loss_replacements: what K replaced owners can.
+        gradients: per-record gradients that the largest owner computes.
+        upload_bytes: that one owner sends to both servers: a seed and d ring elements in each of
+            its participations, in every round under ``cover_uploads``.
         verdict: against what was wanted.
     """
 
-    run: Run
-    clip_ratio: float
+    task: Task
     participations: int
     epsilon: float
     epsilon_clients_only: float
-    noise_to_signal: float
-    group_mu: float
-    worst_loss: float
-    unclipped_worst_loss: float
+    forecast: Forecast
+    robustness: Robustness
+    client_mu: float
+    loss_additions: float
+    loss_replacements: float
     gradients: int
     upload_bytes: int
     verdict: SettingVerdict
 
-
-@dataclass(frozen=True, slots=True)
-class Floor:
-    """What no σ, q or T can change once K attackers must be tolerated."""
-
-    noise_to_signal: float
-    """K·√d/(n·Kμ): the proxy is at least this."""
-    clients: int
-    """Enrolled clients for which the floor reaches the wanted proxy."""
+    def worst_loss(self, change: Change) -> float:
+        """The loss bound for this change."""
+        both = {
+            Change.ADDITIONS: self.loss_additions,
+            Change.REPLACEMENTS: self.loss_replacements,
+        }
+        return both[change]
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Every setting tried, the best ones first.
-
-    Attributes:
-        wanted: what was asked.
-        settings: those that meet everything by what they cost in uploads, then the others by
-            the proxy.
-        floor: what robustness alone asks of the number of clients; None without attackers.
-    """
-
-    wanted: Wanted
-    settings: tuple[Setting, ...]
-    floor: Floor | None
-
-    @property
-    def best(self) -> Setting | None:
-        """The setting with the least uploads among those that meet everything."""
-        first = self.settings[0] if self.settings else None
-        return first if first is not None and first.verdict is SettingVerdict.MEETS else None
-
-
-def plan(
-    wanted: Wanted,
-    *,
-    record_rates: Iterable[float],
-    client_rates: Iterable[float],
-    rounds: Iterable[int],
-    noise_multiplier: float | None = None,
-    clip_ratio: float | None = None,
-) -> Plan:
-    """Every combination of p, q and T with the σ and C/R' that suit it best.
-
-    Args:
-        wanted: targets and data sizes.
-        record_rates: p to try, each in (0, 1].
-        client_rates: q to try, each in (0, 1].
-        rounds: T to try.
-        noise_multiplier: σ, if it is fixed already; else the least that privacy allows.
-        clip_ratio: C/R', if it is fixed already; else the one with the least noise over signal.
+def setting_of(wanted: Wanted, task: Task) -> Setting:
+    """How ``task`` would fare.
 
     Raises:
-        Misconfiguration: a value is out of its range, or no noise reaches the wanted ε.
+        Misconfiguration: the task takes fewer clients than there are owners, or not the largest
+            one at its p, or a number that the accountant can't take.
     """
-    if clip_ratio is not None:
-        checks.positive("clip_ratio", clip_ratio, "C/R', client over record clip")
-    settings = [
-        _setting(wanted, p, q, t, noise_multiplier, clip_ratio)
-        for p in record_rates
-        for q in client_rates
-        for t in rounds
-    ]
-    settings.sort(
-        key=lambda s: (
-            (0, s.upload_bytes, s.noise_to_signal)
-            if s.verdict is SettingVerdict.MEETS
-            else (1, s.noise_to_signal, s.upload_bytes)
-        )
+    owners, room = len(wanted.records), task.enrolment.clients
+    if owners > room:
+        raise Misconfiguration("records", f"{owners} owners", f"the task takes {room} clients")
+    privacy, run = task.privacy, Run.of(task)
+    Enrolment(ClientId("owner"), max(wanted.records), privacy.record_rate).check(task)
+    participations = max(1, planned_participations(privacy.client_rate, task.training.rounds))
+    uploads = task.training.rounds if privacy.cover_uploads else participations
+    epsilon = record_epsilon(
+        record_rate=privacy.record_rate,
+        noise_multiplier=privacy.noise_multiplier,
+        participations=participations,
+        delta=wanted.delta,
     )
-    return Plan(wanted, tuple(settings), _floor(wanted))
-
-
-def _setting(
-    wanted: Wanted, p: float, q: float, t: int, fixed_sigma: float | None, fixed_ratio: float | None
-) -> Setting:
-    for name, rate in (("record_rate", p), ("client_rate", q)):
-        checks.positive(name, checks.rate(name, rate), "none would be drawn")
-    checks.count("rounds", t, 1)
-    participations = max(1, planned_participations(q, t))
-    sigma = fixed_sigma
-    if sigma is None:
-        sigma = least_noise_multiplier(
-            lambda s: poisson_gaussian(rate=p, noise_multiplier=s, count=participations),
-            epsilon=wanted.epsilon,
-            delta=wanted.delta,
-        )
-    whole = p * wanted.records
-    ratio = fixed_ratio
-    if ratio is None:
-        ratio = whole
-        if wanted.malicious:
-            mu = wanted.tolerated_group_mu() / wanted.malicious
-            ratio = min(whole, sigma * gdp.largest_clip_ratio(mu, q, t))
-    run = Run(record_rate=p, client_rate=q, noise_multiplier=sigma, rounds=t)
-    group, worst = _worst_loss(wanted, run, ratio)
-    proxy = float(noise_to_signal(wanted, run, np.asarray(ratio)))
-    epsilon = _epsilon(run, participations, wanted.delta)
+    mu = client_mu(run)
+    robustness = wanted.robustness
+    loss = {change: robustness.worst_loss(mu, change) for change in Change}
+    made = forecast(training_of(wanted, task))
     return Setting(
-        run=run,
-        clip_ratio=ratio,
+        task=task,
         participations=participations,
         epsilon=epsilon,
         epsilon_clients_only=spent(run.event(Adversary.CLIENTS_ONLY), wanted.delta),
-        noise_to_signal=proxy,
-        group_mu=group,
-        worst_loss=worst,
-        unclipped_worst_loss=_worst_loss(wanted, run, whole)[1],
-        gradients=round(whole * participations),
-        upload_bytes=participations * (8 * wanted.dimension + 32),
-        verdict=_verdict(wanted, epsilon, proxy, worst),
+        forecast=made,
+        robustness=robustness,
+        client_mu=mu,
+        loss_additions=loss[Change.ADDITIONS],
+        loss_replacements=loss[Change.REPLACEMENTS],
+        gradients=round(privacy.record_rate * max(wanted.records) * participations),
+        upload_bytes=uploads * (8 * task.dimension + 32),
+        verdict=_verdict(wanted, epsilon, made, loss),
     )
 
 
-def _epsilon(run: Run, participations: int, delta: float) -> float:
-    return record_epsilon(
-        record_rate=run.record_rate,
-        noise_multiplier=run.noise_multiplier,
-        participations=participations,
-        delta=delta,
+def client_mu(run: Run) -> float:
+    """μ of one added owner over the run, by the central limit theorem; PRECAD Lemma 8."""
+    event = run.event(Adversary.CLIENT_LEVEL)
+    return gdp.clt_mu(event.rate, event.noise_multiplier, event.count)
+
+
+def training_of(wanted: Wanted, task: Task) -> Training:
+    """What the forecast looks at."""
+    privacy = task.privacy
+    return Training(
+        records=wanted.records,
+        record_rate=privacy.record_rate,
+        client_rate=privacy.client_rate,
+        rounds=task.training.rounds,
+        noise_multiplier=privacy.noise_multiplier,
+        record_clip=privacy.record_clip,
+        effective_record_clip=task.effective_record_clip,
+        client_clip=privacy.client_clip,
+        learning_rate=task.training.learning_rate,
+        dimension=task.dimension,
+        gradient_norm=wanted.gradient_norm,
+        architecture=wanted.architecture,
     )
 
 
-def _worst_loss(wanted: Wanted, run: Run, ratio: float) -> tuple[float, float]:
-    """Kμ of Theorem 2 by Lemma 8's central limit theorem at one C/R', and the loss bound."""
-    event = replace(run, sensitivity_ratio=1 / ratio).event(Adversary.CLIENT_LEVEL)
-    mu = gdp.clt_mu(event.rate, event.noise_multiplier, event.count)
-    group = gdp.group_mu(mu, wanted.malicious)
-    worst = gdp.shifted(wanted.loss / wanted.loss_bound, group)
-    return group, wanted.loss_bound * float(worst)
-
-
-def noise_to_signal(wanted: Wanted, run: Run, ratio: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The accuracy proxy √2·σ·√d/(q·n·min(p·m, C/R')·√T), for each C/R' in ``ratio``."""
-    signal = run.client_rate * wanted.clients * np.minimum(run.record_rate * wanted.records, ratio)
-    noise = math.sqrt(2 * wanted.dimension) * run.noise_multiplier
-    return np.asarray(noise / (signal * math.sqrt(run.rounds)), dtype=np.float64)
-
-
-def robustness_trade_off(
-    wanted: Wanted, setting: Setting, malicious: int, points: int = 200
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Noise over signal and loss bound as C/R' runs up to p·m at the setting's σ.
-
-    Args:
-        wanted: targets and data sizes; its own K is not used.
-        setting: p, q, T and σ.
-        malicious: K.
-        points: of the curve.
-
-    Returns:
-        Two ``[points]`` float64 arrays: the proxy (falling) and the worst loss (rising).
-    """
-    whole = setting.run.record_rate * wanted.records
-    ratios = np.geomspace(whole / 1000, whole, points)
-    attacked = replace(wanted, malicious=malicious)
-    worst = [_worst_loss(attacked, setting.run, float(ratio))[1] for ratio in ratios]
-    return noise_to_signal(wanted, setting.run, ratios), np.array(worst)
-
-
-def privacy_trade_off(
-    wanted: Wanted, setting: Setting, points: int = 12
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Noise over signal and exact ε as σ varies around the setting's, with C = p·m·R'.
-
-    Returns:
-        Two ``[points]`` float64 arrays: the proxy (rising) and ε (falling).
-    """
-    whole = np.asarray(setting.run.record_rate * wanted.records)
-    runs = [
-        replace(setting.run, noise_multiplier=float(setting.run.noise_multiplier * factor))
-        for factor in np.geomspace(0.5, 4, points)
-    ]
-    proxy = [float(noise_to_signal(wanted, run, whole)) for run in runs]
-    epsilon = [_epsilon(run, setting.participations, wanted.delta) for run in runs]
-    return np.array(proxy), np.array(epsilon)
-
-
-def _verdict(wanted: Wanted, epsilon: float, proxy: float, worst: float) -> SettingVerdict:
-    # The search for σ and for C/R' ends a rounding away from its target.
-    slack = 1 + 1e-9
-    if epsilon > wanted.epsilon * slack:
+def _verdict(
+    wanted: Wanted, epsilon: float, made: Forecast, loss: dict[Change, float]
+) -> SettingVerdict:
+    if epsilon > wanted.epsilon * SLACK:
         return SettingVerdict.NOT_PRIVATE
-    if wanted.malicious and worst > VACUOUS * wanted.loss_bound:
-        return SettingVerdict.SAYS_NOTHING
-    if wanted.malicious and worst > wanted.tolerated_loss * slack:
-        return SettingVerdict.LOSS_TOO_HIGH
-    if proxy > wanted.noise_to_signal * slack:
-        return SettingVerdict.TOO_NOISY
-    return SettingVerdict.MEETS
-
-
-def _floor(wanted: Wanted) -> Floor | None:
-    """ln(1+x) ≤ x in ``gdp.largest_clip_ratio`` gives C/(R'·σ) ≤ √2·μ/(q·√T) for every q and T."""
-    if not wanted.malicious:
-        return None
-    reach = wanted.malicious * math.sqrt(wanted.dimension) / wanted.tolerated_group_mu()
-    return Floor(reach / wanted.clients, math.ceil(reach / wanted.noise_to_signal))
+    robustness = wanted.robustness
+    if wanted.robust:
+        worst = loss[robustness.change]
+        if worst > VACUOUS * robustness.loss_bound:
+            return SettingVerdict.SAYS_NOTHING
+        if worst > robustness.tolerated_loss * SLACK:
+            return SettingVerdict.LOSS_TOO_HIGH
+    return SettingVerdict.MEETS if made.accuracy >= USABLE else SettingVerdict.LEARNS_LITTLE

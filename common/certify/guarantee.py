@@ -210,27 +210,49 @@ class Replacements(Derived):
 
 
 @dataclass(frozen=True, slots=True)
+class WithAbsent(Derived):
+    """Beside k malicious clients, ``absent`` honest ones whose absence the attackers can select.
+
+    Whoever can break attempts off chooses among natural absences (docs/soundness.md): so those
+    clients count among the K of a bound. Without attackers nobody chooses.
+    """
+
+    absent: int
+
+    def __post_init__(self) -> None:
+        count("absent", self.absent)
+
+    @property
+    def name(self) -> str:
+        """The base guarantee's name, and how many may be absent."""
+        return f"{self.base.name}, {self.absent} absent" if self.absent else self.base.name
+
+    def _curves(self, k: int, direction: Direction) -> Curves:
+        return self.base.curves(k + self.absent, direction)
+
+
+@dataclass(frozen=True, slots=True)
 class ValidationAllowance(Derived):
     """The base curves, less the chance that validation let a bad submission through.
 
     Each malicious submission passes the range test unlawfully with probability at most 2^−bits
-    (docs/soundness.md, "Part 1: the range test"). k malicious clients make at most one submission a
-    round each, so by the union bound every bound moves by k · rounds · 2^−bits. Deletions submit
-    nothing.
+    (docs/soundness.md, "Part 1: the range test"). k malicious clients make at most one submission
+    an attempt each, counted or not, so by the union bound every bound moves by
+    k · attempts · 2^−bits. Deletions submit nothing.
     """
 
-    rounds: int
+    attempts: int
     soundness_bits: int
 
     def __post_init__(self) -> None:
-        count("rounds", self.rounds)
+        count("attempts", self.attempts)
         count("soundness_bits", self.soundness_bits, least=1)
 
     def _curves(self, k: int, direction: Direction) -> Curves:
         inner = self.base.curves(k, direction)
         if direction is Direction.DELETIONS:
             return inner
-        return _Widened(inner, min(1.0, k * self.rounds * 2.0**-self.soundness_bits))
+        return _Widened(inner, min(1.0, k * self.attempts * 2.0**-self.soundness_bits))
 
 
 @dataclass(frozen=True, slots=True)

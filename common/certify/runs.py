@@ -4,7 +4,8 @@ Votes need many independent runs of one task; M of them cost M-fold privacy, com
 """
 
 import json
-from dataclasses import dataclass, fields
+import math
+from dataclasses import MISSING, dataclass, fields
 from enum import Enum
 from pathlib import Path
 from typing import Literal, assert_never
@@ -45,7 +46,7 @@ class CertificateInputs:
         task_digest: hex SHA-256 of the task.
         noise_multiplier: σ of each server.
         record_clip: R.
-        effective_record_clip: R' = R + √d·2^−f, with the rounding.
+        effective_record_clip: R' = R + √d·2^−f + C·2^−18, with the rounding.
         client_clip: C.
         client_rate: q.
         record_rate: p, the largest over clients.
@@ -53,6 +54,11 @@ class CertificateInputs:
         delta: δ of the task.
         clients: enrolled clients.
         malicious_submission_soundness_bits: rows of the range test, k.
+        cover_uploads: whether undrawn clients uploaded too, so that nobody saw the coin.
+        attempts: attempts of all versions together, at most; None in runs that don't say, for
+            which every version is taken to have had as many as a task allows.
+        most_repeats: the most further releases that any version had with the same updates; all
+            rounds are then taken to have had as many, each with σ/√(1+m).
     """
 
     task_digest: str
@@ -66,6 +72,9 @@ class CertificateInputs:
     delta: float
     clients: int
     malicious_submission_soundness_bits: int
+    cover_uploads: bool = False
+    attempts: int | None = None
+    most_repeats: int = 0
 
     def __post_init__(self) -> None:
         if not isinstance(self.task_digest, str) or not self.task_digest:
@@ -78,6 +87,11 @@ class CertificateInputs:
         count("rounds", self.rounds)
         for name in ("clients", "malicious_submission_soundness_bits"):
             count(name, getattr(self, name), least=1)
+        if not isinstance(self.cover_uploads, bool):
+            raise Misconfiguration("cover_uploads", self.cover_uploads, "give true or false")
+        if self.attempts is not None and count("attempts", self.attempts) < self.rounds:
+            raise Misconfiguration("attempts", self.attempts, "every round had at least one")
+        count("most_repeats", self.most_repeats)
         if self.effective_record_clip < self.record_clip:
             remedy = "R' includes R: at least record_clip"
             raise Misconfiguration("effective_record_clip", self.effective_record_clip, remedy)
@@ -87,11 +101,17 @@ class CertificateInputs:
         return Run(
             record_rate=self.record_rate,
             client_rate=self.client_rate,
-            noise_multiplier=self.noise_multiplier,
+            noise_multiplier=self.noise_multiplier / math.sqrt(1 + self.most_repeats),
             rounds=rounds,
             participations=participations,
             sensitivity_ratio=self.effective_record_clip / self.client_clip,
+            cover_uploads=self.cover_uploads,
         )
+
+    @property
+    def most_attempts(self) -> int:
+        """How often one client may have submitted, at most."""
+        return self.rounds * _MOST_ATTEMPTS if self.attempts is None else self.attempts
 
     def mechanism(self, unit: Unit) -> SampledGaussian:
         """The robustness mechanism of one unit; both servers honest, so √2·σ of noise."""
@@ -125,6 +145,9 @@ class PrivacyCost:
 
 
 _NAMES = tuple(field.name for field in fields(CertificateInputs))
+_NEEDED = tuple(field.name for field in fields(CertificateInputs) if field.default is MISSING)
+# Of one version, what a task allows at most.
+_MOST_ATTEMPTS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,11 +185,11 @@ class FinishedRun:
         given = summary.get("certificate_inputs") if isinstance(summary, dict) else None
         if not isinstance(given, dict):
             raise Misconfiguration("runs", str(path), "has no certificate_inputs; use a newer run")
-        missing = ", ".join(name for name in _NAMES if name not in given)
+        missing = ", ".join(name for name in _NEEDED if name not in given)
         if missing:
             raise Misconfiguration("runs", str(path), f"certificate_inputs lacks {missing}")
         try:
-            inputs = CertificateInputs(**{name: given[name] for name in _NAMES})
+            inputs = CertificateInputs(**{name: given[name] for name in _NAMES if name in given})
         except TypeError as error:
             raise Misconfiguration("runs", str(path), f"certificate_inputs: {error}") from None
         predictions, losses = _array(folder / "predictions.npy"), _array(folder / "losses.npy")
@@ -270,12 +293,12 @@ class Ensemble:
         given, total = self.inputs, len(self.runs) * self.inputs.rounds
         server = given.run(total, total).event(Adversary.ONE_SERVER)
         models = given.run(total).event(Adversary.CLIENTS_ONLY)
-        whole = given.run(total).event(Adversary.CLIENT_LEVEL)
+        (whole,) = given.run(total).events(Adversary.CLIENT_LEVEL)
         return tuple(
             PrivacyCost(who, what, total, given.delta, spent(event, given.delta))
             for who, what, event in (
-                ("one server corrupted", "add or remove a record", server),
-                ("clients only", "add or remove a record", models),
-                ("clients only", "add or remove a client", whole),
+                ("one curious server", "one record's gradient is zero", server),
+                ("clients only", "one record's gradient is zero", models),
+                ("both servers honest", "one client's update is zero", whole),
             )
         )

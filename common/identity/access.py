@@ -64,7 +64,6 @@ def of_connection(context: Context) -> tuple[x509.Certificate, Principal | None]
 
 @lru_cache(maxsize=4096)
 def _parse(pem: bytes) -> tuple[x509.Certificate, Principal | None]:
-    # One certificate makes many calls; who it names doesn't change.
     try:
         certificate = read_certificates(pem, source="connection")[0]
     except Misconfiguration:

@@ -23,8 +23,6 @@ class RevocationList:
     bring a revoked certificate back: the last good list stays in force and the log says so.
     """
 
-    __slots__ = ("_authorities", "_issued_at", "_lock", "_path", "_revoked", "_stamp")
-
     def __init__(self, path: Path, authorities: list[x509.Certificate]) -> None:
         """Read the list; a missing file revokes nothing until it appears.
 

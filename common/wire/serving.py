@@ -17,9 +17,9 @@ SERVER_OPTIONS = (
     # Identity alone: some versions of gRPC inflate a message before they look at its size.
     ("grpc.compression_enabled_algorithms_bitset", 1),
     ("grpc.max_connection_idle_ms", 30_000),
+    ("grpc.max_allowed_incoming_connections", 512),
     # A client needs a handful of calls at once, server A one link.
     ("grpc.max_concurrent_streams", 32),
-    # By default a connection may take two minutes to say nothing.
     ("grpc.server_handshake_timeout_ms", 5_000),
     ("grpc.so_reuseport", 0),
     ("grpc.keepalive_time_ms", 20_000),
@@ -32,7 +32,6 @@ PIECE_BYTES = 1 << 17
 _CODES: dict[type[PrecadError], grpc.StatusCode] = {
     errors.TaskMismatch: grpc.StatusCode.FAILED_PRECONDITION,
     errors.Misconfiguration: grpc.StatusCode.INVALID_ARGUMENT,
-    errors.RejectedSubmission: grpc.StatusCode.INVALID_ARGUMENT,
     errors.AccessDenied: grpc.StatusCode.PERMISSION_DENIED,
     errors.TooManyCalls: grpc.StatusCode.RESOURCE_EXHAUSTED,
     errors.NameInUse: grpc.StatusCode.ALREADY_EXISTS,

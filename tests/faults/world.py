@@ -264,6 +264,9 @@ class World:
             if (source / name).exists():
                 shutil.copy(source / name, target / name)
 
+    def published(self, event: Event) -> None:
+        """A server has told its clients something; a test may act on it."""
+
     def put_back(self, role: Role) -> None:
         """A server starts again with an older copy of its database, and maybe of its model."""
         copy, state = self.folder / f"{role.value}.copy", self.folder / role.value
@@ -537,6 +540,7 @@ class Notices:
         """Append an event."""
         with self._world.step(f"publish {type(event).__name__}"):
             self.events.append(event)
+        self._world.published(event)
 
 
 class Noise:

@@ -1,6 +1,7 @@
 """`precad certify` from files and from the folders of finished runs."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,8 @@ def runs(tmp_path: Path) -> list[str]:
 
 
 def test_the_mnist_like_row_by_command(votes: Path) -> None:
-    found = document("prediction", str(votes), *MNIST_LIKE, "--confidence", "0.999")
+    published = [*MNIST_LIKE, "--confidence", "0.999", "--as-published"]
+    found = document("prediction", str(votes), *published)
     sure, moderate, close = found["points"]
     assert sure["label"] == 0
     assert sure["radius"] == 149
@@ -94,7 +96,7 @@ def test_the_mnist_like_row_by_command(votes: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["exact", "rdp", "adp", "gdp"])
 def test_every_guarantee(votes: Path, kind: str) -> None:
-    found = document("prediction", str(votes), *MNIST_LIKE, "--guarantee", kind)
+    found = document("prediction", str(votes), *MNIST_LIKE, "--guarantee", kind, "--as-published")
     assert found["asymptotic"] is (kind == "gdp")
     radius = found["points"][0]["radius"]
     assert 90 < radius <= 149
@@ -155,9 +157,11 @@ def test_scores_from_npy_and_csv(tmp_path: Path) -> None:
 
 
 def test_strict_simultaneous_and_replacements_shrink_radii(votes: Path) -> None:
-    plain = document("prediction", str(votes), *MNIST_LIKE)["points"][0]["radius"]
-    for options in (["--strict"], ["--simultaneous"], ["--change", "replacements"]):
-        shrunk = document("prediction", str(votes), *MNIST_LIKE, *options)["points"][0]["radius"]
+    published = [str(votes), *MNIST_LIKE, "--as-published"]
+    plain = document("prediction", *published)["points"][0]["radius"]
+    assert 0 < document("prediction", str(votes), *MNIST_LIKE)["points"][0]["radius"] < plain
+    for options in (["--simultaneous"], ["--change", "replacements"]):
+        shrunk = document("prediction", *published, *options)["points"][0]["radius"]
         assert 0 < shrunk < plain
     one_sided = document("prediction", str(votes), *MNIST_LIKE, "--change", "additions")["points"][
         0
@@ -188,7 +192,8 @@ def test_people_get_a_table_and_a_picture(votes: Path, tmp_path: Path) -> None:
 
 
 def test_runs_vote_and_say_what_they_cost(runs: list[str]) -> None:
-    found = document("prediction", "--runs", *runs, "--classes", "3")
+    assert document("prediction", "--runs", *runs, "--classes", "3")["change"] == "replacements"
+    found = document("prediction", "--runs", *runs, "--classes", "3", "--change", "either")
     assert found["unit"] == "client"
     assert found["models"] == 30
     assert found["soundness_bits"] == 40
@@ -241,7 +246,8 @@ def test_bounds_that_say_nothing_are_called_so(tmp_path: Path) -> None:
 
 
 def test_a_known_loss_and_a_file_of_losses(tmp_path: Path) -> None:
-    known = document("loss", "--loss", "0.2", *SMALL, "--tau", "2", "--unit", "client")
+    clients = ["--unit", "client", "--change", "either"]
+    known = document("loss", "--loss", "0.2", *SMALL, "--tau", "2", *clients)
     assert known["bounds"][0] == {"loss": 0.2, "attackers": 0, "lower": 0.2, "upper": 0.2}
     assert known["fewest_attackers"][0]["attackers"] >= 1
     path = tmp_path / "losses.csv"
@@ -326,3 +332,121 @@ def test_help_teaches() -> None:
         code, out, _ = certify(command, "--help")
         assert code == 0
         assert f"precad certify {command}" in out
+
+
+CLIENTS = ["--loss", "0.2", "--sampling-rate", "0.1", "--noise-multiplier", "40", "--rounds", "50"]
+CLIENTS += ["--unit", "client"]
+
+
+def test_clients_are_replaced_unless_asked_otherwise_and_the_answer_says_which() -> None:
+    replaced, added = (
+        document("loss", *CLIENTS, *change)["bounds"] for change in ([], ["--change", "additions"])
+    )
+    assert document("loss", *CLIENTS)["change"] == "replacements"
+    assert document("loss", "--loss", "0.2", *SMALL)["change"] == "either"
+    assert all(a["upper"] < b["upper"] for a, b in zip(added[1:], replaced[1:], strict=True))
+    assert "so many replaced by anything" in " ".join(certify("loss", *CLIENTS)[1].split())
+
+
+def test_selected_absences_count_among_the_attackers() -> None:
+    plain = document("loss", *CLIENTS)["bounds"]
+    absent = document("loss", *CLIENTS, "--absent", "3")
+    assert absent["absent"] == 3
+    assert absent["bounds"][0] == plain[0]
+    for k in range(1, 7):
+        for side in ("lower", "upper"):
+            assert absent["bounds"][k][side] == plain[k + 3][side]
+    shown = " ".join(certify("loss", *CLIENTS, "--absent", "3")[1].split())
+    assert "beside 3 honest ones absent" in shown
+    assert "only clients are absent" in refused("loss", "--loss", "0.2", *SMALL, "--absent", "1")
+    assert "absent" in refused("loss", *CLIENTS, "--absent", "-1")
+
+
+def test_every_attempt_is_a_chance_for_a_malicious_submission(tmp_path: Path) -> None:
+    def upper(*options: str) -> float:
+        bounds = document("loss", *CLIENTS, "--soundness-bits", "12", *options)["bounds"]
+        return float(bounds[1]["upper"])
+
+    once, often = upper("--attempts", "1"), upper("--attempts", "3")
+    assert often - once == pytest.approx(100 * 2**-12, rel=0.3)
+    told = finished(tmp_path / "told", attempts=60)
+    silent = finished(tmp_path / "silent")
+    found = [document("loss", "--runs", str(folder), "--loss", "0.2") for folder in (told, silent)]
+    assert [one["attempts"] for one in found] == [60, 30_000]
+    assert "attempts" in refused(
+        "loss", "--runs", str(finished(tmp_path / "few", attempts=3)), "--loss", "0.2"
+    )
+
+
+def test_many_attackers_are_answered_at_some_numbers_and_all_small_ones() -> None:
+    bounds = document("loss", *CLIENTS, "--attackers", "5000", "--guarantee", "gdp")["bounds"]
+    counts = [row["attackers"] for row in bounds]
+    assert counts[:21] == list(range(21))
+    assert counts[-1] == 5000
+    assert len(counts) < 60
+    assert all(a["upper"] <= b["upper"] for a, b in pairwise(bounds))
+
+
+def test_negative_attackers_are_refused() -> None:
+    assert "attackers" in refused("loss", *CLIENTS, "--attackers", "-1")
+
+
+@pytest.mark.parametrize("name", ["no-such-folder/a.png", "a.txt", "folder.png"])
+def test_a_picture_that_cannot_be_written_is_refused_before_the_work(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "folder.png").mkdir()
+    monkeypatch.setattr("precad.cli.certify.answer.Trained", None)  # no work is done
+    assert "--plot" in refused("loss", *CLIENTS, "--plot", str(tmp_path / name))
+
+
+def test_repeated_releases_divide_the_noise_of_a_certificate(tmp_path: Path) -> None:
+    once, again = (
+        document(
+            "loss", "--runs", str(finished(tmp_path / str(m), most_repeats=m)), "--loss", "0.2"
+        )
+        for m in (0, 3)
+    )
+    multipliers = [found["mechanism"]["noise_multiplier"] for found in (once, again)]
+    assert multipliers[0] == pytest.approx(2 * multipliers[1])
+    assert again["bounds"][1]["upper"] > once["bounds"][1]["upper"]
+
+
+def test_an_owners_presence_is_hidden_by_the_coin_only_where_uploads_are_covered(
+    tmp_path: Path,
+) -> None:
+    seen, hidden = (
+        document(
+            "loss",
+            "--runs",
+            str(finished(tmp_path / str(cover), cover_uploads=cover)),
+            "--loss",
+            "0.2",
+        )
+        for cover in (False, True)
+    )
+    costs = [found["runs"]["joint_privacy_cost"][2] for found in (seen, hidden)]
+    assert {cost["adjacency"] for cost in costs} == {"one client's update is zero"}
+    assert costs[0]["epsilon"] > 2 * costs[1]["epsilon"]
+    # What bounds robustness is the same: there the coin need only be out of the attackers' reach.
+    assert seen["bounds"] == hidden["bounds"]
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "named"),
+    [
+        ("--noise-multiplier", "1e300", "noise_multiplier"),
+        ("--noise-multiplier", "1e-300", "noise_multiplier"),
+        ("--rounds", str(10**15), "rounds"),
+    ],
+)
+def test_an_absurd_number_is_named_and_no_traceback(option: str, value: str, named: str) -> None:
+    at = SMALL.index(option)
+    changed = [*SMALL[: at + 1], value, *SMALL[at + 2 :]]
+    assert f"{named} = " in refused("loss", "--loss", "0.2", *changed)
+
+
+def test_more_attackers_than_bounds_say_anything_of_are_still_bounded() -> None:
+    bounds = document("loss", "--loss", "0.2", *SMALL, "--attackers", "5000")["bounds"]
+    assert (bounds[-1]["attackers"], bounds[-1]["lower"], bounds[-1]["upper"]) == (5000, 0, 1)
+    assert all(a["upper"] <= b["upper"] + 1e-6 for a, b in pairwise(bounds))

@@ -37,14 +37,9 @@ def played(make_task: Any, tmp_path: Path) -> Played:
     """``played("ward-1")``: an owner's folder after three versions, one of them twice."""
 
     def make(name: str = "ward-1", limit: float | None = None) -> Owner:
-        events: list[Any] = [
-            Open(0, 0),
-            Over(0, 0),
-            Open(1, 1),
-            Open(2, 1, charges=(1, 0)),
-            Over(2, 1),
-        ]
-        script = Script(make_task(8), [*events, Open(3, 2), Over(3, 2)], ClientId(name))
+        once: list[Any] = [Open(0, 0), Over(0, 0)]
+        twice: list[Any] = [Open(1, 1), Open(2, 1, charges=(1, 0)), Over(2, 1)]
+        script = Script(make_task(8), [*once, *twice, Open(3, 2), Over(3, 2)], ClientId(name))
         one = Owner(script, tmp_path / name, limit)
         (tmp_path / name).mkdir()
         one.run()

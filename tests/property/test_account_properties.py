@@ -16,6 +16,7 @@ from precad.common.account.accountant import AccountantName
 from precad.common.account.events import SampledGaussian, poisson_gaussian
 from precad.common.account.exact import ExactAccountant
 from precad.common.account.guarantees import accountant_named
+from precad.common.account.losses import Round, one_round
 from precad.common.account.rdp import (
     ORDERS,
     Conversion,
@@ -119,6 +120,50 @@ def test_exact_never_goes_below_the_definition_and_stays_near(
     reported = accountant.delta(epsilon)
     assert reported >= truth
     assert reported == pytest.approx(truth, rel=5e-3, abs=1e-6)
+
+
+def directed_delta(one: Round, epsilon: float, *, reverse: bool) -> float:
+    """δ(ε) of one round in one direction, at any real ε, by its definition at 40 digits."""
+    q, s, e, c = (mpf(v) for v in (one.rate, one.noise_multiplier, epsilon, one.participation))
+
+    def above(x: mpf, mean: int) -> mpf:
+        return mp.ncdf((mean - x) / s)
+
+    def cut(loss: mpf) -> mpf:
+        return s**2 * mp.log((mp.exp(loss) - 1 + q) / q) + mpf(1) / 2
+
+    nothing = max(mpf(0), 1 - mp.exp(e))
+    if not reverse:
+        low = cut(e) if mp.exp(e) > 1 - q else -mp.inf
+        p, base = (1 - q) * above(low, 0) + q * above(low, 1), above(low, 0)
+    else:
+        high = cut(-e) if mp.exp(-e) > 1 - q else -mp.inf
+        base, p = 1 - above(high, 0), 1 - ((1 - q) * above(high, 0) + q * above(high, 1))
+        base, p = p, base
+    return float(c * (p - mp.exp(e) * base) + (1 - c) * nothing)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.floats(0.001, 0.999),
+    st.floats(0.3, 8.0),
+    st.sampled_from([1.0, 0.3]),
+    st.floats(-3, 3),
+    st.sampled_from([0, 1]),
+)
+def test_one_rounds_lattice_dominates_in_each_direction_at_every_real_epsilon(
+    rate: float, sigma: float, coin: float, share: float, direction: int
+) -> None:
+    one = Round(rate, sigma, coin)
+    losses = one_round(one)[direction]
+    epsilon = share * rate / sigma
+    for held in (losses, losses.on(32 * losses.cell)):
+        gains = np.maximum(0.0, -np.expm1(epsilon - held.losses))
+        stated = float(np.exp(held.log_masses) @ gains) + held.infinite
+        truth = directed_delta(one, epsilon, reverse=bool(direction))
+        assert stated >= truth * (1 - 1e-12)
+        coarse = 1 if held is losses else 32
+        assert stated <= truth * 1.02 + coarse * losses.cell / 4
 
 
 @settings(max_examples=25, deadline=None)

@@ -98,6 +98,9 @@ class Script:
     stated: dict[Role, int] = field(default_factory=lambda: dict.fromkeys(SERVERS, 0))
     """t of each server's newest model."""
     said_counted: dict[Role, bool] = field(default_factory=lambda: dict.fromkeys(SERVERS, False))
+    given: list[tuple[Role, int, bytes]] = field(default_factory=list)
+    """Models that the client gave back."""
+    takes_back: bool = True
     sent: list[Sent] = field(default_factory=list)
     shown: dict[Role, list[pb.Signed | None]] = field(
         default_factory=lambda: {role: [] for role in SERVERS}
@@ -227,6 +230,15 @@ class ScriptedServers:
             counted=script.said_counted[role],
         )
         return self._signed(role, body)
+
+    def give_back(self, role: Role, shown: pb.Signed, theta: bytes) -> None:
+        """The server has its newest model again."""
+        self._step(f"give back {role.value}")
+        script = self._script
+        version = pb.StatementBody.FromString(shown.body).version
+        script.given.append((role, version, theta))
+        if script.takes_back:
+            script.stated[role] = version
 
     def _signed(self, role: Role, body: pb.OpeningBody | pb.StatementBody) -> pb.Signed:
         self._script.change(role, body)

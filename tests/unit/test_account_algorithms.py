@@ -121,3 +121,16 @@ def test_the_tight_conversion_never_loses_to_mironovs() -> None:
         accountant.compose(event)
         by[conversion] = accountant.epsilon(DELTA)
     assert by[Conversion.TIGHT] < by[Conversion.MIRONOV]
+
+
+def test_rdp_says_zero_where_the_total_variation_is_below_delta() -> None:
+    account, plain = RdpAccountant(), RdpAccountant(conversion=Conversion.MIRONOV)
+    step = poisson_gaussian(rate=1e-3, noise_multiplier=100.0, count=3)
+    account.compose(step)
+    plain.compose(step)
+    assert account.epsilon(1e-4) == 0 < plain.epsilon(1e-4)
+    assert account.epsilon(1e-5) > 0
+    exact = ExactAccountant()
+    exact.compose(step)
+    assert exact.delta(0.0) <= account.delta(0.0) < plain.delta(0.0)
+    assert account.delta(0.0) == pytest.approx(account.delta(1e-9), rel=1e-3)

@@ -158,7 +158,7 @@ def test_replacements_cost_about_twice_as_much() -> None:
 
 def test_validation_adds_malicious_submissions_times_its_soundness_error() -> None:
     base = GaussianDP(0.1)
-    widened = ValidationAllowance(base, rounds=60, soundness_bits=10)
+    widened = ValidationAllowance(base, attempts=60, soundness_bits=10)
     for p in (0.2, 0.7):
         added = base.curves(3, Direction.ADDITIONS)
         got = widened.curves(3, Direction.ADDITIONS)

@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 
 import precad
+from precad.client import DataOwner
 from precad.client.lock import held
 from precad.client.own_account import OwnAccount
 from precad.client.pending import Pair, Pending
+from precad.client.settings import JoinSettings
 from precad.common.account.events import poisson_gaussian
 from precad.common.account.exact import ExactAccountant
 from precad.common.errors import BudgetExceeded, Misconfiguration, StorageFailure
@@ -324,6 +326,20 @@ def test_beyond_the_limit_only_what_is_charged_may_be_shared_again(
     assert budget(task, path, 1.5).participations == most
 
 
+def test_an_upgrade_needs_room_for_the_difference_alone(task: Task) -> None:
+    """It takes the place of the step before: beside it, it would pass the limit."""
+    most = filled(budget(task, None, 1.7))
+    for charged in range(most, 0, -1):
+        own = budget(task, None, 1.7)
+        for version in range(charged):
+            own.charge(version)
+        if own.allows(0, 1):
+            break
+    assert not own.allows(most, 1)  # the same step, with none that it replaces
+    own.charge(0, 1)
+    assert own.epsilon() == pytest.approx(cost(task, 1, *[0] * (charged - 1)))
+
+
 def test_a_limit_holds_for_the_sum_over_tasks(task: Task, tmp_path: Path, make_task: Any) -> None:
     path = tmp_path / "participations.log"
     other = make_task(8, {"privacy.noise_multiplier": 1.5})
@@ -380,6 +396,21 @@ def test_the_limit_of_an_account_is_fixed_with_its_first_charge(task: Task, tmp_
     assert budget(task, path).limit == budget(task, path, 2.0).limit == own.limit
 
 
+def test_of_two_limits_at_once_the_stricter_one_is_kept(task: Task, tmp_path: Path) -> None:
+    """Both processes started before either had charged anything."""
+    path = tmp_path / "participations.log"
+    strict, loose = budget(task, path, 1.5), budget(task, path, 3.0)
+    loose.charge(0)
+    assert not strict.allows(1)
+    with pytest.raises(BudgetExceeded, match="opened this account with a higher limit"):
+        strict.charge(1)
+    path.unlink()
+    strict, loose = budget(task, path, 1.5), budget(task, path, 3.0)
+    strict.charge(0)
+    assert 0 < filled(loose) < filled(budget(task, None, 3.0))
+    assert loose.epsilon() <= 1.5
+
+
 def test_a_limit_below_what_was_spent_before_is_refused(task: Task, tmp_path: Path) -> None:
     path = tmp_path / "participations.log"
     free = budget(task, path)
@@ -396,6 +427,49 @@ def test_a_limit_below_what_was_spent_before_is_refused(task: Task, tmp_path: Pa
 def test_a_limit_that_is_none_is_refused(task: Task, limit: float) -> None:
     with pytest.raises(Misconfiguration, match="epsilon_limit"):
         budget(task, None, limit)
+
+
+def test_tasks_of_one_data_set_share_the_account_that_their_owners_name(
+    tmp_path: Path, make_task: Any
+) -> None:
+    weight, bias = {"name": "1.weight", "shape": [2, 3]}, {"name": "1.bias", "shape": [2]}
+    model = {"model.architecture": "logistic", "model.parameters": [weight, bias]}
+
+    def owner(number: int, state: Path, account: Path | None = None) -> DataOwner:
+        identity: Any = object()  # no server is called
+        return DataOwner(
+            "ward-1",
+            task=make_task(8, {**model, "name": f"task-{number}"}),
+            data=(np.zeros((5, 3), np.float32), np.zeros(5, np.int64)),
+            server_a="a:1",
+            server_b="b:1",
+            identity=identity,
+            epsilon_limit=1.5,
+            state=state,
+            account=account,
+        )
+
+    def shared(number: int) -> DataOwner:
+        return owner(number, tmp_path / f"state-{number}", tmp_path / "account")
+
+    one, two = shared(1), shared(2)
+    most = filled(one.budget)
+    assert most > 1
+    assert not two.budget.allows(0)
+    assert [p.name for p in (tmp_path / "account").iterdir()] == ["participations.log"]
+    assert not (tmp_path / "state-1" / "participations.log").exists()
+    assert stat.S_IMODE((tmp_path / "account").stat().st_mode) == 0o700
+    alone = owner(3, tmp_path / "state-3")
+    alone.budget.charge(0)
+    assert (tmp_path / "state-3" / "participations.log").exists()
+
+
+def test_a_settings_file_names_the_account(tmp_path: Path) -> None:
+    (tmp_path / "join.toml").write_text(
+        'client = "ward-1"\ntask = "t.toml"\nserver_a = "a:1"\nserver_b = "b:1"\n'
+        'identity = "keys"\ndata = "d.npz"\nstate = "state"\naccount = "../account"\n'
+    )
+    assert JoinSettings.load(tmp_path / "join.toml").account == tmp_path / "../account"
 
 
 # --- the folder --------------------------------------------------------------------------------

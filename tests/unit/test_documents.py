@@ -18,8 +18,13 @@ from scipy.stats import norm
 from precad.common.aggregator.enrol.tokens import TOKEN_BYTES
 from precad.common.aggregator.release.aggregate import BATCH_WORDS, MAX_BATCH_CLIENTS
 from precad.common.aggregator.round.journal import AttemptState
-from precad.common.aggregator.service.connections import PER_CALLER, SILENT, SILENT_S
-from precad.common.aggregator.service.descriptors import BESIDE_CLIENTS, descriptors_for
+from precad.common.aggregator.service.connections import (
+    PER_CALLER,
+    PER_OPERATOR,
+    SILENT,
+    SILENT_S,
+)
+from precad.common.aggregator.service.descriptors import BESIDE_CLIENTS, STRANGERS, descriptors_for
 from precad.common.aggregator.service.limits import Limits
 from precad.common.aggregator.training.feed import KEPT_EVENTS
 from precad.common.aggregator.training.shelf import KEPT_MODELS
@@ -328,7 +333,10 @@ NUMBERS: list[tuple[str, str, float]] = [
     (INPUT, r"calls on one connection \| (\d+)", OPTIONS["grpc.max_concurrent_streams"]),
     (INPUT, r"a TLS handshake \| (\d+) s", OPTIONS["grpc.server_handshake_timeout_ms"] / 1000),
     (INPUT, r"connections of one caller \| (\d+)", PER_CALLER),
+    (INPUT, r"; (\d+) of the operator and", PER_OPERATOR),
     (INPUT, r"connection without a call \| (\d+) s after", SILENT_S),
+    (INPUT, r"two a client and ([\d,]+),", STRANGERS),
+    (INPUT, r"open files; (\d+) at the", OPTIONS["grpc.max_allowed_incoming_connections"]),
     (INPUT, r"begins, (\d+) s between", OPTIONS["grpc.max_connection_idle_ms"] / 1000),
     (INPUT, r"of such connections (\d+) at once", SILENT),
     (INPUT, r"calls begun by one caller \| (\d+) at once", LIMITS.burst),

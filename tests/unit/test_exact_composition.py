@@ -32,11 +32,11 @@ def convolved(delta: float, step: float, size: int, *events: SampledGaussian) ->
         with_record = (1 - event.rate) * base + event.rate * moved
         loss = np.log1p(event.rate * np.expm1((2 * x - 1) / (2 * sigma**2)))
         weights = with_record / with_record.sum()
-        below = np.floor(loss / step)
+        below = np.floor(loss / step).astype(np.int64)
         part = loss / step - below
-        below = below.astype(int)
-        masses = np.bincount(below % size, weights * (1 - part), size)
-        masses += np.bincount((below + 1) % size, weights * part, size)
+        spread = np.concatenate([weights * (1 - part), weights * part])
+        places = np.concatenate([below, below + 1]) % size
+        masses = np.bincount(places, spread, size).astype(np.float64)
         coin = event.participation
         product *= (1 - coin + coin * np.fft.rfft(masses)) ** event.count
     masses = np.fft.irfft(product, size)

@@ -8,11 +8,15 @@ from typing import Any
 import pytest
 
 from precad.common.account.accountant import AccountantName
+from precad.common.account.events import poisson_gaussian
+from precad.common.account.exact import ExactAccountant
 from precad.common.account.guarantees import (
     Adversary,
+    Basis,
     PrivacyStatement,
     Run,
     guarantees,
+    honest_rejection,
     planned_participations,
 )
 from precad.common.account.participations import (
@@ -76,7 +80,7 @@ def test_clients_only_is_an_atom_mixture_before_a_run_and_real_participations_af
 def test_the_client_level_takes_both_noises_against_the_client_clip() -> None:
     statement = one(Adversary.CLIENT_LEVEL, **PAPER, sensitivity_ratio=0.5)
     assert statement.noise_multiplier == pytest.approx(math.sqrt(2) * 0.5)
-    assert (statement.compositions, statement.adjacency) == (5000, "add-remove-client")
+    assert (statement.compositions, statement.adjacency) == (5000, "zero-out-client")
 
 
 def test_without_clips_the_client_level_is_left_out_and_refused_when_asked_for() -> None:
@@ -121,7 +125,9 @@ def test_json_has_the_agreed_keys_and_no_infinity() -> None:
             "client_rate",
             "noise_multiplier",
             "compositions",
+            "basis",
             "delta",
+            "rejection_delta",
             "epsilon",
             "mu",
         ]
@@ -162,9 +168,108 @@ def test_epsilon_by_participations_starts_at_zero_and_never_falls() -> None:
 
 @pytest.mark.parametrize(("limit", "ceiling"), [(4.0, 1000), (4.0, 50), (0.5, 1000), (0.0, 10)])
 def test_a_ledger_stops_exactly_before_its_limit(limit: float, ceiling: int) -> None:
-    step: dict[str, float] = {"record_rate": 0.2, "noise_multiplier": 2.0, "delta": 1e-5}
+    step: dict[str, Any] = {"record_rate": 0.2, "noise_multiplier": 2.0, "delta": 1e-5}
     most = most_participations(**step, epsilon_limit=limit, ceiling=ceiling)
     assert 0 <= most <= ceiling
     assert record_epsilon(**step, participations=most) <= limit
     if most < ceiling:
         assert record_epsilon(**step, participations=most + 1) > limit
+
+
+def test_an_unhidden_coin_is_an_atom_and_amplifies_nothing() -> None:
+    seen = one(Adversary.CLIENT_LEVEL, **DEMO | {"client_rate": 0.1}, sensitivity_ratio=2.0)
+    hidden = one(
+        Adversary.CLIENT_LEVEL,
+        **DEMO | {"client_rate": 0.1},
+        sensitivity_ratio=2.0,
+        cover_uploads=True,
+    )
+    always = one(Adversary.CLIENT_LEVEL, **DEMO, sensitivity_ratio=2.0)
+    assert hidden.epsilon < seen.epsilon / 2
+    assert seen.epsilon < always.epsilon
+    sigma = math.sqrt(2) * 2 * 2
+    # Six full steps in the mean, and more of them for one client in many.
+    account = ExactAccountant()
+    account.compose(poisson_gaussian(rate=1.0, noise_multiplier=sigma, count=6))
+    assert seen.epsilon > account.epsilon(1e-5)
+
+
+def test_robustness_keeps_the_rate_whoever_sees_the_coin() -> None:
+    run = Run(
+        record_rate=0.2, client_rate=0.1, noise_multiplier=2.0, rounds=60, sensitivity_ratio=2.0
+    )
+    event = run.event(Adversary.CLIENT_LEVEL)
+    assert (event.rate, event.participation) == (0.1, 1.0)
+
+
+def test_a_version_released_twice_has_its_noise_divided_and_not_one_step_more() -> None:
+    step: dict[str, Any] = {"record_rate": 0.05, "noise_multiplier": 1.0, "delta": 1e-5}
+    twice = record_epsilon(**step, counts={1: 50})
+    halved = record_epsilon(**step | {"noise_multiplier": 1 / math.sqrt(2)}, participations=50)
+    assert twice == halved
+    assert round(twice, 2) == 5.98
+    assert round(record_epsilon(**step, participations=100), 2) == 3.50
+    mixed = record_epsilon(**step, counts={0: 50, 1: 2, 5: 0})
+    assert (
+        record_epsilon(**step, participations=52) < mixed < record_epsilon(**step, counts={1: 52})
+    )
+    assert record_epsilon(**step, counts={0: 50}) == record_epsilon(**step, participations=50)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{}, {"participations": 3, "counts": {0: 3}}, {"counts": {-1: 3}}, {"counts": {0: -3}}],
+)
+def test_participations_or_counts_and_both_in_range(given: dict[str, Any]) -> None:
+    with pytest.raises(Misconfiguration):
+        record_epsilon(record_rate=0.05, noise_multiplier=1.0, delta=1e-5, **given)
+
+
+def test_a_run_takes_counts_by_m_at_every_level() -> None:
+    values = DEMO | {"client_rate": 0.5, "sensitivity_ratio": 2.0}
+    plain = stated(values, participations=30)
+    again = stated(values, counts={0: 25, 2: 5})
+    for once, more in zip(plain, again, strict=True):
+        assert once.compositions == more.compositions
+        assert once.epsilon < more.epsilon
+    with pytest.raises(Misconfiguration, match="participations"):
+        stated(values, participations=29, counts={0: 25, 2: 5})
+    with pytest.raises(Misconfiguration, match="at most 60"):
+        stated(values, counts={0: 60, 1: 1})
+
+
+def test_every_statement_says_what_its_participations_are() -> None:
+    values = {name: value for name, value in DEMO.items() if name != "delta"}
+    assert Run(**values).basis is Basis.PLANNED
+    counted = Run(**values, counts={0: 20, 1: 4})
+    assert counted.basis is Basis.COUNTED
+    capped = counted.at_cap(40)
+    assert (capped.basis, capped.participations, capped.counts) == (Basis.CAP, 40, {0: 36, 1: 4})
+    real, cap = (
+        guarantees(run, 1e-5, [Adversary.ONE_SERVER], [AccountantName.EXACT])[0]
+        for run in (counted, capped)
+    )
+    assert real.epsilon < cap.epsilon
+    assert cap.to_json()["basis"] == "cap"
+    assert Run(**values).at_cap(1000).participations == 60
+
+
+def test_honest_rejection_is_what_the_range_test_adds_to_delta() -> None:
+    assert honest_rejection(0.0, 10**7, 40) == pytest.approx(2 * 10**7 * 80 * math.exp(-49))
+    assert honest_rejection(4.0, 10**7, 40) / (1 + math.exp(4)) == pytest.approx(4.2e-13, rel=0.02)
+    assert honest_rejection(math.inf, 1, 40) == honest_rejection(1e4, 1, 40) == 1
+    assert honest_rejection(math.inf, 0, 40) == 0
+    known = one(Adversary.ONE_SERVER, **DEMO, attempts=1200, projections=40)
+    assert known.rejection_delta == honest_rejection(known.epsilon, 1200, 40)
+    assert one(Adversary.ONE_SERVER, **DEMO).rejection_delta is None
+
+
+def test_where_the_exact_accountant_cannot_answer_the_others_stand() -> None:
+    statements = stated(DEMO | {"delta": 1e-40})
+    found = {(s.adversary, s.accountant): s.epsilon for s in statements}
+    for adversary in (Adversary.ONE_SERVER, Adversary.CLIENTS_ONLY):
+        assert math.isinf(found[adversary, AccountantName.EXACT])
+        assert math.isfinite(found[adversary, AccountantName.RDP])
+        assert math.isfinite(found[adversary, AccountantName.GDP_CLT])
+    small = {s.accountant: s.epsilon for s in stated(DEMO | {"delta": 1e-12})}
+    assert small[AccountantName.EXACT] < small[AccountantName.RDP] < 12

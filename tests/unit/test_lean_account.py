@@ -30,6 +30,8 @@ def test_an_owners_account_loads_no_accountant_before_it_is_asked() -> None:
     assert {m for m in loaded if m.startswith(ACCOUNT)} == {
         ACCOUNT,
         f"{ACCOUNT}.events",
+        f"{ACCOUNT}.participations",
+        f"{ACCOUNT}.repeats",
     }
     assert not loaded & set(HEAVY)
 
@@ -38,6 +40,7 @@ def test_an_epsilon_loads_the_exact_accountant_and_no_other() -> None:
     loaded = loaded_by(ASKS)
     assert f"{ACCOUNT}.exact" in loaded
     others = {f"{ACCOUNT}.{m}" for m in ("calibrate", "guarantees", "planning", "rdp")}
+    assert "dp_accounting" not in loaded
     assert not loaded & others
     assert not {m for m in loaded if m.startswith("precad.common.certify")}
 

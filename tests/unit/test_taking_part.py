@@ -402,8 +402,9 @@ def test_a_repeated_release_moves_a_version_up_and_is_no_forgetting(owner: MakeO
 def test_a_version_that_a_server_has_stated_as_over_is_sat_out(
     owner: MakeOwner, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Both lost their newest models, not their ledgers: the version runs again."""
+    """Both lost their newest models, and won't take them back: the version runs again."""
     one = owner(Open(0, 0), Over(0, 0))
+    one.script.takes_back = False
     one.run()
     for role in one.script.stated:
         one.script.stated[role] = 0
@@ -412,6 +413,56 @@ def test_a_version_that_a_server_has_stated_as_over_is_sat_out(
     one.run()
     assert [each.attempt for each in one.script.sent] == [0, 2]
     assert "has stated that this version is over; sitting it out" in caplog.text
+
+
+@pytest.mark.parametrize("role", [Role.SERVER_A, Role.SERVER_B])
+@pytest.mark.parametrize("restarted", [True, False])
+def test_a_model_that_a_server_signed_and_lost_comes_back_from_who_helped_to_make_it(
+    owner: MakeOwner,
+    role: Role,
+    restarted: bool,  # noqa: FBT001 -- pytest gives it by name
+) -> None:
+    one = owner(Open(0, 0), Over(0, 0), Paused(), Open(1, 1), Over(1, 1))
+
+    def lose(name: str) -> None:
+        # Before the connection after the pause.
+        if one.script.stated[role] == 1 and name == f"statement {role.value}" and fetched():
+            one.script.stated[role] = 0
+            one.script.on_step = lambda _: None
+            if restarted:
+                raise Killed
+
+    def fetched() -> bool:
+        return "fetch 1" in one.script.calls
+
+    one.script.on_step = lose
+    one.run_until_done()
+    assert one.script.given == [(role, 1, one.script.model(1)[0].tobytes())]
+    assert [each.attempt for each in one.script.sent] == [0, 1]
+
+
+def test_a_model_that_is_kept_is_not_fetched_again(owner: MakeOwner) -> None:
+    one = owner(*(e for n in range(3) for e in (Open(n, n), Over(n, n))))
+    one.run()
+    fetches = [name for name in one.script.calls if name.startswith("fetch")]
+    # The last one once more, for the announcement of the end.
+    assert fetches == ["fetch 0", "fetch 1", "fetch 2", "fetch 3", "fetch 3"]
+
+
+def test_a_kept_model_that_was_meddled_with_is_fetched_again(owner: MakeOwner) -> None:
+    one = owner(Open(0, 0), Over(0, 0), Open(1, 1))
+    one.script.on_step = lambda name: (
+        meddle() if name == "after saw" and one.script.stated[Role.SERVER_B] else None
+    )
+
+    def meddle() -> None:
+        one.script.on_step = lambda _: None
+        assert one.folder is not None
+        (one.folder / "model-1.bin").write_bytes(bytes(8 * D))
+        raise Killed
+
+    one.run_until_done()
+    assert [view.theta[0] for view in one.computed] == [0.0, 1.0]
 
 
 def test_a_version_whose_model_changed_is_sat_out(

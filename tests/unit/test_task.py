@@ -33,8 +33,8 @@ def suggested(refused: Misconfiguration) -> int:
 def test_derived_quantities(make_task: Any) -> None:
     task = make_task(9, {"privacy.client_clip": 30.1})
     assert task.bound == math.floor(30.1 * 2**20)
-    assert task.effective_record_clip == 1 + 3 * 2.0**-20
-    assert task.noise_units == pytest.approx(2 * (2**20 + 3))
+    assert task.effective_record_clip == 1 + 3 * 2.0**-20 + 30.1 * 2.0**-18
+    assert task.noise_units == pytest.approx(2 * (2**20 + 3 + 30.1 * 4))
     assert task.sensitivity_ratio == task.effective_record_clip / 30.1
     assert client_noise_multiplier(2, task.sensitivity_ratio) == pytest.approx(
         math.sqrt(2) * 2 * task.effective_record_clip / 30.1
@@ -373,8 +373,9 @@ max_expected_records = 60.0
 
 
 def test_sensitivity_includes_the_rounding() -> None:
-    assert effective_record_clip(1.0, 650, 16) == pytest.approx(1 + 650**0.5 / 65536)
-    assert sensitivity_ratio(1.0, 4.0, 650, 16) == effective_record_clip(1.0, 650, 16) / 4
+    rounding = 650**0.5 / 65536 + 4 / 2**18
+    assert effective_record_clip(1.0, 4.0, 650, 16) == pytest.approx(1 + rounding)
+    assert sensitivity_ratio(1.0, 4.0, 650, 16) == effective_record_clip(1.0, 4.0, 650, 16) / 4
     for bad in ((0.0, 4.0, 650, 16), (1.0, 0.0, 650, 16), (1.0, 4.0, 0, 16), (1.0, 4.0, 650, -1)):
         with pytest.raises(Misconfiguration):
             sensitivity_ratio(*bad)

@@ -26,12 +26,16 @@ import grpc.aio
 
 from precad.common.clock import CLOCK, Clock
 from precad.common.errors import AccessDenied
+from precad.common.identifiers import Role
 from precad.common.identity.access import of_connection
+from precad.common.identity.principal import Principal
 
 log = logging.getLogger("precad")
 
 PER_CALLER = 4
 """Of one certificate's party: what reconnects has old ones beside the new for a moment."""
+PER_OPERATOR = 32
+"""Of the operator, who may be several people, and of a server."""
 SILENT_S = 10.0
 """A connection that has made no call for so long after it began ends."""
 SILENT = 64
@@ -41,6 +45,8 @@ _DESCRIPTORS = Path("/proc/self/fd")
 _SOCKET = re.compile(r"socket:\[(\d+)\]")
 Peer = tuple[str, int]
 """Address and port at the caller's end."""
+_Caller = Principal | int
+"""Who a certificate names, or its serial number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +69,14 @@ class Connections:
         self._port = 0
         self._open: dict[int, _Open | None] = {}
         """By inode; None for sockets that aren't a caller's."""
-        self._callers: dict[Peer, tuple[str, float]] = {}
+        self._callers: dict[Peer, tuple[_Caller, float]] = {}
 
     def called(self, context: Any) -> None:
         """A call was made over this context's connection."""
         with contextlib.suppress(AccessDenied, ValueError):
             certificate, principal = of_connection(context)
             # Without a name of ours, the certificate itself tells its connections apart.
-            caller = str(principal or certificate.serial_number)
+            caller = principal or certificate.serial_number
             self._callers[_peer(context.peer())] = caller, self._clock.now()
 
     async def keep_watch(self, port: int) -> None:
@@ -87,7 +93,7 @@ class Connections:
             return False
         self._list()
         here = [each for each in self._open.values() if each is not None]
-        by_caller: defaultdict[str | None, list[_Open]] = defaultdict(list)
+        by_caller: defaultdict[_Caller | None, list[_Open]] = defaultdict(list)
         for each in sorted(here, key=lambda each: each.since):
             caller, _ = self._callers.get(each.peer, (None, 0.0))
             by_caller[caller].append(each)
@@ -95,7 +101,9 @@ class Connections:
         late = [each for each in silent if self._clock.now() - each.since > SILENT_S]
         self._shut(set(late) | set(silent[: -SILENT or None]), "connections without a call")
         for name, theirs in by_caller.items():
-            self._shut(set(theirs[:-PER_CALLER]), f"connections of {name}")
+            one_person = not isinstance(name, Principal) or name.role is Role.CLIENT
+            most = PER_CALLER if one_person else PER_OPERATOR
+            self._shut(set(theirs[:-most]), f"connections of {name}")
         return True
 
     def _list(self) -> None:

@@ -112,9 +112,10 @@ def make_server(
     most_connections: int = STRANGERS,
 ) -> grpc.aio.Server:
     """The gRPC server with what every server offers; not yet listening."""
+    most = {"grpc.max_allowed_incoming_connections": most_connections}
     server = grpc.aio.server(
         interceptors=[NotingCalls(connections or Connections())],
-        options=[*SERVER_OPTIONS, ("grpc.max_allowed_incoming_connections", most_connections)],
+        options=list((dict(SERVER_OPTIONS) | most).items()),
     )
     add_AggregationServicer_to_server(AggregationService(session, limits), server)
     add_OperationServicer_to_server(OperationService(session), server)

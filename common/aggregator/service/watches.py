@@ -120,7 +120,7 @@ async def as_long_as_allowed(items: AsyncIterator[Item], watch: Watch) -> AsyncI
             except StopAsyncIteration:
                 return
         finally:
-            following.cancel()
+            await _ended(following)
         yield item
 
 
@@ -143,8 +143,16 @@ async def while_allowed(
             except StopAsyncIteration:
                 return
         finally:
-            following.cancel()
+            await _ended(following)
         yield item
+
+
+async def _ended(following: "asyncio.Future[Item]") -> None:
+    # Whoever closes the stream behind it must find it at rest.
+    following.cancel()
+    await asyncio.wait({following})
+    if not following.cancelled():
+        following.exception()
 
 
 async def _next(iterator: AsyncIterator[Item]) -> Item:

@@ -5,6 +5,7 @@ the tables: change ``tables.py``, and add a file to ``migrations/versions`` whos
 is the newest one's. Data is never thrown away, so there is no way down.
 """
 
+import logging
 import threading
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from sqlalchemy import Connection, inspect
 from precad.common.aggregator.store.tables import metadata
 from precad.common.errors import Misconfiguration
 
+# It says of every database that it looks at it.
+logging.getLogger("alembic").setLevel(logging.WARNING)
 MIGRATIONS = Path(__file__).parent / "migrations"
 _ALEMBIC = threading.Lock()
 """Alembic keeps the migration at hand in a module's globals: one at a time in a process."""

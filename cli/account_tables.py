@@ -1,0 +1,165 @@
+"""Accounts as one JSON document, or as tables for people."""
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from rich.console import Console
+from rich.table import Column, Table
+
+from precad.common.account.accountant import AccountantName
+from precad.common.account.guarantees import (
+    PLANNING_QUANTILE,
+    Adversary,
+    Basis,
+    PrivacyStatement,
+    Run,
+    guarantees,
+)
+from precad.common.account.together import JointStatement, together
+
+Named: TypeAlias = tuple[str, Run, float, int]
+"""A run's name, the run, its δ and its cap."""
+
+# e^20 is half a billion: no ratio of odds that large protects anybody.
+_NO_PROTECTION = 20.0
+_RECORDS = (Adversary.ONE_SERVER, Adversary.CLIENTS_ONLY)
+_NOTES = {
+    AccountantName.EXACT: "the guarantee",
+    AccountantName.RDP: "upper bound, cross-check",
+    AccountantName.GDP_CLT: "asymptotic, not a guarantee",
+}
+
+
+def document(runs: Sequence[Named]) -> dict[str, Any]:
+    """``guarantees`` and ``at_cap`` of one run; of several, those of each, and of all together."""
+    if len(runs) == 1:
+        return _one(runs[0])
+    each = [{"source": named[0], **_one(named)} for named in runs]
+    real, capped = _joint(runs)
+    return {
+        "runs": each,
+        "together": [statement.to_json() for statement in real],
+        "together_at_cap": [statement.to_json() for statement in capped],
+    }
+
+
+def _one(named: Named) -> dict[str, Any]:
+    _, run, delta, _ = named
+    return {
+        "guarantees": [statement.to_json() for statement in guarantees(run, delta)],
+        "at_cap": [statement.to_json() for statement in _at_cap(named)],
+    }
+
+
+def _at_cap(named: Named) -> tuple[PrivacyStatement, ...]:
+    """Record-level guarantees at the cap, nothing where that is what was given."""
+    _, run, delta, cap = named
+    return () if run.basis is Basis.CAP else guarantees(run.at_cap(cap), delta, _RECORDS)
+
+
+def _joint(
+    runs: Sequence[Named],
+) -> tuple[tuple[JointStatement, ...], tuple[JointStatement, ...]]:
+    """All runs together as they are, and their record-level guarantees at their caps."""
+    delta = min(delta for _, _, delta, _ in runs)
+    capped = together([run.at_cap(cap) for _, run, _, cap in runs], delta)
+    real = together([run for _, run, _, _ in runs], delta)
+    return real, tuple(statement for statement in capped if statement.adversary in _RECORDS)
+
+
+def show(runs: Sequence[Named]) -> None:
+    """Print tables."""
+    console = Console(highlight=False)
+    for named in runs:
+        _show_one(console, named, whole=len(runs) == 1)
+    if len(runs) > 1:
+        _show_joint(console, runs)
+
+
+def _show_one(console: Console, named: Named, *, whole: bool) -> None:
+    name, run, delta, _ = named
+    statements, capped = guarantees(run, delta), _at_cap(named)
+    title = f"Privacy at δ = {delta:g}" if whole else f"{name}: privacy at δ = {delta:g}"
+    console.print(title, style="bold")
+    for adversary in Adversary:
+        rows = [s for s in statements if s.adversary is adversary]
+        if not rows:
+            console.print(
+                f"\n{adversary.value}: give --record-clip, --client-clip, "
+                "--dimension and --fractional-bits, or --task, to see it."
+            )
+            continue
+        first = rows[0]
+        what = "a whole client" if adversary is Adversary.CLIENT_LEVEL else "one record"
+        console.print(f"\n[bold]{adversary.value}[/]: {what}, against {adversary.words}")
+        console.print(
+            f"noise multiplier {first.noise_multiplier:.4g}, "
+            f"{first.compositions} {_counted(run, adversary)}"
+        )
+        table = Table("accountant", Column("ε", justify="right"), Column("μ", justify="right"))
+        table.add_column("what it is")
+        for row in rows:
+            exact = row.accountant is AccountantName.EXACT
+            mu = "" if row.mu is None else f"{row.mu:.4g}"
+            cells = (row.accountant.value, f"{row.epsilon:.4g}", mu, _note(row))
+            table.add_row(*cells, style="bold" if exact else "dim")
+        console.print(table)
+        for row in capped:
+            if row.adversary is adversary and row.accountant is AccountantName.EXACT:
+                console.print(
+                    f"exact ε = {row.epsilon:.4g} at {row.compositions} participations, "
+                    f"{Basis.CAP.words}"
+                )
+    console.print(f"\n{_rejection([*statements, *capped])}\n")
+
+
+def _show_joint(console: Console, runs: Sequence[Named]) -> None:
+    real, capped = _joint(runs)
+    console.print(f"All {len(runs)} together, at δ = {real[0].delta:g}", style="bold")
+    columns = ("against", "accountant", "what T_i is", "what it is")
+    table = Table(*columns[:3], Column("ε", justify="right"), columns[3])
+    for row in (*real, *capped):
+        exact = row.accountant is AccountantName.EXACT
+        if row.basis is Basis.CAP and not exact:
+            continue
+        cells = (row.adversary.value, row.accountant.value, row.basis.value)
+        table.add_row(*cells, f"{row.epsilon:.4g}", _note(row), style="bold" if exact else "dim")
+    console.print(table)
+    console.print(_rejection([*real, *capped]))
+    console.print(
+        "True of tasks that were fixed beforehand. Where the next one was chosen after seeing the "
+        "last one's models, only a limit that was set when the owner's account opened holds."
+    )
+
+
+def _note(row: PrivacyStatement | JointStatement) -> str:
+    if row.epsilon == float("inf"):
+        return "no answer at so small a δ"
+    exact = row.accountant is AccountantName.EXACT
+    large = ", too large to protect" if exact and row.epsilon > _NO_PROTECTION else ""
+    return _NOTES[row.accountant] + large
+
+
+def _rejection(rows: Sequence[PrivacyStatement | JointStatement]) -> str:
+    """What honest rejection adds to every δ, in words."""
+    exact = [row for row in rows if row.accountant is AccountantName.EXACT]
+    added = [row.rejection_delta for row in exact if row.rejection_delta is not None]
+    if len(added) < len(exact):
+        return "Honest rejection isn't in δ: how often updates are tested is known with --task."
+    return f"Honest rejection adds at most {max(added):.1e} to δ."
+
+
+def _counted(run: Run, adversary: Adversary) -> str:
+    """What ``compositions`` counts, in words."""
+    match adversary, run.basis:
+        case Adversary.ONE_SERVER, Basis.PLANNED:
+            return f"participations ({PLANNING_QUANTILE} quantile of Binomial(T, q), planned)"
+        case Adversary.CLIENTS_ONLY, Basis.PLANNED:
+            return "rounds, in each of which the client is drawn with probability q (planned)"
+        case Adversary.CLIENT_LEVEL, _:
+            if run.cover_uploads:
+                return "rounds, in each of which it is hidden whether the client is drawn"
+            return "rounds, in each of which all see whether the client is drawn"
+        case _, basis:
+            assert basis is not None
+            return f"participations ({basis.words})"

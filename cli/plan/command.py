@@ -1,0 +1,282 @@
+"""`precad plan`: which σ, C, p, q, T, R, η and f give privacy, robustness and a usable model."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from typer import Option
+
+from precad.cli.options import Json, TaskFile, print_json, task_numbers
+from precad.common.errors import Misconfiguration
+
+if TYPE_CHECKING:
+    from precad.common.account.planning import Robustness
+    from precad.common.account.search import Choices, Progress
+
+_OF_TASK = ("dimension", "delta")
+_FIXED_BY_TASK = (
+    "record_rate",
+    "client_rate",
+    "rounds",
+    "record_clip",
+    "learning_rate",
+    "noise_multiplier",
+    "client_clip",
+)
+
+
+def plan(
+    *,
+    records: Annotated[
+        str, Option(help="m: records of each owner, as 6000,6000,500; or one size for all.")
+    ],
+    epsilon: Annotated[float, Option(help="ε of a record against one curious server.")],
+    task: TaskFile = None,
+    clients: Annotated[
+        int | None, Option(help="n: owners, where --records gives one size for all.")
+    ] = None,
+    dimension: Annotated[int | None, Option(help="d: parameters of the model.")] = None,
+    delta: Annotated[float | None, Option(help="δ: above 0 and below 1, like 1e-5.")] = None,
+    malicious: Annotated[
+        int | None,
+        Option(help="K: owners that may submit anything; at least 1. See ROBUSTNESS."),
+    ] = None,
+    no_robustness: Annotated[
+        bool,
+        Option(
+            "--no-robustness",
+            help="No statement about what a whole owner can do: the client clip is loose.",
+        ),
+    ] = False,
+    change: Annotated[
+        Literal["replacements", "additions"],
+        Option(help="What the K do: honest ones turn bad, or bad ones join."),
+    ] = "replacements",
+    loss: Annotated[float, Option(help="L: expected loss on one record without attackers.")] = 0.2,
+    tolerated_loss: Annotated[
+        float, Option(help="The loss that the K may cause at most, above L.")
+    ] = 0.5,
+    loss_bound: Annotated[float, Option(help="B: the largest value that the loss takes.")] = 1.0,
+    record_rate: Annotated[
+        list[float] | None, Option(help="p to try; repeat it. Default: six from .01 to .5.")
+    ] = None,
+    client_rate: Annotated[
+        list[float] | None, Option(help="q to try; repeat it. Default: .1, .2, .5 and 1.")
+    ] = None,
+    rounds: Annotated[
+        list[int] | None, Option(help="T to try; repeat it. Default: six from 20 to 1000.")
+    ] = None,
+    record_clip: Annotated[
+        list[float] | None,
+        Option(help="R to try; repeat it. Default: parts of the gradient norm."),
+    ] = None,
+    learning_rate: Annotated[
+        float | None, Option(help="η, if it is fixed. Default: the best forecast's.")
+    ] = None,
+    noise_multiplier: Annotated[
+        float | None, Option(help="σ, if it is fixed. Default: the least that ε allows.")
+    ] = None,
+    client_clip: Annotated[
+        float | None, Option(help="C, if it is fixed. Default: what robustness allows, or ample.")
+    ] = None,
+    gradient_norm: Annotated[
+        float,
+        Option(help="G: typical norm of one record's gradient at the start; 9 for MNIST's pixels."),
+    ] = 9.0,
+    model: Annotated[
+        Literal["logistic", "mlp"] | None,
+        Option(help="What the forecast is for. Default: the task's, else logistic."),
+    ] = None,
+    plot: Annotated[Path | None, Option(help="Write the trade-offs as a PNG file here.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Search settings that give the privacy, robustness and accuracy you want.
+
+    It says σ (noise), C and R (clips), p and q (sampling), T (rounds), η
+    (step) and f (bits) to put into a task. Each setting shown is a task that
+    was made, so no server refuses it. Everything is PLANNED: precad ledger and
+    precad certify say what a run gave.
+
+    PRIVACY sets σ: the least for which a record has (ε, δ) against one
+    curious server, exactly, over as many participations as all but one owner
+    in 1,000 will have.
+
+    ROBUSTNESS sets C against σ. With K malicious owners the expected loss
+    stays below B·Φ(Φ⁻¹(L/B) + 2Kμ) if they replace honest ones, with Kμ if
+    they join. It costs accuracy, with few owners all of it: choose --malicious
+    K, or --no-robustness. With neither you see the best without robustness,
+    and what K = 1 would cost. μ is the central limit theorem's: for planning.
+
+    ACCURACY is forecast from real trainings on MNIST: what keeps it down is
+    too short a way (few rounds, small η, tight C), noise, or overshooting.
+    Use it to order settings; on your data the numbers differ. Of settings
+    that are about as good, the one with the least uploads is chosen.
+
+    With --task you also see how that task's own setting fares.
+
+    For example:
+
+    \b
+        precad plan --records 6000 --clients 10 --dimension 7850 \\
+          --epsilon 3 --delta 1e-5
+        precad plan --records 6000,6000,500 --dimension 7850 --epsilon 3 \\
+          --delta 1e-5 --no-robustness --rounds 50 --rounds 200
+        precad plan --task task.toml --records 600 --epsilon 2 \\
+          --malicious 1 --plot plan.png
+    """  # noqa: D301 -- click reads the control character
+    given = locals()
+    # NumPy and SciPy load here, so that `precad --help` doesn't wait for them.
+    from precad.cli.plan import show  # noqa: PLC0415
+    from precad.common.account import planning, search  # noqa: PLC0415
+    from precad.common.account.forecast import Architecture  # noqa: PLC0415
+
+    if plot is not None:
+        _check_writable(plot)
+    values = given | task_numbers(given, _OF_TASK, ())
+    loaded = _task(given)
+    if model is None and loaded is not None:
+        model = "logistic" if loaded.model.architecture == "logistic" else "mlp"
+    wanted = planning.Wanted(
+        records=_sizes(records, clients, loaded.enrolment.clients if loaded else None),
+        epsilon=epsilon,
+        delta=values["delta"],
+        robust=malicious is not None,
+        robustness=_robustness(given),
+        gradient_norm=gradient_norm,
+        architecture=Architecture.DEEP if model == "mlp" else Architecture.LINEAR,
+    )
+    template = (
+        search.template_of(values["dimension"], values["delta"])
+        if loaded is None
+        else loaded.model_dump(mode="json")
+    )
+    with _progress(as_json) as progress:
+        made = search.plan(
+            wanted,
+            _choices(given),
+            template,
+            other=not no_robustness,
+            given=loaded,
+            progress=progress,
+        )
+        if plot is not None:
+            from precad.cli.plan.plot import draw  # noqa: PLC0415
+
+            draw(made, plot)
+        statements = show.statements(made)
+    if as_json:
+        print_json(show.document(made, statements, plot), indent=2)
+    else:
+        show.show(made, statements, plot)
+
+
+def _task(given: dict[str, Any]) -> Any:
+    """The task that is given, alone."""
+    if given["task"] is None:
+        return None
+    for name in _FIXED_BY_TASK:
+        if given[name] is not None:
+            option = "--" + name.replace("_", "-")
+            raise Misconfiguration(
+                name, given[name], f"the task says it: leave {option} out, or --task"
+            )
+    from precad.common.task import Task  # noqa: PLC0415
+
+    return Task.load(given["task"])
+
+
+def _sizes(records: str, clients: int | None, of_task: int | None) -> tuple[int, ...]:
+    """Sizes of all owners."""
+    try:
+        sizes = tuple(int(part.replace("_", "")) for part in records.split(","))
+    except ValueError:
+        raise Misconfiguration(
+            "records", records, "give whole numbers separated by commas, like 6000,6000,500"
+        ) from None
+    if clients is not None and of_task is not None:
+        raise Misconfiguration("clients", clients, "the task says it: leave --clients out")
+    if len(sizes) > 1:
+        if clients not in {None, len(sizes)}:
+            raise Misconfiguration(
+                "clients", clients, f"--records lists {len(sizes)} owners: leave --clients out"
+            )
+        return sizes
+    owners = clients if of_task is None else of_task
+    if owners is None:
+        raise Misconfiguration(
+            "clients", None, "give --clients, or the size of each owner in --records"
+        )
+    from precad.common import checks  # noqa: PLC0415
+
+    if checks.count("clients", owners, 1) > _MOST_CLIENTS:
+        raise Misconfiguration("clients", owners, f"a task takes at most {_MOST_CLIENTS:,}")
+    return sizes * owners
+
+
+_MOST_CLIENTS = 100_000
+
+
+def _robustness(given: dict[str, Any]) -> "Robustness":
+    from precad.common.account.planning import Change, Robustness  # noqa: PLC0415
+
+    malicious = given["malicious"]
+    if malicious is not None and given["no_robustness"]:
+        raise Misconfiguration("malicious", malicious, "leave it out, or --no-robustness")
+    if malicious == 0:
+        raise Misconfiguration("malicious", 0, "give at least 1, or --no-robustness")
+    return Robustness(
+        malicious=1 if malicious is None else malicious,
+        loss=given["loss"],
+        tolerated_loss=given["tolerated_loss"],
+        loss_bound=given["loss_bound"],
+        change=Change(given["change"]),
+    )
+
+
+def _choices(given: dict[str, Any]) -> "Choices":
+    from precad.common.account.search import Choices  # noqa: PLC0415
+
+    lists = {
+        "record_rates": "record_rate",
+        "client_rates": "client_rate",
+        "rounds": "rounds",
+        "record_clips": "record_clip",
+    }
+    tried = {name: tuple(given[option]) for name, option in lists.items() if given[option]}
+    return Choices(
+        **tried,
+        learning_rate=given["learning_rate"],
+        noise_multiplier=given["noise_multiplier"],
+        client_clip=given["client_clip"],
+    )
+
+
+def _check_writable(plot: Path) -> None:
+    """Before a search that takes seconds, not after it."""
+    new = not plot.exists()
+    try:
+        plot.open("ab").close()
+    except OSError as error:
+        raise Misconfiguration(
+            "plot",
+            str(plot),
+            f"can't be written ({error.strerror}): name a file in a folder that exists and that "
+            "you may write to",
+        ) from None
+    if new:
+        plot.unlink()
+
+
+@contextmanager
+def _progress(silent: bool) -> "Iterator[Progress]":
+    """A bar on standard error, where that is a terminal."""
+    if silent:
+        yield lambda _done, _all: None
+        return
+    from rich.console import Console  # noqa: PLC0415
+    from rich.progress import Progress as Bar  # noqa: PLC0415
+
+    with Bar(console=Console(stderr=True), transient=True) as bar:
+        searching = bar.add_task("trying settings", total=None)
+        yield lambda done, steps: bar.update(searching, completed=done, total=steps)

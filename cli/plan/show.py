@@ -1,0 +1,201 @@
+"""What a plan says, as a table with sentences, or as JSON."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from precad.common.account.accountant import AccountantName
+from precad.common.account.guarantees import PrivacyStatement, Run, guarantees
+from precad.common.account.planning import VACUOUS, Change, Setting, SettingVerdict
+from precad.common.account.search import Plan
+
+_SHOWN = 14
+
+
+def statements(made: Plan) -> tuple[PrivacyStatement, ...]:
+    """The exact statements of the chosen setting."""
+    if made.best is None:
+        return ()
+    run = Run.of(made.best.task)
+    return guarantees(run, made.wanted.delta, accountants=(AccountantName.EXACT,))
+
+
+def document(
+    made: Plan, statements: tuple[PrivacyStatement, ...], plot: Path | None
+) -> dict[str, Any]:
+    """One JSON object; what leaves floating point becomes null when it is printed."""
+    wanted = asdict(made.wanted) | {"records": list(made.wanted.records)}
+    return {
+        "status": "planned",
+        "wanted": wanted,
+        "best": _flat(made.best) if made.best else None,
+        "statements": [each.to_json() for each in statements],
+        "other": _flat(made.other) if made.other else None,
+        "task": _flat(made.given) if made.given else None,
+        "settings": [_flat(setting) for setting in made.settings],
+        "refused": [asdict(each) for each in made.refused],
+        "tried": made.tried,
+        "plot": str(plot) if plot else None,
+    }
+
+
+def _flat(setting: Setting) -> dict[str, Any]:
+    """One flat object a setting: its task's numbers, then what they give and cost."""
+    task = setting.task
+    values = asdict(setting)
+    del values["task"]
+    return {
+        **task.privacy.model_dump(exclude={"delta", "epsilon_limit"}),
+        **task.training.model_dump(),
+        "fractional_bits": task.fractional_bits,
+        **values,
+    }
+
+
+def show(made: Plan, statements: tuple[PrivacyStatement, ...], plot: Path | None) -> None:
+    """Print the plan for people."""
+    console = Console(highlight=False)
+    _say_wanted(console, made)
+    console.print(_table(made))
+    _say_best(console, made, statements)
+    _say_other(console, made)
+    if made.given is not None:
+        _say_given(console, made.given)
+    if made.refused:
+        first = made.refused[0]
+        console.print(
+            f"{len(made.refused)} more no task can have; the first: {first.reason}", style="dim"
+        )
+    if plot is not None:
+        console.print(f"The trade-offs are drawn in {plot}.")
+
+
+def _say_wanted(console: Console, made: Plan) -> None:
+    wanted = made.wanted
+    sizes, robustness = wanted.records, wanted.robustness
+    held = (
+        f"{len(sizes)} owners of {sizes[0]:,} records"
+        if len(set(sizes)) == 1
+        else f"{len(sizes)} owners of {min(sizes):,} to {max(sizes):,} records"
+    )
+    robust = (
+        "no robustness (no statement about a whole owner)"
+        if not wanted.robust
+        else f"loss at most {robustness.tolerated_loss:g} with {robustness.malicious} malicious "
+        f"owners ({robustness.change.value})"
+    )
+    console.print(
+        f"Planned for {held}: ε ≤ {wanted.epsilon:g} at δ = {wanted.delta:g} against one curious "
+        f"server; {robust}. {made.tried} p, q and T were tried.\n"
+        "[dim]accuracy: forecast for MNIST-like data, to order settings; loss: at most this with "
+        f"{robustness.malicious} malicious joining / replacing honest ones; "
+        "MB: uploads of one owner.[/]"
+    )
+
+
+def _table(made: Plan) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in ("", "p", "q", "T", "σ", "R", "C", "η", "ε", "accuracy", "loss", "MB"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    for setting in made.settings[:_SHOWN]:
+        _add_row(table, setting, chosen=setting is made.best)
+    if made.best is not None and made.best not in made.settings[:_SHOWN]:
+        _add_row(table, made.best, chosen=True)
+    return table
+
+
+def _add_row(table: Table, setting: Setting, *, chosen: bool) -> None:
+    privacy, training = setting.task.privacy, setting.task.training
+    meets = setting.verdict is SettingVerdict.MEETS
+    table.add_row(
+        "→" if chosen else "",
+        *(f"{privacy.record_rate:g}", f"{privacy.client_rate:g}", str(training.rounds)),
+        *(f"{privacy.noise_multiplier:.4g}", f"{privacy.record_clip:g}"),
+        *(f"{privacy.client_clip:g}", f"{training.learning_rate:g}"),
+        f"{setting.epsilon:.3g}",
+        f"{setting.forecast.accuracy:.1%}",
+        f"{setting.loss_additions:.2f}/{setting.loss_replacements:.2f}",
+        f"{setting.upload_bytes / 1e6:.3g}",
+        setting.verdict.value,
+        style="bold" if chosen else None if meets else "dim",
+    )
+
+
+def _say_best(console: Console, made: Plan, statements: tuple[PrivacyStatement, ...]) -> None:
+    best = made.best
+    if best is None:
+        console.print(
+            "No setting meets everything. Allow a larger ε, tolerate fewer malicious owners or a "
+            "higher loss, enrol more owners, or train fewer parameters."
+        )
+        return
+    privacy, training = best.task.privacy, best.task.training
+    console.print(
+        "Planned: the least uploads among those about as accurate as the best. Into the task:",
+        style="bold",
+    )
+    console.print(
+        f"    privacy.record_clip = {privacy.record_clip}\n"
+        f"    privacy.client_clip = {privacy.client_clip}\n"
+        f"    privacy.noise_multiplier = {privacy.noise_multiplier}\n"
+        f"    privacy.record_rate = {privacy.record_rate}\n"
+        f"    privacy.client_rate = {privacy.client_rate}\n"
+        f"    training.learning_rate = {training.learning_rate}\n"
+        f"    training.rounds = {training.rounds}\n"
+        f"    fractional_bits = {best.task.fractional_bits}",
+        markup=False,
+    )
+    console.print(
+        f"It costs an owner up to {best.participations} participations, {best.gradients:,} "
+        f"per-record gradients and {best.upload_bytes / 1e6:,.1f} MB. What keeps the forecast "
+        f"from more is above all {best.forecast.worst}."
+    )
+    for each in statements:
+        console.print(
+            f"  planned: ε = {each.epsilon:.3g} ({each.adjacency}), {each.adversary.words}"
+        )
+    _say_robustness(console, best)
+
+
+def _say_robustness(console: Console, best: Setting) -> None:
+    asked = best.robustness
+    bounds = {change: best.worst_loss(change) for change in Change}
+    said = ", ".join(
+        f"{bound:.3g} by {change.value}"
+        + (" (says nothing)" if bound > VACUOUS * asked.loss_bound else "")
+        for change, bound in bounds.items()
+    )
+    console.print(
+        f"With {asked.malicious} malicious of all owners a loss of {asked.loss:g} becomes at most "
+        f"{said}, by the central limit theorem: planned, not a certificate."
+    )
+
+
+def _say_other(console: Console, made: Plan) -> None:
+    other, best = made.other, made.best
+    if other is None:
+        return
+    here = f"{best.forecast.accuracy:.1%}" if best else "none that meets everything"
+    there = f"{other.forecast.accuracy:.1%}"
+    if not made.wanted.robust:
+        console.print(
+            f"No robustness was chosen. Tolerating one malicious owner (--malicious 1) is forecast "
+            f"at {there} instead of {here}: {other.verdict.value}. --no-robustness leaves this out."
+        )
+    else:
+        console.print(
+            f"What robustness costs: without it (--no-robustness) {there} are forecast instead of "
+            f"{here}, and nothing bounds what a single bad owner does."
+        )
+
+
+def _say_given(console: Console, given: Setting) -> None:
+    console.print(
+        f"The task's own setting: {given.verdict.value}; ε = {given.epsilon:.3g}, forecast "
+        f"{given.forecast.accuracy:.1%}, kept down by {given.forecast.worst}; loss at most "
+        f"{given.loss_additions:.2f} by additions, {given.loss_replacements:.2f} by replacements."
+    )

@@ -1,0 +1,100 @@
+"""Somebody cuts the servers' link whenever its victim isn't drawn: that draws nobody anew.
+
+On the first version 6 of 6 rounds at q = 0.25 had the victim in them. Real servers, clients, coins,
+ledgers; simulated network (`world.py`).
+"""
+
+import math
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.faults.invariants import check
+from tests.faults.world import RECORDS, World
+
+from precad.common.aggregator.round.cohort import cohort_of
+from precad.common.aggregator.round.coin import joint_coin
+from precad.common.aggregator.training.feed import Event, RoundOpened
+from precad.common.enrolment import Enrolment, Roster
+from precad.common.identifiers import ClientId, Role
+from precad.common.task import Task
+
+VICTIM = ClientId("ward-0")
+VERSIONS, CUTS_A_VERSION, RATE = 60, 5, 0.25
+
+
+class Adversary(World):
+    """Sees who is drawn, as an eavesdropper does, and cuts where the victim isn't."""
+
+    def __init__(self, task: Task, folder: Path, seed: int) -> None:
+        super().__init__(task, folder, seed, faults=0, chance=0.0)
+        self.cuts: Counter[int] = Counter()
+        self.cohorts: dict[int, list[frozenset[ClientId]]] = defaultdict(list)
+
+    def published(self, event: Event) -> None:
+        if not isinstance(event, RoundOpened) or self.turns.life.party != Role.SERVER_A.value:
+            return
+        version = event.opened.version
+        self.cohorts[version].append(event.cohort)
+        if VICTIM not in event.cohort and self.cuts[version] < CUTS_A_VERSION:
+            self.cuts[version] += 1
+            for cable in self.cables:
+                cable.cut()
+
+
+@pytest.fixture(scope="module")
+def task(make_task: Any) -> Task:
+    made: Task = make_task(
+        4,
+        {
+            "privacy.client_rate": RATE,
+            "training.rounds": VERSIONS,
+            "enrolment.clients": 3,
+            "deadlines.enrol": 5000.0,
+            "deadlines.collect": 10.0,
+            "deadlines.rejoin": 2.0,
+            "deadlines.peer": 5.0,
+            "deadlines.outage": 3000.0,
+        },
+    )
+    return made
+
+
+def test_cutting_the_link_until_the_victim_is_drawn_draws_nobody_anew(
+    task: Task, tmp_path: Path
+) -> None:
+    world = Adversary(task, tmp_path, seed=11)
+    world.run()
+    check(world)
+    assert world.cuts.total() >= 200
+    for version, cohorts in world.cohorts.items():
+        assert len(set(cohorts)) == 1, f"version {version} had several cohorts"
+    drawn = sum(VICTIM in cohorts[0] for cohorts in world.cohorts.values())
+    # Binomial(60, 1/4). Were the coin thrown for each of the six attempts, 1 − 0.75^6 = 82 % of the
+    # versions would have the victim.
+    spread = math.sqrt(VERSIONS * RATE * (1 - RATE))
+    assert abs(drawn - VERSIONS * RATE) < 5 * spread
+    assert drawn < VERSIONS * (1 - 0.75**6) - 3 * spread
+    # And it is the one that both coin keys decide: nothing else had a say.
+    claims = [Enrolment(client, RECORDS, task.privacy.record_rate) for client in world.clients]
+    roster = Roster({claim.client: claim for claim in claims})
+    for version, cohorts in world.cohorts.items():
+        a, b = (
+            world.servers[role].session.coin_key.opening(task.digest, version)
+            for role in (Role.SERVER_A, Role.SERVER_B)
+        )
+        assert cohorts[0] == set(cohort_of(joint_coin(a, b), roster, RATE, version))
+
+
+def test_honest_owners_are_charged_once_a_version_whatever_is_cut(
+    task: Task, tmp_path: Path
+) -> None:
+    world = Adversary(task, tmp_path, seed=12)
+    world.run()
+    ledger = Counter(name for names in world.charges(Role.SERVER_A).values() for name in names)
+    for client, result in world.seen.results.items():
+        lines = (tmp_path / client.name / "participations.log").read_text().splitlines()
+        versions = {version for version, cohorts in world.cohorts.items() if client in cohorts[0]}
+        assert len(lines) == len(versions)
+        assert ledger[client.name] == result.counted

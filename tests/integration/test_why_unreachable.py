@@ -1,0 +1,150 @@
+"""Why a server can't be reached, in a sentence for each reason that a person can mend."""
+
+import socket
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import grpc
+import pytest
+from tests.rig.clock import LeapingClock
+from tests.rig.keys import identity
+
+from precad.common.errors import Misidentified, PeerUnavailable
+from precad.common.identifiers import Role
+from precad.common.identity import probe
+from precad.common.identity.credentials import Identity
+from precad.common.identity.pki import Authority, key_to_pem, new_key, to_pem
+from precad.common.identity.port import add_port
+from precad.common.identity.principal import Principal
+from precad.common.identity.probe import why_unreachable
+from precad.common.wire.patience import LOOK_S, WAITS, call_patiently
+
+OWNER = identity(Principal.client("ward-1"))
+A, B, DEALER = Role.SERVER_A, Role.SERVER_B, Role.DEALER
+Serve = Callable[[Identity], str]
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """``serve(identity)``: a real port with mutual TLS; its address."""
+    servers = []
+
+    def start(party: Identity) -> str:
+        server = grpc.server(ThreadPoolExecutor(1))
+        servers.append(server)
+        port = add_port(server, "127.0.0.1:0", party)
+        server.start()
+        return f"127.0.0.1:{port}"
+
+    yield start
+    for server in servers:
+        server.stop(0)
+
+
+@pytest.fixture
+def listening() -> Iterator[str]:
+    """A port that takes connections and never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+def reason(address: str, expect: Role = A) -> PeerUnavailable:
+    found = why_unreachable(address, OWNER, expect)
+    assert found is not None
+    assert address in str(found)
+    return found
+
+
+def test_nothing_is_wrong_with_the_right_server(serve: Serve) -> None:
+    for role in (A, B, DEALER):
+        assert why_unreachable(serve(identity(Principal.service(role))), OWNER, role) is None
+
+
+def test_a_port_that_refuses_may_open_later() -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        found = reason(f"127.0.0.1:{closed.getsockname()[1]}")
+    assert not isinstance(found, Misidentified)
+    assert "server A at" in str(found)
+    assert "refuses connections: nothing listens on that port" in str(found)
+
+
+@pytest.mark.parametrize(("there", "expected"), [(B, A), (A, B), (DEALER, B), (A, DEALER)])
+def test_another_party_is_named_and_waiting_does_not_help(
+    serve: Serve, there: Role, expected: Role
+) -> None:
+    found = reason(serve(identity(Principal.service(there))), expected)
+    assert isinstance(found, Misidentified)
+    assert f"another party's certificate ({there.value}.precad); mend the address" in str(found)
+
+
+def stranger() -> Identity:
+    """Server A of another authority."""
+    party, key = identity(Principal.service(A)), new_key()
+    root = Authority.create()
+    return replace(
+        party,
+        ca=to_pem(root.certificate),
+        cert=to_pem(root.issue(party.principal, key.public_key())),
+        key=key_to_pem(key),
+    )
+
+
+def test_another_authority_is_told_apart(serve: Serve) -> None:
+    found = reason(serve(stranger()))
+    assert isinstance(found, Misidentified)
+    assert "a certificate of another authority than those in" in str(found)
+    assert "ca.pem" in str(found)
+
+
+def test_a_silent_port_and_one_that_speaks_something_else(
+    listening: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(probe, "TIMEOUT_S", 0.2)
+    found = reason(listening)
+    assert not isinstance(found, Misidentified)
+    assert "doesn't answer" in str(found)
+    server = grpc.server(ThreadPoolExecutor(1))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        assert "not in TLS 1.3" in str(reason(f"127.0.0.1:{port}"))
+    finally:
+        server.stop(0)
+
+
+def test_a_name_without_a_host() -> None:
+    assert "no such host" in str(reason("nobody.invalid:7301"))
+
+
+class Unreachable(grpc.RpcError):
+    def code(self) -> grpc.StatusCode:
+        return grpc.StatusCode.UNAVAILABLE
+
+    def details(self) -> str:
+        return "in gRPC's words"
+
+
+def fail(_timeout_s: float) -> None:
+    raise Unreachable
+
+
+def test_who_waits_says_how_long_still(caplog: pytest.LogCaptureFixture) -> None:
+    clock = LeapingClock()
+    with pytest.raises(Unreachable):
+        call_patiently(fail, 30.0, clock, why=lambda: PeerUnavailable("it isn't there"))
+    said = [record.getMessage() for record in caplog.records]
+    assert said == [f"it isn't there; trying again for {left} s" for left in (30, 20, 10)]
+    assert LOOK_S == 10
+
+
+def test_a_mistake_ends_the_wait_at_once() -> None:
+    clock = LeapingClock()
+
+    def why() -> PeerUnavailable:
+        return Misidentified("another's address")
+
+    with pytest.raises(Misidentified, match="another's address"):
+        call_patiently(fail, 120.0, clock, why=why)
+    assert clock.time - clock.start <= WAITS.first_s

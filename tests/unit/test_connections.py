@@ -1,0 +1,144 @@
+"""Which of a port's connections end: real sockets, a clock of the test's own."""
+
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from tests.rig.clock import LeapingClock
+from tests.rig.keys import identity
+
+from precad.common.aggregator.service.connections import (
+    PER_CALLER,
+    SILENT,
+    SILENT_S,
+    Connections,
+    _peer,
+)
+from precad.common.identifiers import Role
+from precad.common.identity.principal import Principal
+
+ONE, TWO = Principal.client("ward-1"), Principal.client("ward-2")
+OPERATOR = Principal.service(Role.OPERATOR)
+
+
+class Context:
+    """A call over a connection, as gRPC shows it."""
+
+    def __init__(self, peer: str, who: Principal) -> None:
+        self._peer = peer
+        self._who = who
+
+    def peer(self) -> str:
+        return self._peer
+
+    def auth_context(self) -> Any:
+        return {"x509_pem_cert": [identity(self._who).cert]}
+
+
+class Port:
+    """A listening port with connections to it, both ends in this process."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+        self._listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        self.clock = LeapingClock()
+        self.connections = Connections(self.clock)
+        self.connections._port = self._listener.getsockname()[1]
+
+    def connect(self, *callers: Principal | None) -> list[socket.socket]:
+        """One connection for each caller, of whom None says nothing."""
+        made = []
+        for caller in callers:
+            ours = self._stack.enter_context(socket.create_connection(self._listener.getsockname()))
+            self._stack.enter_context(self._listener.accept()[0])
+            ours.settimeout(0)
+            made.append(ours)
+            if caller is not None:
+                self.call(ours, caller)
+            # Each is seen in its turn.
+            self.connections.look()
+            self.clock.sleep(0.001)
+        return made
+
+    def call(self, connection: socket.socket, caller: Principal) -> None:
+        host, port = connection.getsockname()
+        self.connections.called(Context(f"ipv4:{host}:{port}", caller))
+
+
+@pytest.fixture
+def port() -> Iterator[Port]:
+    with ExitStack() as stack:
+        yield Port(stack)
+
+
+def ended(connection: socket.socket) -> bool:
+    try:
+        return connection.recv(1) == b""
+    except BlockingIOError:
+        return False
+
+
+def test_a_callers_oldest_connections_end_and_nobody_elses(port: Port) -> None:
+    others = port.connect(TWO, OPERATOR, TWO, *[OPERATOR] * 5)
+    mine = port.connect(*[ONE] * (PER_CALLER + 3))
+    port.connections.look()
+    assert [ended(each) for each in mine] == [True] * 3 + [False] * PER_CALLER
+    assert not any(ended(each) for each in others)
+
+
+def test_a_connection_without_a_call_ends_after_a_while(port: Port) -> None:
+    silent, caller, late = port.connect(None, ONE, None)
+    port.clock.sleep(SILENT_S - 1)
+    port.connections.look()
+    assert not ended(silent)
+    port.call(late, ONE)
+    port.clock.sleep(2)
+    port.connections.look()
+    assert (ended(silent), ended(caller), ended(late)) == (True, False, False)
+
+
+def test_of_too_many_silent_connections_the_oldest_end(port: Port) -> None:
+    before = port.connect(ONE)
+    silent = port.connect(*[None] * (SILENT + 5))
+    port.connections.look()
+    assert [ended(each) for each in silent] == [True] * 5 + [False] * SILENT
+    assert not ended(before[0])
+
+
+def test_a_call_before_the_connection_is_seen_counts(port: Port) -> None:
+    """The call comes on the event loop, the look in a thread of its own."""
+    (connection,) = port.connect(ONE)
+    port.connections.look()
+    port.clock.sleep(SILENT_S + 1)
+    port.connections.look()
+    assert not ended(connection)
+
+
+@pytest.mark.parametrize(
+    ("text", "peer"),
+    [
+        ("ipv4:127.0.0.1:7301", ("127.0.0.1", 7301)),
+        ("ipv6:%5B::1%5D:7301", ("::1", 7301)),
+        ("ipv6:[2001:db8::7]:1", ("2001:db8::7", 1)),
+        # A port for both kinds of address shows the older kind like this.
+        ("ipv6:%5B::ffff:10.0.0.1%5D:80", ("10.0.0.1", 80)),
+        ("ipv6:%5Bfe80::1%25eth0%5D:80", ("fe80::1", 80)),
+    ],
+)
+def test_grpcs_words_for_a_peer_are_the_sockets(text: str, peer: tuple[str, int]) -> None:
+    assert _peer(text) == peer
+
+
+def test_the_processs_own_sockets_stay(port: Port) -> None:
+    """Links to other ports: the other server's, the dealer's, the database's."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as elsewhere,
+        socket.create_connection(elsewhere.getsockname()) as own,
+    ):
+        port.connections.look()
+        port.clock.sleep(10 * SILENT_S)
+        port.connections.look()
+        own.settimeout(0)
+        assert not ended(own)

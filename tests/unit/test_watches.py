@@ -1,0 +1,137 @@
+"""A long stream ends with its caller's certificate, and leaves nothing running behind."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+
+import pytest
+
+from precad.common.aggregator.service import watches
+from precad.common.aggregator.service.watches import (
+    Watch,
+    Watches,
+    as_long_as_allowed,
+    while_allowed,
+)
+from precad.common.errors import AccessDenied, NameInUse
+from precad.common.identifiers import ClientId
+
+ONE, TWO = ClientId("ward-1"), ClientId("ward-2")
+Wrap = Callable[[AsyncIterator[int]], AsyncIterator[int]]
+
+
+class Context:
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:1"
+
+
+class Source:
+    """Some items, then silence; knows whether it was closed."""
+
+    def __init__(self, items: int) -> None:
+        self._items = items
+        self.closed = False
+        self.silent = asyncio.Event()
+
+    async def __call__(self) -> AsyncGenerator[int]:
+        try:
+            for number in range(self._items):
+                yield number
+            self.silent.set()
+            await asyncio.Event().wait()
+        finally:
+            self.closed = True
+
+
+async def watched(items: AsyncIterator[int]) -> AsyncIterator[int]:
+    book = Watches(lambda _client: None)
+    with book.open(Context(), ONE, b"1", lambda: None) as watch:  # type: ignore[arg-type]
+        async for item in as_long_as_allowed(items, watch):
+            yield item
+
+
+def looked_at(items: AsyncIterator[int]) -> AsyncIterator[int]:
+    return while_allowed(items, lambda: None)
+
+
+@pytest.mark.parametrize("wrap", [watched, looked_at])
+def test_a_caller_that_leaves_ends_its_stream_and_leaves_it_at_rest(wrap: Wrap) -> None:
+    """gRPC cancels the handler; closing a stream that still ran was an error in the log."""
+    source = Source(3)
+
+    async def handler() -> None:
+        async with contextlib.aclosing(source()) as items:
+            async for _ in wrap(items):
+                pass
+
+    async def play() -> None:
+        task = asyncio.create_task(handler())
+        await source.silent.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(play())
+    assert source.closed
+
+
+def test_a_stream_ends_once_its_caller_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watches, "LOOK_S", 0.01)
+    looks = iter(range(3))
+
+    def still_allowed() -> None:
+        if next(looks) == 2:
+            raise AccessDenied("revoked")
+
+    async def follow() -> None:
+        assert [item async for item in while_allowed(Source(2)(), still_allowed)] == []
+
+    with pytest.raises(AccessDenied, match="revoked"):
+        asyncio.run(follow())
+    assert next(looks, None) is None
+
+
+def test_a_denied_client_is_dismissed_and_the_others_watch_on() -> None:
+    dismissed: list[ClientId] = []
+    allowed = {ONE: True, TWO: True}
+
+    def check(client: ClientId) -> Callable[[], None]:
+        def still_allowed() -> None:
+            if not allowed[client]:
+                raise AccessDenied("revoked")
+
+        return still_allowed
+
+    async def play() -> None:
+        book = Watches(dismissed.append)
+        with contextlib.ExitStack() as stack:
+            one, two = (
+                stack.enter_context(book.open(Context(), c, b"", check(c)))  # type: ignore[arg-type]
+                for c in (ONE, TWO)
+            )
+            allowed[ONE] = False
+            book.look()
+            book.look()
+            assert (one.denied.done(), two.denied.done()) == (True, False)
+
+    asyncio.run(play())
+    assert dismissed == [ONE]
+
+
+def test_a_name_is_one_processs_at_a_time() -> None:
+    async def play() -> None:
+        book = Watches(lambda _client: None)
+
+        def opened(client: ClientId, instance: bytes) -> contextlib.AbstractContextManager[Watch]:
+            return book.open(Context(), client, instance, lambda: None)  # type: ignore[arg-type]
+
+        with contextlib.ExitStack() as stack:
+            for client, instance in ((ONE, b"first"), (ONE, b"first"), (TWO, b"second")):
+                stack.enter_context(opened(client, instance))
+            with pytest.raises(NameInUse, match="ward-1"):
+                stack.enter_context(opened(ONE, b"second"))
+        with opened(ONE, b"second"):
+            pass
+
+    asyncio.run(play())
