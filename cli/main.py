@@ -11,17 +11,8 @@ from precad import __version__
 from precad.common.errors import Misconfiguration, PrecadError
 
 COMMANDS = (
-    "demo",
-    "plan",
-    "account",
-    "certify",
-    "keys",
-    "enrol",
-    "serve",
-    "join",
-    "status",
-    "allow",
-    "ledger",
+    *("demo", "plan", "account", "certify", "keys", "enrol"),
+    *("serve", "join", "status", "allow", "ledger"),
 )
 """In the order of a newcomer's interest; a module each, with an ``app`` or a function so named."""
 

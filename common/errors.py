@@ -95,10 +95,8 @@ class TaskMismatch(PrecadError):
     """Two parties hold different task descriptions; names both digests."""
 
     def __init__(self, ours: str, theirs: str) -> None:
-        super().__init__(
-            f"task digest differs: ours {ours}, theirs {theirs}; "
-            "give both parties the same task file"
-        )
+        remedy = "give both parties the same task file"
+        super().__init__(f"task digest differs: ours {ours}, theirs {theirs}; {remedy}")
 
 
 class BudgetExceeded(PrecadError):

@@ -23,10 +23,7 @@ Count = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 
 
-_REMEDIES = {
-    "extra_forbidden": "unknown key; remove it or mend its name",
-    "missing": "is required",
-}
+_REMEDIES = {"extra_forbidden": "unknown key; remove it or mend its name", "missing": "is required"}
 
 
 class _Section(BaseModel):

@@ -72,11 +72,9 @@ class DealingService(DealingServicer):
             most = self._task.enrolment.clients
             each = 2 * self._task.projections + 1
             if request.clients > most or request.comparisons != request.clients * each:
-                raise Misconfiguration(
-                    "clients, comparisons",
-                    (request.clients, request.comparisons),
-                    f"this task has at most {most} clients, with {each} comparisons each",
-                )
+                asked = (request.clients, request.comparisons)
+                why = f"this task has at most {most} clients, with {each} comparisons each"
+                raise Misconfiguration("clients, comparisons", asked, why)
             wanted = request_from_wire(request)
             words = await asyncio.to_thread(self._dealer.corrections, role, wanted)
         data = memoryview(to_bytes(words))

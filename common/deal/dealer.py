@@ -9,12 +9,7 @@ import numpy as np
 from precad.common.deal.program import comparison_triples
 from precad.common.deal.request import DealRequest
 from precad.common.deal.streams import binary_stream, inner_product_stream
-from precad.common.errors import (
-    Misconfiguration,
-    PeerUnavailable,
-    PeerViolation,
-    TaskMismatch,
-)
+from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, TaskMismatch
 from precad.common.identifiers import Digest, Role
 from precad.common.keystream import KEY_BYTES
 from precad.common.ring import MODULUS, RingVector, dot, signed
@@ -47,9 +42,7 @@ class DealerRole:
             raise Misconfiguration("keys", list(keys), "give one for each of the two servers")
         for role, key in keys.items():
             if len(key) != KEY_BYTES:
-                raise Misconfiguration(
-                    f"keys[{role.value}]", key, f"a dealer key has {KEY_BYTES} bytes"
-                )
+                raise Misconfiguration(f"keys[{role.value}]", key, f"must have {KEY_BYTES} bytes")
         if keys[Role.SERVER_A] == keys[Role.SERVER_B]:
             raise Misconfiguration("keys", list(keys), "the two servers need different keys")
         self._task = task
@@ -61,10 +54,9 @@ class DealerRole:
 
     def key_for(self, role: Role) -> Secret:
         """The key shared with one server. Raises PeerViolation for any other role."""
-        try:
-            return self._keys[role]
-        except KeyError:
-            raise PeerViolation(f"{role.value} asked the dealer; only servers may") from None
+        if role not in self._keys:
+            raise PeerViolation(f"{role.value} asked the dealer; only servers may")
+        return self._keys[role]
 
     def corrections(self, role: Role, request: DealRequest) -> RingVector:
         """The correction words of a request, once to each server.
@@ -88,10 +80,8 @@ class DealerRole:
         if role is Role.SERVER_A:
             return np.empty(0, dtype=np.int64)
         inner = [self._inner_product(request, client) for client in range(request.clients)]
-        binary = [
-            self._binary(request, number, prod(shape))
-            for number, (shape, _) in enumerate(comparison_triples(request.comparisons))
-        ]
+        triples = comparison_triples(request.comparisons)
+        binary = [self._binary(request, n, prod(shape)) for n, (shape, _) in enumerate(triples)]
         return np.concatenate([np.array(inner, dtype=np.int64), *binary])
 
     def _admit(self, role: Role, request: DealRequest) -> None:
@@ -107,10 +97,8 @@ class DealerRole:
         if again:
             raise PeerUnavailable(f"attempt {request.attempt} is dealt for once; take a new one")
         if first != request:
-            raise PeerViolation(
-                f"attempt {request.attempt}, batch {request.batch} was asked for before with "
-                "another shape or other nonces"
-            )
+            what = f"attempt {request.attempt}, batch {request.batch}"
+            raise PeerViolation(f"{what} was asked for before with another shape or other nonces")
 
     def _inner_product(self, request: DealRequest, client: int) -> int:
         of_a = inner_product_stream(self._keys[Role.SERVER_A], request, client)

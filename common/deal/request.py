@@ -47,14 +47,10 @@ class DealRequest:
                 raise Misconfiguration(field, value, f"must be an integer in [{least}, {most}]")
 
     @property
-    def identifier(self) -> tuple[bytes, int, int]:
-        """(task, attempt, batch): used once, whatever the shape."""
-        return self.task.value, self.attempt, self.batch
-
-    @property
     def context(self) -> tuple[bytes | int, ...]:
         """What every stream of this request is bound to: its shape and the nonces too."""
-        return *self.identifier, self.clients, self.dimension, self.comparisons, self.nonces
+        number = self.task.value, self.attempt, self.batch
+        return *number, self.clients, self.dimension, self.comparisons, self.nonces
 
     @property
     def correction_words(self) -> int:

@@ -281,8 +281,8 @@ def owner() -> Callable[..., DataOwner]:
     def make(x: object, y: object, state: Path | None = None) -> DataOwner:
         identity: Any = object()  # no server is called
         return DataOwner(
-            "ward-1", task=TASK, data=(x, y), model=MODEL, server_a="a:1", server_b="b:1",
-            identity=identity, record_rate=1.0, state=state,
+            "ward-1", task=task_of(MODEL, 1.0), data=(x, y), model=MODEL,
+            server_a="a:1", server_b="b:1", identity=identity, record_rate=1.0, state=state,
         )  # fmt: skip
 
     return make
