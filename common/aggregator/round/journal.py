@@ -149,6 +149,12 @@ class Journal(Protocol):
     def keep_model_seal(self, version: int, sealed: SealMessage) -> None:
         """Keep the other server's word on the digest of model ``version``."""
 
+    def confirm(self, version: int) -> None:
+        """The other server holds model ``version`` too: owners may hear of it."""
+
+    def confirmed(self) -> int:
+        """The newest version that both servers are known to hold."""
+
     def model_seal(self, version: int) -> SealMessage | None:
         """The other server's word on the digest of model ``version``."""
 

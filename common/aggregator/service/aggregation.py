@@ -12,8 +12,15 @@ from precad.common.aggregator.service.statements import opening_of, statement_of
 from precad.common.aggregator.service.watches import Watches, as_long_as_allowed
 from precad.common.aggregator.training.owners import give_back, remember
 from precad.common.aggregator.training.session import Session
+from precad.common.aggregator.training.shelf import ShelvedModel
 from precad.common.enrolment import Enrolment
-from precad.common.errors import AccessDenied, Misconfiguration, RejectedSubmission, Rejection
+from precad.common.errors import (
+    AccessDenied,
+    Misconfiguration,
+    NotOnOffer,
+    RejectedSubmission,
+    Rejection,
+)
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.access import require
 from precad.common.identity.principal import Principal
@@ -104,7 +111,7 @@ class AggregationService(AggregationServicer):
         async with Refusing(context):
             self._caller(context, Role.CLIENT, Role.OPERATOR)
             check_task(self._session.task, request.task_digest)
-            model = self._session.shelf.get(request.version)
+            model = self._model(request.version)
             return pb.ModelDigestReply(model_digest=model.digest.value)
 
     async def FetchModel(  # noqa: N802
@@ -115,11 +122,17 @@ class AggregationService(AggregationServicer):
             caller = self._caller(context, Role.CLIENT, Role.OPERATOR)
             check_task(self._session.task, request.task_digest)
             with self.calls.one_more(caller, Call.FETCH):
-                data = byte_view(self._session.shelf.get(request.version).theta)
+                data = byte_view(self._model(request.version).theta)
                 for start in range(0, len(data), PIECE_BYTES):
                     piece = bytes(data[start : start + PIECE_BYTES])
                     self._session.traffic[f"{self._session.role.value} to clients"] += len(piece)
                     yield pb.ModelPiece(data=piece)
+
+    def _model(self, version: int) -> ShelvedModel:
+        """A model that both servers hold. Raises NotOnOffer."""
+        if version > self._session.store.confirmed():
+            raise NotOnOffer(f"model {version} isn't on offer yet")
+        return self._session.shelf.get(version)
 
     async def Submit(  # noqa: N802
         self, request_iterator: AsyncIterator[pb.SubmissionPiece], context: Context

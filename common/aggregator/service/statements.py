@@ -42,7 +42,8 @@ def statement_of(session: Session, client: ClientId, shown: pb.Signed | None) ->
     """
     if shown is not None:
         remember(session, client, shown)
-    model = session.shelf.current
+    # Not what this server alone holds: what is stated must not be lost by one of them.
+    model = session.shelf.get(min(session.shelf.current.version, session.store.confirmed()))
     account = session.store.account_of(client, model.version)
     body = pb.StatementBody(
         task_digest=session.task.digest.value,

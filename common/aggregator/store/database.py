@@ -441,6 +441,16 @@ class Store(Journal):
         with self._transaction() as connection:
             versions.keep_seal(connection, version, "model_seal", sealed)
 
+    def confirm(self, version: int) -> None:
+        """The other server holds model ``version`` too."""
+        with self._transaction() as connection:
+            versions.confirm(connection, version)
+
+    def confirmed(self) -> int:
+        """The newest version that both servers are known to hold."""
+        with self._transaction() as connection:
+            return versions.confirmed(connection)
+
     def commitment(self, version: int) -> SealMessage | None:
         """The other server's commitment to its coin of ``version``."""
         return self._seal(version, "commitment")

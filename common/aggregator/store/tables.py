@@ -114,6 +114,8 @@ versions = sa.Table(
     sa.Column("version", sa.Integer, primary_key=True, autoincrement=False),
     # How many attempts of it had their comparisons opened; both servers keep the larger number.
     sa.Column("opened", sa.Integer, nullable=False, default=0),
+    # Whether both servers are known to hold its model: only then owners hear of it.
+    sa.Column("confirmed", sa.Boolean),
     # Of all facts of the versions before it: computed from the ledger, kept for speed alone.
     sa.Column("history", _DIGEST),
     # What the other server signed: its coin's commitment and opening, and the model's digest.

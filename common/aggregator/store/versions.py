@@ -173,6 +173,18 @@ def keep_seal(connection: Connection, version: int, column: str, sealed: SealMes
     _set(connection, version, **{column: sealed.to_bytes()})
 
 
+def confirm(connection: Connection, version: int) -> None:
+    """Both servers hold model ``version``."""
+    if version > confirmed(connection):
+        _set(connection, version, confirmed=True)
+
+
+def confirmed(connection: Connection) -> int:
+    """The newest version whose model both servers are known to hold; the first needs no word."""
+    query = select(func.max(_VERSION.version)).where(_VERSION.confirmed)
+    return int(connection.scalar(query) or 0)
+
+
 def discard_coin(connection: Connection, version: int) -> None:
     """Forget the version's coin: both operators want new ones."""
     _set(connection, version, commitment=None, opening=None, own_opening=None)

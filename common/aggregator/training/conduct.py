@@ -21,7 +21,7 @@ from precad.common.aggregator.round.operators import NeedsOperators
 from precad.common.aggregator.round.recovery import Remedy
 from precad.common.aggregator.round.states import Opened
 from precad.common.aggregator.training.feed import TrainingDone, TrainingPaused
-from precad.common.aggregator.training.finish import keep, recover
+from precad.common.aggregator.training.finish import keep, recover, say_kept
 from precad.common.aggregator.training.meet import meet, seals_of
 from precad.common.aggregator.training.owners import require_nothing_lost, take_back
 from precad.common.aggregator.training.session import Phase, Session
@@ -215,6 +215,7 @@ def play(session: Session, part: Part, aggregator: Aggregator, opened: Opened) -
         # Spooled shares go, however the round ends.
         session.inbox.cancel()
     keep(session, finished, session.clock.now() - started)
+    say_kept(session, aggregator.link)
 
 
 def count_opened(aggregator: Aggregator, opened: Opened) -> None:

@@ -22,6 +22,7 @@ from precad.common.aggregator.training.feed import RoundDone
 from precad.common.aggregator.training.session import Session
 from precad.common.errors import PeerViolation
 from precad.common.identity.seal import Kind
+from precad.common.link import PeerLink
 from precad.common.model import byte_view, from_bytes, model_digest
 from precad.common.ring import from_bytes as ring_from_bytes
 
@@ -29,23 +30,38 @@ log = logging.getLogger("precad")
 
 
 def keep(session: Session, finished: Finished, seconds: float) -> None:
-    """Persist the next model, then say that the round is done."""
+    """Persist the next model. Who asks hears of it once the other server has it too (``confirm``)."""
     opened = finished.opened
     version = opened.version + 1
     session.shelf.put(version, finished.theta, session.store.model_seal(version))
     session.store.finish_attempt(opened.attempt, finished.model)
     session.progress.heard_from_peers()
     participations = session.store.participations()
-    session.feed.publish(
-        RoundDone(
-            opened,
-            frozenset(finished.valid),
-            finished.rejections,
-            finished.model,
-            max(participations.values(), default=0),
-            seconds,
-        )
+    session.progress.unannounced = RoundDone(
+        opened,
+        frozenset(finished.valid),
+        finished.rejections,
+        finished.model,
+        max(participations.values(), default=0),
+        seconds,
     )
+
+
+def say_kept(session: Session, link: PeerLink) -> None:
+    """Tell each other that the model is on the disk; only then it is told to anybody else.
+
+    A model that is stated to owners is never made again: both servers must have it by then.
+    """
+    link.exchange("kept", session.shelf.current.digest.value)
+    confirm(session)
+
+
+def confirm(session: Session) -> None:
+    """The other server holds the current model too: it may be stated, served and announced."""
+    session.store.confirm(session.shelf.current.version)
+    done, session.progress.unannounced = session.progress.unannounced, None
+    if done is not None:
+        session.feed.publish(done)
 
 
 def recover(session: Session, aggregator: Aggregator, recovery: Recovery) -> None:
@@ -85,6 +101,7 @@ def _release(session: Session, aggregator: Aggregator) -> None:
         aggregator, countersign(aggregator, prepared), session.shelf.current.theta
     )
     keep(session, finished, session.clock.now() - started)
+    say_kept(session, aggregator.link)
 
 
 def _void(

@@ -19,6 +19,7 @@ from precad.common.aggregator.round.messages import (
 )
 from precad.common.aggregator.round.recovery import Recovery, compare
 from precad.common.aggregator.round.seals import Seals
+from precad.common.aggregator.training.finish import confirm
 from precad.common.aggregator.training.session import Session
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import Digest, Role
@@ -46,7 +47,10 @@ def meet(session: Session, link: PeerLink) -> Recovery:
         alike = _same_history(session, link, own, theirs)
         far = abs(own.version - theirs.version) > 1 or _stale(own) or _stale(theirs)
         if alike and (learned or not far):
-            return compare(own, theirs)
+            recovery = compare(own, theirs)
+            if own.version == theirs.version:
+                confirm(session)
+            return recovery
         if not learned:
             _learn(session, link)
             _settle(session)

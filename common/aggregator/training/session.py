@@ -12,7 +12,7 @@ from precad.common.aggregator.enrol.register import Register
 from precad.common.aggregator.round.coin import CoinKey
 from precad.common.aggregator.round.operators import NeedsOperators
 from precad.common.aggregator.store import Store
-from precad.common.aggregator.training.feed import Feed
+from precad.common.aggregator.training.feed import Feed, RoundDone
 from precad.common.aggregator.training.presence import Presence
 from precad.common.aggregator.training.shelf import Shelf
 from precad.common.clock import CLOCK, Clock
@@ -43,6 +43,8 @@ class Progress:
     """Of the next round; both servers have used lower ones only."""
     needs: NeedsOperators | None = None
     """What waits for the operators of both servers."""
+    unannounced: RoundDone | None = None
+    """A round whose model is kept here, until the other server has it too."""
     given_back: tuple[int, NDArray[np.float64]] | None = field(default=None, repr=False)
     """Version and θ of a lost model that an owner brought; taken when a link begins."""
     contacts: int = 0

@@ -38,6 +38,7 @@ def upgrade() -> None:
         "version",
         sa.Column("version", sa.Integer, primary_key=True, autoincrement=False),
         sa.Column("opened", sa.Integer, nullable=False),
+        sa.Column("confirmed", sa.Boolean),
         sa.Column("history", sa.LargeBinary),
         sa.Column("commitment", sa.LargeBinary),
         sa.Column("opening", sa.LargeBinary),
