@@ -30,7 +30,7 @@ log = logging.getLogger("precad")
 
 
 def keep(session: Session, finished: Finished, seconds: float) -> None:
-    """Persist the next model. Who asks hears of it once the other server has it too (``confirm``)."""
+    """Persist the next model. It is announced once the other server has it too (``confirm``)."""
     opened = finished.opened
     version = opened.version + 1
     session.shelf.put(version, finished.theta, session.store.model_seal(version))
