@@ -1,0 +1,153 @@
+"""A curious owner and a curious dealer, with every candidate for who else was drawn.
+
+On the first version a cohort of 20 was recovered from an unsalted digest in 1.6 s. Here everything
+that an owner is sent or keeps, all that the dealer is asked, and the ledgers' heads that operators
+note elsewhere are held against every candidate: no list, digest, statement or file is made of one.
+The two servers know whom they count; that is no secret between them (docs/protocol.md).
+"""
+
+import hashlib
+import hmac
+import itertools
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.faults.world import World
+
+from precad.common.aggregator.round.history import history_after, history_start
+from precad.common.aggregator.round.messages import Fact
+from precad.common.aggregator.store import read_ledger
+from precad.common.identifiers import ClientId, Role
+from precad.common.keystream import encode_context
+from precad.common.task import Task
+
+CLIENTS, ROUNDS = 6, 4
+ROLES = (Role.SERVER_A, Role.SERVER_B)
+
+
+@pytest.fixture(scope="module")
+def task(make_task: Any) -> Task:
+    made: Task = make_task(
+        4,
+        {
+            "privacy.client_rate": 0.5,
+            "training.rounds": ROUNDS,
+            "enrolment.clients": CLIENTS,
+            "deadlines.enrol": 500.0,
+            "deadlines.collect": 10.0,
+            "deadlines.peer": 5.0,
+        },
+    )
+    return made
+
+
+def cohorts(clients: list[ClientId]) -> Iterator[tuple[ClientId, ...]]:
+    for size in range(len(clients) + 1):
+        yield from itertools.combinations(clients, size)
+
+
+def made_of(cohort: tuple[ClientId, ...], task: Task, salts: Iterable[bytes]) -> set[bytes]:
+    """What a careless protocol would make of a list of clients, with any salt that is known."""
+    names = [client.name for client in cohort]
+    encoded = [client.encoded() for client in cohort]
+    forms = [
+        json.dumps(names).encode(),
+        json.dumps(names, separators=(",", ":")).encode(),
+        ",".join(names).encode(),
+        b"".join(encoded),
+        encode_context("valid-set", task.digest.value, *encoded),
+        encode_context("cohort", *encoded),
+    ]
+    found = set()
+    for version, form in itertools.product(range(ROUNDS), forms):
+        for salt in salts:
+            tagged = salt + version.to_bytes(8, "little") + form
+            found |= {hashlib.sha256(salt + form).digest(), hashlib.sha256(tagged).digest()}
+            found |= {hashlib.sha256(form + salt).digest(), hmac.digest(salt, form, "sha256")}
+    before = history_start(task.digest)
+    for attempt in range(ROUNDS):
+        fact = Fact(version=attempt, attempt=attempt, voided=False, clients=tuple(names))
+        found.add(history_after(before, [fact]).value)
+    return found
+
+
+def recognised(candidates: set[bytes], view: bytes) -> set[bytes]:
+    return {each for each in candidates if each in view or each.hex().encode() in view}
+
+
+def view_of(world: World, owner: ClientId) -> bytes:
+    """All files of an owner, and both ledgers' heads as operators note them."""
+    files = [path.read_bytes() for path in sorted((world.folder / owner.name).iterdir())]
+    heads = [
+        read_ledger(f"sqlite:///{world.folder / role.value / 'state.db'}").head for role in ROLES
+    ]
+    return b"\0".join([*files, *(head.value for head in heads)])
+
+
+def salts_in(view: bytes, task: Task) -> list[bytes]:
+    """Whatever an owner could take for a salt: nothing, and what it was told."""
+    return [b"", bytes(32), task.digest.value, view[:32], hashlib.sha256(view).digest()]
+
+
+@pytest.fixture(scope="module")
+def world(task: Task, tmp_path_factory: pytest.TempPathFactory) -> World:
+    made = World(task, tmp_path_factory.mktemp("world"), seed=21, faults=0, chance=0.0)
+    made.run()
+    return made
+
+
+def test_an_owner_recognises_no_candidate_for_who_else_was_drawn(world: World, task: Task) -> None:
+    for owner in world.clients:
+        view = view_of(world, owner)
+        salts = salts_in(view, task)
+        for cohort in cohorts(world.clients):
+            assert not recognised(made_of(cohort, task, salts), view), cohort
+
+
+def test_the_same_search_breaks_a_careless_digest(world: World, task: Task) -> None:
+    """The control: one unsalted digest of a cohort more, and the cohort is found."""
+    owner = world.clients[0]
+    truth = tuple(sorted(world.clients[1:4]))
+    careless = hashlib.sha256(encode_context("cohort", *(c.encoded() for c in truth))).digest()
+    view = view_of(world, owner) + careless
+    found = [
+        cohort
+        for cohort in cohorts(world.clients)
+        if recognised(made_of(cohort, task, [b""]), view)
+    ]
+    assert found == [truth]
+
+
+def test_nobody_elses_name_or_count_reaches_an_owner(world: World) -> None:
+    for owner in world.clients:
+        view = view_of(world, owner)
+        others = [client for client in world.clients if client != owner]
+        assert not [other for other in others if other.name.encode() in view]
+
+
+def test_two_servers_heads_over_the_same_charges_never_agree(world: World) -> None:
+    """Salted: equal heads, or a head that comes again, would tell that the same were charged."""
+    views = [read_ledger(f"sqlite:///{world.folder / r.value / 'state.db'}") for r in ROLES]
+    assert views[0].entries == views[1].entries == ROUNDS
+    assert views[0].head != views[1].head
+
+
+def test_the_dealer_is_told_numbers_and_never_who(task: Task, tmp_path: Path) -> None:
+    asked: list[Any] = []
+    world = World(task, tmp_path, seed=22, faults=0, chance=0.0)
+    real = world.dealer.corrections
+
+    def corrections(role: Role, request: Any) -> Any:
+        asked.append(request)
+        return real(role, request)
+
+    world.dealer.corrections = corrections  # type: ignore[method-assign]
+    world.run()
+    assert asked
+    fields = {"task", "attempt", "batch", "clients", "dimension", "comparisons", "nonces"}
+    assert set(type(asked[0]).__dataclass_fields__) == fields
+    told = repr(asked).encode() + b"".join(each.nonces for each in asked)
+    assert not [client for client in world.clients if client.name.encode() in told]
