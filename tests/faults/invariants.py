@@ -17,6 +17,7 @@ def check(world: World) -> None:
     """All invariants; an AssertionError names the first that is broken."""
     training_reaches_its_end(world)
     one_model_at_every_version(world)
+    no_forged_update_counts(world)
     one_release_of_a_version(world)
     sums_are_those_of_the_charged(world)
     ledgers_agree_and_cover_every_release(world)
@@ -37,6 +38,12 @@ def training_reaches_its_end(world: World) -> None:
     final = world.servers[Role.SERVER_A].session.shelf.current.digest
     for result in world.seen.results.values():
         assert (result.ended, result.model) == ("finished", final)
+
+
+def no_forged_update_counts(world: World) -> None:
+    for role in SERVERS:
+        for names in world.charges(role).values():
+            assert not {client.name for client in world.bad} & names, "a forged update counted"
 
 
 def one_model_at_every_version(world: World) -> None:
@@ -122,7 +129,7 @@ def charged(world: World, role: Role) -> set[int]:
 
 def owners_count_no_less_than_the_servers(world: World) -> None:
     versions = {number: row[1] for number, row in world.rounds(Role.SERVER_A).items()}
-    for client in world.clients:
+    for client in set(world.clients) - world.bad:
         path = world.folder / client.name / "participations.log"
         own = OwnAccount(world.task, world.task.privacy.record_rate, None, path)
         for number, names in world.charges(Role.SERVER_A).items():
@@ -138,6 +145,8 @@ def one_sample_for_a_version(world: World) -> None:
     versions = {number: row[1] for number, row in world.rounds(Role.SERVER_A).items()}
     first: dict[tuple[ClientId, int], bytes] = {}
     for (client, number), update in world.seen.updates.items():
+        if client in world.bad:
+            continue
         if number in versions and update.any():
             seen = first.setdefault((client, versions[number]), update.tobytes())
             assert seen == update.tobytes(), f"{client} shared two updates for one version"
@@ -145,7 +154,9 @@ def one_sample_for_a_version(world: World) -> None:
 
 def one_sample_for_a_round_number(world: World) -> None:
     for (client, number), pairs in world.seen.pairs.items():
-        assert len(pairs) == 1, f"{client} sent two samples for round {number}"
+        assert client in world.bad or len(pairs) == 1, (
+            f"{client} sent two samples for round {number}"
+        )
 
 
 def triples_are_spent_once(world: World) -> None:

@@ -61,6 +61,10 @@ class Turns:
         self._alarms: list[tuple[float, int, Callable[[], None]]] = []
         self._stopping = False
 
+    def limit(self, seconds: float) -> None:
+        """The run must be over after so many virtual seconds."""
+        self._limit_s = seconds
+
     @property
     def life(self) -> Life:
         """The party that the current thread belongs to."""

@@ -59,6 +59,7 @@ from precad.common.errors import (
     PrecadError,
     RejectedSubmission,
     Rejection,
+    StorageFailure,
 )
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.principal import Principal
@@ -111,6 +112,8 @@ class Fault(Enum):
     SILENCE = "silence"
     """The servers' link swallows everything from now on."""
     DEALER = "dealer restarts"
+    DISK = "disk fails"
+    """A write to a server's database fails: it stops, and is started again."""
     DELAY = "delay"
     JUMP = "clock jump"
     """This party's monotonic clock leaps, as after a suspended machine."""
@@ -122,6 +125,7 @@ WEIGHTS = {
     Fault.CUT: 1,
     Fault.SILENCE: 1,
     Fault.DEALER: 1,
+    Fault.DISK: 1,
     Fault.DELAY: 1,
     Fault.JUMP: 1,
 }
@@ -164,6 +168,7 @@ class World:
         chance: of a fault at a step, while there are some left.
         restores: servers whose database is put back from an older copy, each once: the model file
             comes back with it or stays, by the seed. The journal outside stays.
+        bad: how many of the task's clients do whatever may harm others.
     """
 
     def __init__(
@@ -175,6 +180,7 @@ class World:
         faults: int,
         chance: float,
         restores: tuple[Role, ...] = (),
+        bad: int = 0,
     ) -> None:
         self.task = task
         self.folder = folder
@@ -183,6 +189,7 @@ class World:
         self.clock = TurnsClock(self.turns, seed)
         self.seen = Recorded()
         self.clients = [ClientId(f"ward-{n}") for n in range(task.enrolment.clients)]
+        self.bad = set(self.clients[len(self.clients) - bad :])
         self.servers: dict[Role, Server] = {}
         self.dealer = DealerRole(task.digest)
         self.epoch = 0
@@ -305,6 +312,9 @@ class World:
         elif fault is Fault.DEALER:
             self.dealer = DealerRole(self.task.digest)
             self.epoch += 1
+        elif fault is Fault.DISK:
+            if self.times and " store." in self.seen.trace[-1]:
+                raise StorageFailure("the disk fails")
         elif fault is Fault.DELAY:
             self.turns.sleep(random.uniform(0, 2 * self.task.deadlines.peer))
         elif fault is Fault.JUMP:
@@ -342,6 +352,9 @@ class World:
             server = self.servers[role] = Server(self, role, life)
             run_to_end(server.session, server.conduct)
             progress = server.session.progress
+            if progress.phase is Phase.STOPPED and "disk" in progress.error:
+                # Its operator starts it again.
+                self._crash(life)
             if progress.phase is Phase.STOPPED:
                 raise AssertionError(f"{role.value} stopped: {progress.error}")
 
@@ -728,10 +741,22 @@ class Calls:
         self._world.seen.given[body.version].add(Digest(body.model_digest))
         return signed
 
+    def _forged(self, view: RoundView) -> RingVector:
+        """Vectors that a careless check takes: squares that wrap, far too long, just too long."""
+        d, bound = self.task.dimension, self.task.bound
+        random = Random(f"{self._world.seed} {self.client} {view.attempt} forged")
+        vector = np.zeros(d, dtype=np.int64)
+        vector[: random.randint(1, d)] = random.choice(
+            [2**32, -(2**63), 3 * 2**33, bound + 1, 64 * bound, 2 * bound]
+        )
+        return vector
+
     def compute(self, view: RoundView) -> RingVector:
         """A fresh random update: another one each time, as a fresh sample of records is."""
         with self._world.step("compute"):
             times = self._world.times[f"{self.client}: compute"]
+        if self.client in self._world.bad:
+            return self._forged(view)
         name = self._world.clients.index(self.client)
         fresh = np.random.default_rng([self._world.seed, name, view.attempt, times])
         return fresh.integers(-(2**20), 2**20, self.task.dimension, dtype=np.int64)
@@ -763,9 +788,31 @@ class Calls:
             uploads.insert(random.randrange(3), random.choice(pair))
         if self._last is not None and random.random() < 0.2:
             self._replay(random.choice(self._last))
+        if self.client in world.bad:
+            uploads = self._misdeed(random, pair, uploads)
         receipts = {each.role: self._send(each, deadline) for each in uploads}
+        for each in pair:
+            receipts.setdefault(each.role, Receipt(each.role, None, ""))
         self._last = pair
         return receipts[Role.SERVER_A], receipts[Role.SERVER_B]
+
+    def _misdeed(self, random: Random, pair: Pair, uploads: list[Submission]) -> list[Submission]:
+        """Half a pair, halves of two pairs, the last attempt's, nothing at all; or as it is."""
+        kind = random.randrange(6)
+        if kind == 0:
+            return [random.choice(pair)]
+        if kind == 1:
+            other = self.prepare(
+                pair[0].context.attempt,
+                pair[0].context.model,
+                np.ones(self.task.dimension, np.int64),
+            )
+            return [pair[0], other[1]]
+        if kind == 2:
+            return []
+        if kind == 3 and self._last is not None:
+            return [*self._last, *uploads]
+        return uploads
 
     def _replay(self, old: Submission) -> None:
         try:

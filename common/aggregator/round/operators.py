@@ -11,7 +11,7 @@ GRANTED = 3
 
 _WHY = {
     Word.ATTEMPTS: "go on trying",
-    Word.WRITE_OFF: "write the attempt off that the other server has lost; its charge stands",
+    Word.WRITE_OFF: "write off the attempt that the other server has lost (its charge stands)",
     Word.COIN: "take new coins, because a server has lost its coin key",
 }
 
