@@ -40,7 +40,7 @@ class Order:
         return cls(*text.split(" "))
 
 
-def task_values(rounds: int, collect_s: float) -> dict[str, Any]:
+def task_values(rounds: int, collect_s: float, client_rate: float) -> dict[str, Any]:
     """A logistic regression of six parameters with short deadlines."""
     return {
         "name": "faults",
@@ -56,7 +56,7 @@ def task_values(rounds: int, collect_s: float) -> dict[str, Any]:
             "client_clip": 20.0,
             "noise_multiplier": 2.0,
             "record_rate": 0.2,
-            "client_rate": 1.0,
+            "client_rate": client_rate,
         },
         "training": {"learning_rate": 0.5, "rounds": rounds},
         "enrolment": {"clients": CLIENTS, "max_expected_records": 10.0},
@@ -171,6 +171,7 @@ class FaultyDeployment(LocalDeployment):
         rounds: T.
         elsewhere: parties that other parents start.
         collect_s: the deadline for submissions.
+        client_rate: q.
     """
 
     def __init__(
@@ -180,6 +181,7 @@ class FaultyDeployment(LocalDeployment):
         rounds: int,
         elsewhere: Mapping[str, Forks] | None = None,
         collect_s: float = 5.0,
+        client_rate: float = 1.0,
     ) -> None:
         self._forks = forks
         self._elsewhere = elsewhere or {}
@@ -192,7 +194,7 @@ class FaultyDeployment(LocalDeployment):
             )
             for n in range(CLIENTS)
         }
-        super().__init__(folder, Task.parse(task_values(rounds, collect_s)), data)
+        super().__init__(folder, Task.parse(task_values(rounds, collect_s, client_rate)), data)
         self.orders.mkdir(exist_ok=True)
         self.restarts: list[str] = []
 

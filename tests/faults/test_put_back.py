@@ -1,0 +1,166 @@
+"""Real processes whose databases are put back, and that wait for their operators.
+
+On the first version a restored ledger had 5 and 8 entries and `ledger verify` called both sound; both
+restored had 3 and 3 for 6 true ones, and the dealer dealt the same masks again.
+"""
+
+import shutil
+import signal
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from tests.faults.processes import SERVER_ROLES, FaultyDeployment, Forks, Order
+from tests.faults.test_crash_matrix import ENDLESS, kill_all
+
+from precad.common.aggregator.store import audit_ledger, compare_ledgers, read_ledger
+from precad.common.identifiers import Role
+
+Deploy = Callable[[], FaultyDeployment]
+
+
+@pytest.fixture
+def deployment(tmp_path: Path, forks: Forks) -> Iterator[FaultyDeployment]:
+    made = FaultyDeployment(tmp_path, forks, ENDLESS)
+    made.start_all()
+    made.strike(())
+    yield made
+    kill_all(made)
+
+
+def state(deployment: FaultyDeployment, role: str) -> Path:
+    return deployment.folder / "state" / role
+
+
+def url(deployment: FaultyDeployment, role: str) -> str:
+    return f"sqlite:///{state(deployment, role) / 'state.db'}"
+
+
+def back_up(deployment: FaultyDeployment, role: str) -> None:
+    copy = deployment.folder / f"{role}.copy"
+    copy.mkdir()
+    with (
+        closing(sqlite3.connect(state(deployment, role) / "state.db")) as database,
+        closing(sqlite3.connect(copy / "state.db")) as target,
+    ):
+        database.backup(target)
+
+
+def put_back(deployment: FaultyDeployment, role: str) -> None:
+    """The server dies; its database comes back as it was, beside a newer model."""
+    process = deployment.processes[role]
+    process.kill()
+    process.wait(10)
+    for name in ("state.db", "state.db-wal", "state.db-shm"):
+        (state(deployment, role) / name).unlink(missing_ok=True)
+    shutil.copy(deployment.folder / f"{role}.copy" / "state.db", state(deployment, role))
+
+
+def charged(deployment: FaultyDeployment, role: str) -> dict[str, int]:
+    view = read_ledger(url(deployment, role))
+    return {each.client.name: each.participations for each in view.clients}
+
+
+@pytest.mark.parametrize(
+    "roles", [("server-a",), ("server-b",), SERVER_ROLES], ids=["a", "b", "both"]
+)
+def test_a_database_that_is_put_back_learns_what_it_forgot(
+    deployment: FaultyDeployment, roles: tuple[str, ...]
+) -> None:
+    for role in roles:
+        back_up(deployment, role)
+    deployment.strike(())
+    deployment.strike(())
+    before = {role: charged(deployment, role) for role in SERVER_ROLES}
+    used = max(deployment.rounds("server-a"))
+    for role in roles:
+        put_back(deployment, role)
+    forgotten = {role: charged(deployment, role) for role in roles}
+    assert all(forgotten[role] != before[role] for role in roles), "nothing was forgotten"
+    deployment.restart_the_dead()
+    newest = {role: max(deployment.rounds(role)) for role in SERVER_ROLES}
+    deployment.wait_for(
+        lambda: all(max(deployment.rounds(role)) > used + 2 for role in SERVER_ROLES), 60
+    )
+    for role in SERVER_ROLES:
+        now = charged(deployment, role)
+        assert all(now[client] >= count for client, count in before[role].items())
+    assert newest
+    kill_all(deployment)
+    for role in roles:
+        assert "in the ledger again" in deployment.log(role) or "in its ledger" in deployment.log(
+            role
+        )
+    for role in SERVER_ROLES:
+        assert audit_ledger(url(deployment, role)).findings == ()
+    # But for the attempt that was under way when everybody was killed.
+    differences = compare_ledgers(*(url(deployment, role) for role in SERVER_ROLES))
+    assert len(differences) <= 1
+    masks = [tuple(note["spent"]) for note in deployment.notes("server-a") if "spent" in note]
+    assert len(masks) == len(set(masks)), "masks of one attempt were used twice"
+
+
+def test_after_three_opened_attempts_the_operators_of_both_decide(
+    deployment: FaultyDeployment,
+) -> None:
+    """Each opened attempt shows a server the outcome of a check of the same update."""
+    orders = [Order("server-a", "before", "Store.prepare")] * 3
+    deployment.order(orders)
+
+    def status(role: str) -> str:
+        deployment.restart_the_dead()
+        try:
+            return deployment.operator(Role(role)).status(timeout_s=2.0).error
+        except Exception:  # noqa: BLE001 -- it is being started
+            return ""
+
+    deployment.wait_for(lambda: "waits for the operators" in status("server-a"), 60)
+    assert not deployment.open_orders()
+    deployment.wait_for(lambda: "waits for the operators" in status("server-b"), 60)
+    version = deployment.operator(Role.SERVER_A).status().version
+    opened = len([v for _, v, *_ in deployment.rounds("server-a").values() if v == version])
+    assert opened == 3
+    # One server's operators alone change nothing.
+    deployment.operator(Role.SERVER_A).allow("attempts", version)
+    done = deployment.done()
+    deployment.wait_for(lambda: "waits for the operators" in status("server-b"), 20)
+    assert deployment.done() == done
+    deployment.operator(Role.SERVER_B).allow("attempts", version)
+    deployment.strike(())
+    assert all(
+        status in (0, -signal.SIGKILL, None)
+        for status in (process.poll() for process in deployment.processes.values())
+    )
+
+
+def test_cutting_a_version_short_again_and_again_draws_the_same_owners(
+    tmp_path: Path, forks: Forks
+) -> None:
+    """Server A dies whenever it has announced an attempt: the version keeps its cohort."""
+    deployment = FaultyDeployment(tmp_path, forks, ENDLESS, client_rate=0.5)
+    try:
+        deployment.start_all()
+        deployment.strike(())
+        deployment.strike([Order("server-a", "after", "PeerLink.receive/held")] * 2)
+        deployment.strike([Order("server-a", "before", "PeerLink.send/held")] * 2)
+        kill_all(deployment)
+        versions = {number: row[1] for number, row in deployment.rounds("server-b").items()}
+        sent: dict[int, dict[str, set[int]]] = {}
+        for client in deployment.clients:
+            for note in deployment.notes(client.name):
+                version = versions.get(note["submitted"])
+                if version is not None:
+                    who = sent.setdefault(version, {})
+                    who.setdefault(client.name, set()).add(note["submitted"])
+        again = [v for v in sent if list(versions.values()).count(v) > 1]
+        assert again, "no version was tried twice"
+        for client in deployment.clients:
+            accounts = deployment.folder / "state" / client.name / "participations.log"
+            lines = accounts.read_text(encoding="ascii").splitlines()
+            drawn = [version for version, who in sent.items() if client.name in who]
+            # Charged once a version, however often it was shared.
+            assert len(lines) <= len(drawn) + 1
+    finally:
+        kill_all(deployment)
