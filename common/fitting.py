@@ -28,6 +28,13 @@ def refusal(task: Task) -> Misconfiguration:
             enrolment.min_clients,
             f"must be at most enrolment.clients = {enrolment.clients}",
         )
+    if task.deadlines.work >= task.deadlines.collect:
+        return Misconfiguration(
+            "deadlines.work",
+            task.deadlines.work,
+            f"must be below deadlines.collect = {task.deadlines.collect}: uploads begin then, and "
+            "have to arrive",
+        )
     if not headroom.names_fit(task):
         names = [parameter.name for parameter in task.model.parameters]
         twice = next(name for name in names if names.count(name) > 1)

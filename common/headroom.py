@@ -61,10 +61,10 @@ def clips_fit(task: "Task") -> bool:
 
 
 def names_fit(task: "Task") -> bool:
-    """No two parameters of one name, and no more clients required than may enrol."""
-    parameters, enrolment = task.model.parameters, task.enrolment
+    """Names differ, no more clients are required than may enrol, uploads begin before the end."""
+    parameters, enrolment, times = task.model.parameters, task.enrolment, task.deadlines
     distinct = len({parameter.name for parameter in parameters}) == len(parameters)
-    return distinct and enrolment.min_clients <= enrolment.clients
+    return distinct and enrolment.min_clients <= enrolment.clients and times.work < times.collect
 
 
 def ring_fits(task: "Task") -> bool:

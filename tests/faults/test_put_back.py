@@ -1,7 +1,7 @@
 """Real processes whose databases are put back, and that wait for their operators.
 
-On the first version a restored ledger had 5 and 8 entries and `ledger verify` called both sound; both
-restored had 3 and 3 for 6 true ones, and the dealer dealt the same masks again.
+On the first version ledgers of 5 and 8 entries were both called sound by `ledger verify`; both put
+back had 3 and 3 for 6 true ones, and the dealer dealt the same masks again.
 """
 
 import shutil

@@ -197,6 +197,13 @@ def test_a_least_number_of_clients_above_the_most_is_refused(make_task: Any) -> 
     make_task(8, {"enrolment.min_clients": 10})
 
 
+def test_uploads_that_begin_at_the_end_are_refused(make_task: Any) -> None:
+    """Everybody would be late for ever."""
+    refused = refusal(make_task, {"deadlines.collect": 5.0, "deadlines.work": 5.0})
+    assert (refused.field, refused.value) == ("deadlines.work", 5.0)
+    make_task(8, {"deadlines.collect": 5.0, "deadlines.work": 4.9})
+
+
 # --- plain values ------------------------------------------------------------------------------
 
 
