@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 PROTOS := $(wildcard protos/*.proto)
 GENERATED := protos/*_pb2*.py protos/*_pb2*.pyi
 
-.PHONY: demo test lint protos protos-check bench help
+.PHONY: demo test lint protos protos-check bench chaos model help
 
 help: ## this list
 	@awk -F ' *## *' '/^[a-z-]+:.*##/ { sub(/:.*/, "", $$1); printf "make %-13s %s\n", $$1, $$2 }' \
@@ -36,3 +36,10 @@ protos-check: protos ## fail unless git has the protobuf code that the .proto fi
 
 bench: $(READY) ## the benchmarks; results go to benchmarks/results
 	for script in benchmarks/*.py; do PYTHONPATH=. $(BIN)/python $$script || exit 1; done
+
+chaos: $(READY) ## 300 versions of everything that may go wrong; goes on where it was broken off
+	PYTHONPATH=src:. $(BIN)/python -m tests.faults.chaos --output benchmarks/results/chaos.json
+
+model: $(READY) ## the release protocol's model, with its mutants; minutes
+	$(BIN)/python tests/model/release_model.py --replace one
+	$(BIN)/python tests/model/release_model.py --mutants

@@ -11,6 +11,7 @@ is broken off goes on where it stopped. The operators' word is given whenever it
 
 import argparse
 import json
+import os
 import platform
 import shutil
 import tempfile
@@ -92,7 +93,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--output", type=Path, required=True)
     given = parser.parse_args()
-    found: dict[str, Any] = {"machine": platform.machine(), "pieces": []}
+    hardware = {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()}
+    found: dict[str, Any] = {"what": "chaos.py", "hardware": hardware, "pieces": []}
     if given.output.exists():
         found = json.loads(given.output.read_text(encoding="utf-8"))
     while sum(each["versions"] for each in found["pieces"]) < given.versions:
