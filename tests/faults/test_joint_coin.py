@@ -61,12 +61,17 @@ def task(make_task: Any) -> Task:
     return made
 
 
+@pytest.fixture(scope="module")
+def world(task: Task, tmp_path_factory: pytest.TempPathFactory) -> Adversary:
+    made = Adversary(task, tmp_path_factory.mktemp("world"), seed=11)
+    made.run()
+    check(made)
+    return made
+
+
 def test_cutting_the_link_until_the_victim_is_drawn_draws_nobody_anew(
-    task: Task, tmp_path: Path
+    task: Task, world: Adversary
 ) -> None:
-    world = Adversary(task, tmp_path, seed=11)
-    world.run()
-    check(world)
     assert world.cuts.total() >= 200
     for version, cohorts in world.cohorts.items():
         assert len(set(cohorts)) == 1, f"version {version} had several cohorts"
@@ -87,14 +92,10 @@ def test_cutting_the_link_until_the_victim_is_drawn_draws_nobody_anew(
         assert cohorts[0] == set(cohort_of(joint_coin(a, b), roster, RATE, version))
 
 
-def test_honest_owners_are_charged_once_a_version_whatever_is_cut(
-    task: Task, tmp_path: Path
-) -> None:
-    world = Adversary(task, tmp_path, seed=12)
-    world.run()
+def test_honest_owners_are_charged_once_a_version_whatever_is_cut(world: Adversary) -> None:
     ledger = Counter(name for names in world.charges(Role.SERVER_A).values() for name in names)
     for client, result in world.seen.results.items():
-        lines = (tmp_path / client.name / "participations.log").read_text().splitlines()
+        lines = (world.folder / client.name / "participations.log").read_text().splitlines()
         versions = {version for version, cohorts in world.cohorts.items() if client in cohorts[0]}
         assert len(lines) == len(versions)
         assert ledger[client.name] == result.counted

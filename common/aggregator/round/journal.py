@@ -199,13 +199,13 @@ class Journal(Protocol):
         """An opening for ``version``: the other server's, or one's own that it gave back."""
 
     def keep_commitment(self, version: int, sealed: SealMessage) -> None:
-        """Keep the other's commitment. A second, different one is a PeerViolation."""
+        """Keep the other's commitment; the first one stays, whatever comes later."""
 
     def keep_opening(self, version: int, sealed: SealMessage, *, own: bool) -> None:
         """Keep an opening."""
 
     def discard_coin(self, version: int) -> None:
-        """Both operators discard the version's coin."""
+        """Both operators discard the version's coin; their word is used up."""
 
     def allowed(self, word: Word, version: int) -> int:
         """Up to which attempt the operators' word reaches; -1 without one."""

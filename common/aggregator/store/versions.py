@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy import Connection, delete, func, insert, select, update
 
 from precad.common.aggregator.round.history import history_after, history_start
 from precad.common.aggregator.round.journal import AttemptState, Word
@@ -186,8 +186,11 @@ def confirmed(connection: Connection) -> int:
 
 
 def discard_coin(connection: Connection, version: int) -> None:
-    """Forget the version's coin: both operators want new ones."""
+    """Forget the version's coin: both operators want new ones, once."""
     _set(connection, version, commitment=None, opening=None, own_opening=None)
+    table = tables.word.c
+    used = (table.word == Word.COIN, table.version == version)
+    connection.execute(delete(tables.word).where(*used))
 
 
 def allowed(connection: Connection, word: Word, version: int) -> int:
