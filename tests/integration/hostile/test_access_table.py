@@ -6,6 +6,7 @@ writes the document anew.
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -28,6 +29,7 @@ from precad.common.identity.deployment import Deployment
 from precad.common.identity.pki import Authority, key_to_pem, new_key, to_pem
 from precad.common.identity.principal import Principal
 from precad.common.identity.sign import CertificateSigner
+from precad.common.model import initial_vector, to_bytes
 from precad.common.share import shard
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub, DealingStub, OperationStub, PeerStub
@@ -44,6 +46,7 @@ RPCS = (
     "Aggregation.Submit",
     "Aggregation.Opening",
     "Aggregation.Statement",
+    "Aggregation.GiveBack",
     "Operation.Status",
     "Operation.Reports",
     "Operation.Allow",
@@ -52,9 +55,9 @@ RPCS = (
     "Dealing.Deal",
 )
 OFFERED = {
-    Role.SERVER_A: RPCS[:11],
-    Role.SERVER_B: RPCS[:12],
-    Role.DEALER: RPCS[12:],
+    Role.SERVER_A: RPCS[:12],
+    Role.SERVER_B: RPCS[:13],
+    Role.DEALER: RPCS[13:],
 }
 RIGHT_PARTY = {
     "Aggregation": Principal.client("ward-1"),
@@ -231,6 +234,15 @@ class Bench:
             case "Statement":
                 statement = pb.StatementRequest(task_digest=digest, client=caller.client)
                 return aggregation.Statement(statement, timeout=DEADLINE_S)
+            case "GiveBack":
+                asked = pb.StatementRequest(task_digest=digest, client=caller.client)
+                signed, data = pb.Signed(), to_bytes(initial_vector(task.model))
+                with suppress(grpc.RpcError):
+                    signed = aggregation.Statement(asked, timeout=DEADLINE_S)
+                piece = pb.GivenPiece(
+                    task_digest=digest, client=caller.client, statement=signed, data=data
+                )
+                return aggregation.GiveBack(iter((piece,)), timeout=DEADLINE_S)
             case "Status":
                 return operation.Status(pb.StatusRequest(), timeout=DEADLINE_S)
             case "Reports":
@@ -306,7 +318,14 @@ def expected_code(place: Role, who: str, rpc: str) -> grpc.StatusCode:
     if who in FAULTY:
         return grpc.StatusCode.UNAUTHENTICATED
     service, _, method = rpc.partition(".")
-    names_a_client = method in ("Enrol", "Watch", "Submit", "Opening", "Statement")
+    names_a_client = method in (
+        "Enrol",
+        "Watch",
+        "Submit",
+        "Opening",
+        "Statement",
+        "GiveBack",
+    )
     allowed: dict[str, tuple[str, ...]] = {
         "Aggregation": ("client ward-1",)
         if names_a_client
