@@ -46,7 +46,7 @@ class Leader:
         """Wait for everybody or the deadline; freeze those whom B holds too."""
         session, ends = self._session, self._enrolment_ends
         least = session.task.enrolment.min_clients
-        if not session.register.frozen:
+        if not (session.register.frozen or session.progress.frozen_there):
             session.progress.phase = Phase.ENROLLING
             clients = session.task.enrolment.clients
             while session.clock.now() < ends and len(session.register.roster()) < clients:

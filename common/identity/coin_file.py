@@ -4,10 +4,11 @@ from pathlib import Path
 
 from precad.common.durable import write_file
 from precad.common.errors import Misconfiguration
-from precad.common.keystream import KEY_BYTES
 from precad.common.secret import Secret
 
 COIN_FILE = "coin.key"
+COIN_BYTES = 32
+"""As every key that is expanded; their module would load NumPy into `precad keys`."""
 
 
 def make_coin_key(folder: Path) -> None:
@@ -43,9 +44,9 @@ def read_coin_key(folder: Path) -> Secret:
             f"no coin key can be read or written there ({error.strerror}): put the server's own "
             "back, or issue its keys anew with this version of precad",
         ) from None
-    if len(key) != KEY_BYTES:
+    if len(key) != COIN_BYTES:
         raise Misconfiguration(
-            "identity", str(path), f"a coin key has {KEY_BYTES} bytes; put the right file back"
+            "identity", str(path), f"a coin key has {COIN_BYTES} bytes; put the right file back"
         )
     return key
 

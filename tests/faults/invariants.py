@@ -107,7 +107,8 @@ def sums_are_those_of_the_charged(world: World) -> None:
         # A noise that was used can't be used again.
         noises[Role.SERVER_A].pop(found[0][0])
         noises[Role.SERVER_B].pop(found[0][1])
-    assert len(over) == world.task.training.rounds
+    # Where both databases were put back neither may know more of a version than its charge.
+    assert len(over) == world.task.training.rounds or len(world.put_back_roles) > 1
 
 
 def ledgers_agree_and_cover_every_release(world: World) -> None:

@@ -884,6 +884,9 @@ class Calls:
         try:
             with self._world.turns.acting(server.life):
                 yield
+        except StorageFailure as error:
+            # As `Refusing` has it: the caller waits.
+            raise PeerUnavailable(str(error)) from None
         except Killed:
             self._world.turns.check_alive()
             raise PeerUnavailable(f"{server.role.value} died during the call") from None

@@ -85,7 +85,8 @@ def test_the_residual_of_a_round_is_gaussian_at_the_stated_deviation(
     )
     assert finished.valid == tuple(names)
     residual = finished.noisy_sum - sum(updates.values())
-    stated = 2.0 * (1.0 + math.sqrt(task.dimension) * 2.0**-20) * 2**20
+    clip = task.privacy.client_clip
+    stated = 2.0 * (1.0 + math.sqrt(task.dimension) * 2.0**-20 + clip * 2.0**-18) * 2**20
     assert task.noise_units == pytest.approx(stated, rel=1e-12)
     fits_only(residual, stated * math.sqrt(len(noisy)))
 

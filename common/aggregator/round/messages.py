@@ -133,6 +133,8 @@ class Position(Message):
     opened: Number
     """Attempts of this version whose comparisons were opened."""
     prepared: PreparedView | None = None
+    frozen: bool = False
+    """Whether the sender has a frozen roster: the receiver may have lost it."""
     ledger_length: Number
     ledger_head: Hex32
     nonce: Hex32

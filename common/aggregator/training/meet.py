@@ -78,6 +78,7 @@ def position_of(session: Session) -> Position:
             valid_set=str(pending.valid_set),
             bound=pending.state in BOUND,
         ),
+        frozen=session.register.frozen,
         ledger_length=head.length,
         ledger_head=str(head.head),
         nonce=secrets.token_hex(32),
@@ -111,6 +112,7 @@ def _settle(session: Session) -> None:
 def _take_larger(session: Session, theirs: Position) -> None:
     """An attempt that either knows is used; an opened one that either counts was opened."""
     progress = session.progress
+    progress.frozen_there = theirs.frozen
     own = session.store.next_attempt()
     progress.next_attempt = max(progress.next_attempt, own, theirs.next_attempt)
     if theirs.version == session.shelf.current.version:

@@ -45,6 +45,8 @@ class Progress:
     """What waits for the operators of both servers."""
     unannounced: RoundDone | None = None
     """A round whose model is kept here, until the other server has it too."""
+    frozen_there: bool = False
+    """Whether the other server has a frozen roster, as it says."""
     given_back: tuple[int, NDArray[np.float64]] | None = field(default=None, repr=False)
     """Version and θ of a lost model that an owner brought; taken when a link begins."""
     contacts: int = 0

@@ -14,7 +14,6 @@ from precad.common.identity.credentials import Identity
 from precad.common.task import Task
 from precad.experiments.local import LocalDeployment
 from precad.experiments.local.files import free_addresses, task_to_toml
-from precad.protos import precad_pb2 as pb
 
 if TYPE_CHECKING:
     from tests.integration.deployment.conftest import Deploy
@@ -90,7 +89,8 @@ def test_without_a_dealer_both_servers_stop_and_name_it(deploy: "Deploy") -> Non
     with joined(deployment) as clients:
         told = [client.ended(STOPPED_S) for client in clients]
     # Why is for operators alone.
-    assert told == [pb.Notice(paused=pb.TrainingPaused())] * len(told)
+    assert [notice.WhichOneof("event") for notice in told] == ["paused"] * len(told)
+    assert {notice.paused.ByteSize() for notice in told} == {0}
     assert deployment.wait(SERVERS, STOPPED_S) == {"server-a": 1, "server-b": 1}
     dealer = deployment.addresses["dealer"]
     error = why(deployment, "server-a")
