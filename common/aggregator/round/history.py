@@ -56,7 +56,8 @@ def adoptable(
     for earlier in evidence[: sealed.version]:
         history = history_after(history, earlier.facts)
     last = [fact for fact in evidence[sealed.version].facts if fact.attempt <= sealed.attempt]
-    if pending is not None and pending.attempt == sealed.attempt:
+    shown = {fact.attempt for fact in last}
+    if pending is not None and pending.attempt == sealed.attempt and pending.attempt not in shown:
         last.append(pending)
     if str(history_after(history, last)) != sealed.history:
         return tuple(found)

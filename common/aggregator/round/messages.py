@@ -158,7 +158,8 @@ class Evidence(Message):
     sealed: SealMessage | None = None
     """The receiver's own newest head over such a history."""
     pending: Fact | None = None
-    """The sender's prepared attempt, where it has countersigned or sent."""
+    """The sender's prepared attempt, where it has countersigned or sent; or one of this version
+    that its journal alone remembers."""
 
 
 class ModelTransfer(Message):

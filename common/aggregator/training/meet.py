@@ -160,9 +160,14 @@ def _evidence(session: Session) -> list[Evidence]:
     pending, witness = store.pending(), store.witness()
     attempt = None if pending is None else pending.attempt
     bound: Fact | None = None
-    if pending is not None and pending.state in BOUND:
+    stale = pending is not None and pending.version < version
+    if pending is not None and not stale and pending.state in BOUND:
         names = tuple(client.name for client in pending.valid)
         bound = Fact(version=pending.version, attempt=pending.attempt, voided=False, clients=names)
+    elif pending is None or stale:
+        # What the journal gave back after a restore: the other may have lost it too.
+        remembered = [fact for fact in store.facts(version) if not fact.voided]
+        bound = max(remembered, key=lambda fact: fact.attempt, default=None)
     return [
         Evidence(
             versions=version + 1,
