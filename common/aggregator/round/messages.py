@@ -230,6 +230,8 @@ class Verdict(Message):
     """Those of the proposal whom B's ledger lets take part too."""
     operators: bool = False
     """The refusal is that B's operators haven't given their word."""
+    used: bool = False
+    """The refusal is that the attempt's number was used: an owner may just have told B so."""
 
 
 class HeldEntry(Message):

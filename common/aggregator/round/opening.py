@@ -8,7 +8,7 @@ from precad.common.aggregator.round.messages import Cohort, Verdict
 from precad.common.aggregator.round.operators import NeedsOperators, doubt
 from precad.common.aggregator.round.states import Opened
 from precad.common.enrolment import Roster
-from precad.common.errors import Misconfiguration, PeerViolation
+from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation
 from precad.common.identifiers import ClientId, Digest
 from precad.common.link import SETUP_ATTEMPT
 
@@ -20,6 +20,7 @@ def propose(
 
     Raises:
         PeerViolation: B refuses, or answers with somebody who wasn't proposed.
+        PeerUnavailable: the attempt's number was used, as B has learned since they met.
         NeedsOperators: another attempt needs the operators' word.
     """
     within = aggregator.within_budget(drawn, version)
@@ -30,6 +31,9 @@ def propose(
     )
     if why or verdict.operators:
         raise NeedsOperators(Word.ATTEMPTS, version, why or verdict.refusal)
+    if verdict.used:
+        # The servers meet again, and take the larger number.
+        raise PeerUnavailable(f"server B refused attempt {attempt}: {verdict.refusal}")
     if verdict.refusal:
         raise PeerViolation(f"server B refused attempt {attempt}: {verdict.refusal}")
     counted = {ClientId(name) for name in verdict.clients}
@@ -69,8 +73,8 @@ def answer(
         The opened attempt; None when A says that training is over.
 
     Raises:
-        PeerViolation: A proposes somebody whom the coin didn't draw, another model, or an
-            attempt that was used before.
+        PeerViolation: A proposes somebody whom the coin didn't draw, or another model.
+        PeerUnavailable: it proposes an attempt that was used before; they meet again.
         NeedsOperators: another attempt needs the operators' word.
     """
     link = aggregator.link
@@ -78,20 +82,22 @@ def answer(
     proposal = Cohort.from_bytes(link.receive("cohort"))
     attempt = proposal.attempt
     proposed = {ClientId(name) for name in proposal.clients}
-    refusal, why = "", ""
+    refusal, why, used = "", "", False
     if strangers := sorted(map(str, proposed - set(drawn))):
         refusal = f"the coin didn't draw {strangers[:3]}"
     elif proposal.model != str(model):
         refusal = f"A's model is {proposal.model}, B's is {model}"
-    elif attempt < aggregator.journal.next_attempt():
+    elif used := not proposal.over and attempt < aggregator.journal.next_attempt():
         refusal = f"attempt {attempt} was used before"
     elif not proposal.over:
         why = proposal.doubt or doubt(aggregator.journal, aggregator.task, attempt, version)
     if refusal or why:
-        link.send("cohort", Verdict(refusal=refusal or why, operators=bool(why)).to_bytes())
+        verdict = Verdict(refusal=refusal or why, operators=bool(why), used=used)
+        link.send("cohort", verdict.to_bytes())
         if why:
             raise NeedsOperators(Word.ATTEMPTS, version, why)
-        raise PeerViolation(f"server A's proposal for attempt {attempt}: {refusal}")
+        kind = PeerUnavailable if used else PeerViolation
+        raise kind(f"server A's proposal for attempt {attempt}: {refusal}")
     if proposal.over:
         link.send("cohort", Verdict().to_bytes())
         return None
