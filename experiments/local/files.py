@@ -1,6 +1,7 @@
 """The files of a local deployment: task, settings, data, keys; one folder a party."""
 
 import json
+import secrets
 import socket
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,11 +20,21 @@ Data = tuple[NDArray[np.float32], NDArray[np.int64]]
 
 
 def free_addresses(count: int) -> list[str]:
-    """Addresses on loopback whose ports are free now."""
-    sockets = [socket.socket() for _ in range(count)]
+    """Addresses on loopback whose ports are free now.
+
+    Below the range that Linux takes outgoing connections' ports from (32768 on): none of those
+    gets one of these before a part listens on it.
+    """
+    sockets: list[socket.socket] = []
     try:
-        for held in sockets:
-            held.bind(("127.0.0.1", 0))
+        while len(sockets) < count:
+            candidate = socket.socket()
+            try:
+                candidate.bind(("127.0.0.1", 10_000 + secrets.randbelow(22_000)))
+            except OSError:
+                candidate.close()
+            else:
+                sockets.append(candidate)
         return [f"127.0.0.1:{held.getsockname()[1]}" for held in sockets]
     finally:
         for held in sockets:
