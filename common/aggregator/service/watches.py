@@ -113,6 +113,9 @@ async def as_long_as_allowed(items: AsyncIterator[Item], watch: Watch) -> AsyncI
         try:
             either: set[asyncio.Future[Any]] = {following, watch.denied}
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if watch.denied.cancelled() or following.cancelled():
+                # The server is being stopped: nobody waits for an answer any more.
+                return
             if watch.denied.done():
                 raise watch.denied.result()
             try:
