@@ -8,10 +8,22 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from precad.common.errors import Misconfiguration, PeerViolation, RejectedSubmission, Rejection
+from precad.common.errors import (
+    Misconfiguration,
+    PeerUnavailable,
+    PeerViolation,
+    RejectedSubmission,
+    Rejection,
+)
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.access import Context, of_connection
-from precad.common.identity.certificate import MALFORMED, own_key, read_certificates, require_whole
+from precad.common.identity.certificate import (
+    MALFORMED,
+    own_key,
+    read_certificates,
+    require_whole,
+    validity_fault,
+)
 from precad.common.identity.credentials import CA_FILE, Identity, check_certificate
 from precad.common.identity.principal import Principal
 from precad.common.share.signature import Signature
@@ -54,13 +66,16 @@ class CertificateVerifier:
         """The signature is that server's over ``signed``, by a certificate that counts now.
 
         Raises:
+            PeerUnavailable: its certificate has expired or was revoked; it may come with another.
             PeerViolation: it isn't.
         """
         try:
             principal = self._principal(signature, None)
             self.check(signature, signed)
         except RejectedSubmission as error:
-            raise PeerViolation(f"what {role.value} is to have signed: {error.detail}") from None
+            lapsed = self._lapsed(signature)
+            kind = PeerUnavailable if lapsed else PeerViolation
+            raise kind(f"what {role.value} is to have signed: {error.detail}") from None
         if principal != Principal.service(role):
             raise PeerViolation(f"what {role.value} is to have signed was signed by {principal}")
 
@@ -75,6 +90,13 @@ class CertificateVerifier:
             )
         except Misconfiguration as error:
             _refuse(f"the certificate can't be used: {error}")
+
+    def _lapsed(self, signature: Signature) -> bool:
+        try:
+            own = _parse(signature)[0]
+        except RejectedSubmission:
+            return False
+        return validity_fault(own) is not None or self._revocations.revokes(own)
 
     def check(self, signature: Signature, signed: bytes) -> None:
         """The signature is its certificate's over ``signed``.

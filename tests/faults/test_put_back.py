@@ -16,6 +16,7 @@ from tests.faults.processes import SERVER_ROLES, FaultyDeployment, Forks, Order
 from tests.faults.test_crash_matrix import ENDLESS, kill_all
 
 from precad.common.aggregator.store import audit_ledger, compare_ledgers, read_ledger
+from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import Role
 
 Deploy = Callable[[], FaultyDeployment]
@@ -113,7 +114,8 @@ def test_after_three_opened_attempts_the_operators_of_both_decide(
         deployment.restart_the_dead()
         try:
             return deployment.operator(Role(role)).status(timeout_s=2.0).error
-        except Exception:  # noqa: BLE001 -- it is being started
+        except PeerUnavailable:
+            # It is being started.
             return ""
 
     deployment.wait_for(lambda: "waits for the operators" in status("server-a"), 60)

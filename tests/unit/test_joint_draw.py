@@ -291,7 +291,7 @@ def test_bytes_that_nobody_opened_are_lost_until_both_operators_say_so(
         for error in pair.agree(0):
             assert isinstance(error, NeedsOperators), words
             assert (error.word, error.version) == (Word.COIN, 0)
-            assert "precad allow coin --version 0" in str(error)
+            assert "precad allow coin HOST:PORT --server a|b --version 0" in str(error)
     # Both have given it: both servers take new coins, the one that lost nothing too.
     before = [key.opening(pair.task.digest, 0) for key in pair.keys.values()]
     for error in pair.agree(0):

@@ -197,7 +197,8 @@ class Servers:
             if len(prepared) == 1:
                 return None
             sent = countersign(own, ready)
-            keep(session, reconstruct(own, sent, current.theta), 0.0)
+            made = reconstruct(own, sent, current.theta)
+            keep(session, sent.counted, made.theta, made.model, 0.0)
             return None
 
         return self.on_a_link(play, cuts)

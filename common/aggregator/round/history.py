@@ -3,7 +3,8 @@
 A ledger's own chain has salts and an order of its own, so that its head tells nothing and shows
 that nothing was changed. What the two ledgers have in common are facts: each attempt's charge, or
 that it was voided. Their digest stands in every head that a server signs: a server that has lost
-its newest entries knows its own signature over them again, and nobody can make it learn others.
+its newest entries knows its own signature over them again. But for one that the other server alone
+remembers (``adoptable``) nobody can make it learn others.
 """
 
 from collections.abc import Iterable, Sequence
@@ -44,8 +45,9 @@ def adoptable(
 
     Returns:
         All facts under the seal, and at most one charge more: the attempt that the other has
-        prepared and countersigned or sent. Nobody can invent charges. And all voids: they charge
-        nobody, and what this server has countersigned they don't touch.
+        prepared and countersigned or sent, or that its journal remembers. Nobody can invent
+        others. And all voids: they charge nobody, and don't touch what this server has
+        countersigned.
     """
     pending = evidence[0].pending if evidence else None
     found = [] if pending is None else [pending]

@@ -10,6 +10,9 @@ from precad.common.identifiers import ClientId
 Hex32 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 ClientName = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
 
+HexText = Annotated[str, Field(pattern=r"^([0-9a-f]{2})+$", max_length=16384)]
+"""Bytes of any length, in hex."""
+
 Number = Annotated[int, Field(ge=0, lt=2**63)]
 """What databases and digests hold."""
 
@@ -40,7 +43,7 @@ class SealMessage(Message):
 
     body: Annotated[str, Field(pattern=r"^([0-9a-f]{2})+$", max_length=4096)]
     signature: Annotated[str, Field(pattern=r"^([0-9a-f]{2}){1,72}$")]
-    certificates: Annotated[tuple[str, ...], Field(min_length=1, max_length=4)]
+    certificates: Annotated[tuple[HexText, ...], Field(min_length=1, max_length=4)]
 
 
 class CoinCommitment(Message):

@@ -22,7 +22,8 @@ class NeedsOperators(PrecadError):
     def __init__(self, word: Word, version: int, what: str) -> None:
         super().__init__(
             f"version {version} waits for the operators of both servers: {what}. To "
-            f"{_WHY[word]}, each says `precad allow {word.value} --version {version}` to its server"
+            f"{_WHY[word]}, each says to its own server: precad allow {word.value} HOST:PORT "
+            f"--server a|b --version {version} --identity FOLDER"
         )
         self.word = word
         self.version = version

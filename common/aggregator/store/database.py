@@ -410,12 +410,12 @@ class Store(Journal):
         return OwnerAccount(tuple(charged), opened, counted=version - 1 in by_version)
 
     def remember(self, told: Shown) -> bool:
-        """Keep a statement of this server that an owner shows. Returns whether it was forgotten."""
+        """Keep a statement of this server that says more than its database. Returns whether."""
         with self._transaction() as connection:
             return shown.remember(connection, told)
 
     def promised_version(self) -> int:
-        """The newest version that owners hold this server's statement on; 0 before the first."""
+        """The newest version that owners may have heard of from this server; 0 before the first."""
         with self._transaction() as connection:
             return shown.promised_version(connection)
 

@@ -63,7 +63,7 @@ class LedgerEntry:
         parts: list[bytes | int] = [
             self.previous.value,
             self.sequence,
-            (self.event.value if self.salt else _UNSALTED[self.event]).encode(),
+            (_UNSALTED.get(self.event, "") if self.salt is None else self.event.value).encode(),
             self.attempt,
             self.version,
             self.noise_multiplier.hex().encode(),

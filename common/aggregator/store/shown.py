@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, delete, func, insert, select
 
-from precad.common.aggregator.store import tables, versions
+from precad.common.aggregator.store import attempts, tables, versions
 from precad.common.errors import StorageFailure
 from precad.common.identifiers import ClientId, Digest
 
@@ -32,7 +32,17 @@ class Shown:
 
 
 def remember(connection: Connection, told: Shown) -> bool:
-    """Keep the newest statement of a client. Returns whether the ledger knows less."""
+    """Keep a statement that says more than this database. Returns whether it does.
+
+    Of honest servers that lost nothing none does: nothing is written then.
+    """
+    known = versions.charges_by_version(connection, told.client, before=told.version)
+    if (
+        told.version <= versions.confirmed(connection)
+        and told.attempt <= attempts.newest(connection)
+        and sum(told.charged) <= len(known.get(told.client, ()))
+    ):
+        return False
     kept = connection.scalar(select(_SHOWN.version).where(_SHOWN.client == told.client))
     if kept is None or told.version >= kept:
         connection.execute(delete(tables.shown).where(_SHOWN.client == told.client))
@@ -46,7 +56,7 @@ def remember(connection: Connection, told: Shown) -> bool:
                 opened=told.opened,
             )
         )
-    return forgotten(connection, told.client).get(told.client, 0) > 0
+    return True
 
 
 def forgotten(connection: Connection, client: ClientId | None = None) -> dict[ClientId, int]:
@@ -64,8 +74,9 @@ def forgotten(connection: Connection, client: ClientId | None = None) -> dict[Cl
 
 
 def promised_version(connection: Connection) -> int:
-    """The newest version that a statement names; 0 without any."""
-    return int(connection.scalar(select(func.max(_SHOWN.version))) or 0)
+    """The newest version that owners may have heard of: stated, or held by both servers."""
+    stated = connection.scalar(select(func.max(_SHOWN.version)))
+    return max(int(stated or 0), versions.confirmed(connection))
 
 
 def newest_attempt(connection: Connection) -> int:

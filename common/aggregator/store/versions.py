@@ -18,6 +18,8 @@ from precad.common.identifiers import ClientId, Digest
 from precad.common.task import Task
 
 _VERSION = tables.versions.c
+_STAYS = {*attempts.CHARGED, AttemptState.VOIDED} - {AttemptState.PREPARED}
+"""States of an attempt that another server's word on a void changes nothing of."""
 
 
 def facts(connection: Connection, version: int) -> tuple[Fact, ...]:
@@ -57,23 +59,21 @@ def history(connection: Connection, task: Task, version: int) -> Digest:
 
 def learn(connection: Connection, task: Task, found: Collection[Fact]) -> int:
     """Take facts that were forgotten into the ledger. Returns how many."""
-    learned = 0
+    learned: list[int] = []
     for fact in sorted(found, key=lambda fact: (fact.attempt, fact.voided)):
         before = attempts.row_of(connection, fact.attempt)
         if before is not None and before.version != fact.version:
             raise StorageFailure(f"attempt {fact.attempt} stands here for another version")
         if not fact.voided:
             clients = [ClientId(name) for name in fact.clients]
-            learned += attempts.learn_charge(connection, task, fact.version, fact.attempt, clients)
-        elif before is None or before.state not in attempts.CHARGED or _may_void(before.state):
-            learned += before is None or before.state is not AttemptState.VOIDED
+            if attempts.learn_charge(connection, task, fact.version, fact.attempt, clients):
+                learned.append(fact.version)
+        elif before is None or before.state not in _STAYS:
             attempts.void(connection, task, fact.version, fact.attempt)
-        _forget_history(connection, fact.version)
-    return learned
-
-
-def _may_void(state: AttemptState) -> bool:
-    return state is AttemptState.PREPARED
+            learned.append(fact.version)
+    if learned:
+        _forget_history(connection, min(learned))
+    return len(learned)
 
 
 def _forget_history(connection: Connection, version: int) -> None:

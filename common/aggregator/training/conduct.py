@@ -214,7 +214,7 @@ def play(session: Session, part: Part, aggregator: Aggregator, opened: Opened) -
     finally:
         # Spooled shares go, however the round ends.
         session.inbox.cancel()
-    keep(session, finished, session.clock.now() - started)
+    keep(session, sent.counted, finished.theta, finished.model, session.clock.now() - started)
     say_kept(session, aggregator.link)
 
 

@@ -3,6 +3,9 @@
 import logging
 from typing import assert_never
 
+import numpy as np
+from numpy.typing import NDArray
+
 from precad.common.aggregator.release.reconstruct import reconstruct
 from precad.common.aggregator.release.release import countersign
 from precad.common.aggregator.round.aggregator import Aggregator
@@ -17,10 +20,11 @@ from precad.common.aggregator.round.messages import (
 )
 from precad.common.aggregator.round.operators import NeedsOperators
 from precad.common.aggregator.round.recovery import Recovery, Remedy
-from precad.common.aggregator.round.states import Counted, Finished, Opened, Prepared
+from precad.common.aggregator.round.states import Counted, Opened, Prepared
 from precad.common.aggregator.training.feed import RoundDone
 from precad.common.aggregator.training.session import Session
 from precad.common.errors import PeerViolation
+from precad.common.identifiers import Digest
 from precad.common.identity.seal import Kind
 from precad.common.link import PeerLink
 from precad.common.model import byte_view, from_bytes, model_digest
@@ -29,19 +33,29 @@ from precad.common.ring import from_bytes as ring_from_bytes
 log = logging.getLogger("precad")
 
 
-def keep(session: Session, finished: Finished, seconds: float) -> None:
-    """Persist the next model. It is announced once the other server has it too (``confirm``)."""
-    opened = finished.opened
+def keep(
+    session: Session, counted: Counted, theta: NDArray[np.float64], model: Digest, seconds: float
+) -> None:
+    """Persist the next model. It is announced once the other server has it too (``confirm``).
+
+    Args:
+        session: this server.
+        counted: who counts in the attempt that led to it.
+        theta: ``[d] float64``, θ_{t+1}.
+        model: its digest.
+        seconds: what the attempt took.
+    """
+    opened = counted.opened
     version = opened.version + 1
-    session.shelf.put(version, finished.theta, session.store.model_seal(version))
-    session.store.finish_attempt(opened.attempt, finished.model)
+    session.shelf.put(version, theta, session.store.model_seal(version))
+    session.store.finish_attempt(opened.attempt, model)
     session.progress.heard_from_peers()
     participations = session.store.participations()
     session.progress.unannounced = RoundDone(
         opened,
-        frozenset(finished.valid),
-        finished.rejections,
-        finished.model,
+        frozenset(counted.valid),
+        counted.rejections,
+        model,
         max(participations.values(), default=0),
         seconds,
     )
@@ -96,11 +110,10 @@ def recover(session: Session, aggregator: Aggregator, recovery: Recovery) -> Non
 
 def _release(session: Session, aggregator: Aggregator) -> None:
     started = session.clock.now()
-    prepared = _prepared_again(_pending(session))
-    finished = reconstruct(
-        aggregator, countersign(aggregator, prepared), session.shelf.current.theta
-    )
-    keep(session, finished, session.clock.now() - started)
+    sent = countersign(aggregator, _prepared_again(_pending(session)))
+    finished = reconstruct(aggregator, sent, session.shelf.current.theta)
+    seconds = session.clock.now() - started
+    keep(session, sent.counted, finished.theta, finished.model, seconds)
     say_kept(session, aggregator.link)
 
 
@@ -202,12 +215,7 @@ def _catch_up(session: Session, aggregator: Aggregator) -> None:
             )
     store.keep_model_seal(transfer.version, transfer.own)
     if pending is not None and pending.version == newest:
-        prepared = _prepared_again(pending)
-        counted = prepared.counted
-        finished = Finished(
-            counted.opened, counted.valid, counted.rejections, prepared.noisy_share, theta, digest
-        )
-        keep(session, finished, 0.0)
+        keep(session, _prepared_again(pending).counted, theta, digest, seconds=0.0)
     else:
         session.shelf.put(transfer.version, theta, transfer.own)
     link.send("transferred", b"")

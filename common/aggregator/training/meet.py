@@ -137,6 +137,8 @@ def _learn(session: Session, link: PeerLink) -> None:
     shown = _evidence(session)
     link.send("evidence", shown[0].to_bytes())
     first = Evidence.from_bytes(link.receive("evidence"))
+    if not 0 < first.versions <= session.task.training.rounds + 1:
+        raise PeerViolation(f"the other server shows a ledger of {first.versions} versions")
     for each in shown[1:]:
         link.send("evidence", each.to_bytes())
     theirs = [first]

@@ -77,15 +77,15 @@ def require_nothing_lost(session: Session) -> None:
     """Before an attempt opens, and before it is prepared.
 
     Raises:
-        PeerUnavailable: a version that owners hold this server's statement on would be released
-            again; or its model has just come back.
+        PeerUnavailable: a version that owners may have heard of would be released again; or its
+            model has just come back.
     """
     version, promised = session.shelf.current.version, session.store.promised_version()
     if session.progress.given_back is not None:
         raise PeerUnavailable("a lost model has come back; going on from it")
     if promised > version:
         raise PeerUnavailable(
-            f"this server has stated to owners that version {promised - 1} is over, and has model "
-            f"{version}: its state was put back from an old copy. It waits for an owner to give "
+            f"owners may have heard from this server that version {promised - 1} is over, and it "
+            f"has model {version}: it was put back from an old copy. It waits for an owner to give "
             f"model {promised} back, or for you to put this server's newest model file in place"
         )
