@@ -35,7 +35,7 @@ from precad.common.model import from_bytes, model_digest
 from precad.common.retry import Patience, Waits
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
-from precad.common.share import Submission, shard
+from precad.common.share.submission import Submission, shard
 from precad.common.task import Task
 from precad.common.wire.patience import call_patiently
 from precad.common.wire.status import error_of

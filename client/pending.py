@@ -23,7 +23,7 @@ from precad.common.errors import RejectedSubmission
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.ring import RingVector, from_bytes, to_bytes
 from precad.common.secret import Secret
-from precad.common.share import Submission
+from precad.common.share.submission import Submission
 from precad.common.task import Task
 from precad.common.wire.submission import header_to_wire, submission_from_wire
 from precad.protos import precad_pb2 as pb

@@ -20,7 +20,7 @@ from precad.common.identifiers import Digest
 from precad.common.identity.credentials import Identity
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
-from precad.common.share import Submission
+from precad.common.share.submission import Submission
 from precad.experiments.attacks import Forgery, forged_update
 
 DROPOUT = "dropout"

@@ -1,11 +1,9 @@
 """Two additive shares over Z_2^64: a 32-byte seed for A, x − PRG(seed) for B."""
 
-from precad.common.keystream import KEY_BYTES, Keystream
+from precad.common.keystream import Keystream
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
 from precad.common.share.commitment import SubmissionContext
-
-SEED_BYTES = KEY_BYTES
 
 
 def mask(seed: Secret, context: SubmissionContext, dimension: int) -> RingVector:

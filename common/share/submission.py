@@ -9,7 +9,7 @@ from precad.common.errors import Misconfiguration, RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.ring import WORD_BYTES, RingVector, from_bytes, to_bytes
 from precad.common.secret import Secret
-from precad.common.share.additive import SEED_BYTES, mask, split
+from precad.common.share.additive import mask, split
 from precad.common.share.commitment import (
     NONCE_BYTES,
     SALT_BYTES,
@@ -17,6 +17,7 @@ from precad.common.share.commitment import (
     SubmissionContext,
     commit,
 )
+from precad.common.share.mask import SEED_BYTES
 from precad.common.share.signature import Signature, Signer, signed_bytes
 
 

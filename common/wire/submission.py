@@ -3,14 +3,9 @@
 from precad.common.errors import Misconfiguration, RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.secret import Secret
-from precad.common.share import (
-    Commitment,
-    Signature,
-    Submission,
-    SubmissionContext,
-    SubmissionHeader,
-    commit,
-)
+from precad.common.share.commitment import Commitment, SubmissionContext, commit
+from precad.common.share.signature import Signature
+from precad.common.share.submission import Submission, SubmissionHeader
 from precad.protos import precad_pb2 as pb
 
 

@@ -8,7 +8,8 @@ from precad.common.aggregator.round.messages import HeldEntry, HeldList, Missing
 from precad.common.aggregator.round.states import Matched, Opened
 from precad.common.errors import PeerViolation, RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Role
-from precad.common.share import Submission, Verifier
+from precad.common.share.signature import Verifier
+from precad.common.share.submission import Submission
 
 Collected = Mapping[ClientId, Submission | Rejection]
 

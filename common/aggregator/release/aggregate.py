@@ -13,7 +13,7 @@ from precad.common.errors import Misconfiguration, Rejection
 from precad.common.identifiers import ClientId, Digest
 from precad.common.keystream import derive, encode_context
 from precad.common.ring import RingVector
-from precad.common.share import Submission
+from precad.common.share.submission import Submission
 
 log = logging.getLogger("precad")
 

@@ -38,7 +38,8 @@ from precad.common.model import model_digest
 from precad.common.noise import DiscreteGaussian, NoiseSource
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
-from precad.common.share import Signer, Submission, SubmissionHeader, Verifier, shard
+from precad.common.share.signature import Signer, Verifier
+from precad.common.share.submission import Submission, SubmissionHeader, shard
 from precad.common.task import Task
 
 MAX_MESSAGE_BYTES = 1 << 28
