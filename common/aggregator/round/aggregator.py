@@ -6,6 +6,7 @@ given to it.
 """
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -15,6 +16,7 @@ from precad.common.aggregator.round.journal import Journal
 from precad.common.aggregator.round.seals import Seals
 from precad.common.deal.randomness import DealtRandomness
 from precad.common.deal.request import DealRequest
+from precad.common.deal.squares import Squares
 from precad.common.enrolment import Roster
 from precad.common.identifiers import ClientId, Role
 from precad.common.link import PeerLink
@@ -29,6 +31,9 @@ class Dealing(Protocol):
 
     def deal(self, request: DealRequest) -> RingVector:
         """This server's correction words. Raises PeerUnavailable, PeerViolation."""
+
+    def squares(self, attempt: int) -> AbstractContextManager[Squares]:
+        """A conversation for one attempt."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ and who checks is given to it, as link and dealing are to the aggregator.
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +28,7 @@ from precad.common.aggregator.round.opening import answer, propose
 from precad.common.aggregator.round.seals import Seals
 from precad.common.aggregator.round.states import Finished, Opened
 from precad.common.deal.dealer import DealerRole
-from precad.common.deal.request import DealRequest
+from precad.common.deal.local import LocalDealing
 from precad.common.enrolment import Roster
 from precad.common.errors import RejectedSubmission
 from precad.common.identifiers import ClientId, Role
@@ -43,17 +42,6 @@ from precad.common.share.submission import Submission, SubmissionHeader, shard
 from precad.common.task import Task
 
 MAX_MESSAGE_BYTES = 1 << 28
-
-
-@dataclass(frozen=True, slots=True)
-class _LocalDealer:
-    """One server's way to a dealer in the same process."""
-
-    dealer: DealerRole
-    role: Role
-
-    def deal(self, request: DealRequest) -> RingVector:
-        return self.dealer.corrections(self.role, request)
 
 
 def run_round(
@@ -90,7 +78,7 @@ def run_round(
         PeerViolation: the two servers disagree.
     """
     model = model_digest(task.digest, attempt, task.model.parameters, theta)
-    dealer = DealerRole(task.digest)
+    dealer = DealerRole(task.digest, task.dimension)
     ends = dict(zip((Role.SERVER_A, Role.SERVER_B), memory_pair(), strict=True))
     inboxes = {role: Inbox(role, task, verifier) for role in ends}
     submissions = [
@@ -117,7 +105,7 @@ def run_round(
             role=role,
             roster=roster,
             link=link,
-            dealing=_LocalDealer(dealer, role),
+            dealing=LocalDealing(dealer, role, task.deadlines.peer),
             dealer_key=dealer.key_for(role),
             row_secret=agree_row_secret(link, role, task),
             nonces=agree_nonces(link, role),

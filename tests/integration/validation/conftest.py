@@ -67,7 +67,7 @@ def validate_both(
     row_secret: bytes = bytes(32),
 ) -> tuple[Rejection | None, ...]:
     """Both servers' verdicts on ``vectors``, which must be the same."""
-    dealer = DealerRole(task.digest)
+    dealer = DealerRole(task.digest, task.dimension)
     request = deal_request(task, round_number, 0, len(vectors), bytes(64))
     halves = [shared(x, first + i) for i, x in enumerate(vectors)]
 

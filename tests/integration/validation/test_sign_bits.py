@@ -38,7 +38,7 @@ def compare(
 ) -> Callable[[Role, PeerLink], NDArray[np.bool_]]:
     m = shares[Role.SERVER_A].size if dealt is None else dealt
     request = DealRequest(TASK, 0, 0, clients=1, dimension=1, comparisons=m, nonces=bytes(64))
-    dealer = DealerRole(TASK)
+    dealer = DealerRole(TASK, 1)
 
     def play(role: Role, link: PeerLink) -> NDArray[np.bool_]:
         randomness = DealtRandomness(
@@ -117,7 +117,7 @@ def test_the_program_of_triples_is_what_crypten_demands(play_both: PlayBoth) -> 
         demanded: dict[Role, list[object]] = {Role.SERVER_A: [], Role.SERVER_B: []}
         values = np.arange(m, dtype=np.int64)
         request = DealRequest(TASK, 0, 0, clients=1, dimension=1, comparisons=m, nonces=bytes(64))
-        dealer = DealerRole(TASK)
+        dealer = DealerRole(TASK, 1)
 
         def play(
             role: Role,
@@ -156,8 +156,8 @@ def test_randomness_for_another_number_of_comparisons_is_a_loud_bug(play_both: P
 
 
 def test_triples_that_run_out_are_a_loud_bug(play_both: PlayBoth) -> None:
-    request = DealRequest(TASK, 0, 0, clients=1, dimension=1, comparisons=3, nonces=bytes(64))
-    dealer = DealerRole(TASK)
+    request = DealRequest(TASK, 0, 0, clients=3, dimension=1, comparisons=3, nonces=bytes(64))
+    dealer = DealerRole(TASK, 1)
 
     def twice(role: Role, link: PeerLink) -> NDArray[np.bool_]:
         randomness = DealtRandomness(
@@ -173,7 +173,7 @@ def test_triples_that_run_out_are_a_loud_bug(play_both: PlayBoth) -> None:
 
 
 def test_parties_with_different_batches_stop(play_both: PlayBoth) -> None:
-    dealer = DealerRole(TASK)
+    dealer = DealerRole(TASK, 1)
 
     def play(role: Role, link: PeerLink) -> NDArray[np.bool_]:
         m = 3 if role is Role.SERVER_A else 4

@@ -38,7 +38,7 @@ def task(task_of: Callable[..., Task]) -> Task:
 
 @pytest.fixture
 def dealer(task: Task) -> DealerRole:
-    return DealerRole(task.digest)
+    return DealerRole(task.digest, task.dimension)
 
 
 class Server:
@@ -123,7 +123,9 @@ def test_another_number_of_updates_is_a_violation(
         request = deal_request(task, 0, 0, count, NONCES)
         # A dealer that forgot what it dealt, so that only the servers notice.
         dealer = DealerRole(
-            task.digest, {r: server.dealer.key_for(r) for r in (Role.SERVER_A, Role.SERVER_B)}
+            task.digest,
+            task.dimension,
+            {r: server.dealer.key_for(r) for r in (Role.SERVER_A, Role.SERVER_B)},
         )
         randomness = Server(task, dealer).randomness(role, request)
         return server.validate(role, link, halves(shared, role, count), randomness=randomness)
@@ -145,7 +147,9 @@ def test_randomness_is_never_used_twice_and_nothing_is_opened_then(
         request = deal_request(task, 0, 0, 2, NONCES)
         # A dealer that forgot what it dealt, so that only the servers notice.
         dealer = DealerRole(
-            task.digest, {r: server.dealer.key_for(r) for r in (Role.SERVER_A, Role.SERVER_B)}
+            task.digest,
+            task.dimension,
+            {r: server.dealer.key_for(r) for r in (Role.SERVER_A, Role.SERVER_B)},
         )
         dealt = Server(task, dealer).randomness(role, request)
         try:
