@@ -8,14 +8,13 @@ and who checks is given to it, as link and dealing are to the aggregator.
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from precad.common.aggregator.collect import Inbox
 from precad.common.aggregator.collect.matching import describe, match
-from precad.common.aggregator.enrol.agreement import agree_nonces, agree_row_secret
+from precad.common.aggregator.enrol.agreement import agree_nonces, agree_set_secret
 from precad.common.aggregator.release.aggregate import aggregate
 from precad.common.aggregator.release.reconstruct import reconstruct
 from precad.common.aggregator.release.release import add_noise, countersign, prepare
@@ -29,7 +28,7 @@ from precad.common.aggregator.round.opening import answer, propose
 from precad.common.aggregator.round.seals import Seals
 from precad.common.aggregator.round.states import Finished, Opened
 from precad.common.deal.dealer import DealerRole
-from precad.common.deal.request import DealRequest
+from precad.common.deal.local import LocalDealing
 from precad.common.enrolment import Roster
 from precad.common.errors import RejectedSubmission
 from precad.common.identifiers import ClientId, Role
@@ -42,17 +41,6 @@ from precad.common.share import Signer, Submission, SubmissionHeader, Verifier, 
 from precad.common.task import Task
 
 MAX_MESSAGE_BYTES = 1 << 28
-
-
-@dataclass(frozen=True, slots=True)
-class _LocalDealer:
-    """One server's way to a dealer in the same process."""
-
-    dealer: DealerRole
-    role: Role
-
-    def deal(self, request: DealRequest) -> RingVector:
-        return self.dealer.corrections(self.role, request)
 
 
 def run_round(
@@ -96,6 +84,7 @@ def run_round(
         shard(
             x,
             task=task.digest,
+            version=attempt,
             attempt=attempt,
             client=client,
             model=model,
@@ -116,9 +105,9 @@ def run_round(
             role=role,
             roster=roster,
             link=link,
-            dealing=_LocalDealer(dealer, role),
+            dealing=LocalDealing(dealer, role, task.deadlines.peer),
             dealer_key=dealer.key_for(role),
-            row_secret=agree_row_secret(link, role, task),
+            set_secret=agree_set_secret(link, role, task),
             nonces=agree_nonces(link, role),
             seals=seals(role),
             coin_key=CoinKey(Secret.random()),
@@ -146,7 +135,7 @@ def run_round(
             _submit(pair[0] if role is Role.SERVER_A else pair[1], inbox)
         collected = inbox.close()
         theirs = HeldList.from_bytes(link.exchange("held", describe(collected).to_bytes()))
-        matched = match(opened, role, collected, theirs, verifier)
+        matched = match(opened, role, collected, theirs)
         # Validate, aggregate, add noise, prepare, countersign, send, reconstruct.
         noised = add_noise(aggregate(aggregator, matched), aggregator.noise)
         sent = countersign(aggregator, prepare(aggregator.journal, noised))

@@ -113,7 +113,7 @@ def main(role: Role, connection: socket.socket, dimension: int) -> None:
         attempt=0,
         role=role,
         link=link,
-        row_secret=Secret(bytes([3]) * 32),
+        set_secret=Secret(bytes([3]) * 32),
         randomness=DealtRandomness(
             role, dealer.key_for(role), request, dealer.corrections(role, request)
         ),
