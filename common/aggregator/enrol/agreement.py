@@ -1,4 +1,4 @@
-"""Before version 0: the servers agree on the row secret, nonces and the roster."""
+"""Before version 0: the servers agree on the set secret, nonces and the roster."""
 
 import logging
 import secrets

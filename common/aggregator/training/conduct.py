@@ -274,7 +274,7 @@ def make_aggregator(
 ) -> Aggregator:
     """This server's role object for one link; its roster is frozen.
 
-    The row secret is fresh for every link and the dealer's keys for every start of the dealer;
+    The set secret is fresh for every link and the dealer's keys for every start of the dealer;
     neither is ever stored.
 
     Raises:
