@@ -5,15 +5,14 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from precad.common.aggregator.collect.spool import UnreadableBody
 from precad.common.aggregator.release.agree import agree
 from precad.common.aggregator.round.aggregator import Aggregator
 from precad.common.aggregator.round.states import Counted, Matched, Summed
 from precad.common.aggregator.validate.absorb import Absorber
 from precad.common.aggregator.validate.decide import deal_request, decide
-from precad.common.aggregator.validate.forward import Dropped, forward, receive
+from precad.common.aggregator.validate.forward import Dropped, body_pieces, forward, receive
 from precad.common.deal.squares import SquareRequest, Squares
-from precad.common.errors import PeerUnavailable, Rejection
+from precad.common.errors import BodyUnreadable, PeerUnavailable, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.keystream import derive, encode_context
 from precad.common.link.peer import PIECE_BYTES
@@ -75,7 +74,7 @@ class _Passing:
         if not absorbed:
             return
         words = [
-            absorber.words(squares.share(submissions[client].header.context.digest))
+            absorber.words(squares.share(submissions[client].context.digest.value))
             for client, absorber in absorbed.items()
         ]
         aggregator = self._aggregator
@@ -104,7 +103,7 @@ class _Passing:
             aggregator.role,
             aggregator.task,
             submission.mask(),
-            squares.row_key(submission.header.context.digest),
+            squares.row_key(submission.context.digest.value),
             self.total if client in self._matched.opened.counted else None,
         )
         step = f"body/{_label([submission])}"
@@ -147,13 +146,13 @@ class _Passing:
                 left -= size
             return
         try:
-            for data in submission.body_pieces(PIECE_BYTES):
+            for data in body_pieces(submission):
                 if left <= 0:
                     return
                 piece = view_words(data)
                 yield piece.size, piece
                 left -= piece.size
-        except UnreadableBody as error:
+        except BodyUnreadable as error:
             raise PeerUnavailable(
                 f"a body that is to be taken out of the sum can't be read again: {error}; the "
                 "attempt starts over"
@@ -161,13 +160,13 @@ class _Passing:
 
 
 def _square(submission: Submission) -> SquareRequest:
-    header = submission.header
+    header, context = submission.header, submission.context
     return SquareRequest(
-        task=header.context.task,
-        attempt=header.context.attempt,
-        context=header.context.digest,
-        commitment_a=header.commitment_a,
-        commitment_b=header.commitment_b,
+        task=context.task,
+        attempt=context.attempt,
+        context=context.digest.value,
+        commitment_a=header.commitment_a.value,
+        commitment_b=header.commitment_b.value,
         seed=submission.seed,
         salt=submission.salt,
     )

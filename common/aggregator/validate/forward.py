@@ -2,14 +2,15 @@
 
 from collections.abc import Iterator
 
-from precad.common.aggregator.collect.spool import UnreadableBody
-from precad.common.errors import PeerViolation
+from precad.common.errors import BodyUnreadable, PeerViolation
 from precad.common.identifiers import Digest
 from precad.common.link import PeerLink
 from precad.common.link.peer import PIECE_BYTES
 from precad.common.ring import WORD_BYTES, RingVector, view_words
 from precad.common.secret import Secret
-from precad.common.share.submission import SALT_BYTES, Submission, body_hasher
+from precad.common.share.body import body_hasher
+from precad.common.share.mask import SALT_BYTES
+from precad.common.share.submission import Submission
 
 _WHOLE, _DROPPED = b"whole", b"dropped"
 
@@ -25,14 +26,24 @@ def forward(link: PeerLink, step: str, submission: Submission) -> Iterator[RingV
         Dropped: the spool can't be read; A has been told.
     """
     try:
-        link.send_piece(step, submission.body_salt.reveal(), last=False)
-        for piece in submission.body_pieces(PIECE_BYTES):
+        if submission.body is None:
+            raise AssertionError(f"{submission.context.client} was matched without a body")
+        link.send_piece(step, submission.body.salt.reveal(), last=False)
+        for piece in body_pieces(submission):
             link.send_piece(step, piece, last=False)
             yield view_words(piece)
-    except UnreadableBody as error:
+    except BodyUnreadable as error:
         link.send_piece(step, _DROPPED, last=True)
         raise Dropped(str(error)) from None
     link.send_piece(step, _WHOLE, last=True)
+
+
+def body_pieces(submission: Submission) -> Iterator[memoryview]:
+    """b as B reads it, in pieces of ``PIECE_BYTES``. Raises BodyUnreadable."""
+    for kept in submission.body_pieces():
+        whole = memoryview(kept)
+        for start in range(0, len(whole), PIECE_BYTES):
+            yield whole[start : start + PIECE_BYTES]
 
 
 def receive(link: PeerLink, step: str, submission: Submission, dimension: int) -> Iterator[RingVector]:

@@ -12,13 +12,13 @@ from tests.integration.validation.conftest import (
     submissions_of,
 )
 
-from precad.common.aggregator.collect.spool import UnreadableBody
-from precad.common.aggregator.validate.forward import Dropped, forward, receive
-from precad.common.errors import PeerUnavailable, PeerViolation, Rejection
-from precad.common.identifiers import ClientId, Role
+from precad.common.aggregator.validate.forward import body_pieces, forward, receive
+from precad.common.errors import BodyUnreadable, PeerUnavailable, PeerViolation, Rejection
+from precad.common.identifiers import Role
 from precad.common.link import PeerLink
 from precad.common.link.peer import PIECE_BYTES
 from precad.common.ring import RingVector
+from precad.common.share.body import Body
 from precad.common.share.submission import Submission
 from precad.common.task import Task
 
@@ -39,21 +39,23 @@ def vectors(rng: np.random.Generator) -> list[RingVector]:
 
 
 class Unreadable:
-    """A body whose file goes bad after some pieces, for some of the readings."""
+    """A body whose file goes bad after some bytes, at each reading in turn."""
 
-    def __init__(self, whole: Submission, after: int, readings: set[int]) -> None:
+    def __init__(self, whole: Body, after: list[int]) -> None:
+        self.salt = whole.salt
         self._whole = whole
-        self._after = after
-        self._readings = readings
-        self._reading = 0
+        self._after = iter(after)
 
-    def pieces(self, size: int) -> Iterator[bytes | memoryview]:
-        self._reading += 1
-        bad = self._reading in self._readings
-        for number, piece in enumerate(self._whole.body_pieces(size)):
-            if bad and number == self._after:
-                raise UnreadableBody("meddled with")
-            yield piece
+    def pieces(self) -> Iterator[bytes | memoryview]:
+        left = next(self._after, DIMENSION * 8)
+        for piece in self._whole.pieces():
+            yield piece[:left]
+            left -= len(piece[:left])
+            if left == 0:
+                raise BodyUnreadable("meddled with")
+
+    def discard(self) -> None:
+        pass
 
 
 def test_both_absorb_the_pieces_of_the_body(task: Task, vectors: list[RingVector]) -> None:
@@ -115,8 +117,9 @@ def test_a_body_that_b_vouches_for_and_that_was_not_signed_is_bs_fault(
             for _ in receive(link, STEP, mine, DIMENSION):
                 pass
             return
-        body = [bytes(piece) for piece in mine.body_pieces(PIECE_BYTES)]
-        *pieces, last = meddle([mine.body_salt.reveal(), *body, b"whole"])
+        assert mine.body is not None
+        body = [bytes(piece) for piece in body_pieces(mine)]
+        *pieces, last = meddle([mine.body.salt.reveal(), *body, b"whole"])
         for piece in pieces:
             link.send_piece(STEP, piece, last=False)
         link.send_piece(STEP, last, last=True)
@@ -125,26 +128,18 @@ def test_a_body_that_b_vouches_for_and_that_was_not_signed_is_bs_fault(
         play_both(play, task=task.digest)
 
 
-def spoil(
-    monkeypatch: pytest.MonkeyPatch, submission: Submission, after: int, readings: set[int]
-) -> None:
-    spoilt = Unreadable(submission, after, readings)
-    whole = Submission.body_pieces
-
-    def pieces(self: Submission, size: int) -> Iterator[bytes | memoryview]:
-        return spoilt.pieces(size) if self is submission else whole(self, size)
-
-    spoilt._whole = replace(submission)
-    monkeypatch.setattr(Submission, "body_pieces", pieces)
+def spoilt(submission: Submission, *after: int) -> Submission:
+    assert submission.body is not None
+    return replace(submission, body=Unreadable(submission.body, [*after]))
 
 
-@pytest.mark.parametrize("after", [0, 1, 2])
+@pytest.mark.parametrize("after", [8, PIECE_BYTES, 2 * PIECE_BYTES, 2 * PIECE_BYTES + 64])
 def test_a_body_that_b_can_not_read_again_costs_that_client_alone(
-    after: int, task: Task, vectors: list[RingVector], monkeypatch: pytest.MonkeyPatch
+    after: int, task: Task, vectors: list[RingVector]
 ) -> None:
     halves = submissions_of(task, vectors)
     first, second, third = halves[B]
-    spoil(monkeypatch, halves[B][second], after, {1})
+    halves[B][second] = spoilt(halves[B][second], after)
     at_a, at_b = aggregate_both(task, halves)
     for summed in (at_a, at_b):
         assert summed.counted.valid == (first, third)
@@ -154,23 +149,12 @@ def test_a_body_that_b_can_not_read_again_costs_that_client_alone(
 
 
 def test_a_body_that_can_not_be_taken_out_of_the_sum_ends_the_attempt(
-    task: Task, vectors: list[RingVector], monkeypatch: pytest.MonkeyPatch
+    task: Task, vectors: list[RingVector]
 ) -> None:
     """Never a sum with a piece of somebody who doesn't count."""
     halves = submissions_of(task, vectors)
-    spoil(monkeypatch, halves[B][ClientId("client-0001")], 1, {1, 2})
-    monkeypatch.setattr(Unreadable, "_after", 1, raising=False)
-    late = halves[B][ClientId("client-0001")]
-    spoil(monkeypatch, late, 1, {1, 2})
-    # The second reading goes bad before the first did.
-    original = Unreadable.pieces
-
-    def earlier(self: Unreadable, size: int) -> Iterator[bytes | memoryview]:
-        if self._reading == 1:
-            self._after = 0
-        return original(self, size)
-
-    monkeypatch.setattr(Unreadable, "pieces", earlier)
+    _, second, _ = halves[B]
+    halves[B][second] = spoilt(halves[B][second], 2 * PIECE_BYTES, PIECE_BYTES)
     with pytest.raises(PeerUnavailable, match="taken out of the sum"):
         aggregate_both(task, halves, timeout_s=2.0)
 
