@@ -9,8 +9,8 @@ from precad.common.aggregator.release.agree import agree
 from precad.common.aggregator.round.aggregator import Aggregator
 from precad.common.aggregator.round.states import Counted, Matched, Shared, Summed, Validated
 from precad.common.aggregator.validate import deal_request, validate
-from precad.common.errors import Misconfiguration, Rejection
-from precad.common.identifiers import ClientId, Digest
+from precad.common.errors import BodyUnreadable, Rejection
+from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.keystream import derive, encode_context
 from precad.common.ring import RingVector
 from precad.common.share.submission import Submission
@@ -83,15 +83,27 @@ def _batches(clients: tuple[ClientId, ...], dimension: int) -> Iterator[tuple[Cl
 
 
 def _shared(client: ClientId, submission: Submission, dimension: int) -> Shared:
-    a, b = submission.commitments
+    header = submission.header
     try:
-        share = submission.expand(dimension)
-    except (OSError, Misconfiguration) as error:
+        share = _expanded(submission, dimension)
+    except BodyUnreadable as error:
         # Not even noticed by the others: without its half the vector is uniform, and both servers
         # find it out of range.
         log.warning("the share of client %s can't be read, and won't count: %s", client, error)
         share = np.zeros(dimension, dtype=np.int64)
-    return Shared(client, a.value, b.value, share)
+    return Shared(client, header.commitment_a.value, header.commitment_b.value, share)
+
+
+def _expanded(submission: Submission, dimension: int) -> RingVector:
+    """This server's share of x: a_A at A, b + a_B at B."""
+    share = submission.mask().words(dimension)
+    if submission.role is Role.SERVER_B:
+        start = 0
+        for piece in submission.body_pieces():
+            words = np.frombuffer(piece, dtype="<i8")
+            share[start : start + words.size] += words
+            start += words.size
+    return share
 
 
 def _set_digest(aggregator: Aggregator, matched: Matched, valid: Sequence[ClientId]) -> Digest:
@@ -100,6 +112,6 @@ def _set_digest(aggregator: Aggregator, matched: Matched, valid: Sequence[Client
     salt = derive(aggregator.row_secret, "set-salt", task, attempt).reveal()
     parts: list[bytes | int] = [salt, task, attempt]
     for client in valid:
-        a, b = matched.submissions[client].commitments
-        parts += [client.encoded(), a.value, b.value]
+        header = matched.submissions[client].header
+        parts += [client.encoded(), header.commitment_a.value, header.commitment_b.value]
     return Digest.of(encode_context("valid-set", *parts))

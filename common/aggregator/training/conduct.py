@@ -205,7 +205,7 @@ def play(session: Session, part: Part, aggregator: Aggregator, opened: Opened) -
     closes = started + session.task.deadlines.collect
     try:
         collected, theirs = part.collect(opened, aggregator.link, closes)
-        matched = match(opened, session.role, collected, theirs, session.verifier)
+        matched = match(opened, session.role, collected, theirs)
         require_nothing_lost(session)
         count_opened(aggregator, opened)
         noised = add_noise(aggregate(aggregator, matched), aggregator.noise)
