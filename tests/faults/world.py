@@ -69,7 +69,8 @@ from precad.common.model import from_bytes as model_from_bytes
 from precad.common.model import model_digest
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
-from precad.common.share import Submission, reconstruct, shard
+from precad.common.share.additive import reconstruct
+from precad.common.share.submission import Submission, shard
 from precad.common.task import Task
 from precad.common.wire.submission import header_from_wire, header_to_wire
 from precad.protos import precad_pb2 as pb

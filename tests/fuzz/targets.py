@@ -65,7 +65,8 @@ from precad.common.identity.summary import summarise
 from precad.common.link import SETUP_ATTEMPT, Frame, PeerLink
 from precad.common.model import from_bytes as model_from_bytes
 from precad.common.model import load_model, save_model
-from precad.common.share import Signature, shard
+from precad.common.share.signature import Signature
+from precad.common.share.submission import shard
 from precad.common.task import Task
 from precad.common.wire.statement import check_opening, check_statement, sign_body
 from precad.common.wire.status import error_of

@@ -51,7 +51,8 @@ from precad.common.identity.port import add_port
 from precad.common.identity.principal import Principal
 from precad.common.identity.sign import CertificateSigner, CertificateVerifier
 from precad.common.secret import Secret
-from precad.common.share import Submission, signed_bytes
+from precad.common.share.signature import signed_bytes
+from precad.common.share.submission import Submission
 from precad.common.task import Task
 from precad.common.wire.serving import NOT_NOW, SERVER_OPTIONS
 from precad.protos import precad_pb2 as pb

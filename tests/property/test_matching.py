@@ -16,7 +16,9 @@ from precad.common.aggregator.round.states import Matched, Opened
 from precad.common.errors import PeerViolation, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.secret import Secret
-from precad.common.share import Commitment, Signature, Submission, SubmissionContext, signed_bytes
+from precad.common.share.commitment import Commitment, SubmissionContext
+from precad.common.share.signature import Signature, signed_bytes
+from precad.common.share.submission import Submission
 
 TASK, MODEL = Digest(b"\1" * 32), Digest(b"\2" * 32)
 NAMES = [ClientId(f"c{i}") for i in range(6)]

@@ -9,7 +9,9 @@ from tests.rig.keys import signer
 from precad.common.identifiers import ClientId, Digest
 from precad.common.ring import from_bytes, signed, to_bytes
 from precad.common.secret import Secret
-from precad.common.share import SubmissionContext, mask, reconstruct, shard, split
+from precad.common.share.additive import mask, reconstruct, split
+from precad.common.share.commitment import SubmissionContext
+from precad.common.share.submission import shard
 
 words = st.integers(-(2**63), 2**63 - 1) | st.sampled_from([-(2**63), 2**63 - 1, 0, -1, 2**32])
 vectors = st.lists(words, min_size=1, max_size=40).map(lambda x: np.array(x, dtype=np.int64))

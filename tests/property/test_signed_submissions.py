@@ -32,17 +32,10 @@ from precad.common.identity.principal import Principal
 from precad.common.identity.sign import CertificateSigner, CertificateVerifier
 from precad.common.ring import to_bytes
 from precad.common.secret import Secret
-from precad.common.share import (
-    Commitment,
-    Signature,
-    Submission,
-    SubmissionContext,
-    SubmissionHeader,
-    commit,
-    shard,
-    signed_bytes,
-    split,
-)
+from precad.common.share.additive import split
+from precad.common.share.commitment import Commitment, SubmissionContext, commit
+from precad.common.share.signature import Signature, signed_bytes
+from precad.common.share.submission import Submission, SubmissionHeader, shard
 from precad.common.task import Task
 from precad.common.wire.submission import header_from_wire, header_to_wire
 from precad.protos import precad_pb2 as pb

@@ -28,7 +28,8 @@ from precad.common.identity.seal import SealVerifier
 from precad.common.identity.sign import CertificateSigner
 from precad.common.model import model_digest
 from precad.common.ring import RingVector
-from precad.common.share import reconstruct, shard
+from precad.common.share.additive import reconstruct
+from precad.common.share.submission import shard
 from precad.common.task import Task
 from precad.common.wire.statement import sign_body
 from precad.protos import precad_pb2 as pb

@@ -21,7 +21,8 @@ from precad.common.account.events import poisson_gaussian
 from precad.common.account.exact import ExactAccountant
 from precad.common.errors import BudgetExceeded, Misconfiguration, StorageFailure
 from precad.common.identifiers import ClientId, Digest
-from precad.common.share import Signature, shard
+from precad.common.share.signature import Signature
+from precad.common.share.submission import shard
 from precad.common.task import Task
 
 MODEL = Digest(b"\2" * 32)

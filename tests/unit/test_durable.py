@@ -14,7 +14,7 @@ from precad.client.pending import Pending
 from precad.common import durable
 from precad.common.identifiers import ClientId, Digest
 from precad.common.model import save_model
-from precad.common.share import shard
+from precad.common.share.submission import shard
 from precad.common.task import Task
 
 

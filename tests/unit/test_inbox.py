@@ -17,7 +17,9 @@ from precad.common.aggregator.collect import Inbox
 from precad.common.errors import RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.secret import Secret
-from precad.common.share import Commitment, Submission, SubmissionHeader, shard, signed_bytes
+from precad.common.share.commitment import Commitment
+from precad.common.share.signature import signed_bytes
+from precad.common.share.submission import Submission, SubmissionHeader, shard
 from precad.common.task import Task
 
 D = 8

@@ -12,16 +12,9 @@ from precad.common.errors import RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.ring import to_bytes
 from precad.common.secret import Secret
-from precad.common.share import (
-    Commitment,
-    SubmissionContext,
-    commit,
-    mask,
-    reconstruct,
-    shard,
-    split,
-)
-from precad.common.share.submission import share_bytes
+from precad.common.share.additive import mask, reconstruct, split
+from precad.common.share.commitment import Commitment, SubmissionContext, commit
+from precad.common.share.submission import shard, share_bytes
 
 CONTEXT = SubmissionContext(
     Digest(b"\1" * 32), 7, ClientId("ward-3"), Digest(b"\2" * 32), b"\3" * 16

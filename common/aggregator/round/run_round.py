@@ -8,6 +8,7 @@ and who checks is given to it, as link and dealing are to the aggregator.
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +38,8 @@ from precad.common.model import model_digest
 from precad.common.noise import DiscreteGaussian, NoiseSource
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
-from precad.common.share import Signer, Submission, SubmissionHeader, Verifier, shard
+from precad.common.share.signature import Signer, Verifier
+from precad.common.share.submission import Submission, shard
 from precad.common.task import Task
 
 MAX_MESSAGE_BYTES = 1 << 28
@@ -117,7 +119,7 @@ def run_round(
         inbox = inboxes[role]
 
         def take(opened: Opened) -> None:
-            inbox.open(opened.attempt, opened.cohort, opened.model)
+            inbox.open(opened.attempt, opened.cohort, opened.model, version=opened.version)
 
         # Select: a joint coin; A proposes, B checks.
         coin = agree_coin(aggregator, attempt)
@@ -150,15 +152,11 @@ def run_round(
 def _submit(submission: Submission, inbox: Inbox) -> None:
     """What a client's upload to one server amounts to. A rejection is the client's affair."""
     try:
-        header = SubmissionHeader(
-            submission.context,
-            submission.salt,
-            submission.other_commitment,
-            len(submission.share_data()),
-            submission.signature,
-        )
-        upload = inbox.start(header)
-        upload.add(submission.share_data())
+        upload = inbox.start(replace(submission, body=None))
+        if submission.body is not None:
+            upload.add(submission.body.salt.reveal())
+            for piece in submission.body.pieces():
+                upload.add(piece)
         upload.finish()
     except RejectedSubmission:
         pass

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Digest
 from precad.common.ring import RingVector
-from precad.common.share import Submission
+from precad.common.share.submission import Submission
 
 Rejections = Mapping[ClientId, Rejection]
 

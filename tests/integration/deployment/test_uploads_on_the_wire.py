@@ -18,7 +18,7 @@ from precad.common.identity.channel import open_channel
 from precad.common.identity.credentials import Identity
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
-from precad.common.share import Submission
+from precad.common.share.submission import Submission
 from precad.common.task import Task
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub

@@ -30,7 +30,7 @@ from precad.common.identity.pki import Authority, key_to_pem, new_key, to_pem
 from precad.common.identity.principal import Principal
 from precad.common.identity.sign import CertificateSigner
 from precad.common.model import initial_vector, to_bytes
-from precad.common.share import shard
+from precad.common.share.submission import shard
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub, DealingStub, OperationStub, PeerStub
 

@@ -21,7 +21,7 @@ from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.channel import open_channel
 from precad.common.identity.sign import CertificateSigner
-from precad.common.share import Submission, shard
+from precad.common.share.submission import Submission, shard
 from precad.common.wire.serving import SERVER_OPTIONS
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub

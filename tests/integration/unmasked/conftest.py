@@ -24,7 +24,8 @@ from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Role
 from precad.common.link import Frame, memory_pair
 from precad.common.ring import from_bytes, to_bytes
-from precad.common.share import Submission, SubmissionHeader, Verifier
+from precad.common.share.signature import Verifier
+from precad.common.share.submission import Submission, SubmissionHeader
 from precad.common.task import Task
 
 SERVERS = (Role.SERVER_A, Role.SERVER_B)

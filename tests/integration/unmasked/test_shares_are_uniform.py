@@ -11,7 +11,7 @@ from tests.rig.keys import signer
 
 from precad.common.identifiers import ClientId, Digest
 from precad.common.ring import from_bytes, to_bytes
-from precad.common.share import shard
+from precad.common.share.submission import shard
 from precad.common.task import Task
 
 D = 8

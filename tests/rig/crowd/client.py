@@ -14,7 +14,7 @@ from precad.common.identity.credentials import Identity
 from precad.common.identity.sign import CertificateSigner
 from precad.common.model import from_bytes, model_digest
 from precad.common.ring import RingVector
-from precad.common.share import Submission, shard
+from precad.common.share.submission import Submission, shard
 from precad.common.task import Task
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub

@@ -20,7 +20,7 @@ from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
-from precad.common.share import Submission, shard
+from precad.common.share.submission import Submission, shard
 from precad.common.task import Task
 from precad.protos import precad_pb2 as pb
 
