@@ -51,10 +51,8 @@ class Rejection(Enum):
     """Not signed by the client's own certificate, or over something else."""
     UNMATCHED = "unmatched"
     """The two servers hold different headers or signatures, or only one holds any."""
-    OUT_OF_RANGE = "out-of-range"
-    """Validation part 1: a random projection lies outside ±τβ."""
     NORM_EXCEEDED = "norm-exceeded"
-    """Validation part 2: the exact squared norm is above β²."""
+    """Validation: the norm is above β, or out of range altogether."""
 
 
 class RejectedSubmission(PrecadError):

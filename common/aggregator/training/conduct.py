@@ -13,6 +13,7 @@ from typing import Protocol
 from precad.common.aggregator.collect.matching import Collected, match
 from precad.common.aggregator.enrol.agreement import agree_nonces, agree_set_secret
 from precad.common.aggregator.release.aggregate import MAX_BATCH_CLIENTS, aggregate
+from precad.common.aggregator.release.ahead import DrawnAhead
 from precad.common.aggregator.release.reconstruct import reconstruct
 from precad.common.aggregator.release.release import add_noise, countersign, prepare
 from precad.common.aggregator.round.aggregator import Aggregator, Dealing
@@ -203,12 +204,13 @@ def play(session: Session, part: Part, aggregator: Aggregator, opened: Opened) -
     """An opened round, from its collection to the next model, persisted and announced."""
     started = session.clock.now()
     closes = started + session.task.deadlines.collect
+    noise = DrawnAhead(aggregator.noise, session.task.dimension, session.clock)
     try:
         collected, theirs = part.collect(opened, aggregator.link, closes)
         matched = match(opened, session.role, collected, theirs)
         require_nothing_lost(session)
         count_opened(aggregator, opened)
-        noised = add_noise(aggregate(aggregator, matched), aggregator.noise)
+        noised = add_noise(aggregate(aggregator, matched), noise)
         sent = countersign(aggregator, prepare(aggregator.journal, noised))
         finished = reconstruct(aggregator, sent, session.shelf.current.theta)
     finally:
