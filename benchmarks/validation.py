@@ -78,7 +78,7 @@ def steps(task: Task) -> dict[str, float]:
 
     def corrections() -> object:
         # A dealer deals a batch once; with the same keys the words are the same.
-        return DealerRole(task.digest, keys).corrections(Role.SERVER_B, request)
+        return DealerRole(task.digest, task.dimension, keys).corrections(Role.SERVER_B, request)
 
     secret, digest = Secret.random(), Digest.of(b"benchmark")
     return {
@@ -102,7 +102,7 @@ def steps(task: Task) -> dict[str, float]:
 
 def whole(task: Task, clients: int) -> dict[str, float]:
     """Both servers' validation of one batch of honest updates, per client."""
-    dealer = DealerRole(task.digest)
+    dealer = DealerRole(task.digest, task.dimension)
     request = deal_request(task, 0, 0, clients, bytes(64))
     corrections = {r: dealer.corrections(r, request) for r in (Role.SERVER_A, Role.SERVER_B)}
     stream = Keystream(Secret.random(), "benchmark")

@@ -1089,3 +1089,84 @@ class DealPiece(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DealPiece: _TypeAlias = DealPiece  # noqa: Y015
+
+@_typing.final
+class SquareRequest(_message.Message):
+    """One server's half of a submission's mask. Whose half it is, the certificate says."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TASK_DIGEST_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    CONTEXT_FIELD_NUMBER: _builtins.int
+    COMMITMENT_A_FIELD_NUMBER: _builtins.int
+    COMMITMENT_B_FIELD_NUMBER: _builtins.int
+    SEED_FIELD_NUMBER: _builtins.int
+    SALT_FIELD_NUMBER: _builtins.int
+    task_digest: _builtins.bytes
+    epoch: _builtins.bytes
+    attempt: _builtins.int
+    context: _builtins.bytes
+    """SHA-256 of the submission's context."""
+    commitment_a: _builtins.bytes
+    commitment_b: _builtins.bytes
+    seed: _builtins.bytes
+    """They open the asking server's commitment."""
+    salt: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        task_digest: _builtins.bytes = ...,
+        epoch: _builtins.bytes = ...,
+        attempt: _builtins.int = ...,
+        context: _builtins.bytes = ...,
+        commitment_a: _builtins.bytes = ...,
+        commitment_b: _builtins.bytes = ...,
+        seed: _builtins.bytes = ...,
+        salt: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "commitment_a", b"commitment_a", "commitment_b", b"commitment_b", "context", b"context", "epoch", b"epoch", "salt", b"salt", "seed", b"seed", "task_digest", b"task_digest"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SquareRequest: _TypeAlias = SquareRequest  # noqa: Y015
+
+@_typing.final
+class SquareReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONTEXT_FIELD_NUMBER: _builtins.int
+    ROW_KEY_FIELD_NUMBER: _builtins.int
+    SHARE_FIELD_NUMBER: _builtins.int
+    VIOLATION_FIELD_NUMBER: _builtins.int
+    UNAVAILABLE_FIELD_NUMBER: _builtins.int
+    context: _builtins.bytes
+    row_key: _builtins.bytes
+    """Both servers' alike, as soon as both have asked."""
+    share: _builtins.int
+    """The asking server's share of r."""
+    violation: _builtins.str
+    """Why nothing is dealt: the servers' halves don't fit together."""
+    unavailable: _builtins.str
+    """Why nothing is dealt in this attempt."""
+    def __init__(
+        self,
+        *,
+        context: _builtins.bytes = ...,
+        row_key: _builtins.bytes = ...,
+        share: _builtins.int = ...,
+        violation: _builtins.str = ...,
+        unavailable: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "row_key", b"row_key", "share", b"share", "unavailable", b"unavailable", "violation", b"violation"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "context", b"context", "row_key", b"row_key", "share", b"share", "unavailable", b"unavailable", "violation", b"violation"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_answer: _TypeAlias = _typing.Literal["row_key", "share", "violation", "unavailable"]  # noqa: Y015
+    _WhichOneofArgType_answer: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_answer) -> _WhichOneofReturnType_answer | None: ...
+
+Global___SquareReply: _TypeAlias = SquareReply  # noqa: Y015

@@ -51,7 +51,9 @@ from precad.common.aggregator.training.presence import Presence
 from precad.common.aggregator.training.session import Phase, Session
 from precad.common.aggregator.training.shelf import Shelf
 from precad.common.deal.dealer import DealerRole
+from precad.common.deal.local import LocalDealing
 from precad.common.deal.request import DealRequest
+from precad.common.deal.squares import Squares
 from precad.common.enrolment import Enrolment
 from precad.common.errors import (
     PeerUnavailable,
@@ -192,7 +194,7 @@ class World:
         self.clients = [ClientId(f"ward-{n}") for n in range(task.enrolment.clients)]
         self.bad = set(self.clients[len(self.clients) - bad :])
         self.servers: dict[Role, Server] = {}
-        self.dealer = DealerRole(task.digest)
+        self.dealer = DealerRole(task.digest, task.dimension)
         self.epoch = 0
         self.cables: list[Cable] = []
         self._faults_left = faults
@@ -311,7 +313,7 @@ class World:
             for cable in self.cables:
                 cable.silent = True
         elif fault is Fault.DEALER:
-            self.dealer = DealerRole(self.task.digest)
+            self.dealer = DealerRole(self.task.digest, self.task.dimension)
             self.epoch += 1
         elif fault is Fault.DISK:
             if self.times and " store." in self.seen.trace[-1]:
@@ -675,6 +677,17 @@ class DealerCalls:
             if self._epoch != self._world.epoch:
                 raise PeerUnavailable("the dealer has restarted since; join again")
             return self._world.dealer.corrections(self._role, request)
+
+    @contextmanager
+    def squares(self, attempt: int) -> Iterator[Squares]:
+        """A conversation with the dealer of the moment."""
+        with self._world.step("dealer.squares"):
+            if self._epoch != self._world.epoch:
+                raise PeerUnavailable("the dealer has restarted since; join again")
+            dealer, patience_s = self._world.dealer, self._world.task.deadlines.peer
+        local = LocalDealing(dealer, self._role, patience_s, self._world.clock)
+        with local.squares(attempt) as conversation:
+            yield conversation
 
 
 class Calls:

@@ -202,7 +202,9 @@ class Stage:
 
     def dealer(self) -> DealingService:
         """A dealer's start of its own: it remembers what it dealt."""
-        service = DealingService(self.task, DealerRole(self.task.digest), self.identity)
+        service = DealingService(
+            self.task, DealerRole(self.task.digest, self.task.dimension), self.identity
+        )
         service._epoch = bytes(16)
         return service
 

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from precad.common.deal.dealer import DealerRole
-from precad.common.deal.program import comparison_triples
+from precad.common.deal.program import program
 from precad.common.deal.randomness import DealtRandomness
 from precad.common.deal.request import DealRequest
 from precad.common.identifiers import Digest, Role
@@ -14,26 +14,30 @@ from precad.common.secret import Secret
 
 TASK = Digest.of(b"task")
 keys = st.binary(min_size=32, max_size=32).map(Secret)
-requests = st.builds(
-    DealRequest,
-    task=st.just(TASK),
-    attempt=st.integers(0, 2**63 - 1),
-    batch=st.integers(0, 2**31 - 1),
-    clients=st.integers(1, 4),
-    dimension=st.integers(1, 300) | st.sampled_from([2**16 - 1, 2**16, 2**16 + 1, 2**17 + 3]),
-    comparisons=st.integers(1, 50),
-    nonces=st.binary(min_size=64, max_size=64),
-)
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> DealRequest:
+    clients = draw(st.integers(1, 4))
+    return DealRequest(
+        task=TASK,
+        attempt=draw(st.integers(0, 2**63 - 1)),
+        batch=draw(st.integers(0, 2**31 - 1)),
+        clients=clients,
+        dimension=draw(st.integers(1, 300) | st.sampled_from([2**16 - 1, 2**16, 2**16 + 1])),
+        comparisons=clients * draw(st.integers(1, 50)),
+        nonces=draw(st.binary(min_size=64, max_size=64)),
+    )
 
 
 @settings(max_examples=60, deadline=None)
-@given(request=requests, key_a=keys, key_b=keys)
+@given(request=requests(), key_a=keys, key_b=keys)
 def test_r_is_the_square_of_a_and_c_is_a_and_b(
     request: DealRequest, key_a: Secret, key_b: Secret
 ) -> None:
     if key_a == key_b:
         return
-    dealer = DealerRole(TASK, {Role.SERVER_A: key_a, Role.SERVER_B: key_b})
+    dealer = DealerRole(TASK, request.dimension, {Role.SERVER_A: key_a, Role.SERVER_B: key_b})
     of_a, of_b = (
         DealtRandomness(role, dealer.key_for(role), request, dealer.corrections(role, request))
         for role in (Role.SERVER_A, Role.SERVER_B)
@@ -49,4 +53,4 @@ def test_r_is_the_square_of_a_and_c_is_a_and_b(
         assert other.a.shape == one.a.shape
         expected = (one.a ^ other.a) & (one.b ^ other.b)
         assert np.array_equal(one.c ^ other.c, expected)
-    assert tuple(shapes) == comparison_triples(request.comparisons)
+    assert tuple(shapes) == program(request.clients, request.comparisons)

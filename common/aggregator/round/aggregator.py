@@ -6,7 +6,9 @@ given to it.
 """
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from precad.common.aggregator.round.cap import may_take_part
 from precad.common.aggregator.round.coin import CoinKey
@@ -14,13 +16,24 @@ from precad.common.aggregator.round.journal import Journal
 from precad.common.aggregator.round.seals import Seals
 from precad.common.deal.randomness import DealtRandomness
 from precad.common.deal.request import DealRequest
-from precad.common.deal.squares import Dealing
+from precad.common.deal.squares import Squares
 from precad.common.enrolment import Roster
 from precad.common.identifiers import ClientId, Role
 from precad.common.link import PeerLink
 from precad.common.noise import NoiseSource
+from precad.common.ring import RingVector
 from precad.common.secret import Secret
 from precad.common.task import Task
+
+
+class Dealing(Protocol):
+    """This server's way to the dealer."""
+
+    def deal(self, request: DealRequest) -> RingVector:
+        """This server's correction words. Raises PeerUnavailable, PeerViolation."""
+
+    def squares(self, attempt: int) -> AbstractContextManager[Squares]:
+        """A conversation for one attempt."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,7 +79,7 @@ def run_round(
         PeerViolation: the two servers disagree.
     """
     model = model_digest(task.digest, attempt, task.model.parameters, theta)
-    dealer = DealerRole(task.digest)
+    dealer = DealerRole(task.digest, task.dimension)
     ends = dict(zip((Role.SERVER_A, Role.SERVER_B), memory_pair(), strict=True))
     inboxes = {role: Inbox(role, task, verifier) for role in ends}
     submissions = [

@@ -98,7 +98,9 @@ class Site:
         if role is Role.DEALER:
             identity = self.identity("dealer")
             server = grpc.aio.server(options=SERVER_OPTIONS)
-            service = DealingService(self.task, DealerRole(self.task.digest), identity)
+            service = DealingService(
+                self.task, DealerRole(self.task.digest, self.task.dimension), identity
+            )
             add_DealingServicer_to_server(service, server)
             session = None
         else:

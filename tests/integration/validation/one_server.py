@@ -114,7 +114,9 @@ def main(role: Role, connection: socket.socket, dimension: int) -> None:
     )
     # Both processes know all keys here; what is tested is that they are two processes.
     dealer = DealerRole(
-        task.digest, {Role.SERVER_A: Secret(bytes(32)), Role.SERVER_B: Secret(bytes([1]) * 32)}
+        task.digest,
+        dimension,
+        {Role.SERVER_A: Secret(bytes(32)), Role.SERVER_B: Secret(bytes([1]) * 32)},
     )
     link = PeerLink(
         SocketTransport(connection), task.digest, max_message_bytes=1 << 26, timeout_s=60
