@@ -40,15 +40,16 @@ class Squares:
     def __init__(self, dimension: int) -> None:
         self._dimension = dimension
         self._waiting: dict[bytes, _Half] = {}
-        self._closed: set[bytes] = set()
-        """Dealt, or asked for in a way that no server asks which follows the protocol."""
+        self._closed: dict[bytes, PrecadError] = {}
+        """Dealt, or refused: what whoever comes with such a context hears."""
 
     def ask(self, role: Role, request: SquareRequest, deliver: Deliver) -> Callable[[], None]:
         """Take a half. Returns what is left to do, in any thread: the second half's squaring."""
         half, ctx = _Half(role, request, deliver), request.context
         first = self._waiting.get(ctx)
+        once = PeerUnavailable(f"{ctx.hex()} is dealt for once; take a new attempt")
         if ctx in self._closed or (first is not None and first.role is role):
-            deliver(ctx, PeerUnavailable(f"no more is dealt for {ctx.hex()}; take a new attempt"))
+            deliver(ctx, self._closed.get(ctx, once))
         elif not half.opens():
             self._refuse(ctx, deliver, f"{role.value}'s seed doesn't open its commitment")
         elif first is None:
@@ -57,7 +58,7 @@ class Squares:
             self._refuse(ctx, deliver, "the two servers name different commitments")
         else:
             del self._waiting[ctx]
-            self._closed.add(ctx)
+            self._closed[ctx] = once
             row_key = Secret.random()
             first.deliver(ctx, row_key)
             deliver(ctx, row_key)
@@ -77,10 +78,10 @@ class Squares:
 
     def _refuse(self, ctx: bytes, deliver: Deliver, why: str) -> None:
         """Which server broke the protocol, the dealer can't know: neither waits in vain."""
-        self._closed.add(ctx)
+        self._closed[ctx] = PeerViolation(f"nothing is dealt for {ctx.hex()}: {why}")
         first = self._waiting.pop(ctx, None)
         for each in (deliver, *([first.deliver] if first else [])):
-            each(ctx, PeerViolation(f"nothing is dealt for {ctx.hex()}: {why}"))
+            each(ctx, self._closed[ctx])
 
     def _square(self, a: _Half, b: _Half) -> None:
         named, r = a.request, 0

@@ -64,20 +64,20 @@ class Answers:
         Raises:
             PeerViolation: nobody asked, it was answered before, or it isn't a key.
         """
+        if isinstance(answer, Secret) and len(answer) != KEY_BYTES:
+            raise PeerViolation(f"the dealer sent a row key of {len(answer)} bytes")
         with self._changed:
+            if context not in self._asked:
+                raise PeerViolation("the dealer answers what isn't asked")
             if isinstance(answer, PrecadError):
-                again = context in self._errors
-                self._errors[context] = answer
+                again = self._errors.setdefault(context, answer) is not answer
             elif isinstance(answer, Secret):
-                again = context in self._row_keys
-                self._row_keys[context] = answer
-                if len(answer) != KEY_BYTES:
-                    raise PeerViolation(f"the dealer sent a row key of {len(answer)} bytes")
+                again = self._row_keys.setdefault(context, answer) is not answer
             else:
                 again = context in self._shares
-                self._shares[context] = answer
-            if again or context not in self._asked:
-                raise PeerViolation("the dealer answers what isn't asked, or answers it twice")
+                self._shares.setdefault(context, answer)
+            if again:
+                raise PeerViolation("the dealer answers twice")
             self._changed.notify_all()
 
     def end(self, error: PrecadError) -> None:
