@@ -1036,7 +1036,6 @@ class DealRequest(_message.Message):
     ATTEMPT_FIELD_NUMBER: _builtins.int
     BATCH_FIELD_NUMBER: _builtins.int
     CLIENTS_FIELD_NUMBER: _builtins.int
-    DIMENSION_FIELD_NUMBER: _builtins.int
     COMPARISONS_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
     NONCES_FIELD_NUMBER: _builtins.int
@@ -1045,7 +1044,6 @@ class DealRequest(_message.Message):
     attempt: _builtins.int
     batch: _builtins.int
     clients: _builtins.int
-    dimension: _builtins.int
     comparisons: _builtins.int
     epoch: _builtins.bytes
     nonces: _builtins.bytes
@@ -1058,14 +1056,13 @@ class DealRequest(_message.Message):
         attempt: _builtins.int = ...,
         batch: _builtins.int = ...,
         clients: _builtins.int = ...,
-        dimension: _builtins.int = ...,
         comparisons: _builtins.int = ...,
         epoch: _builtins.bytes = ...,
         nonces: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "batch", b"batch", "clients", b"clients", "comparisons", b"comparisons", "dimension", b"dimension", "epoch", b"epoch", "nonces", b"nonces", "role", b"role", "task_digest", b"task_digest"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "batch", b"batch", "clients", b"clients", "comparisons", b"comparisons", "epoch", b"epoch", "nonces", b"nonces", "role", b"role", "task_digest", b"task_digest"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

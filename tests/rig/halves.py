@@ -33,9 +33,7 @@ class Halves:
         return dot(self.mask, self.mask)
 
 
-def halves(
-    task: Digest, name: str, dimension: int, attempt: int = 0, **secrets: Any
-) -> Halves:
+def halves(task: Digest, name: str, dimension: int, attempt: int = 0, **secrets: Any) -> Halves:
     """A client's: fresh seeds and salts unless given as ``seed``, ``salt``."""
     ctx = Digest.of(name.encode())
     seeds = {role: secrets.get("seed") or Secret.random() for role in SERVERS}

@@ -30,9 +30,9 @@ _SHOWN = 10
 
 
 def agree_set_secret(link: PeerLink, role: Role, task: Task) -> Secret:
-    """What salts the digests of valid sets, known to both servers alone: 32 random bytes of each, through HKDF.
+    """What salts the digests of valid sets, known to both servers alone.
 
-    Fresh for every link, so that it needs no storage.
+    32 random bytes of each, through HKDF. Fresh for every link, so that it needs no storage.
     """
     own = Secret.random(KEY_BYTES)
     theirs = Secret(link.exchange("set-secret", own.reveal()))

@@ -45,7 +45,7 @@ def all_signs(shares: RingVector, negative: NDArray[np.bool_]) -> NDArray[np.boo
         pairs = width // 2
         left, right = _sharing(bits[:, :pairs]), _sharing(bits[:, pairs : 2 * pairs])
         bits = torch.cat([(left & right).share, bits[:, 2 * pairs :]], dim=1)
-    opened: NDArray[np.int64] = _sharing(bits[:, 0]).reveal().numpy()
+    opened: NDArray[np.int64] = _sharing(bits[:, 0] & 1).reveal().numpy()
     return opened == 1
 
 

@@ -15,12 +15,12 @@ from precad.common.share.submission import Submission
 _WHOLE, _DROPPED = b"whole", b"dropped"
 
 
-class Dropped(Exception):  # noqa: N818 -- an outcome of one submission, no error
+class Dropped(Exception):
     """B can't read a body again that it held: the client doesn't count, and nobody else is hit."""
 
 
 def forward(link: PeerLink, step: str, submission: Submission) -> Iterator[RingVector]:
-    """B's part: send the body, and yield each piece of b, ``[≤ 2^15] int64``, once it is on its way.
+    """B's part: send the body, and yield each piece of b, ``[≤ 2^15] int64``, as it goes.
 
     Raises:
         Dropped: the spool can't be read; A has been told.
@@ -39,14 +39,16 @@ def forward(link: PeerLink, step: str, submission: Submission) -> Iterator[RingV
 
 
 def body_pieces(submission: Submission) -> Iterator[memoryview]:
-    """b as B reads it, in pieces of ``PIECE_BYTES``. Raises BodyUnreadable."""
+    """B as B reads it, in pieces of ``PIECE_BYTES``. Raises BodyUnreadable."""
     for kept in submission.body_pieces():
         whole = memoryview(kept)
         for start in range(0, len(whole), PIECE_BYTES):
             yield whole[start : start + PIECE_BYTES]
 
 
-def receive(link: PeerLink, step: str, submission: Submission, dimension: int) -> Iterator[RingVector]:
+def receive(
+    link: PeerLink, step: str, submission: Submission, dimension: int
+) -> Iterator[RingVector]:
     """A's part: yield each piece of b as it comes; the hash of them all is what was signed.
 
     Raises:

@@ -109,7 +109,7 @@ def aggregate_both(
     timeout_s: float = 20.0,
 ) -> tuple[Summed, Summed]:
     """What both servers end with, of submissions that both hold."""
-    dealer = DealerRole(task.digest)
+    dealer = DealerRole(task.digest, task.dimension)
 
     def play(role: Role, link: PeerLink) -> Summed:
         link.begin_attempt(attempt)

@@ -50,7 +50,7 @@ def compare(
 ) -> Callable[[Role, PeerLink], Bits]:
     n, width = shares[Role.SERVER_A].shape
     request = request_of(*((n, width) if dealt is None else dealt))
-    dealer = DealerRole(TASK)
+    dealer = DealerRole(TASK, 1)
 
     def play(role: Role, link: PeerLink) -> Bits:
         provider = DealtProvider(randomness(dealer, role, request).binary_triples())
@@ -158,7 +158,7 @@ def test_the_program_of_triples_is_what_crypten_demands(play_both: PlayBoth) -> 
     for n, width in ((1, 1), (1, 2), (2, 81), (7, 5)):
         demanded: dict[Role, list[object]] = {Role.SERVER_A: [], Role.SERVER_B: []}
         values = np.arange(n * width, dtype=np.int64).reshape(n, width)
-        request, dealer = request_of(n, width), DealerRole(TASK)
+        request, dealer = request_of(n, width), DealerRole(TASK, 1)
 
         def play(
             role: Role,
@@ -193,7 +193,7 @@ def test_randomness_for_another_number_of_comparisons_is_a_loud_bug(play_both: P
 
 
 def test_triples_that_run_out_are_a_loud_bug(play_both: PlayBoth) -> None:
-    dealer = DealerRole(TASK)
+    dealer = DealerRole(TASK, 1)
 
     def twice(role: Role, link: PeerLink) -> Bits:
         provider = DealtProvider(randomness(dealer, role, request_of(3, 1)).binary_triples())
@@ -206,7 +206,7 @@ def test_triples_that_run_out_are_a_loud_bug(play_both: PlayBoth) -> None:
 
 
 def test_parties_with_different_batches_stop(play_both: PlayBoth) -> None:
-    dealer = DealerRole(TASK)
+    dealer = DealerRole(TASK, 1)
 
     def play(role: Role, link: PeerLink) -> Bits:
         n = 3 if role is Role.SERVER_A else 4

@@ -34,7 +34,7 @@ def task(task_of: Callable[..., Task]) -> Task:
 
 @pytest.fixture
 def dealer(task: Task) -> DealerRole:
-    return DealerRole(task.digest)
+    return DealerRole(task.digest, task.dimension)
 
 
 class Server:
@@ -51,11 +51,9 @@ class Server:
     def forgetful(self) -> "Server":
         """With a dealer that forgot what it dealt, so that only the servers notice."""
         keys = {role: self.dealer.key_for(role) for role in SERVERS}
-        return Server(self.task, DealerRole(self.task.digest, keys))
+        return Server(self.task, DealerRole(self.task.digest, self.task.dimension, keys))
 
-    def decide(
-        self, role: Role, link: PeerLink, words: list[RingVector], **changed: Any
-    ) -> Bits:
+    def decide(self, role: Role, link: PeerLink, words: list[RingVector], **changed: Any) -> Bits:
         arguments = {
             "task": self.task,
             "role": role,
@@ -76,7 +74,9 @@ def server(task: Task, dealer: DealerRole) -> Server:
     return Server(task, dealer)
 
 
-def words_of(task: Task, role: Role, count: int = 2, *, row: int = 0, z: int = 0, y: int = -1) -> list[RingVector]:
+def words_of(
+    task: Task, role: Role, count: int = 2, *, row: int = 0, z: int = 0, y: int = -1
+) -> list[RingVector]:
     """Shares of submissions whose projections are 0, but for one, and whose excess is ``y``."""
     values = np.zeros(task.projections + 1, dtype=np.int64)
     values[row], values[-1] = z, y
