@@ -39,3 +39,12 @@ def from_bytes(data: bytes | bytearray | memoryview) -> RingVector:
         ValueError: the length isn't a multiple of 8.
     """
     return np.frombuffer(data, dtype="<i8").astype(np.int64)
+
+
+def view_words(data: bytes | bytearray | memoryview) -> RingVector:
+    """``data`` read as ``from_bytes`` does, without a copy: it may not be written to.
+
+    Raises:
+        ValueError: the length isn't a multiple of 8.
+    """
+    return np.frombuffer(data, dtype="<i8").astype(np.int64, copy=False)

@@ -32,7 +32,6 @@ def request_from_wire(message: pb.DealRequest) -> DealRequest:
         attempt=message.attempt,
         batch=message.batch,
         clients=message.clients,
-        dimension=message.dimension,
         comparisons=message.comparisons,
         nonces=message.nonces,
     )
@@ -94,9 +93,6 @@ class DealingService(DealingServicer):
         async with Refusing(context):
             role = self._server(context, request.role)
             self._check(request)
-            d = self._task.dimension
-            if request.dimension != d:
-                raise Misconfiguration("dimension", request.dimension, f"this task has d = {d}")
             most = self._task.enrolment.clients
             each = 2 * self._task.projections + 1
             if request.clients > most or request.comparisons != request.clients * each:

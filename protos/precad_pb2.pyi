@@ -347,21 +347,22 @@ class SubmissionPiece(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     HEADER_FIELD_NUMBER: _builtins.int
-    SHARE_FIELD_NUMBER: _builtins.int
-    share: _builtins.bytes
+    BODY_FIELD_NUMBER: _builtins.int
+    body: _builtins.bytes
+    """Server B alone: the next bytes of salt_h and b."""
     @_builtins.property
     def header(self) -> Global___SubmissionHeader: ...
     def __init__(
         self,
         *,
         header: Global___SubmissionHeader | None = ...,
-        share: _builtins.bytes = ...,
+        body: _builtins.bytes = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header", "piece", b"piece", "share", b"share"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "header", b"header", "piece", b"piece"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["header", b"header", "piece", b"piece", "share", b"share"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "header", b"header", "piece", b"piece"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_piece: _TypeAlias = _typing.Literal["header", "share"]  # noqa: Y015
+    _WhichOneofReturnType_piece: _TypeAlias = _typing.Literal["header", "body"]  # noqa: Y015
     _WhichOneofArgType_piece: _TypeAlias = _typing.Literal["piece", b"piece"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_piece) -> _WhichOneofReturnType_piece | None: ...
 
@@ -372,27 +373,34 @@ class SubmissionHeader(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TASK_DIGEST_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
     ATTEMPT_FIELD_NUMBER: _builtins.int
     CLIENT_FIELD_NUMBER: _builtins.int
     MODEL_DIGEST_FIELD_NUMBER: _builtins.int
     NONCE_FIELD_NUMBER: _builtins.int
-    SALT_FIELD_NUMBER: _builtins.int
-    OTHER_COMMITMENT_FIELD_NUMBER: _builtins.int
-    SHARE_BYTES_FIELD_NUMBER: _builtins.int
+    COMMITMENT_A_FIELD_NUMBER: _builtins.int
+    COMMITMENT_B_FIELD_NUMBER: _builtins.int
+    BODY_DIGEST_FIELD_NUMBER: _builtins.int
     SIGNATURE_FIELD_NUMBER: _builtins.int
     CERTIFICATES_FIELD_NUMBER: _builtins.int
+    SEED_FIELD_NUMBER: _builtins.int
+    SALT_FIELD_NUMBER: _builtins.int
     task_digest: _builtins.bytes
+    version: _builtins.int
+    """t of the model θ_t."""
     attempt: _builtins.int
     client: _builtins.str
     model_digest: _builtins.bytes
     nonce: _builtins.bytes
-    salt: _builtins.bytes
-    other_commitment: _builtins.bytes
-    share_bytes: _builtins.int
+    commitment_a: _builtins.bytes
+    """To the seeds that server A and server B get, and h, the hash of the body."""
+    commitment_b: _builtins.bytes
+    body_digest: _builtins.bytes
     signature: _builtins.bytes
-    """ECDSA on P-256 (DER) over task, round, client, model, nonce and both commitments; the same
-    to both servers.
-    """
+    """ECDSA on P-256 (DER) over all of the above; the same to both servers."""
+    seed: _builtins.bytes
+    """What opens the receiver's own commitment; not signed, and each server's alone."""
+    salt: _builtins.bytes
     @_builtins.property
     def certificates(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """DER: the client's certificate, then any intermediate ones."""
@@ -401,19 +409,22 @@ class SubmissionHeader(_message.Message):
         self,
         *,
         task_digest: _builtins.bytes = ...,
+        version: _builtins.int = ...,
         attempt: _builtins.int = ...,
         client: _builtins.str = ...,
         model_digest: _builtins.bytes = ...,
         nonce: _builtins.bytes = ...,
-        salt: _builtins.bytes = ...,
-        other_commitment: _builtins.bytes = ...,
-        share_bytes: _builtins.int = ...,
+        commitment_a: _builtins.bytes = ...,
+        commitment_b: _builtins.bytes = ...,
+        body_digest: _builtins.bytes = ...,
         signature: _builtins.bytes = ...,
         certificates: _abc.Iterable[_builtins.bytes] | None = ...,
+        seed: _builtins.bytes = ...,
+        salt: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "certificates", b"certificates", "client", b"client", "model_digest", b"model_digest", "nonce", b"nonce", "other_commitment", b"other_commitment", "salt", b"salt", "share_bytes", b"share_bytes", "signature", b"signature", "task_digest", b"task_digest"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "body_digest", b"body_digest", "certificates", b"certificates", "client", b"client", "commitment_a", b"commitment_a", "commitment_b", b"commitment_b", "model_digest", b"model_digest", "nonce", b"nonce", "salt", b"salt", "seed", b"seed", "signature", b"signature", "task_digest", b"task_digest", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -426,7 +437,7 @@ class Receipt(_message.Message):
     REJECTION_FIELD_NUMBER: _builtins.int
     DETAIL_FIELD_NUMBER: _builtins.int
     rejection: _builtins.str
-    """Empty when the share is held."""
+    """Empty when the submission is held."""
     detail: _builtins.str
     def __init__(
         self,
@@ -1025,7 +1036,6 @@ class DealRequest(_message.Message):
     ATTEMPT_FIELD_NUMBER: _builtins.int
     BATCH_FIELD_NUMBER: _builtins.int
     CLIENTS_FIELD_NUMBER: _builtins.int
-    DIMENSION_FIELD_NUMBER: _builtins.int
     COMPARISONS_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
     NONCES_FIELD_NUMBER: _builtins.int
@@ -1034,7 +1044,6 @@ class DealRequest(_message.Message):
     attempt: _builtins.int
     batch: _builtins.int
     clients: _builtins.int
-    dimension: _builtins.int
     comparisons: _builtins.int
     epoch: _builtins.bytes
     nonces: _builtins.bytes
@@ -1047,14 +1056,13 @@ class DealRequest(_message.Message):
         attempt: _builtins.int = ...,
         batch: _builtins.int = ...,
         clients: _builtins.int = ...,
-        dimension: _builtins.int = ...,
         comparisons: _builtins.int = ...,
         epoch: _builtins.bytes = ...,
         nonces: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "batch", b"batch", "clients", b"clients", "comparisons", b"comparisons", "dimension", b"dimension", "epoch", b"epoch", "nonces", b"nonces", "role", b"role", "task_digest", b"task_digest"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "batch", b"batch", "clients", b"clients", "comparisons", b"comparisons", "epoch", b"epoch", "nonces", b"nonces", "role", b"role", "task_digest", b"task_digest"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

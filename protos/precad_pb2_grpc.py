@@ -122,7 +122,7 @@ class AggregationServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Submit(self, request_iterator, context):
-        """A share, in pieces: first the header, then the share's bytes.
+        """A submission, in pieces: first the header, then, to server B, the body's bytes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

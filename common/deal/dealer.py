@@ -10,11 +10,10 @@ from precad.common.deal.square import Deliver, Squares
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, TaskMismatch
 from precad.common.identifiers import Digest, Role
 from precad.common.keystream import KEY_BYTES
-from precad.common.ring import MODULUS, RingVector, dot, signed
+from precad.common.ring import RingVector
 from precad.common.secret import Secret
 
 SERVERS = (Role.SERVER_A, Role.SERVER_B)
-_CHUNK = 1 << 16
 
 
 class DealerRole:
@@ -80,8 +79,7 @@ class DealerRole:
         if role is Role.SERVER_A:
             return np.empty(0, dtype=np.int64)
         binary = [self._binary(request, n, size) for n, size in enumerate(request.sizes)]
-        inner = [self._inner_product(request, client) for client in range(request.clients)]
-        return np.concatenate([np.array(inner, dtype=np.int64), *binary])
+        return np.concatenate(binary)
 
     def ask(self, role: Role, request: SquareRequest, deliver: Deliver) -> Callable[[], None]:
         """Take one server's half of a submission's mask; answers go to ``deliver``.
@@ -131,16 +129,6 @@ class DealerRole:
         if first != request:
             what = f"attempt {request.attempt}, batch {request.batch}"
             raise PeerViolation(f"{what} was asked for before with another shape or other nonces")
-
-    def _inner_product(self, request: DealRequest, client: int) -> int:
-        of_a = request.inner_product_stream(self._keys[Role.SERVER_A], client)
-        of_b = request.inner_product_stream(self._keys[Role.SERVER_B], client)
-        square = 0
-        for start in range(0, request.dimension, _CHUNK):
-            size = min(_CHUNK, request.dimension - start)
-            a = of_a.words(size) + of_b.words(size)
-            square = (square + dot(a, a)) % MODULUS
-        return signed(square - int(of_a.words(1)[0]))
 
     def _binary(self, request: DealRequest, number: int, size: int) -> RingVector:
         of_a = request.stream(self._keys[Role.SERVER_A], number)

@@ -51,28 +51,7 @@ class DealtRandomness:
         self.request = request
         self._key = key
         self._corrections = corrections
-        self._used: set[int] = set()
         self._binary_used = False
-
-    def inner_product_triple(self, client: int) -> tuple[RingVector, int]:
-        """Shares of a random a and of r = a·a mod 2^64, for one submission, once.
-
-        Args:
-            client: the submission's place in the batch.
-
-        Returns:
-            a's share, ``[d] int64``, and r's share.
-        """
-        if client not in range(self.request.clients):
-            raise IndexError(f"triple {client} of {self.request.clients}")
-        if client in self._used:
-            raise RuntimeError(f"inner-product triple {client} of this batch is used already")
-        self._used.add(client)
-        stream = self.request.inner_product_stream(self._key, client)
-        a = stream.words(self.request.dimension)
-        if self.role is Role.SERVER_A:
-            return a, int(stream.words(1)[0])
-        return a, int(self._corrections[client])
 
     def binary_triples(self) -> Iterator[BinaryTriple]:
         """The batch's binary triples in the order of ``program``, once."""
@@ -82,7 +61,7 @@ class DealtRandomness:
         return self._binary_triples()
 
     def _binary_triples(self) -> Iterator[BinaryTriple]:
-        request, start = self.request, self.request.clients
+        request, start = self.request, 0
         shapes = program(request.clients, request.comparisons)
         for number, ((shape, _), size) in enumerate(zip(shapes, request.sizes, strict=True)):
             stream = request.stream(self._key, number)

@@ -14,7 +14,6 @@ _LIMITS = {
     "attempt": (0, 2**63 - 1),
     "batch": (0, 2**31 - 1),
     "clients": (1, 100_000),
-    "dimension": (1, 2**40),
     "comparisons": (1, 2**28),
 }
 
@@ -32,9 +31,7 @@ class DealRequest:
     batch: int
     """Number of the batch within the attempt."""
     clients: int
-    """Inner-product triples and conjunctions: one of each a submission."""
-    dimension: int
-    """d: length of each inner-product triple."""
+    """Conjunctions: one a submission."""
     comparisons: int
     """Sign bits that the batch takes, all clients' together."""
     nonces: bytes
@@ -57,14 +54,8 @@ class DealRequest:
 
     @property
     def correction_words(self) -> int:
-        """Words that travel to server B: one an inner product, one a bit-wise AND of words."""
-        return self.clients + sum(self.sizes)
-
-    def inner_product_stream(self, key: Secret, client: int) -> Keystream:
-        """Words of a (d of them), then (server A) one word of r."""
-        shape = self.attempt, self.batch, self.clients, self.dimension, self.comparisons
-        context = self.task.value, *shape, self.nonces, client
-        return Keystream(key, "deal/inner-product", *context)
+        """Words that travel to server B: one a bit-wise AND of words."""
+        return sum(self.sizes)
 
     def stream(self, key: Secret, number: int) -> Keystream:
         """One server's words of triple ``number``: of a, of b, then (server A) of c.

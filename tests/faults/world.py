@@ -24,6 +24,7 @@ from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
+from precad.common.share.additive import reconstruct
 from tests.faults.turns import (
     Killed,
     Life,
@@ -71,7 +72,6 @@ from precad.common.model import from_bytes as model_from_bytes
 from precad.common.model import model_digest
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
-from precad.common.share.additive import reconstruct
 from precad.common.share.submission import Submission, shard
 from precad.common.task import Task
 from precad.common.wire.submission import header_from_wire, header_to_wire

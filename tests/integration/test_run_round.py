@@ -166,7 +166,7 @@ def test_the_rejected_do_not_touch_the_sum(make_task: Maker) -> None:
     assert len(valid) == len(good)
     assert finished.valid == tuple(sorted(valid))
     assert finished.noisy_sum.tolist() == integer_sum(valid, D)
-    assert set(refused(finished).values()) == {Rejection.OUT_OF_RANGE, Rejection.NORM_EXCEEDED}
+    assert set(refused(finished).values()) == {Rejection.NORM_EXCEEDED}
 
 
 def test_a_share_of_the_wrong_length_is_malformed_and_nobody_elses_affair(
@@ -227,7 +227,7 @@ def test_a_vector_longer_than_a_block_and_a_frame(make_task: Maker) -> None:
     ]
     updates = named([*vectors, np.full(d, 2**32)])
     finished = play(task, updates)
-    assert refused(finished) == {ClientId("c2"): Rejection.OUT_OF_RANGE}
+    assert refused(finished) == {ClientId("c2"): Rejection.NORM_EXCEEDED}
     assert (finished.noisy_sum == vectors[0] + vectors[1]).all()
 
 

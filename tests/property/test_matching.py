@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from precad.common.share.commitment import Commitment, SubmissionContext
 from tests.rig.keys import signer, verifier
 
 from precad.common.aggregator.collect.matching import describe, match
@@ -16,7 +17,6 @@ from precad.common.aggregator.round.states import Matched, Opened
 from precad.common.errors import PeerViolation, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.secret import Secret
-from precad.common.share.commitment import Commitment, SubmissionContext
 from precad.common.share.signature import Signature, signed_bytes
 from precad.common.share.submission import Submission
 

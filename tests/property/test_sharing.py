@@ -4,13 +4,13 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from precad.common.share.additive import mask, reconstruct, split
+from precad.common.share.commitment import SubmissionContext
 from tests.rig.keys import signer
 
 from precad.common.identifiers import ClientId, Digest
 from precad.common.ring import from_bytes, signed, to_bytes
 from precad.common.secret import Secret
-from precad.common.share.additive import mask, reconstruct, split
-from precad.common.share.commitment import SubmissionContext
 from precad.common.share.submission import shard
 
 words = st.integers(-(2**63), 2**63 - 1) | st.sampled_from([-(2**63), 2**63 - 1, 0, -1, 2**32])

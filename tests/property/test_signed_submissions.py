@@ -18,6 +18,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from precad.common.share.additive import split
+from precad.common.share.commitment import Commitment, SubmissionContext, commit
 
 from precad.common.aggregator.collect import Inbox
 from precad.common.aggregator.collect.matching import describe, match
@@ -32,8 +34,6 @@ from precad.common.identity.principal import Principal
 from precad.common.identity.sign import CertificateSigner, CertificateVerifier
 from precad.common.ring import to_bytes
 from precad.common.secret import Secret
-from precad.common.share.additive import split
-from precad.common.share.commitment import Commitment, SubmissionContext, commit
 from precad.common.share.signature import Signature, signed_bytes
 from precad.common.share.submission import Submission, SubmissionHeader, shard
 from precad.common.task import Task

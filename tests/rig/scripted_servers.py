@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
+from precad.common.share.additive import reconstruct
 from tests.rig.clock import LeapingClock
 from tests.rig.keys import identity, signer, verifier
 
@@ -28,7 +29,6 @@ from precad.common.identity.seal import SealVerifier
 from precad.common.identity.sign import CertificateSigner
 from precad.common.model import model_digest
 from precad.common.ring import RingVector
-from precad.common.share.additive import reconstruct
 from precad.common.share.submission import shard
 from precad.common.task import Task
 from precad.common.wire.statement import sign_body

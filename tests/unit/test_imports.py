@@ -41,6 +41,7 @@ PURE = (
     "common/fitting.py",
     "common/headroom.py",
     "common/identifiers.py",
+    "common/kernel",
     "common/keystream.py",
     "common/link",
     "common/model",
@@ -63,6 +64,7 @@ RANDOM = ("random", "numpy.random", "torch.random")
 SECRET = (
     "common/aggregator",
     "common/deal",
+    "common/kernel",
     "common/keystream.py",
     "common/link",
     "common/noise.py",

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from precad.common.share.commitment import Commitment
 from tests.rig.keys import signer, verifier
 
 from precad.common.aggregator.collect import Inbox
 from precad.common.errors import RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.secret import Secret
-from precad.common.share.commitment import Commitment
 from precad.common.share.signature import signed_bytes
 from precad.common.share.submission import Submission, SubmissionHeader, shard
 from precad.common.task import Task

@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from precad.common.share.additive import mask, reconstruct, split
+from precad.common.share.commitment import Commitment, SubmissionContext, commit
 from tests.rig.keys import signer
 
 from precad.common.errors import RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.ring import to_bytes
 from precad.common.secret import Secret
-from precad.common.share.additive import mask, reconstruct, split
-from precad.common.share.commitment import Commitment, SubmissionContext, commit
 from precad.common.share.submission import shard, share_bytes
 
 CONTEXT = SubmissionContext(

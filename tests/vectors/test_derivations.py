@@ -5,14 +5,14 @@ import hmac
 import tomllib
 
 import numpy as np
+from precad.common.share.additive import mask, split
+from precad.common.share.commitment import SubmissionContext, commit
 
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.keystream import Keystream, derive, encode_context
 from precad.common.ring import to_bytes
 from precad.common.secret import Secret
-from precad.common.share.additive import mask, split
-from precad.common.share.commitment import SubmissionContext, commit
 from precad.common.task import Task
 
 KEY = Secret(bytes(range(32)))

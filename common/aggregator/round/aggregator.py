@@ -47,8 +47,8 @@ class Aggregator:
     dealing: Dealing
     dealer_key: Secret
     """Shared with the dealer: expands this server's part of correlated randomness."""
-    row_secret: Secret
-    """Shared with the other server and unknown to every client: expands the projections."""
+    set_secret: Secret
+    """Shared with the other server alone: salts the digests of valid sets."""
     nonces: bytes
     """A's and B's for this link, 32 bytes each: dealt randomness is bound to them, so that no two
     restored databases make the dealer deal the same again."""
@@ -85,6 +85,6 @@ class Aggregator:
         )
 
     def randomness(self, request: DealRequest) -> DealtRandomness:
-        """Correlated randomness for one batch of validation."""
+        """Binary triples for one batch of decisions."""
         corrections = self.dealing.deal(request)
         return DealtRandomness(self.role, self.dealer_key, request, corrections)

@@ -8,13 +8,14 @@ and who checks is given to it, as link and dealing are to the aggregator.
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from precad.common.aggregator.collect import Inbox
 from precad.common.aggregator.collect.matching import describe, match
-from precad.common.aggregator.enrol.agreement import agree_nonces, agree_row_secret
+from precad.common.aggregator.enrol.agreement import agree_nonces, agree_set_secret
 from precad.common.aggregator.release.aggregate import aggregate
 from precad.common.aggregator.release.reconstruct import reconstruct
 from precad.common.aggregator.release.release import add_noise, countersign, prepare
@@ -38,7 +39,7 @@ from precad.common.noise import DiscreteGaussian, NoiseSource
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
 from precad.common.share.signature import Signer, Verifier
-from precad.common.share.submission import Submission, SubmissionHeader, shard
+from precad.common.share.submission import Submission, shard
 from precad.common.task import Task
 
 MAX_MESSAGE_BYTES = 1 << 28
@@ -85,6 +86,7 @@ def run_round(
         shard(
             x,
             task=task.digest,
+            version=attempt,
             attempt=attempt,
             client=client,
             model=model,
@@ -107,7 +109,7 @@ def run_round(
             link=link,
             dealing=LocalDealing(dealer, role, task.deadlines.peer),
             dealer_key=dealer.key_for(role),
-            row_secret=agree_row_secret(link, role, task),
+            set_secret=agree_set_secret(link, role, task),
             nonces=agree_nonces(link, role),
             seals=seals(role),
             coin_key=CoinKey(Secret.random()),
@@ -117,7 +119,7 @@ def run_round(
         inbox = inboxes[role]
 
         def take(opened: Opened) -> None:
-            inbox.open(opened.attempt, opened.cohort, opened.model)
+            inbox.open(opened.attempt, opened.cohort, opened.model, version=opened.version)
 
         # Select: a joint coin; A proposes, B checks.
         coin = agree_coin(aggregator, attempt)
@@ -135,7 +137,7 @@ def run_round(
             _submit(pair[0] if role is Role.SERVER_A else pair[1], inbox)
         collected = inbox.close()
         theirs = HeldList.from_bytes(link.exchange("held", describe(collected).to_bytes()))
-        matched = match(opened, role, collected, theirs, verifier)
+        matched = match(opened, role, collected, theirs)
         # Validate, aggregate, add noise, prepare, countersign, send, reconstruct.
         noised = add_noise(aggregate(aggregator, matched), aggregator.noise)
         sent = countersign(aggregator, prepare(aggregator.journal, noised))
@@ -150,15 +152,11 @@ def run_round(
 def _submit(submission: Submission, inbox: Inbox) -> None:
     """What a client's upload to one server amounts to. A rejection is the client's affair."""
     try:
-        header = SubmissionHeader(
-            submission.context,
-            submission.salt,
-            submission.other_commitment,
-            len(submission.share_data()),
-            submission.signature,
-        )
-        upload = inbox.start(header)
-        upload.add(submission.share_data())
+        upload = inbox.start(replace(submission, body=None))
+        if submission.body is not None:
+            upload.add(submission.body.salt.reveal())
+            for piece in submission.body.pieces():
+                upload.add(piece)
         upload.finish()
     except RejectedSubmission:
         pass

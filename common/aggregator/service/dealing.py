@@ -28,7 +28,6 @@ def request_to_wire(request: DealRequest, role: str, epoch: bytes) -> pb.DealReq
         attempt=request.attempt,
         batch=request.batch,
         clients=request.clients,
-        dimension=request.dimension,
         comparisons=request.comparisons,
         epoch=epoch,
         nonces=request.nonces,
