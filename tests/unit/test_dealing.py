@@ -18,9 +18,7 @@ from precad.common.secret import Secret
 TASK = Digest.of(b"task")
 D = 5
 NONCES = bytes(range(64))
-REQUEST = DealRequest(
-    TASK, attempt=2, batch=1, clients=3, dimension=5, comparisons=6, nonces=NONCES
-)
+REQUEST = DealRequest(TASK, attempt=2, batch=1, clients=3, comparisons=6, nonces=NONCES)
 KEYS = {Role.SERVER_A: Secret(bytes(32)), Role.SERVER_B: Secret(bytes([1]) * 32)}
 
 
@@ -32,13 +30,13 @@ def both(request: DealRequest, dealer: DealerRole) -> tuple[DealtRandomness, Dea
     return a, b
 
 
-def test_only_server_b_gets_words_one_a_product_and_one_an_and() -> None:
+def test_only_server_b_gets_words_one_an_and() -> None:
     dealer = DealerRole(TASK, D)
     assert dealer.corrections(Role.SERVER_A, REQUEST).shape == (0,)
     words = dealer.corrections(Role.SERVER_B, REQUEST)
     ands = sum(prod(shape) for shape, _ in program(3, 6))
     assert words.dtype == np.int64
-    assert words.shape == (REQUEST.correction_words,) == (3 + ands,)
+    assert words.shape == (REQUEST.correction_words,) == (ands,)
 
 
 def test_the_words_follow_from_the_keys_and_the_request() -> None:
@@ -91,7 +89,7 @@ def test_a_request_that_is_refused_spends_nothing(refused: Digest) -> None:
 
 @pytest.mark.parametrize(
     ("field", "changed"),
-    [("clients", 6), ("dimension", 6), ("comparisons", 9), ("nonces", NONCES[::-1])],
+    [("clients", 6), ("comparisons", 9), ("nonces", NONCES[::-1])],
 )
 def test_the_second_server_gets_the_firsts_batch_or_none(field: str, changed: Any) -> None:
     dealer = DealerRole(TASK, D)
@@ -107,9 +105,6 @@ def masks_of(request: DealRequest) -> set[int]:
     """Every word of both servers' parts at a dealer that forgot what it dealt."""
     found: set[int] = set()
     for randomness in both(request, DealerRole(request.task, D, KEYS)):
-        for client in range(request.clients):
-            a, r = randomness.inner_product_triple(client)
-            found |= {*a.tolist(), int(r)}
         for triple in randomness.binary_triples():
             found |= {*triple.a.ravel().tolist(), *triple.b.ravel().tolist()}
     return found
@@ -134,13 +129,10 @@ def test_nonces_of_another_length_are_refused(length: int) -> None:
 
 
 def test_another_shape_has_independent_masks_even_at_a_dealer_that_forgot() -> None:
-    wider = replace(REQUEST, dimension=6)
-    first, _ = both(REQUEST, DealerRole(TASK, D, KEYS))
-    second, _ = both(wider, DealerRole(TASK, D, KEYS))
-    a, r = first.inner_product_triple(0)
-    a_wider, r_wider = second.inner_product_triple(0)
-    assert not set(a.tolist()) & set(a_wider.tolist())
-    assert r != r_wider
+    others = [replace(REQUEST, comparisons=9), replace(REQUEST, clients=6)]
+    masks = [masks_of(request) for request in (REQUEST, *others)]
+    assert not masks[0] & masks[1]
+    assert not masks[0] & masks[2]
 
 
 @pytest.mark.parametrize("role", [Role.DEALER, Role.CLIENT, Role.OPERATOR])
@@ -203,37 +195,31 @@ def test_words_for_server_a_or_none_for_b_are_the_dealers_violation() -> None:
         )
 
 
-def test_a_triple_is_handed_out_once() -> None:
+def test_triples_are_handed_out_once() -> None:
     randomness, _ = both(REQUEST, DealerRole(TASK, D))
-    randomness.inner_product_triple(1)
-    with pytest.raises(RuntimeError, match="used already"):
-        randomness.inner_product_triple(1)
-    with pytest.raises(IndexError):
-        randomness.inner_product_triple(3)
     randomness.binary_triples()
     with pytest.raises(RuntimeError, match="used already"):
         randomness.binary_triples()
 
 
-def test_different_submissions_batches_rounds_and_tasks_have_different_masks() -> None:
-    def mask(request: DealRequest, client: int) -> tuple[int, ...]:
-        randomness, _ = both(request, DealerRole(request.task, D, KEYS))
-        return tuple(randomness.inner_product_triple(client)[0].tolist())
-
-    masks = {
-        mask(REQUEST, 0),
-        mask(REQUEST, 1),
-        mask(replace(REQUEST, batch=2), 0),
-        mask(replace(REQUEST, attempt=3), 0),
-        mask(replace(REQUEST, task=Digest.of(b"other")), 0),
-    }
-    assert len(masks) == 5
+def test_different_batches_attempts_and_tasks_have_different_masks() -> None:
+    changes: list[dict[str, Any]] = [
+        {},
+        {"batch": 2},
+        {"attempt": 3},
+        {"task": Digest.of(b"other")},
+    ]
+    masks = [masks_of(replace(REQUEST, **change)) for change in changes]
+    # No word twice, also not within one request.
+    words = 2 * 2 * REQUEST.correction_words
+    assert [len(each) for each in masks] == [words] * 4
+    assert len(set.union(*masks)) == 4 * words
 
 
 def test_parts_of_one_server_are_balanced_bits() -> None:
-    request = replace(REQUEST, dimension=4000, comparisons=300)
+    request = replace(REQUEST, comparisons=300)
     for randomness in both(request, DealerRole(TASK, D, KEYS)):
-        words = [randomness.inner_product_triple(i)[0] for i in range(3)]
+        words = []
         for triple in randomness.binary_triples():
             words += [triple.a.ravel(), triple.b.ravel(), triple.c.ravel()]
         counts = np.bincount(np.concatenate(words).view(np.uint8), minlength=256)
@@ -253,10 +239,9 @@ def test_triples_hide_themselves() -> None:
         {"attempt": -1},
         {"batch": -1},
         {"clients": 0},
-        {"dimension": 0},
         {"comparisons": 0},
         {"clients": 2**40},
-        {"dimension": 2**41},
+        {"comparisons": 7},
         {"comparisons": 2**40},
         {"clients": 1.0},
         {"batch": True},
