@@ -6,7 +6,7 @@ was there when precad was installed; without one NumPy does the work.
 
 import ctypes
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import cache
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
@@ -54,8 +54,8 @@ def kernels(library: Path | None) -> dict[str, Projection]:
     return {**found, NUMPY: project_blocks}
 
 
-def chosen(available: dict[str, Projection], wanted: str) -> str:
-    """The name of the kernel that is used: the one that is wanted, or the best.
+def chosen(available: Collection[str], wanted: str) -> str:
+    """The name of the kernel that is used: the one that is wanted, or the first, the best.
 
     Raises:
         Misconfiguration: the wanted one isn't available.
@@ -68,7 +68,7 @@ def chosen(available: dict[str, Projection], wanted: str) -> str:
 
 @cache
 def kernel_in_use() -> str:
-    """ "avx512-vnni", "avx2", "c" or "numpy"; settled when first asked."""
+    """``avx512-vnni``, ``avx2``, ``c`` or ``numpy``; settled when first asked."""
     return chosen(_built_kernels(), os.environ.get(VARIABLE, ""))
 
 
