@@ -13,13 +13,18 @@ from precad.common.errors import Misconfiguration
 from precad.common.kernel.kernel import NUMPY, VARIABLE, built_library, chosen, kernels
 from precad.common.kernel.numpy_projection import project_blocks
 
-PROGRAM = "from precad.common.kernel.kernel import kernel_in_use as k; print(k())"
+PRINT = "from precad.common.kernel.kernel import kernel_in_use as k; print(k())"
+
+SERVE = (
+    "import asyncio; from precad.common.aggregator.service.process import run_server as run; "
+    "asyncio.run(run(None, None, None))"
+)
 
 
-def in_a_process(wanted: str) -> subprocess.CompletedProcess[str]:
+def in_a_process(wanted: str, program: str = PRINT) -> subprocess.CompletedProcess[str]:
     path = str(Path(precad.__file__).parents[1])
     return subprocess.run(
-        [sys.executable, "-c", PROGRAM],
+        [sys.executable, "-c", program],
         env={**os.environ, "PYTHONPATH": path, VARIABLE: wanted},
         capture_output=True,
         text=True,
@@ -59,3 +64,9 @@ def test_the_environment_names_the_kernel_of_a_process() -> None:
     refused = in_a_process("fortran")
     assert refused.returncode == 1
     assert "PRECAD_KERNEL = 'fortran'" in refused.stderr
+
+
+def test_a_server_does_not_start_with_a_kernel_that_is_not_there() -> None:
+    refused = in_a_process("fortran", SERVE)
+    assert refused.returncode == 1
+    assert "Misconfiguration: PRECAD_KERNEL = 'fortran'" in refused.stderr
