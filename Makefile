@@ -12,7 +12,7 @@ help: ## this list
 	@awk -F ' *## *' '/^[a-z-]+:.*##/ { sub(/:.*/, "", $$1); printf "make %-13s %s\n", $$1, $$2 }' \
 		$(MAKEFILE_LIST)
 
-$(READY): pyproject.toml
+$(READY): pyproject.toml common/kernel/projections.c
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@

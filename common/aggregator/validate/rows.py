@@ -12,12 +12,13 @@ read it alike: pinned bytes say how (tests/vectors).
 import numpy as np
 
 from precad.common.identifiers import ClientId, Digest
-from precad.common.kernel.numpy_projection import BLOCK, project_blocks
+from precad.common.kernel.kernel import Projection, projection_in_use
+from precad.common.kernel.numpy_projection import BLOCK, MASKS
 from precad.common.keystream import Keystream, derive
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
 
-MASK_BYTES = 16
+MASK_BYTES = 8 * MASKS
 """Bytes of the stream for a row and 64 coordinates."""
 _BLOCKS_AT_ONCE = 256
 """Their masks (160 KiB for 40 rows) and words (128 KiB) stay in L2 between drawing and use."""
@@ -30,15 +31,19 @@ class Rows:
         key: 32 secret bytes, of this submission's rows alone.
         dimension: d.
         k: number of rows.
+        projection: the kernel; the one in use where none is given.
     """
 
-    def __init__(self, key: Secret, dimension: int, k: int) -> None:
+    def __init__(
+        self, key: Secret, dimension: int, k: int, projection: Projection | None = None
+    ) -> None:
         self._stream = Keystream(key, "validate/rows")
+        self._project_blocks = projection or projection_in_use()
         self._dimension = dimension
         self._absorbed = 0
         self._z = np.zeros(k, dtype=np.int64)
         blocks = min(_BLOCKS_AT_ONCE, -(-dimension // BLOCK))
-        self._masks = np.empty((blocks, k, 2), dtype="<u8")
+        self._masks = np.empty((blocks, k, MASKS), dtype="<u8")
 
     def absorb(self, words: RingVector) -> None:
         """The share's next words: pieces come in order, each once.
@@ -81,7 +86,7 @@ class Rows:
     def _project(self, words: RingVector) -> None:
         masks = self._masks[: words.size // BLOCK]
         self._stream.read_into(masks.data.cast("B"))
-        project_blocks(np.ascontiguousarray(words), masks, self._z)
+        self._project_blocks(np.ascontiguousarray(words), masks, self._z)
 
 
 def project(
