@@ -11,10 +11,9 @@ read it alike: pinned bytes say how (tests/vectors).
 
 import numpy as np
 
-from precad.common.identifiers import ClientId, Digest
 from precad.common.kernel.kernel import Projection, projection_in_use
 from precad.common.kernel.numpy_projection import BLOCK, MASKS
-from precad.common.keystream import Keystream, derive
+from precad.common.keystream import Keystream
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
 
@@ -87,35 +86,3 @@ class Rows:
         masks = self._masks[: words.size // BLOCK]
         self._stream.read_into(masks.data.cast("B"))
         self._project_blocks(np.ascontiguousarray(words), masks, self._z)
-
-
-def project(
-    row_secret: Secret,
-    share: RingVector,
-    k: int,
-    *,
-    task: Digest,
-    attempt: int,
-    client: ClientId,
-    commitment_a: bytes,
-    commitment_b: bytes,
-) -> RingVector:
-    """This server's share of z = S·X mod 2^64.
-
-    Args:
-        row_secret: 32 bytes that both servers hold and no client knows.
-        share: ``[d] int64``, this server's share of X.
-        k: number of rows.
-        task: digest of the task.
-        attempt: the round.
-        client: who submitted.
-        commitment_a: commitment to server A's share.
-        commitment_b: commitment to server B's share.
-
-    Returns:
-        ``[k] int64``.
-    """
-    context = (task.value, attempt, client.encoded(), commitment_a, commitment_b)
-    rows = Rows(derive(row_secret, "rows", *context), share.size, k)
-    rows.absorb(share)
-    return rows.z()
