@@ -320,7 +320,7 @@ NUMBERS: list[tuple[str, str, float]] = [
     (PROTOCOL, r"\| `peer` \| (\d+) s", DEADLINES.peer),
     (PROTOCOL, r"the last (\d+) events", KEPT_EVENTS),
     (PROTOCOL, r"the newest (\d+) models", KEPT_MODELS),
-    (PROTOCOL, r"and the share, (\d+) bytes to A", KEY_BYTES),
+    (PROTOCOL, r"two seeds of (\d+) bytes", KEY_BYTES),
     (INPUT, r"one message \| (\d+) KiB", MAX_REQUEST_BYTES / 1024),
     (INPUT, r"task's length: (\d+) bytes for A", KEY_BYTES),
     (INPUT, r"(\d+) of 4,096 bytes", MAX_CERTIFICATES),
