@@ -8,10 +8,10 @@ from pathlib import Path
 import grpc
 
 from precad.common.deal.dealer import DealerRole
+from precad.common.description import Description
 from precad.common.identity.credentials import Identity
 from precad.common.identity.port import add_port
 from precad.common.settings import Address, Settings
-from precad.common.task import Task
 from precad.common.wire.serving import SERVER_OPTIONS
 from precad.dealer.service import DealingService
 from precad.protos.precad_pb2_grpc import add_DealingServicer_to_server
@@ -28,7 +28,7 @@ class DealerSettings(Settings):
 async def serve(config: Path) -> int:
     """Deal, as the settings file says, until told to stop. Returns the exit status."""
     settings = DealerSettings.load(config)
-    task = Task.load(settings.task)
+    task = Description.load(settings.task)
     identity = Identity.load(settings.identity)
     server = grpc.aio.server(options=SERVER_OPTIONS)
     service = DealingService(task, DealerRole(task.digest, task.dimension), identity)
