@@ -32,6 +32,7 @@ from tests.faults.turns import (
     TurnsClock,
 )
 from tests.rig.keys import identity, signer, verifier
+from tests.rig.submissions import body_of, reconstructed
 
 from precad.client.connection import Receipt, Servers
 from precad.client.own_account import OwnAccount
@@ -775,11 +776,12 @@ class Calls:
         fresh = np.random.default_rng([self._world.seed, name, view.attempt, times])
         return fresh.integers(-(2**20), 2**20, self.task.dimension, dtype=np.int64)
 
-    def prepare(self, round_number: int, model: Digest, x: RingVector) -> Pair:
+    def prepare(self, version: int, round_number: int, model: Digest, x: RingVector) -> Pair:
         """As `Servers.prepare`."""
         return shard(
             x,
             task=self.task.digest,
+            version=version,
             attempt=round_number,
             client=self.client,
             model=model,
@@ -793,10 +795,8 @@ class Calls:
         random = Random(f"{world.seed} {self.client} {context.attempt}")
         deadline = world.turns.now + timeout_s
         # Recorded before a byte leaves.
-        seen.pairs[self.client, context.attempt].add(pair[0].commitment.value)
-        seen.updates[self.client, context.attempt] = reconstruct(
-            pair[0].expand(self.task.dimension), pair[1].expand(self.task.dimension)
-        )
+        seen.pairs[self.client, context.attempt].add(pair[0].header.whole_digest.value)
+        seen.updates[self.client, context.attempt] = reconstructed(pair, self.task.dimension)
         uploads = random.sample(pair, 2)
         if random.random() < 0.2:
             uploads.insert(random.randrange(3), random.choice(pair))
@@ -817,6 +817,7 @@ class Calls:
             return [random.choice(pair)]
         if kind == 1:
             other = self.prepare(
+                pair[0].context.version,
                 pair[0].context.attempt,
                 pair[0].context.model,
                 np.ones(self.task.dimension, np.int64),
@@ -853,16 +854,16 @@ class Calls:
         role = submission.role
         server = self._server(role)
         box = server.session.inbox
-        share = submission.share_data()
-        half = len(share) // 2
+        body = body_of(submission)
+        half = len(body) // 2
         with self._handled_by(server):
             upload: Upload | None = None
             try:
-                upload = box.start(header_from_wire(header_to_wire(submission)))
-                upload.add(share[:half])
+                upload = box.start(header_from_wire(header_to_wire(submission), role))
+                upload.add(body[:half])
                 with self._world.turns.acting(self._life), self._world.step("half an upload"):
                     pass
-                upload.add(share[half:])
+                upload.add(body[half:])
                 upload.finish()
             except RejectedSubmission as rejected:
                 return Receipt(role, rejected.reason, rejected.detail)

@@ -19,7 +19,6 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from precad.client.connection import upload_pieces
 from precad.common.aggregator.service.dealing import request_to_wire
 from precad.common.aggregator.training.feed import TrainingDone
 from precad.common.aggregator.validate import deal_request
@@ -31,6 +30,7 @@ from precad.common.identity.principal import Principal
 from precad.common.identity.sign import CertificateSigner
 from precad.common.model import initial_vector, to_bytes
 from precad.common.share.submission import shard
+from precad.common.wire.submission import upload_pieces
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub, DealingStub, OperationStub, PeerStub
 
@@ -282,6 +282,7 @@ def outcomes(make_site: Any, make_task: Any) -> Outcomes:
     submissions = shard(
         np.arange(8, dtype=np.int64),
         task=site.task.digest,
+        version=0,
         attempt=0,
         client=ClientId("ward-1"),
         model=model,
