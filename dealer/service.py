@@ -50,7 +50,7 @@ def square_reply_to_wire(context: bytes, answer: Answer) -> pb.SquareReply:
 
 
 class DealingService(DealingServicer):
-    """Gives each server its own part, and never the other's. Sees no client data."""
+    """Gives each server its own part, and never the other's."""
 
     def __init__(self, task: Description, dealer: DealerRole, identity: Identity) -> None:
         self._task = task

@@ -836,6 +836,7 @@ class StatusReply(_message.Message):
     PARTICIPATIONS_FIELD_NUMBER: _builtins.int
     BYTES_BY_LINK_FIELD_NUMBER: _builtins.int
     REJECTED_BY_CLIENT_FIELD_NUMBER: _builtins.int
+    KERNEL_FIELD_NUMBER: _builtins.int
     role: _builtins.str
     task_name: _builtins.str
     task_digest: _builtins.bytes
@@ -847,6 +848,8 @@ class StatusReply(_message.Message):
     """T."""
     model_digest: _builtins.bytes
     error: _builtins.str
+    kernel: _builtins.str
+    """What computes the projections: avx512-vnni, avx2, c or numpy."""
     @_builtins.property
     def rejected(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
     @_builtins.property
@@ -871,10 +874,11 @@ class StatusReply(_message.Message):
         participations: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         bytes_by_link: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         rejected_by_client: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        kernel: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_by_link", b"bytes_by_link", "enrolled", b"enrolled", "error", b"error", "model_digest", b"model_digest", "participations", b"participations", "phase", b"phase", "rejected", b"rejected", "rejected_by_client", b"rejected_by_client", "role", b"role", "rounds", b"rounds", "task_digest", b"task_digest", "task_name", b"task_name", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_by_link", b"bytes_by_link", "enrolled", b"enrolled", "error", b"error", "kernel", b"kernel", "model_digest", b"model_digest", "participations", b"participations", "phase", b"phase", "rejected", b"rejected", "rejected_by_client", b"rejected_by_client", "role", b"role", "rounds", b"rounds", "task_digest", b"task_digest", "task_name", b"task_name", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

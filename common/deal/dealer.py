@@ -75,7 +75,16 @@ class DealerRole:
             TaskMismatch: the request is for another task.
         """
         self.key_for(role)
-        self._admit(role, request)
+        with self._lock:
+            self._begin(request)
+            first, served = self._dealt.setdefault(request.batch, (request, set()))
+            again = role in served
+            served.add(role)
+        if again:
+            raise PeerUnavailable(f"attempt {request.attempt} is dealt for once; take a new one")
+        if first != request:
+            what = f"attempt {request.attempt}, batch {request.batch}"
+            raise PeerViolation(f"{what} was asked for before with another shape or other nonces")
         if role is Role.SERVER_A:
             return np.empty(0, dtype=np.int64)
         binary = [self._binary(request, n, size) for n, size in enumerate(request.sizes)]
@@ -108,21 +117,8 @@ class DealerRole:
             self._dealt.clear()
             self._squares.forget()
 
-    def _admit(self, role: Role, request: DealRequest) -> None:
-        with self._lock:
-            self._begin(request)
-            first, served = self._dealt.setdefault(request.batch, (request, set()))
-            again = role in served
-            served.add(role)
-        if again:
-            raise PeerUnavailable(f"attempt {request.attempt} is dealt for once; take a new one")
-        if first != request:
-            what = f"attempt {request.attempt}, batch {request.batch}"
-            raise PeerViolation(f"{what} was asked for before with another shape or other nonces")
-
     def _binary(self, request: DealRequest, number: int, size: int) -> RingVector:
-        of_a = request.stream(self._keys[Role.SERVER_A], number)
-        of_b = request.stream(self._keys[Role.SERVER_B], number)
+        of_a, of_b = (request.stream(self._keys[role], number) for role in SERVERS)
         a = of_a.words(size) ^ of_b.words(size)
         b = of_a.words(size) ^ of_b.words(size)
         return (a & b) ^ of_a.words(size)

@@ -12,7 +12,8 @@ from precad.common.ring import WORD_BYTES, RingVector
 
 BLOCK = 64
 """Coordinates of one mask."""
-_MASKS = 2
+MASKS = 2
+"""u and v."""
 _STEP = 256
 """Blocks a product: 255·64·_STEP < 2^24 bounds every partial sum, which float32 holds exactly."""
 _NIBBLE = 4
@@ -51,13 +52,13 @@ def _projected(words: RingVector, masks: NDArray[np.uint64]) -> RingVector:
     u, v = masks[:, :, 0].T, masks[:, :, 1].T
     # A byte of an index holds four bits of u below the same four of v. The even quarters of all
     # bytes come first, then the odd ones; the words are put into the same order.
-    indices = np.empty((_MASKS, k, n), dtype="<u8")
+    indices = np.empty((MASKS, k, n), dtype="<u8")
     indices[0] = (u & _LOW_NIBBLES) | ((v & _LOW_NIBBLES) << _SHIFT)
     indices[1] = ((u >> _SHIFT) & _LOW_NIBBLES) | (v & ~_LOW_NIBBLES)
     # "raise" would copy through a buffer.
     entries = _TABLE.take(indices.view(np.uint8), mode="clip").view(np.float32)
-    limbs = words.astype("<i8", copy=False).view(np.uint8).reshape(-1, 2, _NIBBLE, WORD_BYTES)
-    halves = limbs.transpose(1, 0, 2, 3).reshape(2, -1, WORD_BYTES).astype(np.float32)
+    limbs = words.astype("<i8", copy=False).view(np.uint8).reshape(-1, MASKS, _NIBBLE, WORD_BYTES)
+    halves = limbs.transpose(1, 0, 2, 3).reshape(MASKS, -1, WORD_BYTES).astype(np.float32)
     sums = (entries @ halves).astype(np.int64).sum(axis=0)
     projected: RingVector = (sums << _WEIGHTS).sum(axis=1, dtype=np.int64)
     return projected

@@ -25,8 +25,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import opendp.prelude  # noqa: F401 -- imported when the first noise is drawn, otherwise
-
 import precad.cli.start
 from precad.client import settings as client_settings
 from precad.client.connection import Servers

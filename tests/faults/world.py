@@ -24,7 +24,6 @@ from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from precad.common.share.additive import reconstruct
 from tests.faults.turns import (
     Killed,
     Life,

@@ -40,7 +40,7 @@ from precad.common.aggregator.service.peer_transport import frame_from_wire, fra
 from precad.common.aggregator.settings import ServerASettings, ServerBSettings
 from precad.common.aggregator.store.audit import read_task
 from precad.common.aggregator.store.outside import OutsideJournal
-from precad.common.aggregator.validate import deal_request
+from precad.common.aggregator.validate.decide import deal_request
 from precad.common.certify.inefficacy import expected_loss
 from precad.common.certify.inputs import Floats
 from precad.common.certify.intervals import ScoreBound, vote_counts

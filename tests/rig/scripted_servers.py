@@ -13,7 +13,6 @@ from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from precad.common.share.additive import reconstruct
 from tests.rig.clock import LeapingClock
 from tests.rig.keys import identity, signer, verifier
 from tests.rig.submissions import body_of, reconstructed

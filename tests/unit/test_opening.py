@@ -300,7 +300,7 @@ def test_another_attempt_needs_both_operators_word(
         assert isinstance(error, NeedsOperators)
         assert (error.word, error.version) == (Word.ATTEMPTS, 3)
         assert why in str(error)
-        assert "precad allow attempts --version 3" in str(error)
+        assert "precad allow attempts HOST:PORT --server a|b --version 3" in str(error)
     assert [states(each) for each in servers] == before
     # The word of the one who knows is what is missing; it reaches no further than it says.
     servers[at].journal.allow(Word.ATTEMPTS, 3, attempt - 1)

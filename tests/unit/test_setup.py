@@ -109,7 +109,7 @@ def test_one_servers_bytes_alone_do_not_decide_the_set_secret(task: Task) -> Non
     made = set()
     for _ in range(2):
         a, b = links(task)
-        b.send("row-secret", bytes(32))
+        b.send("set-secret", bytes(32))
         made.add(agree_set_secret(a, A, task).reveal())
     assert len(made) == 2
 
@@ -117,7 +117,7 @@ def test_one_servers_bytes_alone_do_not_decide_the_set_secret(task: Task) -> Non
 @pytest.mark.parametrize("length", [0, 16, 31, 33])
 def test_a_contribution_of_another_length_is_a_violation(task: Task, length: int) -> None:
     a, b = links(task)
-    b.send("row-secret", bytes(length))
+    b.send("set-secret", bytes(length))
     with pytest.raises(PeerViolation, match=f"{length} bytes"):
         agree_set_secret(a, A, task)
 

@@ -46,7 +46,8 @@ def all_signs(shares: RingVector, negative: NDArray[np.bool_]) -> NDArray[np.boo
         left, right = _sharing(bits[:, :pairs]), _sharing(bits[:, pairs : 2 * pairs])
         bits = torch.cat([(left & right).share, bits[:, 2 * pairs :]], dim=1)
     opened: NDArray[np.int64] = _sharing(bits[:, 0] & 1).reveal().numpy()
-    return opened == 1
+    passes: NDArray[np.bool_] = opened == 1
+    return passes
 
 
 def _sharing(bits: torch.Tensor) -> BinarySharedTensor:

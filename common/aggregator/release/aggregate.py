@@ -37,9 +37,10 @@ def aggregate(aggregator: Aggregator, matched: Matched) -> Summed:
             of the sum can't be read again.
     """
     passing = _Passing(aggregator, matched)
-    with aggregator.dealing.squares(matched.opened.attempt) as squares:
-        for batch, clients in enumerate(_batches(tuple(matched.submissions))):
-            passing.batch(batch, clients, squares)
+    if matched.submissions:
+        with aggregator.dealing.squares(matched.opened.attempt) as squares:
+            for batch, clients in enumerate(_batches(tuple(matched.submissions))):
+                passing.batch(batch, clients, squares)
     # Who isn't counted is validated all the same: nothing shows which of them the coin drew.
     counted = tuple(client for client in passing.valid if client in matched.opened.counted)
     digest = _set_digest(aggregator, matched, counted)

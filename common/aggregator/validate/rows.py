@@ -11,13 +11,13 @@ read it alike: pinned bytes say how (tests/vectors).
 
 import numpy as np
 
-from precad.common.identifiers import ClientId, Digest
-from precad.common.kernel.numpy_projection import BLOCK, project_blocks
-from precad.common.keystream import Keystream, derive
+from precad.common.kernel.kernel import Projection, projection_in_use
+from precad.common.kernel.numpy_projection import BLOCK, MASKS
+from precad.common.keystream import Keystream
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
 
-MASK_BYTES = 16
+MASK_BYTES = 8 * MASKS
 """Bytes of the stream for a row and 64 coordinates."""
 _BLOCKS_AT_ONCE = 256
 """Their masks (160 KiB for 40 rows) and words (128 KiB) stay in L2 between drawing and use."""
@@ -30,15 +30,19 @@ class Rows:
         key: 32 secret bytes, of this submission's rows alone.
         dimension: d.
         k: number of rows.
+        projection: the kernel; the one in use where none is given.
     """
 
-    def __init__(self, key: Secret, dimension: int, k: int) -> None:
+    def __init__(
+        self, key: Secret, dimension: int, k: int, projection: Projection | None = None
+    ) -> None:
         self._stream = Keystream(key, "validate/rows")
+        self._project_blocks = projection or projection_in_use()
         self._dimension = dimension
         self._absorbed = 0
         self._z = np.zeros(k, dtype=np.int64)
         blocks = min(_BLOCKS_AT_ONCE, -(-dimension // BLOCK))
-        self._masks = np.empty((blocks, k, 2), dtype="<u8")
+        self._masks = np.empty((blocks, k, MASKS), dtype="<u8")
 
     def absorb(self, words: RingVector) -> None:
         """The share's next words: pieces come in order, each once.
@@ -81,36 +85,4 @@ class Rows:
     def _project(self, words: RingVector) -> None:
         masks = self._masks[: words.size // BLOCK]
         self._stream.read_into(masks.data.cast("B"))
-        project_blocks(np.ascontiguousarray(words), masks, self._z)
-
-
-def project(
-    row_secret: Secret,
-    share: RingVector,
-    k: int,
-    *,
-    task: Digest,
-    attempt: int,
-    client: ClientId,
-    commitment_a: bytes,
-    commitment_b: bytes,
-) -> RingVector:
-    """This server's share of z = S·X mod 2^64.
-
-    Args:
-        row_secret: 32 bytes that both servers hold and no client knows.
-        share: ``[d] int64``, this server's share of X.
-        k: number of rows.
-        task: digest of the task.
-        attempt: the round.
-        client: who submitted.
-        commitment_a: commitment to server A's share.
-        commitment_b: commitment to server B's share.
-
-    Returns:
-        ``[k] int64``.
-    """
-    context = (task.value, attempt, client.encoded(), commitment_a, commitment_b)
-    rows = Rows(derive(row_secret, "rows", *context), share.size, k)
-    rows.absorb(share)
-    return rows.z()
+        self._project_blocks(np.ascontiguousarray(words), masks, self._z)

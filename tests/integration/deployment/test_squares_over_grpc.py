@@ -224,5 +224,5 @@ def test_no_more_squares_than_clients_are_dealt_on_one_stream(deploy: "Deploy") 
         many = [site.halves(str(number)) for number in range(MOST + 1)]
         for both in many:
             at[A].ask(both.of[A])
-        with pytest.raises(PeerViolation, match=f"this task has {MOST} clients"):
+        with pytest.raises(PeerViolation, match=f"at most {MOST} clients"):
             at[A].row_key(many[-1].context)

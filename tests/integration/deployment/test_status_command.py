@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from precad.common.kernel.kernel import kernel_in_use
+
 if TYPE_CHECKING:
     from tests.integration.deployment.conftest import Running
 
@@ -47,6 +49,7 @@ def test_status_is_one_json_document_of_what_the_server_did(
     assert facts["rejected"]["norm-exceeded"] >= 1
     assert facts["participations"]["ward-00"] >= 1
     assert sum(facts["bytes"].values()) > 0
+    assert facts["kernel"] == kernel_in_use()
 
     table = status(address, "--server", server, "--identity", keys / "operator")
     assert table.returncode == 0

@@ -104,19 +104,19 @@ def _spread(task: Task, factor: int) -> RingVector:
 
 
 _FORGED: tuple[tuple[str, Forge, Rejection], ...] = (
-    ("2^32 once", lambda t: single(t, 2**32), Rejection.OUT_OF_RANGE),
-    ("2^32 everywhere", lambda t: _everywhere(t, 2**32), Rejection.OUT_OF_RANGE),
-    ("squared norm 0", _square_zero, Rejection.OUT_OF_RANGE),
-    ("-2^63 once", lambda t: single(t, LEAST), Rejection.OUT_OF_RANGE),
+    ("2^32 once", lambda t: single(t, 2**32), Rejection.NORM_EXCEEDED),
+    ("2^32 everywhere", lambda t: _everywhere(t, 2**32), Rejection.NORM_EXCEEDED),
+    ("squared norm 0", _square_zero, Rejection.NORM_EXCEEDED),
+    ("-2^63 once", lambda t: single(t, LEAST), Rejection.NORM_EXCEEDED),
     (
         "-2^63 twice",
         lambda t: single(t, LEAST) + single(t, LEAST, at=5),
-        Rejection.OUT_OF_RANGE,
+        Rejection.NORM_EXCEEDED,
     ),
-    ("-2^63 everywhere", lambda t: _everywhere(t, LEAST), Rejection.OUT_OF_RANGE),
-    ("15 beta once", lambda t: single(t, 15 * t.bound), Rejection.OUT_OF_RANGE),
-    ("64 beta spread", lambda t: _spread(t, 64), Rejection.OUT_OF_RANGE),
-    ("multiples of 2^i", _multiples, Rejection.OUT_OF_RANGE),
+    ("-2^63 everywhere", lambda t: _everywhere(t, LEAST), Rejection.NORM_EXCEEDED),
+    ("15 beta once", lambda t: single(t, 15 * t.bound), Rejection.NORM_EXCEEDED),
+    ("64 beta spread", lambda t: _spread(t, 64), Rejection.NORM_EXCEEDED),
+    ("multiples of 2^i", _multiples, Rejection.NORM_EXCEEDED),
     ("beta + 1 units", lambda t: single(t, t.bound + 1), Rejection.NORM_EXCEEDED),
     ("2 beta once", lambda t: single(t, -2 * t.bound), Rejection.NORM_EXCEEDED),
     ("2 beta spread", lambda t: _spread(t, 2), Rejection.NORM_EXCEEDED),
@@ -322,7 +322,7 @@ MISDEEDS: tuple[Misdeed, ...] = (
     Misdeed(
         "honest too late",
         _too_late,
-        Rejection.OUT_OF_RANGE.value,
+        Rejection.NORM_EXCEEDED.value,
         (*BOTH_HELD, _DUPLICATE, _DUPLICATE),
     ),
     Misdeed("two vectors", _two_vectors, Rejection.UNMATCHED.value, BOTH_HELD),
