@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from precad.common.share.commitment import SALT_BYTES
 from scipy.stats import norm
 
 from precad.common.aggregator.enrol.tokens import TOKEN_BYTES
@@ -43,6 +42,7 @@ from precad.common.headroom import (
 from precad.common.identity.pki import PARTY_DAYS
 from precad.common.keystream import KEY_BYTES
 from precad.common.ring import WORD_BYTES
+from precad.common.share.mask import SALT_BYTES
 from precad.common.share.signature import (
     MAX_CERTIFICATE_BYTES,
     MAX_CERTIFICATES,
