@@ -29,12 +29,12 @@ from precad.common.aggregator.service.limits import Limits
 from precad.common.aggregator.training.feed import KEPT_EVENTS
 from precad.common.aggregator.training.shelf import KEPT_MODELS
 from precad.common.aggregator.validate.decide import comparisons_per_client
+from precad.common.description import MAX_FRACTIONAL_BITS, DeadlineSection
 from precad.common.encode.clip import CLIENT_MARGIN, RECORD_MARGIN
 from precad.common.enrolment import EIGHTHS, GRID_OCTAVES
 from precad.common.errors import MAX_TEXT, Rejection
 from precad.common.headroom import (
     MAX_BOUND,
-    MAX_FRACTIONAL_BITS,
     MIN_NOISE_UNITS,
     NOISE_DEVIATIONS,
     TAU,
@@ -48,7 +48,7 @@ from precad.common.share.signature import (
     MAX_CERTIFICATES,
     MAX_SIGNATURE_BYTES,
 )
-from precad.common.task import DeadlineSection, Task
+from precad.common.task import Task
 from precad.common.wire.serving import MAX_REQUEST_BYTES, SERVER_OPTIONS
 
 ROOT = Path(__file__).parents[2]
