@@ -50,7 +50,7 @@ class Rejection(Enum):
     BAD_SIGNATURE = "bad-signature"
     """Not signed by the client's own certificate, or over something else."""
     UNMATCHED = "unmatched"
-    """The two servers hold different headers or signatures, or only one holds any."""
+    """The two servers hold different headers or signatures, or one alone holds any."""
     OUT_OF_RANGE = "out-of-range"
     """Validation part 1: a random projection lies outside ±τβ."""
     NORM_EXCEEDED = "norm-exceeded"

@@ -42,7 +42,7 @@ from precad.common.headroom import (
 from precad.common.identity.pki import PARTY_DAYS
 from precad.common.keystream import KEY_BYTES
 from precad.common.ring import WORD_BYTES
-from precad.common.share.commitment import SALT_BYTES
+from precad.common.share.mask import SALT_BYTES
 from precad.common.share.signature import (
     MAX_CERTIFICATE_BYTES,
     MAX_CERTIFICATES,
@@ -297,7 +297,7 @@ NUMBERS: list[tuple[str, str, float]] = [
     (SOUNDNESS, r"comparisons: (\d+) at k = 40", comparisons_per_client(TASK)),
     (SOUNDNESS, r"up to (\d+) clients, or", MAX_BATCH_CLIENTS),
     (SOUNDNESS, r"as many as hold 2\^(\d+) ring", log2(BATCH_WORDS)),
-    (SOUNDNESS, r"draws a (\d+)-byte seed", KEY_BYTES),
+    (SOUNDNESS, r"draws two (\d+)-byte seeds", KEY_BYTES),
     (SOUNDNESS, r"with a (\d+)-byte salt", SALT_BYTES),
     (SOUNDNESS, r"to R\(1 − 2\^−(\d+)\)", -log2(1 - RECORD_MARGIN)),
     (SOUNDNESS, r"\(β·2\^−f\)\(1 − 2\^−(\d+)\)", -log2(1 - CLIENT_MARGIN)),
@@ -321,7 +321,7 @@ NUMBERS: list[tuple[str, str, float]] = [
     (PROTOCOL, r"\| `peer` \| (\d+) s", DEADLINES.peer),
     (PROTOCOL, r"the last (\d+) events", KEPT_EVENTS),
     (PROTOCOL, r"the newest (\d+) models", KEPT_MODELS),
-    (PROTOCOL, r"and the share, (\d+) bytes to A", KEY_BYTES),
+    (PROTOCOL, r"and the body, (\d+) \+ 8·d bytes", SALT_BYTES),
     (INPUT, r"one message \| (\d+) KiB", MAX_REQUEST_BYTES / 1024),
     (INPUT, r"task's length: (\d+) bytes for A", KEY_BYTES),
     (INPUT, r"(\d+) of 4,096 bytes", MAX_CERTIFICATES),
