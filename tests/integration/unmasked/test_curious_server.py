@@ -64,9 +64,7 @@ def consequences(view: Any, task: Task, guess: NDArray[np.int64]) -> set[bytes]:
     assert (own - own_a == sent).all()
     other_a = other - received
     whole_a = guess - received - sent
-    commitments = [held.commitment.value, held.other_commitment.value]
-    if view.role is Role.SERVER_B:
-        commitments.reverse()
+    commitments = [held.header.commitment_a.value, held.header.commitment_b.value]
     z = [
         project(
             row_secret(view, task),
@@ -88,9 +86,14 @@ def consequences(view: Any, task: Task, guess: NDArray[np.int64]) -> set[bytes]:
     material = [to_bytes(v) for v in vectors]
     header = next(h for h in view.headers if h.context.client == VICTIM)
     salts = [b"", bytes(32), header.salt.reveal(), header.context.nonce, view.dealer_key]
-    salts += [*commitments, row_secret(view, task).reveal(), task.digest.value]
-    salts += [share for share in view.shares.values() if len(share) == 32]
-    contexts = [b"", *(header.context.encoded(role) for role in SERVERS)]
+    salts += [
+        *commitments,
+        header.seed.reveal(),
+        header.header.body_digest.value,
+        row_secret(view, task).reveal(),
+    ]
+    salts += [row_secret(view, task).reveal(), task.digest.value, view.shares[VICTIM][:32]]
+    contexts = [b"", header.context.digest.value, header.header.signed]
     expected = set()
     for m in material:
         # A vector is recognised by any of its words.
@@ -137,10 +140,10 @@ BROKEN: dict[str, Callable[[Any, Any], bytes]] = {
         hashlib.sha256(share_of_other(view, watched)).hexdigest().encode()
     ),
     "commitment-without-salt": lambda view, watched: hashlib.sha256(
-        view.headers[0].context.encoded(Role.SERVER_B) + share_of_other(view, watched)
+        view.headers[0].context.digest.value + share_of_other(view, watched)
     ).digest(),
     "commitment-with-a-salt-that-both-get": lambda view, watched: hashlib.sha256(
-        view.headers[0].context.encoded(Role.SERVER_B)
+        view.headers[0].context.digest.value
         + view.headers[0].salt.reveal()
         + share_of_other(view, watched)
     ).digest(),
@@ -183,7 +186,9 @@ def features(view: Any, place: int, client: ClientId) -> NDArray[np.float32]:
     received, sent = (view.opening(place, frames) for frames in (view.received, view.sent))
     header = next(h for h in view.headers if h.context.client == client)
     words = [own, received, received + sent, own + received, own - received]
-    seen = (header.salt.reveal(), header.other_commitment.value, header.context.nonce)
+    of_other = Role.SERVER_B if view.role is Role.SERVER_A else Role.SERVER_A
+    commitment = header.header.commitment(of_other).value
+    seen = (header.seed.reveal(), header.salt.reveal(), commitment, header.context.nonce)
     words += [from_bytes(value) for value in seen]
     # The comparison of the norm: last of the client's 81, in each row of each exchange.
     m = 81 * CLIENTS
