@@ -169,5 +169,5 @@ def _submit(submission: Submission, inbox: Inbox) -> None:
             for piece in submission.body.pieces():
                 upload.add(piece)
         upload.finish()
-    except RejectedSubmission:
-        pass
+    except RejectedSubmission as rejected:
+        inbox.refuse(submission.context.attempt, submission.context.client, rejected.reason)
