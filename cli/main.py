@@ -1,5 +1,6 @@
 """`precad`: one command line for everybody who takes part."""
 
+import gc
 import sys
 from importlib import import_module
 from typing import Annotated, Any
@@ -75,4 +76,9 @@ app = typer.Typer(
 
 def main() -> None:
     """Entry point of the `precad` command."""
-    app()
+    try:
+        app()
+    finally:
+        # At its end the interpreter looks through all objects for cycles, over and over: more than
+        # a CPU second with torch loaded, for memory that the system takes back anyway.
+        gc.freeze()
