@@ -131,7 +131,10 @@ def hardware() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "versions": {
             "python": platform.python_version(),
-            **{name: version(name) for name in ("numpy", "torch", "crypten", "grpcio", "sqlalchemy")},
+            **{
+                name: version(name)
+                for name in ("numpy", "torch", "crypten", "grpcio", "sqlalchemy")
+            },
         },
     }
 

@@ -28,9 +28,7 @@ def main() -> None:
     task = Task.load(path.parent / settings["task"])
     identity = Identity.load(path.parent / settings["identity"])
     client = ClientId(settings["client"])
-    with Servers(
-        task, client, settings["server_a"], settings["server_b"], identity
-    ) as servers:
+    with Servers(task, client, settings["server_a"], settings["server_b"], identity) as servers:
         servers.check_task()
         servers.enrol(1, task.privacy.record_rate)
         answered = -1
