@@ -9,8 +9,18 @@ import typer
 
 def join(
     config: Annotated[
-        Path, typer.Option("--config", "-c", help="The settings file.", show_default=False)
+        list[Path],
+        typer.Option(
+            "--config",
+            "-c",
+            help="The settings file; several for several owners of this machine.",
+            show_default=False,
+        ),
     ],
+    logs: Annotated[
+        Path | None,
+        typer.Option(help="A folder for the log of each; one file an owner.", show_default=False),
+    ] = None,
 ) -> None:
     """Take part in a training as a data owner, until it ends.
 
@@ -29,7 +39,23 @@ def join(
 
     The records never leave this machine: each round sends one random-looking share of a clipped
     update to each server.
+
+    Several settings files start several owners, each a process of its own, which load their
+    libraries once and share them in memory.
     """  # noqa: D301 -- click reads the control character
+    mine = config[0]
+    if len(config) > 1 or logs is not None:
+        from precad.client.together import load_owner, split  # noqa: PLC0415
+
+        own = split(config, load_owner, logs)
+        if own is None:
+            return
+        mine = own
+    _take_part(mine)
+
+
+def _take_part(config: Path) -> None:
+    """Until the training ends."""
     from precad.client.record_file import read_client_data  # noqa: PLC0415
     from precad.client.settings import JoinSettings  # noqa: PLC0415 -- torch takes seconds
 

@@ -1,6 +1,7 @@
 """The first words of a command line: a dealer's process loads none of the other commands."""
 
 import asyncio
+import gc
 import logging
 import sys
 from pathlib import Path
@@ -17,7 +18,12 @@ def main() -> None:
             sys.exit(_deal(config))
     from precad.cli.main import app  # noqa: PLC0415
 
-    app()
+    try:
+        app()
+    finally:
+        # At its end the interpreter looks through all objects for cycles, over and over: more than
+        # a CPU second with torch loaded, for memory that the system takes back anyway.
+        gc.freeze()
 
 
 def said(error: PrecadError) -> int:

@@ -18,6 +18,8 @@ from precad.common.wire.operator import OperatorConnection
 from precad.experiments.local.files import LINGER_S, Data, free_addresses, write_settings
 
 SERVERS = ("dealer", "server-b", "server-a")
+OWNERS = "owners"
+"""The process whose children are the clients that were started together."""
 STOP_S = 10.0
 
 
@@ -72,6 +74,15 @@ class LocalDeployment:
     def start_clients(self) -> None:
         """Start every client."""
         for client in self.clients:
+            self.start_client(client)
+
+    def start_clients_together(self) -> None:
+        """Start every client; the good ones as children of one process, ``OWNERS``."""
+        files = [str(self.folder / f"{c.name}.toml") for c in self.clients if c not in self._bad]
+        settings = [part for file in files for part in ("--config", file)]
+        logs = str(self.folder / "logs")
+        self._run(OWNERS, "-m", "precad", "join", "--logs", logs, *settings)
+        for client in self._bad:
             self.start_client(client)
 
     def start_client(self, client: ClientId) -> None:
@@ -138,9 +149,17 @@ class LocalDeployment:
                 process.wait()
 
     def _start(self, name: str, *command: str) -> None:
-        # One thread a process: the parts share this machine's cores.
-        environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-        arguments = [sys.executable, *command, "--config", str(self.folder / f"{name}.toml")]
+        self._run(name, *command, "--config", str(self.folder / f"{name}.toml"))
+
+    def _run(self, name: str, *command: str) -> None:
+        # One thread a process: the parts share this machine's cores. And vectors go back to the
+        # system when they are freed; glibc would keep up to 32 MiB of each kind.
+        environment = os.environ | {
+            "OMP_NUM_THREADS": "1",
+            "PYTHONUNBUFFERED": "1",
+            "MALLOC_MMAP_THRESHOLD_": str(2**20),
+        }
+        arguments = [sys.executable, *command]
         with (self.folder / "logs" / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(  # noqa: S603 -- our own interpreter and modules
                 arguments, stdout=log, stderr=subprocess.STDOUT, env=environment

@@ -24,13 +24,21 @@ atexit.register(write)
 """
 """A ``sitecustomize`` for the processes under test."""
 
+NOBODY = (
+    *("dp_accounting", "joblib", "matplotlib", "opendp", "pandas", "PIL", "rich", "sklearn"),
+    *("torchvision", "precad.common.certify", "precad.experiments"),
+)
+"""Tens of megabytes each, for plots, tables, reference values and public data."""
+DATABASE = ("alembic", "crypten", "sqlalchemy", "precad.common.aggregator")
+TORCH = ("safetensors.torch", "scipy", "sympy", "torch", "precad.common.account")
 NEVER = {
-    "dealer": ("sqlalchemy", "alembic", "crypten", "sklearn", "matplotlib", "torch", "scipy"),
-    "client": ("sqlalchemy", "alembic", "crypten", "sklearn", "matplotlib"),
-    "server": ("sklearn", "matplotlib", "pandas", "precad.experiments", "precad.client"),
+    "dealer": (*NOBODY, *DATABASE, *TORCH, "precad.client", "safetensors"),
+    "server": (*NOBODY, "precad.client", "scipy"),
+    "owner": (*NOBODY, *DATABASE),
+    "light": (*NOBODY, *DATABASE, *TORCH),
 }
-NEVER["dealer"] += ("precad.common.aggregator", "precad.common.account", "precad.common.certify")
-NEVER["client"] += ("precad.common.aggregator", "precad.common.certify", "precad.experiments")
+"""An owner has SciPy for its ε; a server only where a task limits ε."""
+ROLES = {"dealer": "dealer", "ward-00": "owner", "ward-01": "light"}
 DEALER_LINES = 2_000
 
 
@@ -48,18 +56,20 @@ def loaded(
         patch.setenv("PYTHONPATH", os.pathsep.join([str(folder), os.environ["PYTHONPATH"]]))
         with one_round(folder / "deployment") as deployment:
             deployment.start_servers()
-            deployment.start_clients()
+            owner, light = deployment.clients
+            deployment.start_client(owner)
+            deployment._start(light.name, "-m", "tests.rig.light_process")
             names = (*(client.name for client in deployment.clients), "server-b", "server-a")
             assert set(deployment.wait(names, 120).values()) == {0}, deployment.log("server-a")
     pids = {name: process.pid for name, process in deployment.processes.items()}
     return {name: json.loads((lists / f"{pid}.json").read_text()) for name, pid in pids.items()}
 
 
-@pytest.mark.parametrize("name", ["dealer", "server-a", "server-b", "ward-00"])
+@pytest.mark.parametrize("name", ["dealer", "server-a", "server-b", "ward-00", "ward-01"])
 def test_a_process_loads_nothing_that_its_role_does_not_need(
     loaded: dict[str, dict[str, str | None]], name: str
 ) -> None:
-    role = {"dealer": "dealer", "ward-00": "client"}.get(name, "server")
+    role = ROLES.get(name, "server")
     modules = loaded[name]
     assert "precad.common.description" in modules  # the list isn't empty
     extra = sorted(

@@ -1,0 +1,50 @@
+"""A client without torch as a process: submits zeros in every round until the training ends.
+
+    python -m tests.rig.light_process --config ward.toml
+
+The settings file is that of ``precad join``.
+"""
+
+import argparse
+import time
+import tomllib
+from pathlib import Path
+
+import numpy as np
+
+from precad.client.connection import Servers
+from precad.common.errors import PeerUnavailable
+from precad.common.identifiers import ClientId, Digest
+from precad.common.identity.credentials import Identity
+from precad.common.task import Task
+
+
+def main() -> None:
+    """Enrol, follow the notices, submit."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--config", type=Path, required=True)
+    path = parser.parse_args().config
+    settings = tomllib.loads(path.read_text(encoding="utf-8"))
+    task = Task.load(path.parent / settings["task"])
+    identity = Identity.load(path.parent / settings["identity"])
+    client = ClientId(settings["client"])
+    with Servers(task, client, settings["server_a"], settings["server_b"], identity) as servers:
+        servers.check_task()
+        servers.enrol(1, task.privacy.record_rate)
+        answered = -1
+        while True:
+            try:
+                for notice in servers.watch():
+                    kind = notice.WhichOneof("event")
+                    if kind == "finished":
+                        return
+                    if kind == "open" and notice.open.attempt > answered:
+                        answered, digest = notice.open.attempt, Digest(notice.open.model_digest)
+                        zeros = np.zeros(task.dimension, dtype=np.int64)
+                        servers.submit(servers.prepare(answered, digest, zeros))
+            except PeerUnavailable:
+                time.sleep(0.2)
+
+
+if __name__ == "__main__":
+    main()
