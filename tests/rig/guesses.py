@@ -177,8 +177,7 @@ def named_to_dealer(
     contexts = [
         SubmissionContext(task.digest, attempt, attempt, client, model, nonce) for nonce in nonces
     ]
-    encoded = encode_context("client", client.encoded())
-    material = [client.encoded(), encoded, *(encode_context("", *c.parts) for c in contexts)]
+    material = [client.encoded(), encode_context("client", client.encoded())]
     known = [Digest(square.context) for _, square in view.asked]
     found = {client.encoded()} | {context.digest.value for context in contexts}
     return found | digests(material, salts, known)
