@@ -25,7 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import precad.cli.main
+import precad.cli.start
 from precad.client import settings as client_settings
 from precad.client.connection import Servers
 from precad.client.data_owner import DataOwner
@@ -34,9 +34,11 @@ from precad.client.pending import Pending
 from precad.common.aggregator.collect import Inbox
 from precad.common.aggregator.enrol.register import Register
 from precad.common.aggregator.service.dealing import RemoteDealer
+from precad.common.aggregator.service.squares import RemoteSquares
 from precad.common.aggregator.store import Store
 from precad.common.aggregator.training.feed import Feed
 from precad.common.aggregator.training.shelf import Shelf
+from precad.common.aggregator.validate.absorb import Absorber
 from precad.common.deal.dealer import DealerRole
 from precad.common.link import PeerLink
 from precad.dealer import process as dealer_process
@@ -132,6 +134,10 @@ def install(orders: Orders) -> None:
 
     wrap(PeerLink, "send", step_of, note_noisy_share)
     wrap(PeerLink, "receive", step_of)
+    for method in ("ask", "row_key", "share"):
+        wrap(RemoteSquares, method)
+    for method in ("absorb", "words"):
+        wrap(Absorber, method)
     for method in (
         "claim",
         "freeze",
@@ -156,7 +162,7 @@ def install(orders: Orders) -> None:
     wrap(Register, "enrol")
     for method in ("join", "deal"):
         wrap(RemoteDealer, method)
-    for method in ("key_for", "corrections"):
+    for method in ("key_for", "corrections", "ask"):
         wrap(DealerRole, method)
     for method in ("enrol", "fetch_model", "prepare"):
         wrap(Servers, method)
@@ -176,7 +182,7 @@ def child(name: str, arguments: list[str], folder: Path, log: Path) -> None:
         os.dup2(output.fileno(), 2)
     install(Orders(folder, name))
     sys.argv = ["precad", *arguments]
-    precad.cli.main.main()
+    precad.cli.start.main()
 
 
 def main() -> None:
