@@ -153,7 +153,7 @@ def watch(
 
             def ask(
                 self, role: Role, request: SquareRequest, deliver: Deliver
-            ) -> Callable[[], None]:
+            ) -> Callable[[], None] | None:
                 of_dealer.asked.append((role, request))
                 overheard = _Overheard(deliver, role, views[role], of_dealer)
                 with dealers_log.works():
@@ -161,9 +161,10 @@ def watch(
 
                 def work() -> None:
                     with dealers_log.works():
-                        rest()
+                        if rest is not None:
+                            rest()
 
-                return work
+                return None if rest is None else work
 
             def forget(self, deliver: Deliver) -> None:
                 # Equal to what asked, whichever server it was.
