@@ -1,7 +1,9 @@
-"""Rounds in which everything that each server receives, computes on, stores and logs is kept."""
+"""Rounds in which everything that each party receives, computes on, stores and logs is kept."""
 
 import logging
+import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -12,102 +14,22 @@ import pytest
 from numpy.typing import NDArray
 from tests.rig.keys import seals, signer, verifier
 from tests.rig.submissions import body_of
+from tests.rig.views import SERVERS, DealerView, View, Watched
 
 from precad.common.aggregator.collect import Inbox
 from precad.common.aggregator.round import run_round as page
-from precad.common.aggregator.round.states import Finished
 from precad.common.aggregator.store import Store, open_store
 from precad.common.deal.dealer import DealerRole
-from precad.common.deal.randomness import DealtRandomness
-from precad.common.deal.request import DealRequest
+from precad.common.deal.request import DealRequest, SquareRequest
+from precad.common.deal.square import Answer, Deliver
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Role
 from precad.common.link import Frame, memory_pair
-from precad.common.ring import from_bytes, to_bytes
+from precad.common.secret import Secret
 from precad.common.share.signature import Verifier
 from precad.common.share.submission import Submission
 from precad.common.task import Task
-
-SERVERS = (Role.SERVER_A, Role.SERVER_B)
-
-
-@dataclass
-class View:
-    """All that one server gets to see of one round, and what it can expand by itself."""
-
-    role: Role
-    headers: list[Submission] = field(default_factory=list)
-    held: dict[ClientId, Submission] = field(default_factory=dict)
-    shares: dict[ClientId, bytes] = field(default_factory=dict)
-    """What each holds alone: A its seeds, B the bodies, salt_h and b."""
-    received: list[Frame] = field(default_factory=list)
-    sent: list[Frame] = field(default_factory=list)
-    dealt: list[tuple[DealRequest, NDArray[np.int64]]] = field(default_factory=list)
-    dealer_key: bytes = b""
-    stored: dict[str, bytes] = field(default_factory=dict)
-    outcome: Finished | None = None
-    key_of: Callable[[], Any] = lambda: None
-
-    def expanded(self, client: ClientId, dimension: int) -> NDArray[np.int64]:
-        """This server's share of a client's update, ``[d] int64``."""
-        mask = self.held[client].mask().words(dimension)
-        if self.role is Role.SERVER_A:
-            return mask
-        return mask + from_bytes(self.shares[client][32:])
-
-    def messages(self, frames: list[Frame], part: str) -> list[bytes]:
-        """Whole messages of the steps that contain ``part``."""
-        found, pieces = [], b""
-        for frame in frames:
-            if part in frame.step:
-                pieces += frame.payload
-                if frame.last:
-                    found.append(pieces)
-                    pieces = b""
-        return found
-
-    def opening(self, place: int, frames: list[Frame]) -> NDArray[np.int64]:
-        """The share of x − a, of the submission at ``place`` of the first batch."""
-        (message,) = self.messages(frames, f"validate/0/{place}/")
-        return from_bytes(message)
-
-    def own_triple(self, place: int) -> tuple[NDArray[np.int64], int]:
-        """What this server expands of an inner-product triple."""
-        request, corrections = self.dealt[0]
-        randomness = DealtRandomness(self.role, self.key_of(), request, corrections)
-        return randomness.inner_product_triple(place)
-
-    def blobs(self) -> dict[str, bytes]:
-        """Every byte of the view up to the other's noisy share, by where it was seen."""
-        blobs = {f"share of {client}": share for client, share in self.shares.items()}
-        for number, each in enumerate(self.headers):
-            blobs[f"header {number}"] = each.header.signed + each.seed.reveal() + each.salt.reveal()
-        for name, frames in (("received", self.received), ("sent", self.sent)):
-            for number, frame in enumerate(frames):
-                blobs[f"{name} {number} {frame.step}"] = frame.step.encode() + frame.payload
-        blobs["dealer key"] = self.dealer_key
-        for number, (request, corrections) in enumerate(self.dealt):
-            blobs[f"corrections {number}"] = to_bytes(corrections)
-            for place in range(request.clients):
-                a, r = self.own_triple(place) if number == 0 else (np.empty(0, np.int64), 0)
-                blobs[f"triple {number} {place}"] = to_bytes(np.append(a, np.int64(r)))
-        for client in self.held:
-            (d,) = {request.dimension for request, _ in self.dealt} or {0}
-            blobs[f"expanded share of {client}"] = to_bytes(self.expanded(client, d))
-        return blobs | {f"file {name}": data for name, data in self.stored.items()}
-
-
-@dataclass
-class Watched:
-    """One round, as each server saw it."""
-
-    a: View
-    b: View
-    log: str = ""
-
-    def __iter__(self) -> Iterator[View]:
-        return iter((self.a, self.b))
 
 
 class _Tap:
@@ -127,17 +49,60 @@ class _Tap:
         return frame
 
 
+@dataclass(frozen=True)
+class _Overheard:
+    """A server's way to hear answers, overheard by both; the same conversation is still equal."""
+
+    deliver: Deliver
+    role: Role = field(compare=False)
+    server: View = field(compare=False)
+    dealer: DealerView = field(compare=False)
+
+    def __call__(self, context: bytes, answer: Answer) -> None:
+        match answer:
+            case Secret():
+                self.server.row_keys[context] = answer.reveal()
+                self.dealer.row_keys[context] = answer.reveal()
+            case int():
+                self.server.shares_of_r[context] = answer
+                self.dealer.shares_of_r.setdefault(context, {})[self.role] = answer
+        self.deliver(context, answer)
+
+
+class _DealersLog(logging.Handler):
+    """Keeps what is logged while the dealer works; it works in the servers' threads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+        self._at = threading.local()
+
+    @contextmanager
+    def works(self) -> Iterator[None]:
+        self._at.work = True
+        try:
+            yield
+        finally:
+            self._at.work = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if getattr(self._at, "work", False):
+            self.lines.append(self.format(record))
+
+
 Watch = Callable[..., Watched]
 
 
 @pytest.fixture
 def watch(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> Watch:
-    """``watch(task, updates, noise=None)`` plays a round and returns both servers' views."""
+) -> Iterator[Watch]:
+    """``watch(task, updates, noise=None)`` plays a round and returns all three parties' views."""
     caplog.set_level(logging.DEBUG)
     # With parameters: SQLAlchemy's most talkative level.
     caplog.set_level(logging.DEBUG, "sqlalchemy.engine")
+    dealers_log = _DealersLog()
+    logging.getLogger().addHandler(dealers_log)
     count = 0
 
     def play(
@@ -147,6 +112,7 @@ def watch(
         count += 1
         folder = tmp_path / str(count)
         views = {role: View(role) for role in SERVERS}
+        of_dealer = DealerView(log=dealers_log.lines)
 
         def pair() -> tuple[Any, Any]:
             a, b = memory_pair()
@@ -173,13 +139,37 @@ def watch(
                 return collected
 
         class WatchedDealer(DealerRole):
+            def key_for(self, role: Role) -> Secret:
+                key = super().key_for(role)
+                of_dealer.keys[role] = views[role].dealer_key = key.reveal()
+                return key
+
             def corrections(self, role: Role, request: DealRequest) -> NDArray[np.int64]:
-                words = super().corrections(role, request)
-                view = views[role]
-                view.dealt.append((request, words))
-                view.dealer_key = self.key_for(role).reveal()
-                view.key_of = lambda: self.key_for(role)
+                with dealers_log.works():
+                    words = super().corrections(role, request)
+                views[role].dealt.append((request, words))
+                of_dealer.batches.append((role, request, words))
                 return words
+
+            def ask(
+                self, role: Role, request: SquareRequest, deliver: Deliver
+            ) -> Callable[[], None] | None:
+                of_dealer.asked.append((role, request))
+                overheard = _Overheard(deliver, role, views[role], of_dealer)
+                with dealers_log.works():
+                    rest = super().ask(role, request, overheard)
+
+                def work() -> None:
+                    with dealers_log.works():
+                        if rest is not None:
+                            rest()
+
+                return None if rest is None else work
+
+            def forget(self, deliver: Deliver) -> None:
+                # Equal to what asked, whichever server it was.
+                view = views[Role.SERVER_A]
+                super().forget(_Overheard(deliver, Role.SERVER_A, view, of_dealer))
 
         def journal(role: Role) -> Store:
             (folder / role.value).mkdir(parents=True, exist_ok=True)
@@ -206,9 +196,11 @@ def watch(
             views[role].stored |= {f"{n} (end)": d for n, d in read(folder / role.value).items()}
         log = "\n".join(record.getMessage() for record in caplog.records)
         caplog.clear()
-        return Watched(views[Role.SERVER_A], views[Role.SERVER_B], log)
+        of_dealer.log, dealers_log.lines = dealers_log.lines, []
+        return Watched(views[Role.SERVER_A], views[Role.SERVER_B], of_dealer, log)
 
-    return play
+    yield play
+    logging.getLogger().removeHandler(dealers_log)
 
 
 def read(folder: Path) -> dict[str, bytes]:

@@ -1,12 +1,13 @@
-"""A curious A, then a curious B, with two neighbouring candidates for one client's update.
+"""A curious A, a curious B, then a curious dealer, with two neighbouring candidates for an update.
 
-Neither tells them apart from its whole view. That the noisy sum is a little likelier under one of
-them is what differential privacy accounts for: the statistical test leaves the release out.
+None tells them apart from its whole view, nor the dealer whose update it is. That the noisy sum is a
+little likelier under one of them is what differential privacy accounts for: the statistical test
+leaves the release out.
 """
 
 import hashlib
-import hmac
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,19 +15,29 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 from sklearn.linear_model import LogisticRegression
+from tests.rig.guesses import (
+    compared,
+    named_to_dealer,
+    recognised,
+    seen_by_dealer,
+    seen_by_server,
+)
+from tests.rig.views import SERVERS, DealerView, View, Watched, header_bytes
 
-from precad.common.aggregator.validate.rows import project
 from precad.common.encode.clip import squared_norm
 from precad.common.identifiers import ClientId, Role
-from precad.common.keystream import derive
 from precad.common.ring import dot, from_bytes, signed, to_bytes
 from precad.common.secret import Secret
+from precad.common.share import submission
+from precad.common.share.body import body_hasher
+from precad.common.share.mask import commit
 from precad.common.task import Task
 
 D = 8
-SERVERS = (Role.SERVER_A, Role.SERVER_B)
+PARTIES = (*SERVERS, Role.DEALER)
 VICTIM = ClientId("victim")
 OTHER = ClientId("other")
+NEIGHBOUR = ClientId("neighbour")
 
 
 def candidates(task: Task) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -41,73 +52,30 @@ def candidates(task: Task) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return base, neighbour
 
 
-def set_secret(view: Any, task: Task) -> Secret:
-    """Both servers know it: from the two contributions that crossed the link."""
-    (own,) = view.messages(view.sent, "row-secret")
-    (theirs,) = view.messages(view.received, "row-secret")
-    a, b = (own, theirs) if view.role is Role.SERVER_A else (theirs, own)
-    return derive(Secret(a + b), "row-secret", task.digest.value)
+def view_of(watched: Watched, role: Role) -> Any:
+    return {Role.SERVER_A: watched.a, Role.SERVER_B: watched.b}.get(role, watched.dealer)
 
 
-def consequences(view: Any, task: Task, guess: NDArray[np.int64]) -> set[bytes]:
-    """All that this server would expect to see somewhere, if the victim's update were ``guess``.
+def fitting(watched: Watched, role: Role, task: Task) -> list[bool]:
+    """For each candidate, whether anything that follows from it alone is to be found.
 
-    The other server's share, its parts of the validation, and every digest of them that can be
-    made with what this server knows, salted with anything that it has seen.
+    The dealer is given more than it has: every header, and both servers' disks. It tries each
+    candidate for each client that it deals for.
     """
-    place = sorted(view.held).index(VICTIM)
-    held = view.held[VICTIM]
-    own = view.expanded(VICTIM, task.dimension)
-    other = guess - own
-    received, sent = (view.opening(place, frames) for frames in (view.received, view.sent))
-    own_a, own_r = view.own_triple(place)
-    assert (own - own_a == sent).all()
-    other_a = other - received
-    whole_a = guess - received - sent
-    commitments = [held.commitment.value, held.other_commitment.value]
-    if view.role is Role.SERVER_B:
-        commitments.reverse()
-    z = [
-        project(
-            set_secret(view, task),
-            share,
-            task.projections,
-            task=task.digest,
-            attempt=0,
-            client=VICTIM,
-            commitment_a=commitments[0],
-            commitment_b=commitments[1],
-        )
-        for share in (guess, other)
-    ]
-    other_r = signed(dot(whole_a, whole_a) - own_r)
-    other_y = signed(other_r + 2 * dot(received + sent, other_a))
-    vectors = [guess, other, other_a, whole_a, *z]
-    numbers = [other_r, other_y, dot(guess, guess), dot(other, other)]
-    vectors += [np.array([n], dtype=np.int64) for n in numbers]
-    material = [to_bytes(v) for v in vectors]
-    header = next(h for h in view.headers if h.context.client == VICTIM)
-    salts = [b"", bytes(32), header.salt.reveal(), header.context.nonce, view.dealer_key]
-    salts += [*commitments, set_secret(view, task).reveal(), task.digest.value]
-    salts += [share for share in view.shares.values() if len(share) == 32]
-    contexts = [b"", *(header.context.encoded(role) for role in SERVERS)]
-    expected = set()
-    for m in material:
-        # A vector is recognised by any of its words.
-        expected |= {m[i : i + 8] for i in range(0, len(m), 8)}
-        for salt in salts:
-            expected |= {hashlib.sha256(c + salt + m).digest() for c in contexts}
-            expected.add(hashlib.sha256(m + salt).digest())
-            expected.add(hmac.digest(salt, m, "sha256"))
-    return expected
+    view = view_of(watched, role)
+    blobs = {"log": watched.log.encode()}
+    if role is Role.DEALER:
+        blobs |= view.blobs(task.dimension) | watched.within_reach()
+        expected = [seen_by_dealer(view, task, guess) for guess in candidates(task)]
+    else:
+        blobs |= view.blobs()
+        expected = [seen_by_server(view, task, VICTIM, guess) for guess in candidates(task)]
+    return told_apart(expected[0], expected[1], blobs)
 
 
-def recognised(expected: Iterable[bytes], blobs: dict[str, bytes]) -> set[bytes]:
-    """Those that are in the view, as bytes or in hexadecimal."""
-    everything = b"\0\0".join(blobs.values())
-    # Words of a zero or of a small number are everywhere.
-    telling = [e for e in expected if len(e.strip(b"\0\xff")) >= 4]
-    return {e for e in telling if e in everything or e.hex().encode() in everything}
+def told_apart(one: set[bytes], other: set[bytes], blobs: dict[str, bytes]) -> list[bool]:
+    """What follows from both guesses alike tells nothing: a row of zeros projects both to 0."""
+    return [bool(recognised(only, blobs)) for only in (one - other, other - one)]
 
 
 @pytest.fixture
@@ -116,43 +84,143 @@ def task(make_task: Callable[..., Task]) -> Task:
 
 
 @pytest.mark.parametrize("truth", [0, 1])
-@pytest.mark.parametrize("role", SERVERS, ids=["a", "b"])
+@pytest.mark.parametrize("role", PARTIES, ids=["a", "b", "dealer"])
 def test_no_guess_can_be_tested(watch: Any, task: Task, role: Role, truth: int) -> None:
     both = candidates(task)
     watched = watch(task, {VICTIM: both[truth], OTHER: both[0]})
-    view = watched.a if role is Role.SERVER_A else watched.b
-    blobs = view.blobs() | {"log": watched.log.encode()}
-    found = [recognised(consequences(view, task, guess), blobs) for guess in both]
-    assert found[0] == found[1] == set()
+    assert fitting(watched, role, task) == [False, False]
 
 
-def share_of_other(view: Any, watched: Any) -> bytes:
-    other = watched.b if view is watched.a else watched.a
-    return to_bytes(other.expanded(VICTIM, D))
+# --- the controls --------------------------------------------------------------------------------
+
+Careless = Callable[[Watched, Role, Task], bytes]
 
 
-BROKEN: dict[str, Callable[[Any, Any], bytes]] = {
-    "plain-digest": lambda view, watched: hashlib.sha256(share_of_other(view, watched)).digest(),
-    "digest-in-hexadecimal": lambda view, watched: (
-        hashlib.sha256(share_of_other(view, watched)).hexdigest().encode()
-    ),
-    "commitment-without-salt": lambda view, watched: hashlib.sha256(
-        view.headers[0].context.encoded(Role.SERVER_B) + share_of_other(view, watched)
-    ).digest(),
-    "commitment-with-a-salt-that-both-get": lambda view, watched: hashlib.sha256(
-        view.headers[0].context.encoded(Role.SERVER_B)
-        + view.headers[0].salt.reveal()
-        + share_of_other(view, watched)
-    ).digest(),
-    "one-word-of-the-other-share": lambda view, watched: share_of_other(view, watched)[16:24],
-    "opening-without-mask": lambda view, watched: to_bytes(
-        from_bytes(share_of_other(view, watched)) - view.opening(0, view.received)
-    ),
+def others_mask(watched: Watched, role: Role, task: Task) -> NDArray[np.int64]:
+    """What a server lacks: the other one's mask. The dealer lacks b."""
+    if role is Role.DEALER:
+        return watched.a.body(VICTIM)[1]
+    other = watched.b if role is Role.SERVER_A else watched.a
+    return other.mask(VICTIM, task.dimension)
+
+
+def ctx_of(watched: Watched) -> Any:
+    return watched.a.header(VICTIM).context.digest
+
+
+def plain_digest(watched: Watched, role: Role, task: Task) -> bytes:
+    return hashlib.sha256(to_bytes(others_mask(watched, role, task))).digest()
+
+
+def digest_in_hexadecimal(watched: Watched, role: Role, task: Task) -> bytes:
+    return plain_digest(watched, role, task).hex().encode()
+
+
+def commitment(watched: Watched, role: Role, task: Task, salt: bytes) -> bytes:
+    """To the mask, as to its seed; to b by the dealer's side, as in a header."""
+    lacks = to_bytes(others_mask(watched, role, task))
+    if role is Role.DEALER:
+        hasher = body_hasher(ctx_of(watched), Secret(salt))
+        hasher.update(lacks)
+        return hasher.digest()
+    other = view_of(watched, role).other
+    return commit(other, ctx_of(watched), Secret(salt), Secret(lacks)).value
+
+
+def commitment_without_salt(watched: Watched, role: Role, task: Task) -> bytes:
+    return commitment(watched, role, task, b"")
+
+
+def commitment_with_a_salt_that_both_get(watched: Watched, role: Role, task: Task) -> bytes:
+    of_a = watched.a.held[VICTIM].salt.reveal()
+    own = watched.b.held[VICTIM].salt.reveal() if role is Role.SERVER_B else of_a
+    return commitment(watched, role, task, own)
+
+
+def one_word(watched: Watched, role: Role, task: Task) -> bytes:
+    return to_bytes(others_mask(watched, role, task))[16:24]
+
+
+def all_words(watched: Watched, role: Role, task: Task) -> bytes:
+    return to_bytes(others_mask(watched, role, task))
+
+
+def the_square_of_the_update(watched: Watched, role: Role, task: Task) -> bytes:
+    x = watched.a.expanded(VICTIM, D) + watched.b.expanded(VICTIM, D)
+    return to_bytes(np.array([dot(x, x)]))
+
+
+def the_others_share_of_r(watched: Watched, role: Role, task: Task) -> bytes:
+    other = watched.b if role is Role.SERVER_A else watched.a
+    return to_bytes(np.array([other.shares_of_r[ctx_of(watched).value]]))
+
+
+def the_whole_of_r(watched: Watched, role: Role, task: Task) -> bytes:
+    shares = (view.shares_of_r[ctx_of(watched).value] for view in watched)
+    return to_bytes(np.array([signed(sum(shares))]))
+
+
+def unmasked_values(watched: Watched, role: Role) -> NDArray[np.int64]:
+    """What a server's first message of the decision hides: the other one's; A's for the dealer."""
+    sender = watched.b if role is Role.SERVER_A else watched.a
+    row = 1 if sender.role is Role.SERVER_B else 0
+    width = 81
+    place = sender.place(VICTIM)
+    sent = sender.compared(sender.sent, place, len(sender.held), width)[0][row]
+    triple = sender.triples()[0]
+    mask = (triple.a, triple.b)[row].reshape(-1, width)[place]
+    unmasked: NDArray[np.int64] = sent ^ mask
+    return unmasked
+
+
+def a_value_without_its_mask(watched: Watched, role: Role, task: Task) -> bytes:
+    return to_bytes(unmasked_values(watched, role)[80:])
+
+
+def a_value_under_a_mask_of_the_others(watched: Watched, role: Role, task: Task) -> bytes:
+    """Whoever masks with what the reader knows."""
+    view = watched.a if role is Role.DEALER else view_of(watched, role)
+    mask = view.triples()[0].a.reshape(-1, 81)[view.place(VICTIM)]
+    return to_bytes((unmasked_values(watched, role) ^ mask)[80:])
+
+
+def a_message_of_the_servers(watched: Watched, role: Role, task: Task) -> bytes:
+    return watched.a.messages(watched.a.sent, "decide/")[0]
+
+
+def salt_h(watched: Watched, role: Role, task: Task) -> bytes:
+    """With it b's hash can be made; and the header is within reach."""
+    return watched.a.body(VICTIM)[0]
+
+
+MASKS: dict[str, Careless] = {
+    "plain-digest": plain_digest,
+    "digest-in-hexadecimal": digest_in_hexadecimal,
+    "commitment-without-salt": commitment_without_salt,
+    "commitment-with-a-salt-that-both-get": commitment_with_a_salt_that_both_get,
+    "one-word-of-the-mask": one_word,
+    "the-square-of-the-update": the_square_of_the_update,
+    "a-value-without-its-mask": a_value_without_its_mask,
+    "a-value-under-a-mask-of-the-readers": a_value_under_a_mask_of_the_others,
 }
+SQUARES: dict[str, Careless] = {
+    "the-others-share-of-r": the_others_share_of_r,
+    "the-whole-of-r": the_whole_of_r,
+}
+BODIES: dict[str, Careless] = {
+    "b": all_words,
+    "salt-h": salt_h,
+    "a-message-of-the-servers": a_message_of_the_servers,
+}
+BROKEN: dict[Role, dict[str, Careless]] = {
+    Role.SERVER_A: MASKS | SQUARES,
+    Role.SERVER_B: MASKS | SQUARES,
+    Role.DEALER: MASKS | BODIES,
+}
+CASES = [(scheme, role) for role in PARTIES for scheme in BROKEN[role]]
 
 
-@pytest.mark.parametrize("role", SERVERS, ids=["a", "b"])
-@pytest.mark.parametrize("scheme", list(BROKEN))
+@pytest.mark.parametrize(("scheme", "role"), CASES, ids=[f"{s}-{r.value}" for s, r in CASES])
 def test_the_same_server_breaks_a_careless_scheme(
     watch: Any, task: Task, scheme: str, role: Role
 ) -> None:
@@ -160,13 +228,82 @@ def test_the_same_server_breaks_a_careless_scheme(
     both = candidates(task)
     for truth in (0, 1):
         watched = watch(task, {VICTIM: both[truth]})
-        view = watched.a if role is Role.SERVER_A else watched.b
-        blobs = view.blobs() | {"careless": BROKEN[scheme](view, watched)}
-        found = [bool(recognised(consequences(view, task, guess), blobs)) for guess in both]
-        assert found == [truth == 0, truth == 1]
+        view_of(watched, role).told.append(BROKEN[role][scheme](watched, role, task))
+        assert fitting(watched, role, task) == [truth == 0, truth == 1]
 
 
-# --- by statistics -----------------------------------------------------------------------------
+# --- what the dealer must not even see -----------------------------------------------------------
+
+
+def hidden_from_dealer(watched: Watched) -> dict[str, bytes]:
+    """With the masks, any of it is too much; the dealer can't use h alone, and shan't have it."""
+    header = watched.b.header(VICTIM)
+    salt, b = watched.b.body(VICTIM)
+    hidden = {f"word {i} of b": to_bytes(b[i : i + 1]) for i in range(b.size)}
+    return hidden | {
+        "salt_h": salt,
+        "h": header.body_digest.value,
+        "nonce": header.context.nonce,
+        "name": VICTIM.encoded(),
+        "signature": header.signature.value,
+        "certificate": header.signature.certificates[0][-64:],
+        "digest of the whole": header.whole_digest.value,
+        "link secret": watched.a.messages(watched.a.sent, "set-secret")[0],
+    }
+
+
+def shown(hidden: dict[str, bytes], view: DealerView, task: Task) -> list[str]:
+    data = b"\0\0".join(view.blobs(task.dimension).values())
+    return [name for name, e in hidden.items() if e in data or e.hex().encode() in data]
+
+
+def test_the_dealer_is_shown_nothing_of_what_the_masks_hide(watch: Any, task: Task) -> None:
+    watched = watch(task, {VICTIM: candidates(task)[0], OTHER: candidates(task)[1]})
+    hidden = hidden_from_dealer(watched)
+    # The control: each of them is among what the servers see, and is found where it is told.
+    header = header_bytes(watched.b.header(VICTIM))
+    assert all(hidden[name] in header for name in ("h", "nonce", "name", "signature"))
+    assert shown(hidden, watched.dealer, task) == []
+    for name, secret in hidden.items():
+        watched.dealer.told = [b"..." + secret + b"..."]
+        assert shown(hidden, watched.dealer, task) == [name]
+        watched.dealer.told = [secret.hex().encode()]
+        assert shown(hidden, watched.dealer, task) == [name]
+
+
+@pytest.mark.parametrize("truth", [0, 1])
+def test_the_dealer_can_test_no_name(watch: Any, task: Task, truth: int) -> None:
+    names = (VICTIM, NEIGHBOUR)
+    watched = watch(task, {names[truth]: candidates(task)[0], OTHER: candidates(task)[1]})
+    assert named(watched, task, names) == [False, False]
+
+
+def named(watched: Watched, task: Task, names: tuple[ClientId, ClientId]) -> list[bool]:
+    """For each name, whether the dealer's own view has anything that follows from it."""
+    model = watched.b.headers[0].context.model
+    view = watched.dealer
+    one, other = (named_to_dealer(view, task, model, name) for name in names)
+    return told_apart(one, other, view.blobs(task.dimension))
+
+
+@pytest.mark.parametrize("order", ["little", "big"])
+def test_the_same_dealer_finds_a_name_behind_a_counted_nonce(
+    watch: Any, task: Task, monkeypatch: pytest.MonkeyPatch, order: Any
+) -> None:
+    """The control: clients count where they should draw."""
+    names = (VICTIM, NEIGHBOUR)
+    for truth in (0, 1):
+        counter = iter(range(9))
+
+        def count(size: int, counter: Iterator[int] = counter) -> bytes:
+            return next(counter).to_bytes(size, order)
+
+        monkeypatch.setattr(submission, "secrets", SimpleNamespace(token_bytes=count))
+        watched = watch(task, {names[truth]: candidates(task)[0], OTHER: candidates(task)[1]})
+        assert named(watched, task, names) == [truth == 0, truth == 1]
+
+
+# --- by statistics -------------------------------------------------------------------------------
 
 CLIENTS = 60
 ROUNDS = 20
@@ -177,19 +314,42 @@ def bits(*words: NDArray[np.int64]) -> NDArray[np.float32]:
     return np.unpackbits(data).astype(np.float32)
 
 
-def features(view: Any, place: int, client: ClientId) -> NDArray[np.float32]:
-    """Every bit of the view that is about one client, and of what can be combined of it."""
-    own = view.expanded(client, D)
-    received, sent = (view.opening(place, frames) for frames in (view.received, view.sent))
-    header = next(h for h in view.headers if h.context.client == client)
-    words = [own, received, received + sent, own + received, own - received]
-    seen = (header.salt.reveal(), header.other_commitment.value, header.context.nonce)
-    words += [from_bytes(value) for value in seen]
-    # The comparison of the norm: last of the client's 81, in each row of each exchange.
-    m = 81 * CLIENTS
-    for message in view.messages(view.received, "/compare/"):
-        table = from_bytes(message).reshape(-1, m)
-        words.append(np.ascontiguousarray(table[:, 81 * place + 80]))
+def lowest_bits(words: NDArray[np.int64]) -> NDArray[np.float32]:
+    return (words.reshape(-1) & 1).astype(np.float32)
+
+
+def features(view: View, task: Task, client: ClientId) -> NDArray[np.float32]:
+    """Every bit of a server's view that is about one client, and of what can be combined of it."""
+    header, held = view.header(client), view.held[client]
+    ctx, width = header.context.digest.value, 2 * task.projections + 1
+    own, (salt, b) = view.mask(client, D), view.body(client)
+    words = [own, b, b + own, b - own]
+    seen = (held.seed.reveal(), held.salt.reveal(), salt, header.context.nonce)
+    seen += (header.commitment_a.value, header.commitment_b.value, header.body_digest.value)
+    words += [from_bytes(value) for value in (*seen, view.row_keys[ctx])]
+    # What comes of b on its way to y.
+    share = view.shares_of_r[ctx]
+    products = [share, dot(b, own), dot(b, b), share + 2 * dot(b, own), share + dot(b, b)]
+    words.append(np.array([signed(each) for each in products]))
+    place = view.place(client)
+    *signs, opened = view.compared(view.received, place, CLIENTS, width)
+    # Of the signs the norm's, which is the last; of the conjunction whole words of its last pairs,
+    # and the one bit that means something of each other word.
+    words += [np.ascontiguousarray(each[:, -1]) for each in signs]
+    meaning = [lowest_bits(each) for each in (*signs[7:], opened)]
+    return np.concatenate([bits(*words), *meaning])
+
+
+def features_of_dealer(view: DealerView, task: Task, half: Any) -> NDArray[np.float32]:
+    """The same of all that the dealer has and computes of one client's submission."""
+    a, b = (half[role] for role in SERVERS)
+    seen = [a.context, a.commitment_a, a.commitment_b, view.row_keys[a.context]]
+    for each in (a, b):
+        seen += [each.seed.reveal(), each.salt.reveal()]
+    of_a, of_b = view.masks(half, task.dimension)
+    whole = of_a + of_b
+    products = [dot(whole, whole), dot(of_a, of_b), *view.shares_of_r[a.context].values()]
+    words = [of_a, of_b, whole, np.array(products), *(from_bytes(value) for value in seen)]
     return bits(*words)
 
 
@@ -205,20 +365,23 @@ def accuracy(x: NDArray[np.float32], labels: NDArray[np.int64]) -> tuple[int, in
 def samples(
     watch: Any, make_task: Callable[..., Task]
 ) -> tuple[dict[Role, NDArray[np.float32]], NDArray[np.int64], NDArray[np.float32]]:
-    """For each server its view of many clients; which candidate each had; and x itself, in bits."""
+    """For each party its view of many clients; which candidate each had; and x itself, in bits."""
     task = make_task(D, {"enrolment.clients": CLIENTS})
     both = candidates(task)
     coin = np.random.default_rng(4)
-    seen: dict[Role, list[NDArray[np.float32]]] = {role: [] for role in SERVERS}
+    seen: dict[Role, list[NDArray[np.float32]]] = {role: [] for role in PARTIES}
     labels, plain = [], []
     names = sorted(ClientId(f"c{i}") for i in range(CLIENTS))
     for _ in range(ROUNDS):
         given = {name: int(coin.integers(2)) for name in names}
         watched = watch(task, {name: both[label] for name, label in given.items()})
-        for place, name in enumerate(names):
+        halves = {half[Role.SERVER_A].context: half for half in watched.dealer.halves()}
+        for name in names:
             labels.append(given[name])
             for view in watched:
-                seen[view.role].append(features(view, place, name))
+                seen[view.role].append(features(view, task, name))
+            half = halves[watched.a.header(name).context.digest.value]
+            seen[Role.DEALER].append(features_of_dealer(watched.dealer, task, half))
             plain.append(bits(watched.a.expanded(name, D) + watched.b.expanded(name, D)))
     return (
         {role: np.array(rows) for role, rows in seen.items()},
@@ -228,16 +391,17 @@ def samples(
 
 
 def test_no_server_learns_to_tell_the_candidates_apart(samples: Any) -> None:
+    """Nor the dealer."""
     seen, labels, plain = samples
-    for role in SERVERS:
+    for role in PARTIES:
         right, total = accuracy(seen[role], labels)
         assert stats.binomtest(right, total, 0.5).pvalue > 1e-5
-        # The control: the same distinguisher with the two views put together.
+        # The control: the same distinguisher with what the views make together.
         together = np.concatenate([seen[role], plain], axis=1)
         right, total = accuracy(together, labels)
         assert right / total > 0.95
     # No single bit leans either way (Bonferroni over all of them).
-    for role in SERVERS:
+    for role in PARTIES:
         ones = labels == 1
         difference = seen[role][ones].mean(axis=0) - seen[role][~ones].mean(axis=0)
         spread = np.sqrt(0.25 / ones.sum() + 0.25 / (~ones).sum())

@@ -60,10 +60,11 @@ def test_nothing_that_a_server_receives_or_stores_or_logs_shows_a_word(
     for view in watched:
         assert view.outcome.valid == tuple(sorted(updates))
         blobs = view.blobs()
-        # The view is whole: uploads, openings, comparisons, randomness, files.
+        # The view is whole: uploads, bodies, comparisons, randomness, files.
         for part in ("share of victim", "dealer key", "triple 0 2", "file state.db (end)"):
             assert part in blobs
-        assert sum("validate/0/compare" in name for name in blobs) > 10
+        for part, least in (("row key", 3), ("share of r", 3), ("body/", 9), ("decide/0/", 30)):
+            assert sum(part in name for name in blobs) >= least
         blobs["log"] = watched.log.encode()
         blobs["output"] = "".join(capfd.readouterr()).encode()
         # What is released, too: with its noise it is no update and no sum of them.
@@ -72,6 +73,10 @@ def test_nothing_that_a_server_receives_or_stores_or_logs_shows_a_word(
         for x in (*updates.values(), total, total - updates[VICTIM]):
             assert {name: seen(x, data) for name, data in blobs.items() if seen(x, data)} == {}
     assert "INSERT INTO charge" in watched.log
+    # The dealer, with what it may come across besides.
+    blobs = watched.dealer.blobs(8) | watched.within_reach()
+    for x in updates.values():
+        assert {name: seen(x, data) for name, data in blobs.items() if seen(x, data)} == {}
 
 
 def test_the_search_finds_what_is_there(watch: Any, task: Task) -> None:
@@ -101,21 +106,23 @@ def test_the_search_finds_what_is_there(watch: Any, task: Task) -> None:
 
 
 def test_what_is_on_the_disk_while_a_round_is_open(watch: Any, task: Task) -> None:
+    """B's body alone, as long as it is, and under a key: no word of it, nor its salt, shows."""
     watched = watch(task, {VICTIM: update(1)})
-    (kept,) = [data for name, data in watched.b.stored.items() if name.endswith(".body")]
-    body = watched.b.shares[VICTIM]
-    # Encrypted: no word of it is there, nor its salt.
-    assert len(kept) == len(body) - 32 + 16
-    assert not [body[i : i + 8] for i in range(0, len(body), 8) if body[i : i + 8] in kept]
-    # Seeds are never written; B's body is gone after the round.
+    salt, b = watched.b.body(VICTIM)
+    bodies = [data for name, data in watched.b.stored.items() if name.endswith(".body")]
+    assert [len(data) for data in bodies] == [8 * b.size + 16]
+    words = [to_bytes(b[i : i + 1]) for i in range(b.size)]
+    assert not [word for word in (*words, salt) for view in watched for d in view.stored.values()
+                if word in d]
+    # A's seed is never written; B's body is gone after the round.
     assert not [name for name in watched.a.stored if ".body" in name]
     assert not [name for name in watched.b.stored if name.endswith(".body (end)")]
     for view in watched:
-        seeds = [watched.a.shares[VICTIM], watched.b.shares[VICTIM]]
-        seeds += [each.headers[0].seed.reveal() for each in watched]
-        kept = b"".join(d for n, d in view.stored.items() if n.endswith("(end)"))
-        for secret in (*seeds, view.dealer_key, view.headers[0].salt.reveal()):
-            assert secret not in kept
+        secrets = [salt, view.dealer_key, *view.row_keys.values()]
+        for each in watched:
+            secrets += [each.held[VICTIM].seed.reveal(), each.held[VICTIM].salt.reveal()]
+        kept = b"".join(view.stored.values())
+        assert not [secret for secret in secrets if secret in kept]
 
 
 def test_the_share_that_is_kept_is_the_one_that_is_sent(watch: Any, task: Task) -> None:
@@ -132,12 +139,17 @@ def test_no_server_gets_what_is_meant_for_the_other(watch: Any, task: Task) -> N
     watched = watch(task, {VICTIM: update(1), OTHERS[0]: update(2)})
     for view, other in ((watched.a, watched.b), (watched.b, watched.a)):
         own = b"\0".join(view.blobs().values())
-        secrets = [other.dealer_key, *(header.salt.reveal() for header in other.headers)]
-        for client, share in other.shares.items():
-            secrets += [share, to_bytes(other.expanded(client, 8))]
-        secrets += [to_bytes(other.own_triple(place)[0]) for place in range(2)]
-        if other.role is Role.SERVER_B:
-            secrets.append(to_bytes(other.dealt[0][1]))
+        secrets = [other.dealer_key]
+        secrets += [to_bytes(np.array([share])) for share in other.shares_of_r.values()]
+        for client, held in other.held.items():
+            secrets += [held.seed.reveal(), held.salt.reveal()]
+            secrets += [to_bytes(other.mask(client, 8)), to_bytes(other.expanded(client, 8))]
+        for number, triple in enumerate(other.triples()):
+            masks = [triple.a, triple.b, triple.c]
+            if number == 0:
+                # Each server's share of the other's own words is zero, and crosses as its bare mask.
+                del masks[0 if other.role is Role.SERVER_B else 1]
+            secrets += [to_bytes(words.reshape(-1)) for words in masks]
         for secret in secrets:
             assert secret not in own
             # Nor a part of it.
@@ -148,13 +160,17 @@ def test_no_server_gets_what_is_meant_for_the_other(watch: Any, task: Task) -> N
 def test_no_log_line_shows_a_share_a_seed_or_a_salt(watch: Any, task: Task) -> None:
     watched = watch(task, {VICTIM: update(1)})
     for view in watched:
-        secrets = [view.shares[VICTIM], view.dealer_key, view.headers[0].salt.reveal()]
+        held = view.held[VICTIM]
+        secrets = [view.shares[VICTIM], view.dealer_key, *view.row_keys.values()]
+        secrets += [held.seed.reveal(), held.salt.reveal()]
+        secrets += [to_bytes(np.array([share])) for share in view.shares_of_r.values()]
         for secret in secrets:
             for start in range(0, len(secret) - 7, 8):
                 piece = secret[start : start + 8]
                 assert piece.hex() not in watched.log
                 assert repr(piece)[2:-1] not in watched.log
         shown = repr(view.held) + repr(view.received) + repr(view.outcome)
+        shown += repr(watched.dealer.asked)
         for secret in secrets:
             assert secret.hex()[:16] not in shown
             assert repr(secret[:8])[2:-1] not in shown

@@ -1,5 +1,6 @@
-"""Each server's shares alone are uniform on the ring, whatever the update."""
+"""What each party holds alone is uniform on the ring, whatever the update."""
 
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -8,10 +9,13 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 from tests.rig.keys import signer
-from tests.rig.submissions import expanded
+from tests.rig.submissions import Pair, body_of, words_of
 
-from precad.common.identifiers import ClientId, Digest
-from precad.common.ring import from_bytes, to_bytes
+from precad.common.deal.dealer import DealerRole
+from precad.common.deal.request import SquareRequest
+from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.ring import dot, from_bytes, signed, to_bytes
+from precad.common.secret import Secret
 from precad.common.share.submission import shard
 from precad.common.task import Task
 
@@ -47,23 +51,60 @@ def bit_pairs_fit(words: NDArray[np.int64]) -> float:
 
 
 @pytest.fixture(scope="module", params=list(UPDATES))
-def shares(request: pytest.FixtureRequest) -> tuple[NDArray[np.int64], NDArray[np.int64], bytes]:
-    """Both servers' shares, ``[runs, d]``, and A's seeds, of one update shared again and again."""
+def shares(request: pytest.FixtureRequest) -> dict[str, NDArray[np.int64]]:
+    """Of one update shared again and again: what each party has of it, ``[runs, n]``."""
     x = UPDATES[request.param]
-    of_a, of_b, seeds = [], [], []
-    pen = signer(CLIENT)
+    seen: dict[str, list[NDArray[np.int64]]] = defaultdict(list)
+    pen, dealer = signer(CLIENT), DealerRole(DIGEST, D)
     for _ in range(RUNS):
-        a, b = shard(x, task=DIGEST, version=0, attempt=0, client=CLIENT, model=DIGEST, signer=pen)
-        of_a.append(expanded(a, D))
-        of_b.append(expanded(b, D))
-        seeds += [a.seed.reveal(), b.seed.reveal()]
-        assert (of_a[-1] + of_b[-1] == x).all()
-    return np.array(of_a), np.array(of_b), b"".join(seeds)
+        pair = shard(
+            x, task=DIGEST, version=0, attempt=0, client=CLIENT, model=DIGEST, signer=pen
+        )
+        a_a, a_b = (each.mask().words(D) for each in pair)
+        b = from_bytes(words_of(pair[1]))
+        assert (b + a_a + a_b == x).all()
+        keys, r = squared(dealer, pair)
+        assert signed(sum(r)) == dot(a_a + a_b, a_a + a_b)
+        for name, words in (("a_A", a_a), ("a_B", a_b), ("b", b), ("b + a_B", b + a_b)):
+            seen[name].append(words)
+        for name, number in (("r_A", r[0]), ("r_B", r[1])):
+            seen[name].append(np.array([number]))
+        secrets = [each.seed.reveal() + each.salt.reveal() for each in pair]
+        seen["seeds and salts"].append(from_bytes(b"".join(secrets)))
+        seen["salt_h"].append(from_bytes(body_of(pair[1])[:32]))
+        seen["nonce"].append(from_bytes(pair[0].context.nonce))
+        seen["row key"].append(from_bytes(keys[0]))
+        assert keys[0] == keys[1]
+    return {name: np.array(rows) for name, rows in seen.items()}
 
 
-@pytest.mark.parametrize("server", [0, 1], ids=["a", "b"])
-def test_a_servers_shares_are_uniform(shares: Any, server: int) -> None:
-    words = shares[server]
+def squared(dealer: DealerRole, pair: Pair) -> tuple[list[bytes], list[int]]:
+    """What the dealer answers A and B about a submission: row keys, then shares of r."""
+    keys: list[bytes] = []
+    shares: dict[Role, int] = {}
+    for each in pair:
+        header, ctx = each.header, each.context.digest.value
+        c_a, c_b = header.commitment_a.value, header.commitment_b.value
+        half = SquareRequest(DIGEST, 0, ctx, c_a, c_b, each.seed, each.salt)
+
+        def deliver(_: bytes, answer: Any, role: Role = each.role) -> None:
+            if isinstance(answer, Secret):
+                keys.append(answer.reveal())
+            else:
+                shares[role] = answer
+
+        if work := dealer.ask(each.role, half, deliver):
+            work()
+    return keys, [shares[Role.SERVER_A], shares[Role.SERVER_B]]
+
+
+SHARES = ["a_A", "a_B", "b", "b + a_B", "r_A", "r_B"]
+"""The first two and the last two are one server's each; of b A sees what B sees."""
+
+
+@pytest.mark.parametrize("share", [*SHARES, "seeds and salts", "salt_h", "nonce", "row key"])
+def test_each_share_alone_is_uniform(shares: Any, share: str) -> None:
+    words = shares[share]
     assert byte_fits(words.reshape(-1)) > LEAST_P
     assert bit_pairs_fit(words.reshape(-1)) > LEAST_P
     # Each coordinate by itself, and no share twice.
@@ -72,35 +113,63 @@ def test_a_servers_shares_are_uniform(shares: Any, server: int) -> None:
     assert np.unique(words).size == words.size
 
 
-def test_the_seeds_are_uniform(shares: Any) -> None:
-    assert byte_fits(from_bytes(shares[2])) > LEAST_P
+def independent(one: NDArray[np.int64], other: NDArray[np.int64]) -> float:
+    """p of the top three bits of each being a pair of coins' outcomes."""
+    top = [(words.reshape(-1).view(np.uint64) >> np.uint64(61)).astype(int) for words in (one, other)]
+    pairs = np.bincount(8 * top[0] + top[1], minlength=64)
+    return float(stats.chisquare(pairs).pvalue)
 
 
-def test_the_shares_of_one_server_do_not_depend_on_each_other(shares: Any) -> None:
-    """Neighbouring coordinates and neighbouring runs, by the top three bits of each."""
-    for words in shares[:2]:
-        top = (words.view(np.uint64) >> np.uint64(61)).astype(np.int64)
-        for one, other in ((top[:, :-1], top[:, 1:]), (top[:-1], top[1:])):
-            pairs = (8 * one + other).reshape(-1)
-            assert stats.chisquare(np.bincount(pairs, minlength=64)).pvalue > LEAST_P
+@pytest.mark.parametrize("share", SHARES)
+def test_the_shares_of_one_server_do_not_depend_on_each_other(shares: Any, share: str) -> None:
+    """Neighbouring coordinates and neighbouring runs."""
+    words = shares[share]
+    for one, other in ((words[:, :-1], words[:, 1:]), (words[:-1], words[1:])):
+        if one.size:
+            assert independent(np.ascontiguousarray(one), np.ascontiguousarray(other)) > LEAST_P
 
 
-def test_what_is_opened_is_uniform_too(watch: Any, make_task: Callable[..., Task]) -> None:
-    """Both shares of x − a, their sum, and the words of the comparisons."""
+@pytest.mark.parametrize("party", ["a", "b"])
+def test_what_one_server_holds_together_is_uniform_together(shares: Any, party: str) -> None:
+    """b with one mask is as good as alone; also their sums and differences are uniform."""
+    own = "a_A" if party == "a" else "a_B"
+    assert independent(shares[own], shares["b"]) > LEAST_P
+    for combined in (shares["b"] + shares[own], shares["b"] - shares[own]):
+        assert byte_fits(combined.reshape(-1)) > LEAST_P
+        assert bit_pairs_fit(combined.reshape(-1)) > LEAST_P
+    r = shares["r_A" if party == "a" else "r_B"]
+    for other in (shares[own], shares["b"]):
+        assert independent(r, np.ascontiguousarray(other[:, 0])) > LEAST_P
+
+
+def test_what_the_dealer_holds_together_is_uniform_together(shares: Any) -> None:
+    assert independent(shares["a_A"], shares["a_B"]) > LEAST_P
+    whole = shares["a_A"] + shares["a_B"]
+    assert byte_fits(whole.reshape(-1)) > LEAST_P
+    # The control: with b they are the update, which each of the three lacks something of.
+    x = whole + shares["b"]
+    assert byte_fits(x.reshape(-1)) < LEAST_P
+    assert independent(x[:-1].copy(), x[1:].copy()) < LEAST_P
+
+
+def test_what_crosses_between_the_servers_is_uniform_too(
+    watch: Any, make_task: Callable[..., Task]
+) -> None:
+    """Bodies, the words of the comparisons and of the AND: all but the last message, the bits."""
     task = make_task(D, {"enrolment.clients": 200})
     x = np.array([2**20, 0, -5, 7, 0, 0, 0, 1], dtype=np.int64)
     clients = {ClientId(f"c{i}"): x for i in range(200)}
-    received, opened, compared = [], [], []
+    received: dict[str, list[NDArray[np.int64]]] = defaultdict(list)
     for watched in [watch(task, clients) for _ in range(4)]:
+        received["b"] += [watched.a.body(client)[1] for client in clients]
         for view in watched:
-            for place in range(len(clients)):
-                received.append(view.opening(place, view.received))
-                if view is watched.a:
-                    # Both servers see the same sum.
-                    opened.append(received[-1] + view.opening(place, view.sent))
-            # All but the last exchange, in which the sign bits themselves are opened.
-            compared += [from_bytes(m) for m in view.messages(view.received, "/compare/")[:-1]]
-    for words in (received, opened, compared):
+            messages = view.messages(view.received, "decide/")
+            assert len(messages) == 15
+            server = view.role.value
+            received[f"signs to {server}"] += [from_bytes(m) for m in messages[:7]]
+            received[f"and to {server}"] += [from_bytes(m) for m in messages[7:-1]]
+    assert len(received) == 5
+    for words in received.values():
         assert byte_fits(np.concatenate(words)) > LEAST_P
         assert bit_pairs_fit(np.concatenate(words)) > LEAST_P
 

@@ -10,6 +10,7 @@ import hashlib
 import hmac
 import itertools
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,10 @@ from tests.faults.world import World
 
 from precad.common.aggregator.round.history import history_after, history_start
 from precad.common.aggregator.round.messages import Fact
+from precad.common.aggregator.service.dealing import request_to_wire
+from precad.common.aggregator.service.squares import square_request_to_wire
 from precad.common.aggregator.store import read_ledger
+from precad.common.deal.request import DealRequest, SquareRequest
 from precad.common.identifiers import ClientId, Role
 from precad.common.keystream import encode_context
 from precad.common.task import Task
@@ -135,19 +139,86 @@ def test_two_servers_heads_over_the_same_charges_never_agree(world: World) -> No
     assert views[0].head != views[1].head
 
 
-def test_the_dealer_is_told_numbers_and_never_who(task: Task, tmp_path: Path) -> None:
-    asked: list[Any] = []
-    world = World(task, tmp_path, seed=22, faults=0, chance=0.0)
-    real = world.dealer.corrections
+@pytest.fixture(scope="module")
+def asked(task: Task, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    """All that both servers ask the dealer in a training, batches and squares."""
+    requests: list[Any] = []
+    world = World(task, tmp_path_factory.mktemp("dealer"), seed=22, faults=0, chance=0.0)
+    deal, ask = world.dealer.corrections, world.dealer.ask
 
-    def corrections(role: Role, request: Any) -> Any:
-        asked.append(request)
-        return real(role, request)
+    def corrections(role: Role, request: DealRequest) -> Any:
+        requests.append(request)
+        return deal(role, request)
+
+    def square(role: Role, request: SquareRequest, deliver: Any) -> Any:
+        requests.append(request)
+        return ask(role, request, deliver)
 
     world.dealer.corrections = corrections  # type: ignore[method-assign]
+    world.dealer.ask = square  # type: ignore[method-assign]
     world.run()
-    assert asked
-    fields = {"task", "attempt", "batch", "clients", "dimension", "comparisons", "nonces"}
-    assert set(type(asked[0]).__dataclass_fields__) == fields
-    told = repr(asked).encode() + b"".join(each.nonces for each in asked)
-    assert not [client for client in world.clients if client.name.encode() in told]
+    assert {type(each) for each in requests} == {DealRequest, SquareRequest}
+    return requests
+
+
+def told(asked: list[Any]) -> bytes:
+    """As it crosses to the dealer."""
+    messages = (
+        square_request_to_wire(each, b"epoch")
+        if isinstance(each, SquareRequest)
+        else request_to_wire(each, role.value, b"epoch")
+        for each in asked
+        for role in ROLES
+    )
+    return b"\0".join(message.SerializeToString() for message in messages)
+
+
+def test_the_dealer_is_told_numbers_and_masks_and_never_who(asked: list[Any]) -> None:
+    fields = {
+        DealRequest: {"task", "attempt", "batch", "clients", "comparisons", "nonces"},
+        SquareRequest: {
+            *("task", "attempt", "context", "commitment_a", "commitment_b"),
+            *("seed", "salt"),
+        },
+    }
+    for kind, names in fields.items():
+        assert set(kind.__dataclass_fields__) == names
+    data = told(asked)
+    squares = [each for each in asked if isinstance(each, SquareRequest)]
+    # The search looks through whole requests.
+    for each in squares:
+        assert {each.context, each.seed.reveal(), each.salt.reveal()} <= pieces_of(data)
+    clients = [f"ward-{n}" for n in range(CLIENTS)]
+    assert not [name for name in clients if name.encode() in data]
+    # Nor does anything of a client's come again: attempts can't be linked by it.
+    for role_asks in Counter(each.context for each in squares).values():
+        assert role_asks == len(ROLES)
+    for name in ("seed", "salt"):
+        values = [getattr(each, name).reveal() for each in squares]
+        assert len(set(values)) == len(values)
+
+
+def pieces_of(data: bytes) -> set[bytes]:
+    """Every 32 bytes in a row."""
+    return {data[i : i + 32] for i in range(len(data) - 31)}
+
+
+def test_the_dealer_recognises_no_candidate_for_who_was_drawn(
+    world: World, task: Task, asked: list[Any]
+) -> None:
+    data = told(asked)
+    seen = pieces_of(data)
+    truth = tuple(sorted(world.clients[1:4]))
+    careless = hashlib.sha256(encode_context("cohort", *(c.encoded() for c in truth))).digest()
+    salts = [*salts_in(data, task), *(each.context for each in asked[:4] if is_square(each))]
+    found = []
+    for cohort in cohorts(world.clients):
+        candidates = made_of(cohort, task, salts)
+        assert not candidates & seen, cohort
+        # The control: one digest of a cohort more.
+        found += [cohort] if candidates & pieces_of(careless) else []
+    assert found == [truth]
+
+
+def is_square(request: Any) -> bool:
+    return isinstance(request, SquareRequest)
