@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from scipy import stats
 from sklearn.linear_model import LogisticRegression
 from tests.rig.guesses import (
-    compared,
     named_to_dealer,
     recognised,
     seen_by_dealer,

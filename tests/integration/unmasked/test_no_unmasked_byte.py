@@ -112,8 +112,13 @@ def test_what_is_on_the_disk_while_a_round_is_open(watch: Any, task: Task) -> No
     bodies = [data for name, data in watched.b.stored.items() if name.endswith(".body")]
     assert [len(data) for data in bodies] == [8 * b.size + 16]
     words = [to_bytes(b[i : i + 1]) for i in range(b.size)]
-    assert not [word for word in (*words, salt) for view in watched for d in view.stored.values()
-                if word in d]
+    assert not [
+        word
+        for word in (*words, salt)
+        for view in watched
+        for d in view.stored.values()
+        if word in d
+    ]
     # A's seed is never written; B's body is gone after the round.
     assert not [name for name in watched.a.stored if ".body" in name]
     assert not [name for name in watched.b.stored if name.endswith(".body (end)")]
