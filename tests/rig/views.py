@@ -199,9 +199,9 @@ class DealerView:
                 square, _EPOCH
             ).SerializeToString()
         for number, (role, batch, words) in enumerate(self.batches):
-            blobs[f"batch {number} {role.value}"] = (
-                request_to_wire(batch, role.value, _EPOCH).SerializeToString() + to_bytes(words)
-            )
+            blobs[f"batch {number} {role.value}"] = request_to_wire(
+                batch, role.value, _EPOCH
+            ).SerializeToString() + to_bytes(words)
         for number, half in enumerate(self.halves()):
             ctx = half[Role.SERVER_A].context
             of_a, of_b = self.masks(half, dimension)

