@@ -1,7 +1,7 @@
 """A curious A, a curious B, then a curious dealer, with two neighbouring candidates for an update.
 
-None tells them apart from its whole view, nor the dealer whose update it is. That the noisy sum is a
-little likelier under one of them is what differential privacy accounts for: the statistical test
+None tells them apart from its whole view, nor the dealer whose update it is. That the noisy sum is
+a little likelier under one of them is what differential privacy accounts for: the statistical test
 leaves the release out.
 """
 
@@ -92,32 +92,32 @@ def test_no_guess_can_be_tested(watch: Any, task: Task, role: Role, truth: int) 
 
 # --- the controls --------------------------------------------------------------------------------
 
-Careless = Callable[[Watched, Role, Task], bytes]
+Careless = Callable[[Watched, Role], bytes]
 
 
-def others_mask(watched: Watched, role: Role, task: Task) -> NDArray[np.int64]:
+def others_mask(watched: Watched, role: Role) -> NDArray[np.int64]:
     """What a server lacks: the other one's mask. The dealer lacks b."""
     if role is Role.DEALER:
         return watched.a.body(VICTIM)[1]
     other = watched.b if role is Role.SERVER_A else watched.a
-    return other.mask(VICTIM, task.dimension)
+    return other.mask(VICTIM, D)
 
 
 def ctx_of(watched: Watched) -> Any:
     return watched.a.header(VICTIM).context.digest
 
 
-def plain_digest(watched: Watched, role: Role, task: Task) -> bytes:
-    return hashlib.sha256(to_bytes(others_mask(watched, role, task))).digest()
+def plain_digest(watched: Watched, role: Role) -> bytes:
+    return hashlib.sha256(to_bytes(others_mask(watched, role))).digest()
 
 
-def digest_in_hexadecimal(watched: Watched, role: Role, task: Task) -> bytes:
-    return plain_digest(watched, role, task).hex().encode()
+def digest_in_hexadecimal(watched: Watched, role: Role) -> bytes:
+    return plain_digest(watched, role).hex().encode()
 
 
-def commitment(watched: Watched, role: Role, task: Task, salt: bytes) -> bytes:
+def commitment(watched: Watched, role: Role, salt: bytes) -> bytes:
     """To the mask, as to its seed; to b by the dealer's side, as in a header."""
-    lacks = to_bytes(others_mask(watched, role, task))
+    lacks = to_bytes(others_mask(watched, role))
     if role is Role.DEALER:
         hasher = body_hasher(ctx_of(watched), Secret(salt))
         hasher.update(lacks)
@@ -126,35 +126,35 @@ def commitment(watched: Watched, role: Role, task: Task, salt: bytes) -> bytes:
     return commit(other, ctx_of(watched), Secret(salt), Secret(lacks)).value
 
 
-def commitment_without_salt(watched: Watched, role: Role, task: Task) -> bytes:
-    return commitment(watched, role, task, b"")
+def commitment_without_salt(watched: Watched, role: Role) -> bytes:
+    return commitment(watched, role, b"")
 
 
-def commitment_with_a_salt_that_both_get(watched: Watched, role: Role, task: Task) -> bytes:
+def commitment_with_a_salt_that_both_get(watched: Watched, role: Role) -> bytes:
     of_a = watched.a.held[VICTIM].salt.reveal()
     own = watched.b.held[VICTIM].salt.reveal() if role is Role.SERVER_B else of_a
-    return commitment(watched, role, task, own)
+    return commitment(watched, role, own)
 
 
-def one_word(watched: Watched, role: Role, task: Task) -> bytes:
-    return to_bytes(others_mask(watched, role, task))[16:24]
+def one_word(watched: Watched, role: Role) -> bytes:
+    return to_bytes(others_mask(watched, role))[16:24]
 
 
-def all_words(watched: Watched, role: Role, task: Task) -> bytes:
-    return to_bytes(others_mask(watched, role, task))
+def all_words(watched: Watched, role: Role) -> bytes:
+    return to_bytes(others_mask(watched, role))
 
 
-def the_square_of_the_update(watched: Watched, role: Role, task: Task) -> bytes:
+def the_square_of_the_update(watched: Watched, _: Role) -> bytes:
     x = watched.a.expanded(VICTIM, D) + watched.b.expanded(VICTIM, D)
     return to_bytes(np.array([dot(x, x)]))
 
 
-def the_others_share_of_r(watched: Watched, role: Role, task: Task) -> bytes:
+def the_others_share_of_r(watched: Watched, role: Role) -> bytes:
     other = watched.b if role is Role.SERVER_A else watched.a
     return to_bytes(np.array([other.shares_of_r[ctx_of(watched).value]]))
 
 
-def the_whole_of_r(watched: Watched, role: Role, task: Task) -> bytes:
+def the_whole_of_r(watched: Watched, _: Role) -> bytes:
     shares = (view.shares_of_r[ctx_of(watched).value] for view in watched)
     return to_bytes(np.array([signed(sum(shares))]))
 
@@ -172,22 +172,22 @@ def unmasked_values(watched: Watched, role: Role) -> NDArray[np.int64]:
     return unmasked
 
 
-def a_value_without_its_mask(watched: Watched, role: Role, task: Task) -> bytes:
+def a_value_without_its_mask(watched: Watched, role: Role) -> bytes:
     return to_bytes(unmasked_values(watched, role)[80:])
 
 
-def a_value_under_a_mask_of_the_others(watched: Watched, role: Role, task: Task) -> bytes:
+def a_value_under_a_mask_of_the_others(watched: Watched, role: Role) -> bytes:
     """Whoever masks with what the reader knows."""
     view = watched.a if role is Role.DEALER else view_of(watched, role)
     mask = view.triples()[0].a.reshape(-1, 81)[view.place(VICTIM)]
     return to_bytes((unmasked_values(watched, role) ^ mask)[80:])
 
 
-def a_message_of_the_servers(watched: Watched, role: Role, task: Task) -> bytes:
+def a_message_of_the_servers(watched: Watched, _: Role) -> bytes:
     return watched.a.messages(watched.a.sent, "decide/")[0]
 
 
-def salt_h(watched: Watched, role: Role, task: Task) -> bytes:
+def salt_h(watched: Watched, _: Role) -> bytes:
     """With it b's hash can be made; and the header is within reach."""
     return watched.a.body(VICTIM)[0]
 
@@ -227,7 +227,7 @@ def test_the_same_server_breaks_a_careless_scheme(
     both = candidates(task)
     for truth in (0, 1):
         watched = watch(task, {VICTIM: both[truth]})
-        view_of(watched, role).told.append(BROKEN[role][scheme](watched, role, task))
+        view_of(watched, role).told.append(BROKEN[role][scheme](watched, role))
         assert fitting(watched, role, task) == [truth == 0, truth == 1]
 
 
@@ -323,8 +323,8 @@ def features(view: View, task: Task, client: ClientId) -> NDArray[np.float32]:
     ctx, width = header.context.digest.value, 2 * task.projections + 1
     own, (salt, b) = view.mask(client, D), view.body(client)
     words = [own, b, b + own, b - own]
-    seen = (held.seed.reveal(), held.salt.reveal(), salt, header.context.nonce)
-    seen += (header.commitment_a.value, header.commitment_b.value, header.body_digest.value)
+    seen = [held.seed.reveal(), held.salt.reveal(), salt, header.context.nonce]
+    seen += [header.commitment_a.value, header.commitment_b.value, header.body_digest.value]
     words += [from_bytes(value) for value in (*seen, view.row_keys[ctx])]
     # What comes of b on its way to y.
     share = view.shares_of_r[ctx]
