@@ -34,7 +34,8 @@ protos: $(READY) ## generate the protobuf code anew
 protos-check: protos ## fail unless git has the protobuf code that the .proto files give
 	@git diff --exit-code -- $(GENERATED) && test -z "$$(git ls-files --others -- $(GENERATED))"
 
-bench: $(READY) ## the benchmarks; results go to benchmarks/results
+bench: $(READY) ## the benchmarks, under an hour; results go to benchmarks/results (ARGS=…: precad bench's)
+	$(BIN)/precad bench --series --output benchmarks/results/bench.json $(ARGS)
 	for script in benchmarks/*.py; do PYTHONPATH=. $(BIN)/python $$script || exit 1; done
 
 chaos: $(READY) ## 300 versions of everything that may go wrong; goes on where it was broken off
