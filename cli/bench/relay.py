@@ -26,7 +26,7 @@ class Link:
     """One way."""
 
 
-class _Direction:
+class Way:
     """One direction of a line: when what is handed in now has arrived at the other end."""
 
     def __init__(self, link: Link) -> None:
@@ -35,12 +35,13 @@ class _Direction:
         self.bytes = 0
 
     def arrival(self, now: float, size: int) -> float:
+        """When the last of ``size`` bytes that are handed in at ``now`` is there, in seconds."""
         self.bytes += size
         self._free_at = max(self._free_at, now) + size / self._link.bytes_per_s
         return self._free_at + self._link.delay_s
 
 
-async def _carry(source: asyncio.StreamReader, sink: asyncio.StreamWriter, way: _Direction) -> None:
+async def _carry(source: asyncio.StreamReader, sink: asyncio.StreamWriter, way: Way) -> None:
     loop = asyncio.get_running_loop()
     queue: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(_UNDER_WAY_PIECES)
 
@@ -63,12 +64,14 @@ async def _carry(source: asyncio.StreamReader, sink: asyncio.StreamWriter, way: 
         await delivery
 
 
-class _Line:
+class Line:
     """One pair of parts' connections."""
 
     def __init__(self, target: str, link: Link) -> None:
         self._target = target.rsplit(":", 1)
-        self._there, self._back = _Direction(link), _Direction(link)
+        self._there, self._back = Way(link), Way(link)
+        self._server: asyncio.Server | None = None
+        self._ends: set[asyncio.Task[None]] = set()
 
     @property
     def bytes(self) -> tuple[int, int]:
@@ -77,8 +80,19 @@ class _Line:
 
     async def listen(self) -> str:
         """Take connections. Returns where."""
-        server = await asyncio.start_server(self._connect, "127.0.0.1", 0)
-        return f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        self._server = await asyncio.start_server(self._begin, "127.0.0.1", 0)
+        return f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    async def close(self) -> None:
+        """Take no more connections, and wait until those that there are have ended."""
+        assert self._server is not None
+        self._server.close()
+        await asyncio.gather(*self._ends)
+
+    def _begin(self, near: asyncio.StreamReader, answer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._connect(near, answer))
+        self._ends.add(task)
+        task.add_done_callback(self._ends.discard)
 
     async def _connect(self, near: asyncio.StreamReader, answer: asyncio.StreamWriter) -> None:
         host, port = self._target
@@ -100,10 +114,10 @@ def main() -> None:
     orders = Orders()
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, daemon=True).start()
-    lines: dict[str, _Line] = {}
+    lines: dict[str, Line] = {}
     for order in orders:
         if "target" in order:
-            line = _Line(order["target"], Link(order["bytes_per_s"], order["delay_s"]))
+            line = Line(order["target"], Link(order["bytes_per_s"], order["delay_s"]))
             lines[order["name"]] = line
             address = asyncio.run_coroutine_threadsafe(line.listen(), loop).result()
             orders.say(address=address)

@@ -28,15 +28,15 @@ class FedAvg:
 
     def __init__(self, server: Part, clients: Part, moved: int, wire: Wire) -> None:
         self.processes = {"server": server.pid, "clients": clients.pid}
-        self._clients, self._moved, self._wire = clients, moved, wire
+        self.clients, self._moved, self._wire = clients, moved, wire
 
     def play(self) -> Sample:
         """One round."""
         with self._wire.round():
             begin = read(self.processes)
-            self._clients.ask(play=True)
+            self.clients.ask(play=True)
             took = between(begin, read(self.processes))
-        require_right(self.name, self._clients.ask(check=True))
+        require_right(self.name, self.clients.ask(check=True))
         return Sample({"round_s": took.at_s}, {"round": took.cpu_s})
 
     def facts(self) -> dict[str, Any]:
