@@ -13,6 +13,7 @@ from precad.cli.bench.lines import WIDE_AREA, Lines, Relayed, Straight
 from precad.cli.bench.meter import peak_mib
 from precad.cli.bench.ours import system as ours
 from precad.cli.bench.sample import Sample, System
+from precad.cli.bench.sec_agg_plus import system as sec_agg_plus
 from precad.cli.bench.stock_crypten import system as stock_crypten
 from precad.common.task import DeadlineSection
 
@@ -31,6 +32,7 @@ class Case:
         repeats: measured rounds of each system on the local link.
         slow_repeats: on the slow link; 0 leaves it out.
         peers: whether the peers are measured too.
+        masked: whether Flower's SecAgg+ is among them, if it is installed.
     """
 
     dimension: int
@@ -38,6 +40,7 @@ class Case:
     repeats: int
     slow_repeats: int = 1
     peers: bool = True
+    masked: bool = True
 
     @property
     def key(self) -> str:
@@ -67,7 +70,10 @@ def measure(case: Case, say: Say) -> dict[str, Any]:
                     case, case.slow_repeats, slow / "run", lines, lambda m: say(f"{m}, slow link")
                 )
             if case.peers:
-                result["slow"]["stock_crypten"] = _calculated(result["local"]["stock_crypten"])
+                local = result["local"]
+                result["slow"]["stock_crypten"] = _check_calculated(local["stock_crypten"])
+                if "sec_agg_plus" in local:
+                    result["slow"]["sec_agg_plus"] = _masked_calculated(local["sec_agg_plus"])
     result["ratios"] = {
         link: _ratios(result[link]) for link in ("local", "slow") if case.peers and link in result
     }
@@ -87,11 +93,17 @@ def _systems(case: Case, repeats: int, folder: Path, lines: Lines) -> Iterator[l
             averaging = fed_avg.set_up(d, n, task.bound, folder / "fed_avg", lines)
             systems.append(stack.enter_context(averaging))
         if case.peers and isinstance(lines, Straight):
-            # Gloo finds its own way between the parties: no relay comes in between.
+            # Gloo finds its own way between the parties, and SecAgg+ stays in one process: no
+            # relay comes in between.
             check = stock_crypten.set_up(
                 d, n, task.bound, task.fractional_bits, folder / "stock_crypten"
             )
             systems.append(stack.enter_context(check))
+            if case.masked and sec_agg_plus.installed() and n >= sec_agg_plus.LEAST_CLIENTS:
+                masked = sec_agg_plus.set_up(
+                    d, n, task.bound, task.fractional_bits, folder / "sec_agg_plus"
+                )
+                systems.append(stack.enter_context(masked))
         yield systems
 
 
@@ -136,11 +148,19 @@ def _summary(samples: Sequence[Sample]) -> dict[str, Any]:
     }
 
 
-def _calculated(local: dict[str, Any]) -> dict[str, Any]:
+def _check_calculated(local: dict[str, Any]) -> dict[str, Any]:
     """Stock CrypTen on the slow link: its local time, and what its exchanges and bytes add."""
     moved = max(local["payload_bytes"].values())
     added = local["exchanges"] * WIDE_AREA.delay_s + moved / WIDE_AREA.bytes_per_s
     wall = {"validate_s": round(local["wall_s"]["validate_s"] + added, 6)}
+    return {**local, "wall_s": wall, "each": {}, "how": "calculated"}
+
+
+def _masked_calculated(local: dict[str, Any]) -> dict[str, Any]:
+    """SecAgg+ on the slow link: its four stages go there and back, and their bytes too."""
+    delays = 2 * sec_agg_plus.STAGES * WIDE_AREA.delay_s
+    added = delays + sum(local["payload_bytes"].values()) / WIDE_AREA.bytes_per_s
+    wall = {"round_s": round(local["wall_s"]["round_s"] + added, 6)}
     return {**local, "wall_s": wall, "each": {}, "how": "calculated"}
 
 

@@ -36,7 +36,7 @@ def series_of(main: Case) -> dict[str, list[Case]]:
 
     def case(dimension: int, clients: int) -> Case:
         repeats = min(3, main.repeats)
-        return Case(dimension, clients, repeats, main.slow_repeats, main.peers)
+        return Case(dimension, clients, repeats, main.slow_repeats, main.peers, masked=False)
 
     d = main.dimension
     return {
@@ -68,7 +68,10 @@ def run(
         PrecadError: a part failed, or a result was wrong.
     """
     plan = series_of(main) if series else {}
-    cases = list(dict.fromkeys([main, *(case for each in plan.values() for case in each)]))
+    wanted: dict[str, Case] = {}
+    for case in (main, *(one for each in plan.values() for one in each)):
+        wanted.setdefault(case.key, case)
+    cases = list(wanted.values())
     document: Document = {
         "format": FORMAT,
         "hardware": hardware(),

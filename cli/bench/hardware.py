@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from precad import __version__
+from precad.cli.bench.sec_agg_plus import system as sec_agg_plus
 
 _KERNEL = "precad.common.kernel"
 _PACKAGES = ("numpy", "torch", "crypten", "grpcio", "protobuf", "cryptography")
@@ -24,6 +25,8 @@ def hardware() -> dict[str, Any]:
         "python": platform.python_version(),
         "precad": __version__,
         **{package: version(package) for package in _PACKAGES},
+        # The extra of the benchmark; its absence is said in the tables.
+        "flwr": version("flwr") if sec_agg_plus.installed() else None,
         "kernel": _kernel(),
     }
 

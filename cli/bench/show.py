@@ -13,7 +13,12 @@ from precad.cli.bench.document import MEASURES, Document
 from precad.common.ring import WORD_BYTES
 
 TEXT_WIDTH = 110
-NAMES = {"precad": "precad", "stock_crypten": "stock CrypTen", "fed_avg": "plain averaging"}
+NAMES = {
+    "precad": "precad",
+    "stock_crypten": "stock CrypTen",
+    "fed_avg": "plain averaging",
+    "sec_agg_plus": "Flower SecAgg+",
+}
 PARTS = {
     "open_s": "opening a round (cohort, coin, announcement)",
     "fetch_s": "a client's fetch of the model, all at once",
@@ -30,7 +35,7 @@ def show(console: Console, document: Document) -> None:
     main = document["cases"][document["main"]]
     for table in (
         _validation(main),
-        _rounds(main),
+        _rounds(main, document["hardware"]["flwr"]),
         _parts(main),
         _processes(main),
         _bytes(main),
@@ -118,7 +123,7 @@ def _validation(case: Mapping[str, Any]) -> Table:
     return table
 
 
-def _rounds(case: Mapping[str, Any]) -> Table:
+def _rounds(case: Mapping[str, Any], flower: str | None) -> Table:
     table = _table(
         f"A whole round, {_size(case)}",
         "system",
@@ -159,7 +164,25 @@ def _rounds(case: Mapping[str, Any]) -> Table:
             _seconds(plain["clients"]),
             *("1",) * 2,
         )
+        table.add_row(*_masked(case, flower))
     return table
+
+
+def _masked(case: Mapping[str, Any], version: str | None) -> list[str]:
+    """Flower's row, or why there are no figures in it."""
+    found = case["local"].get("sec_agg_plus")
+    if found is None:
+        why = "not installed" if version is None else "too few clients"
+        return ["Flower SecAgg+ (extra precad[bench])", why]
+    cpu = sum(found["cpu_s"]["round"].values())
+    ratios = [
+        f"{case[link]['sec_agg_plus']['wall_s']['round_s'] / plain['wall_s']['round_s']:.2f}"
+        if (plain := case.get(link, {}).get("fed_avg"))
+        else _NOTHING
+        for link in ("local", "slow")
+    ]
+    walls = _walls(case, "sec_agg_plus", "round_s")
+    return ["Flower SecAgg+, in memory", *walls, "in all:", _seconds(cpu), *ratios]
 
 
 def _parts(case: Mapping[str, Any]) -> Table:
