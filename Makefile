@@ -6,13 +6,13 @@ READY := $(VENV)/.ready
 PROTOS := $(wildcard protos/*.proto)
 GENERATED := protos/*_pb2*.py protos/*_pb2*.pyi
 
-.PHONY: demo test lint protos protos-check bench chaos model help
+.PHONY: demo test lint protos protos-check bench noise chaos model help
 
 help: ## this list
 	@awk -F ' *## *' '/^[a-z-]+:.*##/ { sub(/:.*/, "", $$1); printf "make %-13s %s\n", $$1, $$2 }' \
 		$(MAKEFILE_LIST)
 
-$(READY): pyproject.toml
+$(READY): pyproject.toml common/kernel/projections.c
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@
@@ -37,6 +37,9 @@ protos-check: protos ## fail unless git has the protobuf code that the .proto fi
 bench: $(READY) ## the benchmarks; results go to benchmarks/results (ARGS=…)
 	$(BIN)/precad bench --series --output benchmarks/results/bench.json $(ARGS)
 	for script in benchmarks/*.py; do PYTHONPATH=. $(BIN)/python $$script || exit 1; done
+
+noise: $(READY) ## goodness of fit of the noise, 10^8 samples at four scales; goes on where it was broken off
+	PYTHONPATH=src:. $(BIN)/python -m tests.rig.noise_run --output benchmarks/results/noise_fit.json
 
 chaos: $(READY) ## 300 versions of everything that may go wrong; goes on where it was broken off
 	PYTHONPATH=src:. $(BIN)/python -m tests.faults.chaos --output benchmarks/results/chaos.json

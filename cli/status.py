@@ -51,6 +51,7 @@ def status(
         "rejected": dict(reply.rejected),
         "participations": dict(reply.participations),
         "bytes": dict(reply.bytes_by_link),
+        "kernel": reply.kernel,
     }
     if json_output:
         print(json.dumps(facts))  # noqa: T201 -- the document that was asked for

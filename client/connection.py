@@ -35,11 +35,11 @@ from precad.common.model import from_bytes, model_digest
 from precad.common.retry import Patience, Waits
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
-from precad.common.share import Submission, shard
+from precad.common.share.submission import Submission, shard
 from precad.common.task import Task
 from precad.common.wire.patience import call_patiently
 from precad.common.wire.status import error_of
-from precad.common.wire.submission import header_to_wire
+from precad.common.wire.submission import upload_pieces
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub
 
@@ -60,7 +60,7 @@ Reply = TypeVar("Reply")
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What one server said to an upload; ``rejection`` None when it holds the share."""
+    """What one server said to an upload; ``rejection`` None when it holds the submission."""
 
     role: Role
     rejection: Rejection | None
@@ -262,8 +262,10 @@ class Servers:
         except grpc.RpcError as error:
             raise self._error(role, error) from None
 
-    def prepare(self, attempt: int, model: Digest, x: RingVector) -> tuple[Submission, Submission]:
-        """Split ``x`` (``[d] int64``) for the two servers, signed. Keep the pair for retries."""
+    def prepare(
+        self, version: int, attempt: int, model: Digest, x: RingVector
+    ) -> tuple[Submission, Submission]:
+        """Share ``x`` (``[d] int64``) for the two servers, signed. Keep the pair for retries."""
         if x.shape != (self.task.dimension,) or x.dtype != np.int64:
             raise RejectedSubmission(
                 Rejection.MALFORMED,
@@ -272,6 +274,7 @@ class Servers:
         return shard(
             x,
             task=self.task.digest,
+            version=version,
             attempt=attempt,
             client=self.client,
             model=model,
@@ -281,7 +284,7 @@ class Servers:
     def submit(
         self, pair: tuple[Submission, Submission], timeout_s: float | None = None
     ) -> tuple[Receipt, Receipt]:
-        """Send each server its share, both at once; the same bytes again if a link breaks.
+        """Send each server its submission, both at once; the same bytes again if a link breaks.
 
         Args:
             pair: from ``prepare``.
@@ -345,11 +348,3 @@ def rejection_of(word: str) -> Rejection:
         return Rejection(word)
     except ValueError:
         raise PeerViolation(f"a server rejects for no reason that there is: {word!r}") from None
-
-
-def upload_pieces(submission: Submission) -> Iterator[pb.SubmissionPiece]:
-    """The upload's messages: the header, then the share in pieces."""
-    yield pb.SubmissionPiece(header=header_to_wire(submission))
-    data = memoryview(submission.share_data())
-    for start in range(0, len(data), PIECE_BYTES):
-        yield pb.SubmissionPiece(share=bytes(data[start : start + PIECE_BYTES]))

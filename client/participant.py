@@ -279,7 +279,7 @@ class _Player:
         self._witness.saw(version, model, theta)
         update = self._work(event, theta, records=records)
         if records and update is not None:
-            pair = self._servers.prepare(attempt, model, update)
+            pair = self._servers.prepare(version, attempt, model, update)
             self._pending.keep(version, update, pair, further)
             try:
                 self._budget.charge(version, further)
@@ -290,7 +290,8 @@ class _Player:
                 return
         if self._cover:
             zeros = np.zeros(self._task.dimension, dtype=np.int64)
-            self._pending.keep(version, update, self._servers.prepare(attempt, model, zeros), None)
+            pair = self._servers.prepare(version, attempt, model, zeros)
+            self._pending.keep(version, update, pair, None)
 
     def _work(
         self, event: pb.RoundOpen, theta: NDArray[np.float64], *, records: bool

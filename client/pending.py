@@ -12,7 +12,8 @@ storage overwriting guarantees nothing.
 
 import hashlib
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from io import BytesIO
 from pathlib import Path
 
 from google.protobuf.message import DecodeError
@@ -21,20 +22,22 @@ from precad.client.disk import writing
 from precad.common.durable import remove_drafts, write_file
 from precad.common.errors import RejectedSubmission
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.ring import RingVector, from_bytes, to_bytes
+from precad.common.ring import WORD_BYTES, RingVector, from_bytes, to_bytes
 from precad.common.secret import Secret
-from precad.common.share import Submission
+from precad.common.share.body import HeldBody
+from precad.common.share.mask import SALT_BYTES
+from precad.common.share.submission import Submission
 from precad.common.task import Task
-from precad.common.wire.submission import header_to_wire, submission_from_wire
+from precad.common.wire.submission import header_from_wire, header_to_wire
 from precad.protos import precad_pb2 as pb
 
 Pair = tuple[Submission, Submission]
 """For server A and for server B."""
 
-_MAGIC = b"precad/v2/pending\0"
+_MAGIC = b"precad/v3/pending\0"
 _VERSION = struct.Struct("<QqQ")
 """t, m or −1, and the length of X in bytes: 0 where there is none."""
-_LENGTHS = struct.Struct("<QQ")
+_LENGTH = struct.Struct("<Q")
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
 
@@ -140,41 +143,37 @@ class Pending:
 
 
 def _encode(kept: Kept) -> bytes:
-    """Version, m, X, both uploads as they go on the wire, and a digest of it all."""
+    """Version, m, X, both headers as they go on the wire, the body, and a digest of it all."""
     update = b"" if kept.update is None else to_bytes(kept.update)
     further = -1 if kept.further is None else kept.further
     parts = [_MAGIC, _VERSION.pack(kept.version, further, len(update)), update]
     for submission in kept.pair:
         header = header_to_wire(submission).SerializeToString()
-        share = submission.share_data()
-        parts += [_LENGTHS.pack(len(header), len(share)), header, share]
-    data = b"".join(parts)
+        parts += [_LENGTH.pack(len(header)), header]
+    body = kept.pair[1].body
+    assert body is not None
+    data = b"".join([*parts, body.salt.reveal(), *body.pieces()])
     return data + hashlib.sha256(data).digest()
 
 
 def _decode(data: bytes, dimension: int) -> Kept:
-    body, digest = data[:-_DIGEST_BYTES], data[-_DIGEST_BYTES:]
-    if not body.startswith(_MAGIC) or hashlib.sha256(body).digest() != digest:
+    whole = memoryview(data)
+    kept, digest = whole[:-_DIGEST_BYTES], whole[-_DIGEST_BYTES:]
+    if not data.startswith(_MAGIC) or hashlib.sha256(kept).digest() != digest:
         raise ValueError("not a whole pending file")
-    at = len(_MAGIC)
-    version, further, length = _VERSION.unpack_from(body, at)
-    at += _VERSION.size
-    if length > len(body) - at:
-        raise ValueError("not a whole pending file")
-    update = from_bytes(body[at : at + length]) if length else None
+    file = BytesIO(kept[len(_MAGIC) :])
+    version, further, length = _VERSION.unpack(file.read(_VERSION.size))
+    update = from_bytes(file.read(length)) if length else None
     if update is not None and update.shape != (dimension,):
         raise ValueError("another model's update")
-    at += length
     submissions = []
     for role in (Role.SERVER_A, Role.SERVER_B):
-        header_length, share_length = _LENGTHS.unpack_from(body, at)
-        at += _LENGTHS.size
-        if header_length + share_length > len(body) - at:
-            raise ValueError("not a whole pending file")
-        header = pb.SubmissionHeader.FromString(body[at : at + header_length])
-        at += header_length
-        share = Secret(body[at : at + share_length])
-        at += share_length
-        submissions.append(submission_from_wire(header, role, share))
-    pair = submissions[0], submissions[1]
+        (length,) = _LENGTH.unpack(file.read(_LENGTH.size))
+        header = pb.SubmissionHeader.FromString(file.read(length))
+        submissions.append(header_from_wire(header, role))
+    salt, words = file.read(SALT_BYTES), file.read()
+    if len(words) != dimension * WORD_BYTES:
+        raise ValueError("another model's body")
+    for_a, for_b = submissions
+    pair = for_a, replace(for_b, body=HeldBody(Secret(salt), words))
     return Kept(version, update, pair, None if further < 0 else further)

@@ -42,20 +42,17 @@ class Rejection(Enum):
     WRONG_MODEL = "wrong-model"
     """Trained on another model than this round's."""
     MALFORMED = "malformed"
-    """A field of the wrong length or type, or a share of the wrong size."""
+    """A field of the wrong length or type, or a seed, salt or body that isn't what was signed."""
     TRUNCATED = "truncated"
     """The upload ended before the announced number of bytes."""
     DUPLICATE = "duplicate"
     """A second, different submission of the same client in one round."""
     BAD_SIGNATURE = "bad-signature"
-    """Not signed by the client's own certificate, over something else, or not the same for both
-    servers."""
+    """Not signed by the client's own certificate, or over something else."""
     UNMATCHED = "unmatched"
-    """The two servers hold shares whose commitments don't cross-check."""
-    OUT_OF_RANGE = "out-of-range"
-    """Validation part 1: a random projection lies outside ±τβ."""
+    """The two servers hold different headers or signatures, or only one holds any."""
     NORM_EXCEEDED = "norm-exceeded"
-    """Validation part 2: the exact squared norm is above β²."""
+    """Validation: the norm is above β, or out of range altogether."""
 
 
 class RejectedSubmission(PrecadError):
@@ -65,6 +62,10 @@ class RejectedSubmission(PrecadError):
         super().__init__(f"{reason.value}: {detail}")
         self.reason = reason
         self.detail = _cut(detail, MAX_TEXT)
+
+
+class BodyUnreadable(PrecadError):
+    """A spooled body is gone or was changed: that client's submission doesn't count."""
 
 
 class PeerViolation(PrecadError):

@@ -16,7 +16,7 @@ from precad.common.secret import Secret
 
 KEY_BYTES = 32
 DOMAIN = b"precad/v1/"
-_ZEROS = bytes(1 << 16)
+_ZEROS = memoryview(bytes(1 << 16))
 
 
 def encode_context(purpose: str, *context: bytes | int) -> bytes:
@@ -51,17 +51,16 @@ class Keystream:
 
     def read(self, length: int) -> bytes:
         """The next ``length`` bytes."""
-        return bytes(self._fill(length))
+        return bytes(self.read_into(memoryview(bytearray(length))))
 
     def words(self, count: int) -> RingVector:
         """The next ``count`` uniform ring elements, ``[count] int64``."""
-        words = np.frombuffer(self._fill(count * WORD_BYTES), dtype="<i8")
-        return words.astype(np.int64, copy=False)
+        data = self.read_into(memoryview(bytearray(count * WORD_BYTES)))
+        return np.frombuffer(data, dtype="<i8").astype(np.int64, copy=False)
 
-    def _fill(self, length: int) -> bytearray:
-        out = bytearray(length)
-        view = memoryview(out)
-        for start in range(0, length, len(_ZEROS)):
-            size = min(len(_ZEROS), length - start)
-            self._encryptor.update_into(_ZEROS[:size], view[start : start + size])
+    def read_into(self, out: memoryview) -> memoryview:
+        """The next bytes, as many as ``out`` has; a writable view of bytes, which is returned."""
+        for start in range(0, len(out), len(_ZEROS)):
+            size = min(len(_ZEROS), len(out) - start)
+            self._encryptor.update_into(_ZEROS[:size], out[start : start + size])
         return out

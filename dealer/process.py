@@ -31,7 +31,7 @@ async def serve(config: Path) -> int:
     task = Task.load(settings.task)
     identity = Identity.load(settings.identity)
     server = grpc.aio.server(options=SERVER_OPTIONS)
-    service = DealingService(task, DealerRole(task.digest), identity)
+    service = DealingService(task, DealerRole(task.digest, task.dimension), identity)
     add_DealingServicer_to_server(service, server)
     port = add_port(server, settings.listen, identity)
     await server.start()

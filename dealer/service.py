@@ -1,18 +1,22 @@
-"""The dealer's gRPC service: keys once per server, correction words per batch."""
+"""The dealer's gRPC service: keys once per server, words per batch, squares per submission."""
 
 import asyncio
 import hmac
 import logging
+import os
 import secrets
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 
-from precad.common.deal.dealer import DealerRole
-from precad.common.deal.request import DealRequest
-from precad.common.errors import AccessDenied, Misconfiguration, PeerUnavailable
+from precad.common.deal.dealer import SERVERS, DealerRole
+from precad.common.deal.request import DealRequest, SquareRequest
+from precad.common.deal.square import Answer, Deliver
+from precad.common.errors import AccessDenied, Misconfiguration, PeerUnavailable, PeerViolation
 from precad.common.identifiers import Digest, Role
 from precad.common.identity.access import require
 from precad.common.identity.credentials import Identity
 from precad.common.ring import to_bytes
+from precad.common.secret import Secret
 from precad.common.task import Task
 from precad.common.wire.serving import PIECE_BYTES, Context, Refusing, check_task
 from precad.protos import precad_pb2 as pb
@@ -28,10 +32,34 @@ def request_from_wire(message: pb.DealRequest) -> DealRequest:
         attempt=message.attempt,
         batch=message.batch,
         clients=message.clients,
-        dimension=message.dimension,
         comparisons=message.comparisons,
         nonces=message.nonces,
     )
+
+
+def square_request_from_wire(message: pb.SquareRequest) -> SquareRequest:
+    """One server's half of a submission's mask. Raises Misconfiguration."""
+    return SquareRequest(
+        task=Digest(message.task_digest),
+        attempt=message.attempt,
+        context=message.context,
+        commitment_a=message.commitment_a,
+        commitment_b=message.commitment_b,
+        seed=Secret(message.seed),
+        salt=Secret(message.salt),
+    )
+
+
+def square_reply_to_wire(context: bytes, answer: Answer) -> pb.SquareReply:
+    """The dealer's answer about one context."""
+    match answer:
+        case Secret():
+            return pb.SquareReply(context=context, row_key=answer.reveal())
+        case int():
+            return pb.SquareReply(context=context, share=answer)
+        case PeerViolation():
+            return pb.SquareReply(context=context, violation=str(answer))
+    return pb.SquareReply(context=context, unavailable=str(answer))
 
 
 class DealingService(DealingServicer):
@@ -42,6 +70,7 @@ class DealingService(DealingServicer):
         self._dealer = dealer
         self._identity = identity
         self._epoch = secrets.token_bytes(16)
+        self._squaring = ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="square")
 
     async def Join(  # noqa: N802 -- gRPC's name
         self, request: pb.JoinRequest, context: Context
@@ -63,12 +92,7 @@ class DealingService(DealingServicer):
         """This server's correction words."""
         async with Refusing(context):
             role = self._server(context, request.role)
-            check_task(self._task, request.task_digest)
-            if not hmac.compare_digest(request.epoch, self._epoch):
-                raise PeerUnavailable("the dealer has restarted since; join again")
-            d = self._task.dimension
-            if request.dimension != d:
-                raise Misconfiguration("dimension", request.dimension, f"this task has d = {d}")
+            self._check(request)
             most = self._task.enrolment.clients
             each = 2 * self._task.projections + 1
             if request.clients > most or request.comparisons != request.clients * each:
@@ -81,8 +105,53 @@ class DealingService(DealingServicer):
         for start in range(0, len(data), PIECE_BYTES):
             yield pb.DealPiece(words=bytes(data[start : start + PIECE_BYTES]))
 
+    async def Square(  # noqa: N802
+        self, request_iterator: AsyncIterator[pb.SquareRequest], context: Context
+    ) -> AsyncIterator[pb.SquareReply]:
+        """One attempt's row keys and this server's shares of squares, as they come to be."""
+        loop = asyncio.get_running_loop()
+        replies: asyncio.Queue[pb.SquareReply | None] = asyncio.Queue()
+
+        def deliver(name: bytes, answer: Answer) -> None:
+            reply = square_reply_to_wire(name, answer)
+            loop.call_soon_threadsafe(replies.put_nowait, reply)
+
+        async with Refusing(context):
+            require(context, self._identity, *SERVERS)
+            reading = asyncio.create_task(self._take(request_iterator, context, deliver))
+            reading.add_done_callback(lambda _: replies.put_nowait(None))
+            try:
+                while (reply := await replies.get()) is not None:
+                    yield reply
+                await reading
+            finally:
+                reading.cancel()
+                self._dealer.forget(deliver)
+
+    async def _take(
+        self, requests: AsyncIterator[pb.SquareRequest], context: Context, deliver: Deliver
+    ) -> None:
+        loop, left = asyncio.get_running_loop(), self._task.enrolment.clients
+        async for message in requests:
+            # Connections live for weeks: the certificate may have lapsed since the last one.
+            role = require(context, self._identity, *SERVERS).role
+            self._check(message)
+            left -= 1
+            if left < 0:
+                most = self._task.enrolment.clients
+                raise Misconfiguration("squares", most + 1, f"this task has {most} clients")
+            work = self._dealer.ask(role, square_request_from_wire(message), deliver)
+            loop.run_in_executor(self._squaring, work)
+            # While it waits for the next message nothing here holds the seed.
+            del message, work
+
+    def _check(self, request: pb.DealRequest | pb.SquareRequest) -> None:
+        check_task(self._task, request.task_digest)
+        if not hmac.compare_digest(request.epoch, self._epoch):
+            raise PeerUnavailable("the dealer has restarted since; join again")
+
     def _server(self, context: Context, claimed: str) -> Role:
-        role = {r.value: r for r in (Role.SERVER_A, Role.SERVER_B)}.get(claimed)
+        role = {r.value: r for r in SERVERS}.get(claimed)
         if role is None:
             raise AccessDenied(f"role {claimed!r} gets nothing here; only the two servers do")
         return require(context, self._identity, role).role

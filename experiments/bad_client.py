@@ -20,7 +20,8 @@ from precad.common.identifiers import Digest
 from precad.common.identity.credentials import Identity
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
-from precad.common.share import Submission
+from precad.common.share.body import HeldBody
+from precad.common.share.submission import Submission
 from precad.experiments.attacks import Forgery, forged_update
 
 DROPOUT = "dropout"
@@ -30,18 +31,17 @@ DROPOUT_AFTER = 3
 
 
 class _GarbageServers(Servers):
-    """Every other upload isn't even a share: random bytes of a wrong length."""
+    """Every other upload is garbage: a seed that opens nothing, a body of a wrong length."""
 
-    def prepare(self, attempt: int, model: Digest, x: RingVector) -> tuple[Submission, Submission]:
-        """Honest framing in even rounds, garbage bytes in odd ones."""
-        pair = super().prepare(attempt, model, x)
+    def prepare(
+        self, version: int, attempt: int, model: Digest, x: RingVector
+    ) -> tuple[Submission, Submission]:
+        """Honest in even attempts, garbage behind a signed header in odd ones."""
+        a, b = super().prepare(version, attempt, model, x)
         if attempt % 2 == 0:
-            return pair
-        a, b = pair
-        return (
-            replace(a, share=Secret(secrets.token_bytes(7))),
-            replace(b, share=Secret(secrets.token_bytes(len(b.share_data()) + 5))),
-        )
+            return a, b
+        garbage = HeldBody(Secret.random(), secrets.token_bytes(x.nbytes + 5))
+        return replace(a, seed=Secret.random()), replace(b, body=garbage)
 
 
 def run(settings: JoinSettings, kind: str) -> None:

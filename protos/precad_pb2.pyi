@@ -347,21 +347,22 @@ class SubmissionPiece(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     HEADER_FIELD_NUMBER: _builtins.int
-    SHARE_FIELD_NUMBER: _builtins.int
-    share: _builtins.bytes
+    BODY_FIELD_NUMBER: _builtins.int
+    body: _builtins.bytes
+    """Server B alone: the next bytes of salt_h and b."""
     @_builtins.property
     def header(self) -> Global___SubmissionHeader: ...
     def __init__(
         self,
         *,
         header: Global___SubmissionHeader | None = ...,
-        share: _builtins.bytes = ...,
+        body: _builtins.bytes = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["header", b"header", "piece", b"piece", "share", b"share"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "header", b"header", "piece", b"piece"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["header", b"header", "piece", b"piece", "share", b"share"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "header", b"header", "piece", b"piece"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_piece: _TypeAlias = _typing.Literal["header", "share"]  # noqa: Y015
+    _WhichOneofReturnType_piece: _TypeAlias = _typing.Literal["header", "body"]  # noqa: Y015
     _WhichOneofArgType_piece: _TypeAlias = _typing.Literal["piece", b"piece"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_piece) -> _WhichOneofReturnType_piece | None: ...
 
@@ -372,27 +373,34 @@ class SubmissionHeader(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TASK_DIGEST_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
     ATTEMPT_FIELD_NUMBER: _builtins.int
     CLIENT_FIELD_NUMBER: _builtins.int
     MODEL_DIGEST_FIELD_NUMBER: _builtins.int
     NONCE_FIELD_NUMBER: _builtins.int
-    SALT_FIELD_NUMBER: _builtins.int
-    OTHER_COMMITMENT_FIELD_NUMBER: _builtins.int
-    SHARE_BYTES_FIELD_NUMBER: _builtins.int
+    COMMITMENT_A_FIELD_NUMBER: _builtins.int
+    COMMITMENT_B_FIELD_NUMBER: _builtins.int
+    BODY_DIGEST_FIELD_NUMBER: _builtins.int
     SIGNATURE_FIELD_NUMBER: _builtins.int
     CERTIFICATES_FIELD_NUMBER: _builtins.int
+    SEED_FIELD_NUMBER: _builtins.int
+    SALT_FIELD_NUMBER: _builtins.int
     task_digest: _builtins.bytes
+    version: _builtins.int
+    """t of the model θ_t."""
     attempt: _builtins.int
     client: _builtins.str
     model_digest: _builtins.bytes
     nonce: _builtins.bytes
-    salt: _builtins.bytes
-    other_commitment: _builtins.bytes
-    share_bytes: _builtins.int
+    commitment_a: _builtins.bytes
+    """To the seeds that server A and server B get, and h, the hash of the body."""
+    commitment_b: _builtins.bytes
+    body_digest: _builtins.bytes
     signature: _builtins.bytes
-    """ECDSA on P-256 (DER) over task, round, client, model, nonce and both commitments; the same
-    to both servers.
-    """
+    """ECDSA on P-256 (DER) over all of the above; the same to both servers."""
+    seed: _builtins.bytes
+    """What opens the receiver's own commitment; not signed, and each server's alone."""
+    salt: _builtins.bytes
     @_builtins.property
     def certificates(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """DER: the client's certificate, then any intermediate ones."""
@@ -401,19 +409,22 @@ class SubmissionHeader(_message.Message):
         self,
         *,
         task_digest: _builtins.bytes = ...,
+        version: _builtins.int = ...,
         attempt: _builtins.int = ...,
         client: _builtins.str = ...,
         model_digest: _builtins.bytes = ...,
         nonce: _builtins.bytes = ...,
-        salt: _builtins.bytes = ...,
-        other_commitment: _builtins.bytes = ...,
-        share_bytes: _builtins.int = ...,
+        commitment_a: _builtins.bytes = ...,
+        commitment_b: _builtins.bytes = ...,
+        body_digest: _builtins.bytes = ...,
         signature: _builtins.bytes = ...,
         certificates: _abc.Iterable[_builtins.bytes] | None = ...,
+        seed: _builtins.bytes = ...,
+        salt: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "certificates", b"certificates", "client", b"client", "model_digest", b"model_digest", "nonce", b"nonce", "other_commitment", b"other_commitment", "salt", b"salt", "share_bytes", b"share_bytes", "signature", b"signature", "task_digest", b"task_digest"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "body_digest", b"body_digest", "certificates", b"certificates", "client", b"client", "commitment_a", b"commitment_a", "commitment_b", b"commitment_b", "model_digest", b"model_digest", "nonce", b"nonce", "salt", b"salt", "seed", b"seed", "signature", b"signature", "task_digest", b"task_digest", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -426,7 +437,7 @@ class Receipt(_message.Message):
     REJECTION_FIELD_NUMBER: _builtins.int
     DETAIL_FIELD_NUMBER: _builtins.int
     rejection: _builtins.str
-    """Empty when the share is held."""
+    """Empty when the submission is held."""
     detail: _builtins.str
     def __init__(
         self,
@@ -825,6 +836,7 @@ class StatusReply(_message.Message):
     PARTICIPATIONS_FIELD_NUMBER: _builtins.int
     BYTES_BY_LINK_FIELD_NUMBER: _builtins.int
     REJECTED_BY_CLIENT_FIELD_NUMBER: _builtins.int
+    KERNEL_FIELD_NUMBER: _builtins.int
     role: _builtins.str
     task_name: _builtins.str
     task_digest: _builtins.bytes
@@ -836,6 +848,8 @@ class StatusReply(_message.Message):
     """T."""
     model_digest: _builtins.bytes
     error: _builtins.str
+    kernel: _builtins.str
+    """What computes the projections: avx512-vnni, avx2, c or numpy."""
     @_builtins.property
     def rejected(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
     @_builtins.property
@@ -860,10 +874,11 @@ class StatusReply(_message.Message):
         participations: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         bytes_by_link: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         rejected_by_client: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        kernel: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_by_link", b"bytes_by_link", "enrolled", b"enrolled", "error", b"error", "model_digest", b"model_digest", "participations", b"participations", "phase", b"phase", "rejected", b"rejected", "rejected_by_client", b"rejected_by_client", "role", b"role", "rounds", b"rounds", "task_digest", b"task_digest", "task_name", b"task_name", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_by_link", b"bytes_by_link", "enrolled", b"enrolled", "error", b"error", "kernel", b"kernel", "model_digest", b"model_digest", "participations", b"participations", "phase", b"phase", "rejected", b"rejected", "rejected_by_client", b"rejected_by_client", "role", b"role", "rounds", b"rounds", "task_digest", b"task_digest", "task_name", b"task_name", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1025,7 +1040,6 @@ class DealRequest(_message.Message):
     ATTEMPT_FIELD_NUMBER: _builtins.int
     BATCH_FIELD_NUMBER: _builtins.int
     CLIENTS_FIELD_NUMBER: _builtins.int
-    DIMENSION_FIELD_NUMBER: _builtins.int
     COMPARISONS_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
     NONCES_FIELD_NUMBER: _builtins.int
@@ -1034,7 +1048,6 @@ class DealRequest(_message.Message):
     attempt: _builtins.int
     batch: _builtins.int
     clients: _builtins.int
-    dimension: _builtins.int
     comparisons: _builtins.int
     epoch: _builtins.bytes
     nonces: _builtins.bytes
@@ -1047,14 +1060,13 @@ class DealRequest(_message.Message):
         attempt: _builtins.int = ...,
         batch: _builtins.int = ...,
         clients: _builtins.int = ...,
-        dimension: _builtins.int = ...,
         comparisons: _builtins.int = ...,
         epoch: _builtins.bytes = ...,
         nonces: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "batch", b"batch", "clients", b"clients", "comparisons", b"comparisons", "dimension", b"dimension", "epoch", b"epoch", "nonces", b"nonces", "role", b"role", "task_digest", b"task_digest"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "batch", b"batch", "clients", b"clients", "comparisons", b"comparisons", "epoch", b"epoch", "nonces", b"nonces", "role", b"role", "task_digest", b"task_digest"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1078,3 +1090,84 @@ class DealPiece(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DealPiece: _TypeAlias = DealPiece  # noqa: Y015
+
+@_typing.final
+class SquareRequest(_message.Message):
+    """One server's half of a submission's mask. Whose half it is, the certificate says."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TASK_DIGEST_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    CONTEXT_FIELD_NUMBER: _builtins.int
+    COMMITMENT_A_FIELD_NUMBER: _builtins.int
+    COMMITMENT_B_FIELD_NUMBER: _builtins.int
+    SEED_FIELD_NUMBER: _builtins.int
+    SALT_FIELD_NUMBER: _builtins.int
+    task_digest: _builtins.bytes
+    epoch: _builtins.bytes
+    attempt: _builtins.int
+    context: _builtins.bytes
+    """SHA-256 of the submission's context."""
+    commitment_a: _builtins.bytes
+    commitment_b: _builtins.bytes
+    seed: _builtins.bytes
+    """They open the asking server's commitment."""
+    salt: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        task_digest: _builtins.bytes = ...,
+        epoch: _builtins.bytes = ...,
+        attempt: _builtins.int = ...,
+        context: _builtins.bytes = ...,
+        commitment_a: _builtins.bytes = ...,
+        commitment_b: _builtins.bytes = ...,
+        seed: _builtins.bytes = ...,
+        salt: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "commitment_a", b"commitment_a", "commitment_b", b"commitment_b", "context", b"context", "epoch", b"epoch", "salt", b"salt", "seed", b"seed", "task_digest", b"task_digest"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SquareRequest: _TypeAlias = SquareRequest  # noqa: Y015
+
+@_typing.final
+class SquareReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONTEXT_FIELD_NUMBER: _builtins.int
+    ROW_KEY_FIELD_NUMBER: _builtins.int
+    SHARE_FIELD_NUMBER: _builtins.int
+    VIOLATION_FIELD_NUMBER: _builtins.int
+    UNAVAILABLE_FIELD_NUMBER: _builtins.int
+    context: _builtins.bytes
+    row_key: _builtins.bytes
+    """Both servers' alike, as soon as both have asked."""
+    share: _builtins.int
+    """The asking server's share of r."""
+    violation: _builtins.str
+    """Why nothing is dealt: the servers' halves don't fit together."""
+    unavailable: _builtins.str
+    """Why nothing is dealt in this attempt."""
+    def __init__(
+        self,
+        *,
+        context: _builtins.bytes = ...,
+        row_key: _builtins.bytes = ...,
+        share: _builtins.int = ...,
+        violation: _builtins.str = ...,
+        unavailable: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "row_key", b"row_key", "share", b"share", "unavailable", b"unavailable", "violation", b"violation"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "context", b"context", "row_key", b"row_key", "share", b"share", "unavailable", b"unavailable", "violation", b"violation"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_answer: _TypeAlias = _typing.Literal["row_key", "share", "violation", "unavailable"]  # noqa: Y015
+    _WhichOneofArgType_answer: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_answer) -> _WhichOneofReturnType_answer | None: ...
+
+Global___SquareReply: _TypeAlias = SquareReply  # noqa: Y015

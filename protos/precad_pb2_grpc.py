@@ -122,7 +122,7 @@ class AggregationServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Submit(self, request_iterator, context):
-        """A share, in pieces: first the header, then the share's bytes.
+        """A submission, in pieces: first the header, then, to server B, the body's bytes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -711,6 +711,11 @@ class DealingStub(object):
                 request_serializer=precad_dot_protos_dot_precad__pb2.DealRequest.SerializeToString,
                 response_deserializer=precad_dot_protos_dot_precad__pb2.DealPiece.FromString,
                 _registered_method=True)
+        self.Square = channel.stream_stream(
+                '/precad.v1.Dealing/Square',
+                request_serializer=precad_dot_protos_dot_precad__pb2.SquareRequest.SerializeToString,
+                response_deserializer=precad_dot_protos_dot_precad__pb2.SquareReply.FromString,
+                _registered_method=True)
 
 
 class DealingServicer(object):
@@ -731,6 +736,13 @@ class DealingServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Square(self, request_iterator, context):
+        """One attempt's squares: a request for each matched submission, answers in any order.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_DealingServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -743,6 +755,11 @@ def add_DealingServicer_to_server(servicer, server):
                     servicer.Deal,
                     request_deserializer=precad_dot_protos_dot_precad__pb2.DealRequest.FromString,
                     response_serializer=precad_dot_protos_dot_precad__pb2.DealPiece.SerializeToString,
+            ),
+            'Square': grpc.stream_stream_rpc_method_handler(
+                    servicer.Square,
+                    request_deserializer=precad_dot_protos_dot_precad__pb2.SquareRequest.FromString,
+                    response_serializer=precad_dot_protos_dot_precad__pb2.SquareReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -800,6 +817,33 @@ class Dealing(object):
             '/precad.v1.Dealing/Deal',
             precad_dot_protos_dot_precad__pb2.DealRequest.SerializeToString,
             precad_dot_protos_dot_precad__pb2.DealPiece.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Square(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/precad.v1.Dealing/Square',
+            precad_dot_protos_dot_precad__pb2.SquareRequest.SerializeToString,
+            precad_dot_protos_dot_precad__pb2.SquareReply.FromString,
             options,
             channel_credentials,
             insecure,

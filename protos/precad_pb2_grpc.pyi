@@ -46,7 +46,7 @@ class AggregationStub:
     FetchModel: _grpc.UnaryStreamMultiCallable[_precad_pb2.ModelRequest, _precad_pb2.ModelPiece]
     """Server A: the model itself, in pieces."""
     Submit: _grpc.StreamUnaryMultiCallable[_precad_pb2.SubmissionPiece, _precad_pb2.Receipt]
-    """A share, in pieces: first the header, then the share's bytes."""
+    """A submission, in pieces: first the header, then, to server B, the body's bytes."""
     Opening: _grpc.UnaryUnaryMultiCallable[_precad_pb2.OpeningRequest, _precad_pb2.Signed]
     """Before anything is shared for an attempt: what this server says that it has cost so far."""
     Statement: _grpc.UnaryUnaryMultiCallable[_precad_pb2.StatementRequest, _precad_pb2.Signed]
@@ -70,7 +70,7 @@ class AggregationAsyncStub(AggregationStub):
     FetchModel: _aio.UnaryStreamMultiCallable[_precad_pb2.ModelRequest, _precad_pb2.ModelPiece]  # type: ignore[assignment]
     """Server A: the model itself, in pieces."""
     Submit: _aio.StreamUnaryMultiCallable[_precad_pb2.SubmissionPiece, _precad_pb2.Receipt]  # type: ignore[assignment]
-    """A share, in pieces: first the header, then the share's bytes."""
+    """A submission, in pieces: first the header, then, to server B, the body's bytes."""
     Opening: _aio.UnaryUnaryMultiCallable[_precad_pb2.OpeningRequest, _precad_pb2.Signed]  # type: ignore[assignment]
     """Before anything is shared for an attempt: what this server says that it has cost so far."""
     Statement: _aio.UnaryUnaryMultiCallable[_precad_pb2.StatementRequest, _precad_pb2.Signed]  # type: ignore[assignment]
@@ -127,7 +127,7 @@ class AggregationServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_precad_pb2.SubmissionPiece],
         context: _ServicerContext,
     ) -> _typing.Union[_precad_pb2.Receipt, _abc.Awaitable[_precad_pb2.Receipt]]:
-        """A share, in pieces: first the header, then the share's bytes."""
+        """A submission, in pieces: first the header, then, to server B, the body's bytes."""
 
     @_abc_1.abstractmethod
     def Opening(
@@ -246,6 +246,8 @@ class DealingStub:
     """This server's own key for the task."""
     Deal: _grpc.UnaryStreamMultiCallable[_precad_pb2.DealRequest, _precad_pb2.DealPiece]
     """This server's correction words for one batch, in pieces."""
+    Square: _grpc.StreamStreamMultiCallable[_precad_pb2.SquareRequest, _precad_pb2.SquareReply]
+    """One attempt's squares: a request for each matched submission, answers in any order."""
 
 @_typing.type_check_only
 class DealingAsyncStub(DealingStub):
@@ -256,6 +258,8 @@ class DealingAsyncStub(DealingStub):
     """This server's own key for the task."""
     Deal: _aio.UnaryStreamMultiCallable[_precad_pb2.DealRequest, _precad_pb2.DealPiece]  # type: ignore[assignment]
     """This server's correction words for one batch, in pieces."""
+    Square: _aio.StreamStreamMultiCallable[_precad_pb2.SquareRequest, _precad_pb2.SquareReply]  # type: ignore[assignment]
+    """One attempt's squares: a request for each matched submission, answers in any order."""
 
 class DealingServicer(metaclass=_abc_1.ABCMeta):
     """The dealer, towards the two servers."""
@@ -275,5 +279,13 @@ class DealingServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_precad_pb2.DealPiece], _abc.AsyncIterator[_precad_pb2.DealPiece]]:
         """This server's correction words for one batch, in pieces."""
+
+    @_abc_1.abstractmethod
+    def Square(
+        self,
+        request_iterator: _MaybeAsyncIterator[_precad_pb2.SquareRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_precad_pb2.SquareReply], _abc.AsyncIterator[_precad_pb2.SquareReply]]:
+        """One attempt's squares: a request for each matched submission, answers in any order."""
 
 def add_DealingServicer_to_server(servicer: DealingServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -76,7 +76,7 @@ class Leader:
             # The rounds go on to T all the same: an early end would tell what no noise covers.
             log.warning("everybody drawn is at the privacy limit: this round releases noise alone")
         progress.next_attempt += 1
-        session.inbox.open(opened.attempt, opened.cohort, opened.model)
+        session.inbox.open(opened.attempt, opened.cohort, opened.model, version=opened.version)
         session.feed.publish(RoundOpened(opened, session.task.deadlines.collect))
         return opened
 

@@ -83,7 +83,7 @@ class Helper:
             drawn = cohort_of(coin, aggregator.roster, rate, version)
 
         def take(opened: Opened) -> None:
-            session.inbox.open(opened.attempt, opened.cohort, opened.model)
+            session.inbox.open(opened.attempt, opened.cohort, opened.model, version=opened.version)
 
         opened = answer(aggregator, version, drawn, current.digest, before_agreeing=take)
         if opened is None:

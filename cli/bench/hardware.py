@@ -1,7 +1,5 @@
 """The machine that figures were taken on."""
 
-import importlib
-import importlib.util
 import os
 import platform
 from importlib.metadata import version
@@ -10,8 +8,8 @@ from typing import Any
 
 from precad import __version__
 from precad.cli.bench.sec_agg_plus import system as sec_agg_plus
+from precad.common.kernel.kernel import kernel_in_use
 
-_KERNEL = "precad.common.kernel"
 _PACKAGES = ("numpy", "torch", "crypten", "grpcio", "protobuf", "cryptography")
 
 
@@ -27,7 +25,7 @@ def hardware() -> dict[str, Any]:
         **{package: version(package) for package in _PACKAGES},
         # The extra of the benchmark; its absence is said in the tables.
         "flwr": version("flwr") if sec_agg_plus.installed() else None,
-        "kernel": _kernel(),
+        "kernel": kernel_in_use(),
     }
 
 
@@ -36,10 +34,3 @@ def _cpu() -> str:
         if line.startswith("model name"):
             return line.split(":", 1)[1].strip()
     return platform.processor() or platform.machine()
-
-
-def _kernel() -> str:
-    """What computes the projections here."""
-    if importlib.util.find_spec(_KERNEL) is None:
-        return "numpy"
-    return str(importlib.import_module(_KERNEL).kernel_in_use())

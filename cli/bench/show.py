@@ -6,6 +6,7 @@ from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from precad.cli.bench.case import SERVERS, idle_wait_s
@@ -173,7 +174,7 @@ def _masked(case: Mapping[str, Any], version: str | None) -> list[str]:
     found = case["local"].get("sec_agg_plus")
     if found is None:
         why = "not installed" if version is None else "too few clients"
-        return ["Flower SecAgg+ (extra precad[bench])", why]
+        return [escape("Flower SecAgg+, of precad[bench]"), why]
     cpu = sum(found["cpu_s"]["round"].values())
     ratios = [
         f"{case[link]['sec_agg_plus']['wall_s']['round_s'] / plain['wall_s']['round_s']:.2f}"

@@ -1,32 +1,29 @@
-"""The dealer: two keys, and the words that make the servers' streams correlated."""
+"""The dealer: two keys, the words that make the servers' streams correlated, and squares."""
 
 import threading
-from collections.abc import Mapping
-from math import prod
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from precad.common.deal.program import comparison_triples
-from precad.common.deal.request import DealRequest
-from precad.common.deal.streams import binary_stream, inner_product_stream
+from precad.common.deal.request import DealRequest, SquareRequest
+from precad.common.deal.square import Deliver, Squares
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, TaskMismatch
 from precad.common.identifiers import Digest, Role
 from precad.common.keystream import KEY_BYTES
-from precad.common.ring import MODULUS, RingVector, dot, signed
+from precad.common.ring import RingVector
 from precad.common.secret import Secret
 
-_SERVERS = (Role.SERVER_A, Role.SERVER_B)
-_CHUNK = 1 << 16
-"""Words of a that are held at once."""
+SERVERS = (Role.SERVER_A, Role.SERVER_B)
 
 
 class DealerRole:
-    """Deals to one task's two servers; never sees anything of a client.
+    """Deals to one task's two servers; sees the seeds of clients' masks, never what they mask.
 
     Safe to call from several threads.
 
     Args:
         task: digest of the task.
+        dimension: d, the length of masks.
         keys: 32 secret bytes shared with each server; fresh ones from the operating system's
             CSPRNG unless given.
 
@@ -35,10 +32,12 @@ class DealerRole:
             would show each server the other's part.
     """
 
-    def __init__(self, task: Digest, keys: Mapping[Role, Secret] | None = None) -> None:
+    def __init__(
+        self, task: Digest, dimension: int, keys: Mapping[Role, Secret] | None = None
+    ) -> None:
         if keys is None:
-            keys = {role: Secret.random(KEY_BYTES) for role in _SERVERS}
-        if set(keys) != set(_SERVERS):
+            keys = {role: Secret.random(KEY_BYTES) for role in SERVERS}
+        if set(keys) != set(SERVERS):
             raise Misconfiguration("keys", list(keys), "give one for each of the two servers")
         for role, key in keys.items():
             if len(key) != KEY_BYTES:
@@ -50,6 +49,7 @@ class DealerRole:
         self._dealt: dict[int, tuple[DealRequest, set[Role]]] = {}
         """By batch, of the newest attempt: an older one is never dealt for again."""
         self.newest_attempt = -1
+        self._squares = Squares(dimension)
         self._lock = threading.Lock()
 
     def key_for(self, role: Role) -> Secret:
@@ -66,9 +66,8 @@ class DealerRole:
             request: both servers' request for one batch.
 
         Returns:
-            ``[request.correction_words] int64`` for server B: for each submission
-            a·a − r_A, then for each binary triple (a & b) ⊕ c_A. Empty for server A, whose
-            part is all expanded from its key.
+            ``[request.correction_words] int64`` for server B: for each binary triple
+            (a & b) ⊕ c_A. Empty for server A, whose part is all expanded from its key.
 
         Raises:
             PeerViolation: the role isn't a server, or this batch was asked with another shape.
@@ -79,20 +78,51 @@ class DealerRole:
         self._admit(role, request)
         if role is Role.SERVER_A:
             return np.empty(0, dtype=np.int64)
-        inner = [self._inner_product(request, client) for client in range(request.clients)]
-        triples = comparison_triples(request.comparisons)
-        binary = [self._binary(request, n, prod(shape)) for n, (shape, _) in enumerate(triples)]
-        return np.concatenate([np.array(inner, dtype=np.int64), *binary])
+        binary = [self._binary(request, n, size) for n, size in enumerate(request.sizes)]
+        return np.concatenate(binary)
 
-    def _admit(self, role: Role, request: DealRequest) -> None:
+    def ask(self, role: Role, request: SquareRequest, deliver: Deliver) -> Callable[[], None]:
+        """Take one server's half of a submission's mask; answers go to ``deliver``.
+
+        Args:
+            role: who asks, from its certificate.
+            request: what it names, and its seed.
+            deliver: the row key once both halves are here, later this server's share of r = a·a;
+                PeerViolation where they don't fit, PeerUnavailable for a context that was dealt.
+
+        Returns:
+            What is left to do, in any thread: with the second half the squaring, else nothing.
+
+        Raises:
+            PeerViolation: the role isn't a server.
+            PeerUnavailable: a newer attempt has begun.
+            TaskMismatch: the request is for another task.
+        """
+        self.key_for(role)
+        with self._lock:
+            self._begin(request)
+            return self._squares.ask(role, request, deliver)
+
+    def forget(self, deliver: Deliver) -> None:
+        """A server's conversation is over: the seeds of halves without the other one go."""
+        with self._lock:
+            self._squares.forget(deliver)
+
+    def _begin(self, request: DealRequest | SquareRequest) -> None:
         if request.task != self._task:
             raise TaskMismatch(str(self._task), str(request.task))
+        if request.attempt < self.newest_attempt:
+            raise PeerUnavailable(f"attempt {request.attempt} is dealt for once; take a new one")
+        if request.attempt > self.newest_attempt:
+            self.newest_attempt = request.attempt
+            self._dealt.clear()
+            self._squares.forget()
+
+    def _admit(self, role: Role, request: DealRequest) -> None:
         with self._lock:
-            if request.attempt > self.newest_attempt:
-                self.newest_attempt = request.attempt
-                self._dealt.clear()
+            self._begin(request)
             first, served = self._dealt.setdefault(request.batch, (request, set()))
-            again = request.attempt < self.newest_attempt or role in served
+            again = role in served
             served.add(role)
         if again:
             raise PeerUnavailable(f"attempt {request.attempt} is dealt for once; take a new one")
@@ -100,19 +130,9 @@ class DealerRole:
             what = f"attempt {request.attempt}, batch {request.batch}"
             raise PeerViolation(f"{what} was asked for before with another shape or other nonces")
 
-    def _inner_product(self, request: DealRequest, client: int) -> int:
-        of_a = inner_product_stream(self._keys[Role.SERVER_A], request, client)
-        of_b = inner_product_stream(self._keys[Role.SERVER_B], request, client)
-        square = 0
-        for start in range(0, request.dimension, _CHUNK):
-            size = min(_CHUNK, request.dimension - start)
-            a = of_a.words(size) + of_b.words(size)
-            square = (square + dot(a, a)) % MODULUS
-        return signed(square - int(of_a.words(1)[0]))
-
     def _binary(self, request: DealRequest, number: int, size: int) -> RingVector:
-        of_a = binary_stream(self._keys[Role.SERVER_A], request, number)
-        of_b = binary_stream(self._keys[Role.SERVER_B], request, number)
+        of_a = request.stream(self._keys[Role.SERVER_A], number)
+        of_b = request.stream(self._keys[Role.SERVER_B], number)
         a = of_a.words(size) ^ of_b.words(size)
         b = of_a.words(size) ^ of_b.words(size)
         return (a & b) ^ of_a.words(size)

@@ -2,14 +2,12 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.common.deal.program import comparison_triples
+from precad.common.deal.program import program
 from precad.common.deal.request import DealRequest
-from precad.common.deal.streams import binary_stream, inner_product_stream
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import Role
 from precad.common.ring import RingVector
@@ -53,41 +51,20 @@ class DealtRandomness:
         self.request = request
         self._key = key
         self._corrections = corrections
-        self._used: set[int] = set()
         self._binary_used = False
 
-    def inner_product_triple(self, client: int) -> tuple[RingVector, int]:
-        """Shares of a random a and of r = a·a mod 2^64, for one submission, once.
-
-        Args:
-            client: the submission's place in the batch.
-
-        Returns:
-            a's share, ``[d] int64``, and r's share.
-        """
-        if client not in range(self.request.clients):
-            raise IndexError(f"triple {client} of {self.request.clients}")
-        if client in self._used:
-            raise RuntimeError(f"inner-product triple {client} of this batch is used already")
-        self._used.add(client)
-        stream = inner_product_stream(self._key, self.request, client)
-        a = stream.words(self.request.dimension)
-        if self.role is Role.SERVER_A:
-            return a, int(stream.words(1)[0])
-        return a, int(self._corrections[client])
-
     def binary_triples(self) -> Iterator[BinaryTriple]:
-        """The batch's binary triples in the order of ``comparison_triples``, once."""
+        """The batch's binary triples in the order of ``program``, once."""
         if self._binary_used:
             raise RuntimeError("the binary triples of this batch are used already")
         self._binary_used = True
         return self._binary_triples()
 
     def _binary_triples(self) -> Iterator[BinaryTriple]:
-        start = self.request.clients
-        for number, (shape, _) in enumerate(comparison_triples(self.request.comparisons)):
-            size = prod(shape)
-            stream = binary_stream(self._key, self.request, number)
+        request, start = self.request, 0
+        shapes = program(request.clients, request.comparisons)
+        for number, ((shape, _), size) in enumerate(zip(shapes, request.sizes, strict=True)):
+            stream = request.stream(self._key, number)
             a, b = stream.words(size), stream.words(size)
             if self.role is Role.SERVER_A:
                 c = stream.words(size)

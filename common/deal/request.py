@@ -1,28 +1,29 @@
 """What the two servers ask the dealer for."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
-from precad.common.deal.program import comparison_triples
+from precad.common.deal.program import program
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Digest
+from precad.common.keystream import Keystream
+from precad.common.secret import Secret
 
 NONCES_BYTES = 64
 _LIMITS = {
     "attempt": (0, 2**63 - 1),
     "batch": (0, 2**31 - 1),
     "clients": (1, 100_000),
-    "dimension": (1, 2**40),
     "comparisons": (1, 2**28),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class DealRequest:
-    """The correlated randomness of one validation batch.
+    """The binary triples of one validation batch.
 
     Raises:
-        Misconfiguration: a number is out of range.
+        Misconfiguration: a number is out of range, or clients have unlike numbers of comparisons.
     """
 
     task: Digest
@@ -30,30 +31,64 @@ class DealRequest:
     batch: int
     """Number of the batch within the attempt."""
     clients: int
-    """Inner-product triples, one a submission."""
-    dimension: int
-    """d: length of each inner-product triple."""
+    """Conjunctions: one a submission."""
     comparisons: int
-    """Sign bits that the batch opens."""
+    """Sign bits that the batch takes, all clients' together."""
     nonces: bytes
     """Server A's and B's for their link, 32 bytes each: two restored databases have others."""
 
     def __post_init__(self) -> None:
         if len(self.nonces) != NONCES_BYTES:
             raise Misconfiguration("nonces", len(self.nonces), f"must have {NONCES_BYTES} bytes")
-        for field, (least, most) in _LIMITS.items():
-            value = getattr(self, field)
+        for name, (least, most) in _LIMITS.items():
+            value = getattr(self, name)
             if type(value) is not int or not least <= value <= most:
-                raise Misconfiguration(field, value, f"must be an integer in [{least}, {most}]")
+                raise Misconfiguration(name, value, f"must be an integer in [{least}, {most}]")
+        if self.comparisons % self.clients:
+            raise Misconfiguration("comparisons", self.comparisons, "as many for each client")
 
     @property
-    def context(self) -> tuple[bytes | int, ...]:
-        """What every stream of this request is bound to: its shape and the nonces too."""
-        number = self.task.value, self.attempt, self.batch
-        return *number, self.clients, self.dimension, self.comparisons, self.nonces
+    def sizes(self) -> list[int]:
+        """Words of each binary triple, in order."""
+        return [prod(shape) for shape, _ in program(self.clients, self.comparisons)]
 
     @property
     def correction_words(self) -> int:
-        """Words that travel to server B: one an inner product, one a bit-wise AND of words."""
-        words_per_comparison = sum(prod(shape) for shape, _ in comparison_triples(1))
-        return self.clients + self.comparisons * words_per_comparison
+        """Words that travel to server B: one a bit-wise AND of words."""
+        return sum(self.sizes)
+
+    def stream(self, key: Secret, number: int) -> Keystream:
+        """One server's words of triple ``number``: of a, of b, then (server A) of c.
+
+        Bound to the request's shape and nonces too. Dealer and server expand it alike; B's c is
+        corrected by what the dealer computes: c_B = (a & b) ⊕ c_A.
+        """
+        shape = self.attempt, self.batch, self.clients, self.comparisons
+        context = self.task.value, *shape, self.nonces, number
+        return Keystream(key, "deal/binary-triple", *context)
+
+
+@dataclass(frozen=True, slots=True)
+class SquareRequest:
+    """One server's half of a submission's mask, for the dealer to square the whole.
+
+    Raises:
+        Misconfiguration: context or commitments aren't of 32 bytes, or the attempt is negative.
+    """
+
+    task: Digest
+    attempt: int
+    context: bytes
+    """SHA-256 of the submission's context."""
+    commitment_a: bytes
+    commitment_b: bytes
+    """To each server's seed, as the client signed them."""
+    seed: Secret = field(compare=False)
+    """Of this server's mask; 32 bytes, like the salt. They open this server's commitment."""
+    salt: Secret = field(compare=False)
+
+    def __post_init__(self) -> None:
+        for value in (self.context, self.commitment_a, self.commitment_b):
+            Digest(value)
+        if self.attempt not in range(2**63):
+            raise Misconfiguration("attempt", self.attempt, "must be in [0, 2^63)")

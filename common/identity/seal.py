@@ -10,7 +10,7 @@ from typing import Protocol
 
 from precad.common.identifiers import Role
 from precad.common.keystream import encode_context
-from precad.common.share import Signature
+from precad.common.share.signature import Signature
 
 
 class Kind(Enum):

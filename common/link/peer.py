@@ -40,12 +40,15 @@ class PeerLink:
         view = memoryview(payload)
         starts = range(0, len(view), PIECE_BYTES) or range(1)
         for start in starts:
-            piece = bytes(view[start : start + PIECE_BYTES])
             last = start + PIECE_BYTES >= len(view)
-            frame = Frame(self._task, self._attempt, step, self._sent, piece, last)
-            self._sent += 1
-            self.bytes_sent += len(piece)
-            self._transport.put(frame)
+            self.send_piece(step, view[start : start + PIECE_BYTES], last=last)
+
+    def send_piece(self, step: str, piece: bytes | memoryview, *, last: bool) -> None:
+        """Send at most ``PIECE_BYTES`` of a message that is never whole in memory."""
+        frame = Frame(self._task, self._attempt, step, self._sent, bytes(piece), last)
+        self._sent += 1
+        self.bytes_sent += len(piece)
+        self._transport.put(frame)
 
     def receive(self, step: str, *, timeout_s: float | None = None) -> bytes:
         """The other server's next message, which must be of ``step``.
@@ -57,16 +60,24 @@ class PeerLink:
         """
         pieces: list[bytes] = []
         length = 0
-        while True:
-            frame = self._transport.get(self._timeout_s if timeout_s is None else timeout_s)
-            self._check(frame, step)
-            length += len(frame.payload)
+        last = False
+        while not last:
+            piece, last = self.receive_piece(step, timeout_s=timeout_s)
+            length += len(piece)
             if length > self._max_message_bytes:
                 raise PeerViolation(f"message of step {step!r} passes its limit of bytes")
-            pieces.append(frame.payload)
-            if frame.last:
-                self.bytes_received += length
-                return b"".join(pieces)
+            pieces.append(piece)
+        return b"".join(pieces)
+
+    def receive_piece(self, step: str, *, timeout_s: float | None = None) -> tuple[bytes, bool]:
+        """The next piece of a message, and whether it is the last. Raises as ``receive`` does.
+
+        Whoever reads a message in pieces counts its bytes.
+        """
+        frame = self._transport.get(self._timeout_s if timeout_s is None else timeout_s)
+        self._check(frame, step)
+        self.bytes_received += len(frame.payload)
+        return frame.payload, frame.last
 
     def exchange(self, step: str, payload: bytes | memoryview) -> bytes:
         """Send, then receive the other server's message of the same step."""

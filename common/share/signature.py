@@ -1,8 +1,7 @@
-"""A client's signature over its submission: which two shares belong together, and to what.
+"""A client's signature over its submission's header.
 
-Both servers get it. Each checks it over its own commitment, computed from the bytes that arrived,
-and over the other one as the client claims it. So neither server can be talked into a share that
-the client didn't send to the other, and no client can deny the pair afterwards.
+Both servers get the same, so neither can be talked into a submission that the client didn't send
+to the other, and no client can deny it afterwards.
 
 Who signs and who checks are Protocols: certificates are `precad.common.identity.sign`'s business.
 """
@@ -13,29 +12,11 @@ from typing import Protocol
 
 from precad.common.errors import RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId
-from precad.common.keystream import encode_context
-from precad.common.share.commitment import Commitment, SubmissionContext
 
 MAX_SIGNATURE_BYTES = 72
 """ECDSA on P-256 in DER."""
 MAX_CERTIFICATES = 4
 MAX_CERTIFICATE_BYTES = 4096
-
-
-def signed_bytes(
-    context: SubmissionContext, commitment_a: Commitment, commitment_b: Commitment
-) -> bytes:
-    """What a client signs: task, round, client, model, nonce and both commitments; injective."""
-    return encode_context(
-        "submission-signature",
-        context.task.value,
-        context.attempt,
-        context.client.encoded(),
-        context.model.value,
-        context.nonce,
-        commitment_a.value,
-        commitment_b.value,
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,124 +1,129 @@
-"""A client's submission: one for each server."""
+"""A client's submission: one for each server.
 
-import contextlib
+x = b + a_A + a_B mod 2^64. Server A gets the seed of a_A, server B that of a_B and b: shares of x
+are a_A at A and b + a_B at B, and none of it says anything of x without the other server's seed.
+"""
+
 import secrets
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from precad.common.errors import Misconfiguration, RejectedSubmission, Rejection
+import numpy as np
+
+from precad.common.errors import RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.ring import WORD_BYTES, RingVector, from_bytes, to_bytes
+from precad.common.keystream import Keystream
+from precad.common.ring import WORD_BYTES, RingVector
 from precad.common.secret import Secret
-from precad.common.share.additive import SEED_BYTES, mask, split
-from precad.common.share.commitment import (
-    NONCE_BYTES,
-    SALT_BYTES,
-    Commitment,
-    SubmissionContext,
-    commit,
-)
-from precad.common.share.signature import Signature, Signer, signed_bytes
+from precad.common.share.body import Body, HeldBody, body_hasher
+from precad.common.share.context import NONCE_BYTES, SubmissionContext
+from precad.common.share.header import SignedHeader, signed_bytes
+from precad.common.share.mask import SALT_BYTES, SEED_BYTES, commit, mask_stream, opens
+from precad.common.share.signature import Signer
 
-
-@dataclass(frozen=True, slots=True)
-class SubmissionHeader:
-    """The first piece of an upload: everything but the share."""
-
-    context: SubmissionContext
-    salt: Secret
-    other_commitment: Commitment
-    share_bytes: int
-    signature: Signature
-
-    def __post_init__(self) -> None:
-        if len(self.salt) != SALT_BYTES:
-            raise RejectedSubmission(
-                Rejection.MALFORMED, f"salt has {len(self.salt)} bytes, must have {SALT_BYTES}"
-            )
+PIECE_WORDS = 1 << 16
+"""Ring elements that are masked at once: they stay in the processor's cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """What one server receives and holds: A the seed, B the masked vector."""
+    """What one server gets, and holds."""
 
-    context: SubmissionContext
+    header: SignedHeader
     role: Role
-    salt: Secret
-    share: Secret | Path = field(repr=False)
-    """A: the 32-byte seed. B: ``8·d`` bytes, little-endian ring elements; on the server in a
-    spool file, where they are uniform without A's seed."""
-    commitment: Commitment
-    """To this share, as the other server hears it."""
-    other_commitment: Commitment
-    """To the other server's share, as the client claims it."""
-    signature: Signature = field(repr=False)
-    """Over ``signed``; the same for both servers."""
+    """Which server's it is."""
+    seed: Secret = field(repr=False)
+    """s_j, of this server's mask."""
+    salt: Secret = field(repr=False)
+    """salt_j, of the commitment to it."""
+    body: Body | None = field(default=None, repr=False)
+    """At B, once it has come; never at A."""
+
+    def __post_init__(self) -> None:
+        for name, value, right in (
+            ("seed", self.seed, SEED_BYTES),
+            ("salt", self.salt, SALT_BYTES),
+        ):
+            if len(value) != right:
+                raise RejectedSubmission(
+                    Rejection.MALFORMED, f"{name} has {len(value)} bytes, must have {right}"
+                )
 
     @property
-    def commitments(self) -> tuple[Commitment, Commitment]:
-        """To A's share and to B's."""
-        if self.role is Role.SERVER_A:
-            return self.commitment, self.other_commitment
-        return self.other_commitment, self.commitment
+    def context(self) -> SubmissionContext:
+        """What it is bound to."""
+        return self.header.context
 
     @property
-    def signed(self) -> bytes:
-        """What the client signed, as this server sees it: its own commitment isn't a claim."""
-        return signed_bytes(self.context, *self.commitments)
+    def opens(self) -> bool:
+        """Whether seed and salt open this server's commitment."""
+        ctx = self.context.digest
+        return opens(self.header.commitment(self.role), self.role, ctx, self.salt, self.seed)
 
-    def share_data(self) -> bytes:
-        """The share's bytes."""
-        return self.share.read_bytes() if isinstance(self.share, Path) else self.share.reveal()
+    def mask(self) -> Keystream:
+        """a_j, this server's mask, to be read in pieces of any size."""
+        header = self.header
+        names = header.context.digest, header.commitment_a, header.commitment_b
+        return mask_stream(self.seed, self.role, *names)
 
-    def expand(self, dimension: int) -> RingVector:
-        """The share as ``[d] int64``. Raises Misconfiguration if its file was meddled with."""
-        data = self.share_data()
-        if self.role is Role.SERVER_A:
-            return mask(Secret(data), self.context, dimension)
-        if len(data) != dimension * WORD_BYTES:
-            raise Misconfiguration(
-                "spool",
-                f"{len(data)} bytes",
-                "a share's file was changed while its attempt was open",
-            )
-        return from_bytes(data)
+    def body_pieces(self) -> Iterator[bytes | memoryview]:
+        """b, in pieces of whole words; see ``Body``. Raises BodyUnreadable."""
+        if self.body is None:
+            raise ValueError(f"{self.role.value} holds no body")
+        return self.body.pieces()
 
     def discard(self) -> None:
-        """Remove the spool file, if there is one."""
-        if isinstance(self.share, Path):
-            # A file that can't be removed now goes when the server starts again.
-            with contextlib.suppress(OSError):
-                self.share.unlink()
-
-
-def share_bytes(role: Role, dimension: int) -> int:
-    """Length of the share that ``role`` receives."""
-    return SEED_BYTES if role is Role.SERVER_A else dimension * WORD_BYTES
+        """It doesn't count, or isn't needed any more: the body goes, if there is one."""
+        if self.body is not None:
+            self.body.discard()
 
 
 def shard(
     x: RingVector,
     *,
     task: Digest,
+    version: int,
     attempt: int,
     client: ClientId,
     model: Digest,
     signer: Signer,
 ) -> tuple[Submission, Submission]:
-    """Split ``x`` (``[d] int64``) into the submissions for A and for B.
+    """Share ``x`` (``[d] int64``): the submissions for A and for B.
 
-    Seed, salts and nonce are fresh from the CSPRNG: call it once per attempt and keep the result
-    for retries. A second call with another x would not reuse anything. ``signer`` signs both
-    commitments.
+    Nonce, seeds and salts are fresh from the CSPRNG, so a second call with the same x has nothing
+    in common with the first. Call it once per attempt, and keep the result for retries.
     """
-    context = SubmissionContext(task, attempt, client, model, secrets.token_bytes(NONCE_BYTES))
-    seed = Secret.random(SEED_BYTES)
+    nonce = secrets.token_bytes(NONCE_BYTES)
+    context = SubmissionContext(task, version, attempt, client, model, nonce)
+    ctx = context.digest
+    seed_a, seed_b = Secret.random(SEED_BYTES), Secret.random(SEED_BYTES)
     salt_a, salt_b = Secret.random(SALT_BYTES), Secret.random(SALT_BYTES)
-    share_b = Secret(to_bytes(split(x, seed, context)))
-    for_a = commit(context, Role.SERVER_A, salt_a, seed.reveal())
-    for_b = commit(context, Role.SERVER_B, salt_b, share_b.reveal())
-    signature = signer.sign(signed_bytes(context, for_a, for_b))
+    commitment_a = commit(Role.SERVER_A, ctx, salt_a, seed_a)
+    commitment_b = commit(Role.SERVER_B, ctx, salt_b, seed_b)
+    names = ctx, commitment_a, commitment_b
+    of_a = mask_stream(seed_a, Role.SERVER_A, *names)
+    of_b = mask_stream(seed_b, Role.SERVER_B, *names)
+    body, body_digest = _masked(x, of_a, of_b, ctx)
+    signature = signer.sign(signed_bytes(context, commitment_a, commitment_b, body_digest))
+    header = SignedHeader(context, commitment_a, commitment_b, body_digest, signature)
     return (
-        Submission(context, Role.SERVER_A, salt_a, seed, for_a, for_b, signature),
-        Submission(context, Role.SERVER_B, salt_b, share_b, for_b, for_a, signature),
+        Submission(header, Role.SERVER_A, seed_a, salt_a),
+        Submission(header, Role.SERVER_B, seed_b, salt_b, body),
     )
+
+
+def _masked(
+    x: RingVector, of_a: Keystream, of_b: Keystream, ctx: Digest
+) -> tuple[HeldBody, Digest]:
+    """The body, salt_h and x − a_A − a_B, and h; in one pass over one buffer."""
+    salt_h = Secret.random(SALT_BYTES)
+    hasher = body_hasher(ctx, salt_h)
+    data = bytearray(x.size * WORD_BYTES)
+    b = np.frombuffer(data, dtype="<i8")
+    for start in range(0, x.size, PIECE_WORDS):
+        stop = min(start + PIECE_WORDS, x.size)
+        piece = b[start:stop]
+        np.subtract(x[start:stop], of_a.words(piece.size), out=piece)
+        piece -= of_b.words(piece.size)
+        hasher.update(memoryview(data)[start * WORD_BYTES : stop * WORD_BYTES])
+    return HeldBody(salt_h, data), Digest(hasher.digest())

@@ -10,7 +10,7 @@ from precad.common.identity.seal import (
     check_seal,
     seal,
 )
-from precad.common.share import Signature
+from precad.common.share.signature import Signature
 from precad.protos import precad_pb2 as pb
 
 Body = pb.OpeningBody | pb.StatementBody

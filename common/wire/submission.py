@@ -1,67 +1,74 @@
-"""A submission's header as a protobuf message, and back."""
+"""A submission as protobuf messages, and back."""
+
+from collections.abc import Iterator
 
 from precad.common.errors import Misconfiguration, RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.secret import Secret
-from precad.common.share import (
-    Commitment,
-    Signature,
-    Submission,
-    SubmissionContext,
-    SubmissionHeader,
-    commit,
-)
+from precad.common.share.context import SubmissionContext
+from precad.common.share.header import SignedHeader
+from precad.common.share.signature import Signature
+from precad.common.share.submission import Submission
 from precad.protos import precad_pb2 as pb
+
+PIECE_BYTES = 1 << 18
+"""256 KiB of a body in one message."""
 
 
 def header_to_wire(submission: Submission) -> pb.SubmissionHeader:
-    """The first piece of an upload."""
-    context, signature = submission.context, submission.signature
+    """The first piece of an upload: all but the body."""
+    header, context = submission.header, submission.context
     return pb.SubmissionHeader(
         task_digest=context.task.value,
+        version=context.version,
         attempt=context.attempt,
         client=context.client.name,
         model_digest=context.model.value,
         nonce=context.nonce,
+        commitment_a=header.commitment_a.value,
+        commitment_b=header.commitment_b.value,
+        body_digest=header.body_digest.value,
+        signature=header.signature.value,
+        certificates=header.signature.certificates,
+        seed=submission.seed.reveal(),
         salt=submission.salt.reveal(),
-        other_commitment=submission.other_commitment.value,
-        share_bytes=len(submission.share_data()),
-        signature=signature.value,
-        certificates=signature.certificates,
     )
 
 
-def header_from_wire(message: pb.SubmissionHeader) -> SubmissionHeader:
-    """Inverse of ``header_to_wire``. Raises RejectedSubmission (malformed, unsigned)."""
+def header_from_wire(message: pb.SubmissionHeader, role: Role) -> Submission:
+    """Inverse of ``header_to_wire``: what ``role`` gets, without the body.
+
+    Raises:
+        RejectedSubmission: malformed or unsigned.
+    """
     try:
         context = SubmissionContext(
             Digest(message.task_digest),
+            message.version,
             message.attempt,
             ClientId(message.client),
             Digest(message.model_digest),
             message.nonce,
         )
+        commitment_a, commitment_b = Digest(message.commitment_a), Digest(message.commitment_b)
+        body_digest = Digest(message.body_digest)
     except Misconfiguration as error:
         raise RejectedSubmission(Rejection.MALFORMED, str(error)) from None
     if not message.signature and not message.certificates:
         raise RejectedSubmission(Rejection.BAD_SIGNATURE, "the submission isn't signed")
-    return SubmissionHeader(
-        context,
-        Secret(message.salt),
-        Commitment(message.other_commitment),
-        message.share_bytes,
-        Signature(message.signature, tuple(message.certificates)),
-    )
+    signature = Signature(message.signature, tuple(message.certificates))
+    header = SignedHeader(context, commitment_a, commitment_b, body_digest, signature)
+    return Submission(header, role, Secret(message.seed), Secret(message.salt))
 
 
-def submission_from_wire(message: pb.SubmissionHeader, role: Role, share: Secret) -> Submission:
-    """A whole submission from its header and share, as a client keeps it for a retry.
-
-    Raises:
-        RejectedSubmission: malformed or unsigned.
-    """
-    header = header_from_wire(message)
-    own = commit(header.context, role, header.salt, share.reveal())
-    return Submission(
-        header.context, role, header.salt, share, own, header.other_commitment, header.signature
-    )
+def upload_pieces(submission: Submission) -> Iterator[pb.SubmissionPiece]:
+    """An upload's messages: the header, then salt_h, then b in pieces."""
+    yield pb.SubmissionPiece(header=header_to_wire(submission))
+    if submission.body is None:
+        return
+    yield pb.SubmissionPiece(body=submission.body.salt.reveal())
+    for words in submission.body.pieces():
+        view = memoryview(words)
+        for start in range(0, len(view), PIECE_BYTES):
+            # The one copy: protobuf takes bytes alone.
+            yield pb.SubmissionPiece(body=bytes(view[start : start + PIECE_BYTES]))

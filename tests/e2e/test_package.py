@@ -6,6 +6,7 @@ import shutil
 import site
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import venv
 import zipfile
@@ -20,10 +21,13 @@ CHECKOUT = Path(__file__).parents[2]
 TIMEOUT_S = 280
 DOCUMENTS = ("LICENSE", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "Makefile")
 # What git ignores, by name; builds of a checkout would leave files behind and find old ones.
-NOT_SOURCE = (".git", ".venv", "*.egg-info", "build", "dist", "runs", "precad-demo")
+NOT_SOURCE = (".git", ".venv", "*.egg-info", "*.so", "build", "dist", "runs", "precad-demo")
 CACHES = ("__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis")
 PRIVATE = {".pem", ".db", ".safetensors", ".npz"}
 BUILD_SDIST = "import sys; from setuptools import build_meta as b; b.build_sdist(sys.argv[1])"
+COMPILER = shutil.which((os.environ.get("CC") or sysconfig.get_config_var("CC")).split()[0])
+KERNEL = f"precad/common/kernel/_projections{sysconfig.get_config_var('EXT_SUFFIX')}"
+IN_USE = "from precad.common.kernel.kernel import kernel_in_use; print(kernel_in_use())"
 WHERE = """
 import importlib.metadata, json, precad, sys
 print(json.dumps([precad.__file__, importlib.metadata.version("precad"), sys.path]))
@@ -37,6 +41,7 @@ class Package:
     sdist: frozenset[str]
     """Files, relative to the source distribution's own folder."""
     wheel: frozenset[str]
+    wheel_without_compiler: Path
     environment: Path
 
     def run(self, program: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -79,6 +84,12 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Package:
         *(*pip, "wheel", *offline, "--no-build-isolation", "-w", str(built), str(sdist)), cwd=folder
     )
     (wheel,) = built.glob("*.whl")
+    call(
+        *(*pip, "wheel", *offline, "--no-build-isolation", "-w", str(folder), str(sdist)),
+        cwd=folder,
+        env={**os.environ, "CC": str(folder / "no-compiler")},
+    )
+    (without_compiler,) = folder.glob("*.whl")
     venv.create(environment)
     call(*(*pip, "--python", str(environment), "install", *offline, str(wheel)), cwd=folder)
     # The dependencies, as the test has them. Python reads no .pth file in a folder that another
@@ -93,6 +104,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Package:
     return Package(
         frozenset(str(PurePosixPath(*PurePosixPath(m.name).parts[1:])) for m in members),
         names,
+        without_compiler,
         environment,
     )
 
@@ -122,14 +134,35 @@ def test_the_wheel_holds_the_whole_package_and_nothing_else(package: Package) ->
     code = {name for name in package.wheel if ".dist-info/" not in name}
     assert {name for name in code if name.endswith(".py")} == modules
     others = {"py.typed", "precad.proto", "precad_pb2.pyi", "precad_pb2_grpc.pyi"}
-    assert {PurePosixPath(name).name for name in code - modules} == others
+    compiled = {KERNEL} if COMPILER else set()
+    assert {PurePosixPath(name).name for name in code - modules - compiled} == others
+    assert compiled <= code
     assert any("/migrations/versions/" in name for name in code)
     assert {name.split("/")[0] for name in code} == {"precad"}
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in package.wheel)
 
 
+def test_the_kernel_is_compiled_when_the_package_is_installed(
+    package: Package, tmp_path: Path
+) -> None:
+    in_use = package.run("python", "-c", IN_USE, cwd=tmp_path).stdout.strip()
+    assert in_use in ({"avx512-vnni", "avx2", "c"} if COMPILER else {"numpy"})
+
+
+def test_without_a_compiler_the_package_is_installed_and_numpy_does_the_work(
+    package: Package, tmp_path: Path
+) -> None:
+    with zipfile.ZipFile(package.wheel_without_compiler) as archive:
+        assert package.wheel - {KERNEL} == set(archive.namelist())
+        archive.extractall(tmp_path)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    said = call(sys.executable, "-c", IN_USE, cwd=tmp_path, env=environment)
+    assert said.stdout == "numpy\n"
+
+
 def test_the_source_distribution_holds_tests_and_documents(package: Package) -> None:
     assert set(DOCUMENTS) <= package.sdist
+    assert {"setup.py", "src/precad/common/kernel/projections.c"} <= package.sdist
     assert {name.removeprefix("src/") for name in package.sdist} >= modules_of_the_source()
     for folder in ("docs", "deploy", "benchmarks", ".ci"):
         assert files_of(folder) <= package.sdist

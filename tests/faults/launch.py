@@ -25,8 +25,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import opendp.prelude  # noqa: F401 -- imported when the first noise is drawn, otherwise
-
 import precad.cli.main
 from precad.client import settings as client_settings
 from precad.client.connection import Servers
@@ -108,7 +106,7 @@ def install(orders: Orders) -> None:
             orders.note(left=hashlib.sha256(payload).hexdigest())
 
     def note_pair(pair: Any, *_rest: object) -> None:
-        orders.note(submitted=pair[0].context.attempt, commitment=pair[0].commitment.value.hex())
+        orders.note(submitted=pair[0].context.attempt, commitment=str(pair[0].header.whole_digest))
 
     def note_spent(number: int, batch: int) -> None:
         orders.note(spent=[number, batch])

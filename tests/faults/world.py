@@ -31,6 +31,7 @@ from tests.faults.turns import (
     TurnsClock,
 )
 from tests.rig.keys import identity, signer, verifier
+from tests.rig.submissions import body_of, reconstructed
 
 from precad.client.connection import Receipt, Servers
 from precad.client.own_account import OwnAccount
@@ -51,7 +52,9 @@ from precad.common.aggregator.training.presence import Presence
 from precad.common.aggregator.training.session import Phase, Session
 from precad.common.aggregator.training.shelf import Shelf
 from precad.common.deal.dealer import DealerRole
+from precad.common.deal.local import LocalDealing
 from precad.common.deal.request import DealRequest
+from precad.common.deal.squares import Squares
 from precad.common.enrolment import Enrolment
 from precad.common.errors import (
     PeerUnavailable,
@@ -69,7 +72,7 @@ from precad.common.model import from_bytes as model_from_bytes
 from precad.common.model import model_digest
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
-from precad.common.share import Submission, reconstruct, shard
+from precad.common.share.submission import Submission, shard
 from precad.common.task import Task
 from precad.common.wire.submission import header_from_wire, header_to_wire
 from precad.protos import precad_pb2 as pb
@@ -191,7 +194,7 @@ class World:
         self.clients = [ClientId(f"ward-{n}") for n in range(task.enrolment.clients)]
         self.bad = set(self.clients[len(self.clients) - bad :])
         self.servers: dict[Role, Server] = {}
-        self.dealer = DealerRole(task.digest)
+        self.dealer = DealerRole(task.digest, task.dimension)
         self.epoch = 0
         self.cables: list[Cable] = []
         self._faults_left = faults
@@ -310,7 +313,7 @@ class World:
             for cable in self.cables:
                 cable.silent = True
         elif fault is Fault.DEALER:
-            self.dealer = DealerRole(self.task.digest)
+            self.dealer = DealerRole(self.task.digest, self.task.dimension)
             self.epoch += 1
         elif fault is Fault.DISK:
             if self.times and " store." in self.seen.trace[-1]:
@@ -675,6 +678,17 @@ class DealerCalls:
                 raise PeerUnavailable("the dealer has restarted since; join again")
             return self._world.dealer.corrections(self._role, request)
 
+    @contextmanager
+    def squares(self, attempt: int) -> Iterator[Squares]:
+        """A conversation with the dealer of the moment."""
+        with self._world.step("dealer.squares"):
+            if self._epoch != self._world.epoch:
+                raise PeerUnavailable("the dealer has restarted since; join again")
+            dealer, patience_s = self._world.dealer, self._world.task.deadlines.peer
+        local = LocalDealing(dealer, self._role, patience_s, self._world.clock)
+        with local.squares(attempt) as conversation:
+            yield conversation
+
 
 class Calls:
     """Stands in for `Servers`: a client's calls, straight to the sessions."""
@@ -761,11 +775,12 @@ class Calls:
         fresh = np.random.default_rng([self._world.seed, name, view.attempt, times])
         return fresh.integers(-(2**20), 2**20, self.task.dimension, dtype=np.int64)
 
-    def prepare(self, round_number: int, model: Digest, x: RingVector) -> Pair:
+    def prepare(self, version: int, round_number: int, model: Digest, x: RingVector) -> Pair:
         """As `Servers.prepare`."""
         return shard(
             x,
             task=self.task.digest,
+            version=version,
             attempt=round_number,
             client=self.client,
             model=model,
@@ -779,10 +794,8 @@ class Calls:
         random = Random(f"{world.seed} {self.client} {context.attempt}")
         deadline = world.turns.now + timeout_s
         # Recorded before a byte leaves.
-        seen.pairs[self.client, context.attempt].add(pair[0].commitment.value)
-        seen.updates[self.client, context.attempt] = reconstruct(
-            pair[0].expand(self.task.dimension), pair[1].expand(self.task.dimension)
-        )
+        seen.pairs[self.client, context.attempt].add(pair[0].header.whole_digest.value)
+        seen.updates[self.client, context.attempt] = reconstructed(pair, self.task.dimension)
         uploads = random.sample(pair, 2)
         if random.random() < 0.2:
             uploads.insert(random.randrange(3), random.choice(pair))
@@ -803,6 +816,7 @@ class Calls:
             return [random.choice(pair)]
         if kind == 1:
             other = self.prepare(
+                pair[0].context.version,
                 pair[0].context.attempt,
                 pair[0].context.model,
                 np.ones(self.task.dimension, np.int64),
@@ -839,16 +853,16 @@ class Calls:
         role = submission.role
         server = self._server(role)
         box = server.session.inbox
-        share = submission.share_data()
-        half = len(share) // 2
+        body = body_of(submission)
+        half = len(body) // 2
         with self._handled_by(server):
             upload: Upload | None = None
             try:
-                upload = box.start(header_from_wire(header_to_wire(submission)))
-                upload.add(share[:half])
+                upload = box.start(header_from_wire(header_to_wire(submission), role))
+                upload.add(body[:half])
                 with self._world.turns.acting(self._life), self._world.step("half an upload"):
                     pass
-                upload.add(share[half:])
+                upload.add(body[half:])
                 upload.finish()
             except RejectedSubmission as rejected:
                 return Receipt(role, rejected.reason, rejected.detail)

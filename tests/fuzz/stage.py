@@ -41,6 +41,7 @@ from precad.protos import precad_pb2 as pb
 
 D = 8
 ROUND = 3
+VERSION = 2
 CLIENT = ClientId("ward-1")
 NOWHERE = "127.0.0.1:1"
 
@@ -192,7 +193,7 @@ class Stage:
     def submit(self, role: Role, messages: list[pb.SubmissionPiece]) -> None:
         """One upload into an open round."""
         session = self.sessions[role]
-        session.inbox.open(ROUND, [CLIENT], session.shelf.current.digest)
+        session.inbox.open(ROUND, [CLIENT], session.shelf.current.digest, version=VERSION)
         handler = self.aggregation[role].Submit
         try:
             self.call(lambda _, context: handler(_stream(messages), context), None, CLIENT.name)
@@ -202,7 +203,9 @@ class Stage:
 
     def dealer(self) -> DealingService:
         """A dealer's start of its own: it remembers what it dealt."""
-        service = DealingService(self.task, DealerRole(self.task.digest), self.identity)
+        service = DealingService(
+            self.task, DealerRole(self.task.digest, self.task.dimension), self.identity
+        )
         service._epoch = bytes(16)
         return service
 

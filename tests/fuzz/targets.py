@@ -10,7 +10,7 @@ import json
 import struct
 import zipfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, get_args
@@ -18,7 +18,8 @@ from typing import Any, get_args
 import grpc
 import numpy as np
 from safetensors.numpy import save
-from tests.fuzz.stage import CLIENT, ROUND, Aborted, D, Stage, join, parsed, split
+from tests.fuzz.stage import CLIENT, ROUND, VERSION, Aborted, D, Stage, join, parsed, split
+from tests.rig.submissions import body_of
 
 from precad.cli.certify.read import expectation, read_array, right, vote_intervals
 from precad.cli.certify.request import GuaranteeKind, Loss, Prediction, UnitName
@@ -28,6 +29,7 @@ from precad.client.pending import Pending
 from precad.client.record_file import read_client_data
 from precad.client.settings import JoinSettings
 from precad.common.aggregator.collect.matching import describe
+from precad.common.aggregator.collect.spool import Spool
 from precad.common.aggregator.enrol.tokens import new_token, token_digest
 from precad.common.aggregator.round import messages
 from precad.common.aggregator.round.coin import CoinKey
@@ -38,13 +40,13 @@ from precad.common.aggregator.service.peer_transport import frame_from_wire, fra
 from precad.common.aggregator.settings import ServerASettings, ServerBSettings
 from precad.common.aggregator.store.audit import read_task
 from precad.common.aggregator.store.outside import OutsideJournal
-from precad.common.aggregator.validate import deal_request
+from precad.common.aggregator.validate.decide import deal_request
 from precad.common.certify.inefficacy import expected_loss
 from precad.common.certify.inputs import Floats
 from precad.common.certify.intervals import ScoreBound, vote_counts
 from precad.common.certify.runs import FinishedRun
 from precad.common.enrolment import Enrolment, Roster
-from precad.common.errors import MAX_TEXT, PeerViolation, PrecadError
+from precad.common.errors import MAX_TEXT, BodyUnreadable, PeerViolation, PrecadError
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.certificate import (
     check_algorithm,
@@ -65,7 +67,9 @@ from precad.common.identity.summary import summarise
 from precad.common.link import SETUP_ATTEMPT, Frame, PeerLink
 from precad.common.model import from_bytes as model_from_bytes
 from precad.common.model import load_model, save_model
-from precad.common.share import Signature, shard
+from precad.common.secret import Secret
+from precad.common.share.signature import Signature
+from precad.common.share.submission import shard
 from precad.common.task import Task
 from precad.common.wire.statement import check_opening, check_statement, sign_body
 from precad.common.wire.status import error_of
@@ -116,7 +120,10 @@ def stage() -> Stage:
 def _header(data: bytes) -> None:
     message = parsed(pb.SubmissionHeader, data)
     if message is not None:
-        header_from_wire(message)
+        for role in (Role.SERVER_A, Role.SERVER_B):
+            read = header_from_wire(message, role)
+            assert read.header.whole_digest != read.context.digest
+            read.opens  # noqa: B018 -- computing it must not raise
 
 
 def _submit(role: Role) -> Callable[[bytes], None]:
@@ -133,18 +140,19 @@ def _submissions(role: Role) -> list[bytes]:
     pair = shard(
         np.arange(D, dtype=np.int64),
         task=here.task.digest,
+        version=VERSION,
         attempt=ROUND,
         client=CLIENT,
         model=here.sessions[role].shelf.current.digest,
         signer=here.signer,
     )
     own = pair[0] if role is Role.SERVER_A else pair[1]
-    share = own.share_data()
+    body = body_of(own)
     header = header_to_wire(own)
     whole = [
         pb.SubmissionPiece(header=header),
-        pb.SubmissionPiece(share=share[:16]),
-        pb.SubmissionPiece(share=share[16:]),
+        pb.SubmissionPiece(body=body[:40]),
+        pb.SubmissionPiece(body=body[40:]),
     ]
     return [
         join(*(piece.SerializeToString() for piece in whole[:count]))
@@ -258,7 +266,7 @@ def _peer_message(data: bytes) -> None:
         case messages.HeldList():
             for entry in message.by_client().values():
                 if isinstance(entry, messages.HeldEntry):
-                    bytes.fromhex(entry.own + entry.other + entry.signature)
+                    bytes.fromhex(entry.signed)
         case messages.RosterProposal():
             claims = [
                 Enrolment(ClientId(e.client), e.records, e.record_rate) for e in message.entries
@@ -486,18 +494,22 @@ def _error_text(data: bytes) -> None:
 
 
 def _held(data: bytes) -> None:
+    """A spooled body whose file was changed: its bytes come back as they were, or not at all."""
     here = stage()
-    pair = shard(
-        np.zeros(D, dtype=np.int64),
-        task=here.task.digest,
-        attempt=ROUND,
-        client=CLIENT,
-        model=here.sessions[Role.SERVER_A].shelf.current.digest,
-        signer=here.signer,
-    )
-    path = here.file(data, ".share")
-    held = replace(pair[1], share=path)
-    assert held.expand(D).shape == (D,)
+    body = bytes(range(8 * D))
+    file = Spool(here.folder).begin(CLIENT)
+    file.add(memoryview(body))
+    kept = file.finish(Secret(bytes(32)))
+    whole = kept.path.read_bytes()
+    kept.path.write_bytes(data)
+    try:
+        read = b"".join(kept.pieces())
+    except BodyUnreadable:
+        assert data[: len(whole)] != whole
+    else:
+        assert read == body
+    finally:
+        kept.discard()
 
 
 def _settings(data: bytes) -> None:
@@ -783,7 +795,7 @@ TARGETS: dict[str, Target] = {
     "account": Target(_account, _accounts),
     "pending": Target(_pending, _pending_seeds),
     "error-text": Target(_error_text, lambda: [b"no", b"x" * 5000]),
-    "share": Target(_held, lambda: [bytes(8 * D)]),
+    "spooled-body": Target(_held, lambda: [bytes(8 * D + 16)]),
     "model-vector": Target(lambda data: model_from_bytes(data, D), lambda: [bytes(8 * D)]),
     "task-toml": Target(_file(Task.load, ".toml"), _toml_tasks),
     "task-canonical": Target(read_task, lambda: [stage().task.canonical]),
@@ -822,6 +834,7 @@ def _pair() -> Any:
     return shard(
         np.zeros(D, dtype=np.int64),
         task=here.task.digest,
+        version=VERSION,
         attempt=ROUND,
         client=CLIENT,
         model=here.sessions[Role.SERVER_A].shelf.current.digest,

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ import grpc.aio
 import numpy as np
 import pytest
 from tests.rig.clock import LeapingClock
+from tests.rig.submissions import signed_anew
 
-from precad.client.connection import NAME_FREE_S, Receipt, Servers, upload_pieces
+from precad.client.connection import NAME_FREE_S, Receipt, Servers
 from precad.common.aggregator.collect import Inbox
 from precad.common.aggregator.collect.matching import describe, match
 from precad.common.aggregator.enrol.admission import Admission, anybody, by_token
@@ -51,9 +53,10 @@ from precad.common.identity.port import add_port
 from precad.common.identity.principal import Principal
 from precad.common.identity.sign import CertificateSigner, CertificateVerifier
 from precad.common.secret import Secret
-from precad.common.share import Submission, signed_bytes
+from precad.common.share.submission import Submission
 from precad.common.task import Task
 from precad.common.wire.serving import NOT_NOW, SERVER_OPTIONS
+from precad.common.wire.submission import upload_pieces
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub, add_AggregationServicer_to_server
 
@@ -135,7 +138,8 @@ class Deployed:
 
     def open_round(self, number: int = 0) -> None:
         for session in self.sessions.values():
-            session.inbox.open(number, [ONE, TWO], session.shelf.current.digest)
+            model = session.shelf.current.digest
+            session.inbox.open(number, [ONE, TWO], model, version=0)
 
     def connect(self, client: ClientId, identity: Identity, clock: Clock = CLOCK) -> Servers:
         return Servers(
@@ -150,7 +154,7 @@ class Deployed:
 
     def pair(self, servers: Servers) -> tuple[Submission, Submission]:
         x = np.arange(self.task.dimension, dtype=np.int64)
-        return servers.prepare(0, self.sessions[A].shelf.current.digest, x)
+        return servers.prepare(0, 0, self.sessions[A].shelf.current.digest, x)
 
     def outcome(self) -> dict[ClientId, Rejection | str]:
         """The round's end on both servers, which must be the same."""
@@ -163,7 +167,6 @@ class Deployed:
                 own,
                 collected[own],
                 describe(collected[other]),
-                self.sessions[own].inbox.verifier,
             )
             for own, other in ((A, B), (B, A))
         )
@@ -257,14 +260,13 @@ def test_another_clients_submission_replayed_is_refused_and_its_owner_untouched(
         with pytest.raises(AccessDenied, match="ward-2"):
             thief.submit(pair)
         # In the thief's own name: the signature is another client's.
-        renamed = [replace(s, context=replace(s.context, client=TWO)) for s in pair]
+        header = replace(pair[0].header, context=replace(pair[0].context, client=TWO))
+        renamed = [replace(s, header=header) for s in pair]
         assert reasons(thief.submit((renamed[0], renamed[1]))) == [Rejection.BAD_SIGNATURE] * 2
         # Signed again by the thief: the commitments are bound to their owner.
-        signer = CertificateSigner(identities[TWO])
-        a, b = renamed
-        signed = signed_bytes(a.context, pair[0].commitment, pair[1].commitment)
-        again = [replace(s, signature=signer.sign(signed)) for s in (a, b)]
-        assert reasons(thief.submit((again[0], again[1]))) == [Rejection.BAD_SIGNATURE] * 2
+        header = signed_anew(header, CertificateSigner(identities[TWO]))
+        again = [replace(s, header=header) for s in pair]
+        assert reasons(thief.submit((again[0], again[1]))) == [Rejection.MALFORMED] * 2
         assert reasons(victim.submit(pair)) == [None, None]
     assert deployed.outcome() == {ONE: "counted", TWO: Rejection.BAD_SIGNATURE}
 
@@ -279,8 +281,8 @@ def test_the_key_that_signed_must_be_the_connections(
     second = CertificateSigner(Identity.load(tmp_path / "second"))
     with deployed.connect(ONE, identities[ONE]) as servers:
         a, b = deployed.pair(servers)
-        signature = second.sign(signed_bytes(a.context, a.commitment, b.commitment))
-        pair = (replace(a, signature=signature), replace(b, signature=signature))
+        header = signed_anew(a.header, second)
+        pair = (replace(a, header=header), replace(b, header=header))
         receipts = servers.submit(pair)
     assert reasons(receipts) == [Rejection.BAD_SIGNATURE] * 2
     assert "another key" in receipts[0].detail
@@ -320,7 +322,7 @@ class Stalling:
     def __iter__(self) -> Iterator[pb.SubmissionPiece]:
         yield from self._pieces
         while not self._end.wait(self._drip_s):
-            yield pb.SubmissionPiece(share=b"")
+            yield pb.SubmissionPiece(body=b"")
 
     def end(self) -> None:
         self._end.set()
@@ -339,8 +341,10 @@ def stalled() -> Iterator[Callable[..., Stalling]]:
         each.end()
 
 
-@pytest.mark.parametrize("role", [A, B])
-@pytest.mark.parametrize("kind", ["no header", "no share", "half", "drip"])
+@pytest.mark.parametrize(
+    ("role", "kind"),
+    [*product([A, B], ["no header", "no body", "drip"]), (B, "salt"), (B, "half")],
+)
 def test_a_slow_loris_is_cut_off_and_keeps_nothing(
     deploy: Deploy,
     identities: dict[ClientId, Identity],
@@ -355,9 +359,11 @@ def test_a_slow_loris_is_cut_off_and_keeps_nothing(
     with deployed.connect(ONE, identities[ONE]) as servers:
         pair = deployed.pair(servers)
         submission = pair[0] if role is A else pair[1]
-        header, share = upload_pieces(submission)
-        half = pb.SubmissionPiece(share=share.share[:16])
-        pieces = {"no header": [], "no share": [header], "half": [header, half], "drip": [header]}
+        header, *body = upload_pieces(submission)
+        pieces = {"no header": [], "no body": [header], "drip": [header]}
+        if kind in ("salt", "half"):
+            half = pb.SubmissionPiece(body=body[1].body[:16])
+            pieces |= {"salt": [header, body[0]], "half": [header, body[0], half]}
         upload = stalled(pieces[kind], 0.05 if kind == "drip" else None)
         with open_channel(deployed.addresses[role], identities[ONE], role) as channel:
             receipt = AggregationStub(channel).Submit(iter(upload), timeout=DEADLINE_S)
@@ -375,7 +381,7 @@ def test_an_upload_that_stalls_for_good_is_truncated_on_both(
     deployed = deploy(limits=Limits(idle_s=2.0))
     deployed.open_round()
     with deployed.connect(ONE, identities[ONE]) as servers:
-        header, _ = upload_pieces(deployed.pair(servers)[1])
+        header, *_ = upload_pieces(deployed.pair(servers)[1])
         with open_channel(deployed.addresses[B], identities[ONE], B) as channel:
             AggregationStub(channel).Submit(iter(stalled([header])), timeout=DEADLINE_S)
     assert deployed.outcome() == {ONE: Rejection.TRUNCATED, TWO: Rejection.ABSENT}
@@ -649,7 +655,7 @@ def test_after_round_0_no_token_helps(
     assert {state.client for book in books.values() for state in book.states()} == {None}
 
 
-def test_held_submissions_keep_the_signature_that_was_checked(
+def test_held_submissions_keep_the_header_that_was_checked(
     deploy: Deploy, identities: dict[ClientId, Identity]
 ) -> None:
     deployed = deploy()
@@ -660,5 +666,5 @@ def test_held_submissions_keep_the_signature_that_was_checked(
     for session in deployed.sessions.values():
         held = session.inbox.close()[ONE]
         assert isinstance(held, Submission)
-        assert held.signature == pair[0].signature
-        session.inbox.verifier.check(held.signature, held.signed)
+        assert held.header == pair[0].header
+        session.inbox.verifier.check(held.header.signature, held.header.signed)

@@ -5,48 +5,69 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from precad.common.deal.dealer import DealerRole
-from precad.common.deal.program import comparison_triples
+from precad.common.deal.program import comparison_triples, conjunction_triples, program
 from precad.common.deal.randomness import DealtRandomness
 from precad.common.deal.request import DealRequest
 from precad.common.identifiers import Digest, Role
-from precad.common.ring import dot, signed
 from precad.common.secret import Secret
 
 TASK = Digest.of(b"task")
 keys = st.binary(min_size=32, max_size=32).map(Secret)
-requests = st.builds(
-    DealRequest,
-    task=st.just(TASK),
-    attempt=st.integers(0, 2**63 - 1),
-    batch=st.integers(0, 2**31 - 1),
-    clients=st.integers(1, 4),
-    dimension=st.integers(1, 300) | st.sampled_from([2**16 - 1, 2**16, 2**16 + 1, 2**17 + 3]),
-    comparisons=st.integers(1, 50),
-    nonces=st.binary(min_size=64, max_size=64),
-)
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> DealRequest:
+    clients = draw(st.integers(1, 4))
+    return DealRequest(
+        task=TASK,
+        attempt=draw(st.integers(0, 2**63 - 1)),
+        batch=draw(st.integers(0, 2**31 - 1)),
+        clients=clients,
+        comparisons=clients * draw(st.integers(1, 50)),
+        nonces=draw(st.binary(min_size=64, max_size=64)),
+    )
 
 
 @settings(max_examples=60, deadline=None)
-@given(request=requests, key_a=keys, key_b=keys)
-def test_r_is_the_square_of_a_and_c_is_a_and_b(
-    request: DealRequest, key_a: Secret, key_b: Secret
-) -> None:
+@given(request=requests(), key_a=keys, key_b=keys)
+def test_c_is_a_and_b(request: DealRequest, key_a: Secret, key_b: Secret) -> None:
     if key_a == key_b:
         return
-    dealer = DealerRole(TASK, {Role.SERVER_A: key_a, Role.SERVER_B: key_b})
+    dealer = DealerRole(TASK, 1, {Role.SERVER_A: key_a, Role.SERVER_B: key_b})
     of_a, of_b = (
         DealtRandomness(role, dealer.key_for(role), request, dealer.corrections(role, request))
         for role in (Role.SERVER_A, Role.SERVER_B)
     )
-    for client in range(request.clients):
-        (a_a, r_a), (a_b, r_b) = (p.inner_product_triple(client) for p in (of_a, of_b))
-        assert a_a.shape == a_b.shape == (request.dimension,)
-        a = a_a + a_b
-        assert signed(r_a + r_b) == dot(a, a)
     shapes = []
     for one, other in zip(of_a.binary_triples(), of_b.binary_triples(), strict=True):
         shapes.append((one.a.shape, one.b.shape))
         assert other.a.shape == one.a.shape
         expected = (one.a ^ other.a) & (one.b ^ other.b)
         assert np.array_equal(one.c ^ other.c, expected)
-    assert tuple(shapes) == comparison_triples(request.comparisons)
+    assert tuple(shapes) == program(request.clients, request.comparisons)
+
+
+@given(clients=st.integers(1, 5), width=st.integers(1, 600))
+def test_a_conjunctions_tree_leaves_one_value_a_client(clients: int, width: int) -> None:
+    values, levels = width, 0
+    for (trees, pairs), other in conjunction_triples(clients, width):
+        assert (trees, pairs) == other
+        assert trees == clients
+        assert pairs == values // 2
+        values = pairs + values % 2
+        levels += 1
+    assert values == 1
+    assert levels == (width - 1).bit_length()
+
+
+def test_the_tree_of_a_tasks_81_signs_takes_seven_exchanges_and_80_words_a_client() -> None:
+    pairs = [shape[1] for shape, _ in conjunction_triples(10, 81)]
+    assert pairs == [40, 20, 10, 5, 3, 1, 1]
+    assert program(10, 810) == (*comparison_triples(810), *conjunction_triples(10, 81))
+
+
+def test_corrections_take_a_fixed_number_of_bytes_a_client() -> None:
+    """13 words a comparison of the sign, 80 for the conjunction: 9,064 bytes for 81 signs."""
+    for clients in (1, 10, 1000):
+        request = DealRequest(TASK, 0, 0, clients, 81 * clients, bytes(64))
+        assert request.correction_words * 8 == clients * 9064 < clients * 16 * 1024

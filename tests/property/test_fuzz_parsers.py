@@ -119,21 +119,24 @@ names = st.text(max_size=12) | st.sampled_from(["ward-1", "ward-2", "", "A" * 50
     header=st.builds(
         pb.SubmissionHeader,
         task_digest=small_bytes,
+        version=integers,
         attempt=integers,
         client=names,
         model_digest=small_bytes,
         nonce=small_bytes,
+        commitment_a=small_bytes,
+        commitment_b=small_bytes,
+        body_digest=small_bytes,
+        seed=small_bytes,
         salt=small_bytes,
-        other_commitment=small_bytes,
-        share_bytes=integers,
         signature=small_bytes,
         certificates=st.lists(small_bytes, max_size=6),
     ),
-    share=small_bytes,
+    body=small_bytes,
 )
-def test_submissions_of_any_fields(header: pb.SubmissionHeader, share: bytes) -> None:
+def test_submissions_of_any_fields(header: pb.SubmissionHeader, body: bytes) -> None:
     TARGETS["submission-header"].check(header.SerializeToString())
-    pieces = (pb.SubmissionPiece(header=header), pb.SubmissionPiece(share=share))
+    pieces = (pb.SubmissionPiece(header=header), pb.SubmissionPiece(body=body))
     for target in ("submit-a", "submit-b"):
         TARGETS[target].check(join(*(piece.SerializeToString() for piece in pieces)))
 

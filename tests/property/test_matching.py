@@ -2,13 +2,11 @@
 
 import dataclasses
 import itertools
-from functools import cache
-from typing import Any
+from typing import ClassVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.rig.keys import signer, verifier
 
 from precad.common.aggregator.collect.matching import describe, match
 from precad.common.aggregator.round.messages import HeldEntry, HeldList, MissingEntry
@@ -16,42 +14,40 @@ from precad.common.aggregator.round.states import Matched, Opened
 from precad.common.errors import PeerViolation, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.secret import Secret
-from precad.common.share import Commitment, Signature, Submission, SubmissionContext, signed_bytes
+from precad.common.share.body import HeldBody
+from precad.common.share.context import SubmissionContext
+from precad.common.share.header import SignedHeader
+from precad.common.share.signature import Signature
+from precad.common.share.submission import Submission
 
 TASK, MODEL = Digest(b"\1" * 32), Digest(b"\2" * 32)
 NAMES = [ClientId(f"c{i}") for i in range(6)]
 Item = Submission | Rejection
 
-# Few values, so that equal ones are common: a commitment, and what is claimed for the other's.
-commitments = st.integers(0, 2).map(lambda i: bytes([i]) * 32)
 reasons = st.sampled_from(Rejection)
 
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-    """What one server got of a client: its share's commitment and the claimed other one."""
+    """What one server got of a client: which header, which signature, which certificate."""
 
-    own: bytes
-    other: bytes
+    header: int
+    signature: int = 0
+    certificate: int = 0
 
 
-items = st.builds(Claim, commitments, commitments) | reasons
+# Few values, so that equal ones are common.
+few = st.integers(0, 1)
+items = st.builds(Claim, few, few, few) | reasons
 cohorts = st.lists(st.tuples(items, items), max_size=6)
 
 
 def held(client: ClientId, role: Role, claim: Claim) -> Submission:
-    context = SubmissionContext(TASK, 0, client, MODEL, bytes(16))
-    own, other = Commitment(claim.own), Commitment(claim.other)
-    pair = (own, other) if role is Role.SERVER_A else (other, own)
-    unused = Secret(bytes(32))
-    return Submission(context, role, unused, unused, own, other, sign(client, *pair))
-
-
-@cache
-def sign(client: ClientId, a: Commitment, b: Commitment) -> Signature:
-    """The client's signature over this pair."""
-    context = SubmissionContext(TASK, 0, client, MODEL, bytes(16))
-    return signer(client).sign(signed_bytes(context, a, b))
+    context = SubmissionContext(TASK, 0, 0, client, MODEL, bytes(32))
+    named = (Digest(bytes([claim.header, 1]) * 16), Digest(bytes(32)), Digest(bytes(32)))
+    signature = Signature(bytes([1, claim.signature]), (bytes([claim.certificate]),))
+    header = SignedHeader(context, *named, signature)
+    return Submission(header, role, Secret(bytes(32)), Secret(bytes(32)))
 
 
 def collected(role: Role, given: list[Claim | Rejection]) -> dict[ClientId, Item]:
@@ -69,10 +65,9 @@ def both(pairs: list[tuple[Claim | Rejection, Claim | Rejection]]) -> tuple[Matc
     # As it crosses the link.
     from_a = HeldList.from_bytes(describe(at_a).to_bytes())
     from_b = HeldList.from_bytes(describe(at_b).to_bytes())
-    eye = verifier()
     return (
-        match(opened, Role.SERVER_A, at_a, from_b, eye),
-        match(opened, Role.SERVER_B, at_b, from_a, eye),
+        match(opened, Role.SERVER_A, at_a, from_b),
+        match(opened, Role.SERVER_B, at_b, from_a),
     )
 
 
@@ -85,37 +80,32 @@ def test_both_servers_agree_on_every_client(
     assert list(a.submissions) == list(b.submissions)
     for client in a.submissions:
         of_a, of_b = a.submissions[client], b.submissions[client]
-        assert of_a.commitments == of_b.commitments == (of_a.commitment, of_b.commitment)
+        assert of_a.header == of_b.header
     # Everybody in the cohort is one or the other, and never both.
     assert set(a.submissions) | set(a.rejections) == set(NAMES[: len(pairs)])
     assert not set(a.submissions) & set(a.rejections)
 
 
 @given(cohorts)
-def test_exactly_the_cross_checked_submissions_match(
+def test_exactly_the_same_signed_bytes_match(
     pairs: list[tuple[Claim | Rejection, Claim | Rejection]],
 ) -> None:
     a, _ = both(pairs)
     expected = {
         client
         for client, (at_a, at_b) in zip(NAMES, pairs, strict=False)
-        if isinstance(at_a, Claim)
-        and isinstance(at_b, Claim)
-        and at_a.other == at_b.own
-        and at_b.other == at_a.own
+        if isinstance(at_a, Claim) and at_a == at_b
     }
     assert set(a.submissions) == expected
 
 
-ALL: list[Claim | Rejection] = [Claim(b"\1" * 32, b"\2" * 32), *Rejection]
+ALL: list[Claim | Rejection] = [Claim(0), *Rejection]
 
 
 @pytest.mark.parametrize(("at_a", "at_b"), list(itertools.product(ALL, ALL)))
 def test_every_pair_of_outcomes_has_one_reason(
     at_a: Claim | Rejection, at_b: Claim | Rejection
 ) -> None:
-    if isinstance(at_b, Claim):
-        at_b = Claim(at_b.other, at_b.own)
     a, b = both([(at_a, at_b)])
     assert a.rejections == b.rejections
     found = [r for r in (at_a, at_b) if isinstance(r, Rejection) and r is not Rejection.ABSENT]
@@ -126,29 +116,33 @@ def test_every_pair_of_outcomes_has_one_reason(
         assert a.rejections == {NAMES[0]: found[0] if found else Rejection.ABSENT}
 
 
-@pytest.mark.parametrize(
-    ("at_a", "at_b"),
-    [
-        (Claim(b"\1" * 32, b"\2" * 32), Claim(b"\2" * 32, b"\3" * 32)),
-        (Claim(b"\1" * 32, b"\3" * 32), Claim(b"\2" * 32, b"\1" * 32)),
-        (Claim(b"\1" * 32, b"\1" * 32), Claim(b"\2" * 32, b"\2" * 32)),
-    ],
-)
-def test_one_wrong_claim_is_unmatched_on_both(at_a: Claim, at_b: Claim) -> None:
-    a, b = both([(at_a, at_b)])
-    assert a.rejections == b.rejections == {NAMES[0]: Rejection.UNMATCHED}
+@pytest.mark.parametrize("other", [Claim(1), Claim(0, 1), Claim(0, 0, 1), Claim(1, 1, 1)])
+def test_one_difference_is_unmatched_on_both(other: Claim) -> None:
+    for pair in ((Claim(0), other), (other, Claim(0))):
+        a, b = both([pair])
+        assert a.rejections == b.rejections == {NAMES[0]: Rejection.UNMATCHED}
+        assert not a.submissions
+        assert not b.submissions
 
 
-def test_what_does_not_match_is_discarded(tmp_path: Any) -> None:
-    path = tmp_path / "x.share"
-    path.write_bytes(b"share")
-    own = dataclasses.replace(
-        held(NAMES[0], Role.SERVER_B, Claim(b"\1" * 32, b"\2" * 32)), share=path
-    )
-    theirs = describe({NAMES[0]: Rejection.ABSENT})
+class NotedBody(HeldBody):
+    """A body that says when it was discarded."""
+
+    discarded: ClassVar[list[bytes]] = []
+
+    def discard(self) -> None:
+        self.discarded.append(bytes(self.words))
+
+
+@pytest.mark.parametrize("theirs", [Rejection.ABSENT, Rejection.MALFORMED, Claim(1), Claim(0)])
+def test_what_does_not_match_is_discarded(theirs: Claim | Rejection) -> None:
+    body = NotedBody(Secret(bytes(32)), b"8 bytes.")
+    own = dataclasses.replace(held(NAMES[0], Role.SERVER_B, Claim(0)), body=body)
+    listed = describe(collected(Role.SERVER_A, [theirs]))
     opened = Opened(0, 0, (NAMES[0],), MODEL, frozenset(NAMES[:1]))
-    match(opened, Role.SERVER_B, {NAMES[0]: own}, theirs, verifier())
-    assert not path.exists()
+    NotedBody.discarded.clear()
+    match(opened, Role.SERVER_B, {NAMES[0]: own}, listed)
+    assert NotedBody.discarded == ([] if theirs == Claim(0) else [b"8 bytes."])
 
 
 @pytest.mark.parametrize("listed", [[], [0], [0, 1, 2], [0, 0], [0, 5], [0, 1, 1]])
@@ -161,7 +155,6 @@ def test_a_list_over_another_cohort_is_a_violation(listed: list[int]) -> None:
             Role.SERVER_A,
             own,
             HeldList(entries=entries),
-            verifier(),
         )
 
 
@@ -171,9 +164,9 @@ def test_a_list_over_another_cohort_is_a_violation(listed: list[int]) -> None:
         b"",
         b"{}",
         b'{"entries":[{"client":"C"}]}',
-        b'{"entries":[{"client":"c","own":"00"}]}',
+        b'{"entries":[{"client":"c","signed":"00"}]}',
         b'{"entries":[{"client":"c"}]}',
-        b'{"entries":[{"client":"c","own":"' + b"00" * 32 + b'"}]}',
+        b'{"entries":[{"client":"c","reason":"absent","signed":"' + b"00" * 32 + b'"}]}',
         b'{"entries":[{"client":"c","reason":"no-such"}]}',
         b'{"entries":[{"client":"c","more":1}]}',
         b'{"entries":[{"client":"c\\n"}]}',
@@ -187,12 +180,10 @@ def test_an_unreadable_list_is_a_violation(data: bytes) -> None:
 
 
 @given(cohorts)
-def test_what_crosses_is_commitments_signatures_and_reasons_only(
+def test_what_crosses_is_digests_and_reasons_only(
     pairs: list[tuple[Claim | Rejection, Claim | Rejection]],
 ) -> None:
     at_a = collected(Role.SERVER_A, [a for a, _ in pairs])
     for entry in describe(at_a).entries:
-        held = {"client", "own", "other", "signed", "signature", "certificate"}
-        assert set(entry.model_dump()) == (
-            held if isinstance(entry, HeldEntry) else {"client", "reason"}
-        )
+        what = "signed" if isinstance(entry, HeldEntry) else "reason"
+        assert set(entry.model_dump()) == {"client", what}

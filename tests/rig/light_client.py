@@ -90,9 +90,8 @@ class LightClient:
 
     def submit(self, event: pb.RoundOpen, x: RingVector) -> tuple[Receipt, Receipt]:
         """Share ``x`` (``[d] int64``) honestly, whatever it is. Returns A's and B's receipt."""
-        return self.servers.submit(
-            self.servers.prepare(event.attempt, Digest(event.model_digest), x)
-        )
+        model = Digest(event.model_digest)
+        return self.servers.submit(self.servers.prepare(event.version, event.attempt, model, x))
 
     def _wait(self, deadline: float, what: str) -> None:
         if isinstance(self._ended, PrecadError):

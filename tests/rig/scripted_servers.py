@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tests.rig.clock import LeapingClock
 from tests.rig.keys import identity, signer, verifier
+from tests.rig.submissions import body_of, reconstructed
 
 from precad.client.connection import Receipt, Servers
 from precad.client.own_account import OwnAccount
@@ -28,7 +29,7 @@ from precad.common.identity.seal import SealVerifier
 from precad.common.identity.sign import CertificateSigner
 from precad.common.model import model_digest
 from precad.common.ring import RingVector
-from precad.common.share import reconstruct, shard
+from precad.common.share.submission import shard
 from precad.common.task import Task
 from precad.common.wire.statement import sign_body
 from precad.protos import precad_pb2 as pb
@@ -244,12 +245,13 @@ class ScriptedServers:
         self._script.change(role, body)
         return sign_body(CertificateSigner(identity(Principal.service(role))), role, body)
 
-    def prepare(self, attempt: int, model: Digest, x: RingVector) -> Pair:
+    def prepare(self, version: int, attempt: int, model: Digest, x: RingVector) -> Pair:
         """As `Servers.prepare`."""
         self._script.on_step("prepare")
         return shard(
             x,
             task=self.task.digest,
+            version=version,
             attempt=attempt,
             client=self.client,
             model=model,
@@ -260,7 +262,7 @@ class ScriptedServers:
         """Both servers take it."""
         assert timeout_s > 0
         script, context = self._script, pair[0].context
-        sizes = [len(each.share_data()) for each in pair]
+        sizes = [len(body_of(each)) for each in pair]
         self._step(f"submit {context.attempt} {sizes}")
         assert script._opened is not None
         script.sent.append(
@@ -268,7 +270,7 @@ class ScriptedServers:
                 script._opened.version,
                 context.attempt,
                 pair,
-                reconstruct(*(each.expand(self.task.dimension) for each in pair)),
+                reconstructed(pair, self.task.dimension),
                 script.clock.now() - script._opened_at,
             )
         )

@@ -21,8 +21,10 @@ from precad.common.account.events import poisson_gaussian
 from precad.common.account.exact import ExactAccountant
 from precad.common.errors import BudgetExceeded, Misconfiguration, StorageFailure
 from precad.common.identifiers import ClientId, Digest
-from precad.common.share import Signature, shard
+from precad.common.share.signature import Signature
+from precad.common.share.submission import shard
 from precad.common.task import Task
+from precad.common.wire.submission import upload_pieces
 
 MODEL = Digest(b"\2" * 32)
 ME, OTHER = ClientId("ward-1"), ClientId("ward-2")
@@ -48,7 +50,15 @@ Make = Callable[..., Pair]
 def pair(task: Task) -> Make:
     def make(number: int = 3, client: ClientId = ME, task: Task = task) -> Pair:
         x = np.arange(8, dtype=np.int64)
-        return shard(x, task=task.digest, attempt=number, client=client, model=MODEL, signer=Pen())
+        return shard(
+            x,
+            task=task.digest,
+            version=2,
+            attempt=number,
+            client=client,
+            model=MODEL,
+            signer=Pen(),
+        )
 
     return make
 
@@ -125,8 +135,9 @@ def test_the_same_bytes_come_back_after_a_restart(
     assert (again.version, again.pair, again.further) == (2, kept, further)
     assert (again.update is None) == (update is None)
     assert update is None or (again.update == update).all()
-    assert again.pair[0].signature == kept[0].signature
-    assert [each.commitment for each in again.pair] == [each.commitment for each in kept]
+    for found, each in zip(again.pair, kept, strict=True):
+        messages = [m.SerializeToString() for m in upload_pieces(found)]
+        assert messages == [m.SerializeToString() for m in upload_pieces(each)]
 
 
 def test_only_the_owner_can_read_the_pair(task: Task, pair: Make, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from precad.common.deal.dealer import DealerRole
-from precad.common.deal.program import comparison_triples
+from precad.common.deal.program import program
 from precad.common.deal.randomness import DealtRandomness
 from precad.common.deal.request import DealRequest
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, TaskMismatch
@@ -16,10 +16,9 @@ from precad.common.identifiers import Digest, Role
 from precad.common.secret import Secret
 
 TASK = Digest.of(b"task")
+D = 5
 NONCES = bytes(range(64))
-REQUEST = DealRequest(
-    TASK, attempt=2, batch=1, clients=3, dimension=5, comparisons=4, nonces=NONCES
-)
+REQUEST = DealRequest(TASK, attempt=2, batch=1, clients=3, comparisons=6, nonces=NONCES)
 KEYS = {Role.SERVER_A: Secret(bytes(32)), Role.SERVER_B: Secret(bytes([1]) * 32)}
 
 
@@ -31,18 +30,18 @@ def both(request: DealRequest, dealer: DealerRole) -> tuple[DealtRandomness, Dea
     return a, b
 
 
-def test_only_server_b_gets_words_one_a_product_and_one_an_and() -> None:
-    dealer = DealerRole(TASK)
+def test_only_server_b_gets_words_one_an_and() -> None:
+    dealer = DealerRole(TASK, D)
     assert dealer.corrections(Role.SERVER_A, REQUEST).shape == (0,)
     words = dealer.corrections(Role.SERVER_B, REQUEST)
-    ands = sum(prod(shape) for shape, _ in comparison_triples(4))
+    ands = sum(prod(shape) for shape, _ in program(3, 6))
     assert words.dtype == np.int64
-    assert words.shape == (REQUEST.correction_words,) == (3 + ands,)
+    assert words.shape == (REQUEST.correction_words,) == (ands,)
 
 
 def test_the_words_follow_from_the_keys_and_the_request() -> None:
-    one, other = (DealerRole(TASK, KEYS).corrections(Role.SERVER_B, REQUEST) for _ in range(2))
-    fresh = DealerRole(TASK).corrections(Role.SERVER_B, REQUEST)
+    one, other = (DealerRole(TASK, D, KEYS).corrections(Role.SERVER_B, REQUEST) for _ in range(2))
+    fresh = DealerRole(TASK, D).corrections(Role.SERVER_B, REQUEST)
     assert one.tolist() == other.tolist() != fresh.tolist()
 
 
@@ -51,7 +50,7 @@ def test_the_words_follow_from_the_keys_and_the_request() -> None:
 
 def test_a_batch_is_dealt_once_to_each_server() -> None:
     """A server that was put back from a copy would open two updates under one mask."""
-    dealer = DealerRole(TASK)
+    dealer = DealerRole(TASK, D)
     for role in KEYS:
         dealer.corrections(role, REQUEST)
     for role in KEYS:
@@ -63,7 +62,7 @@ def test_a_batch_is_dealt_once_to_each_server() -> None:
 
 
 def test_an_older_attempt_is_never_dealt_for_again() -> None:
-    dealer = DealerRole(TASK)
+    dealer = DealerRole(TASK, D)
     assert dealer.newest_attempt == -1
     both(REQUEST, dealer)
     both(replace(REQUEST, attempt=4), dealer)
@@ -80,7 +79,7 @@ def test_an_older_attempt_is_never_dealt_for_again() -> None:
 
 @pytest.mark.parametrize("refused", [TASK, Digest.of(b"other")])
 def test_a_request_that_is_refused_spends_nothing(refused: Digest) -> None:
-    dealer = DealerRole(TASK)
+    dealer = DealerRole(TASK, D)
     role = Role.CLIENT if refused == TASK else Role.SERVER_A
     with pytest.raises((TaskMismatch, PeerViolation)):
         dealer.corrections(role, replace(REQUEST, task=refused, attempt=9))
@@ -88,11 +87,13 @@ def test_a_request_that_is_refused_spends_nothing(refused: Digest) -> None:
     both(REQUEST, dealer)
 
 
-@pytest.mark.parametrize("field", ["clients", "dimension", "comparisons", "nonces"])
-def test_the_second_server_gets_the_firsts_batch_or_none(field: str) -> None:
-    dealer = DealerRole(TASK)
+@pytest.mark.parametrize(
+    ("field", "changed"),
+    [("clients", 6), ("comparisons", 9), ("nonces", NONCES[::-1])],
+)
+def test_the_second_server_gets_the_firsts_batch_or_none(field: str, changed: Any) -> None:
+    dealer = DealerRole(TASK, D)
     dealer.corrections(Role.SERVER_A, REQUEST)
-    changed: Any = NONCES[::-1] if field == "nonces" else getattr(REQUEST, field) + 1
     with pytest.raises(PeerViolation, match="was asked for before"):
         dealer.corrections(Role.SERVER_B, replace(REQUEST, **{field: changed}))
 
@@ -103,10 +104,7 @@ def test_the_second_server_gets_the_firsts_batch_or_none(field: str) -> None:
 def masks_of(request: DealRequest) -> set[int]:
     """Every word of both servers' parts at a dealer that forgot what it dealt."""
     found: set[int] = set()
-    for randomness in both(request, DealerRole(request.task, KEYS)):
-        for client in range(request.clients):
-            a, r = randomness.inner_product_triple(client)
-            found |= {*a.tolist(), int(r)}
+    for randomness in both(request, DealerRole(request.task, D, KEYS)):
         for triple in randomness.binary_triples():
             found |= {*triple.a.ravel().tolist(), *triple.b.ravel().tolist()}
     return found
@@ -131,18 +129,15 @@ def test_nonces_of_another_length_are_refused(length: int) -> None:
 
 
 def test_another_shape_has_independent_masks_even_at_a_dealer_that_forgot() -> None:
-    wider = replace(REQUEST, dimension=6)
-    first, _ = both(REQUEST, DealerRole(TASK, KEYS))
-    second, _ = both(wider, DealerRole(TASK, KEYS))
-    a, r = first.inner_product_triple(0)
-    a_wider, r_wider = second.inner_product_triple(0)
-    assert not set(a.tolist()) & set(a_wider.tolist())
-    assert r != r_wider
+    others = [replace(REQUEST, comparisons=9), replace(REQUEST, clients=6)]
+    masks = [masks_of(request) for request in (REQUEST, *others)]
+    assert not masks[0] & masks[1]
+    assert not masks[0] & masks[2]
 
 
 @pytest.mark.parametrize("role", [Role.DEALER, Role.CLIENT, Role.OPERATOR])
 def test_nobody_but_the_servers_is_dealt_to(role: Role) -> None:
-    dealer = DealerRole(TASK)
+    dealer = DealerRole(TASK, D)
     with pytest.raises(PeerViolation, match="only servers"):
         dealer.key_for(role)
     with pytest.raises(PeerViolation, match="only servers"):
@@ -153,7 +148,7 @@ def test_nobody_but_the_servers_is_dealt_to(role: Role) -> None:
 
 def test_another_task_is_refused() -> None:
     with pytest.raises(TaskMismatch):
-        DealerRole(Digest.of(b"other")).corrections(Role.SERVER_A, REQUEST)
+        DealerRole(Digest.of(b"other"), D).corrections(Role.SERVER_A, REQUEST)
 
 
 @pytest.mark.parametrize(
@@ -168,14 +163,14 @@ def test_another_task_is_refused() -> None:
 )
 def test_bad_keys_are_refused(keys: dict[Role, Secret]) -> None:
     with pytest.raises(Misconfiguration):
-        DealerRole(TASK, keys)
+        DealerRole(TASK, D, keys)
 
 
 def test_fresh_keys_differ_and_hide_themselves() -> None:
-    dealer = DealerRole(TASK)
+    dealer = DealerRole(TASK, D)
     a, b = dealer.key_for(Role.SERVER_A), dealer.key_for(Role.SERVER_B)
     assert a != b
-    assert a != DealerRole(TASK).key_for(Role.SERVER_A)
+    assert a != DealerRole(TASK, D).key_for(Role.SERVER_A)
     assert a.reveal().hex() not in repr(vars(dealer))
 
 
@@ -200,37 +195,31 @@ def test_words_for_server_a_or_none_for_b_are_the_dealers_violation() -> None:
         )
 
 
-def test_a_triple_is_handed_out_once() -> None:
-    randomness, _ = both(REQUEST, DealerRole(TASK))
-    randomness.inner_product_triple(1)
-    with pytest.raises(RuntimeError, match="used already"):
-        randomness.inner_product_triple(1)
-    with pytest.raises(IndexError):
-        randomness.inner_product_triple(3)
+def test_triples_are_handed_out_once() -> None:
+    randomness, _ = both(REQUEST, DealerRole(TASK, D))
     randomness.binary_triples()
     with pytest.raises(RuntimeError, match="used already"):
         randomness.binary_triples()
 
 
-def test_different_submissions_batches_rounds_and_tasks_have_different_masks() -> None:
-    def mask(request: DealRequest, client: int) -> tuple[int, ...]:
-        randomness, _ = both(request, DealerRole(request.task, KEYS))
-        return tuple(randomness.inner_product_triple(client)[0].tolist())
-
-    masks = {
-        mask(REQUEST, 0),
-        mask(REQUEST, 1),
-        mask(replace(REQUEST, batch=2), 0),
-        mask(replace(REQUEST, attempt=3), 0),
-        mask(replace(REQUEST, task=Digest.of(b"other")), 0),
-    }
-    assert len(masks) == 5
+def test_different_batches_attempts_and_tasks_have_different_masks() -> None:
+    changes: list[dict[str, Any]] = [
+        {},
+        {"batch": 2},
+        {"attempt": 3},
+        {"task": Digest.of(b"other")},
+    ]
+    masks = [masks_of(replace(REQUEST, **change)) for change in changes]
+    # No word twice, also not within one request.
+    words = 2 * 2 * REQUEST.correction_words
+    assert [len(each) for each in masks] == [words] * 4
+    assert len(set.union(*masks)) == 4 * words
 
 
 def test_parts_of_one_server_are_balanced_bits() -> None:
-    request = replace(REQUEST, dimension=4000, comparisons=300)
-    for randomness in both(request, DealerRole(TASK, KEYS)):
-        words = [randomness.inner_product_triple(i)[0] for i in range(3)]
+    request = replace(REQUEST, comparisons=300)
+    for randomness in both(request, DealerRole(TASK, D, KEYS)):
+        words = []
         for triple in randomness.binary_triples():
             words += [triple.a.ravel(), triple.b.ravel(), triple.c.ravel()]
         counts = np.bincount(np.concatenate(words).view(np.uint8), minlength=256)
@@ -239,7 +228,7 @@ def test_parts_of_one_server_are_balanced_bits() -> None:
 
 
 def test_triples_hide_themselves() -> None:
-    randomness, _ = both(REQUEST, DealerRole(TASK))
+    randomness, _ = both(REQUEST, DealerRole(TASK, D))
     triple = next(randomness.binary_triples())
     assert repr(triple) == "BinaryTriple()"
 
@@ -250,10 +239,9 @@ def test_triples_hide_themselves() -> None:
         {"attempt": -1},
         {"batch": -1},
         {"clients": 0},
-        {"dimension": 0},
         {"comparisons": 0},
         {"clients": 2**40},
-        {"dimension": 2**41},
+        {"comparisons": 7},
         {"comparisons": 2**40},
         {"clients": 1.0},
         {"batch": True},

@@ -16,7 +16,7 @@ import pytest
 from scipy.stats import norm
 
 from precad.common.aggregator.enrol.tokens import TOKEN_BYTES
-from precad.common.aggregator.release.aggregate import BATCH_WORDS, MAX_BATCH_CLIENTS
+from precad.common.aggregator.release.aggregate import MAX_BATCH_CLIENTS
 from precad.common.aggregator.round.journal import AttemptState
 from precad.common.aggregator.service.connections import (
     PER_CALLER,
@@ -28,7 +28,7 @@ from precad.common.aggregator.service.descriptors import BESIDE_CLIENTS, STRANGE
 from precad.common.aggregator.service.limits import Limits
 from precad.common.aggregator.training.feed import KEPT_EVENTS
 from precad.common.aggregator.training.shelf import KEPT_MODELS
-from precad.common.aggregator.validate import comparisons_per_client
+from precad.common.aggregator.validate.decide import comparisons_per_client
 from precad.common.encode.clip import CLIENT_MARGIN, RECORD_MARGIN
 from precad.common.enrolment import EIGHTHS, GRID_OCTAVES
 from precad.common.errors import MAX_TEXT, Rejection
@@ -42,7 +42,7 @@ from precad.common.headroom import (
 from precad.common.identity.pki import PARTY_DAYS
 from precad.common.keystream import KEY_BYTES
 from precad.common.ring import WORD_BYTES
-from precad.common.share.commitment import SALT_BYTES
+from precad.common.share.mask import SALT_BYTES
 from precad.common.share.signature import (
     MAX_CERTIFICATE_BYTES,
     MAX_CERTIFICATES,
@@ -295,8 +295,7 @@ NUMBERS: list[tuple[str, str, float]] = [
     (SOUNDNESS, r"; (\d+) ≤ k ≤ \d+ \|", least_and_most("projections")[0]),
     (SOUNDNESS, r"; \d+ ≤ k ≤ (\d+) \|", least_and_most("projections")[1]),
     (SOUNDNESS, r"comparisons: (\d+) at k = 40", comparisons_per_client(TASK)),
-    (SOUNDNESS, r"up to (\d+) clients, or", MAX_BATCH_CLIENTS),
-    (SOUNDNESS, r"as many as hold 2\^(\d+) ring", log2(BATCH_WORDS)),
+    (SOUNDNESS, r"up to (\d+) clients are taken", MAX_BATCH_CLIENTS),
     (SOUNDNESS, r"draws a (\d+)-byte seed", KEY_BYTES),
     (SOUNDNESS, r"with a (\d+)-byte salt", SALT_BYTES),
     (SOUNDNESS, r"to R\(1 − 2\^−(\d+)\)", -log2(1 - RECORD_MARGIN)),

@@ -14,7 +14,7 @@ from precad.client.pending import Pending
 from precad.common import durable
 from precad.common.identifiers import ClientId, Digest
 from precad.common.model import save_model
-from precad.common.share import shard
+from precad.common.share.submission import shard
 from precad.common.task import Task
 
 
@@ -138,7 +138,15 @@ def test_update_and_pair_are_on_the_disk_before_anything_is_sent(
     path = tmp_path / "pending.bin"
     x = np.zeros(8, dtype=np.int64)
     model = Digest(bytes(32))
-    pair = shard(x, task=task.digest, attempt=0, client=client, model=model, signer=signer(client))
+    pair = shard(
+        x,
+        task=task.digest,
+        version=0,
+        attempt=0,
+        client=client,
+        model=model,
+        signer=signer(client),
+    )
     Pending(task, client, path).keep(0, x, pair, 0)
     assert disk.has(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600

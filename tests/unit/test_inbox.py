@@ -1,23 +1,31 @@
-"""One server's submissions: the first complete one of each client counts, the rest has reasons."""
+"""One server's submissions: the first good header of each client counts, the rest has reasons."""
 
 import dataclasses
 import itertools
 import logging
 import threading
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from tests.rig.keys import signer, verifier
+from tests.rig.submissions import (
+    body_of,
+    expanded,
+    signed_anew,
+    upload,
+    with_body,
+    words_of,
+)
 
 from precad.common.aggregator.collect import Inbox
 from precad.common.errors import RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.secret import Secret
-from precad.common.share import Commitment, Submission, SubmissionHeader, shard, signed_bytes
+from precad.common.share.body import PIECE_BYTES
+from precad.common.share.submission import Submission, shard
 from precad.common.task import Task
 
 D = 8
@@ -40,35 +48,37 @@ def role(request: pytest.FixtureRequest) -> Role:
 @pytest.fixture
 def inbox(task: Task, role: Role, tmp_path: Path) -> Inbox:
     inbox = Inbox(role, task, verifier(), tmp_path / "spool")
-    inbox.open(3, [TWO, ONE], MODEL)
+    inbox.open(3, [TWO, ONE], MODEL, version=2)
     return inbox
 
 
-def submission(task: Task, role: Role, client: ClientId = ONE, number: int = 3) -> Submission:
-    x = np.arange(D, dtype=np.int64)
-    pair = shard(
-        x,
+def pair_of(task: Task, client: ClientId = ONE, number: int = 3) -> tuple[Submission, Submission]:
+    return shard(
+        np.arange(task.dimension, dtype=np.int64),
         task=task.digest,
+        version=2,
         attempt=number,
         client=client,
         model=MODEL,
         signer=signer(client),
     )
-    return pair[0] if role is Role.SERVER_A else pair[1]
 
 
-def header_of(s: Submission, **changes: Any) -> SubmissionHeader:
+def submission(task: Task, role: Role, client: ClientId = ONE, number: int = 3) -> Submission:
+    a, b = pair_of(task, client, number)
+    return a if role is Role.SERVER_A else b
+
+
+def bare(s: Submission) -> Submission:
+    """As it comes first: without its body."""
+    return dataclasses.replace(s, body=None)
+
+
+def bound_to(s: Submission, **changes: Any) -> Submission:
+    """The header of ``s`` for something else, signed by its client."""
     context = dataclasses.replace(s.context, **changes)
-    return SubmissionHeader(context, s.salt, s.other_commitment, len(s.share_data()), s.signature)
-
-
-def upload(inbox: Inbox, s: Submission, pieces: Sequence[int] = ()) -> None:
-    """Send all bytes, cut at ``pieces``."""
-    taking = inbox.start(header_of(s))
-    cuts = [0, *pieces, len(s.share_data())]
-    for start, end in itertools.pairwise(cuts):
-        taking.add(s.share_data()[start:end])
-    taking.finish()
+    header = signed_anew(dataclasses.replace(s.header, context=context), signer(ONE))
+    return dataclasses.replace(bare(s), header=header)
 
 
 def progress(inbox: Inbox) -> tuple[int, int]:
@@ -87,8 +97,8 @@ def reason_of(call: Any) -> Rejection:
     return rejected.value.reason
 
 
-@pytest.mark.parametrize("pieces", [(), (1,), (1, 2, 31), (0, 0, 5, 5)])
-def test_a_complete_upload_is_held_with_its_commitment(
+@pytest.mark.parametrize("pieces", [(), (1,), (1, 2, 31), (31, 33), (32,), (0, 0, 5, 5)])
+def test_a_complete_upload_is_held_as_it_came(
     task: Task, role: Role, inbox: Inbox, pieces: tuple[int, ...]
 ) -> None:
     s = submission(task, role)
@@ -96,54 +106,114 @@ def test_a_complete_upload_is_held_with_its_commitment(
     assert progress(inbox) == (1, 2)
     held = inbox.close()[ONE]
     assert isinstance(held, Submission)
-    assert held.commitment == s.commitment
-    assert held.other_commitment == s.other_commitment
-    assert held.context == s.context
+    assert held.header == s.header
+    assert (held.seed, held.salt) == (s.seed, s.salt)
+    assert body_of(held) == body_of(s)
 
 
-def test_both_servers_shares_are_the_update(task: Task, tmp_path: Path) -> None:
+def test_what_both_servers_hold_is_the_update(task: Task, tmp_path: Path) -> None:
     x = np.array([-(2**63), 2**63 - 1, 0, 1, -1, 7, 8, 9], dtype=np.int64)
-    pair = shard(x, task=task.digest, attempt=0, client=ONE, model=MODEL, signer=signer(ONE))
+    pair = shard(
+        x, task=task.digest, version=2, attempt=0, client=ONE, model=MODEL, signer=signer(ONE)
+    )
     total = np.zeros(D, dtype=np.int64)
     for s in pair:
         inbox = Inbox(s.role, task, verifier(), tmp_path)
-        inbox.open(0, [ONE], MODEL)
+        inbox.open(0, [ONE], MODEL, version=2)
         upload(inbox, s, (9,))
         held = inbox.close()[ONE]
         assert isinstance(held, Submission)
-        total += held.expand(D)
+        total += expanded(held, D)
     assert (total == x).all()
 
 
-def test_only_the_masked_share_touches_the_disk(
+def test_only_the_encrypted_body_touches_the_disk(
     task: Task, role: Role, inbox: Inbox, tmp_path: Path
 ) -> None:
     s = submission(task, role)
     upload(inbox, s)
     kept = [path.read_bytes() for path in spooled(tmp_path)]
-    assert kept == ([] if role is Role.SERVER_A else [s.share_data()])
+    if role is Role.SERVER_A:
+        assert kept == []
+        return
+    assert [len(data) for data in kept] == [8 * D + 16]
+    for secret in (s.seed.reveal(), s.salt.reveal(), body_of(s)[:32], *np.split(words(s), D)):
+        assert bytes(secret) not in kept[0]
 
 
-def test_the_first_complete_submission_wins(
+def words(s: Submission) -> Any:
+    return np.frombuffer(words_of(s), dtype="<i8")
+
+
+def test_a_body_is_kept_in_memory_where_there_is_no_spool(task: Task, role: Role) -> None:
+    inbox = Inbox(role, task, verifier())
+    inbox.open(3, [ONE], MODEL, version=2)
+    s = submission(task, role)
+    upload(inbox, s, (5, 40))
+    held = inbox.close()[ONE]
+    assert isinstance(held, Submission)
+    assert body_of(held) == body_of(s)
+
+
+def test_a_long_body_comes_back_whole_in_whole_pieces(make_task: Any, tmp_path: Path) -> None:
+    size = 2 * PIECE_BYTES // 8 + 3
+    task = make_task(size)
+    s = submission(task, Role.SERVER_B)
+    inbox = Inbox(Role.SERVER_B, task, verifier(), tmp_path)
+    # Cuts on, before and after the borders of the chunks on the disk.
+    for attempt, cuts in enumerate(
+        [(32, 32 + PIECE_BYTES), (31, PIECE_BYTES - 1, PIECE_BYTES + 77), (), (2 * PIECE_BYTES,)]
+    ):
+        s = submission(task, Role.SERVER_B, number=attempt)
+        inbox.open(attempt, [ONE], MODEL, version=2)
+        upload(inbox, s, cuts)
+        held = inbox.close()[ONE]
+        assert isinstance(held, Submission)
+        assert [len(piece) for piece in held.body_pieces()] == [PIECE_BYTES, PIECE_BYTES, 24]
+        assert body_of(held) == body_of(s)
+        inbox.cancel()
+
+
+def test_the_first_header_is_the_clients_only_one(
     task: Task, role: Role, inbox: Inbox, tmp_path: Path
 ) -> None:
     first, second = submission(task, role), submission(task, role)
-    # The second starts before the first has ended, and ends after it.
-    late = inbox.start(header_of(second))
-    upload(inbox, first)
-    late.add(second.share_data())
-    assert reason_of(late.finish) is Rejection.DUPLICATE
-    # Once more, from the start.
+    early = inbox.start(bare(first))
+    # While the first one's body is still on its way.
+    assert reason_of(lambda: upload(inbox, second)) is Rejection.DUPLICATE
+    early.add(body_of(first))
+    early.finish()
+    # And once more, when it is held.
     assert reason_of(lambda: upload(inbox, second)) is Rejection.DUPLICATE
     assert len(spooled(tmp_path)) == (0 if role is Role.SERVER_A else 1)
     held = inbox.close()[ONE]
     assert isinstance(held, Submission)
-    assert held.commitment == first.commitment
-    assert (held.expand(D) == expanded(first)).all()
+    assert held.header == first.header
+    assert (expanded(held, D) == expanded(first, D)).all()
 
 
-def expanded(s: Submission) -> Any:
-    return s.expand(D)
+def test_a_second_header_costs_the_first_one_nothing(task: Task, role: Role, inbox: Inbox) -> None:
+    first = submission(task, role)
+    early = inbox.start(bare(first))
+    reason = reason_of(lambda: upload(inbox, submission(task, role)))
+    inbox.refuse(3, ONE, reason)
+    deadline = time.monotonic() + 0.05
+    inbox.wait([ONE], deadline)
+    # It was still waited for.
+    assert time.monotonic() >= deadline
+    early.add(body_of(first))
+    early.finish()
+    assert isinstance(inbox.close()[ONE], Submission)
+
+
+def test_a_header_whose_body_broke_off_is_still_the_clients_only_one(
+    task: Task, inbox: Inbox, role: Role
+) -> None:
+    first, second = submission(task, role), submission(task, role)
+    inbox.start(bare(first)).abandon()
+    assert reason_of(lambda: upload(inbox, second)) is Rejection.DUPLICATE
+    upload(inbox, first)
+    assert isinstance(inbox.close()[ONE], Submission)
 
 
 def test_the_same_bytes_again_are_a_retry(
@@ -157,28 +227,32 @@ def test_the_same_bytes_again_are_a_retry(
     assert isinstance(inbox.close()[ONE], Submission)
 
 
-def test_the_same_share_with_another_claim_is_no_retry(
+def test_the_same_seed_and_body_under_another_signature_are_no_retry(
     task: Task, role: Role, inbox: Inbox
 ) -> None:
-    """Whoever changes what it claims for the other server sends a different submission."""
+    """ECDSA signs the same bytes in many ways; the servers compare the signature too."""
     s = submission(task, role)
     upload(inbox, s)
-    claimed = Commitment(bytes(32))
-    pair = (s.commitment, claimed) if role is Role.SERVER_A else (claimed, s.commitment)
-    signature = signer(ONE).sign(signed_bytes(s.context, *pair))
-    other = dataclasses.replace(s, other_commitment=claimed, signature=signature)
+    other = dataclasses.replace(s, header=signed_anew(s.header, signer(ONE)))
+    assert other.header.signature != s.header.signature
     assert reason_of(lambda: upload(inbox, other)) is Rejection.DUPLICATE
     held = inbox.close()[ONE]
     assert isinstance(held, Submission)
-    assert held.other_commitment == s.other_commitment
+    assert held.header == s.header
 
 
 def test_a_clients_bad_try_does_not_spoil_its_good_one(
     task: Task, role: Role, inbox: Inbox
 ) -> None:
     s = submission(task, role)
-    for changes in ({"model": Digest(bytes(32))}, {"attempt": 2}, {"task": Digest(bytes(32))}):
-        reason_of(lambda c=changes: inbox.start(header_of(s, **c)))
+    for changes in (
+        {"model": Digest(bytes(32))},
+        {"attempt": 2},
+        {"version": 1},
+        {"task": Digest(bytes(32))},
+    ):
+        reason_of(lambda c=changes: inbox.start(bound_to(s, **c)))
+    reason_of(lambda: inbox.start(dataclasses.replace(bare(s), seed=Secret(bytes(32)))))
     upload(inbox, s)
     assert isinstance(inbox.close()[ONE], Submission)
 
@@ -190,6 +264,8 @@ def test_a_clients_bad_try_does_not_spoil_its_good_one(
         ({"attempt": 2}, Rejection.WRONG_ATTEMPT, Rejection.ABSENT),
         ({"attempt": 4}, Rejection.WRONG_ATTEMPT, Rejection.ABSENT),
         ({"attempt": 2**62}, Rejection.WRONG_ATTEMPT, Rejection.ABSENT),
+        ({"version": 1}, Rejection.WRONG_ATTEMPT, Rejection.WRONG_ATTEMPT),
+        ({"version": 3}, Rejection.WRONG_ATTEMPT, Rejection.WRONG_ATTEMPT),
         ({"model": Digest(bytes(32))}, Rejection.WRONG_MODEL, Rejection.WRONG_MODEL),
         ({"client": ClientId("stranger")}, Rejection.NOT_SELECTED, Rejection.ABSENT),
     ],
@@ -203,8 +279,8 @@ def test_what_is_bound_to_something_else_is_rejected_with_its_reason(
     reason: Rejection,
     counted: Rejection,
 ) -> None:
-    header = header_of(submission(task, role), **changes)
-    assert reason_of(lambda: inbox.start(header)) is reason
+    bound = bound_to(submission(task, role), **changes)
+    assert reason_of(lambda: inbox.start(bound)) is reason
     assert spooled(tmp_path) == []
     # Nobody else is touched.
     upload(inbox, submission(task, role, TWO))
@@ -214,29 +290,71 @@ def test_what_is_bound_to_something_else_is_rejected_with_its_reason(
     assert set(closed) == {ONE, TWO}
 
 
-@pytest.mark.parametrize("announced", [0, 1, 31, 33, 63, 65, 2**40])
-def test_another_length_than_the_tasks_is_malformed_before_a_byte_is_taken(
-    task: Task, role: Role, inbox: Inbox, tmp_path: Path, announced: int
+def test_a_seed_of_another_commitment_is_malformed_before_a_byte_is_taken(
+    task: Task, role: Role, inbox: Inbox, tmp_path: Path
 ) -> None:
-    header = dataclasses.replace(header_of(submission(task, role)), share_bytes=announced)
-    assert reason_of(lambda: inbox.start(header)) is Rejection.MALFORMED
+    s = bare(submission(task, role))
+    for change in ({"seed": Secret.random()}, {"salt": Secret.random()}):
+        other: Any = dataclasses.replace(s, **change)  # type: ignore[arg-type]
+        assert reason_of(lambda o=other: inbox.start(o)) is Rejection.MALFORMED
     assert spooled(tmp_path) == []
     assert inbox.close()[ONE] is Rejection.MALFORMED
 
 
-@pytest.mark.parametrize("length", [0, 31, 33])
-def test_a_salt_of_another_length_is_malformed(task: Task, role: Role, length: int) -> None:
-    with pytest.raises(RejectedSubmission) as rejected:
-        dataclasses.replace(header_of(submission(task, role)), salt=Secret(bytes(length)))
-    assert rejected.value.reason is Rejection.MALFORMED
+def test_the_other_servers_submission_is_malformed_here(
+    task: Task, role: Role, inbox: Inbox
+) -> None:
+    a, b = pair_of(task)
+    theirs = b if role is Role.SERVER_A else a
+    assert reason_of(lambda: inbox.start(dataclasses.replace(bare(theirs), role=role))) is (
+        Rejection.MALFORMED
+    )
 
 
-def test_a_truncated_upload_is_rejected_and_leaves_nothing(
+def test_a_bad_signature_is_found_before_a_byte_is_taken(
     task: Task, role: Role, inbox: Inbox, tmp_path: Path
 ) -> None:
-    s = submission(task, role)
-    taking = inbox.start(header_of(s))
-    taking.add(s.share_data()[:-1])
+    s = bare(submission(task, role))
+    signature = submission(task, role).header.signature
+    header = dataclasses.replace(s.header, signature=signature)
+    other = dataclasses.replace(s, header=header)
+    assert reason_of(lambda: inbox.start(other)) is Rejection.BAD_SIGNATURE
+    assert spooled(tmp_path) == []
+    assert inbox.close()[ONE] is Rejection.BAD_SIGNATURE
+
+
+@pytest.mark.parametrize("at", [0, 31, 32, -1])
+def test_a_body_that_was_not_signed_is_malformed_and_leaves_nothing(
+    task: Task, tmp_path: Path, at: int
+) -> None:
+    inbox = Inbox(Role.SERVER_B, task, verifier(), tmp_path / "spool")
+    inbox.open(3, [ONE], MODEL, version=2)
+    s = submission(task, Role.SERVER_B)
+    body = bytearray(body_of(s))
+    body[at] ^= 1
+    assert reason_of(lambda: upload(inbox, with_body(s, bytes(body)))) is Rejection.MALFORMED
+    assert spooled(tmp_path) == []
+    assert inbox.close()[ONE] is Rejection.ABSENT
+
+
+def test_server_a_takes_no_body(task: Task) -> None:
+    inbox = Inbox(Role.SERVER_A, task, verifier())
+    inbox.open(3, [ONE], MODEL, version=2)
+    taking = inbox.start(submission(task, Role.SERVER_A))
+    assert reason_of(lambda: taking.add(b"\0")) is Rejection.MALFORMED
+    assert reason_of(taking.finish) is Rejection.TRUNCATED
+    assert inbox.close()[ONE] is Rejection.ABSENT
+
+
+@pytest.mark.parametrize("sent", [0, 31, 32, -1])
+def test_a_truncated_upload_is_rejected_and_leaves_nothing(
+    task: Task, tmp_path: Path, sent: int
+) -> None:
+    inbox = Inbox(Role.SERVER_B, task, verifier(), tmp_path / "spool")
+    inbox.open(3, [ONE, TWO], MODEL, version=2)
+    s = submission(task, Role.SERVER_B)
+    taking = inbox.start(bare(s))
+    taking.add(body_of(s)[:sent])
     assert reason_of(taking.finish) is Rejection.TRUNCATED
     assert not taking.complete
     assert spooled(tmp_path) == []
@@ -250,8 +368,8 @@ def test_a_longer_upload_is_cut_off_at_once(
     task: Task, role: Role, inbox: Inbox, tmp_path: Path
 ) -> None:
     s = submission(task, role)
-    taking = inbox.start(header_of(s))
-    taking.add(s.share_data())
+    taking = inbox.start(bare(s))
+    taking.add(body_of(s))
     assert reason_of(lambda: taking.add(b"\0")) is Rejection.MALFORMED
     assert spooled(tmp_path) == []
     # Its end, should it come, doesn't bring it back.
@@ -264,8 +382,8 @@ def test_an_abandoned_upload_leaves_no_file_and_can_not_be_finished(
     task: Task, role: Role, inbox: Inbox, tmp_path: Path, sent: int | None
 ) -> None:
     s = submission(task, role)
-    taking = inbox.start(header_of(s))
-    taking.add(s.share_data()[:sent])
+    taking = inbox.start(bare(s))
+    taking.add(body_of(s)[:sent])
     taking.abandon()
     taking.abandon()
     assert spooled(tmp_path) == []
@@ -278,12 +396,12 @@ def test_an_upload_that_ends_after_the_round_is_too_late(
     task: Task, role: Role, inbox: Inbox, tmp_path: Path
 ) -> None:
     s = submission(task, role)
-    taking = inbox.start(header_of(s))
-    taking.add(s.share_data())
+    taking = inbox.start(bare(s))
+    taking.add(body_of(s))
     assert inbox.close()[ONE] is Rejection.ABSENT
     assert reason_of(taking.finish) is Rejection.WRONG_ATTEMPT
     assert spooled(tmp_path) == []
-    inbox.open(4, [ONE], MODEL)
+    inbox.open(4, [ONE], MODEL, version=2)
     assert reason_of(lambda: upload(inbox, s)) is Rejection.WRONG_ATTEMPT
     assert inbox.close()[ONE] is Rejection.ABSENT
 
@@ -293,7 +411,7 @@ def test_no_round_is_open_before_and_after(task: Task, role: Role) -> None:
     assert progress(inbox) == (0, 0)
     s = submission(task, role)
     assert reason_of(lambda: upload(inbox, s)) is Rejection.WRONG_ATTEMPT
-    inbox.open(3, [ONE], MODEL)
+    inbox.open(3, [ONE], MODEL, version=2)
     inbox.close()
     assert reason_of(lambda: upload(inbox, s)) is Rejection.WRONG_ATTEMPT
 
@@ -308,7 +426,7 @@ def test_what_is_found_outside_is_counted_once_and_for_members_only(inbox: Inbox
 
 
 def test_files_of_a_process_that_died_are_removed(task: Task, tmp_path: Path) -> None:
-    left_over = tmp_path / "ward-1-00.share"
+    left_over = tmp_path / "ward-1-00.body"
     left_over.write_bytes(b"x")
     kept = tmp_path / "other.txt"
     kept.write_bytes(b"x")
@@ -353,7 +471,7 @@ def test_nobody_waits_for_who_has_gone(task: Task, role: Role, inbox: Inbox) -> 
 
 def test_nobody_waits_for_who_sent_something_wrong(task: Task, role: Role, inbox: Inbox) -> None:
     upload(inbox, submission(task, role))
-    wrong = dataclasses.replace(header_of(submission(task, role, TWO)), share_bytes=7)
+    wrong = dataclasses.replace(bare(submission(task, role, TWO)), seed=Secret(bytes(32)))
     assert reason_of(lambda: inbox.start(wrong)) is Rejection.MALFORMED
     deadline = time.monotonic() + 30
     inbox.wait([ONE, TWO], deadline)
@@ -390,7 +508,7 @@ def test_many_threads_upload_at_once(task: Task, role: Role, tmp_path: Path) -> 
     clients = [ClientId(f"c{i}") for i in range(12)]
     tries = 4
     inbox = Inbox(role, task, verifier(), tmp_path / "spool")
-    inbox.open(3, clients, MODEL)
+    inbox.open(3, clients, MODEL, version=2)
     start = threading.Barrier(len(clients) * tries)
     outcomes: list[tuple[ClientId, Submission, Rejection | None]] = []
 
@@ -398,7 +516,7 @@ def test_many_threads_upload_at_once(task: Task, role: Role, tmp_path: Path) -> 
         s = submission(task, role, client)
         start.wait()
         try:
-            upload(inbox, s, range(1, len(s.share_data())))
+            upload(inbox, s, range(1, 32 + 8 * D))
             outcomes.append((client, s, None))
         except RejectedSubmission as rejected:
             outcomes.append((client, s, rejected.reason))
@@ -416,20 +534,20 @@ def test_many_threads_upload_at_once(task: Task, role: Role, tmp_path: Path) -> 
         assert [r for _, r in of_client if r].count(Rejection.DUPLICATE) == tries - 1
         held = closed[client]
         assert isinstance(held, Submission)
-        assert held.commitment == taken[0].commitment
-        assert (held.expand(D) == expanded(taken[0])).all()
+        assert held.header == taken[0].header
+        assert (expanded(held, D) == expanded(taken[0], D)).all()
     assert len(spooled(tmp_path)) == (0 if role is Role.SERVER_A else len(clients))
 
 
-def test_neither_held_nor_logs_show_the_share(
+def test_neither_held_nor_logs_show_seed_salt_or_body(
     task: Task, role: Role, inbox: Inbox, caplog: pytest.LogCaptureFixture
 ) -> None:
     s = submission(task, role)
     upload(inbox, s)
     held = inbox.close()[ONE]
     with caplog.at_level(logging.DEBUG):
-        logging.getLogger("t").info("%s %r", held, header_of(s))
-    for secret in (s.share_data(), s.salt.reveal()):
+        logging.getLogger("t").info("%s %r", held, bare(s))
+    for secret in filter(None, (s.seed.reveal(), s.salt.reveal(), body_of(s), words_of(s))):
         assert secret.hex() not in caplog.text
         assert repr(secret)[2:-1] not in caplog.text
 
@@ -437,7 +555,7 @@ def test_neither_held_nor_logs_show_the_share(
 def test_an_arrival_costs_the_same_however_many_are_awaited(task: Task, tmp_path: Path) -> None:
     names = [ClientId(f"ward-{number:03d}") for number in range(200)]
     inbox = Inbox(Role.SERVER_A, task, verifier(), tmp_path / "spool")
-    inbox.open(3, names, MODEL)
+    inbox.open(3, names, MODEL, version=2)
     asked = itertools.count()
 
     def gone(_client: ClientId) -> bool:

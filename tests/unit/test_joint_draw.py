@@ -65,7 +65,7 @@ class Pair:
             link=link,
             dealing=unused,
             dealer_key=unused,
-            row_secret=unused,
+            set_secret=unused,
             nonces=bytes(64),
             seals=seals(self.task.digest, role),
             coin_key=self.keys[role],

@@ -141,7 +141,7 @@ class Servers:
                 link=link,
                 dealing=unused,
                 dealer_key=unused,
-                row_secret=unused,
+                set_secret=unused,
                 nonces=bytes(64),
                 seals=seals(self.task.digest, role),
                 coin_key=unused,

@@ -54,7 +54,7 @@ def pair(make_task: Callable[..., Task], tmp_path: Path) -> tuple[Aggregator, Ag
             link=PeerLink(end, task.digest, max_message_bytes=1 << 20, timeout_s=5),
             dealing=_Unused(),
             dealer_key=Secret(bytes(32)),
-            row_secret=Secret(bytes(32)),
+            set_secret=Secret(bytes(32)),
             nonces=bytes(64),
             seals=seals(task.digest, role),
             coin_key=CoinKey(Secret.random()),
@@ -300,7 +300,7 @@ def test_another_attempt_needs_both_operators_word(
         assert isinstance(error, NeedsOperators)
         assert (error.word, error.version) == (Word.ATTEMPTS, 3)
         assert why in str(error)
-        assert "precad allow attempts --version 3" in str(error)
+        assert "precad allow attempts HOST:PORT --server a|b --version 3" in str(error)
     assert [states(each) for each in servers] == before
     # The word of the one who knows is what is missing; it reaches no further than it says.
     servers[at].journal.allow(Word.ATTEMPTS, 3, attempt - 1)

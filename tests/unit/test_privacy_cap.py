@@ -64,7 +64,7 @@ def aggregator_of(task: Task, store: Store) -> Aggregator:
         link=unused,
         dealing=unused,
         dealer_key=unused,
-        row_secret=unused,
+        set_secret=unused,
         nonces=unused,
         seals=unused,
         coin_key=unused,

@@ -1,27 +1,20 @@
 """The secret rows of the range test: their distribution, what they are bound to, exactness."""
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from precad.common.aggregator.validate.rows import BLOCK, project, row_blocks
+from precad.common.aggregator.validate.rows import MASK_BYTES, Rows
 from precad.common.encode.clip import CLIENT_MARGIN
 from precad.common.headroom import TAU
-from precad.common.identifiers import ClientId, Digest
+from precad.common.kernel.numpy_projection import BLOCK
+from precad.common.keystream import Keystream
 from precad.common.ring import RingVector, dot
 from precad.common.secret import Secret
 
-SECRET = Secret(bytes(range(32)))
-CONTEXT: dict[str, Any] = {
-    "task": Digest.of(b"task"),
-    "attempt": 3,
-    "client": ClientId("ward-3"),
-    "commitment_a": bytes(32),
-    "commitment_b": bytes([1]) * 32,
-}
+KEY = Secret(bytes(range(32)))
 BETA = 30 * 2**16
 ADVERSARIAL: dict[str, Callable[[int], RingVector]] = {
     "one multiple of 2^32": lambda d: np.eye(1, d, dtype=np.int64)[0] << 32,
@@ -34,15 +27,42 @@ ADVERSARIAL: dict[str, Callable[[int], RingVector]] = {
 }
 
 
-def rows(dimension: int, k: int, secret: Secret = SECRET, **changed: Any) -> NDArray[np.int64]:
-    """All rows at once: ``[k, d] int64``."""
-    blocks = row_blocks(secret, dimension, k, **{**CONTEXT, **changed})
-    return np.concatenate([block.astype(np.int64) for block in blocks], axis=1)
+def entries(dimension: int, k: int, key: Secret = KEY) -> NDArray[np.int64]:
+    """The rows bit by bit, ``[k, d] int64``: how the stream is to be read."""
+    blocks = -(-dimension // BLOCK)
+    stream = Keystream(key, "validate/rows").read(blocks * k * MASK_BYTES)
+    bits = np.unpackbits(np.frombuffer(stream, np.uint8), bitorder="little")
+    u, v = bits.reshape(blocks, k, 2, BLOCK).astype(np.int64).transpose(2, 1, 0, 3)
+    return (u - v).reshape(k, blocks * BLOCK)[:, :dimension]
+
+
+def key_of(number: int) -> Secret:
+    return Secret(number.to_bytes(32, "big"))
+
+
+def projected(
+    words: RingVector, k: int, pieces: tuple[int, ...] = (), key: Secret = KEY
+) -> RingVector:
+    """By ``Rows``, in pieces that end at the given places."""
+    rows = Rows(key, words.size, k)
+    for piece in np.split(words, pieces):
+        rows.absorb(piece)
+    return rows.z()
+
+
+def uniform(dimension: int, seed: int = 1) -> RingVector:
+    """Words of the whole ring, with its ends among them."""
+    x = np.random.default_rng(seed).integers(-(2**63), 2**63 - 1, dimension, endpoint=True)
+    x[: min(3, dimension)] = [-(2**63), 2**63 - 1, -1][: min(3, dimension)]
+    return x
 
 
 def test_entries_are_minus_one_zero_one_with_a_quarter_a_half_a_quarter() -> None:
-    s = rows(50_000, 40)
-    assert s.shape == (40, 50_000)
+    # The projection on a unit vector is the row's entry there.
+    d = 320
+    columns = [projected(np.eye(1, d, at, dtype=np.int64)[0], 256) for at in range(d)]
+    s = np.stack(columns, axis=1)
+    assert (s == entries(d, 256)).all()
     values, counts = np.unique(s, return_counts=True)
     assert values.tolist() == [-1, 0, 1]
     expected = np.array([0.25, 0.5, 0.25]) * s.size
@@ -50,66 +70,89 @@ def test_entries_are_minus_one_zero_one_with_a_quarter_a_half_a_quarter() -> Non
     assert chi_square < 20  # two degrees of freedom: 5e-5
 
 
-def test_entries_are_unbiased_in_each_row_and_place_of_a_byte_and_uncorrelated() -> None:
-    s = rows(40_000, 40)
+def test_entries_are_unbiased_in_each_row_and_place_of_a_mask_and_uncorrelated() -> None:
+    s = entries(40_000, 40)
     deviation = np.sqrt(0.5)
     assert np.abs(s.mean(axis=1)).max() < 5 * deviation / np.sqrt(40_000)
-    for place in range(4):
-        assert abs(s[:, place::4].mean()) < 5 * deviation / np.sqrt(400_000)
-        assert abs((s[:, place::4] ** 2).mean() - 0.5) < 5 * 0.5 / np.sqrt(400_000)
+    for place in range(BLOCK):
+        assert abs(s[:, place::BLOCK].mean()) < 5 * deviation / np.sqrt(25_000)
+        assert abs((s[:, place::BLOCK] ** 2).mean() - 0.5) < 5 * 0.5 / np.sqrt(25_000)
     correlations = (s @ s.T) / (0.5 * 40_000)
     assert np.abs(correlations - np.eye(40)).max() < 6 / np.sqrt(40_000)
     neighbours = (s[:, 1:] * s[:, :-1]).mean()
     assert abs(neighbours) < 5 * 0.5 / np.sqrt(s.size)
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"task": Digest.of(b"other")},
-        {"attempt": 4},
-        {"client": ClientId("ward-4")},
-        {"commitment_a": bytes([2]) * 32},
-        {"commitment_b": bytes([2]) * 32},
-        {"commitment_a": CONTEXT["commitment_b"], "commitment_b": CONTEXT["commitment_a"]},
-        {"secret": Secret(bytes(32))},
-    ],
-    ids="+".join,
-)
-def test_rows_differ_wherever_their_context_or_secret_does(changed: dict[str, Any]) -> None:
-    agree = (rows(1000, 40) == rows(1000, 40, **changed)).mean()
+def test_rows_of_two_keys_are_independent() -> None:
+    agree = (entries(1000, 40) == entries(1000, 40, key_of(1))).mean()
     assert abs(agree - 0.375) < 0.02  # what independent rows agree in: 1/16 + 1/4 + 1/16
 
 
-@pytest.mark.parametrize("dimension", [1, 3, 4, 5, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 7])
+@pytest.mark.parametrize("dimension", [1, 3, 63, 64, 65, 16_383, 16_384, 16_385, 40_000])
 def test_projections_are_exact_in_the_ring(dimension: int) -> None:
-    rng = np.random.default_rng(1)
-    x = rng.integers(-(2**63), 2**63 - 1, dimension, endpoint=True)
-    x[: min(3, dimension)] = [-(2**63), 2**63 - 1, -1][: min(3, dimension)]
-    z = project(SECRET, x, 40, **CONTEXT)
+    x = uniform(dimension)
+    z = projected(x, 40)
     assert z.dtype == np.int64
-    assert z.tolist() == [dot(row, x) for row in rows(dimension, 40)]
+    assert z.tolist() == [dot(row, x) for row in entries(dimension, 40)]
 
 
 def test_projections_of_extreme_words_are_exact() -> None:
     for value in (-(2**63), 2**63 - 1, -1, 2**32 - 1, -(2**32), 0):
-        x = np.full(2 * BLOCK, value, dtype=np.int64)
-        z = project(SECRET, x, 64, **CONTEXT)
-        assert z.tolist() == [dot(row, x) for row in rows(x.size, 64)]
+        x = np.full(20_000, value, dtype=np.int64)
+        assert projected(x, 64).tolist() == [dot(row, x) for row in entries(x.size, 64)]
+
+
+@pytest.mark.parametrize(
+    "pieces", [(64,), (0, 64, 64, 128), (16_384,), (64, 20_032), (32_768, 49_984), (50_000,)]
+)
+def test_pieces_of_any_split_give_the_same(pieces: tuple[int, ...]) -> None:
+    x = uniform(50_000)
+    assert projected(x, 40, pieces).tolist() == projected(x, 40).tolist()
+
+
+@pytest.mark.parametrize(
+    ("pieces", "words"),
+    [
+        ([63], "a piece of 63 words ends at 63 of 200"),
+        ([64, 65], "a piece of 65 words ends at 129 of 200"),
+        ([201], "201 words for rows of 200"),
+        ([200, 1], "201 words for rows of 200"),
+    ],
+)
+def test_a_piece_that_does_not_fit_is_refused(pieces: list[int], words: str) -> None:
+    rows = Rows(KEY, 200, 40)
+    with pytest.raises(ValueError, match=words):  # noqa: PT012 — the last piece raises
+        for size in pieces:
+            rows.absorb(np.zeros(size, dtype=np.int64))
+
+
+@pytest.mark.parametrize(
+    "piece", [np.zeros(64), np.zeros(64, dtype=np.uint64), np.zeros((2, 32), dtype=np.int64)]
+)
+def test_a_piece_that_is_no_ring_vector_is_refused(piece: NDArray[np.int64]) -> None:
+    with pytest.raises(ValueError, match=r"must be \[n\] int64"):
+        Rows(KEY, 64, 40).absorb(piece)
+
+
+def test_projections_are_not_given_before_every_word_was_absorbed() -> None:
+    rows = Rows(KEY, 130, 40)
+    rows.absorb(np.zeros(128, dtype=np.int64))
+    with pytest.raises(ValueError, match="only 128 of 130"):
+        rows.z()
 
 
 def test_projections_of_shares_add_up_to_the_projection_of_the_update() -> None:
-    rng = np.random.default_rng(2)
-    x, share = rng.integers(-(2**63), 2**63 - 1, (2, 5000), endpoint=True)
-    total = project(SECRET, share, 40, **CONTEXT) + project(SECRET, x - share, 40, **CONTEXT)
-    assert total.tolist() == project(SECRET, x, 40, **CONTEXT).tolist()
+    x, share = uniform(5000), uniform(5000, seed=2)
+    total = projected(share, 40) + projected(x - share, 40)
+    assert total.tolist() == projected(x, 40).tolist()
 
 
-def test_the_share_is_left_as_it_was_and_may_be_read_only() -> None:
-    share = np.arange(5000, dtype=np.int64)
+def test_the_share_is_left_as_it_was_and_may_be_read_only_or_strided() -> None:
+    share = np.arange(10_000, dtype=np.int64)
     share.flags.writeable = False
-    project(SECRET, share, 40, **CONTEXT)
-    assert share.tolist() == list(range(5000))
+    z = projected(share[::2], 40)
+    assert share.tolist() == list(range(10_000))
+    assert z.tolist() == projected(share[::2].copy(), 40).tolist()
 
 
 @pytest.mark.parametrize("name", ADVERSARIAL)
@@ -118,7 +161,7 @@ def test_one_row_passes_a_long_vector_at_most_half_the_time(name: str) -> None:
     x = ADVERSARIAL[name](d)
     passed = 0
     for number in range(submissions):
-        z = rows(d, k, client=ClientId(f"c-{number}")) @ x
+        z = projected(x, k, key=key_of(number))
         # Two one-sided comparisons, never abs: |−2^63| overflows.
         passed += int(((z >= -TAU * BETA) & (z <= TAU * BETA)).sum())
     trials = k * submissions
@@ -139,7 +182,7 @@ def test_a_hundred_thousand_honest_vectors_pass_the_plain_predicate() -> None:
     rng = np.random.default_rng(3)
     d, beta, accepted = 64, int(30.1 * 2**16), 0
     for number in range(250):
-        s = rows(d, 40, client=ClientId(f"c-{number}"))
+        s = entries(d, 40, key_of(number))
         real = rng.standard_normal((d, 400))
         real[:, 100:200] *= rng.random((d, 100)) < 0.1
         real[:, 200:300] = np.sign(real[:, 200:300])

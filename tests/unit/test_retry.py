@@ -116,6 +116,6 @@ def test_waiting_for_submissions_ends_at_the_deadline_and_not_at_the_next_look(
 ) -> None:
     inbox = Inbox(Role.SERVER_A, make_task(), verifier(), tmp_path, clock)
     names = [ClientId("ward-1"), ClientId("ward-2")]
-    inbox.open(3, names, Digest(b"\2" * 32))
+    inbox.open(3, names, Digest(b"\2" * 32), version=3)
     inbox.wait(names, clock.time + 1.1)
     assert clock.time == pytest.approx(1001.1, abs=1e-9)

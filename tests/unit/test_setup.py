@@ -13,7 +13,7 @@ from tests.rig.keys import seals
 from precad.common.aggregator.enrol.agreement import (
     accept_roster,
     agree_nonces,
-    agree_row_secret,
+    agree_set_secret,
     propose_roster,
 )
 from precad.common.aggregator.round.aggregator import Aggregator
@@ -69,18 +69,18 @@ def roster(*claims: tuple[str, int, float]) -> Roster:
 
 def secret(task: Task) -> bytes:
     a, b = links(task)
-    at_a, at_b = both(lambda: agree_row_secret(a, A, task), lambda: agree_row_secret(b, B, task))
+    at_a, at_b = both(lambda: agree_set_secret(a, A, task), lambda: agree_set_secret(b, B, task))
     assert at_a == at_b
     assert len(at_a) == 32
     revealed: bytes = at_a.reveal()
     return revealed
 
 
-def test_both_servers_get_the_same_row_secret_and_every_link_another(task: Task) -> None:
+def test_both_servers_get_the_same_set_secret_and_every_link_another(task: Task) -> None:
     assert len({secret(task) for _ in range(10)}) == 10
 
 
-def test_the_row_secret_is_neither_servers_own_bytes(task: Task) -> None:
+def test_the_set_secret_is_neither_servers_own_bytes(task: Task) -> None:
     seen = []
 
     class Spy:
@@ -99,27 +99,27 @@ def test_the_row_secret_is_neither_servers_own_bytes(task: Task) -> None:
 
     ends = [Spy(end) for end in memory_pair()]
     a, b = (PeerLink(e, task.digest, max_message_bytes=64, timeout_s=5) for e in ends)
-    at_a, _ = both(lambda: agree_row_secret(a, A, task), lambda: agree_row_secret(b, B, task))
+    at_a, _ = both(lambda: agree_set_secret(a, A, task), lambda: agree_set_secret(b, B, task))
     assert len(seen) == 2
     assert at_a.reveal() not in seen
 
 
-def test_one_servers_bytes_alone_do_not_decide_the_row_secret(task: Task) -> None:
+def test_one_servers_bytes_alone_do_not_decide_the_set_secret(task: Task) -> None:
     """B plays the same bytes twice; A's own make the secret another."""
     made = set()
     for _ in range(2):
         a, b = links(task)
-        b.send("row-secret", bytes(32))
-        made.add(agree_row_secret(a, A, task).reveal())
+        b.send("set-secret", bytes(32))
+        made.add(agree_set_secret(a, A, task).reveal())
     assert len(made) == 2
 
 
 @pytest.mark.parametrize("length", [0, 16, 31, 33])
 def test_a_contribution_of_another_length_is_a_violation(task: Task, length: int) -> None:
     a, b = links(task)
-    b.send("row-secret", bytes(length))
+    b.send("set-secret", bytes(length))
     with pytest.raises(PeerViolation, match=f"{length} bytes"):
-        agree_row_secret(a, A, task)
+        agree_set_secret(a, A, task)
 
 
 # --- nonces ------------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ def made(task: Task, *epochs: bytes, newest: int = -1) -> tuple[Any, Any]:
 def test_servers_that_joined_one_start_of_the_dealer_go_on(task: Task) -> None:
     a, b = made(task, b"1", b"1")
     assert (a.role, b.role) == (A, B)
-    assert a.row_secret == b.row_secret
+    assert a.set_secret == b.set_secret
     assert a.nonces == b.nonces
 
 

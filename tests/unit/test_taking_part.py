@@ -74,7 +74,7 @@ def test_every_attempt_of_a_version_shares_the_same_update_afresh(owner: MakeOwn
     found = by_version(one.script.sent)
     assert {version: len(updates) for version, updates in found.items()} == {0: 1, 1: 1}
     assert found[0] != found[1]
-    seeds = {each.pair[0].share_data() for each in one.script.sent}
+    seeds = {each.pair[0].seed.reveal() for each in one.script.sent}
     nonces = {each.pair[0].context.nonce for each in one.script.sent}
     salts = {each.pair[1].salt.reveal() for each in one.script.sent}
     assert len(seeds) == len(nonces) == len(salts) == 4
@@ -140,7 +140,7 @@ def test_killed_at_any_step_one_version_shares_one_update_and_is_counted_before(
         assert all(len(updates) == 1 for updates in by_version(one.script.sent).values())
         for attempt in range(3):
             pairs = {
-                tuple(share.commitment.value for share in each.pair)
+                tuple(one.header.whole_digest for one in each.pair)
                 for each in one.script.sent
                 if each.attempt == attempt
             }
@@ -341,7 +341,7 @@ def test_killed_at_any_step_under_cover_every_attempt_gets_an_upload(
         one.run_until_done()
         assert {each.attempt for each in one.script.sent} == {0, 1, 2}
         for attempt in range(3):
-            pairs = {e.pair[0].commitment.value for e in one.script.sent if e.attempt == attempt}
+            pairs = {e.pair[0].header.whole_digest for e in one.script.sent if e.attempt == attempt}
             assert len(pairs) == 1
         found = by_version(one.script.sent)
         assert found[0] == {ZEROS}

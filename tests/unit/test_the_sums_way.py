@@ -10,27 +10,23 @@ ROOT = Path(__file__).parents[2]
 WAYS = """
 import numpy as np
 from numpy.typing import NDArray
-from precad.common.aggregator.release.aggregate import add
+from precad.common.aggregator.release.aggregate import aggregate
 from precad.common.aggregator.release.reconstruct import reconstruct
 from precad.common.aggregator.release.release import add_noise, countersign, prepare
 from precad.common.aggregator.round.aggregator import Aggregator
 from precad.common.aggregator.round.journal import Journal
-from precad.common.aggregator.round.states import Noised, Prepared, Sent, Shared, Summed, Validated
+from precad.common.aggregator.round.states import Matched, Noised, Prepared, Sent, Summed
 from precad.common.noise import NoiseSource
-from precad.common.ring import RingVector
 
 Theta = NDArray[np.float64]
 
-def the_way(total: RingVector, one: Validated, summed: Summed, noise: NoiseSource, j: Journal,
-            server: Aggregator, theta: Theta) -> None:
-    add(total, one)
-    reconstruct(server, countersign(server, prepare(j, add_noise(summed, noise))), theta)
+def the_way(matched: Matched, noise: NoiseSource, j: Journal, server: Aggregator,
+            theta: Theta) -> None:
+    noised = add_noise(aggregate(server, matched), noise)
+    reconstruct(server, countersign(server, prepare(j, noised)), theta)
 
-def sums_what_nobody_validated(total: RingVector, one: Shared) -> None:
-    add(total, one)
-
-def noises_what_nobody_summed(one: Validated, noise: NoiseSource) -> None:
-    add_noise(one, noise)
+def noises_what_nobody_validated(matched: Matched, noise: NoiseSource) -> None:
+    add_noise(matched, noise)
 
 def prepares_without_noise(summed: Summed, j: Journal) -> None:
     prepare(j, summed)
@@ -51,8 +47,7 @@ def noises_what_was_sent(sent: Sent, noise: NoiseSource) -> None:
     add_noise(sent, noise)
 """
 REFUSED = {
-    "sums_what_nobody_validated": ("Shared", "Validated"),
-    "noises_what_nobody_summed": ("Validated", "Summed"),
+    "noises_what_nobody_validated": ("Matched", "Summed"),
     "prepares_without_noise": ("Summed", "Noised"),
     "countersigns_what_nobody_charged": ("Noised", "Prepared"),
     "sends_what_nobody_charged": ("Noised", "Sent"),

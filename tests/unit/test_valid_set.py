@@ -30,7 +30,7 @@ def pair(make_task: Callable[..., Task]) -> list[Aggregator]:
             link=PeerLink(end, task.digest, max_message_bytes=1 << 20, timeout_s=5),
             dealing=unused,
             dealer_key=unused,
-            row_secret=Secret(bytes(32)),
+            set_secret=Secret(bytes(32)),
             nonces=bytes(64),
             seals=unused,
             coin_key=unused,

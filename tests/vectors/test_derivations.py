@@ -1,24 +1,15 @@
 """Pinned bytes: what two versions of precad must agree on to take part in one task."""
 
-import hashlib
 import hmac
 import tomllib
 
-import numpy as np
-
 from precad.common.enrolment import Enrolment, Roster
-from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.identifiers import ClientId, Digest
 from precad.common.keystream import Keystream, derive, encode_context
-from precad.common.ring import to_bytes
 from precad.common.secret import Secret
-from precad.common.share import SubmissionContext, commit, mask, split
 from precad.common.task import Task
 
 KEY = Secret(bytes(range(32)))
-CONTEXT = SubmissionContext(
-    Digest(b"\1" * 32), 7, ClientId("ward-3"), Digest(b"\2" * 32), b"\3" * 16
-)
-X = np.array([1, -1, 2**63 - 1, -(2**63)], dtype=np.int64)
 TASK = """\
 name = "ward-study"
 fractional_bits = 20
@@ -68,41 +59,6 @@ def test_keystream() -> None:
         -8634328605295938850,
         8487982980001443268,
     ]
-
-
-def test_shares() -> None:
-    assert mask(KEY, CONTEXT, 4).tolist() == [
-        -1243989151074862864,
-        -5567378799139981646,
-        7009538897523731646,
-        5071870220657131110,
-    ]
-    assert split(X, KEY, CONTEXT).tolist() == [
-        1243989151074862865,
-        5567378799139981645,
-        2213833139331044161,
-        4151501816197644698,
-    ]
-
-
-def test_commitments() -> None:
-    salt = b"\4" * 32
-    of_a = commit(CONTEXT, Role.SERVER_A, Secret(salt), KEY.reveal()).value
-    bound_to = encode_context(
-        "commitment",
-        b"\1" * 32,
-        7,
-        b"ward-3",
-        b"\2" * 32,
-        b"\3" * 16,
-        b"server-a",
-    )
-    assert of_a == hashlib.sha256(bound_to + salt + KEY.reveal()).digest()
-    assert of_a.hex() == "3047399f01aa8feedcad655b55e29f801f1a1880619f5055241484681b6227c4"
-    share = to_bytes(split(X, KEY, CONTEXT))
-    assert commit(CONTEXT, Role.SERVER_B, Secret(b"\5" * 32), share).value.hex() == (
-        "9aea30d520e87377e179dccc5674ce97c6d32e4a1bb901c476c53b4377e58942"
-    )
 
 
 def test_roster() -> None:

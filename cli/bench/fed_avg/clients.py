@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.cli.bench.fed_avg.server import MAX_MESSAGE_BYTES, SERVICE, pieces
+from precad.cli.bench.fed_avg.server import MAX_MESSAGE_BYTES, SERVICE, UPLOAD_PIECE_BYTES, pieces
 from precad.cli.bench.part import ANSWER_S, Message, Orders
 from precad.cli.bench.vectors import vectors
 from precad.common.errors import PeerViolation
@@ -40,7 +40,8 @@ class FedAvgClient:
     def take_part(self) -> None:
         """One round: fetch the model, upload, wait for the end."""
         self.fetch()
-        if self._submit(iter(pieces(self._data)), timeout=ANSWER_S) != b"over":
+        uploaded = pieces(self._data, UPLOAD_PIECE_BYTES)
+        if self._submit(uploaded, timeout=ANSWER_S) != b"over":
             raise PeerViolation("the server didn't say that the round is over")
 
 

@@ -8,7 +8,7 @@ costs less than protobuf. Run as a program, the server: see ``Part``.
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import grpc
@@ -17,19 +17,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precad.cli.bench.part import Orders
-from precad.client.connection import PIECE_BYTES
 from precad.common.identity.credentials import Identity
 from precad.common.identity.port import add_port
-from precad.common.wire.serving import SERVER_OPTIONS
+from precad.common.wire import serving, submission
 
 SERVICE = "precad.bench.FedAvg"
-MAX_MESSAGE_BYTES = PIECE_BYTES + 4096
+UPLOAD_PIECE_BYTES = submission.PIECE_BYTES
+MODEL_PIECE_BYTES = serving.PIECE_BYTES
+MAX_MESSAGE_BYTES = max(UPLOAD_PIECE_BYTES, MODEL_PIECE_BYTES) + 4096
 
 
-def pieces(data: bytes) -> list[bytes]:
-    """``data`` as both ends send it."""
+def pieces(data: bytes, size: int) -> Iterator[bytes]:
+    """``data`` as it is sent."""
     view = memoryview(data)
-    return [bytes(view[at : at + PIECE_BYTES]) for at in range(0, len(data), PIECE_BYTES)]
+    return (bytes(view[at : at + size]) for at in range(0, len(data), size))
 
 
 class FedAvg:
@@ -52,7 +53,7 @@ class FedAvg:
 
     async def fetch(self, _request: bytes, _context: object) -> AsyncIterator[bytes]:
         """The model."""
-        for piece in pieces(self._theta.tobytes()):
+        for piece in pieces(self._theta.tobytes(), MODEL_PIECE_BYTES):
             yield piece
 
     async def submit(self, stream: AsyncIterator[bytes], _context: object) -> bytes:
@@ -82,7 +83,7 @@ class FedAvg:
 
 
 async def _start(address: str, identity: Identity, clients: int, dimension: int) -> grpc.aio.Server:
-    options = dict(SERVER_OPTIONS) | {"grpc.max_receive_message_length": MAX_MESSAGE_BYTES}
+    options = dict(serving.SERVER_OPTIONS) | {"grpc.max_receive_message_length": MAX_MESSAGE_BYTES}
     server = grpc.aio.server(options=list(options.items()))
     server.add_generic_rpc_handlers((FedAvg(clients, dimension).handler(),))
     add_port(server, address, identity)

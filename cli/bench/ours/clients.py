@@ -153,7 +153,7 @@ class Clients:
         """One client's part, as ``client/participant.py`` does it: fetch, prepare, submit."""
         _, fetch_s, _ = _timed(lambda: servers.fetch_model(event.version, event.model_digest))
         pair, prepare_s, prepare_cpu_s = _timed(
-            lambda: servers.prepare(event.attempt, Digest(event.model_digest), x)
+            lambda: servers.prepare(event.version, event.attempt, Digest(event.model_digest), x)
         )
         receipts, upload_s, _ = _timed(lambda: servers.submit(pair, ANSWER_S))
         for receipt in receipts:

@@ -8,12 +8,13 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from precad.common.aggregator.collect.spool import SUFFIX, Spool
 from precad.common.aggregator.collect.upload import Upload
 from precad.common.clock import CLOCK, Clock
 from precad.common.errors import RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.share.signature import Verifier
-from precad.common.share.submission import Submission, SubmissionHeader, share_bytes
+from precad.common.share.submission import Submission
 from precad.common.task import Task
 
 _POLL_S = 0.25
@@ -24,8 +25,12 @@ _MAY_COME_AGAIN = frozenset({Rejection.TRUNCATED})
 @dataclass(slots=True)
 class _OpenAttempt:
     attempt: int
+    version: int
     cohort: frozenset[ClientId]
     model: Digest
+    spool: Spool | None
+    first: dict[ClientId, Digest] = field(default_factory=dict)
+    """The whole digest of each client's first good header: it alone may come, and come again."""
     held: dict[ClientId, Submission] = field(default_factory=dict)
     refused: dict[ClientId, Rejection] = field(default_factory=dict)
     awaited: set[ClientId] = field(default_factory=set)
@@ -42,9 +47,10 @@ class Inbox:
 
     Args:
         role: which server.
-        task: gives the digest, the share's length and the caps.
+        task: gives the digest and the body's length.
         verifier: checks signatures.
-        spool: folder for B's shares; None keeps them in memory.
+        spool: folder for B's bodies, each attempt's under a key of its own that is in memory alone;
+            None keeps them in memory.
         clock: passes the time.
     """
 
@@ -60,14 +66,13 @@ class Inbox:
         self._role = role
         self._task = task
         self._spool = spool
-        self._share_bytes = share_bytes(role, task.dimension)
         self._clock = clock
         self._changed = clock.condition()
         self._round: _OpenAttempt | None = None
         self._closed: _OpenAttempt | None = None
         if spool is not None:
             spool.mkdir(parents=True, exist_ok=True)
-            for left_over in spool.glob("*.share"):
+            for left_over in spool.glob(f"*{SUFFIX}"):
                 left_over.unlink()
 
     @property
@@ -76,19 +81,29 @@ class Inbox:
         with self._changed:
             return None if self._round is None else self._round.attempt
 
-    def open(self, attempt: int, cohort: Collection[ClientId], model: Digest) -> None:
-        """Take submissions for ``attempt`` from ``cohort``, trained on ``model``."""
+    def open(
+        self, attempt: int, cohort: Collection[ClientId], model: Digest, *, version: int
+    ) -> None:
+        """Take submissions for ``attempt`` from ``cohort``, trained on ``model``, θ_version."""
+        # A's seeds are 32 bytes and never touch the disk.
+        spool = None if self._role is Role.SERVER_A or self._spool is None else Spool(self._spool)
         with self._changed:
-            self._round = _OpenAttempt(attempt, frozenset(cohort), model)
+            self._round = _OpenAttempt(attempt, version, frozenset(cohort), model, spool)
             self._changed.notify_all()
 
-    def start(self, header: SubmissionHeader) -> Upload:
-        """Check a header and take the upload that follows it.
+    def start(self, submission: Submission) -> Upload:
+        """Check all that stands in a header and take the body that follows it.
+
+        The header fixes the submission, so the first good one is the client's only one, also while
+        its body is on the way. The same again is a retry, and welcome.
+
+        Args:
+            submission: as it came, without a body.
 
         Raises:
             RejectedSubmission: with the reason; counted for the client where it is in the cohort.
         """
-        context = header.context
+        context = submission.context
         if context.task != self._task.digest:
             # Counted nowhere: it isn't about this task.
             raise RejectedSubmission(
@@ -97,13 +112,11 @@ class Inbox:
             )
         with self._changed:
             current = self._current(context.attempt, context.client)
-            try:
-                self._check(header, current)
-            except RejectedSubmission as rejected:
-                self._refuse(current, context.client, rejected.reason)
-                raise
         try:
-            return Upload(header, self._role, self._spool, self._accept)
+            self._check(submission, current)
+            with self._changed:
+                self._note_first(submission, self._current(context.attempt, context.client))
+            return Upload(submission, self._task.dimension, current.spool, self._accept)
         except RejectedSubmission as rejected:
             self.refuse(context.attempt, context.client, rejected.reason)
             raise
@@ -162,45 +175,51 @@ class Inbox:
             self._changed.notify_all()
 
     def _accept(self, held: Submission) -> None:
-        # Only now this server's own commitment is known: nothing unsigned is ever held.
-        try:
-            self.verifier.check(held.signature, held.signed)
-        except RejectedSubmission as rejected:
-            self.refuse(held.context.attempt, held.context.client, rejected.reason)
-            raise
+        client = held.context.client
         with self._changed:
-            current = self._current(held.context.attempt, held.context.client)
-            first = current.held.get(held.context.client)
-            if first is not None:
-                own = (held.commitment, held.other_commitment)
-                if own == (first.commitment, first.other_commitment):
-                    # The same bytes again: a retry, already counted.
-                    held.discard()
-                    return
-                raise RejectedSubmission(
-                    Rejection.DUPLICATE,
-                    f"client {held.context.client} already has another submission in attempt "
-                    f"{held.context.attempt}; the first one counts",
-                )
-            current.held[held.context.client] = held
-            self._no_longer_awaited(current, held.context.client)
+            current = self._current(held.context.attempt, client)
+            if client in current.held:
+                # The same bytes again: a retry, already counted.
+                held.discard()
+                return
+            current.held[client] = held
+            self._no_longer_awaited(current, client)
 
-    def _check(self, header: SubmissionHeader, current: _OpenAttempt) -> None:
-        if header.context.model != current.model:
+    def _check(self, submission: Submission, current: _OpenAttempt) -> None:
+        header, context = submission.header, submission.context
+        if context.version != current.version:
+            raise RejectedSubmission(
+                Rejection.WRONG_ATTEMPT,
+                f"submission is for version {context.version}, attempt {current.attempt} is of "
+                f"version {current.version}",
+            )
+        if context.model != current.model:
             raise RejectedSubmission(
                 Rejection.WRONG_MODEL,
-                f"trained on model {header.context.model}, attempt {current.attempt} has "
+                f"trained on model {context.model}, attempt {current.attempt} has "
                 f"{current.model}; fetch the model again",
             )
-        if header.share_bytes != self._share_bytes:
+        self.verifier.admit(header.signature, context.client)
+        self.verifier.check(header.signature, header.signed)
+        if not submission.opens:
             raise RejectedSubmission(
                 Rejection.MALFORMED,
-                f"share announces {header.share_bytes} bytes, this task's has {self._share_bytes} "
-                f"(d = {self._task.dimension})",
+                f"seed and salt don't open the commitment to {self._role.value}'s seed",
             )
-        self.verifier.admit(header.signature, header.context.client)
+
+    def _note_first(self, submission: Submission, current: _OpenAttempt) -> None:
+        context, digest = submission.context, submission.header.whole_digest
+        if current.first.setdefault(context.client, digest) != digest:
+            raise RejectedSubmission(
+                Rejection.DUPLICATE,
+                f"client {context.client} already sent another submission in attempt "
+                f"{context.attempt}; the first one counts",
+            )
 
     def _refuse(self, current: _OpenAttempt, client: ClientId, reason: Rejection) -> None:
+        if reason is Rejection.DUPLICATE:
+            # That one doesn't count, and costs the first one nothing: its body may be on the way.
+            return
         current.refused.setdefault(client, reason)
         if current.settled(client):
             self._no_longer_awaited(current, client)

@@ -1,113 +1,123 @@
 """One upload in pieces: bounded, hashed while it arrives, complete or rejected."""
 
 import contextlib
+import hashlib
 import logging
-import secrets
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import BinaryIO
+from dataclasses import replace
+from typing import Protocol
 
+from precad.common.aggregator.collect.spool import Spool
 from precad.common.errors import RejectedSubmission, Rejection
 from precad.common.identifiers import Role
 from precad.common.secret import Secret
-from precad.common.share.commitment import (
-    Commitment,
-    SubmissionContext,
-    committer,
-)
-from precad.common.share.submission import Submission, SubmissionHeader
+from precad.common.share.body import Body, HeldBody, body_bytes, body_hasher
+from precad.common.share.context import SubmissionContext
+from precad.common.share.mask import SALT_BYTES
+from precad.common.share.submission import Submission
 
 log = logging.getLogger("precad")
 
 
+class _Place(Protocol):
+    """Where a body goes as it arrives."""
+
+    def add(self, piece: memoryview) -> None:
+        """The next bytes of b."""
+
+    def finish(self, salt: Secret) -> Body:
+        """All of it has come; ``salt`` is salt_h."""
+
+    def abandon(self) -> None:
+        """Drop it."""
+
+
 class Upload:
-    """Takes the share's pieces. Made by ``Inbox.start`` after the header has been checked.
+    """Takes the body's pieces. Made by ``Inbox.start`` after the header has been checked.
 
     Args:
-        header: checked header.
-        role: this server.
-        spool: folder for the share's bytes; None keeps them in memory.
+        submission: checked, without a body.
+        dimension: d.
+        spool: the attempt's files for bodies; None keeps them in memory.
         accept: called with the complete submission.
     """
 
     def __init__(
         self,
-        header: SubmissionHeader,
-        role: Role,
-        spool: Path | None,
+        submission: Submission,
+        dimension: int,
+        spool: Spool | None,
         accept: Callable[[Submission], None],
     ) -> None:
-        self._header = header
-        self._role = role
+        self._submission = submission
         self._accept = accept
-        self._hash = committer(header.context, role, header.salt)
+        # Server A gets no body.
+        self._awaited = 0 if submission.role is Role.SERVER_A else body_bytes(dimension)
         self._received = 0
-        self._path: Path | None = None
-        self._file: BinaryIO | None = None
-        self._memory = bytearray()
+        self._salt = b""
+        self._hash: hashlib._Hash | None = None
+        self._place: _Place = _Memory()
         self._abandoned = False
         self.complete = False
-        if spool is not None and role is not Role.SERVER_A:
-            # A's seed is 32 bytes and never touches the disk.
-            self._path = spool / f"{header.context.client}-{secrets.token_hex(8)}.share"
+        if spool is not None and self._awaited > 0:
             with self._costs_this_upload():
-                self._file = self._path.open("xb")
+                self._place = spool.begin(self.context.client)
 
     @property
     def context(self) -> SubmissionContext:
         """What the upload is bound to."""
-        return self._header.context
+        return self._submission.context
 
-    def add(self, piece: bytes) -> None:
-        """The next bytes of the share.
+    def add(self, piece: bytes | memoryview) -> None:
+        """The next bytes of the body.
 
         Raises:
-            RejectedSubmission: more bytes than the header announced, or the upload was abandoned.
+            RejectedSubmission: more bytes than a body has, or the upload was abandoned.
         """
         self._require_alive()
-        self._received += len(piece)
-        if self._received > self._header.share_bytes:
+        if self._received + len(piece) > self._awaited:
             self.abandon()
             raise RejectedSubmission(
                 Rejection.MALFORMED,
-                f"share is longer than the announced {self._header.share_bytes} bytes",
+                f"the body is longer than {self._awaited} bytes, which this task's has here",
             )
-        self._hash.update(piece)
-        if self._file is None:
-            self._memory += piece
-        else:
-            with self._costs_this_upload():
-                self._file.write(piece)
+        self._received += len(piece)
+        view = memoryview(piece)
+        if self._hash is None:
+            missing = SALT_BYTES - len(self._salt)
+            self._salt += view[:missing]
+            view = view[missing:]
+            if len(self._salt) < SALT_BYTES:
+                return
+            self._hash = body_hasher(self.context.digest, Secret(self._salt))
+        self._hash.update(view)
+        with self._costs_this_upload():
+            self._place.add(view)
 
     def finish(self) -> None:
         """The upload's end. Hands the complete submission over.
 
         Raises:
-            RejectedSubmission: bytes are missing, the signature isn't over these, another
+            RejectedSubmission: bytes are missing or aren't those that were signed, another
                 submission came first, or the upload was abandoned.
         """
         self._require_alive()
-        if self._received < self._header.share_bytes:
+        if self._received < self._awaited:
             self.abandon()
             raise RejectedSubmission(
                 Rejection.TRUNCATED,
-                f"upload ended after {self._received} of {self._header.share_bytes} bytes; "
+                f"upload ended after {self._received} of {self._awaited} bytes; "
                 "send the same bytes again",
             )
-        if self._file is not None:
+        submission = self._submission
+        if self._hash is not None:
+            if self._hash.digest() != submission.header.body_digest.value:
+                self.abandon()
+                raise RejectedSubmission(
+                    Rejection.MALFORMED, "the body isn't the one that was signed"
+                )
             with self._costs_this_upload():
-                self._file.close()
-        share = self._path if self._path is not None else Secret(bytes(self._memory))
-        header = self._header
-        submission = Submission(
-            header.context,
-            self._role,
-            header.salt,
-            share,
-            Commitment(self._hash.digest()),
-            header.other_commitment,
-            header.signature,
-        )
+                submission = replace(submission, body=self._place.finish(Secret(self._salt)))
         self.complete = True
         try:
             self._accept(submission)
@@ -118,13 +128,7 @@ class Upload:
     def abandon(self) -> None:
         """Drop what has arrived; the upload can't be taken up again."""
         self._abandoned = True
-        with contextlib.suppress(OSError):
-            if self._file is not None:
-                self._file.close()
-        with contextlib.suppress(OSError):
-            if self._path is not None:
-                self._path.unlink(missing_ok=True)
-        self._memory.clear()
+        self._place.abandon()
 
     @contextlib.contextmanager
     def _costs_this_upload(self) -> Iterator[None]:
@@ -143,3 +147,19 @@ class Upload:
             raise RejectedSubmission(
                 Rejection.TRUNCATED, "this upload was abandoned; send the same bytes again"
             )
+
+
+class _Memory:
+    """A body that is kept in memory."""
+
+    def __init__(self) -> None:
+        self._words = bytearray()
+
+    def add(self, piece: memoryview) -> None:
+        self._words += piece
+
+    def finish(self, salt: Secret) -> Body:
+        return HeldBody(salt, self._words)
+
+    def abandon(self) -> None:
+        self._words = bytearray()

@@ -1,4 +1,4 @@
-"""Before version 0: the servers agree on the row secret, nonces and the roster."""
+"""Before version 0: the servers agree on the set secret, nonces and the roster."""
 
 import logging
 import secrets
@@ -29,17 +29,17 @@ _SHOWN = 10
 """Names in one line of the log."""
 
 
-def agree_row_secret(link: PeerLink, role: Role, task: Task) -> Secret:
-    """A secret that both servers and no client know: 32 random bytes of each, through HKDF.
+def agree_set_secret(link: PeerLink, role: Role, task: Task) -> Secret:
+    """What salts the digests of valid sets, known to both servers alone.
 
-    Fresh for every link, so that it needs no storage.
+    32 random bytes of each, through HKDF. Fresh for every link, so that it needs no storage.
     """
     own = Secret.random(KEY_BYTES)
-    theirs = Secret(link.exchange("row-secret", own.reveal()))
+    theirs = Secret(link.exchange("set-secret", own.reveal()))
     if len(theirs) != KEY_BYTES:
-        raise PeerViolation(f"row secret has {len(theirs)} bytes, must have {KEY_BYTES}")
+        raise PeerViolation(f"set secret has {len(theirs)} bytes, must have {KEY_BYTES}")
     a, b = (own, theirs) if role is Role.SERVER_A else (theirs, own)
-    return derive(Secret(a.reveal() + b.reveal()), "row-secret", task.digest.value)
+    return derive(Secret(a.reveal() + b.reveal()), "set-secret", task.digest.value)
 
 
 def agree_nonces(link: PeerLink, role: Role) -> bytes:

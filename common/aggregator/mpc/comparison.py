@@ -1,61 +1,54 @@
-"""Opening values and sign bits, through CrypTen's sharings.
-
-Both functions run at both parties inside ``acting_as``.
-"""
+"""Sign bits and their conjunction, through CrypTen's sharings: one bit a row is opened."""
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from precad.common.aggregator.mpc.crypten_import import ArithmeticSharedTensor, BinarySharedTensor
+from precad.common.aggregator.mpc.crypten_import import BinarySharedTensor
 from precad.common.aggregator.mpc.party import current_rank
 from precad.common.ring import RingVector
 
 _SIGN_BIT = 63
 
 
-def open_vector(share: RingVector) -> RingVector:
-    """The sum of both parties' shares, known to both afterwards: one exchange.
+def all_signs(shares: RingVector, negative: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Which rows of the shared values have all their signs as demanded, and nothing else of them.
+
+    Runs at both parties inside ``acting_as``. Each party's additive share becomes a binary sharing
+    of itself (its words on one side, zeros on the other, so no randomness is needed); CrypTen's
+    carry tree adds the two (seven exchanges); the top bits are flipped where a sign is to be
+    positive, and ANDed in a tree (log2 of w exchanges); only the last bit of each row is opened.
+    No absolute value is taken anywhere: |−2^63| overflows.
 
     Args:
-        share: ``[d] int64``, this party's additive share. Whatever is opened must be masked.
+        shares: ``[n, w] int64``, n, w ≥ 1, this party's additive shares of integers at scale 1.
+        negative: ``[w] bool``, the sign that each column is to have.
 
     Returns:
-        ``[d] int64``.
+        ``[n] bool``; the same at both parties.
 
     Raises:
         PeerViolation: the other party is out of step or sent another length.
         PeerUnavailable: it sent nothing in time.
     """
-    tensor = ArithmeticSharedTensor.from_shares(torch.from_numpy(share), precision=0)
-    opened: RingVector = tensor.reveal().numpy()
-    return opened
-
-
-def sign_bits(shares: RingVector) -> NDArray[np.bool_]:
-    """Which of the shared values are negative, and nothing else about them: eight exchanges.
-
-    Each party's additive share becomes a binary sharing of itself (its words on one side, zeros
-    on the other, so no randomness is needed); CrypTen's carry tree adds the two; only the top bit
-    of the sum is opened. No absolute value is taken anywhere: |−2^63| overflows.
-
-    Args:
-        shares: ``[m] int64``, m ≥ 1, this party's additive shares of integers at scale 1.
-
-    Returns:
-        ``[m] bool``, True where the value in [−2^63, 2^63) is negative; the same at both parties.
-
-    Raises:
-        PeerViolation: the other party is out of step or sent another length.
-        PeerUnavailable: it sent nothing in time.
-    """
-    own = torch.from_numpy(np.array(shares, dtype=np.int64))
+    own = torch.from_numpy(np.array(shares, dtype=np.int64).reshape(-1))
     zeros = torch.zeros_like(own)
     of_a, of_b = (own, zeros) if current_rank() == 0 else (zeros, own)
     total = BinarySharedTensor.from_shares(of_a, precision=0) + BinarySharedTensor.from_shares(
         of_b, precision=0
     )
-    # Shifted and masked before it is revealed: the other 63 bits of a value stay shared.
-    sign = (total >> _SIGN_BIT) & 1
-    bits: NDArray[np.bool_] = sign.reveal().numpy() == 1
-    return bits
+    # Shifted and masked before anything is opened: the other 63 bits of a value stay shared.
+    bits = ((total >> _SIGN_BIT) & 1).share.reshape(shares.shape)
+    if current_rank() == 0:
+        bits = bits ^ torch.from_numpy((~negative).astype(np.int64))
+    while (width := bits.shape[1]) > 1:
+        pairs = width // 2
+        left, right = _sharing(bits[:, :pairs]), _sharing(bits[:, pairs : 2 * pairs])
+        bits = torch.cat([(left & right).share, bits[:, 2 * pairs :]], dim=1)
+    opened: NDArray[np.int64] = _sharing(bits[:, 0] & 1).reveal().numpy()
+    passes: NDArray[np.bool_] = opened == 1
+    return passes
+
+
+def _sharing(bits: torch.Tensor) -> BinarySharedTensor:
+    return BinarySharedTensor.from_shares(bits.contiguous(), precision=0)

@@ -59,7 +59,7 @@ class DealtProvider:
         return _sharing(triple.a), _sharing(triple.b), _sharing(triple.c)
 
     generate_additive_triple = _refusing("additive triples")
-    # Norms are validated with inner-product triples (aggregator.validate).
+    # Norms are validated with dealt squares that clients open (aggregator.validate).
     square = _refusing("squares")
     # Nothing is truncated.
     wrap_rng = _refusing("wrap counts")

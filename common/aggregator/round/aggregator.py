@@ -6,6 +6,7 @@ given to it.
 """
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -15,6 +16,7 @@ from precad.common.aggregator.round.journal import Journal
 from precad.common.aggregator.round.seals import Seals
 from precad.common.deal.randomness import DealtRandomness
 from precad.common.deal.request import DealRequest
+from precad.common.deal.squares import Squares
 from precad.common.enrolment import Roster
 from precad.common.identifiers import ClientId, Role
 from precad.common.link import PeerLink
@@ -30,6 +32,9 @@ class Dealing(Protocol):
     def deal(self, request: DealRequest) -> RingVector:
         """This server's correction words. Raises PeerUnavailable, PeerViolation."""
 
+    def squares(self, attempt: int) -> AbstractContextManager[Squares]:
+        """A conversation for one attempt."""
+
 
 @dataclass(frozen=True, slots=True)
 class Aggregator:
@@ -42,8 +47,8 @@ class Aggregator:
     dealing: Dealing
     dealer_key: Secret
     """Shared with the dealer: expands this server's part of correlated randomness."""
-    row_secret: Secret
-    """Shared with the other server and unknown to every client: expands the projections."""
+    set_secret: Secret
+    """Shared with the other server alone: salts the digests of valid sets."""
     nonces: bytes
     """A's and B's for this link, 32 bytes each: dealt randomness is bound to them, so that no two
     restored databases make the dealer deal the same again."""
@@ -80,6 +85,6 @@ class Aggregator:
         )
 
     def randomness(self, request: DealRequest) -> DealtRandomness:
-        """Correlated randomness for one batch of validation."""
+        """Binary triples for one batch of decisions."""
         corrections = self.dealing.deal(request)
         return DealtRandomness(self.role, self.dealer_key, request, corrections)

@@ -241,16 +241,8 @@ class HeldEntry(Message):
     """One client's submission as the sender of this message holds it."""
 
     client: ClientName
-    own: Hex32
-    """Commitment to the share held by the sender."""
-    other: Hex32
-    """Commitment to the receiver's share, as the client claims it."""
     signed: Hex32
-    """SHA-256 of what the client signed, as the sender has it: the nonce is in it too."""
-    signature: Annotated[str, Field(pattern=r"^([0-9a-f]{2}){1,72}$")]
-    """The client's signature as it came to the sender."""
-    certificate: Hex32
-    """SHA-256 of the certificate that the sender checked it with."""
+    """SHA-256 of the whole signed bytes: header, signature and certificates as received."""
 
 
 class MissingEntry(Message):

@@ -8,14 +8,14 @@ and who checks is given to it, as link and dealing are to the aggregator.
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from precad.common.aggregator.collect import Inbox
 from precad.common.aggregator.collect.matching import describe, match
-from precad.common.aggregator.enrol.agreement import agree_nonces, agree_row_secret
+from precad.common.aggregator.enrol.agreement import agree_nonces, agree_set_secret
 from precad.common.aggregator.release.aggregate import aggregate
 from precad.common.aggregator.release.reconstruct import reconstruct
 from precad.common.aggregator.release.release import add_noise, countersign, prepare
@@ -29,7 +29,7 @@ from precad.common.aggregator.round.opening import answer, propose
 from precad.common.aggregator.round.seals import Seals
 from precad.common.aggregator.round.states import Finished, Opened
 from precad.common.deal.dealer import DealerRole
-from precad.common.deal.request import DealRequest
+from precad.common.deal.local import LocalDealing
 from precad.common.enrolment import Roster
 from precad.common.errors import RejectedSubmission
 from precad.common.identifiers import ClientId, Role
@@ -38,21 +38,11 @@ from precad.common.model import model_digest
 from precad.common.noise import DiscreteGaussian, NoiseSource
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
-from precad.common.share import Signer, Submission, SubmissionHeader, Verifier, shard
+from precad.common.share.signature import Signer, Verifier
+from precad.common.share.submission import Submission, shard
 from precad.common.task import Task
 
 MAX_MESSAGE_BYTES = 1 << 28
-
-
-@dataclass(frozen=True, slots=True)
-class _LocalDealer:
-    """One server's way to a dealer in the same process."""
-
-    dealer: DealerRole
-    role: Role
-
-    def deal(self, request: DealRequest) -> RingVector:
-        return self.dealer.corrections(self.role, request)
 
 
 def run_round(
@@ -89,13 +79,14 @@ def run_round(
         PeerViolation: the two servers disagree.
     """
     model = model_digest(task.digest, attempt, task.model.parameters, theta)
-    dealer = DealerRole(task.digest)
+    dealer = DealerRole(task.digest, task.dimension)
     ends = dict(zip((Role.SERVER_A, Role.SERVER_B), memory_pair(), strict=True))
     inboxes = {role: Inbox(role, task, verifier) for role in ends}
     submissions = [
         shard(
             x,
             task=task.digest,
+            version=attempt,
             attempt=attempt,
             client=client,
             model=model,
@@ -116,9 +107,9 @@ def run_round(
             role=role,
             roster=roster,
             link=link,
-            dealing=_LocalDealer(dealer, role),
+            dealing=LocalDealing(dealer, role, task.deadlines.peer),
             dealer_key=dealer.key_for(role),
-            row_secret=agree_row_secret(link, role, task),
+            set_secret=agree_set_secret(link, role, task),
             nonces=agree_nonces(link, role),
             seals=seals(role),
             coin_key=CoinKey(Secret.random()),
@@ -128,7 +119,7 @@ def run_round(
         inbox = inboxes[role]
 
         def take(opened: Opened) -> None:
-            inbox.open(opened.attempt, opened.cohort, opened.model)
+            inbox.open(opened.attempt, opened.cohort, opened.model, version=opened.version)
 
         # Select: a joint coin; A proposes, B checks.
         coin = agree_coin(aggregator, attempt)
@@ -146,7 +137,7 @@ def run_round(
             _submit(pair[0] if role is Role.SERVER_A else pair[1], inbox)
         collected = inbox.close()
         theirs = HeldList.from_bytes(link.exchange("held", describe(collected).to_bytes()))
-        matched = match(opened, role, collected, theirs, verifier)
+        matched = match(opened, role, collected, theirs)
         # Validate, aggregate, add noise, prepare, countersign, send, reconstruct.
         noised = add_noise(aggregate(aggregator, matched), aggregator.noise)
         sent = countersign(aggregator, prepare(aggregator.journal, noised))
@@ -161,15 +152,11 @@ def run_round(
 def _submit(submission: Submission, inbox: Inbox) -> None:
     """What a client's upload to one server amounts to. A rejection is the client's affair."""
     try:
-        header = SubmissionHeader(
-            submission.context,
-            submission.salt,
-            submission.other_commitment,
-            len(submission.share_data()),
-            submission.signature,
-        )
-        upload = inbox.start(header)
-        upload.add(submission.share_data())
+        upload = inbox.start(replace(submission, body=None))
+        if submission.body is not None:
+            upload.add(submission.body.salt.reveal())
+            for piece in submission.body.pieces():
+                upload.add(piece)
         upload.finish()
-    except RejectedSubmission:
-        pass
+    except RejectedSubmission as rejected:
+        inbox.refuse(submission.context.attempt, submission.context.client, rejected.reason)

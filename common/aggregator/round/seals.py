@@ -14,7 +14,7 @@ from precad.common.identity.seal import (
     check_seal,
     seal,
 )
-from precad.common.share import Signature
+from precad.common.share.signature import Signature
 
 Body = TypeVar("Body", bound=Message)
 

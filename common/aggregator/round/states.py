@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Digest
 from precad.common.ring import RingVector
-from precad.common.share import Submission
+from precad.common.share.submission import Submission
 
 Rejections = Mapping[ClientId, Rejection]
 
@@ -38,32 +38,12 @@ class Matched:
 
     opened: Opened
     submissions: Mapping[ClientId, Submission]
-    """Held by both servers, with both commitments cross-checked."""
+    """Held by both servers, which have the same signed bytes."""
     rejections: Rejections
 
 
-# The way of the sum. Each step takes what the step before made and nothing else: code that sums
-# what wasn't validated, or releases what has no noise, doesn't type-check.
-
-
-@dataclass(frozen=True, slots=True)
-class Shared:
-    """This server's half of a matched submission, of an update that nobody has checked yet."""
-
-    client: ClientId
-    commitment_a: bytes
-    commitment_b: bytes
-    share: RingVector = field(repr=False)
-    """``[d] int64``."""
-
-
-@dataclass(frozen=True, slots=True)
-class Validated:
-    """This server's half of an update whose norm is within the bound: ``validate`` says so."""
-
-    client: ClientId
-    share: RingVector = field(repr=False)
-    """``[d] int64``."""
+# The way of the sum. Each step takes what the step before made and nothing else: code that
+# releases what wasn't validated, or has no noise, doesn't type-check.
 
 
 @dataclass(frozen=True, slots=True)

@@ -137,7 +137,7 @@ class AggregationService(AggregationServicer):
     async def Submit(  # noqa: N802
         self, request_iterator: AsyncIterator[pb.SubmissionPiece], context: Context
     ) -> pb.Receipt:
-        """A share, in pieces. Rejections are answers, not errors: they are expected."""
+        """A submission, in pieces. Rejections are answers, not errors: they are expected."""
         async with Refusing(context):
             # Before the header says who it is about: a caller that sends none is counted too.
             caller = self._caller(context, Role.CLIENT)
@@ -213,13 +213,14 @@ class AggregationService(AggregationServicer):
                             Rejection.MALFORMED, "the first piece must be the header"
                         )
                     upload = self._start(piece.header, context)
-                elif kind == "share":
+                elif kind == "body":
+                    body = piece.body
                     link = f"clients to {self._session.role.value}"
-                    self._session.traffic[link] += len(piece.share)
-                    upload.add(piece.share)
+                    self._session.traffic[link] += len(body)
+                    upload.add(body)
                 else:
                     raise RejectedSubmission(
-                        Rejection.MALFORMED, "only the share's bytes may follow the header"
+                        Rejection.MALFORMED, "only the body's bytes may follow the header"
                     )
             if upload is None:
                 raise RejectedSubmission(Rejection.TRUNCATED, "the upload is empty")
@@ -237,8 +238,8 @@ class AggregationService(AggregationServicer):
     def _start(self, header: pb.SubmissionHeader, context: Context) -> Upload:
         client = self._still(context, header.client)
         try:
-            checked = header_from_wire(header)
-            check_own_key(context, checked.signature)
+            checked = header_from_wire(header, self._session.role)
+            check_own_key(context, checked.header.signature)
         except RejectedSubmission as rejected:
             self._count(header.attempt, client, rejected.reason)
             raise

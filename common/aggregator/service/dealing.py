@@ -1,10 +1,14 @@
 """A server's way to the dealer."""
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 
 import grpc
 
+from precad.common.aggregator.service.squares import RemoteSquares
 from precad.common.deal.request import DealRequest
+from precad.common.deal.squares import Answers, Squares
 from precad.common.errors import PeerUnavailable, PeerViolation
 from precad.common.identifiers import Role
 from precad.common.ring import WORD_BYTES, RingVector, from_bytes
@@ -24,7 +28,6 @@ def request_to_wire(request: DealRequest, role: str, epoch: bytes) -> pb.DealReq
         attempt=request.attempt,
         batch=request.batch,
         clients=request.clients,
-        dimension=request.dimension,
         comparisons=request.comparisons,
         epoch=epoch,
         nonces=request.nonces,
@@ -49,6 +52,7 @@ class RemoteDealer:
         self._why = why
         self._timeout_s = task.deadlines.peer
         self.bytes_received = 0
+        self._counting = threading.Lock()
         self.epoch = b""
         """Which start of the dealer this server joined; its keys last as long."""
         self.newest_attempt = -1
@@ -80,7 +84,19 @@ class RemoteDealer:
                     raise PeerViolation(f"the dealer sent more than {words} correction words")
         except grpc.RpcError as error:
             raise error_of("the dealer", self._address, error) from None
-        self.bytes_received += len(data)
+        self._count(len(data))
         if len(data) != words * WORD_BYTES:
             raise PeerViolation(f"the dealer sent {len(data)} bytes for {words} correction words")
         return from_bytes(data)
+
+    @contextmanager
+    def squares(self, attempt: int) -> Iterator[Squares]:
+        """A conversation for one attempt; its errors come from its answers."""
+        answers = Answers(attempt, self._timeout_s)
+        remote = RemoteSquares(self._stub, self._address, self.epoch, answers, self._count)
+        with closing(remote):
+            yield remote
+
+    def _count(self, received: int) -> None:
+        with self._counting:
+            self.bytes_received += received

@@ -13,6 +13,7 @@ from precad.common.aggregator.training.session import Session
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
 from precad.common.identity.access import require
+from precad.common.kernel.kernel import kernel_in_use
 from precad.common.wire.serving import Context, Refusing, check_task
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import OperationServicer
@@ -85,6 +86,7 @@ class OperationService(OperationServicer):
             rejected_by_client={
                 client.name: n for client, n in session.store.rejected_clients().items()
             },
+            kernel=kernel_in_use(),
         )
 
     async def Reports(  # noqa: N802

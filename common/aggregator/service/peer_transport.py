@@ -1,12 +1,13 @@
 """The servers' link over one bidirectional gRPC stream: A dials, B serves.
 
 The round's thread puts and gets frames; gRPC's side runs in threads (A) or on the event loop
-(B). The protocol is lock-step, so the queues stay as short as one message.
+(B). Bodies are forwarded piece by piece: a few frames wait at each end, however slow the other.
 """
 
 import asyncio
 import queue
 import threading
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -21,6 +22,9 @@ from precad.protos.precad_pb2_grpc import PeerStub
 
 LOOK_S = 2.0
 """When a link that doesn't come about is looked at."""
+_WAITING = 16
+"""Frames that wait at one end: 4 MiB of a body that is forwarded."""
+_POLL_S = 0.5
 
 
 class _Receiving:
@@ -90,6 +94,8 @@ class DialledTransport(_Receiving):
         finally:
             ready.cancel()
         self._outgoing: queue.SimpleQueue[pb.LinkFrame | None] = queue.SimpleQueue()
+        self._closed = False
+        self._room = threading.Semaphore(_WAITING)
         self._call = PeerStub(channel).Link(self._requests())
         self._reader = threading.Thread(target=self._read, name="peer-link", daemon=True)
         self._reader.start()
@@ -98,8 +104,15 @@ class DialledTransport(_Receiving):
         """Send one frame."""
         self._outgoing.put(frame_to_wire(frame))
 
+    def get(self, timeout_s: float) -> Frame:
+        """The next frame. Raises PeerUnavailable."""
+        frame = super().get(timeout_s)
+        self._room.release()
+        return frame
+
     def close(self) -> None:
         """End the stream."""
+        self._closed = True
         self._outgoing.put(None)
         self._reader.join(timeout=1)
         self._call.cancel()
@@ -111,6 +124,10 @@ class DialledTransport(_Receiving):
     def _read(self) -> None:
         try:
             for message in self._call:
+                # B is held up by gRPC's flow control, until this side has read.
+                while not self._room.acquire(timeout=_POLL_S):
+                    if self._closed:
+                        return
                 self._items.put(frame_from_wire(message))
             self._end(PeerUnavailable("server B closed the link"))
         except grpc.RpcError as error:
@@ -134,15 +151,27 @@ def _wait(
 
 
 class ServedTransport(_Receiving):
-    """B's end: filled by the servicer's handler on the event loop."""
+    """B's end: filled by the servicer's handler on the event loop.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    Args:
+        loop: the servicer's.
+        timeout_s: longest wait for A to take a frame.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, timeout_s: float) -> None:
         super().__init__()
         self._loop = loop
+        self._timeout_s = timeout_s
         self._outgoing: asyncio.Queue[Frame | None] = asyncio.Queue()
+        self._room = threading.Semaphore(_WAITING)
 
     def put(self, frame: Frame) -> None:
-        """Send one frame."""
+        """Send one frame, once A has taken those before. Raises PeerUnavailable."""
+        ends = time.monotonic() + self._timeout_s
+        while not self._room.acquire(timeout=_POLL_S):
+            self.require_alive()
+            if time.monotonic() >= ends:
+                raise PeerUnavailable(f"server A took nothing for {self._timeout_s:g} s")
         self._loop.call_soon_threadsafe(self._outgoing.put_nowait, frame)
 
     def close(self) -> None:
@@ -156,6 +185,7 @@ class ServedTransport(_Receiving):
         try:
             while (frame := await self._outgoing.get()) is not None:
                 yield frame_to_wire(frame)
+                self._room.release()
         finally:
             reader.cancel()
             self._end(PeerUnavailable("the link to server A is closed"))

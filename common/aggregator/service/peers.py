@@ -89,7 +89,9 @@ class PeerService(PeerServicer):
             if self._current is not None and self._current.alive:
                 log.warning("a second server A dialled from %s and was refused", context.peer())
                 raise PeerUnavailable(LINKED)
-            transport = self._current = ServedTransport(asyncio.get_running_loop())
+            transport = self._current = ServedTransport(
+                asyncio.get_running_loop(), self._session.task.deadlines.peer
+            )
             self._links.put(transport)
 
             def still_allowed() -> None:

@@ -37,6 +37,7 @@ from precad.common.identity.coin_file import read_coin_key, replace_coin_key
 from precad.common.identity.credentials import Identity
 from precad.common.identity.port import add_port
 from precad.common.identity.sign import CertificateSigner, CertificateVerifier
+from precad.common.kernel.kernel import kernel_in_use
 from precad.common.task import Task
 from precad.common.wire.serving import SERVER_OPTIONS
 from precad.protos.precad_pb2_grpc import (
@@ -69,6 +70,8 @@ async def run_server(
     Raises:
         Misconfiguration: settings, task, identity or state can't be used.
     """
+    # Asked here, so that a wrong name stops the server now and not in its first round.
+    kernel = kernel_in_use()
     session = open_session(role, settings)
     clients = session.task.enrolment.clients
     most = connections_for(clients, allow_descriptors(descriptors_for(clients)))
@@ -78,7 +81,13 @@ async def run_server(
         extend(server, session)
     port = add_port(server, settings.listen, session.identity)
     await server.start()
-    log.info("%s serves task %s on port %d", role.value, session.task.name, port)
+    log.info(
+        "%s serves task %s on port %d; projections by %s",
+        role.value,
+        session.task.name,
+        port,
+        kernel,
+    )
     ended, stop = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

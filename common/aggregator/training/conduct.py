@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from precad.common.aggregator.collect.matching import Collected, match
-from precad.common.aggregator.enrol.agreement import agree_nonces, agree_row_secret
-from precad.common.aggregator.release.aggregate import BATCH_WORDS, MAX_BATCH_CLIENTS, aggregate
+from precad.common.aggregator.enrol.agreement import agree_nonces, agree_set_secret
+from precad.common.aggregator.release.aggregate import MAX_BATCH_CLIENTS, aggregate
+from precad.common.aggregator.release.ahead import DrawnAhead
 from precad.common.aggregator.release.reconstruct import reconstruct
 from precad.common.aggregator.release.release import add_noise, countersign, prepare
 from precad.common.aggregator.round.aggregator import Aggregator, Dealing
@@ -203,12 +204,13 @@ def play(session: Session, part: Part, aggregator: Aggregator, opened: Opened) -
     """An opened round, from its collection to the next model, persisted and announced."""
     started = session.clock.now()
     closes = started + session.task.deadlines.collect
+    noise = DrawnAhead(aggregator.noise, session.task.dimension, session.clock)
     try:
         collected, theirs = part.collect(opened, aggregator.link, closes)
-        matched = match(opened, session.role, collected, theirs, session.verifier)
+        matched = match(opened, session.role, collected, theirs)
         require_nothing_lost(session)
         count_opened(aggregator, opened)
-        noised = add_noise(aggregate(aggregator, matched), aggregator.noise)
+        noised = add_noise(aggregate(aggregator, matched), noise)
         sent = countersign(aggregator, prepare(aggregator.journal, noised))
         finished = reconstruct(aggregator, sent, session.shelf.current.theta)
     finally:
@@ -229,15 +231,15 @@ def count_opened(aggregator: Aggregator, opened: Opened) -> None:
 def max_message_bytes(task: Task) -> int:
     """Cap of one message between the servers, from the task alone.
 
-    The largest are an opening (a batch of d-vectors), the comparisons' openings and the lists
-    over a cohort.
+    The largest are a noisy share, the comparisons' openings and the lists over a cohort; bodies
+    are forwarded in pieces.
     """
-    opening = max(BATCH_WORDS, task.dimension) * WORD_BYTES
+    noisy = task.dimension * WORD_BYTES
     comparisons = (
         MAX_BATCH_CLIENTS * (2 * task.projections + 1) * _WORDS_PER_COMPARISON * WORD_BYTES
     )
     lists = task.enrolment.clients * _ENTRY_BYTES
-    return max(opening, comparisons, lists) + 4096
+    return max(noisy, comparisons, lists) + 4096
 
 
 def open_link(session: Session, transport: FrameTransport) -> PeerLink:
@@ -274,13 +276,13 @@ def make_aggregator(
 ) -> Aggregator:
     """This server's role object for one link; its roster is frozen.
 
-    The row secret is fresh for every link and the dealer's keys for every start of the dealer;
+    The set secret is fresh for every link and the dealer's keys for every start of the dealer;
     neither is ever stored.
 
     Raises:
         PeerUnavailable: the dealer isn't there, or the servers joined different starts of it.
     """
-    row_secret = agree_row_secret(link, session.role, session.task)
+    set_secret = agree_set_secret(link, session.role, session.task)
     dealer_key = dealer.join()
     if link.exchange("dealer", dealer.epoch) != dealer.epoch:
         raise PeerUnavailable("the dealer restarted between the servers' joins; joining again")
@@ -294,7 +296,7 @@ def make_aggregator(
         link=link,
         dealing=dealer,
         dealer_key=dealer_key,
-        row_secret=row_secret,
+        set_secret=set_secret,
         nonces=agree_nonces(link, session.role),
         seals=seals_of(session),
         coin_key=session.coin_key,

@@ -1,9 +1,1 @@
-"""Norm validation over Z_2^64 that can't be forged: a range test, then the exact norm."""
-
-from precad.common.aggregator.validate.batch import (
-    comparisons_per_client,
-    deal_request,
-    validate,
-)
-
-__all__ = ["comparisons_per_client", "deal_request", "validate"]
+"""Norm validation over Z_2^64 that can't be forged: a range test and the exact norm, one bit."""

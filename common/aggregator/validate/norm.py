@@ -1,12 +1,10 @@
-"""The exact norm by an inner-product triple (docs/soundness.md, "Part 2: the exact norm")."""
+"""The exact norm by a Beaver square that the client opened itself (docs/soundness.md, "Part 2")."""
 
 from precad.common.identifiers import Role
-from precad.common.ring import RingVector, dot, signed
+from precad.common.ring import signed
 
 
-def excess_share(
-    role: Role, opened: RingVector, a_share: RingVector, r_share: int, bound: int
-) -> int:
+def excess_share(role: Role, crossed: int, squared: int, r_share: int, bound: int) -> int:
     """This server's share of y = X·X − β² − 1.
 
     With b = X − a opened, X·X = a·a + 2b·a + b·b; the public terms are added by server A alone,
@@ -15,15 +13,15 @@ def excess_share(
 
     Args:
         role: SERVER_A or SERVER_B.
-        opened: b, ``[d] int64``.
-        a_share: this server's share of a, ``[d] int64``.
+        crossed: ⟨b, a_j⟩ with this server's own mask.
+        squared: ⟨b, b⟩, at A.
         r_share: this server's share of r = a·a.
         bound: β.
 
     Returns:
         A signed representative in Z_2^64.
     """
-    share = r_share + 2 * dot(opened, a_share)
+    share = r_share + 2 * crossed
     if role is Role.SERVER_A:
-        share += dot(opened, opened) - bound * bound - 1
+        share += squared - bound * bound - 1
     return signed(share)

@@ -1,129 +1,88 @@
 """Random projections of a share: the linear half of the range test.
 
 Rows have entries −1, 0, 1 with probabilities 1/4, 1/2, 1/4: the difference of two random bits.
-They are expanded from a secret that no client knows, bound to the submission's both commitments:
-no client can choose its update after its rows, and the servers get the same rows unasked
-(docs/soundness.md, "Part 1: the range test").
+They are expanded from a key that no client knows: no client can choose its update after its rows,
+and the servers get the same rows unasked (docs/soundness.md, "Part 1: the range test").
 
-Speed matters here (k·d entries a submission), and exactness more: entries come from a table of
-four at a time, and words are cut into two 32-bit halves whose sums over a block are integers far
-below 2^53, so that float64 products are exact in any order of summation.
+The stream is AES-256-CTR. For every 64 coordinates, and for each of the k rows, it holds two
+64-bit masks, u then v, little-endian; entry i is bit i of u minus bit i of v. Both servers must
+read it alike: pinned bytes say how (tests/vectors).
 """
 
-from collections.abc import Iterator
-
 import numpy as np
-from numpy.typing import NDArray
 
-from precad.common.identifiers import ClientId, Digest
+from precad.common.kernel.kernel import Projection, projection_in_use
+from precad.common.kernel.numpy_projection import BLOCK, MASKS
 from precad.common.keystream import Keystream
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
 
-BLOCK = 2048
-"""Coordinates whose entries stand together in the stream; a block of rows fits in L2. Part of
-the rows' definition: both servers must use the same."""
-_ENTRIES_PER_BYTE = 4
-_LOW_BITS = 32
-_LOW_MASK = 2**_LOW_BITS - 1
+MASK_BYTES = 8 * MASKS
+"""Bytes of the stream for a row and 64 coordinates."""
+_BLOCKS_AT_ONCE = 256
+"""Their masks (160 KiB for 40 rows) and words (128 KiB) stay in L2 between drawing and use."""
 
 
-def _entry_table() -> NDArray[np.void]:
-    """Four entries for each byte: bits (0, 1), (2, 3) … are (u, v), the entry is u − v."""
-    bits = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
-    entries = bits[:, 0::2].astype(np.float64) - bits[:, 1::2]
-    # As one opaque item a byte, so that a look-up moves all four entries.
-    return np.ascontiguousarray(entries).view(f"V{_ENTRIES_PER_BYTE * 8}").reshape(256)
-
-
-_TABLE = _entry_table()
-
-
-def row_blocks(
-    row_secret: Secret,
-    dimension: int,
-    k: int,
-    *,
-    task: Digest,
-    attempt: int,
-    client: ClientId,
-    commitment_a: bytes,
-    commitment_b: bytes,
-) -> Iterator[NDArray[np.float64]]:
-    """A submission's rows, ``BLOCK`` coordinates at a time.
+class Rows:
+    """A share's projections on k secret rows, absorbed in pieces.
 
     Args:
-        row_secret: 32 bytes that both servers hold and no client knows.
+        key: 32 secret bytes, of this submission's rows alone.
         dimension: d.
         k: number of rows.
-        task: digest of the task.
-        attempt: the round.
-        client: who submitted.
-        commitment_a: commitment to server A's share.
-        commitment_b: commitment to server B's share.
-
-    Yields:
-        ``[k, ≤ BLOCK] float64`` of −1, 0, 1; overwritten by the next.
+        projection: the kernel; the one in use where none is given.
     """
-    stream = Keystream(
-        row_secret,
-        "validate/rows",
-        task.value,
-        attempt,
-        client.encoded(),
-        commitment_a,
-        commitment_b,
-    )
-    buffer = np.empty(k * BLOCK // _ENTRIES_PER_BYTE, dtype=_TABLE.dtype)
-    for start in range(0, dimension, BLOCK):
-        width = min(BLOCK, dimension - start)
-        row_bytes = -(-width // _ENTRIES_PER_BYTE)
-        indices = np.frombuffer(stream.read(k * row_bytes), dtype=np.uint8)
-        out = buffer[: indices.size]
-        _TABLE.take(indices, out=out, mode="clip")  # "raise" would copy through a buffer
-        yield out.view(np.float64).reshape(k, row_bytes * _ENTRIES_PER_BYTE)[:, :width]
 
+    def __init__(
+        self, key: Secret, dimension: int, k: int, projection: Projection | None = None
+    ) -> None:
+        self._stream = Keystream(key, "validate/rows")
+        self._project_blocks = projection or projection_in_use()
+        self._dimension = dimension
+        self._absorbed = 0
+        self._z = np.zeros(k, dtype=np.int64)
+        blocks = min(_BLOCKS_AT_ONCE, -(-dimension // BLOCK))
+        self._masks = np.empty((blocks, k, MASKS), dtype="<u8")
 
-def project(
-    row_secret: Secret,
-    share: RingVector,
-    k: int,
-    *,
-    task: Digest,
-    attempt: int,
-    client: ClientId,
-    commitment_a: bytes,
-    commitment_b: bytes,
-) -> RingVector:
-    """This server's share of z = S·X mod 2^64.
+    def absorb(self, words: RingVector) -> None:
+        """The share's next words: pieces come in order, each once.
 
-    Args:
-        row_secret: 32 bytes that both servers hold and no client knows.
-        share: ``[d] int64``, this server's share of X.
-        k: number of rows.
-        task: digest of the task.
-        attempt: the round.
-        client: who submitted.
-        commitment_a: commitment to server A's share.
-        commitment_b: commitment to server B's share.
+        Args:
+            words: ``[n] int64``; n is a multiple of 64 but in the last piece.
 
-    Returns:
-        ``[k] int64``.
-    """
-    z = np.zeros(k, dtype=np.int64)
-    blocks = row_blocks(
-        row_secret,
-        share.size,
-        k,
-        task=task,
-        attempt=attempt,
-        client=client,
-        commitment_a=commitment_a,
-        commitment_b=commitment_b,
-    )
-    for place, rows in enumerate(blocks):
-        words = share[place * BLOCK : (place + 1) * BLOCK]
-        low = rows @ (words & _LOW_MASK).astype(np.float64)
-        high = rows @ (words >> _LOW_BITS).astype(np.float64)
-        z += low.astype(np.int64) + (high.astype(np.int64) << _LOW_BITS)
-    return z
+        Raises:
+            ValueError: the piece doesn't fit behind those absorbed before.
+        """
+        after = self._absorbed + words.size
+        if words.dtype != np.int64 or words.ndim != 1:
+            raise ValueError(f"a piece of {words.dtype} {words.shape}: it must be [n] int64")
+        if after > self._dimension:
+            raise ValueError(f"{after} words for rows of {self._dimension} coordinates")
+        if after < self._dimension and words.size % BLOCK:
+            raise ValueError(
+                f"a piece of {words.size} words ends at {after} of {self._dimension}: all pieces "
+                f"but the last are multiples of {BLOCK}"
+            )
+        whole = words.size - words.size % BLOCK
+        for start in range(0, whole, len(self._masks) * BLOCK):
+            self._project(words[start : min(whole, start + len(self._masks) * BLOCK)])
+        if whole < words.size:
+            last = np.zeros(BLOCK, dtype=np.int64)
+            last[: words.size - whole] = words[whole:]
+            self._project(last)
+        self._absorbed = after
+
+    def z(self) -> RingVector:
+        """This share's projections mod 2^64, ``[k] int64``.
+
+        Raises:
+            ValueError: words are missing.
+        """
+        if self._absorbed < self._dimension:
+            raise ValueError(f"only {self._absorbed} of {self._dimension} words were absorbed")
+        return self._z.copy()
+
+    def _project(self, words: RingVector) -> None:
+        masks = self._masks[: words.size // BLOCK]
+        self._stream.read_into(masks.data.cast("B"))
+        self._project_blocks(np.ascontiguousarray(words), masks, self._z)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from precad.common.kernel.kernel import kernel_in_use
+
 if TYPE_CHECKING:
     from tests.integration.deployment.conftest import Running
 
@@ -44,13 +46,14 @@ def test_status_is_one_json_document_of_what_the_server_did(
     assert facts["rounds"] == running.task.training.rounds
     assert 1 <= facts["version"] < facts["rounds"]
     assert len(facts["model_digest"]) == 64
-    assert facts["rejected"]["out-of-range"] >= 1
+    assert facts["rejected"]["norm-exceeded"] >= 1
     assert facts["participations"]["ward-00"] >= 1
     assert sum(facts["bytes"].values()) > 0
+    assert facts["kernel"] == kernel_in_use()
 
     table = status(address, "--server", server, "--identity", keys / "operator")
     assert table.returncode == 0
-    for words in ("task digest", str(running.task.digest), "out-of-range", "ward-00", "training"):
+    for words in ("task digest", str(running.task.digest), "norm-exceeded", "ward-00", "training"):
         assert words in table.stdout
 
 

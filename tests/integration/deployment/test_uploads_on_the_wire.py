@@ -10,16 +10,18 @@ import grpc
 import numpy as np
 import pytest
 from tests.rig.light_client import LightClient
+from tests.rig.submissions import body_of, with_body
 
-from precad.client.connection import Receipt, upload_pieces
+from precad.client.connection import Receipt
 from precad.common.errors import RejectedSubmission, Rejection
 from precad.common.identifiers import Digest, Role
 from precad.common.identity.channel import open_channel
 from precad.common.identity.credentials import Identity
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
-from precad.common.share import Submission
+from precad.common.share.submission import Submission
 from precad.common.task import Task
+from precad.common.wire.submission import upload_pieces
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub
 
@@ -50,7 +52,8 @@ class Cast:
         return x
 
     def pair(self, client: LightClient, event: pb.RoundOpen, value: int = 1) -> Pair:
-        return client.servers.prepare(event.attempt, Digest(event.model_digest), self.one(value))
+        model = Digest(event.model_digest)
+        return client.servers.prepare(event.version, event.attempt, model, self.one(value))
 
     def send(self, name: str, client: LightClient, pair: Pair) -> None:
         self.receipts[name] = client.servers.submit(pair)
@@ -61,36 +64,42 @@ class Cast:
 
     # Each of these is what one client does in the round.
 
-    def short_share(self, client: LightClient, event: pb.RoundOpen) -> None:
+    def long_body(self, client: LightClient, event: pb.RoundOpen) -> None:
         a, b = self.pair(client, event)
-        self.send("short", client, (a, replace(b, share=Secret(b.share_data()[:-8]))))
+        self.send("long", client, (a, with_body(b, body_of(b) + bytes(8))))
 
-    def short_share_to_both(self, client: LightClient, event: pb.RoundOpen) -> None:
-        a, b = (
-            replace(item, share=Secret(item.share_data()[:-8])) for item in self.pair(client, event)
-        )
-        self.send("shorter", client, (a, b))
-
-    def long_share(self, client: LightClient, event: pb.RoundOpen) -> None:
+    def other_body(self, client: LightClient, event: pb.RoundOpen) -> None:
         a, b = self.pair(client, event)
-        self.send("long", client, (replace(a, share=Secret(secrets.token_bytes(40))), b))
+        self.send("body", client, (a, with_body(b, secrets.token_bytes(len(body_of(b))))))
+
+    def other_header(self, client: LightClient, event: pb.RoundOpen) -> None:
+        """Seeds that open nothing: no header of this client has been good yet."""
+        a, b = (replace(item, seed=Secret.random()) for item in self.pair(client, event))
+        self.send("header", client, (a, b))
+
+    def other_seed(self, client: LightClient, event: pb.RoundOpen) -> None:
+        a, b = self.pair(client, event)
+        self.send("seed", client, (replace(a, seed=Secret.random()), b))
 
     def other_task(self, client: LightClient, event: pb.RoundOpen) -> None:
         other = Task.parse(self.running.task.model_dump() | {"name": "another"})
         with self.running.stranger(client.servers.client.name, task=other) as servers:
-            pair = servers.prepare(event.attempt, Digest(event.model_digest), self.one())
+            model = Digest(event.model_digest)
+            pair = servers.prepare(event.version, event.attempt, model, self.one())
             self.receipts["task"] = servers.submit(pair)
 
     def other_round(self, client: LightClient, event: pb.RoundOpen) -> None:
         model = Digest(event.model_digest)
-        self.send("round", client, client.servers.prepare(event.attempt + 1, model, self.one()))
+        later = client.servers.prepare(event.version, event.attempt + 1, model, self.one())
+        self.send("round", client, later)
 
     def other_model(self, client: LightClient, event: pb.RoundOpen) -> None:
         model = Digest(secrets.token_bytes(32))
-        self.send("model", client, client.servers.prepare(event.attempt, model, self.one()))
+        other = client.servers.prepare(event.version, event.attempt, model, self.one())
+        self.send("model", client, other)
 
     def two_vectors(self, client: LightClient, event: pb.RoundOpen) -> None:
-        """One vector's share to A, another's to B."""
+        """One vector's submission to A, another's to B."""
         first, second = self.pair(client, event), self.pair(client, event, 2)
         self.send("unmatched", client, (first[0], second[1]))
 
@@ -110,24 +119,24 @@ class Cast:
         for name in ("once", "twice", "thrice"):
             self.send(name, client, pair)
 
-    def announced_more(self, client: LightClient, event: pb.RoundOpen) -> None:
-        """B's upload ends before the announced number of bytes; then all of it comes."""
+    def ended_early(self, client: LightClient, event: pb.RoundOpen) -> None:
+        """B's upload ends before the body does; then all of it comes."""
         a, b = self.pair(client, event)
-        header, share = upload_pieces(b)
-        first = pb.SubmissionPiece(share=share.share[:100])
+        header, *_ = upload_pieces(b)
+        first = pb.SubmissionPiece(body=body_of(b)[:100])
         reply = self.stub(client).Submit(iter([header, first]), timeout=5)
         assert (reply.rejection, "100 of" in reply.detail) == ("truncated", True)
         self.send("whole", client, (a, b))
 
     def broke_off(self, client: LightClient, event: pb.RoundOpen) -> None:
-        """A's share arrives; the stream to B is cancelled midway and never comes again."""
+        """A's upload arrives; the stream to B is cancelled midway and never comes again."""
         a, b = self.pair(client, event)
-        header, share = upload_pieces(b)
+        header, *_ = upload_pieces(b)
         over = threading.Event()
 
         def pieces() -> Iterator[pb.SubmissionPiece]:
             yield header
-            yield pb.SubmissionPiece(share=share.share[:100])
+            yield pb.SubmissionPiece(body=body_of(b)[:100])
             over.wait(10)
 
         call = self.stub(client).Submit.future(pieces(), timeout=10)
@@ -146,7 +155,7 @@ class Cast:
 
     def without_header(self, client: LightClient, event: pb.RoundOpen) -> None:
         del event
-        pieces = [pb.SubmissionPiece(share=b"x" * 64)]
+        pieces = [pb.SubmissionPiece(body=b"x" * 64)]
         reply = self.stub(client).Submit(iter(pieces), timeout=5)
         assert (reply.rejection, "header" in reply.detail) == ("malformed", True)
         reply = self.stub(client).Submit(iter(()), timeout=5)
@@ -155,7 +164,8 @@ class Cast:
     def as_another(self, client: LightClient, event: pb.RoundOpen) -> None:
         """A submission in another client's name, with the own certificate."""
         victim = self.running.clients[-1].servers
-        pair = victim.prepare(event.attempt, Digest(event.model_digest), self.one(2**32))
+        model = Digest(event.model_digest)
+        pair = victim.prepare(event.version, event.attempt, model, self.one(2**32))
         for item in pair:
             with pytest.raises(grpc.RpcError) as caught:
                 self.stub(client, item.role).Submit(upload_pieces(item), timeout=5)
@@ -185,8 +195,9 @@ def test_wrong_uploads_are_rejected_with_their_reason_and_touch_nobody_else(
     running: "Running", cast: Cast
 ) -> None:
     acts = [
-        (cast.short_share, "malformed"),
-        (cast.long_share, "malformed"),
+        (cast.long_body, "malformed"),
+        (cast.other_body, "malformed"),
+        (cast.other_seed, "malformed"),
         # Not about this task or round: nothing came, as far as this round goes.
         (cast.other_task, "absent"),
         (cast.other_round, "absent"),
@@ -195,7 +206,7 @@ def test_wrong_uploads_are_rejected_with_their_reason_and_touch_nobody_else(
         (cast.second_thoughts, COUNTED),
         (cast.bad_first, "out-of-range"),
         (cast.same_again, COUNTED),
-        (cast.announced_more, COUNTED),
+        (cast.ended_early, COUNTED),
         (cast.broke_off, "truncated"),
         (cast.only_to_a, "absent"),
         (cast.without_header, "absent"),
@@ -211,8 +222,9 @@ def test_wrong_uploads_are_rejected_with_their_reason_and_touch_nobody_else(
     # Also the one whose name was taken in vain.
     assert outcomes[len(acts) :] == [COUNTED] * (len(running.clients) - len(acts))
 
-    assert cast.reasons("short") == (None, Rejection.MALFORMED)
-    assert cast.reasons("long") == (Rejection.MALFORMED, None)
+    assert cast.reasons("long") == (None, Rejection.MALFORMED)
+    assert cast.reasons("body") == (None, Rejection.MALFORMED)
+    assert cast.reasons("seed") == (Rejection.MALFORMED, None)
     assert cast.reasons("task") == (Rejection.WRONG_TASK,) * 2
     assert cast.reasons("round") == (Rejection.WRONG_ATTEMPT,) * 2
     assert cast.reasons("model") == (Rejection.WRONG_MODEL,) * 2
@@ -244,15 +256,13 @@ def test_a_wrong_upload_says_what_is_wrong_and_can_be_mended_in_the_same_round(
 
     waiting = threading.Semaphore(0)
 
-    wrong = [cast.short_share_to_both, cast.other_task, cast.other_model, cast.other_round]
+    wrong = [cast.other_header, cast.other_task, cast.other_model, cast.other_round]
     acts = {n: mended(act) for n, act in enumerate(wrong)} | {len(wrong): last}
     played = running.play(acts, cast.one())
     event = played.event
     assert set(played.outcome.values()) == {COUNTED}
-    size = 8 * running.task.dimension
-    b = cast.receipts["shorter"][1].detail
-    assert f"{size - 8} bytes" in b
-    assert f"has {size}" in b
+    for receipt in cast.receipts["header"]:
+        assert "don't open the commitment" in receipt.detail
     for receipt in cast.receipts["task"]:
         assert str(running.task.digest) in receipt.detail
     for receipt in cast.receipts["model"]:
@@ -268,10 +278,11 @@ def test_a_vector_that_is_no_ring_vector_never_leaves_the_client(
     x = np.full(running.task.dimension, value)
     servers = running.clients[0].servers
     with pytest.raises(RejectedSubmission, match=r"float64\[256\], this task's is int64\[256\]"):
-        servers.prepare(0, running.task.digest, x)
+        servers.prepare(0, 0, running.task.digest, x)
 
 
 def test_a_vector_of_another_shape_never_leaves_the_client(running: "Running") -> None:
     for shape in [(255,), (257,), (1, 256), ()]:
+        x = np.zeros(shape, np.int64)
         with pytest.raises(RejectedSubmission, match=r"this task's is int64\[256\]"):
-            running.clients[0].servers.prepare(0, running.task.digest, np.zeros(shape, np.int64))
+            running.clients[0].servers.prepare(0, 0, running.task.digest, x)

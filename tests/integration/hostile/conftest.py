@@ -66,7 +66,8 @@ class Running:
         """Take submissions for a round; nobody plays the rest of it."""
         assert self.session is not None
         cohort = [ClientId(name) for name in clients]
-        self.session.inbox.open(number, cohort, self.session.shelf.current.digest)
+        current = self.session.shelf.current
+        self.session.inbox.open(number, cohort, current.digest, version=current.version)
 
 
 @dataclass(slots=True)
@@ -98,7 +99,9 @@ class Site:
         if role is Role.DEALER:
             identity = self.identity("dealer")
             server = grpc.aio.server(options=SERVER_OPTIONS)
-            service = DealingService(self.task, DealerRole(self.task.digest), identity)
+            service = DealingService(
+                self.task, DealerRole(self.task.digest, self.task.dimension), identity
+            )
             add_DealingServicer_to_server(service, server)
             session = None
         else:

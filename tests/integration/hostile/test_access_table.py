@@ -19,10 +19,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from precad.client.connection import upload_pieces
 from precad.common.aggregator.service.dealing import request_to_wire
 from precad.common.aggregator.training.feed import TrainingDone
-from precad.common.aggregator.validate import deal_request
+from precad.common.aggregator.validate.decide import deal_request
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment import Deployment
@@ -30,7 +29,8 @@ from precad.common.identity.pki import Authority, key_to_pem, new_key, to_pem
 from precad.common.identity.principal import Principal
 from precad.common.identity.sign import CertificateSigner
 from precad.common.model import initial_vector, to_bytes
-from precad.common.share import shard
+from precad.common.share.submission import shard
+from precad.common.wire.submission import upload_pieces
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub, DealingStub, OperationStub, PeerStub
 
@@ -53,6 +53,7 @@ RPCS = (
     "Peer.Link",
     "Dealing.Join",
     "Dealing.Deal",
+    "Dealing.Square",
 )
 OFFERED = {
     Role.SERVER_A: RPCS[:12],
@@ -255,6 +256,8 @@ class Bench:
             case "Join":
                 join = pb.JoinRequest(task_digest=digest, role=caller.server)
                 return DealingStub(channel).Join(join, timeout=DEADLINE_S)
+            case "Square":
+                return list(DealingStub(channel).Square(iter(()), timeout=DEADLINE_S))
             case _:
                 wanted = deal_request(task, 0, 0, 1, bytes(64))
                 deal = request_to_wire(wanted, caller.server, self.epoch)
@@ -279,6 +282,7 @@ def outcomes(make_site: Any, make_task: Any) -> Outcomes:
     submissions = shard(
         np.arange(8, dtype=np.int64),
         task=site.task.digest,
+        version=0,
         attempt=0,
         client=ClientId("ward-1"),
         model=model,
@@ -332,7 +336,10 @@ def expected_code(place: Role, who: str, rpc: str) -> grpc.StatusCode:
         else ("client ward-1", "client ward-2, as ward-1", "operator"),
         "Operation": ("operator",),
         "Peer": ("server A",),
-        "Dealing": ("server A", "server B"),
+        # Whose half is squared, the certificate alone says.
+        "Dealing": ("server A", "server B", "server B, as server A")
+        if method == "Square"
+        else ("server A", "server B"),
     }
     if who in allowed[service]:
         return grpc.StatusCode.OK

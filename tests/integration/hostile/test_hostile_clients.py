@@ -14,20 +14,22 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+from tests.rig.submissions import body_of
 
-from precad.client.connection import upload_pieces
 from precad.common.aggregator.service.limits import Limits
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.channel import open_channel
 from precad.common.identity.sign import CertificateSigner
-from precad.common.share import Submission, shard
+from precad.common.secret import Secret
+from precad.common.share.submission import Submission, shard
 from precad.common.wire.serving import SERVER_OPTIONS
+from precad.common.wire.submission import upload_pieces
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub
 
 D = 8192
-"""B's share has 64 KiB."""
+"""B's body has 64 KiB."""
 COLLECT_S = 8.0
 IDLE_S = 0.4
 HANDSHAKE_S = dict(SERVER_OPTIONS)["grpc.server_handshake_timeout_ms"] / 1000
@@ -51,7 +53,7 @@ def server(site: Any, request: pytest.FixtureRequest) -> Any:
 @pytest.fixture
 def bench(site: Any, server: Any) -> Iterator["Bench"]:
     bench = Bench(site, server)
-    server.session.inbox.open(ROUND, [HONEST, HOSTILE], bench.model)
+    server.session.inbox.open(ROUND, [HONEST, HOSTILE], bench.model, version=0)
     yield bench
     server.session.inbox.cancel()
     bench.close()
@@ -85,6 +87,7 @@ class Bench:
         pair = shard(
             np.arange(D, dtype=np.int64),
             task=self.site.task.digest,
+            version=0,
             attempt=number,
             client=ClientId(who),
             model=model or self.model,
@@ -93,13 +96,13 @@ class Bench:
         return pair[0] if self.role is Role.SERVER_A else pair[1]
 
     def pieces(self, submission: Submission, count: int = 4) -> list[pb.SubmissionPiece]:
-        """Header and the share in ``count`` equal pieces."""
+        """The header, and for server B the body in ``count`` equal pieces."""
         header = next(iter(upload_pieces(submission)))
-        data = submission.share_data()
-        size = len(data) // count
+        data = body_of(submission)
+        size = max(1, len(data) // count)
         return [
             header,
-            *(pb.SubmissionPiece(share=data[i : i + size]) for i in range(0, len(data), size)),
+            *(pb.SubmissionPiece(body=data[i : i + size]) for i in range(0, len(data), size)),
         ]
 
     def submit(self, pieces: Any, who: str = "ward-2", timeout_s: float = 10.0) -> str:
@@ -132,29 +135,29 @@ def header_with(**changes: Any) -> Callable[[Bench], Pieces]:
     """A good upload whose header says something else."""
 
     def make(bench: Bench) -> Pieces:
-        header, *shares = bench.pieces(bench.submission())
+        header, *body = bench.pieces(bench.submission())
         for field, value in changes.items():
             setattr(header.header, field, value)
-        return [header, *shares]
+        return [header, *body]
 
     return make
 
 
-def shares_as(order: Callable[[list[pb.SubmissionPiece]], Pieces]) -> Callable[[Bench], Pieces]:
-    """A good header, then the share's pieces otherwise."""
+def body_as(order: Callable[[list[pb.SubmissionPiece]], Pieces]) -> Callable[[Bench], Pieces]:
+    """A good header, then a body's pieces otherwise; at server A, which takes none, of zeros."""
 
     def make(bench: Bench) -> Pieces:
-        header, *shares = bench.pieces(bench.submission())
-        return [header, *order(shares)]
+        header, *body = bench.pieces(bench.submission())
+        return [header, *order(body or [pb.SubmissionPiece(body=bytes(8))] * 4)]
 
     return make
 
 
 def unsigned(bench: Bench) -> Pieces:
-    header, *shares = bench.pieces(bench.submission())
+    header, *body = bench.pieces(bench.submission())
     header.header.ClearField("signature")
     header.header.ClearField("certificates")
-    return [header, *shares]
+    return [header, *body]
 
 
 def for_round(number: int) -> Callable[[Bench], Pieces]:
@@ -162,16 +165,16 @@ def for_round(number: int) -> Callable[[Bench], Pieces]:
 
 
 def with_anothers_signature(bench: Bench) -> Pieces:
-    """The honest client's header, share and nonce under the hostile one's name."""
-    header, *shares = bench.pieces(bench.submission("ward-1"))
+    """The honest client's header, body and nonce under the hostile one's name."""
+    header, *body = bench.pieces(bench.submission("ward-1"))
     header.header.client = "ward-2"
-    return [header, *shares]
+    return [header, *body]
 
 
 def with_anothers_nonce(bench: Bench) -> Pieces:
-    header, *shares = bench.pieces(bench.submission())
+    header, *body = bench.pieces(bench.submission())
     header.header.nonce = bench.submission("ward-1").context.nonce
-    return [header, *shares]
+    return [header, *body]
 
 
 def on_a_forged_model(bench: Bench) -> Pieces:
@@ -180,26 +183,33 @@ def on_a_forged_model(bench: Bench) -> Pieces:
 
 UPLOADS: dict[str, tuple[Callable[[Bench], Pieces], str, Rejection]] = {
     "nothing": (lambda _: [], "truncated", Rejection.ABSENT),
-    "no header": (lambda b: b.pieces(b.submission())[1:], "malformed", Rejection.ABSENT),
+    "no header": (lambda _: [pb.SubmissionPiece(body=b"x")], "malformed", Rejection.ABSENT),
     "a piece that is neither": (lambda _: [pb.SubmissionPiece()], "malformed", Rejection.ABSENT),
-    "header alone": (lambda b: b.pieces(b.submission())[:1], "truncated", Rejection.TRUNCATED),
     "header twice": (
         lambda b: [b.pieces(b.submission())[0]] * 2,
         "malformed",
         Rejection.MALFORMED,
     ),
-    "truncated": (shares_as(lambda s: s[:-1]), "truncated", Rejection.TRUNCATED),
-    "too long": (shares_as(lambda s: [*s, s[0]]), "malformed", Rejection.MALFORMED),
-    "reordered": (shares_as(lambda s: s[::-1]), "bad-signature", Rejection.BAD_SIGNATURE),
-    "repeated": (
-        shares_as(lambda s: [s[0], s[0], *s[2:]]),
+    "too long": (body_as(lambda s: [*s, s[0]]), "malformed", Rejection.MALFORMED),
+    "reordered": (body_as(lambda s: s[::-1]), "malformed", Rejection.MALFORMED),
+    "repeated": (body_as(lambda s: [s[0], s[0], *s[2:]]), "malformed", Rejection.MALFORMED),
+    "short nonce": (header_with(nonce=b"1"), "malformed", Rejection.MALFORMED),
+    "short salt": (header_with(salt=b"1"), "malformed", Rejection.MALFORMED),
+    "long seed": (header_with(seed=bytes(33)), "malformed", Rejection.MALFORMED),
+    "another salt": (header_with(salt=bytes(32)), "malformed", Rejection.MALFORMED),
+    "another seed": (header_with(seed=bytes(32)), "malformed", Rejection.MALFORMED),
+    "short commitment": (header_with(commitment_a=b"1"), "malformed", Rejection.MALFORMED),
+    "another commitment": (
+        header_with(commitment_b=bytes(32)),
         "bad-signature",
         Rejection.BAD_SIGNATURE,
     ),
-    "huge announcement": (header_with(share_bytes=2**63), "malformed", Rejection.MALFORMED),
-    "empty announcement": (header_with(share_bytes=0), "malformed", Rejection.MALFORMED),
-    "short nonce": (header_with(nonce=b"1"), "malformed", Rejection.MALFORMED),
-    "short salt": (header_with(salt=b"1"), "malformed", Rejection.MALFORMED),
+    "another body digest": (
+        header_with(body_digest=bytes(32)),
+        "bad-signature",
+        Rejection.BAD_SIGNATURE,
+    ),
+    "another version": (header_with(version=1), "wrong-attempt", Rejection.WRONG_ATTEMPT),
     "no signature": (unsigned, "bad-signature", Rejection.BAD_SIGNATURE),
     "a made-up signature": (
         header_with(signature=b"1"),
@@ -228,7 +238,8 @@ def test_a_bad_upload_is_refused_with_its_reason_and_counted(bench: Bench, kind:
 
 def test_who_sends_well_after_a_bad_upload_counts(bench: Bench) -> None:
     good = bench.submission()
-    assert bench.submit(bench.pieces(good)[:-1]) == "truncated"
+    bad = replace(good, seed=Secret.random())
+    assert bench.submit(bench.pieces(bad)) == "malformed"
     assert bench.submit(bench.pieces(good)) == ""
     assert isinstance(bench.closed()[1], Submission)
 
@@ -242,7 +253,20 @@ def test_a_second_submission_is_a_duplicate_and_the_first_counts(bench: Bench) -
     honest, held = bench.closed()
     assert honest
     assert isinstance(held, Submission)
-    assert held.commitment == first.commitment
+    assert held.header == first.header
+
+
+def test_a_part_of_a_body_is_truncated_and_none_is_whole_at_server_a(bench: Bench) -> None:
+    good = bench.submission()
+    *most, _ = bench.pieces(good) if bench.role is Role.SERVER_B else [*bench.pieces(good), None]
+    answer = bench.submit(most)
+    honest_alone = bench.submit(bench.pieces(good)[:1])
+    if bench.role is Role.SERVER_B:
+        assert (answer, honest_alone) == ("truncated", "truncated")
+        assert bench.closed()[1] is Rejection.TRUNCATED
+    else:
+        assert (answer, honest_alone) == ("", "")
+        assert isinstance(bench.closed()[1], Submission)
 
 
 def test_who_is_not_drawn_is_refused(bench: Bench) -> None:
@@ -254,7 +278,7 @@ def test_who_is_not_drawn_is_refused(bench: Bench) -> None:
 
 def test_a_message_above_the_cap_never_reaches_the_parser(bench: Bench) -> None:
     header = bench.pieces(bench.submission())[0]
-    large = pb.SubmissionPiece(share=bytes((2 << 20) + 1))
+    large = pb.SubmissionPiece(body=bytes((2 << 20) + 1))
     assert bench.submit([header, large]) == "RESOURCE_EXHAUSTED"
     assert bench.submit([large]) == "RESOURCE_EXHAUSTED"
     bench.honest_submits()
@@ -263,9 +287,9 @@ def test_a_message_above_the_cap_never_reaches_the_parser(bench: Bench) -> None:
 
 def test_crumbs_of_one_byte_are_still_an_upload(bench: Bench) -> None:
     good = bench.submission()
-    data = good.share_data()
-    crumbs = (pb.SubmissionPiece(share=data[i : i + 1]) for i in range(min(len(data), 2000)))
-    rest = pb.SubmissionPiece(share=data[2000:])
+    data = body_of(good)
+    crumbs = (pb.SubmissionPiece(body=data[i : i + 1]) for i in range(min(len(data), 2000)))
+    rest = pb.SubmissionPiece(body=data[2000:])
     assert bench.submit([bench.pieces(good)[0], *crumbs, rest]) == ""
     assert isinstance(bench.closed()[1], Submission)
 
@@ -274,9 +298,8 @@ def test_a_slow_loris_is_cut_off_and_others_are_not(bench: Bench) -> None:
     released = threading.Event()
 
     def dawdling() -> Iterator[pb.SubmissionPiece]:
-        header, first, *_ = bench.pieces(bench.submission())
-        yield header
-        yield first
+        # The header, and at server B a part of the body.
+        yield from bench.pieces(bench.submission())[:2]
         released.wait(20)
 
     with ThreadPoolExecutor(1) as threads:
@@ -378,10 +401,15 @@ def test_garbage_instead_of_tls_or_http2_ends_its_own_connection_only(bench: Ben
 
 
 def test_memory_and_spool_stay_bounded_through_many_broken_uploads(bench: Bench) -> None:
+    # One header, over and over: a second one would be a duplicate. Server A takes no body.
+    header, *body = bench.pieces(bench.submission())
+    at_a = bench.role is Role.SERVER_A
+    bad = Rejection.MALFORMED if at_a else Rejection.TRUNCATED
+
     def burst(count: int) -> None:
         for number in range(count):
-            header, *shares = bench.pieces(bench.submission())
-            assert bench.submit([header, *shares[: number % 4]]) == "truncated"
+            part = [pb.SubmissionPiece(body=bytes(8))] if at_a else body[: number % 4]
+            assert bench.submit([header, *part]) == bad.value
 
     burst(20)
     before = resident_kib()
@@ -389,7 +417,7 @@ def test_memory_and_spool_stay_bounded_through_many_broken_uploads(bench: Bench)
     assert resident_kib() - before < 16 * 1024
     assert bench.spooled() == []
     bench.honest_submits()
-    assert bench.closed() == (True, Rejection.TRUNCATED)
+    assert bench.closed() == (True, bad)
 
 
 def test_everything_at_once_and_the_honest_client_still_counts(bench: Bench) -> None:
@@ -425,7 +453,7 @@ def test_nothing_is_taken_between_rounds(bench: Bench) -> None:
     bench.server.session.inbox.cancel()
     for number in (0, ROUND, ROUND + 1):
         assert bench.submit(bench.pieces(bench.submission(number=number))) == "wrong-attempt"
-    bench.server.session.inbox.open(ROUND, [HONEST, HOSTILE], bench.model)
+    bench.server.session.inbox.open(ROUND, [HONEST, HOSTILE], bench.model, version=0)
 
 
 def test_a_replay_after_a_restart_is_refused(site: Any, make_site: Any) -> None:
@@ -452,14 +480,14 @@ def test_a_replay_after_a_restart_is_refused(site: Any, make_site: Any) -> None:
 def test_endless_empty_pieces_end_with_the_rounds_time(make_site: Any, make_task: Any) -> None:
     here = make_site(make_task(D, {"deadlines.collect": 1.0}), *WARDS)
     bench = Bench(here, here.start(Role.SERVER_B, Limits(idle_s=IDLE_S)))
-    bench.server.session.inbox.open(ROUND, [HONEST, HOSTILE], bench.model)
+    bench.server.session.inbox.open(ROUND, [HONEST, HOSTILE], bench.model, version=0)
     before = resident_kib()
 
     def endless() -> Iterator[pb.SubmissionPiece]:
         yield bench.pieces(bench.submission())[0]
         while True:
             time.sleep(0.001)
-            yield pb.SubmissionPiece(share=b"")
+            yield pb.SubmissionPiece(body=b"")
 
     with ThreadPoolExecutor(1) as threads:
         began = time.monotonic()
@@ -473,14 +501,13 @@ def test_endless_empty_pieces_end_with_the_rounds_time(make_site: Any, make_task
     bench.close()
 
 
-def test_one_client_sends_two_different_pairs_and_no_share_meets_the_wrong_other(
+def test_a_header_with_another_submissions_commitment_is_refused_at_once(
     site: Any, server: Any
 ) -> None:
-    """A's half of one pair beside B's of another: each server holds one, and they don't match."""
     bench = Bench(site, server)
     one, two = bench.submission(), bench.submission()
-    crossed = replace(one, other_commitment=two.other_commitment)
-    server.session.inbox.open(ROUND, [HONEST, HOSTILE], bench.model)
+    crossed = replace(one, header=replace(one.header, commitment_b=two.header.commitment_b))
+    server.session.inbox.open(ROUND, [HONEST, HOSTILE], bench.model, version=0)
     assert bench.submit(bench.pieces(crossed)) == "bad-signature"
     assert bench.closed()[1] is Rejection.BAD_SIGNATURE
     bench.close()

@@ -256,10 +256,10 @@ def test_the_ledger_counts_every_version(store: Store) -> None:
     for number in range(5):
         store.begin_attempt(number, number, 3, MODEL)
         valid = [A] if number % 2 else [A, B]
-        store.prepare(number, valid, VALID_SET, {C: Rejection.OUT_OF_RANGE}, SHARE)
+        store.prepare(number, valid, VALID_SET, {C: Rejection.NORM_EXCEEDED}, SHARE)
         store.finish_attempt(number, NEXT)
     assert store.participations() == {A: 5, B: 3}
-    assert store.rejections() == {Rejection.OUT_OF_RANGE: 5}
+    assert store.rejections() == {Rejection.NORM_EXCEEDED: 5}
     assert store.rejected_clients() == {C: 5}
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from tests.rig.keys import seals, signer, verifier
+from tests.rig.submissions import body_of
 
 from precad.common.aggregator.collect import Inbox
 from precad.common.aggregator.round import run_round as page
@@ -24,7 +25,8 @@ from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Role
 from precad.common.link import Frame, memory_pair
 from precad.common.ring import from_bytes, to_bytes
-from precad.common.share import Submission, SubmissionHeader, Verifier
+from precad.common.share.signature import Verifier
+from precad.common.share.submission import Submission
 from precad.common.task import Task
 
 SERVERS = (Role.SERVER_A, Role.SERVER_B)
@@ -35,10 +37,10 @@ class View:
     """All that one server gets to see of one round, and what it can expand by itself."""
 
     role: Role
-    headers: list[SubmissionHeader] = field(default_factory=list)
+    headers: list[Submission] = field(default_factory=list)
     held: dict[ClientId, Submission] = field(default_factory=dict)
     shares: dict[ClientId, bytes] = field(default_factory=dict)
-    """As they arrived: A's seeds, B's masked vectors."""
+    """What each holds alone: A its seeds, B the bodies, salt_h and b."""
     received: list[Frame] = field(default_factory=list)
     sent: list[Frame] = field(default_factory=list)
     dealt: list[tuple[DealRequest, NDArray[np.int64]]] = field(default_factory=list)
@@ -49,10 +51,10 @@ class View:
 
     def expanded(self, client: ClientId, dimension: int) -> NDArray[np.int64]:
         """This server's share of a client's update, ``[d] int64``."""
-        held = self.held[client]
-        if self.role is Role.SERVER_B:
-            return from_bytes(self.shares[client])
-        return held.expand(dimension)
+        mask = self.held[client].mask().words(dimension)
+        if self.role is Role.SERVER_A:
+            return mask
+        return mask + from_bytes(self.shares[client][32:])
 
     def messages(self, frames: list[Frame], part: str) -> list[bytes]:
         """Whole messages of the steps that contain ``part``."""
@@ -79,12 +81,8 @@ class View:
     def blobs(self) -> dict[str, bytes]:
         """Every byte of the view up to the other's noisy share, by where it was seen."""
         blobs = {f"share of {client}": share for client, share in self.shares.items()}
-        for number, header in enumerate(self.headers):
-            blobs[f"header {number}"] = (
-                header.context.encoded(self.role)
-                + header.salt.reveal()
-                + header.other_commitment.value
-            )
+        for number, each in enumerate(self.headers):
+            blobs[f"header {number}"] = each.header.signed + each.seed.reveal() + each.salt.reveal()
         for name, frames in (("received", self.received), ("sent", self.sent)):
             for number, frame in enumerate(frames):
                 blobs[f"{name} {number} {frame.step}"] = frame.step.encode() + frame.payload
@@ -161,16 +159,16 @@ def watch(
                 self._view = views[role]
                 super().__init__(role, task, verifier, folder / role.value)
 
-            def start(self, header: SubmissionHeader) -> Any:
-                self._view.headers.append(header)
-                return super().start(header)
+            def start(self, submission: Submission) -> Any:
+                self._view.headers.append(submission)
+                return super().start(submission)
 
             def close(self) -> Mapping[ClientId, Submission | Rejection]:
                 collected = super().close()
                 for client, item in collected.items():
                     if isinstance(item, Submission):
                         self._view.held[client] = item
-                        self._view.shares[client] = item.share_data()
+                        self._view.shares[client] = body_of(item) or item.seed.reveal()
                 self._view.stored |= read(folder / self._view.role.value)
                 return collected
 

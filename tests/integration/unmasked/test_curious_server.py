@@ -41,7 +41,7 @@ def candidates(task: Task) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     return base, neighbour
 
 
-def row_secret(view: Any, task: Task) -> Secret:
+def set_secret(view: Any, task: Task) -> Secret:
     """Both servers know it: from the two contributions that crossed the link."""
     (own,) = view.messages(view.sent, "row-secret")
     (theirs,) = view.messages(view.received, "row-secret")
@@ -69,7 +69,7 @@ def consequences(view: Any, task: Task, guess: NDArray[np.int64]) -> set[bytes]:
         commitments.reverse()
     z = [
         project(
-            row_secret(view, task),
+            set_secret(view, task),
             share,
             task.projections,
             task=task.digest,
@@ -88,7 +88,7 @@ def consequences(view: Any, task: Task, guess: NDArray[np.int64]) -> set[bytes]:
     material = [to_bytes(v) for v in vectors]
     header = next(h for h in view.headers if h.context.client == VICTIM)
     salts = [b"", bytes(32), header.salt.reveal(), header.context.nonce, view.dealer_key]
-    salts += [*commitments, row_secret(view, task).reveal(), task.digest.value]
+    salts += [*commitments, set_secret(view, task).reveal(), task.digest.value]
     salts += [share for share in view.shares.values() if len(share) == 32]
     contexts = [b"", *(header.context.encoded(role) for role in SERVERS)]
     expected = set()

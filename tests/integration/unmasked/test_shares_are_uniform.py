@@ -8,10 +8,11 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 from tests.rig.keys import signer
+from tests.rig.submissions import expanded
 
 from precad.common.identifiers import ClientId, Digest
 from precad.common.ring import from_bytes, to_bytes
-from precad.common.share import shard
+from precad.common.share.submission import shard
 from precad.common.task import Task
 
 D = 8
@@ -52,10 +53,10 @@ def shares(request: pytest.FixtureRequest) -> tuple[NDArray[np.int64], NDArray[n
     of_a, of_b, seeds = [], [], []
     pen = signer(CLIENT)
     for _ in range(RUNS):
-        a, b = shard(x, task=DIGEST, attempt=0, client=CLIENT, model=DIGEST, signer=pen)
-        of_a.append(a.expand(D))
-        of_b.append(from_bytes(b.share_data()))
-        seeds.append(a.share_data())
+        a, b = shard(x, task=DIGEST, version=0, attempt=0, client=CLIENT, model=DIGEST, signer=pen)
+        of_a.append(expanded(a, D))
+        of_b.append(expanded(b, D))
+        seeds += [a.seed.reveal(), b.seed.reveal()]
         assert (of_a[-1] + of_b[-1] == x).all()
     return np.array(of_a), np.array(of_b), b"".join(seeds)
 

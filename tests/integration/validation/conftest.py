@@ -1,23 +1,25 @@
 """Two real CrypTen parties in two threads, over a link in memory."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import pytest
 from tests.rig.spent import MemorySpentTriples
 
-from precad.common.aggregator.round.states import Shared, Validated
-from precad.common.aggregator.validate import deal_request, validate
+from precad.common.aggregator.release.aggregate import aggregate
+from precad.common.aggregator.round.aggregator import Aggregator
+from precad.common.aggregator.round.states import Matched, Opened, Summed
 from precad.common.deal.dealer import DealerRole
-from precad.common.deal.randomness import DealtRandomness
+from precad.common.deal.local import LocalDealing
 from precad.common.errors import PeerUnavailable, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.keystream import Keystream
 from precad.common.link import PeerLink, memory_pair
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
+from precad.common.share.signature import Signature
+from precad.common.share.submission import Submission, shard
 from precad.common.task import Task
 
 T = TypeVar("T")
@@ -41,55 +43,104 @@ def play_both(play: Play[T], *, task: Digest = TASK, timeout_s: float = 20.0) ->
     return futures[0].result(), futures[1].result()
 
 
-def shared(x: RingVector, number: int) -> tuple[Shared, Shared]:
-    """A submission split in two; shares, commitments and client are a function of ``number``."""
-    stream = Keystream(Secret(bytes(32)), "test/share", number)
-    commitments = stream.read(32), stream.read(32)
-    share_a = stream.words(x.size)
-    client = ClientId(f"client-{number}")
-    return (
-        Shared(client, *commitments, share=share_a),
-        Shared(client, *commitments, share=x - share_a),
+class Unchecked:
+    """A pen whose signatures nobody checks: whoever matched has checked them before."""
+
+    def sign(self, signed: bytes) -> Signature:
+        return Signature(Digest.of(signed).value, (b"certificate",))
+
+
+def submissions_of(
+    task: Task, vectors: Sequence[RingVector], *, attempt: int = 0
+) -> dict[Role, dict[ClientId, Submission]]:
+    """Each server's halves, by client, in order."""
+    halves: dict[Role, dict[ClientId, Submission]] = {role: {} for role in SERVERS}
+    for number, x in enumerate(vectors):
+        client = ClientId(f"client-{number:04d}")
+        pair = shard(
+            x,
+            task=task.digest,
+            version=0,
+            attempt=attempt,
+            client=client,
+            model=Digest.of(b"model"),
+            signer=Unchecked(),
+        )
+        for role, half in zip(SERVERS, pair, strict=True):
+            halves[role][client] = half
+    return halves
+
+
+class Journal:
+    """What aggregating asks of a journal."""
+
+    def __init__(self) -> None:
+        self._spent = MemorySpentTriples()
+
+    def spend(self, attempt: int, batch: int) -> None:
+        self._spent.spend(attempt, batch)
+
+
+def aggregator_of(task: Task, role: Role, link: PeerLink, dealer: DealerRole) -> Aggregator:
+    """A server that can aggregate, and nothing else."""
+    nothing = cast("Any", None)
+    return Aggregator(
+        task=task,
+        role=role,
+        roster=nothing,
+        link=link,
+        dealing=LocalDealing(dealer, role, 20.0),
+        dealer_key=dealer.key_for(role),
+        set_secret=Secret(bytes(32)),
+        nonces=bytes(64),
+        seals=nothing,
+        coin_key=nothing,
+        noise=nothing,
+        journal=cast("Any", Journal()),
     )
 
 
-def reasons(verdicts: Sequence[Validated | Rejection]) -> tuple[Rejection | None, ...]:
-    """Why each update isn't valid; None for a valid one."""
-    return tuple(None if isinstance(v, Validated) else v for v in verdicts)
+def aggregate_both(
+    task: Task,
+    halves: dict[Role, dict[ClientId, Submission]],
+    *,
+    attempt: int = 0,
+    counted: Collection[ClientId] | None = None,
+    timeout_s: float = 20.0,
+) -> tuple[Summed, Summed]:
+    """What both servers end with, of submissions that both hold."""
+    dealer = DealerRole(task.digest, task.dimension)
+
+    def play(role: Role, link: PeerLink) -> Summed:
+        link.begin_attempt(attempt)
+        clients = tuple(halves[role])
+        drawn = frozenset(clients if counted is None else counted)
+        opened = Opened(attempt, 0, clients, Digest.of(b"model"), drawn)
+        matched = Matched(opened, halves[role], {})
+        return aggregate(aggregator_of(task, role, link, dealer), matched)
+
+    return play_both(play, task=task.digest, timeout_s=timeout_s)
 
 
 def validate_both(
-    task: Task,
-    vectors: Sequence[RingVector],
-    *,
-    round_number: int = 0,
-    first: int = 0,
-    row_secret: bytes = bytes(32),
+    task: Task, vectors: Sequence[RingVector], *, attempt: int = 0
 ) -> tuple[Rejection | None, ...]:
-    """Both servers' verdicts on ``vectors``, which must be the same."""
-    dealer = DealerRole(task.digest)
-    request = deal_request(task, round_number, 0, len(vectors), bytes(64))
-    halves = [shared(x, first + i) for i, x in enumerate(vectors)]
-
-    def play(role: Role, link: PeerLink) -> tuple[Rejection | None, ...]:
-        link.begin_attempt(round_number)
-        verdicts = validate(
-            [half[SERVERS.index(role)] for half in halves],
-            task=task,
-            attempt=round_number,
-            role=role,
-            link=link,
-            row_secret=Secret(row_secret),
-            randomness=DealtRandomness(
-                role, dealer.key_for(role), request, dealer.corrections(role, request)
-            ),
-            spent=MemorySpentTriples(),
-        )
-        return reasons(verdicts)
-
-    at_a, at_b = play_both(play, task=task.digest)
-    assert at_a == at_b
-    return at_a
+    """Both servers' verdicts on ``vectors``, which must be the same, and so must be the sum."""
+    halves = submissions_of(task, vectors, attempt=attempt)
+    at_a, at_b = aggregate_both(task, halves, attempt=attempt)
+    assert at_a.counted.rejections == at_b.counted.rejections
+    clients = list(halves[Role.SERVER_A])
+    verdicts = tuple(at_a.counted.rejections.get(client) for client in clients)
+    assert at_a.counted.valid == at_b.counted.valid
+    assert [c for c, why in zip(clients, verdicts, strict=True) if why is None] == list(
+        at_a.counted.valid
+    )
+    total = np.zeros(task.dimension, dtype=np.int64)
+    for x, why in zip(vectors, verdicts, strict=True):
+        if why is None:
+            total += x
+    assert (at_a.share_sum + at_b.share_sum).tolist() == total.tolist()
+    return verdicts
 
 
 def task_of(dimension: int, *, client_clip: float = 30.0, fractional_bits: int = 16) -> Task:
@@ -120,11 +171,6 @@ def play_both_fixture() -> Callable[..., tuple[object, object]]:
 @pytest.fixture(name="validate_both")
 def validate_both_fixture() -> Validate:
     return validate_both
-
-
-@pytest.fixture(name="shared")
-def shared_fixture() -> Callable[[RingVector, int], tuple[Shared, Shared]]:
-    return shared
 
 
 @pytest.fixture(name="task_of")

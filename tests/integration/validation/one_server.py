@@ -14,15 +14,15 @@ import threading
 import numpy as np
 from tests.rig.spent import MemorySpentTriples
 
-from precad.common.aggregator.round.states import Shared
-from precad.common.aggregator.validate import deal_request, validate
+from precad.common.aggregator.validate.absorb import Absorber
+from precad.common.aggregator.validate.decide import deal_request, decide
 from precad.common.deal.dealer import DealerRole
 from precad.common.deal.randomness import DealtRandomness
-from precad.common.errors import PeerUnavailable, Rejection
-from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.errors import PeerUnavailable
+from precad.common.identifiers import Digest, Role
 from precad.common.keystream import Keystream
 from precad.common.link import Frame, PeerLink
-from precad.common.ring import RingVector
+from precad.common.ring import RingVector, dot, from_bytes, to_bytes
 from precad.common.secret import Secret
 from precad.common.task import Task
 
@@ -75,6 +75,25 @@ def corpus(dimension: int, beta: int) -> list[RingVector]:
     ]
 
 
+def absorb(task: Task, role: Role, link: PeerLink, x: RingVector, number: int) -> RingVector:
+    """This server's words of x, whose body B sends to A."""
+
+    def mask(seed: int) -> Keystream:
+        return Keystream(Secret(bytes([seed]) * 32), "test/mask", number)
+
+    a_a, a_b = mask(2).words(x.size), mask(3).words(x.size)
+    r = dot(a_a + a_b, a_a + a_b)
+    own = mask(2) if role is Role.SERVER_A else mask(3)
+    absorber = Absorber(role, task, own, Secret(bytes([number]) * 32), None)
+    step = f"body/{number}"
+    if role is Role.SERVER_B:
+        link.send(step, to_bytes(x - a_a - a_b))
+        absorber.absorb(x - a_a - a_b)
+        return absorber.words(r - 12345)
+    absorber.absorb(from_bytes(link.receive(step)))
+    return absorber.words(12345)
+
+
 def main(role: Role, connection: socket.socket, dimension: int) -> None:
     """Validate the corpus with the other process."""
     task = Task.parse(
@@ -95,33 +114,33 @@ def main(role: Role, connection: socket.socket, dimension: int) -> None:
     )
     # Both processes know all keys here; what is tested is that they are two processes.
     dealer = DealerRole(
-        task.digest, {Role.SERVER_A: Secret(bytes(32)), Role.SERVER_B: Secret(bytes([1]) * 32)}
+        task.digest,
+        dimension,
+        {Role.SERVER_A: Secret(bytes(32)), Role.SERVER_B: Secret(bytes([1]) * 32)},
     )
-    updates = []
-    for number, x in enumerate(corpus(dimension, task.bound)):
-        of_a = Keystream(Secret(bytes([2]) * 32), "test/share", number).words(dimension)
-        share = of_a if role is Role.SERVER_A else x - of_a
-        updates.append(Shared(ClientId(f"c-{number}"), bytes(32), bytes(32), share))
-    request = deal_request(task, 0, 0, len(updates), bytes(64))
     link = PeerLink(
         SocketTransport(connection), task.digest, max_message_bytes=1 << 26, timeout_s=60
     )
     link.begin_attempt(0)
-    verdicts = validate(
-        updates,
+    words = [
+        absorb(task, role, link, x, number)
+        for number, x in enumerate(corpus(dimension, task.bound))
+    ]
+    request = deal_request(task, 0, 0, len(words), bytes(64))
+    passes = decide(
+        words,
         task=task,
-        attempt=0,
         role=role,
         link=link,
-        row_secret=Secret(bytes([3]) * 32),
         randomness=DealtRandomness(
             role, dealer.key_for(role), request, dealer.corrections(role, request)
         ),
         spent=MemorySpentTriples(),
+        label="corpus",
     )
     # The other server may still be reading: it says when it has everything.
     link.exchange("done", b"")
-    print(json.dumps([v.value if isinstance(v, Rejection) else None for v in verdicts]))  # noqa: T201
+    print(json.dumps(passes.tolist()))  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -50,6 +50,6 @@ def test_stock_crypten_accepts_wrapped_norms_that_validation_rejects(
     assert validate_both(task, encoded) == (
         None,
         Rejection.NORM_EXCEEDED,
-        Rejection.OUT_OF_RANGE,
-        Rejection.OUT_OF_RANGE,
+        Rejection.NORM_EXCEEDED,
+        Rejection.NORM_EXCEEDED,
     )

@@ -7,21 +7,21 @@ import numpy as np
 from numpy.typing import NDArray
 from tests.rig.channel import open_aio_channel
 
-from precad.client.connection import upload_pieces
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.sign import CertificateSigner
 from precad.common.model import from_bytes, model_digest
 from precad.common.ring import RingVector
-from precad.common.share import Submission, shard
+from precad.common.share.submission import Submission, shard
 from precad.common.task import Task
+from precad.common.wire.submission import upload_pieces
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub
 
 CALL_TIMEOUT_S = 120.0
 HELD = "held"
-"""What ``send`` gives for a share that the server keeps."""
+"""What ``send`` gives for a submission that the server keeps."""
 SERVERS = (Role.SERVER_A, Role.SERVER_B)
 Pair = tuple[Submission, Submission]
 
@@ -96,6 +96,7 @@ class LoadClient:
         return shard(
             x,
             task=self.task.digest,
+            version=event.version,
             attempt=event.attempt,
             client=self.client,
             model=Digest(event.model_digest),
@@ -103,7 +104,7 @@ class LoadClient:
         )
 
     async def send(self, submission: Submission) -> str:
-        """Upload one share. Returns ``HELD``, the rejection's reason, or the status code's name."""
+        """Upload it. Returns ``HELD``, the rejection's reason, or the status code's name."""
         return await self.send_pieces(submission.role, upload_pieces(submission))
 
     async def send_pieces(

@@ -14,14 +14,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from tests.rig.crowd.client import HELD, LoadClient, Pair
+from tests.rig.submissions import body_of, signed_anew, with_body
 
-from precad.client.connection import upload_pieces
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
-from precad.common.share import Submission, shard
+from precad.common.share.submission import shard
 from precad.common.task import Task
+from precad.common.wire.submission import upload_pieces
 from precad.protos import precad_pb2 as pb
 
 COUNTED = "counted"
@@ -58,7 +59,7 @@ class Misdeed:
 
 
 async def be_honest(client: LoadClient, scene: Scene) -> Answers:
-    """Fetch the model, then send one share to each server, at once."""
+    """Fetch the model, then send each server its submission, at once."""
     await client.fetch_model(scene.event)
     return await _both(client, client.prepare(scene.event, scene.honest))
 
@@ -103,19 +104,19 @@ def _spread(task: Task, factor: int) -> RingVector:
 
 
 _FORGED: tuple[tuple[str, Forge, Rejection], ...] = (
-    ("2^32 once", lambda t: single(t, 2**32), Rejection.OUT_OF_RANGE),
-    ("2^32 everywhere", lambda t: _everywhere(t, 2**32), Rejection.OUT_OF_RANGE),
-    ("squared norm 0", _square_zero, Rejection.OUT_OF_RANGE),
-    ("-2^63 once", lambda t: single(t, LEAST), Rejection.OUT_OF_RANGE),
+    ("2^32 once", lambda t: single(t, 2**32), Rejection.NORM_EXCEEDED),
+    ("2^32 everywhere", lambda t: _everywhere(t, 2**32), Rejection.NORM_EXCEEDED),
+    ("squared norm 0", _square_zero, Rejection.NORM_EXCEEDED),
+    ("-2^63 once", lambda t: single(t, LEAST), Rejection.NORM_EXCEEDED),
     (
         "-2^63 twice",
         lambda t: single(t, LEAST) + single(t, LEAST, at=5),
-        Rejection.OUT_OF_RANGE,
+        Rejection.NORM_EXCEEDED,
     ),
-    ("-2^63 everywhere", lambda t: _everywhere(t, LEAST), Rejection.OUT_OF_RANGE),
-    ("15 beta once", lambda t: single(t, 15 * t.bound), Rejection.OUT_OF_RANGE),
-    ("64 beta spread", lambda t: _spread(t, 64), Rejection.OUT_OF_RANGE),
-    ("multiples of 2^i", _multiples, Rejection.OUT_OF_RANGE),
+    ("-2^63 everywhere", lambda t: _everywhere(t, LEAST), Rejection.NORM_EXCEEDED),
+    ("15 beta once", lambda t: single(t, 15 * t.bound), Rejection.NORM_EXCEEDED),
+    ("64 beta spread", lambda t: _spread(t, 64), Rejection.NORM_EXCEEDED),
+    ("multiples of 2^i", _multiples, Rejection.NORM_EXCEEDED),
     ("beta + 1 units", lambda t: single(t, t.bound + 1), Rejection.NORM_EXCEEDED),
     ("2 beta once", lambda t: single(t, -2 * t.bound), Rejection.NORM_EXCEEDED),
     ("2 beta spread", lambda t: _spread(t, 2), Rejection.NORM_EXCEEDED),
@@ -129,32 +130,74 @@ def _submits(forge: Forge) -> Act:
     return act
 
 
-async def _short_share(client: LoadClient, scene: Scene) -> Answers:
+async def _long_body(client: LoadClient, scene: Scene) -> Answers:
     a, b = client.prepare(scene.event, scene.honest)
-    return await _both(client, (a, _cut(b)))
+    return await _both(client, (a, with_body(b, body_of(b) + bytes(8))))
+
+
+async def _other_body(client: LoadClient, scene: Scene) -> Answers:
+    a, b = client.prepare(scene.event, scene.honest)
+    return await _both(client, (a, with_body(b, secrets.token_bytes(len(body_of(b))))))
+
+
+async def _other_salt_h(client: LoadClient, scene: Scene) -> Answers:
+    a, b = client.prepare(scene.event, scene.honest)
+    return await _both(client, (a, with_body(b, secrets.token_bytes(32) + body_of(b)[32:])))
+
+
+def _with_another(field: str, at: int) -> Act:
+    """A seed or a salt that opens nothing, at server A (0) or B (1)."""
+
+    async def act(client: LoadClient, scene: Scene) -> Answers:
+        pair = list(client.prepare(scene.event, scene.honest))
+        pair[at] = replace(pair[at], **{field: Secret.random()})  # type: ignore[arg-type]
+        return await _both(client, (pair[0], pair[1]))
+
+    return act
 
 
 async def _long_seed(client: LoadClient, scene: Scene) -> Answers:
     a, b = client.prepare(scene.event, scene.honest)
-    return await _both(client, (replace(a, share=Secret(secrets.token_bytes(40))), b))
+    (header,) = upload_pieces(a)
+    header.header.seed += b"8 bytes."
+    return await client.send_pieces(a.role, iter([header])), await client.send(b)
+
+
+async def _roles_exchanged(client: LoadClient, scene: Scene) -> Answers:
+    """What is A's goes to B and the other way round, under a header that says so."""
+    a, b = client.prepare(scene.event, scene.honest)
+    turned = replace(
+        a.header, commitment_a=a.header.commitment_b, commitment_b=a.header.commitment_a
+    )
+    header = signed_anew(turned, client.signer)
+    to_a = replace(a, header=header, seed=b.seed, salt=b.salt)
+    return await _both(client, (to_a, replace(b, header=header, seed=a.seed, salt=a.salt)))
+
+
+async def _signed_twice(client: LoadClient, scene: Scene) -> Answers:
+    """One header, two good signatures."""
+    a, b = client.prepare(scene.event, scene.honest)
+    return await _both(client, (a, replace(b, header=signed_anew(b.header, client.signer))))
 
 
 async def _truncated(client: LoadClient, scene: Scene) -> Answers:
     a, b = client.prepare(scene.event, scene.honest)
-    header, *share = upload_pieces(b)
+    header, salt_h, first, *_ = upload_pieces(b)
     # All of one piece but a byte: what is kept back doesn't depend on the piece's length.
-    partial = pb.SubmissionPiece(share=share[0].share[:-1])
-    return await client.send(a), await client.send_pieces(b.role, iter([header, partial]))
+    partial = pb.SubmissionPiece(body=first.body[:-1])
+    sent = iter([header, salt_h, partial])
+    return await client.send(a), await client.send_pieces(b.role, sent)
 
 
 async def _broken_off(client: LoadClient, scene: Scene) -> Answers:
-    """A holds its share; the stream to B is cancelled midway."""
+    """A holds its submission; the stream to B is cancelled midway."""
     a, b = client.prepare(scene.event, scene.honest)
-    header, *share = upload_pieces(b)
+    header, salt_h, first, *_ = upload_pieces(b)
 
     async def pieces() -> AsyncIterator[pb.SubmissionPiece]:
         yield header
-        yield pb.SubmissionPiece(share=share[0].share[:-1])
+        yield salt_h
+        yield pb.SubmissionPiece(body=first.body[:-1])
         await asyncio.sleep(60)
 
     return await client.send(a), await client.send_pieces(b.role, pieces(), timeout_s=3.0)
@@ -162,7 +205,7 @@ async def _broken_off(client: LoadClient, scene: Scene) -> Answers:
 
 async def _without_header(client: LoadClient, scene: Scene) -> Answers:
     del scene
-    pieces = [pb.SubmissionPiece(share=b"x" * 64)]
+    pieces = [pb.SubmissionPiece(body=b"x" * 64)]
     return (
         await client.send_pieces(Role.SERVER_A, iter(pieces)),
         await client.send_pieces(Role.SERVER_B, iter(())),
@@ -188,7 +231,7 @@ async def _too_late(client: LoadClient, scene: Scene) -> Answers:
 
 
 async def _two_vectors(client: LoadClient, scene: Scene) -> Answers:
-    """One vector's share to A, another's to B."""
+    """One vector's submission to A, another's to B."""
     first = client.prepare(scene.event, scene.honest)
     second = client.prepare(scene.event, single(client.task, 2))
     return await _both(client, (first[0], second[1]))
@@ -215,6 +258,10 @@ async def _round_gone_by(client: LoadClient, scene: Scene) -> Answers:
     return await _both(client, _shard(client, scene, attempt=scene.event.attempt - 1))
 
 
+async def _other_version(client: LoadClient, scene: Scene) -> Answers:
+    return await _both(client, _shard(client, scene, version=scene.event.version + 1))
+
+
 async def _other_model(client: LoadClient, scene: Scene) -> Answers:
     return await _both(client, _shard(client, scene, model=Digest(secrets.token_bytes(32))))
 
@@ -226,35 +273,46 @@ async def _others_name(client: LoadClient, scene: Scene) -> Answers:
 async def _others_key(client: LoadClient, scene: Scene) -> Answers:
     """The own name, with a signature and certificate of somebody else."""
     a, b = client.prepare(scene.event, scene.honest)
-    stolen = scene.other.prepare(scene.event, scene.honest)[0].signature
-    return await _both(client, (replace(a, signature=stolen), replace(b, signature=stolen)))
+    stolen = scene.other.prepare(scene.event, scene.honest)[0].header.signature
+    header = replace(a.header, signature=stolen)
+    return await _both(client, (replace(a, header=header), replace(b, header=header)))
 
 
 async def _unsigned(client: LoadClient, scene: Scene) -> Answers:
     answers = []
     for submission in client.prepare(scene.event, scene.honest):
-        header, *share = upload_pieces(submission)
+        header, *body = upload_pieces(submission)
         header.header.ClearField("signature")
         header.header.ClearField("certificates")
-        answers.append(await client.send_pieces(submission.role, iter([header, *share])))
+        answers.append(await client.send_pieces(submission.role, iter([header, *body])))
     return tuple(answers)
 
 
 async def _signed_otherwise(client: LoadClient, scene: Scene) -> Answers:
     """The own signature, over another submission."""
     a, b = client.prepare(scene.event, scene.honest)
-    signature = client.prepare(scene.event, scene.honest)[0].signature
-    return await _both(client, (replace(a, signature=signature), replace(b, signature=signature)))
+    signature = client.prepare(scene.event, scene.honest)[0].header.signature
+    header = replace(a.header, signature=signature)
+    return await _both(client, (replace(a, header=header), replace(b, header=header)))
 
 
 _ABSENT, _MALFORMED = Rejection.ABSENT.value, Rejection.MALFORMED.value
 _TRUNCATED, _DUPLICATE = Rejection.TRUNCATED.value, Rejection.DUPLICATE.value
+_WRONG_ATTEMPT = Rejection.WRONG_ATTEMPT.value
 _BAD_SIGNATURE, _WRONG_MODEL = Rejection.BAD_SIGNATURE.value, Rejection.WRONG_MODEL.value
 
 MISDEEDS: tuple[Misdeed, ...] = (
     *(Misdeed(name, _submits(forge), reason.value, BOTH_HELD) for name, forge, reason in _FORGED),
-    Misdeed("wrong length at B", _short_share, _MALFORMED, (HELD, _MALFORMED)),
+    Misdeed("wrong length at B", _long_body, _MALFORMED, (HELD, _MALFORMED)),
     Misdeed("wrong length at A", _long_seed, _MALFORMED, (_MALFORMED, HELD)),
+    Misdeed("another body", _other_body, _MALFORMED, (HELD, _MALFORMED)),
+    Misdeed("another salt_h", _other_salt_h, _MALFORMED, (HELD, _MALFORMED)),
+    Misdeed("another seed at A", _with_another("seed", 0), _MALFORMED, (_MALFORMED, HELD)),
+    Misdeed("another seed at B", _with_another("seed", 1), _MALFORMED, (HELD, _MALFORMED)),
+    Misdeed("another salt at A", _with_another("salt", 0), _MALFORMED, (_MALFORMED, HELD)),
+    Misdeed("another salt at B", _with_another("salt", 1), _MALFORMED, (HELD, _MALFORMED)),
+    Misdeed("roles exchanged", _roles_exchanged, _MALFORMED, (_MALFORMED,) * 2),
+    Misdeed("signed twice", _signed_twice, Rejection.UNMATCHED.value, BOTH_HELD),
     Misdeed("truncated at B", _truncated, _TRUNCATED, (HELD, _TRUNCATED)),
     Misdeed("broken off at B", _broken_off, _TRUNCATED, (HELD, "DEADLINE_EXCEEDED")),
     Misdeed("no header", _without_header, _ABSENT, (_MALFORMED, _TRUNCATED)),
@@ -264,7 +322,7 @@ MISDEEDS: tuple[Misdeed, ...] = (
     Misdeed(
         "honest too late",
         _too_late,
-        Rejection.OUT_OF_RANGE.value,
+        Rejection.NORM_EXCEEDED.value,
         (*BOTH_HELD, _DUPLICATE, _DUPLICATE),
     ),
     Misdeed("two vectors", _two_vectors, Rejection.UNMATCHED.value, BOTH_HELD),
@@ -273,6 +331,7 @@ MISDEEDS: tuple[Misdeed, ...] = (
     Misdeed("another task", _other_task, _ABSENT, (Rejection.WRONG_TASK.value,) * 2),
     Misdeed("a round to come", _round_to_come, _ABSENT, (Rejection.WRONG_ATTEMPT.value,) * 2),
     Misdeed("a round gone by", _round_gone_by, _ABSENT, (Rejection.WRONG_ATTEMPT.value,) * 2),
+    Misdeed("another version", _other_version, _WRONG_ATTEMPT, (_WRONG_ATTEMPT,) * 2),
     Misdeed("another model", _other_model, _WRONG_MODEL, (_WRONG_MODEL,) * 2),
     Misdeed("another's name", _others_name, _ABSENT, (DENIED,) * 2),
     Misdeed("another's key", _others_key, _BAD_SIGNATURE, (_BAD_SIGNATURE,) * 2),
@@ -291,6 +350,7 @@ def _shard(
     scene: Scene,
     *,
     task: Digest | None = None,
+    version: int | None = None,
     attempt: int | None = None,
     client_id: ClientId | None = None,
     model: Digest | None = None,
@@ -299,15 +359,12 @@ def _shard(
     return shard(
         scene.honest,
         task=task or client.task.digest,
+        version=scene.event.version if version is None else version,
         attempt=scene.event.attempt if attempt is None else attempt,
         client=client_id or client.client,
         model=model or Digest(scene.event.model_digest),
         signer=client.signer,
     )
-
-
-def _cut(submission: Submission) -> Submission:
-    return replace(submission, share=Secret(submission.share_data()[:-8]))
 
 
 async def _both(client: LoadClient, pair: Pair) -> Answers:

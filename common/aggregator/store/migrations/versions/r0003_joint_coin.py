@@ -24,6 +24,8 @@ def upgrade() -> None:
         op.add_column(table, column)
     op.execute("UPDATE attempt SET state = 'sent' WHERE state = 'released'")
     op.execute("UPDATE attempt SET state = 'written-off' WHERE state = 'forfeited'")
+    # Why validation failed is no longer told: one bit of a submission is opened.
+    op.execute("UPDATE rejection SET reason = 'norm-exceeded' WHERE reason = 'out-of-range'")
     op.execute("UPDATE ledger SET event = 'prepared' WHERE event = 'released'")
     op.execute("UPDATE ledger SET event = 'written-off' WHERE event = 'forfeited'")
     op.create_index(

@@ -1,0 +1,145 @@
+"""Bodies on the disk of server B, readable by this process while their attempt is open.
+
+A body says nothing without both seeds, but disks are stolen and backed up, and a dealer's memory
+may leak. So what lies here is under AES-256-GCM with a key that is made when the attempt opens and
+is in memory alone: after a restart, or the attempt's end, the files are noise.
+"""
+
+import contextlib
+import itertools
+import logging
+import secrets
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from precad.common.errors import BodyUnreadable
+from precad.common.identifiers import ClientId
+from precad.common.keystream import KEY_BYTES, encode_context
+from precad.common.secret import Secret
+from precad.common.share.body import PIECE_BYTES
+
+log = logging.getLogger("precad")
+
+SUFFIX = ".body"
+TAG_BYTES = 16
+_NONCE = struct.Struct(">IQ")
+"""Number of the file and of the chunk in it: 12 bytes, never twice under one key."""
+
+
+class Spool:
+    """One attempt's files.
+
+    Args:
+        folder: where they lie; it exists.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._key = AESGCM(Secret.random(KEY_BYTES).reveal())
+        self._numbers = itertools.count()
+
+    def begin(self, client: ClientId) -> "SpoolFile":
+        """An empty file for a body of ``client``. Raises OSError."""
+        path = self._folder / f"{client}-{secrets.token_hex(8)}{SUFFIX}"
+        return SpoolFile(path, self._key, next(self._numbers))
+
+
+class SpoolFile:
+    """A body that is being written: in whole chunks, each encrypted as soon as it is there.
+
+    A chunk is ``PIECE_BYTES`` of b, the last one the rest. Its number and length are bound to it,
+    and the file's number too, so that no chunk can stand for another one, or be left out.
+    """
+
+    def __init__(self, path: Path, key: AESGCM, number: int) -> None:
+        self._path = path
+        self._key = key
+        self._number = number
+        self._chunk = 0
+        self._length = 0
+        self._rest = bytearray()
+        self._file: BinaryIO = path.open("xb")
+
+    def add(self, piece: memoryview) -> None:
+        """The next bytes of b. Raises OSError."""
+        while len(piece) > 0:
+            if not self._rest and len(piece) >= PIECE_BYTES:
+                self._write(piece[:PIECE_BYTES])
+                piece = piece[PIECE_BYTES:]
+                continue
+            wanted = PIECE_BYTES - len(self._rest)
+            self._rest += piece[:wanted]
+            piece = piece[wanted:]
+            if len(self._rest) == PIECE_BYTES:
+                self._write(self._rest)
+                self._rest.clear()
+
+    def finish(self, salt: Secret) -> "SpooledBody":
+        """All has come; ``salt`` is salt_h, which stays in memory. Raises OSError."""
+        if self._rest:
+            self._write(self._rest)
+        self._rest = bytearray()
+        self._file.close()
+        return SpooledBody(self._path, self._key, self._number, salt, self._length)
+
+    def abandon(self) -> None:
+        """Remove what there is."""
+        with contextlib.suppress(OSError):
+            self._file.close()
+        self._rest = bytearray()
+        _remove(self._path)
+
+    def _write(self, words: bytes | bytearray | memoryview) -> None:
+        nonce, bound_to = _names(self._number, self._chunk, len(words))
+        self._file.write(self._key.encrypt(nonce, words, bound_to))
+        self._chunk += 1
+        self._length += len(words)
+
+
+class SpooledBody:
+    """A whole body in its file; see ``precad.common.share.body.Body``."""
+
+    def __init__(self, path: Path, key: AESGCM, number: int, salt: Secret, length: int) -> None:
+        self.path = path
+        self.salt = salt
+        self._key = key
+        self._number = number
+        self._length = length
+
+    def pieces(self) -> Iterator[bytes]:
+        """b, each piece decrypted as it is asked for. Raises BodyUnreadable."""
+        try:
+            with self.path.open("rb", buffering=0) as file:
+                for chunk, start in enumerate(range(0, self._length, PIECE_BYTES)):
+                    size = min(PIECE_BYTES, self._length - start)
+                    nonce, bound_to = _names(self._number, chunk, size)
+                    yield self._key.decrypt(nonce, file.read(size + TAG_BYTES), bound_to)
+        except OSError as error:
+            raise BodyUnreadable(f"{self.path}: {error.strerror}; it was there before") from None
+        except InvalidTag:
+            raise BodyUnreadable(
+                f"{self.path} was changed while its attempt was open; let nothing else write there"
+            ) from None
+
+    def discard(self) -> None:
+        """Remove the file."""
+        _remove(self.path)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._length} bytes>"
+
+
+def _names(number: int, chunk: int, length: int) -> tuple[bytes, bytes]:
+    """Nonce and associated data of one chunk."""
+    return _NONCE.pack(number, chunk), encode_context("spooled-body", number, chunk, length)
+
+
+def _remove(path: Path) -> None:
+    # A file that can't be removed now goes when the server starts again.
+    with contextlib.suppress(OSError):
+        path.unlink(missing_ok=True)

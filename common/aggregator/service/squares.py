@@ -1,0 +1,107 @@
+"""A server's conversation about squares with a dealer behind gRPC."""
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+
+import grpc
+
+from precad.common.deal.squares import Answers, SquareRequest
+from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError
+from precad.common.secret import Secret
+from precad.common.wire.status import error_of
+from precad.protos import precad_pb2 as pb
+from precad.protos.precad_pb2_grpc import DealingStub
+
+
+def square_request_to_wire(request: SquareRequest, epoch: bytes) -> pb.SquareRequest:
+    """What a server asks, and which start of the dealer it means."""
+    return pb.SquareRequest(
+        task_digest=request.task.value,
+        epoch=epoch,
+        attempt=request.attempt,
+        context=request.context,
+        commitment_a=request.commitment_a,
+        commitment_b=request.commitment_b,
+        seed=request.seed.reveal(),
+        salt=request.salt.reveal(),
+    )
+
+
+def answer_from_wire(reply: pb.SquareReply) -> Secret | int | PrecadError:
+    """One of the dealer's answers. Raises PeerViolation where there is none in it."""
+    match reply.WhichOneof("answer"):
+        case "row_key":
+            return Secret(reply.row_key)
+        case "share":
+            return reply.share
+        case "violation":
+            return PeerViolation(f"the dealer refuses: {reply.violation}")
+        case "unavailable":
+            return PeerUnavailable(f"the dealer refuses: {reply.unavailable}")
+    raise PeerViolation("the dealer's reply holds no answer")
+
+
+class RemoteSquares:
+    """One stream to the dealer; a thread reads what it answers.
+
+    Args:
+        stub: the dealer.
+        address: where it is, for errors.
+        epoch: which start of the dealer is meant.
+        answers: takes what comes, and the stream's end.
+        count: hears how many bytes each reply has.
+    """
+
+    def __init__(
+        self,
+        stub: DealingStub,
+        address: str,
+        epoch: bytes,
+        answers: Answers,
+        count: Callable[[int], None],
+    ) -> None:
+        self._address = address
+        self._epoch = epoch
+        self._answers = answers
+        self._count = count
+        self._outgoing: queue.SimpleQueue[pb.SquareRequest | None] = queue.SimpleQueue()
+        self._call = stub.Square(self._requests(), wait_for_ready=True)
+        self._reader = threading.Thread(target=self._read, name="squares", daemon=True)
+        self._reader.start()
+
+    def ask(self, request: SquareRequest) -> None:
+        """As ``Squares.ask``."""
+        self._answers.expect(request)
+        self._outgoing.put(square_request_to_wire(request, self._epoch))
+
+    def row_key(self, context: bytes) -> Secret:
+        """As ``Squares.row_key``."""
+        return self._answers.row_key(context)
+
+    def share(self, context: bytes) -> int:
+        """As ``Squares.share``."""
+        return self._answers.share(context)
+
+    def close(self) -> None:
+        """End the stream; the dealer forgets what has no answer yet."""
+        self._outgoing.put(None)
+        self._call.cancel()
+        self._reader.join(timeout=1)
+
+    def _requests(self) -> Iterator[pb.SquareRequest]:
+        while (message := self._outgoing.get()) is not None:
+            yield message
+            del message
+
+    def _read(self) -> None:
+        try:
+            for reply in self._call:
+                self._count(reply.ByteSize())
+                self._answers.put(reply.context, answer_from_wire(reply))
+            self._answers.end(PeerUnavailable("the dealer ended the squares' stream"))
+        except grpc.RpcError as error:
+            self._answers.end(error_of("the dealer", self._address, error))
+        except PeerViolation as error:
+            self._answers.end(error)
+            self._call.cancel()

@@ -1,0 +1,68 @@
+"""One server's pass over a submission's body, piece by piece: k + 1 words and a share come out.
+
+For sums and projections x is shared as a_A at server A and b + a_B at server B. So A keeps nothing
+of b, and B reads it again from its own spool where it must (docs/soundness.md, "Part 2").
+"""
+
+import numpy as np
+
+from precad.common.aggregator.validate.norm import excess_share
+from precad.common.aggregator.validate.rows import Rows
+from precad.common.identifiers import Role
+from precad.common.keystream import Keystream
+from precad.common.ring import RingVector, dot
+from precad.common.secret import Secret
+from precad.common.task import Task
+
+
+class Absorber:
+    """Takes the pieces of b in order.
+
+    Args:
+        role: SERVER_A or SERVER_B.
+        task: gives d, k and β.
+        mask: a_j, this server's own mask, from its start.
+        row_key: the dealer's, for this submission alone.
+        total: ``[d] int64`` that the share is added into; None where the client isn't counted.
+    """
+
+    def __init__(
+        self,
+        role: Role,
+        task: Task,
+        mask: Keystream,
+        row_key: Secret,
+        total: RingVector | None,
+    ) -> None:
+        self._role = role
+        self._bound = task.bound
+        self._mask = mask
+        self._rows = Rows(row_key, task.dimension, task.projections)
+        self._total = total
+        self._crossed = 0
+        self._squared = 0
+        self.absorbed = 0
+        """Coordinates so far."""
+
+    def absorb(self, b: RingVector) -> None:
+        """The next piece of b, ``[≤ d] int64``; all but the last a multiple of 64 long."""
+        a = self._mask.words(b.size)
+        self._crossed += dot(b, a)
+        if self._role is Role.SERVER_A:
+            self._squared += dot(b, b)
+            share = a
+        else:
+            share = b + a
+        self._rows.absorb(share)
+        if self._total is not None:
+            self._total[self.absorbed : self.absorbed + b.size] += share
+        self.absorbed += b.size
+
+    def words(self, r_share: int) -> RingVector:
+        """``[k + 1] int64``: this server's shares of the k projections, then of y.
+
+        Args:
+            r_share: this server's share of r = a·a.
+        """
+        y = excess_share(self._role, self._crossed, self._squared, r_share, self._bound)
+        return np.append(self._rows.z(), np.int64(y))

@@ -1,0 +1,78 @@
+"""A matched body's way from B to A: piece by piece, and both servers take each as it goes."""
+
+from collections.abc import Iterator
+
+from precad.common.errors import BodyUnreadable, PeerViolation
+from precad.common.identifiers import Digest
+from precad.common.link import PeerLink
+from precad.common.link.peer import PIECE_BYTES
+from precad.common.ring import WORD_BYTES, RingVector, view_words
+from precad.common.secret import Secret
+from precad.common.share.body import body_hasher
+from precad.common.share.mask import SALT_BYTES
+from precad.common.share.submission import Submission
+
+_WHOLE, _DROPPED = b"whole", b"dropped"
+
+
+class Dropped(Exception):
+    """B can't read a body again that it held: the client doesn't count, and nobody else is hit."""
+
+
+def forward(link: PeerLink, step: str, submission: Submission) -> Iterator[RingVector]:
+    """B's part: send the body, and yield each piece of b, ``[≤ 2^15] int64``, as it goes.
+
+    Raises:
+        Dropped: the spool can't be read; A has been told.
+    """
+    try:
+        if submission.body is None:
+            raise AssertionError(f"{submission.context.client} was matched without a body")
+        link.send_piece(step, submission.body.salt.reveal(), last=False)
+        for piece in body_pieces(submission):
+            link.send_piece(step, piece, last=False)
+            yield view_words(piece)
+    except BodyUnreadable as error:
+        link.send_piece(step, _DROPPED, last=True)
+        raise Dropped(str(error)) from None
+    link.send_piece(step, _WHOLE, last=True)
+
+
+def body_pieces(submission: Submission) -> Iterator[memoryview]:
+    """B as B reads it, in pieces of ``PIECE_BYTES``. Raises BodyUnreadable."""
+    for kept in submission.body_pieces():
+        whole = memoryview(kept)
+        for start in range(0, len(whole), PIECE_BYTES):
+            yield whole[start : start + PIECE_BYTES]
+
+
+def receive(
+    link: PeerLink, step: str, submission: Submission, dimension: int
+) -> Iterator[RingVector]:
+    """A's part: yield each piece of b as it comes; the hash of them all is what was signed.
+
+    Raises:
+        Dropped: B can't send it.
+        PeerViolation: B has vouched for a body that isn't what the client signed.
+    """
+    header = submission.header
+    salt, last = link.receive_piece(step)
+    if not last:
+        if len(salt) != SALT_BYTES:
+            raise PeerViolation(f"a forwarded body's salt has {len(salt)} bytes")
+        hasher = body_hasher(header.context.digest, Secret(salt))
+        left = dimension * WORD_BYTES
+        while not (piece := link.receive_piece(step))[1]:
+            left -= len(piece[0])
+            if left < 0 or (left and len(piece[0]) != PIECE_BYTES) or not piece[0]:
+                raise PeerViolation("a forwarded body's pieces aren't as long as they must be")
+            hasher.update(piece[0])
+            yield view_words(piece[0])
+        salt = piece[0]
+        if salt == _WHOLE:
+            if left or Digest(hasher.digest()) != header.body_digest:
+                raise PeerViolation("server B vouched for a body that isn't what its client signed")
+            return
+    if salt != _DROPPED:
+        raise PeerViolation("a forwarded body ended without a verdict")
+    raise Dropped("server B can't read it again")

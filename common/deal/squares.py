@@ -1,0 +1,113 @@
+"""What a server hears of the dealer's squares, wherever the dealer is."""
+
+from typing import Protocol, TypeVar
+
+from precad.common.clock import CLOCK, Clock
+from precad.common.deal.request import SquareRequest
+from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError
+from precad.common.keystream import KEY_BYTES
+from precad.common.secret import Secret
+
+__all__ = ["Answers", "SquareRequest", "Squares"]
+_T = TypeVar("_T")
+
+
+class Squares(Protocol):
+    """A server's conversation with the dealer about one attempt's submissions."""
+
+    def ask(self, request: SquareRequest) -> None:
+        """Tell the dealer; doesn't wait."""
+
+    def row_key(self, context: bytes) -> Secret:
+        """32 bytes, the same for both servers, once both have asked; waits for it.
+
+        Raises:
+            PeerUnavailable: the dealer or the other server's half wasn't there in time, or the
+                context was dealt before.
+            PeerViolation: the servers' halves don't fit together, or the dealer broke the protocol.
+        """
+
+    def share(self, context: bytes) -> int:
+        """This server's share of r = a·a, a signed int64; waits for it. Raises as ``row_key``."""
+
+
+class Answers:
+    """What the dealer has answered; whoever waits for it is woken. Safe between threads.
+
+    Args:
+        attempt: of all requests.
+        timeout_s: the longest wait for one answer.
+        clock: passes the time.
+    """
+
+    def __init__(self, attempt: int, timeout_s: float, clock: Clock = CLOCK) -> None:
+        self._attempt = attempt
+        self._timeout_s = timeout_s
+        self._clock = clock
+        self._changed = clock.condition()
+        self._asked: set[bytes] = set()
+        self._row_keys: dict[bytes, Secret] = {}
+        self._shares: dict[bytes, int] = {}
+        self._errors: dict[bytes, PrecadError] = {}
+        self._ended: PrecadError | None = None
+
+    def expect(self, request: SquareRequest) -> None:
+        """The dealer may answer this from now on. Raises ValueError: it is of another attempt."""
+        if request.attempt != self._attempt:
+            raise ValueError(f"a request of attempt {request.attempt} in {self._attempt}")
+        with self._changed:
+            self._asked.add(request.context)
+
+    def put(self, context: bytes, answer: Secret | int | PrecadError) -> None:
+        """One answer of the dealer's, in whatever order they come.
+
+        Raises:
+            PeerViolation: nobody asked, it was answered before, or it isn't a key.
+        """
+        if isinstance(answer, Secret) and len(answer) != KEY_BYTES:
+            raise PeerViolation(f"the dealer sent a row key of {len(answer)} bytes")
+        with self._changed:
+            if context not in self._asked:
+                raise PeerViolation("the dealer answers what isn't asked")
+            if isinstance(answer, PrecadError):
+                again = self._errors.setdefault(context, answer) is not answer
+            elif isinstance(answer, Secret):
+                again = self._row_keys.setdefault(context, answer) is not answer
+            else:
+                again = context in self._shares
+                self._shares.setdefault(context, answer)
+            if again:
+                raise PeerViolation("the dealer answers twice")
+            self._changed.notify_all()
+
+    def end(self, error: PrecadError) -> None:
+        """Nothing more comes; what has come can still be read."""
+        with self._changed:
+            self._ended = self._ended or error
+            self._changed.notify_all()
+
+    def row_key(self, context: bytes) -> Secret:
+        """As ``Squares.row_key``."""
+        return self._wait(context, self._row_keys)
+
+    def share(self, context: bytes) -> int:
+        """As ``Squares.share``."""
+        return self._wait(context, self._shares)
+
+    def _wait(self, context: bytes, known: dict[bytes, _T]) -> _T:
+        deadline = self._clock.now() + self._timeout_s
+        with self._changed:
+            if context not in self._asked:
+                raise ValueError(f"nothing was asked about {context.hex()}")
+            while context not in known:
+                error = self._errors.get(context, self._ended)
+                if error is not None:
+                    raise error
+                left = deadline - self._clock.now()
+                if left <= 0:
+                    raise PeerUnavailable(
+                        f"the dealer dealt nothing for {context.hex()} in {self._timeout_s:g} s; "
+                        "check that the other server has asked too"
+                    )
+                self._changed.wait(left)
+            return known[context]

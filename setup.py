@@ -1,0 +1,16 @@
+"""The one part of the package that is compiled; all else stands in ``pyproject.toml``."""
+
+from setuptools import Extension, setup
+
+setup(
+    ext_modules=[
+        # No extension of Python: a library that common/kernel/kernel.py loads. Optional, because
+        # precad works without it: where it can't be compiled, NumPy does its work.
+        Extension(
+            "precad.common.kernel._projections",
+            ["src/precad/common/kernel/projections.c"],
+            extra_compile_args=["-O3", "-std=c11", "-fvisibility=hidden"],
+            optional=True,
+        )
+    ]
+)

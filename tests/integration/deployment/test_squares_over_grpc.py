@@ -1,0 +1,219 @@
+"""Both servers ask a dealer's process for squares, each over its own stream."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.rig.halves import SERVERS, Halves, halves
+
+from precad.common.aggregator.service.dealing import RemoteDealer
+from precad.common.deal.squares import Squares
+from precad.common.errors import PeerUnavailable, PeerViolation
+from precad.common.identifiers import Role
+from precad.common.identity.channel import open_channel
+from precad.common.identity.credentials import Identity
+from precad.common.ring import signed
+from precad.common.secret import Secret
+from precad.experiments.local import LocalDeployment
+
+if TYPE_CHECKING:
+    from tests.integration.deployment.conftest import Deploy
+
+A, B = SERVERS
+MOST = 60
+"""Clients of the task, hence squares of an attempt."""
+LONG_S = 30.0
+SHORT_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A dealer's process and both servers' ways to it."""
+
+    deployment: LocalDeployment
+    dealers: dict[Role, RemoteDealer]
+
+    @contextmanager
+    def squares(self, attempt: int = 0) -> Iterator[dict[Role, Squares]]:
+        with ExitStack() as stack:
+            yield {
+                role: stack.enter_context(dealer.squares(attempt))
+                for role, dealer in self.dealers.items()
+            }
+
+    def halves(self, name: str, attempt: int = 0) -> Halves:
+        task = self.deployment.task
+        return halves(task.digest, name, task.dimension, attempt)
+
+
+@contextmanager
+def dealing(deploy: "Deploy", peer_s: float, width: int = 8) -> Iterator[Site]:
+    parameters = [{"name": "w", "shape": [width]}]
+    deployment = deploy(
+        {
+            "enrolment.clients": MOST,
+            "deadlines.peer": LONG_S,
+            "model.architecture": "custom",
+            "model.parameters": parameters,
+        }
+    )
+    deployment.start_server("dealer")
+    address = deployment.addresses["dealer"]
+    with ExitStack() as stack:
+        dealers = {}
+        for role in SERVERS:
+            identity = Identity.load(deployment.folder / "keys" / role.value)
+            channel = stack.enter_context(open_channel(address, identity, Role.DEALER))
+            dealers[role] = RemoteDealer(channel, address, deployment.task, role)
+            dealers[role].join()
+            dealers[role]._timeout_s = peer_s
+        yield Site(deployment, dealers)
+
+
+def test_fifty_squares_asked_for_at_once_by_both_servers(deploy: "Deploy") -> None:
+    width = 100_003
+    with dealing(deploy, LONG_S, width) as site, site.squares() as at:
+        many = [site.halves(str(number)) for number in range(50)]
+
+        def play(role: Role) -> list[tuple[Secret, int]]:
+            order = many if role is A else many[::-1]
+            for both in order:
+                at[role].ask(both.of[role])
+            return [(at[role].row_key(b.context), at[role].share(b.context)) for b in many]
+
+        with ThreadPoolExecutor(2) as servers:
+            of_a, of_b = servers.map(play, SERVERS)
+        for both, (key_a, r_a), (key_b, r_b) in zip(many, of_a, of_b, strict=True):
+            assert key_a == key_b
+            assert signed(r_a + r_b) == both.square
+        assert len({key.reveal() for key, _ in of_a}) == len(many)
+        for dealer in site.dealers.values():
+            # A key, a share, and twice the context that they are for.
+            assert 50 * (32 + 8 + 64) < dealer.bytes_received < 50 * 128
+        log = site.deployment.log("dealer")
+        for both in many:
+            for half in both.of.values():
+                assert half.seed.reveal().hex() not in log
+                assert repr(half.seed.reveal())[2:-1] not in log
+
+
+def test_one_server_alone_waits_for_its_deadline_and_the_others_go_on(deploy: "Deploy") -> None:
+    with dealing(deploy, SHORT_S) as site, site.squares() as at:
+        alone, both = site.halves("alone"), site.halves("both")
+        at[A].ask(alone.of[A])
+        for role in SERVERS:
+            at[role].ask(both.of[role])
+        with pytest.raises(PeerUnavailable, match="check that the other server has asked too"):
+            at[A].row_key(alone.context)
+        shares = [at[role].share(both.context) for role in SERVERS]
+        assert signed(sum(shares)) == both.square
+
+
+def test_halves_that_do_not_fit_are_refused_at_both_servers_and_others_go_on(
+    deploy: "Deploy",
+) -> None:
+    with dealing(deploy, LONG_S) as site, site.squares() as at:
+        unlike, closed, good = (site.halves(name) for name in ("unlike", "closed", "good"))
+        other = site.halves("unlike")
+        of_b = (
+            (unlike, replace(unlike.of[B], commitment_a=other.of[A].commitment_a)),
+            # Server B can't ask in server A's name: its half is B's, whatever it holds.
+            (closed, closed.of[A]),
+            (good, good.of[B]),
+        )
+        for both, half in of_b:
+            at[A].ask(both.of[A])
+            at[B].ask(half)
+        for both, why in ((unlike, "different commitments"), (closed, "server-b's seed doesn't")):
+            for role in SERVERS:
+                for wait in (at[role].row_key, at[role].share):
+                    with pytest.raises(PeerViolation, match=why):
+                        wait(both.context)
+        assert at[A].row_key(good.context) == at[B].row_key(good.context)
+
+
+def test_a_context_is_dealt_once_and_an_older_attempt_not_at_all(deploy: "Deploy") -> None:
+    with dealing(deploy, LONG_S) as site:
+        both, old = site.halves("x", 5), site.halves("y", 4)
+        for again in (False, True):
+            with site.squares(5) as at:
+                for role in SERVERS:
+                    at[role].ask(both.of[role])
+                for role in SERVERS:
+                    if again:
+                        with pytest.raises(PeerUnavailable, match="is dealt for once"):
+                            at[role].share(both.context)
+                    else:
+                        at[role].share(both.context)
+        with site.squares(4) as at:
+            at[A].ask(old.of[A])
+            with pytest.raises(PeerUnavailable, match="attempt 4 is dealt for once"):
+                at[A].row_key(old.context)
+        # What a server learns when it joins.
+        site.dealers[A].join()
+        assert site.dealers[A].newest_attempt == 5
+
+
+def test_a_stream_that_ends_takes_its_halves_along(deploy: "Deploy") -> None:
+    with dealing(deploy, LONG_S) as site:
+        waiting, known = site.halves("waiting"), site.halves("known")
+        with site.squares() as at:
+            at[A].ask(waiting.of[A])
+            for role in SERVERS:
+                at[role].ask(known.of[role])
+            at[A].share(known.context)
+        site.dealers[B]._timeout_s = SHORT_S
+        with site.squares() as at:
+            # Once these are answered, the dealer has heard of the older streams' end.
+            later = site.halves("later")
+            for role in SERVERS:
+                at[role].ask(later.of[role])
+            at[A].share(later.context)
+            at[B].ask(waiting.of[B])
+            with pytest.raises(PeerUnavailable, match="check that the other server has asked"):
+                at[B].row_key(waiting.context)
+            # Nothing was dealt for it: both may ask again.
+            at[A].ask(waiting.of[A])
+            assert at[A].row_key(waiting.context) == at[B].row_key(waiting.context)
+
+
+@pytest.mark.parametrize("death", ["kill", "terminate"])
+def test_who_waits_is_woken_when_the_dealer_goes(deploy: "Deploy", death: str) -> None:
+    with dealing(deploy, 20 * LONG_S) as site, site.squares() as at, ThreadPoolExecutor(2) as pool:
+        both, known = site.halves("x"), site.halves("known")
+        for role in SERVERS:
+            at[role].ask(known.of[role])
+        key = at[A].row_key(known.context)
+        at[A].ask(both.of[A])
+        waits = [pool.submit(partial(wait, both.context)) for wait in (at[A].row_key, at[A].share)]
+        getattr(site.deployment.processes["dealer"], death)()
+        for wait in waits:
+            with pytest.raises(PeerUnavailable, match="the dealer"):
+                wait.result(timeout=LONG_S)
+        # What came before stays.
+        assert at[A].row_key(known.context) == key
+
+
+def test_a_dealer_that_started_anew_deals_to_nobody_who_joined_the_old_one(
+    deploy: "Deploy",
+) -> None:
+    with dealing(deploy, LONG_S) as site:
+        site.dealers[A].epoch = bytes(16)
+        with site.squares() as at:
+            both = site.halves("x")
+            at[A].ask(both.of[A])
+            with pytest.raises(PeerUnavailable, match="the dealer has restarted since"):
+                at[A].row_key(both.context)
+
+
+def test_no_more_squares_than_clients_are_dealt_on_one_stream(deploy: "Deploy") -> None:
+    with dealing(deploy, LONG_S) as site, site.squares() as at:
+        many = [site.halves(str(number)) for number in range(MOST + 1)]
+        for both in many:
+            at[A].ask(both.of[A])
+        with pytest.raises(PeerViolation, match=f"this task has {MOST} clients"):
+            at[A].row_key(many[-1].context)

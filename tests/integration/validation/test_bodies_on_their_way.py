@@ -1,0 +1,192 @@
+"""A matched body on its way from B to A: lost, changed, unreadable, or in the sum by mistake."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.integration.validation.conftest import (
+    SERVERS,
+    aggregate_both,
+    aggregator_of,
+    play_both,
+    submissions_of,
+)
+
+from precad.common.aggregator.release.aggregate import aggregate
+from precad.common.aggregator.round.states import Matched, Opened
+from precad.common.aggregator.validate.forward import body_pieces, forward, receive
+from precad.common.deal.dealer import DealerRole
+from precad.common.errors import BodyUnreadable, PeerUnavailable, PeerViolation, Rejection
+from precad.common.identifiers import Digest, Role
+from precad.common.link import PeerLink
+from precad.common.link.peer import PIECE_BYTES
+from precad.common.ring import RingVector
+from precad.common.share.body import Body
+from precad.common.share.submission import Submission
+from precad.common.task import Task
+
+A, B = SERVERS
+DIMENSION = PIECE_BYTES // 8 * 2 + 65
+"""Two whole pieces and one more."""
+STEP = "body/test"
+
+
+@pytest.fixture
+def task(task_of: Callable[..., Task]) -> Task:
+    return task_of(DIMENSION)
+
+
+@pytest.fixture
+def vectors(rng: np.random.Generator) -> list[RingVector]:
+    return [rng.integers(-100, 100, DIMENSION) for _ in range(3)]
+
+
+class Unreadable:
+    """A body whose file goes bad after some bytes, at each reading in turn."""
+
+    def __init__(self, whole: Body, after: list[int]) -> None:
+        self.salt = whole.salt
+        self._whole = whole
+        self._after = iter(after)
+
+    def pieces(self) -> Iterator[bytes | memoryview]:
+        left = next(self._after, DIMENSION * 8)
+        for piece in self._whole.pieces():
+            if left:
+                yield piece[:left]
+            left -= len(piece[:left])
+            if left == 0:
+                raise BodyUnreadable("meddled with")
+
+    def discard(self) -> None:
+        pass
+
+
+def test_both_absorb_the_pieces_of_the_body(task: Task, vectors: list[RingVector]) -> None:
+    halves = submissions_of(task, vectors[:1])
+    (client,) = halves[A]
+
+    def play(role: Role, link: PeerLink) -> RingVector:
+        mine = halves[role][client]
+        pieces = forward(link, STEP, mine) if role is B else receive(link, STEP, mine, DIMENSION)
+        return np.concatenate(list(pieces))
+
+    at_a, at_b = play_both(play, task=task.digest)
+    assert at_a.tolist() == at_b.tolist()
+    masks = sum(halves[role][client].mask().words(DIMENSION) for role in SERVERS)
+    assert (at_a + masks).tolist() == vectors[0].tolist()
+
+
+Meddle = Callable[[list[bytes]], list[bytes]]
+
+
+@pytest.mark.parametrize(
+    ("meddle", "match"),
+    [
+        (lambda p: [p[0], bytes([p[1][0] ^ 1]) + p[1][1:], *p[2:]], "isn't what its client signed"),
+        (lambda p: [bytes([p[0][0] ^ 1]) + p[0][1:], *p[1:]], "isn't what its client signed"),
+        (lambda p: [p[0], p[2], p[1], *p[3:]], "isn't what its client signed"),
+        (lambda p: [*p[:-2], p[-1]], "isn't what its client signed"),
+        (lambda p: [*p[:-1], bytes(8), p[-1]], "pieces aren't as long"),
+        (lambda p: [p[0], p[1][:-512], p[1][-512:], *p[2:]], "pieces aren't as long"),
+        (lambda p: [p[0], b"", *p[1:]], "pieces aren't as long"),
+        (lambda p: [p[0][:-1], *p[1:]], "salt has 31 bytes"),
+        (lambda p: [*p[:-1], b""], "without a verdict"),
+        (lambda p: [*p[:-1], b"who"], "without a verdict"),
+        (lambda p: p[-1:], "without a verdict"),
+    ],
+    ids=[
+        "a bit of b",
+        "a bit of the salt",
+        "two pieces exchanged",
+        "the last piece lost",
+        "a piece too many",
+        "a piece cut in two",
+        "an empty piece",
+        "a short salt",
+        "no verdict",
+        "half a verdict",
+        "nothing else",
+    ],
+)
+def test_a_body_that_b_vouches_for_and_that_was_not_signed_is_bs_fault(
+    meddle: Meddle, match: str, task: Task, vectors: list[RingVector]
+) -> None:
+    halves = submissions_of(task, vectors[:1])
+    (client,) = halves[A]
+
+    def play(role: Role, link: PeerLink) -> None:
+        mine = halves[role][client]
+        if role is A:
+            for _ in receive(link, STEP, mine, DIMENSION):
+                pass
+            return
+        assert mine.body is not None
+        body = [bytes(piece) for piece in body_pieces(mine)]
+        *pieces, last = meddle([mine.body.salt.reveal(), *body, b"whole"])
+        for piece in pieces:
+            link.send_piece(STEP, piece, last=False)
+        link.send_piece(STEP, last, last=True)
+
+    with pytest.raises(PeerViolation, match=match):
+        play_both(play, task=task.digest)
+
+
+def spoilt(submission: Submission, *after: int) -> Submission:
+    assert submission.body is not None
+    return replace(submission, body=Unreadable(submission.body, [*after]))
+
+
+@pytest.mark.parametrize("after", [0, PIECE_BYTES, 2 * PIECE_BYTES])
+def test_a_body_that_b_can_not_read_again_costs_that_client_alone(
+    after: int, task: Task, vectors: list[RingVector]
+) -> None:
+    halves = submissions_of(task, vectors)
+    first, second, third = halves[B]
+    halves[B][second] = spoilt(halves[B][second], after)
+    at_a, at_b = aggregate_both(task, halves)
+    for summed in (at_a, at_b):
+        assert summed.counted.valid == (first, third)
+        assert summed.counted.rejections == {second: Rejection.TRUNCATED}
+    expected = (vectors[0] + vectors[2]).tolist()
+    assert (at_a.share_sum + at_b.share_sum).tolist() == expected
+
+
+def test_a_body_that_can_not_be_taken_out_of_the_sum_ends_the_attempt(
+    task: Task, vectors: list[RingVector]
+) -> None:
+    """Never a sum with a piece of somebody who doesn't count."""
+    halves = submissions_of(task, vectors)
+    _, second, _ = halves[B]
+    halves[B][second] = spoilt(halves[B][second], 2 * PIECE_BYTES, PIECE_BYTES)
+    dealer = DealerRole(task.digest, task.dimension)
+    errors: dict[Role, str] = {}
+
+    def play(role: Role, link: PeerLink) -> None:
+        link.begin_attempt(0)
+        clients = tuple(halves[role])
+        opened = Opened(0, 0, clients, Digest.of(b"model"), frozenset(clients))
+        try:
+            aggregate(aggregator_of(task, role, link, dealer), Matched(opened, halves[role], {}))
+        except PeerUnavailable as error:
+            errors[role] = str(error)
+
+    play_both(play, task=task.digest, timeout_s=1.0)
+    assert "taken out of the sum" in errors[B]
+    assert "sent nothing" in errors[A]
+
+
+def test_who_is_not_counted_is_validated_and_not_summed(
+    task: Task, vectors: list[RingVector]
+) -> None:
+    too_long = vectors[1].copy()
+    too_long[0] = 2**40
+    halves = submissions_of(task, [vectors[0], too_long, vectors[2]])
+    first, second, third = halves[A]
+    at_a, at_b = aggregate_both(task, halves, counted={first, second})
+    for summed in (at_a, at_b):
+        assert summed.counted.valid == (first,)
+        assert summed.counted.rejections == {second: Rejection.NORM_EXCEEDED}
+    assert third not in at_a.counted.valid
+    assert (at_a.share_sum + at_b.share_sum).tolist() == vectors[0].tolist()

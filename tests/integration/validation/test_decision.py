@@ -1,0 +1,226 @@
+"""Deciding between parties that don't agree, or use randomness twice."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.integration.validation.conftest import SERVERS
+from tests.rig.spent import MemorySpentTriples
+
+from precad.common.aggregator.validate.decide import comparisons_per_client, deal_request, decide
+from precad.common.deal.dealer import DealerRole
+from precad.common.deal.randomness import DealtRandomness
+from precad.common.deal.request import DealRequest
+from precad.common.deal.spent import SpentTriples
+from precad.common.errors import PeerViolation
+from precad.common.headroom import TAU
+from precad.common.identifiers import Role
+from precad.common.link import PeerLink
+from precad.common.ring import RingVector
+from precad.common.task import Task
+
+DIMENSION = 16
+NONCES = bytes(64)
+Bits = list[bool]
+PlayBoth = Callable[..., tuple[Bits, Bits]]
+
+
+@pytest.fixture
+def task(task_of: Callable[..., Task]) -> Task:
+    return task_of(DIMENSION)
+
+
+@pytest.fixture
+def dealer(task: Task) -> DealerRole:
+    return DealerRole(task.digest, task.dimension)
+
+
+class Server:
+    """Calls ``decide`` with this server's things; a test changes some of them."""
+
+    def __init__(self, task: Task, dealer: DealerRole) -> None:
+        self.task = task
+        self.dealer = dealer
+
+    def randomness(self, role: Role, request: DealRequest) -> DealtRandomness:
+        corrections = self.dealer.corrections(role, request)
+        return DealtRandomness(role, self.dealer.key_for(role), request, corrections)
+
+    def forgetful(self) -> "Server":
+        """With a dealer that forgot what it dealt, so that only the servers notice."""
+        keys = {role: self.dealer.key_for(role) for role in SERVERS}
+        return Server(self.task, DealerRole(self.task.digest, self.task.dimension, keys))
+
+    def decide(self, role: Role, link: PeerLink, words: list[RingVector], **changed: Any) -> Bits:
+        arguments = {
+            "task": self.task,
+            "role": role,
+            "link": link,
+            "spent": MemorySpentTriples(),
+            "label": "same",
+            **changed,
+        }
+        if "randomness" not in arguments:
+            request = deal_request(self.task, 0, 0, len(words), NONCES)
+            arguments["randomness"] = self.randomness(role, request)
+        bits: Bits = decide(words, **arguments).tolist()
+        return bits
+
+
+@pytest.fixture
+def server(task: Task, dealer: DealerRole) -> Server:
+    return Server(task, dealer)
+
+
+def words_of(
+    task: Task, role: Role, count: int = 2, *, row: int = 0, z: int = 0, y: int = -1
+) -> list[RingVector]:
+    """Shares of submissions whose projections are 0, but for one, and whose excess is ``y``."""
+    values = np.zeros(task.projections + 1, dtype=np.int64)
+    values[row], values[-1] = z, y
+    mask = np.full(values.size, 0x5DEECE66D1234567, dtype=np.int64)
+    return [mask if role is Role.SERVER_A else values - mask] * count
+
+
+def test_the_same_submissions_pass(server: Server, task: Task, play_both: PlayBoth) -> None:
+    verdicts = play_both(
+        lambda role, link: server.decide(role, link, words_of(task, role)), task=task.digest
+    )
+    assert verdicts == ([True, True], [True, True])
+
+
+def test_other_submissions_are_a_violation_and_no_wrong_verdict(
+    server: Server, task: Task, play_both: PlayBoth
+) -> None:
+    def play(role: Role, link: PeerLink) -> Bits:
+        return server.decide(role, link, words_of(task, role), label=role.value)
+
+    with pytest.raises(PeerViolation, match="out of step"):
+        play_both(play, task=task.digest, timeout_s=1.0)
+
+
+def test_another_number_of_submissions_is_a_violation(
+    server: Server, task: Task, play_both: PlayBoth
+) -> None:
+    def play(role: Role, link: PeerLink) -> Bits:
+        count = 2 if role is Role.SERVER_A else 3
+        request = deal_request(task, 0, 0, count, NONCES)
+        dealt = server.forgetful().randomness(role, request)
+        return server.decide(role, link, words_of(task, role, count), randomness=dealt)
+
+    with pytest.raises(PeerViolation, match="bytes, expected"):
+        play_both(play, task=task.digest, timeout_s=1.0)
+
+
+def test_randomness_is_never_used_twice_and_nothing_is_opened_then(
+    server: Server, task: Task, play_both: PlayBoth
+) -> None:
+    memories: dict[Role, SpentTriples] = {role: MemorySpentTriples() for role in SERVERS}
+    sent: list[int] = []
+
+    def play(role: Role, link: PeerLink) -> Bits:
+        dealt = server.forgetful().randomness(role, deal_request(task, 0, 0, 2, NONCES))
+        try:
+            return server.decide(
+                role, link, words_of(task, role), spent=memories[role], randomness=dealt
+            )
+        finally:
+            sent.append(link.bytes_sent)
+
+    play_both(play, task=task.digest)
+    with pytest.raises(PeerViolation, match="used before"):
+        play_both(play, task=task.digest)
+    assert min(sent[:2]) > 0
+    assert sent[2:] == [0, 0]
+
+
+def test_randomness_is_spent_before_the_first_opening(
+    server: Server, task: Task, play_both: PlayBoth
+) -> None:
+    order: list[str] = []
+
+    def play(role: Role, link: PeerLink) -> Bits:
+        class Spent:
+            def spend(self, attempt: int, batch: int) -> None:
+                assert (attempt, batch) == (0, 0)
+                order.append(f"spent, {link.bytes_sent} bytes sent")
+
+        return server.decide(role, link, words_of(task, role), spent=Spent())
+
+    play_both(play, task=task.digest)
+    assert order == ["spent, 0 bytes sent"] * 2
+
+
+@pytest.mark.parametrize("change", [{"clients": 3, "comparisons": 243}, {"comparisons": 164}])
+def test_randomness_for_something_else_is_the_callers_bug(
+    change: dict[str, int], server: Server, task: Task, play_both: PlayBoth
+) -> None:
+    request = replace(deal_request(task, 0, 0, 2, NONCES), **change)  # type: ignore[arg-type]
+
+    def play(role: Role, link: PeerLink) -> Bits:
+        dealt = server.randomness(role, request)
+        return server.decide(role, link, words_of(task, role), randomness=dealt)
+
+    with pytest.raises(ValueError, match="isn't for 2 submissions"):
+        play_both(play, task=task.digest)
+
+
+def test_the_other_servers_randomness_is_the_callers_bug(
+    server: Server, task: Task, play_both: PlayBoth
+) -> None:
+    def play(role: Role, link: PeerLink) -> Bits:
+        other = Role.SERVER_B if role is Role.SERVER_A else Role.SERVER_A
+        dealt = server.randomness(other, deal_request(task, 0, 0, 2, NONCES))
+        return server.decide(role, link, words_of(task, role), randomness=dealt)
+
+    with pytest.raises(ValueError, match="is held by"):
+        play_both(play, task=task.digest)
+
+
+@pytest.mark.parametrize(
+    ("projection", "passes"),
+    [
+        (lambda half_width: half_width, True),
+        (lambda half_width: -half_width, True),
+        (lambda half_width: half_width + 1, False),
+        (lambda half_width: -half_width - 1, False),
+        (lambda _: 2**62, False),
+        (lambda _: -(2**62), False),
+        (lambda _: 2**63 - 1, False),
+        (lambda _: -(2**63), False),
+    ],
+    ids=["τβ", "−τβ", "τβ+1", "−τβ−1", "2^62", "−2^62", "2^63−1", "−2^63"],
+)
+@pytest.mark.parametrize("row", [0, 39])
+def test_one_projection_outside_the_range_is_enough(
+    row: int,
+    projection: Callable[[int], int],
+    *,
+    passes: bool,
+    server: Server,
+    task: Task,
+    play_both: PlayBoth,
+) -> None:
+    z = projection(TAU * task.bound)
+
+    def play(role: Role, link: PeerLink) -> Bits:
+        return server.decide(role, link, words_of(task, role, 1, row=row, z=z))
+
+    assert play_both(play, task=task.digest) == ([passes], [passes])
+
+
+@pytest.mark.parametrize(("y", "passes"), [(-1, True), (-(2**63), True), (0, False), (1, False)])
+def test_only_a_negative_excess_passes(
+    y: int, *, passes: bool, server: Server, task: Task, play_both: PlayBoth
+) -> None:
+    def play(role: Role, link: PeerLink) -> Bits:
+        return server.decide(role, link, words_of(task, role, 1, y=y))
+
+    assert play_both(play, task=task.digest) == ([passes], [passes])
+
+
+def test_comparisons_are_two_a_row_and_one(task: Task) -> None:
+    assert comparisons_per_client(task) == 81
+    assert deal_request(task, 5, 2, 7, NONCES) == DealRequest(task.digest, 5, 2, 7, 567, NONCES)

@@ -1,0 +1,151 @@
+"""All kernels that run on this machine, compiled from this source, agree with plain integers."""
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from precad.common.aggregator.validate.rows import Rows
+from precad.common.kernel.kernel import NUMPY, Projection, kernels
+from precad.common.kernel.numpy_projection import BLOCK, MASKS
+from precad.common.ring import RingVector
+from precad.common.secret import Secret
+
+CHECKOUT = Path(__file__).parents[2]
+EDGES = (-(2**63), 2**63 - 1, -1, 0, 1, 2**32, -(2**32), 0x7F80_7F80_7F80_7F80)
+ONES = 2**64 - 1
+
+
+@pytest.fixture(scope="session")
+def all_kernels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Projection]:
+    """By name, NumPy's included; only that one where there is no compiler."""
+    folder = tmp_path_factory.mktemp("kernel")
+    build = ("build_ext", "--build-lib", str(folder), "--build-temp", str(folder / "objects"))
+    subprocess.run([sys.executable, "setup.py", "-q", *build], cwd=CHECKOUT, check=True)
+    libraries = list(folder.rglob("_projections*"))
+    command = os.environ.get("CC") or sysconfig.get_config_var("CC")
+    assert bool(libraries) == bool(shutil.which(command.split()[0])), "no library but a compiler"
+    return kernels(libraries[0] if libraries else None)
+
+
+def plain(words: RingVector, masks: NDArray[np.uint64]) -> list[int]:
+    """In Python's integers, bit by bit; signed representatives."""
+    bits = np.unpackbits(masks.astype("<u8").view(np.uint8), axis=-1, bitorder="little")
+    u, v = bits.reshape(*masks.shape, BLOCK).astype(np.int64).transpose(2, 1, 0, 3)
+    entries = (u - v).reshape(masks.shape[1], -1).astype(object)
+    z = entries @ words.astype(object)
+    return [(int(each) + 2**63) % 2**64 - 2**63 for each in z]
+
+
+def check(all_kernels: dict[str, Projection], words: RingVector, masks: NDArray[np.uint64]) -> None:
+    before = np.arange(masks.shape[1], dtype=np.int64) - (2**63 - 1)
+    expected = np.array(plain(words, masks)) + before
+    for name, project in all_kernels.items():
+        z = before.copy()
+        project(words, masks, z)
+        assert z.tolist() == expected.tolist(), name
+
+
+@settings(max_examples=60)
+@given(
+    st.integers(1, 70),
+    st.integers(1, 48),
+    st.lists(st.integers(-(2**63), 2**63 - 1) | st.sampled_from(EDGES), min_size=1, max_size=70),
+    st.lists(st.integers(0, ONES) | st.sampled_from((0, ONES)), min_size=1, max_size=70),
+)
+@example(33, 40, [-1], [ONES, 0])
+@example(65, 3, [-1, -(2**63), 2**63 - 1], [0, ONES])
+def test_kernels_agree_with_plain_integers(
+    all_kernels: dict[str, Projection],
+    blocks: int,
+    k: int,
+    some_words: list[int],
+    some_masks: list[int],
+) -> None:
+    words = np.resize(np.array(some_words, dtype=np.int64), blocks * BLOCK)
+    masks = np.resize(np.array(some_masks, dtype=np.uint64), (blocks, k, MASKS))
+    check(all_kernels, words, masks)
+
+
+@pytest.mark.parametrize("sign", [0, 1])
+@pytest.mark.parametrize("blocks", [31, 32, 33, 63, 64, 255, 257, 2200])
+def test_the_longest_sums_fit(all_kernels: dict[str, Projection], blocks: int, sign: int) -> None:
+    # Every byte of every word is 255, and every entry 1 or every entry −1; but for the first, so
+    # that the sum is odd and rounding can't hide.
+    words = np.full(blocks * BLOCK, -1, dtype=np.int64)
+    masks = np.zeros((blocks, 2, MASKS), dtype=np.uint64)
+    masks[:, :, sign] = ONES
+    masks[0, :, sign] -= 1
+    for name, project in all_kernels.items():
+        z = np.zeros(2, dtype=np.int64)
+        project(words, masks, z)
+        assert z.tolist() == [(blocks * BLOCK - 1) * (-1) ** (1 - sign)] * 2, name
+
+
+def test_words_may_begin_at_any_byte(all_kernels: dict[str, Projection]) -> None:
+    rng = np.random.default_rng(1)
+    masks = rng.integers(0, 2**64, (40, 40, MASKS), dtype=np.uint64)
+    data = rng.bytes(40 * BLOCK * 8 + 8)
+    for start in range(8):
+        check(all_kernels, np.frombuffer(data, np.int64, 40 * BLOCK, start), masks)
+
+
+@pytest.mark.parametrize("pieces", [(), (64,), (16_384, 16_448), (32_768,)])
+def test_rows_are_the_same_with_every_kernel(
+    all_kernels: dict[str, Projection], pieces: tuple[int, ...]
+) -> None:
+    words = np.random.default_rng(2).integers(-(2**63), 2**63 - 1, 40_001, endpoint=True)
+
+    def z(projection: Projection) -> list[int]:
+        rows = Rows(Secret(bytes(32)), words.size, 41, projection)
+        for piece in np.split(words, pieces):
+            rows.absorb(piece)
+        return list(rows.z().tolist())
+
+    by_kernel = {name: z(projection) for name, projection in all_kernels.items()}
+    assert by_kernel == dict.fromkeys(all_kernels, by_kernel[NUMPY])
+    assert len(set(by_kernel[NUMPY])) == 41
+
+
+I8, U8 = "int64", "uint64"
+
+
+@pytest.mark.parametrize(
+    ("words", "masks", "z", "text"),
+    [
+        ((63, I8), ((1, 3, 2), U8), (3, I8), "masks of"),
+        ((64, I8), ((2, 3, 2), U8), (3, I8), "masks of"),
+        ((64, I8), ((1, 3, 1), U8), (3, I8), "masks of"),
+        ((64, I8), ((1, 3, 2), U8), (2, I8), "masks of"),
+        ((64, "int32"), ((1, 3, 2), U8), (3, I8), "words must"),
+        ((64, I8), ((1, 3, 2), "uint8"), (3, I8), "masks must"),
+        ((64, I8), ((1, 3, 2), U8), (3, "int16"), "z must"),
+    ],
+)
+def test_a_compiled_kernel_reads_and_writes_nothing_beyond_its_arrays(
+    all_kernels: dict[str, Projection],
+    words: tuple[int, str],
+    masks: tuple[tuple[int, ...], str],
+    z: tuple[int, str],
+    text: str,
+) -> None:
+    compiled = [project for name, project in all_kernels.items() if name != NUMPY]
+    for project in compiled:
+        with pytest.raises(ValueError, match=text):
+            project(np.zeros(*words), np.zeros(*masks), np.zeros(*z))
+
+
+def test_a_compiled_kernel_takes_no_array_with_gaps(all_kernels: dict[str, Projection]) -> None:
+    masks, z = np.zeros((1, 3, 2), dtype=np.uint64), np.zeros(3, dtype=np.int64)
+    compiled = [project for name, project in all_kernels.items() if name != NUMPY]
+    for project in compiled:
+        with pytest.raises(ValueError, match="words must be contiguous"):
+            project(np.zeros(128, dtype=np.int64)[::2], masks, z)

@@ -1,0 +1,49 @@
+"""What a client leaves with the two servers for the dealer, without a client."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from precad.common.deal.squares import SquareRequest
+from precad.common.identifiers import Digest, Role
+from precad.common.ring import RingVector, dot
+from precad.common.secret import Secret
+from precad.common.share.mask import commit, mask_stream
+
+SERVERS = (Role.SERVER_A, Role.SERVER_B)
+
+
+@dataclass(frozen=True, slots=True)
+class Halves:
+    """Both servers' requests for one context, and the mask that they stand for."""
+
+    of: Mapping[Role, SquareRequest]
+    mask: RingVector
+
+    @property
+    def context(self) -> bytes:
+        """Of both."""
+        return self.of[Role.SERVER_A].context
+
+    @property
+    def square(self) -> int:
+        """r = a·a."""
+        return dot(self.mask, self.mask)
+
+
+def halves(task: Digest, name: str, dimension: int, attempt: int = 0, **secrets: Any) -> Halves:
+    """A client's: fresh seeds and salts unless given as ``seed``, ``salt``."""
+    ctx = Digest.of(name.encode())
+    seeds = {role: secrets.get("seed") or Secret.random() for role in SERVERS}
+    salts = {role: secrets.get("salt") or Secret.random() for role in SERVERS}
+    c_a, c_b = (commit(role, ctx, salts[role], seeds[role]) for role in SERVERS)
+    requests = {
+        role: SquareRequest(
+            task, attempt, ctx.value, c_a.value, c_b.value, seeds[role], salts[role]
+        )
+        for role in SERVERS
+    }
+    parts = [mask_stream(seeds[role], role, ctx, c_a, c_b).words(dimension) for role in SERVERS]
+    return Halves(requests, np.add(*parts))

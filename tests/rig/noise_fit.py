@@ -1,0 +1,151 @@
+"""How well samples fit N_Z(0, s²), counted in pieces: memory doesn't grow with the samples."""
+
+import math
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special, stats
+
+REACH = 16
+"""Standard deviations that the bins cover, either way."""
+LEAST_EXPECTED = 25.0
+LOW = 256
+
+
+@dataclass(frozen=True)
+class Bins:
+    """Bins of 2^shift integers, at most s/128 wide but one at least, and what is expected there."""
+
+    deviation: float
+    shift: int
+    first: int
+    probabilities: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, deviation: float) -> Self:
+        shift = max(0, math.frexp(deviation)[1] - 8)
+        last = math.ceil(REACH * deviation) >> shift
+        edges = np.arange(-last - 1, last + 2, dtype=np.int64) << shift
+        if deviation < 2**12:
+            values = np.arange(edges[0], edges[-1])
+            mass = np.exp(-0.5 * (values / deviation) ** 2)
+            each = (mass / mass.sum()).reshape(-1, 1 << shift).sum(axis=1)
+        else:
+            # The integral from half a unit below to half a unit above: within 1/(24·s²).
+            at = np.abs(edges - 0.5) / deviation
+            # From the nearer tail, so that nothing cancels there.
+            tails = special.ndtr(-at)
+            each = np.where(edges[1:] <= 0, np.diff(tails), -np.diff(tails))
+            middle = int(np.flatnonzero(edges == 0)[0])
+            each[middle] = 1 - tails[middle] - tails[middle + 1]
+        return cls(deviation, shift, -last - 1, each)
+
+    def index(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
+        inside: NDArray[np.int64] = (samples >> self.shift) - self.first
+        return inside.clip(0, self.probabilities.size - 1)
+
+
+@dataclass
+class Tally:
+    """What has been counted of one sampler's output."""
+
+    deviation: float
+    samples: int = 0
+    positive: int = 0
+    negative: int = 0
+    largest: int = 0
+    beyond_six: int = 0
+    powers: list[float] = field(default_factory=lambda: [0.0] * 4)
+    neighbours: float = 0.0
+    bins: list[int] = field(default_factory=list)
+    low: list[int] = field(default_factory=lambda: [0] * LOW)
+
+    def add(self, drawn: NDArray[np.int64], bins: Bins) -> None:
+        counted = np.bincount(bins.index(drawn), minlength=bins.probabilities.size)
+        self.bins = (counted + np.array(self.bins or 0)).tolist()
+        self.low = (np.bincount(drawn & (LOW - 1), minlength=LOW) + np.array(self.low)).tolist()
+        z = drawn / self.deviation
+        power = z.copy()
+        for k in range(4):
+            self.powers[k] += float(power.sum())
+            power *= z
+        self.neighbours += float(z[:-1] @ z[1:])
+        self.samples += drawn.size
+        self.positive += int((drawn > 0).sum())
+        self.negative += int((drawn < 0).sum())
+        self.largest = max(self.largest, int(np.abs(drawn).max()))
+        self.beyond_six += int((np.abs(z) > 6).sum())
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def p_values(self, bins: Bins) -> dict[str, float]:
+        """The probability of something as extreme, by test."""
+        n, deviation = self.samples, self.deviation
+        found = {
+            "bins": _chi_square(np.array(self.bins), n * bins.probabilities),
+            "signs": _two_sided(
+                (self.positive - self.negative) / math.sqrt(self.positive + self.negative)
+            ),
+            "neighbours": _two_sided(self.neighbours / math.sqrt(n) / self._moment(2, bins)),
+        }
+        for k in range(1, 5):
+            error = math.sqrt((self._moment(2 * k, bins) - self._moment(k, bins) ** 2) / n)
+            found[f"moment {k}"] = _two_sided(
+                (self.powers[k - 1] / n - self._moment(k, bins)) / error
+            )
+        # Whether the greatest is as great as it should be, and not greater.
+        so_great = -math.expm1(-n * _from(self.largest, deviation))
+        no_greater = math.exp(-n * _from(self.largest + 1, deviation))
+        found["largest"] = min(1.0, 2 * min(so_great, no_greater))
+        found["beyond six"] = _of_poisson(
+            self.beyond_six, n * _from(math.floor(6 * deviation) + 1, deviation)
+        )
+        if deviation >= 4 * LOW:
+            found["low byte"] = _chi_square(np.array(self.low), np.full(LOW, n / LOW))
+        return found
+
+    def _moment(self, k: int, bins: Bins) -> float:
+        """E[(y/s)^k]: the continuous one's from s = 4 on, where they differ by 1e-130."""
+        if k % 2:
+            return 0.0
+        if self.deviation >= 4:
+            return float(special.factorial2(k - 1))
+        values = np.arange(bins.first, bins.first + bins.probabilities.size) / self.deviation
+        return float((values**k) @ bins.probabilities)
+
+
+def _from(least: int, deviation: float) -> float:
+    """P[|y| ≥ ``least``], for ``least`` ≥ 1."""
+    if deviation >= 2**12:
+        return 2 * float(special.ndtr(-(least - 0.5) / deviation))
+    values = np.arange(math.ceil(REACH * deviation) + 1)
+    mass = np.exp(-0.5 * (values / deviation) ** 2)
+    return float(2 * mass[least:].sum() / (2 * mass.sum() - 1))
+
+
+def _two_sided(z: float) -> float:
+    return float(2 * special.ndtr(-abs(z)))
+
+
+def _of_poisson(count: int, expected: float) -> float:
+    below, above = stats.poisson.cdf(count, expected), stats.poisson.sf(count - 1, expected)
+    return float(min(1.0, 2 * min(below, above)))
+
+
+def _chi_square(observed: NDArray[np.int64], expected: NDArray[np.float64]) -> float:
+    """Bins in which little is expected are taken together, each tail with its own."""
+    enough = np.flatnonzero(expected >= LEAST_EXPECTED)
+    first, last = enough[0], enough[-1]
+
+    def pooled(values: NDArray[Any]) -> NDArray[np.float64]:
+        return np.concatenate(
+            [[values[:first].sum()], values[first : last + 1], [values[last + 1 :].sum()]]
+        )
+
+    counts, wanted = pooled(observed), pooled(expected)
+    kept = wanted >= 1
+    statistic = ((counts - wanted)[kept] ** 2 / wanted[kept]).sum()
+    return float(stats.chi2.sf(statistic, kept.sum() - 1))

@@ -1,0 +1,61 @@
+"""Submissions as tests take them apart and put them together."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+
+from precad.common.aggregator.collect import Inbox
+from precad.common.identifiers import Role
+from precad.common.ring import RingVector, from_bytes
+from precad.common.secret import Secret
+from precad.common.share.body import HeldBody
+from precad.common.share.header import SignedHeader, signed_bytes
+from precad.common.share.mask import SALT_BYTES
+from precad.common.share.signature import Signer
+from precad.common.share.submission import Submission
+
+Pair = tuple[Submission, Submission]
+
+
+def words_of(submission: Submission) -> bytes:
+    """b, whole; empty where the submission has no body."""
+    return b"" if submission.body is None else b"".join(submission.body_pieces())
+
+
+def body_of(submission: Submission) -> bytes:
+    """salt_h ‖ b as on the wire; empty where the submission has no body."""
+    return b"" if submission.body is None else submission.body.salt.reveal() + words_of(submission)
+
+
+def with_body(submission: Submission, body: bytes) -> Submission:
+    """The same with another body: salt_h ‖ b, of any length from 32 on."""
+    return replace(submission, body=HeldBody(Secret(body[:SALT_BYTES]), body[SALT_BYTES:]))
+
+
+def expanded(submission: Submission, dimension: int) -> RingVector:
+    """This server's share of x, ``[d] int64``: a_A at A, b + a_B at B."""
+    mask = submission.mask().words(dimension)
+    return mask if submission.role is Role.SERVER_A else mask + from_bytes(words_of(submission))
+
+
+def reconstructed(pair: Pair, dimension: int) -> RingVector:
+    """x, ``[d] int64``."""
+    return np.add(*(expanded(each, dimension) for each in pair))
+
+
+def signed_anew(header: SignedHeader, signer: Signer) -> SignedHeader:
+    """The same header with a good signature over what it says now."""
+    digests = header.commitment_a, header.commitment_b, header.body_digest
+    return replace(header, signature=signer.sign(signed_bytes(header.context, *digests)))
+
+
+def upload(inbox: Inbox, submission: Submission, cuts: Sequence[int] = ()) -> None:
+    """Send it whole, the body cut into pieces at ``cuts``. Raises RejectedSubmission."""
+    taking = inbox.start(replace(submission, body=None))
+    body = body_of(submission)
+    if body:
+        for start, end in pairwise([0, *cuts, len(body)]):
+            taking.add(body[start:end])
+    taking.finish()

@@ -1,0 +1,291 @@
+"""The sampler of the noise: its table exactly, its decisions at their edge, what it draws by tests
+that each of its mutants fails."""
+
+import math
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import mpmath
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from tests.rig.noise_fit import Bins, Tally
+
+from precad.common import noise
+from precad.common.headroom import NOISE_DEVIATIONS, SUM_LIMIT
+from precad.common.keystream import Keystream
+from precad.common.noise import DiscreteGaussian, gaussian
+from precad.common.noise.blocks import COLUMN_BITS, COLUMNS, Blocks
+from precad.common.secret import Secret
+
+SAMPLES = 400_000
+# Streams are seeded: a right sampler passes always or never.
+LEAST_P = 1e-5
+DEVIATIONS = [0.5, 0.7, 1.0, 3.3, 7.99, 8.0, 20.5, 1024.0, 131_072.3, 2.0**40, 1.9 * 2.0**57]
+TOTAL = 2**64
+
+
+def seeded(name: bytes = b"noise") -> Callable[[], Keystream]:
+    return lambda: Keystream(Secret(bytes(32)), "test", name)
+
+
+class Scripted(Keystream):
+    """The words of a list, one call after the other."""
+
+    def __init__(self, words: list[int]) -> None:
+        self._left = list(words)
+
+    def words(self, count: int) -> NDArray[np.int64]:
+        given, self._left = self._left[:count], self._left[count:]
+        assert len(given) == count, "more words were read than were written"
+        return np.array(given, dtype=np.uint64).view(np.int64)
+
+
+def unfit(sampler: Any, deviation: float) -> dict[str, float]:
+    bins, tally = Bins.of(deviation), Tally(deviation)
+    tally.add(sampler.draw(SAMPLES), bins)
+    assert sum(tally.bins) == SAMPLES
+    return {name: p for name, p in tally.p_values(bins).items() if not p >= LEAST_P}
+
+
+@pytest.fixture(autouse=True)
+def digits() -> Iterator[None]:
+    with mpmath.workdps(80):
+        yield
+
+
+@pytest.mark.parametrize("deviation", DEVIATIONS)
+def test_the_table_picks_each_block_by_its_mass_and_no_mass_is_too_small(deviation: float) -> None:
+    blocks = Blocks.of(deviation)
+    picked = [0] * COLUMNS
+    for column in range(COLUMNS):
+        threshold = int(blocks.thresholds[column])
+        assert 0 <= threshold <= 1 << COLUMN_BITS
+        picked[column] += threshold
+        picked[int(blocks.others[column])] += (1 << COLUMN_BITS) - threshold
+    assert tuple(picked) == blocks.masses
+    assert sum(picked) == TOTAL
+    s = mpmath.mpf(deviation)
+    for q, mass in enumerate(blocks.masses):
+        largest = blocks.scale * mpmath.exp(-((q << blocks.width_bits) ** 2) / (2 * s * s))
+        assert largest <= mass
+        # Not much larger either: proposals would be refused in vain.
+        assert mass - largest <= (1 if q else 1000)
+        assert float(largest / mass) == pytest.approx(float(blocks.tightness[q]), rel=1e-15)
+
+
+@pytest.mark.parametrize("deviation", DEVIATIONS)
+def test_the_table_reaches_so_far_that_the_stated_distance_holds(deviation: float) -> None:
+    end = COLUMNS << Blocks.of(deviation).width_bits
+    assert end >= gaussian.REACH * deviation
+    lost = 2 * mpmath.exp(-(mpmath.mpf(end) ** 2) / (2 * mpmath.mpf(deviation) ** 2))
+    assert lost <= gaussian.TAIL
+    # 10^6 coordinates in 10^6 rounds: far below any δ.
+    assert 10**12 * gaussian.TAIL < 2.0**-143
+
+
+def test_a_table_that_reaches_less_far_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Blocks, "of", staticmethod(lambda _: NARROW))
+    with pytest.raises(ValueError, match=r"noise_units is 9000\.0.*reaches less"):
+        DiscreteGaussian(9000.0)
+
+
+NARROW = Blocks.of(1000.0)
+
+
+@pytest.mark.parametrize("wrong", [0.0, 0.499, -3.0, 2.0**58, math.inf, math.nan])
+def test_a_deviation_out_of_range_is_refused(wrong: float) -> None:
+    with pytest.raises(ValueError, match="from 1/2 to below 2"):
+        DiscreteGaussian(wrong)
+
+
+def test_every_task_that_has_room_in_the_ring_has_a_sampler() -> None:
+    assert SUM_LIMIT / (2 * NOISE_DEVIATIONS) < gaussian.LIMIT
+
+
+@pytest.mark.parametrize("deviation", DEVIATIONS)
+def test_what_is_drawn_fits_the_discrete_gaussian(deviation: float) -> None:
+    assert unfit(DiscreteGaussian(deviation, seeded()), deviation) == {}
+
+
+@pytest.mark.parametrize("deviation", [0.7, 20.5, 1024.0])
+def test_deciding_everything_exactly_changes_nothing(deviation: float) -> None:
+    """The float64 path against decimals, proposal by proposal."""
+    usual = DiscreteGaussian(deviation, seeded()).draw(2_000)
+    assert np.array_equal(DiscreteGaussian(deviation, seeded(), margin=2.0).draw(2_000), usual)
+
+
+def acceptance(blocks: Blocks, deviation: float, block: int, inside: int) -> mpmath.mpf:
+    y = (block << blocks.width_bits) + inside
+    weight = mpmath.exp(-(mpmath.mpf(y) ** 2) / (2 * mpmath.mpf(deviation) ** 2))
+    return blocks.scale * weight / blocks.masses[block]
+
+
+def proposal(blocks: Blocks, block: int, inside: int, chance: int) -> list[int]:
+    """The three words by which this block and offset are proposed, with a plus."""
+    assert blocks.thresholds[block] > 0
+    return [block, inside, chance]
+
+
+@pytest.mark.parametrize("deviation", [20.5, 1024.0, 131_072.3, 2.0**40])
+@pytest.mark.parametrize(("block", "place"), [(0, 0.9), (3, 0.5), (17, 0.99)])
+@pytest.mark.parametrize("beyond", [-1, 1])
+def test_a_decision_is_right_in_the_last_of_its_64_bits(
+    deviation: float, block: int, place: float, beyond: int
+) -> None:
+    """float64 can't tell these apart: one unit of U's last place below the edge, and above."""
+    sampler = DiscreteGaussian(deviation)
+    blocks = Blocks.of(deviation)
+    inside = int(place * (1 << blocks.width_bits))
+    edge = int(acceptance(blocks, deviation, block, inside) * TOTAL)
+    words = proposal(blocks, block, inside, edge + beyond)
+    accepted = sampler._accepted(Scripted(words), 1)
+    assert accepted.tolist() == ([(block << blocks.width_bits) + inside] if beyond < 0 else [])
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("gap *= magnitude + begin", "gap *= magnitude + begin + 1"),
+        ("np.abs(gap) <= self._margin", "np.abs(gap) < 0"),
+        ("chance + 1 <= bound - error", "chance - 1 <= bound - error"),
+        ("Decimal(1 << bits) /", "Decimal((1 << bits) - 8) /"),
+    ],
+)
+def test_an_error_that_no_statistic_sees_is_caught_at_the_edge(old: str, new: str) -> None:
+    deviation, block, inside = 131_072.3, 5, 9_000
+    blocks, broken = Blocks.of(deviation), mutant(old, new)(deviation)
+    edge = int(acceptance(blocks, deviation, block, inside) * TOTAL)
+    found = [
+        broken._accepted(Scripted(proposal(blocks, block, inside, edge + beyond)), 1).size
+        for beyond in (-1, 1)
+    ]
+    assert found != [1, 0]
+
+
+@pytest.mark.parametrize("beyond", [-1, 1])
+def test_where_64_bits_leave_it_open_the_next_64_decide(beyond: int) -> None:
+    deviation, block, inside = 131_072.3, 5, 1000
+    blocks = Blocks.of(deviation)
+    edge = int(acceptance(blocks, deviation, block, inside) * TOTAL**2)
+    words = [*proposal(blocks, block, inside, edge // TOTAL), edge % TOTAL + beyond]
+    assert DiscreteGaussian(deviation)._accepted(Scripted(words), 1).size == (beyond < 0)
+
+
+def test_zero_with_a_minus_is_refused() -> None:
+    sampler = DiscreteGaussian(1024.0)
+    assert sampler._accepted(Scripted([0, 0, 0]), 1).tolist() == [0]
+    assert sampler._accepted(Scripted([0, 1 << 63, 0]), 1).tolist() == []
+    assert sampler._accepted(Scripted([0, 1 << 63 | 1, 0]), 1).tolist() == [-1]
+
+
+SOURCE = Path(gaussian.__file__).read_text(encoding="utf-8")
+TABLE = Path(noise.blocks.__file__).read_text(encoding="utf-8")
+
+
+def mutant(old: str, new: str) -> Any:
+    """The sampler with one change in its text, or in its table's."""
+    table = ModuleType("mutant_table")
+    vars(table)["__name__"] = noise.blocks.__name__
+    exec(TABLE.replace(old, new), vars(table))
+    sampler = ModuleType("mutant_sampler")
+    exec(SOURCE.replace(old, new), vars(sampler))
+    assert (SOURCE + TABLE).count(old) == 1, f"{old!r} isn't in the source once"
+    vars(sampler)["Blocks"] = table.Blocks
+    return sampler.DiscreteGaussian
+
+
+@pytest.mark.parametrize(
+    ("deviation", "old", "new"),
+    [
+        (20.5, "(magnitude - begin).astype", "(magnitude - begin + 1).astype"),
+        (1024.0, "_] = gap > 0", "_] = gap > -1"),
+        (1024.0, "_] = gap > 0", "_] = gap > -0.1"),
+        (20.5, "(magnitude | ~minus) != 0", "(magnitude | 1) != 0"),
+        (20.5, "(magnitude ^ minus) - minus", "magnitude ^ minus"),
+        (1024.0, "(magnitude ^ minus) - minus", "magnitude"),
+        (1024.0, "-0.5 / self.noise_units**2", "-1.0 / self.noise_units**2"),
+        (1024.0, "gap *= blocks.tightness[block]", "gap *= blocks.tightness[column]"),
+        (1024.0, "pick >> np.uint64(8) <", "pick >> np.uint64(9) <"),
+        (1024.0, "(1 << width_bits) - 1)", "(1 << width_bits) - 2)"),
+        (1024.0, "block = np.where(own, column, blocks.others[column])", "block = column"),
+        (1024.0, "blocks.others[column])", "blocks.others[column] ^ 1)"),
+        (1024.0, "(-Decimal(magnitude) * magnitude", "(-Decimal(magnitude)"),
+        (1024.0, "(2 * s * s)", "(s * s)"),
+        (1024.0, "thresholds[column], others[column] = left[column], giver",
+         "thresholds[column], others[column] = masses[column] // 2, giver"),
+    ],
+)  # fmt: skip
+def test_a_broken_sampler_is_caught(deviation: float, old: str, new: str) -> None:
+    broken = mutant(old, new)(deviation, seeded())
+    assert unfit(broken, deviation) != {}
+
+
+@pytest.mark.parametrize("deviation", [1024.0, 2.0**40])
+@pytest.mark.parametrize("wrong", [0.99, 1.01])
+def test_a_deviation_that_is_one_percent_off_is_caught(deviation: float, wrong: float) -> None:
+    assert "moment 2" in unfit(DiscreteGaussian(wrong * deviation, seeded()), deviation)
+
+
+class Changed:
+    """A sampler whose output is changed."""
+
+    def __init__(self, change: Callable[[NDArray[np.int64]], NDArray[np.int64]]) -> None:
+        self._change = change
+
+    def draw(self, dimension: int) -> NDArray[np.int64]:
+        return self._change(DiscreteGaussian(2.0**20, seeded()).draw(dimension))
+
+
+@pytest.mark.parametrize(
+    ("change", "seen"),
+    [
+        (lambda y: y.clip(-4 * 2**20, 4 * 2**20), "largest"),
+        (lambda y: y & ~1, "low byte"),
+        (lambda y: np.repeat(y[::2], 2), "neighbours"),
+        (lambda y: np.where(np.arange(y.size) % 50_000 == 0, 7 * 2**20, y), "beyond six"),
+        (lambda y: y + 2**14, "signs"),
+    ],
+    ids=["cut tails", "lost bits", "twice the same", "heavy tails", "off centre"],
+)
+def test_each_test_sees_what_it_is_for(
+    change: Callable[[NDArray[np.int64]], NDArray[np.int64]], seen: str
+) -> None:
+    assert seen in unfit(Changed(change), 2.0**20)
+
+
+@pytest.mark.parametrize("dimension", [0, 1, 2, 100, gaussian.CHUNK - 1, 3 * gaussian.CHUNK + 7])
+def test_as_many_are_drawn_as_are_asked_for(dimension: int) -> None:
+    drawn = DiscreteGaussian(1024.0).draw(dimension)
+    assert drawn.shape == (dimension,)
+    assert drawn.dtype == np.int64
+    assert drawn.flags.writeable
+
+
+def test_each_call_has_a_key_of_its_own() -> None:
+    sampler = DiscreteGaussian(2.0**40)
+    assert not np.intersect1d(sampler.draw(1000), sampler.draw(1000)).size
+    streams = [gaussian.fresh_stream().read(32) for _ in range(2)]
+    assert streams[0] != streams[1]
+
+
+def test_threads_share_a_sampler() -> None:
+    """The same as one after the other: nothing of a call is kept in the sampler."""
+    names = [b"0", b"1", b"2", b"3"]
+    alone = {name: DiscreteGaussian(1024.0, seeded(name)).draw(100_000) for name in names}
+    stream, drawn = threading.local(), {}
+    sampler = DiscreteGaussian(1024.0, lambda: seeded(stream.name)())  # noqa: PLW0108 -- named by the thread, when it calls
+
+    def draw(name: bytes) -> None:
+        stream.name = name
+        drawn[name] = sampler.draw(100_000)
+
+    threads = [threading.Thread(target=draw, args=(name,)) for name in names]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(np.array_equal(drawn[name], alone[name]) for name in names)

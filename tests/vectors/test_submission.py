@@ -1,0 +1,170 @@
+"""A submission, byte by byte: what clients, both servers and the dealer must compute alike."""
+
+import hashlib
+import hmac
+import json
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.ring import to_bytes
+from precad.common.secret import Secret
+from precad.common.share.body import body_hasher
+from precad.common.share.context import SubmissionContext
+from precad.common.share.header import SignedHeader
+from precad.common.share.mask import commit, mask_stream, opens
+from precad.common.share.signature import Signature
+
+VECTORS = json.loads(Path(__file__).with_name("submission.json").read_text(encoding="utf-8"))
+GIVEN, MADE = VECTORS["given"], VECTORS["made"]
+ROLES = {"a": Role.SERVER_A, "b": Role.SERVER_B}
+
+
+@dataclass(frozen=True)
+class Computed:
+    """All that follows from the inputs, by precad's own functions."""
+
+    given: dict[str, Any]
+
+    def secret(self, name: str) -> Secret:
+        return Secret(bytes.fromhex(self.given[name]))
+
+    @property
+    def context(self) -> SubmissionContext:
+        given = self.given
+        return SubmissionContext(
+            Digest(bytes.fromhex(given["task"])),
+            given["version"],
+            given["attempt"],
+            ClientId(given["client"]),
+            Digest(bytes.fromhex(given["model"])),
+            bytes.fromhex(given["nonce"]),
+        )
+
+    def commitment(self, letter: str) -> Digest:
+        salt, seed = self.secret(f"salt_{letter}"), self.secret(f"seed_{letter}")
+        return commit(ROLES[letter], self.context.digest, salt, seed)
+
+    def body_digest(self, b: bytes) -> Digest:
+        hasher = body_hasher(self.context.digest, self.secret("salt_h"))
+        hasher.update(b)
+        return Digest(hasher.digest())
+
+    def header(self, b: bytes) -> SignedHeader:
+        certificates = tuple(bytes.fromhex(each) for each in self.given["certificates"])
+        return SignedHeader(
+            self.context,
+            self.commitment("a"),
+            self.commitment("b"),
+            self.body_digest(b),
+            Signature(bytes.fromhex(self.given["signature"]), certificates),
+        )
+
+
+GOOD = Computed(GIVEN)
+B = bytes.fromhex(MADE["b"])
+
+
+def spelled(tag: str, *parts: bytes | int) -> bytes:
+    """``encode_context``, written out: the tag and each part with its length before it."""
+    found = b""
+    for part in (b"precad/v1/" + tag.encode(), *parts):
+        data = struct.pack("<Q", part) if isinstance(part, int) else part
+        found += struct.pack("<I", len(data)) + data
+    return found
+
+
+def given(*names: str) -> list[bytes]:
+    return [bytes.fromhex(GIVEN[name]) for name in names]
+
+
+def made(*names: str) -> list[bytes]:
+    return [bytes.fromhex(MADE[name]) for name in names]
+
+
+def context_parts() -> list[bytes | int]:
+    task, model, nonce = given("task", "model", "nonce")
+    return [task, GIVEN["version"], GIVEN["attempt"], GIVEN["client"].encode(), model, nonce]
+
+
+def test_context() -> None:
+    assert str(GOOD.context.digest) == MADE["ctx"]
+    expected = hashlib.sha256(spelled("submission-context", *context_parts())).hexdigest()
+    assert expected == MADE["ctx"]
+
+
+@pytest.mark.parametrize("letter", ROLES)
+def test_commitments(letter: str) -> None:
+    assert str(GOOD.commitment(letter)) == MADE[f"commitment_{letter}"]
+    role = f"server-{letter}".encode()
+    data = spelled(
+        "seed-commitment", role, *made("ctx"), *given(f"salt_{letter}", f"seed_{letter}")
+    )
+    assert hashlib.sha256(data).hexdigest() == MADE[f"commitment_{letter}"]
+
+
+@pytest.mark.parametrize("letter", ROLES)
+def test_masks_are_aes_256_ctr_under_a_key_by_hkdf(letter: str) -> None:
+    names = [Digest(value) for value in made("ctx", "commitment_a", "commitment_b")]
+    stream = mask_stream(GOOD.secret(f"seed_{letter}"), ROLES[letter], *names)
+    assert stream.words(4).tolist() == MADE[f"mask_{letter}"]
+    info = spelled("mask", f"server-{letter}".encode(), *(each.value for each in names))
+    extracted = hmac.digest(bytes(32), *given(f"seed_{letter}"), "sha256")
+    key = hmac.digest(extracted, info + b"\1", "sha256")
+    words = Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor().update(bytes(32))
+    assert np.frombuffer(words, "<i8").tolist() == MADE[f"mask_{letter}"]
+
+
+def test_body() -> None:
+    x, a, b = (np.array(v, dtype=np.int64) for v in (GIVEN["x"], MADE["mask_a"], MADE["mask_b"]))
+    assert to_bytes(x - a - b).hex() == MADE["b"]
+    assert str(GOOD.body_digest(B)) == MADE["body_digest"]
+    data = spelled("submission-body", *made("ctx"), *given("salt_h")) + B
+    assert hashlib.sha256(data).hexdigest() == MADE["body_digest"]
+
+
+def test_what_is_signed_and_what_is_compared() -> None:
+    header = GOOD.header(B)
+    assert header.signed.hex() == MADE["signed"]
+    digests = made("commitment_a", "commitment_b", "body_digest")
+    assert header.signed == spelled("submission-signature", *context_parts(), *digests)
+    assert str(header.whole_digest) == MADE["whole_digest"]
+    certificates = [bytes.fromhex(each) for each in GIVEN["certificates"]]
+    data = spelled("whole-submission", header.signed, *given("signature"), *certificates)
+    assert hashlib.sha256(data).hexdigest() == MADE["whole_digest"]
+
+
+@pytest.mark.parametrize("bad", VECTORS["bad"], ids=lambda bad: "-".join(bad["change"]))
+def test_what_must_not_open(bad: dict[str, Any]) -> None:
+    """Each change alone breaks what the vector names, and all that depends on it."""
+    changed = Computed({**GIVEN, **bad["change"]})
+    ctx = changed.context.digest
+    opened = {
+        f"commitment_{letter}": opens(
+            Digest(*made(f"commitment_{letter}")),
+            role,
+            ctx,
+            changed.secret(f"salt_{letter}"),
+            changed.secret(f"seed_{letter}"),
+        )
+        for letter, role in ROLES.items()
+    }
+    same = opened | {
+        "ctx": str(ctx) == MADE["ctx"],
+        "body_digest": str(changed.body_digest(B)) == MADE["body_digest"],
+        "whole_digest": str(changed.header(B).whole_digest) == MADE["whole_digest"],
+    }
+    fails = bad["fails"]
+    broken = {"whole_digest", *([*same] if fails == "ctx" else [fails])}
+    assert {name for name, holds in same.items() if not holds} == broken
+
+
+def test_a_changed_body_is_not_the_one_that_was_signed() -> None:
+    for change in (B[:-1], B + b"\0", B[::-1], bytes([B[0] ^ 1]) + B[1:], b""):
+        assert str(GOOD.body_digest(change)) != MADE["body_digest"]
