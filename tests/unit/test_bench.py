@@ -53,7 +53,16 @@ def test_a_sum_with_noise_is_the_sum_of_all_vectors_and_of_no_others() -> None:
     for left_out in given:
         assert not is_sum(total - left_out, given, task.noise_units)
         assert not is_sum(total + left_out, given, task.noise_units)
-    assert not is_sum(total + 11 * task.noise_units * (np.arange(1000) == 7), given, 1.0)
+    one_off = 20 * task.noise_units * (np.arange(1000) == 7)
+    assert not is_sum(total + one_off, given, task.noise_units)
+
+
+def test_noise_that_hides_every_coordinate_of_a_vector_does_not_hide_the_vector() -> None:
+    given = vectors(3, 10_000, task_of(10_000, 3, 1).bound)
+    deviation = 2.0 * float(np.abs(given).max())
+    total = np.sum(given, axis=0) + np.random.default_rng(1).normal(0, deviation, 10_000)
+    assert is_sum(total, given, deviation)
+    assert not is_sum(total - given[1], given, deviation)
 
 
 @pytest.mark.parametrize("answer", [{"right": False}, {}, {"right": "yes"}])
