@@ -26,6 +26,8 @@ from precad.common.task import Task
 from precad.protos import precad_pb2 as pb
 
 Result = TypeVar("Result")
+START_S = 120.0
+"""How long servers may take to start."""
 
 
 class Notices:
@@ -101,7 +103,14 @@ class Clients:
         self._task = task
         self._vectors = vectors(len(names), task.dimension, task.bound)
         self._servers = [
-            Servers(task, ClientId(name), server_a, server_b, Identity.load(keys / name))
+            Servers(
+                task,
+                ClientId(name),
+                server_a,
+                server_b,
+                Identity.load(keys / name),
+                patience_s=START_S,
+            )
             for name in names
         ]
         self._notices = Notices(len(names))

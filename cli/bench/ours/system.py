@@ -30,7 +30,6 @@ PHASES = {
 CLIENT_PARTS = ("fetch_s", "prepare_s", "prepare_cpu_s", "upload_s")
 """Means over the clients."""
 _WAIT_S = 3600.0
-_START_S = 120.0
 
 
 def task_of(dimension: int, clients: int, rounds: int) -> Task:
@@ -122,8 +121,6 @@ def set_up(
     data = {ClientId(f"owner-{number:04d}"): nothing for number in range(clients)}
     with LocalDeployment(folder, task, data, way=lines.way) as deployment:
         deployment.start_servers()
-        for role in (Role.SERVER_A, Role.SERVER_B):
-            deployment.operator(role).status(_START_S, wait=True)
         with Part("clients", "precad.cli.bench.ours.clients", folder / "logs") as process:
             process.ask(
                 task=str(folder / "task.toml"),
