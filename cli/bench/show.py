@@ -26,7 +26,7 @@ PARTS = {
     "prepare_s": "a client's preparation (shares, hashes, signature)",
     "upload_s": "a client's upload, all at once",
     "collect_s": "from the word to the last receipt",
-    "validate_s": "from the last receipt to the end: validation, sum, noise, release, model",
+    "validate_s": "from the last receipt to the end: validation to model",
 }
 _NOTHING = "–"
 
@@ -187,9 +187,14 @@ def _masked(case: Mapping[str, Any], version: str | None) -> list[str]:
 
 
 def _parts(case: Mapping[str, Any]) -> Table:
-    table = _table(f"Parts of a round, {_size(case)}", "part", "local", "slow link")
+    table = _table(f"Parts of a round, {_size(case)}", "part", "local", "slow link", "CPU, local")
+    ours = case["local"]["precad"]
+    # Of all processes; a client's preparation is one thread's.
+    cpu = {f"{phase}_s": sum(names.values()) for phase, names in ours["cpu_s"].items()}
+    cpu["prepare_s"] = ours["wall_s"]["prepare_cpu_s"]
     for key, name in PARTS.items():
-        table.add_row(name, *_walls(case, "precad", key))
+        shown = _seconds(cpu[key]) if key in cpu else _NOTHING
+        table.add_row(name, *_walls(case, "precad", key), shown)
     return table
 
 
