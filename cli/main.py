@@ -1,6 +1,5 @@
 """`precad`: one command line for everybody who takes part."""
 
-import sys
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -8,7 +7,8 @@ import typer
 from typer.core import TyperGroup
 
 from precad import __version__
-from precad.common.errors import Misconfiguration, PrecadError
+from precad.cli.start import said
+from precad.common.errors import PrecadError
 
 COMMANDS = (
     *("demo", "plan", "account", "certify", "keys", "enrol"),
@@ -25,8 +25,7 @@ class _OnDemand(TyperGroup):
         try:
             return super().invoke(ctx)
         except PrecadError as error:
-            print(f"precad: {error}", file=sys.stderr)  # noqa: T201
-            raise typer.Exit(2 if isinstance(error, Misconfiguration) else 1) from None
+            raise typer.Exit(said(error)) from None
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 -- click's
         """All commands."""
@@ -71,8 +70,3 @@ app = typer.Typer(
     pretty_exceptions_show_locals=False,
     rich_markup_mode=None,
 )
-
-
-def main() -> None:
-    """Entry point of the `precad` command."""
-    app()

@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from precad.cli.start import LOG_FORMAT
+
 app = typer.Typer(
     help="""Run one of the three servers from its settings file (TOML).
 
@@ -33,7 +35,7 @@ Config = Annotated[
 
 
 def _run(serving: Coroutine[Any, Any, int]) -> None:
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
     raise typer.Exit(asyncio.run(serving))
 
 

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 
 from precad.common import headroom
+from precad.common.description import MAX_FRACTIONAL_BITS
 from precad.common.errors import Misconfiguration
 from precad.common.task import Task
 
@@ -69,7 +70,7 @@ def _of_bound(task: Task) -> Misconfiguration:
             "privacy.client_clip",
             task.privacy.client_clip,
             "β = floor(C·2^f) must be from 1 to 2^25, and no number of fractional_bits gives "
-            f"that: use a clip from 2^-{headroom.MAX_FRACTIONAL_BITS} to 2^24",
+            f"that: use a clip from 2^-{MAX_FRACTIONAL_BITS} to 2^24",
         )
     rule = f"β = floor(C·2^f) = {task.bound} must be from 1 to 2^25 = {headroom.MAX_BOUND}"
     return Misconfiguration(
@@ -129,7 +130,7 @@ def _fitting(task: Task, fits: Callable[[Task], bool]) -> list[int]:
     # Made without checks, or a number that doesn't fit would be refused in its turn.
     return [
         bits
-        for bits in range(1, headroom.MAX_FRACTIONAL_BITS + 1)
+        for bits in range(1, MAX_FRACTIONAL_BITS + 1)
         if fits(Task.model_construct(**values | {"fractional_bits": bits}))
     ]
 

@@ -17,7 +17,6 @@ NOISE_DEVIATIONS = 10.0
 """Standard deviations of noise for which a round's sum must have room."""
 MAX_CLIP_RATIO = 1024
 """Largest C/R: the float64 rounding of a client's clip, up to C·2^−30, stays far below a record."""
-MAX_FRACTIONAL_BITS = 52
 SUM_LIMIT = 2**62
 RANGE_LIMIT = 2**63
 

@@ -2,16 +2,17 @@
 
 import asyncio
 import logging
+import resource
 import signal
 from pathlib import Path
 
 import grpc
 
 from precad.common.deal.dealer import DealerRole
+from precad.common.description import Description
 from precad.common.identity.credentials import Identity
 from precad.common.identity.port import add_port
 from precad.common.settings import Address, Settings
-from precad.common.task import Task
 from precad.common.wire.serving import SERVER_OPTIONS
 from precad.dealer.service import DealingService
 from precad.protos.precad_pb2_grpc import add_DealingServicer_to_server
@@ -27,9 +28,10 @@ class DealerSettings(Settings):
 
 async def serve(config: Path) -> int:
     """Deal, as the settings file says, until told to stop. Returns the exit status."""
+    # A dump would hold clients' seeds.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     settings = DealerSettings.load(config)
-    task = Task.load(settings.task)
-    identity = Identity.load(settings.identity)
+    task, identity = Description.load(settings.task), Identity.load(settings.identity)
     server = grpc.aio.server(options=SERVER_OPTIONS)
     service = DealingService(task, DealerRole(task.digest, task.dimension), identity)
     add_DealingServicer_to_server(service, server)
@@ -37,9 +39,8 @@ async def serve(config: Path) -> int:
     await server.start()
     log.info("dealer deals for task %s on port %d", task.name, port)
     stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
     await stop.wait()
     await server.stop(grace=2)
     return 0

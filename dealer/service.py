@@ -11,13 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 from precad.common.deal.dealer import SERVERS, DealerRole
 from precad.common.deal.request import DealRequest, SquareRequest
 from precad.common.deal.square import Answer, Deliver
+from precad.common.description import Description
 from precad.common.errors import AccessDenied, Misconfiguration, PeerUnavailable, PeerViolation
 from precad.common.identifiers import Digest, Role
 from precad.common.identity.access import require
 from precad.common.identity.credentials import Identity
 from precad.common.ring import to_bytes
 from precad.common.secret import Secret
-from precad.common.task import Task
 from precad.common.wire.serving import PIECE_BYTES, Context, Refusing, check_task
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import DealingServicer
@@ -27,64 +27,47 @@ log = logging.getLogger("precad")
 
 def request_from_wire(message: pb.DealRequest) -> DealRequest:
     """What a server asks of the dealer. Raises Misconfiguration."""
-    return DealRequest(
-        task=Digest(message.task_digest),
-        attempt=message.attempt,
-        batch=message.batch,
-        clients=message.clients,
-        comparisons=message.comparisons,
-        nonces=message.nonces,
-    )
+    shape = message.attempt, message.batch, message.clients, message.comparisons
+    return DealRequest(Digest(message.task_digest), *shape, message.nonces)
 
 
 def square_request_from_wire(message: pb.SquareRequest) -> SquareRequest:
     """One server's half of a submission's mask. Raises Misconfiguration."""
-    return SquareRequest(
-        task=Digest(message.task_digest),
-        attempt=message.attempt,
-        context=message.context,
-        commitment_a=message.commitment_a,
-        commitment_b=message.commitment_b,
-        seed=Secret(message.seed),
-        salt=Secret(message.salt),
-    )
+    names = message.context, message.commitment_a, message.commitment_b
+    secret = Secret(message.seed), Secret(message.salt)
+    return SquareRequest(Digest(message.task_digest), message.attempt, *names, *secret)
 
 
 def square_reply_to_wire(context: bytes, answer: Answer) -> pb.SquareReply:
     """The dealer's answer about one context."""
-    match answer:
-        case Secret():
-            return pb.SquareReply(context=context, row_key=answer.reveal())
-        case int():
-            return pb.SquareReply(context=context, share=answer)
-        case PeerViolation():
-            return pb.SquareReply(context=context, violation=str(answer))
+    if isinstance(answer, Secret):
+        return pb.SquareReply(context=context, row_key=answer.reveal())
+    if isinstance(answer, int):
+        return pb.SquareReply(context=context, share=answer)
+    if isinstance(answer, PeerViolation):
+        return pb.SquareReply(context=context, violation=str(answer))
     return pb.SquareReply(context=context, unavailable=str(answer))
 
 
 class DealingService(DealingServicer):
-    """Gives each server its own part, and never the other's. Sees no client data."""
+    """Gives each server its own part, and never the other's."""
 
-    def __init__(self, task: Task, dealer: DealerRole, identity: Identity) -> None:
+    def __init__(self, task: Description, dealer: DealerRole, identity: Identity) -> None:
         self._task = task
         self._dealer = dealer
         self._identity = identity
         self._epoch = secrets.token_bytes(16)
         self._squaring = ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="square")
 
-    async def Join(  # noqa: N802 -- gRPC's name
-        self, request: pb.JoinRequest, context: Context
-    ) -> pb.JoinReply:
+    # The names are gRPC's.
+    async def Join(self, request: pb.JoinRequest, context: Context) -> pb.JoinReply:  # noqa: N802
         """This server's own key for the task."""
         async with Refusing(context):
             role = self._server(context, request.role)
             check_task(self._task, request.task_digest)
         log.info("%s joined", role.value)
-        return pb.JoinReply(
-            key=self._dealer.key_for(role).reveal(),
-            epoch=self._epoch,
-            newest_attempt=self._dealer.newest_attempt,
-        )
+        key, newest = self._dealer.key_for(role).reveal(), self._dealer.newest_attempt
+        return pb.JoinReply(key=key, epoch=self._epoch, newest_attempt=newest)
 
     async def Deal(  # noqa: N802
         self, request: pb.DealRequest, context: Context
@@ -95,8 +78,8 @@ class DealingService(DealingServicer):
             self._check(request)
             most = self._task.enrolment.clients
             each = 2 * self._task.projections + 1
-            if request.clients > most or request.comparisons != request.clients * each:
-                asked = (request.clients, request.comparisons)
+            asked = (request.clients, request.comparisons)
+            if asked[0] > most or asked[1] != asked[0] * each:
                 why = f"this task has at most {most} clients, with {each} comparisons each"
                 raise Misconfiguration("clients, comparisons", asked, why)
             wanted = request_from_wire(request)
@@ -113,8 +96,7 @@ class DealingService(DealingServicer):
         replies: asyncio.Queue[pb.SquareReply | None] = asyncio.Queue()
 
         def deliver(name: bytes, answer: Answer) -> None:
-            reply = square_reply_to_wire(name, answer)
-            loop.call_soon_threadsafe(replies.put_nowait, reply)
+            loop.call_soon_threadsafe(replies.put_nowait, square_reply_to_wire(name, answer))
 
         async with Refusing(context):
             require(context, self._identity, *SERVERS)
@@ -131,17 +113,16 @@ class DealingService(DealingServicer):
     async def _take(
         self, requests: AsyncIterator[pb.SquareRequest], context: Context, deliver: Deliver
     ) -> None:
-        loop, left = asyncio.get_running_loop(), self._task.enrolment.clients
+        taken, most = 0, self._task.enrolment.clients
         async for message in requests:
             # Connections live for weeks: the certificate may have lapsed since the last one.
             role = require(context, self._identity, *SERVERS).role
             self._check(message)
-            left -= 1
-            if left < 0:
-                most = self._task.enrolment.clients
-                raise Misconfiguration("squares", most + 1, f"this task has {most} clients")
+            if (taken := taken + 1) > most:
+                raise Misconfiguration("squares", taken, f"this task has at most {most} clients")
             work = self._dealer.ask(role, square_request_from_wire(message), deliver)
-            loop.run_in_executor(self._squaring, work)
+            if work is not None:
+                asyncio.get_running_loop().run_in_executor(self._squaring, work)
             # While it waits for the next message nothing here holds the seed.
             del message, work
 

@@ -27,9 +27,9 @@ from torch.nn import functional
 
 from precad.client.train.models import check_parameters
 from precad.client.train.records import Records
+from precad.common.description import Parameter
 from precad.common.errors import Misconfiguration
 from precad.common.model import tensors
-from precad.common.task import Parameter
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """``loss(outputs, targets)`` as torch has it, for a batch of one record; its sum is taken."""

@@ -7,9 +7,9 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from precad.common.description import ModelSection, Parameter
 from precad.common.errors import Misconfiguration
 from precad.common.model import tensors
-from precad.common.task import ModelSection, Parameter
 
 _MATRIX = 2
 

@@ -1,12 +1,12 @@
 """The dealer: two keys, the words that make the servers' streams correlated, and squares."""
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
 from precad.common.deal.request import DealRequest, SquareRequest
-from precad.common.deal.square import Deliver, Squares
+from precad.common.deal.square import Deliver, Squares, Work
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, TaskMismatch
 from precad.common.identifiers import Digest, Role
 from precad.common.keystream import KEY_BYTES
@@ -75,28 +75,27 @@ class DealerRole:
             TaskMismatch: the request is for another task.
         """
         self.key_for(role)
-        self._admit(role, request)
+        with self._lock:
+            self._begin(request)
+            first, served = self._dealt.setdefault(request.batch, (request, set()))
+            again = role in served
+            served.add(role)
+        if again:
+            raise PeerUnavailable(f"attempt {request.attempt} is dealt for once; take a new one")
+        if first != request:
+            what = f"attempt {request.attempt}, batch {request.batch}"
+            raise PeerViolation(f"{what} was asked for before with another shape or other nonces")
         if role is Role.SERVER_A:
             return np.empty(0, dtype=np.int64)
         binary = [self._binary(request, n, size) for n, size in enumerate(request.sizes)]
         return np.concatenate(binary)
 
-    def ask(self, role: Role, request: SquareRequest, deliver: Deliver) -> Callable[[], None]:
-        """Take one server's half of a submission's mask; answers go to ``deliver``.
+    def ask(self, role: Role, request: SquareRequest, deliver: Deliver) -> Work | None:
+        """Take one server's half of a submission's mask; of two, return what is left to do.
 
-        Args:
-            role: who asks, from its certificate.
-            request: what it names, and its seed.
-            deliver: the row key once both halves are here, later this server's share of r = a·a;
-                PeerViolation where they don't fit, PeerUnavailable for a context that was dealt.
-
-        Returns:
-            What is left to do, in any thread: with the second half the squaring, else nothing.
-
-        Raises:
-            PeerViolation: the role isn't a server.
-            PeerUnavailable: a newer attempt has begun.
-            TaskMismatch: the request is for another task.
+        ``deliver`` hears the row key once both halves are here, later this server's share of
+        r = a·a; PeerViolation where they don't fit, PeerUnavailable where it was dealt before.
+        Raises as ``corrections``.
         """
         self.key_for(role)
         with self._lock:
@@ -118,21 +117,8 @@ class DealerRole:
             self._dealt.clear()
             self._squares.forget()
 
-    def _admit(self, role: Role, request: DealRequest) -> None:
-        with self._lock:
-            self._begin(request)
-            first, served = self._dealt.setdefault(request.batch, (request, set()))
-            again = role in served
-            served.add(role)
-        if again:
-            raise PeerUnavailable(f"attempt {request.attempt} is dealt for once; take a new one")
-        if first != request:
-            what = f"attempt {request.attempt}, batch {request.batch}"
-            raise PeerViolation(f"{what} was asked for before with another shape or other nonces")
-
     def _binary(self, request: DealRequest, number: int, size: int) -> RingVector:
-        of_a = request.stream(self._keys[Role.SERVER_A], number)
-        of_b = request.stream(self._keys[Role.SERVER_B], number)
+        of_a, of_b = (request.stream(self._keys[role], number) for role in SERVERS)
         a = of_a.words(size) ^ of_b.words(size)
         b = of_a.words(size) ^ of_b.words(size)
         return (a & b) ^ of_a.words(size)

@@ -56,7 +56,9 @@ class _Conversation:
         """The second of two servers squares in its own thread: there is no other here."""
         self._answers.expect(request)
         try:
-            self._dealer.ask(self._role, request, self._answers.put)()
+            work = self._dealer.ask(self._role, request, self._answers.put)
+            if work is not None:
+                work()
         except PrecadError as error:
             self._answers.end(error)
 

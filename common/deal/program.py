@@ -30,28 +30,17 @@ def comparison_triples(m: int) -> tuple[tuple[Shape, Shape], ...]:
 def conjunction_triples(clients: int, width: int) -> tuple[tuple[Shape, Shape], ...]:
     """Operand shapes of the ANDs that make one bit of each client's ``width``, in a tree.
 
-    At each level the first half of a client's values meets the second; an odd one waits.
-
-    Args:
-        clients: trees side by side, at least 1.
-        width: bits of each client, at least 1; one a word.
-
-    Returns:
-        ⌈log2 width⌉ pairs of shapes ``(clients, pairs)``; seven where width is 81.
+    At each level the first half of a client's values meets the second, and an odd one waits:
+    ⌈log2 width⌉ pairs of shapes ``(clients, pairs)``, seven where width is 81.
     """
     levels = []
     while width > 1:
-        levels.append((clients, width // 2))
+        levels.append(((clients, width // 2),) * 2)
         width -= width // 2
-    return tuple((shape, shape) for shape in levels)
+    return tuple(levels)
 
 
 def program(clients: int, comparisons: int) -> tuple[tuple[Shape, Shape], ...]:
-    """Operand shapes of all ANDs of a batch: its sign bits, then each client's conjunction.
-
-    Args:
-        clients: submissions in the batch.
-        comparisons: of all of them, the same number each.
-    """
-    width = comparisons // clients
-    return *comparison_triples(comparisons), *conjunction_triples(clients, width)
+    """Operand shapes of all ANDs of a batch: its sign bits, then each client's conjunction."""
+    conjunctions = conjunction_triples(clients, comparisons // clients)
+    return *comparison_triples(comparisons), *conjunctions

@@ -20,11 +20,7 @@ _LIMITS = {
 
 @dataclass(frozen=True, slots=True)
 class DealRequest:
-    """The binary triples of one validation batch.
-
-    Raises:
-        Misconfiguration: a number is out of range, or clients have unlike numbers of comparisons.
-    """
+    """The binary triples of one validation batch. Raises Misconfiguration for what can't be."""
 
     task: Digest
     attempt: int
@@ -60,8 +56,7 @@ class DealRequest:
     def stream(self, key: Secret, number: int) -> Keystream:
         """One server's words of triple ``number``: of a, of b, then (server A) of c.
 
-        Bound to the request's shape and nonces too. Dealer and server expand it alike; B's c is
-        corrected by what the dealer computes: c_B = (a & b) ⊕ c_A.
+        Dealer and server expand it alike, but for B's c, which is corrected: (a & b) ⊕ c_A.
         """
         shape = self.attempt, self.batch, self.clients, self.comparisons
         context = self.task.value, *shape, self.nonces, number
@@ -70,11 +65,7 @@ class DealRequest:
 
 @dataclass(frozen=True, slots=True)
 class SquareRequest:
-    """One server's half of a submission's mask, for the dealer to square the whole.
-
-    Raises:
-        Misconfiguration: context or commitments aren't of 32 bytes, or the attempt is negative.
-    """
+    """One server's half of a mask that the dealer squares; Misconfiguration for bad names."""
 
     task: Digest
     attempt: int

@@ -1,11 +1,9 @@
-"""The dealer's squares of the masks that clients chose: once for each context.
-
-A server's half is its seed; of both halves come a row key and shares of r = a·a, all drawn fresh.
-"""
+"""The dealer's squares r = a·a of the masks that clients chose; what it deals is drawn fresh."""
 
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from precad.common.deal.request import SquareRequest
 from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError
@@ -20,6 +18,8 @@ Answer = Secret | int | PrecadError
 """Of one context: the row key, then this server's share of r; or why there is none."""
 Deliver = Callable[[bytes, Answer], None]
 """Takes a context's answer to one server; doesn't wait. It stands for the server's conversation."""
+Work = Callable[[], None]
+"""To be called in any thread; its answers go to both servers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +29,9 @@ class _Half:
     deliver: Deliver
 
     def opens(self) -> bool:
-        named, ctx = self.request, Digest(self.request.context)
-        of = named.commitment_a if self.role is Role.SERVER_A else named.commitment_b
-        return opens(Digest(of), self.role, ctx, named.salt, named.seed)
+        it = self.request
+        own = it.commitment_a if self.role is Role.SERVER_A else it.commitment_b
+        return opens(Digest(own), self.role, Digest(it.context), it.salt, it.seed)
 
 
 class Squares:
@@ -43,28 +43,27 @@ class Squares:
         self._closed: dict[bytes, PrecadError] = {}
         """Dealt, or refused: what whoever comes with such a context hears."""
 
-    def ask(self, role: Role, request: SquareRequest, deliver: Deliver) -> Callable[[], None]:
-        """Take a half. Returns what is left to do, in any thread: the second half's squaring."""
+    def ask(self, role: Role, request: SquareRequest, deliver: Deliver) -> Work | None:
+        """As ``DealerRole.ask``."""
         half, ctx = _Half(role, request, deliver), request.context
         first = self._waiting.get(ctx)
         once = PeerUnavailable(f"{ctx.hex()} is dealt for once; take a new attempt")
         if ctx in self._closed or (first is not None and first.role is role):
             deliver(ctx, self._closed.get(ctx, once))
         elif not half.opens():
-            self._refuse(ctx, deliver, f"{role.value}'s seed doesn't open its commitment")
+            self._refuse(half, f"{role.value}'s seed doesn't open its commitment")
         elif first is None:
             self._waiting[ctx] = half
         elif first.request != request:
-            self._refuse(ctx, deliver, "the two servers name different commitments")
+            self._refuse(half, "the two servers name different commitments")
         else:
             del self._waiting[ctx]
             self._closed[ctx] = once
             row_key = Secret.random()
             first.deliver(ctx, row_key)
             deliver(ctx, row_key)
-            of = (half, first) if role is Role.SERVER_A else (first, half)
-            return lambda: self._square(*of)
-        return lambda: None
+            return partial(self._square, first, half)
+        return None
 
     def forget(self, deliver: Deliver | None = None) -> None:
         """Drop the halves of a conversation that has ended; without one, all of an old attempt."""
@@ -76,21 +75,22 @@ class Squares:
         if deliver is None:
             self._closed.clear()
 
-    def _refuse(self, ctx: bytes, deliver: Deliver, why: str) -> None:
+    def _refuse(self, half: _Half, why: str) -> None:
         """Which server broke the protocol, the dealer can't know: neither waits in vain."""
+        ctx = half.request.context
         self._closed[ctx] = PeerViolation(f"nothing is dealt for {ctx.hex()}: {why}")
-        first = self._waiting.pop(ctx, None)
-        for each in (deliver, *([first.deliver] if first else [])):
-            each(ctx, self._closed[ctx])
+        for deliver in {half.deliver, self._waiting.pop(ctx, half).deliver}:
+            deliver(ctx, self._closed[ctx])
 
-    def _square(self, a: _Half, b: _Half) -> None:
-        named, r = a.request, 0
+    def _square(self, one: _Half, other: _Half) -> None:
+        named, r = one.request, 0
         names = [Digest(n) for n in (named.context, named.commitment_a, named.commitment_b)]
-        of_a, of_b = (mask_stream(each.request.seed, each.role, *names) for each in (a, b))
+        masks = [mask_stream(each.request.seed, each.role, *names) for each in (one, other)]
         for start in range(0, self._dimension, _PIECE):
             size = min(_PIECE, self._dimension - start)
-            mask = of_a.words(size) + of_b.words(size)
-            r += dot(mask, mask)
-        r_a = signed(secrets.randbits(64))
-        a.deliver(named.context, r_a)
-        b.deliver(named.context, signed(r - r_a))
+            a = masks[0].words(size) + masks[1].words(size)
+            r += dot(a, a)
+        # Whose share is drawn and whose is the rest, is all the same: either alone is uniform.
+        drawn = secrets.randbits(64)
+        one.deliver(named.context, signed(drawn))
+        other.deliver(named.context, signed(r - drawn))

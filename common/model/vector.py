@@ -12,12 +12,13 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
+from precad.common.description import ModelSection, Parameter
 from precad.common.encode import decode
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Digest
 from precad.common.keystream import encode_context
 from precad.common.ring import WORD_BYTES, RingVector
-from precad.common.task import ModelSection, Parameter, Task
+from precad.common.task import Task
 
 
 def initial_vector(model: ModelSection) -> NDArray[np.float64]:

@@ -1,6 +1,6 @@
 """`python -m precad` is `precad`."""
 
-from precad.cli.main import main
+from precad.cli.start import main
 
 if __name__ == "__main__":
     main()

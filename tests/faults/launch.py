@@ -25,7 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import precad.cli.main
+import precad.cli.start
 from precad.client import settings as client_settings
 from precad.client.connection import Servers
 from precad.client.data_owner import DataOwner
@@ -176,7 +176,7 @@ def child(name: str, arguments: list[str], folder: Path, log: Path) -> None:
         os.dup2(output.fileno(), 2)
     install(Orders(folder, name))
     sys.argv = ["precad", *arguments]
-    precad.cli.main.main()
+    precad.cli.start.main()
 
 
 def main() -> None:

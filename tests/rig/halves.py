@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -33,11 +32,19 @@ class Halves:
         return dot(self.mask, self.mask)
 
 
-def halves(task: Digest, name: str, dimension: int, attempt: int = 0, **secrets: Any) -> Halves:
-    """A client's: fresh seeds and salts unless given as ``seed``, ``salt``."""
+def halves(
+    task: Digest,
+    name: str,
+    dimension: int,
+    attempt: int = 0,
+    *,
+    seed: Secret | None = None,
+    salt: Secret | None = None,
+) -> Halves:
+    """A client's: fresh seeds and salts, unless both servers are to have the given ones."""
     ctx = Digest.of(name.encode())
-    seeds = {role: secrets.get("seed") or Secret.random() for role in SERVERS}
-    salts = {role: secrets.get("salt") or Secret.random() for role in SERVERS}
+    seeds = {role: seed or Secret.random() for role in SERVERS}
+    salts = {role: salt or Secret.random() for role in SERVERS}
     c_a, c_b = (commit(role, ctx, salts[role], seeds[role]) for role in SERVERS)
     requests = {
         role: SquareRequest(

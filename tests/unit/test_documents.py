@@ -29,12 +29,12 @@ from precad.common.aggregator.service.limits import Limits
 from precad.common.aggregator.training.feed import KEPT_EVENTS
 from precad.common.aggregator.training.shelf import KEPT_MODELS
 from precad.common.aggregator.validate.decide import comparisons_per_client
+from precad.common.description import MAX_FRACTIONAL_BITS, DeadlineSection
 from precad.common.encode.clip import CLIENT_MARGIN, RECORD_MARGIN
 from precad.common.enrolment import EIGHTHS, GRID_OCTAVES
 from precad.common.errors import MAX_TEXT, Rejection
 from precad.common.headroom import (
     MAX_BOUND,
-    MAX_FRACTIONAL_BITS,
     MIN_NOISE_UNITS,
     NOISE_DEVIATIONS,
     TAU,
@@ -48,7 +48,7 @@ from precad.common.share.signature import (
     MAX_CERTIFICATES,
     MAX_SIGNATURE_BYTES,
 )
-from precad.common.task import DeadlineSection, Task
+from precad.common.task import Task
 from precad.common.wire.serving import MAX_REQUEST_BYTES, SERVER_OPTIONS
 
 ROOT = Path(__file__).parents[2]
@@ -320,7 +320,7 @@ NUMBERS: list[tuple[str, str, float]] = [
     (PROTOCOL, r"\| `peer` \| (\d+) s", DEADLINES.peer),
     (PROTOCOL, r"the last (\d+) events", KEPT_EVENTS),
     (PROTOCOL, r"the newest (\d+) models", KEPT_MODELS),
-    (PROTOCOL, r"and the share, (\d+) bytes to A", KEY_BYTES),
+    (PROTOCOL, r"two seeds of (\d+) bytes", KEY_BYTES),
     (INPUT, r"one message \| (\d+) KiB", MAX_REQUEST_BYTES / 1024),
     (INPUT, r"task's length: (\d+) bytes for A", KEY_BYTES),
     (INPUT, r"(\d+) of 4,096 bytes", MAX_CERTIFICATES),

@@ -228,9 +228,9 @@ def test_paths_that_no_file_system_takes() -> None:
     refused("settings", b'\2task = "a\\u0000b"\nlisten = "a:1"\n')
 
 
-def test_a_spooled_share_of_another_length() -> None:
-    for length in (0, 7, 8, 63, 65, 72):
-        refused("share", bytes(length))
+def test_a_spooled_body_with_one_other_bit() -> None:
+    for place in range(len(seed("spooled-body"))):
+        refused("spooled-body", bytes(place) + b"\1")
 
 
 def test_correction_words_of_another_length() -> None:

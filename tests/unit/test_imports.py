@@ -35,6 +35,7 @@ PURE = (
     "common/aggregator/validate",
     "common/checks.py",
     "common/deal",
+    "common/description.py",
     "common/encode",
     "common/enrolment.py",
     "common/errors.py",

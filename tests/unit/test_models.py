@@ -6,9 +6,9 @@ import torch
 from torch import nn
 
 from precad.client.train import build, load_vector, logistic, mlp, model_section
+from precad.common.description import ModelSection
 from precad.common.errors import Misconfiguration
 from precad.common.model import initial_vector
-from precad.common.task import ModelSection
 
 
 def section(module: nn.Module, architecture: str, initial: str = "zeros") -> ModelSection:

@@ -11,8 +11,8 @@ from torch.nn.functional import cross_entropy
 
 from precad.client.train import RecordGradients, as_records, model_section
 from precad.client.train.gradients import MOST_RECORDS, chunk_records
+from precad.common.description import ModelSection, Parameter
 from precad.common.errors import Misconfiguration
-from precad.common.task import ModelSection, Parameter
 
 RECORDS = 23
 

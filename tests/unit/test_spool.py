@@ -79,6 +79,11 @@ def flipped(at: int) -> Callable[[bytes], bytes]:
     return flip
 
 
+def replace_by_a_folder(body: SpooledBody, _other: SpooledBody) -> None:
+    body.path.unlink()
+    body.path.mkdir()
+
+
 def exchange(body: SpooledBody, other: SpooledBody) -> None:
     body.path.write_bytes(other.path.read_bytes())
 
@@ -97,7 +102,7 @@ MEDDLINGS: dict[str, Callable[[SpooledBody, SpooledBody], None]] = {
     "a chunk left out": meddled(lambda data: data[:CHUNK] + data[2 * CHUNK :]),
     "another client's file": exchange,
     "removed": lambda body, _other: body.path.unlink(),
-    "a folder": lambda body, _other: (body.path.unlink(), body.path.mkdir())[0],
+    "a folder": replace_by_a_folder,
 }
 
 

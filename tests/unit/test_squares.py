@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -109,9 +110,10 @@ def test_the_row_key_comes_before_the_square_is_computed() -> None:
     dealer = DealerRole(TASK, D)
     heard: dict[Role, list[Answer]] = {role: [] for role in SERVERS}
     both = halves(TASK, "x", D)
-    dealer.ask(A, both.of[A], lambda _, answer: heard[A].append(answer))()
+    assert dealer.ask(A, both.of[A], lambda _, answer: heard[A].append(answer)) is None
     work = dealer.ask(B, both.of[B], lambda _, answer: heard[B].append(answer))
     assert [[type(each) for each in heard[role]] for role in SERVERS] == [[Secret], [Secret]]
+    assert work is not None
     work()
     assert [[type(each) for each in heard[role]] for role in SERVERS] == [[Secret, int]] * 2
 
@@ -119,11 +121,11 @@ def test_the_row_key_comes_before_the_square_is_computed() -> None:
 def test_every_context_and_every_dealing_draws_afresh() -> None:
     """Also for the same seeds: nothing dealt follows from what a client or a server chose."""
     keys, shares = set(), set()
-    same = {"seed": Secret(bytes(32)), "salt": Secret(bytes(32))}
+    zero = Secret(bytes(32))
     for _ in range(4):
         table = Table()
         for name in ("x", "y"):
-            both = halves(TASK, name, D, **same)
+            both = halves(TASK, name, D, seed=zero, salt=zero)
             table.ask(both)
             keys.add(table.at[A].row_key(both.context).reveal())
             shares |= {table.at[role].share(both.context) for role in SERVERS}
@@ -135,10 +137,10 @@ def test_every_context_and_every_dealing_draws_afresh() -> None:
 def test_each_share_alone_is_uniform() -> None:
     """One mask squared 2,000 times: every byte of either share is balanced."""
     table = Table(dealer=DealerRole(TASK, 1))
-    same = {"seed": Secret(bytes(32)), "salt": Secret(bytes(32))}
+    zero = Secret(bytes(32))
     shares: dict[Role, list[int]] = {role: [] for role in SERVERS}
     for number in range(2000):
-        both = halves(TASK, str(number), 1, **same)
+        both = halves(TASK, str(number), 1, seed=zero, salt=zero)
         table.ask(both)
         for role in SERVERS:
             shares[role].append(table.at[role].share(both.context))
@@ -323,8 +325,9 @@ def test_another_task_and_another_role_are_refused() -> None:
 @pytest.mark.parametrize("length", [0, 31, 33])
 def test_names_of_another_length_are_refused(field: str, length: int) -> None:
     half = halves(TASK, "x", D).of[A]
+    changed: dict[str, Any] = {field: bytes(length)}
     with pytest.raises(Misconfiguration, match="32 bytes"):
-        replace(half, **{field: bytes(length)})
+        replace(half, **changed)
 
 
 @pytest.mark.parametrize("attempt", [-1, 2**63])

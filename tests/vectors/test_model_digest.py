@@ -5,9 +5,9 @@ import struct
 
 import numpy as np
 
+from precad.common.description import ModelSection, Parameter
 from precad.common.identifiers import Digest
 from precad.common.model import initial_vector, model_digest
-from precad.common.task import ModelSection, Parameter
 
 PARAMETERS = (Parameter(name="w", shape=(2, 3)), Parameter(name="b", shape=(2,)))
 TASK = Digest(bytes(range(32)))

@@ -115,7 +115,8 @@ def test_masks_are_aes_256_ctr_under_a_key_by_hkdf(letter: str) -> None:
     stream = mask_stream(GOOD.secret(f"seed_{letter}"), ROLES[letter], *names)
     assert stream.words(4).tolist() == MADE[f"mask_{letter}"]
     info = spelled("mask", f"server-{letter}".encode(), *(each.value for each in names))
-    extracted = hmac.digest(bytes(32), *given(f"seed_{letter}"), "sha256")
+    (seed,) = given(f"seed_{letter}")
+    extracted = hmac.digest(bytes(32), seed, "sha256")
     key = hmac.digest(extracted, info + b"\1", "sha256")
     words = Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor().update(bytes(32))
     assert np.frombuffer(words, "<i8").tolist() == MADE[f"mask_{letter}"]

@@ -33,7 +33,8 @@ def match(
 
     A client counts when both hold the same header, signature and certificates, byte for byte; each
     has checked them at its door. A rejection found by A stands before one found by B, and any found
-    reason before mere absence.
+    reason before mere absence. Where one alone holds a submission, and the other nothing of it, it
+    is unmatched.
 
     Args:
         opened: the round.
@@ -64,7 +65,9 @@ def match(
             if role is Role.SERVER_B:
                 reasons.reverse()
             found = [r for r in reasons if r is not None and r is not Rejection.ABSENT]
-            rejections[client] = found[0] if found else Rejection.ABSENT
+            one_alone = None in reasons
+            absent = Rejection.UNMATCHED if one_alone else Rejection.ABSENT
+            rejections[client] = found[0] if found else absent
         if isinstance(own, Submission) and client not in submissions:
             own.discard()
     return Matched(opened, submissions, rejections)

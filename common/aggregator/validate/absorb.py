@@ -1,7 +1,8 @@
 """One server's pass over a submission's body, piece by piece: k + 1 words and a share come out.
 
 For sums and projections x is shared as a_A at server A and b + a_B at server B. So A keeps nothing
-of b, and B reads it again from its own spool where it must (docs/soundness.md, "Part 2").
+of b, and B reads it again from its own spool where it must (docs/soundness.md,
+"Part 2: the exact norm").
 """
 
 import numpy as np

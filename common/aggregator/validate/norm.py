@@ -1,4 +1,7 @@
-"""The exact norm by a Beaver square that the client opened itself (docs/soundness.md, "Part 2")."""
+"""The exact norm by a Beaver square whose opening is the client's own.
+
+docs/soundness.md, "Part 2: the exact norm".
+"""
 
 from precad.common.identifiers import Role
 from precad.common.ring import signed

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -198,6 +199,14 @@ def test_who_waits_is_woken_when_the_dealer_goes(deploy: "Deploy", death: str) -
         assert at[A].row_key(known.context) == key
 
 
+def test_a_dealer_leaves_no_core_dump(deploy: "Deploy") -> None:
+    """Its memory holds clients' seeds."""
+    with dealing(deploy, LONG_S) as site:
+        limits = Path(f"/proc/{site.deployment.processes['dealer'].pid}/limits")
+        (line,) = (each for each in limits.read_text().splitlines() if "core file" in each)
+        assert line.split()[4:6] == ["0", "0"]
+
+
 def test_a_dealer_that_started_anew_deals_to_nobody_who_joined_the_old_one(
     deploy: "Deploy",
 ) -> None:
@@ -215,5 +224,5 @@ def test_no_more_squares_than_clients_are_dealt_on_one_stream(deploy: "Deploy") 
         many = [site.halves(str(number)) for number in range(MOST + 1)]
         for both in many:
             at[A].ask(both.of[A])
-        with pytest.raises(PeerViolation, match=f"this task has {MOST} clients"):
+        with pytest.raises(PeerViolation, match=f"at most {MOST} clients"):
             at[A].row_key(many[-1].context)

@@ -208,7 +208,7 @@ def test_wrong_uploads_are_rejected_with_their_reason_and_touch_nobody_else(
         (cast.same_again, COUNTED),
         (cast.ended_early, COUNTED),
         (cast.broke_off, "truncated"),
-        (cast.only_to_a, "absent"),
+        (cast.only_to_a, "unmatched"),
         (cast.without_header, "absent"),
         (cast.as_another, "absent"),
         (cast.silent, "absent"),

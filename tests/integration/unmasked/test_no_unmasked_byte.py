@@ -102,13 +102,17 @@ def test_the_search_finds_what_is_there(watch: Any, task: Task) -> None:
 
 def test_what_is_on_the_disk_while_a_round_is_open(watch: Any, task: Task) -> None:
     watched = watch(task, {VICTIM: update(1)})
-    shares = [data for name, data in watched.b.stored.items() if name.endswith(".share")]
-    assert shares == [watched.b.shares[VICTIM]]
-    # A's seed is never written; B's share is gone after the round.
-    assert not [name for name in watched.a.stored if ".share" in name]
-    assert not [name for name in watched.b.stored if name.endswith(".share (end)")]
+    (kept,) = [data for name, data in watched.b.stored.items() if name.endswith(".body")]
+    body = watched.b.shares[VICTIM]
+    # Encrypted: no word of it is there, nor its salt.
+    assert len(kept) == len(body) - 32 + 16
+    assert not [body[i : i + 8] for i in range(0, len(body), 8) if body[i : i + 8] in kept]
+    # Seeds are never written; B's body is gone after the round.
+    assert not [name for name in watched.a.stored if ".body" in name]
+    assert not [name for name in watched.b.stored if name.endswith(".body (end)")]
     for view in watched:
         seeds = [watched.a.shares[VICTIM], watched.b.shares[VICTIM]]
+        seeds += [each.headers[0].seed.reveal() for each in watched]
         kept = b"".join(d for n, d in view.stored.items() if n.endswith("(end)"))
         for secret in (*seeds, view.dealer_key, view.headers[0].salt.reveal()):
             assert secret not in kept
