@@ -15,7 +15,7 @@ from precad.cli.bench.ours import system as ours
 from precad.cli.bench.sample import Sample, System
 from precad.cli.bench.sec_agg_plus import system as sec_agg_plus
 from precad.cli.bench.stock_crypten import system as stock_crypten
-from precad.common.task import DeadlineSection
+from precad.common.description import DeadlineSection
 
 WARM_UPS = 1
 SERVERS = ours.SERVERS

@@ -25,8 +25,8 @@ from precad.cli.bench.sample import require_right
 from precad.cli.bench.show import PARTS, as_text
 from precad.cli.bench.vectors import is_sum, vectors
 from precad.cli.main import app
+from precad.common.description import DeadlineSection
 from precad.common.errors import Misconfiguration, PeerViolation
-from precad.common.task import DeadlineSection
 
 ROOT = Path(__file__).parents[2]
 RESULT = ROOT / "benchmarks" / "results" / "bench.json"
