@@ -152,7 +152,7 @@ def check_what_other_commands_read(run: Demo) -> None:
 @pytest.mark.parametrize(
     ("dataset", "model", "attack", "reasons"),
     [
-        ("digits", "logistic", "wraparound", {"out-of-range"}),
+        ("digits", "logistic", "wraparound", {"norm-exceeded"}),
         ("breast-cancer", "mlp", "oversize", {"norm-exceeded"}),
         ("breast-cancer", "logistic", "garbage", {"out-of-range", "malformed"}),
         ("digits", "mlp", "dropout", {"absent"}),

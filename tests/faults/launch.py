@@ -34,9 +34,11 @@ from precad.client.pending import Pending
 from precad.common.aggregator.collect import Inbox
 from precad.common.aggregator.enrol.register import Register
 from precad.common.aggregator.service.dealing import RemoteDealer
+from precad.common.aggregator.service.squares import RemoteSquares
 from precad.common.aggregator.store import Store
 from precad.common.aggregator.training.feed import Feed
 from precad.common.aggregator.training.shelf import Shelf
+from precad.common.aggregator.validate.absorb import Absorber
 from precad.common.deal.dealer import DealerRole
 from precad.common.link import PeerLink
 from precad.dealer import process as dealer_process
@@ -132,6 +134,10 @@ def install(orders: Orders) -> None:
 
     wrap(PeerLink, "send", step_of, note_noisy_share)
     wrap(PeerLink, "receive", step_of)
+    for method in ("ask", "row_key", "share"):
+        wrap(RemoteSquares, method)
+    for method in ("absorb", "words"):
+        wrap(Absorber, method)
     for method in (
         "claim",
         "freeze",
@@ -156,7 +162,7 @@ def install(orders: Orders) -> None:
     wrap(Register, "enrol")
     for method in ("join", "deal"):
         wrap(RemoteDealer, method)
-    for method in ("key_for", "corrections"):
+    for method in ("key_for", "corrections", "ask"):
         wrap(DealerRole, method)
     for method in ("enrol", "fetch_model", "prepare"):
         wrap(Servers, method)

@@ -26,7 +26,8 @@ SLACK_S = 8.0
 POINTS = (
     "Inbox.open",
     "PeerLink.send/held",
-    "PeerLink.send/validate",
+    "Absorber.absorb",
+    "PeerLink.send/decide",
     "PeerLink.send/countersignature",
     "PeerLink.send/noisy-share",
 )

@@ -138,17 +138,18 @@ class FakeServer(AggregationServicer):
 
     def Submit(self, request_iterator: Any, context: Any) -> pb.Receipt:  # noqa: N802
         del context
-        pieces, sizes = [], []
+        pieces, sizes, seed = [], [], b""
         for piece in request_iterator:
             if piece.WhichOneof("piece") == "header":
                 came = time.monotonic()
                 attempt = piece.header.attempt
                 self.came_after.append(came - self.opened.get(attempt, came))
                 piece.header.signature = b""
+                seed = piece.header.seed
             sizes.append(piece.ByteSize())
-            pieces.append(piece.share)
+            pieces.append(piece.body)
         self.note("Submit", *sizes)
-        self.uploads.append(b"".join(pieces))
+        self.uploads.append(b"".join(pieces) or seed)
         return self.receipt
 
     def note(self, rpc: str, *sizes: int) -> None:

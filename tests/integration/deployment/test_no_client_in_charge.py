@@ -176,7 +176,7 @@ def test_a_client_holds_four_connections_with_calls_on_them_and_no_fifth(
     assert f"connections of {good.name}" not in deployment.log("server-a")
 
 
-def test_a_share_that_cannot_be_read_costs_its_submission_alone(deploy: "Deploy") -> None:
+def test_a_body_that_cannot_be_read_costs_its_submission_alone(deploy: "Deploy") -> None:
     """A bad sector, no descriptor left, or a file that somebody meddled with."""
     deployment = deploy({"deadlines.peer": 20.0}, clients=3)
     spool = deployment.folder / "state" / "server-b" / "spool"
@@ -189,23 +189,24 @@ def test_a_share_that_cannot_be_read_costs_its_submission_alone(deploy: "Deploy"
         zero = np.zeros(deployment.task.dimension, dtype=np.int64)
         for client in clients[:2]:
             client.submit(event, zero)
-        gone, short = (next(spool.glob(f"{c.servers.client}-*.share")) for c in clients[:2])
+        gone, short = (next(spool.glob(f"{c.servers.client}-*.body")) for c in clients[:2])
         gone.unlink()
         short.write_bytes(b"")
         clients[2].submit(event, zero)
         ends = [client.over(event.attempt, START_S) for client in clients]
         assert [(over.counted, over.rejection) for over in ends] == [
-            (False, "out-of-range"),
-            (False, "out-of-range"),
+            (False, "truncated"),
+            (False, "truncated"),
             (True, ""),
         ]
         following = clients[0].opened(after=event.attempt, fresh_s=5, timeout_s=START_S)
         for client in clients:
             client.submit(following, zero)
         assert all(client.over(following.attempt, START_S).counted for client in clients)
-    assert f"the share of client {clients[0].servers.client} can't be read" in deployment.log(
-        "server-b"
-    )
+    for client in clients[:2]:
+        assert f"the body of client {client.servers.client} won't count" in deployment.log(
+            "server-b"
+        )
 
 
 @contextmanager

@@ -204,7 +204,7 @@ def test_wrong_uploads_are_rejected_with_their_reason_and_touch_nobody_else(
         (cast.other_model, "wrong-model"),
         (cast.two_vectors, "unmatched"),
         (cast.second_thoughts, COUNTED),
-        (cast.bad_first, "out-of-range"),
+        (cast.bad_first, "norm-exceeded"),
         (cast.same_again, COUNTED),
         (cast.ended_early, COUNTED),
         (cast.broke_off, "truncated"),

@@ -80,8 +80,8 @@ def test_honest_fakes_finish(pair: Pair) -> None:
     result = pair.take_part(pair.budget())
     assert (result.ended, result.submitted) == (FINISHED, 3)
     assert len(pair.a.uploads) == len(pair.b.uploads) == 3
-    assert {len(share) for share in pair.a.uploads} == {32}
-    assert {len(share) for share in pair.b.uploads} == {8 * D}
+    assert {len(seed) for seed in pair.a.uploads} == {32}
+    assert {len(body) for body in pair.b.uploads} == {32 + 8 * D}
 
 
 def test_a_model_digest_that_differs_between_a_and_b(pair: Pair) -> None:
