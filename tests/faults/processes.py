@@ -324,7 +324,8 @@ class FaultyDeployment(LocalDeployment):
             number: tuple(rest)
             for number, *rest in self._select(
                 role,
-                "SELECT attempt, state, version, valid_set, noisy_share, next_model FROM attempt",
+                "SELECT attempt, state, version, valid_set, share, next_model FROM attempt "
+                "LEFT JOIN noisy_share USING (attempt)",
             )
         }
 

@@ -422,7 +422,8 @@ class World:
         """(state, version, valid set, noisy share) of each attempt, from the database file."""
         with sqlite3.connect(self.folder / role.value / "state.db") as database:
             rows = database.execute(
-                "SELECT attempt, state, version, valid_set, noisy_share FROM attempt"
+                "SELECT attempt, state, version, valid_set, share FROM attempt "
+                "LEFT JOIN noisy_share USING (attempt)"
             )
             return {number: tuple(rest) for number, *rest in rows}
 

@@ -55,6 +55,13 @@ def change(connection: Connection, attempt: int, **values: object) -> None:
     connection.execute(update(attempts).where(attempts.c.attempt == attempt).values(**values))
 
 
+def share_of(connection: Connection, attempt: int) -> bytes | None:
+    """This server's noisy share of an attempt; None unless it was prepared."""
+    kept = tables.noisy_share.c
+    found: bytes | None = connection.scalar(select(kept.share).where(kept.attempt == attempt))
+    return found
+
+
 def charged_clients(connection: Connection, attempt: int) -> tuple[ClientId, ...]:
     """Whom an attempt's entries name."""
     charge = tables.charge.c
@@ -86,8 +93,8 @@ def prepare(
         raise AlreadyReleased(
             f"version {opened.version} has its release already, of attempt {earlier}"
         )
-    kept = {"valid_set": valid_set, "noisy_share": noisy_share}
-    change(connection, attempt, state=AttemptState.PREPARED, **kept)
+    change(connection, attempt, state=AttemptState.PREPARED, valid_set=valid_set)
+    connection.execute(insert(tables.noisy_share).values(attempt=attempt, share=noisy_share))
     append(
         connection,
         task,
@@ -122,7 +129,8 @@ def pending(connection: Connection) -> ReleaseRecord | None:
             ledger.attempt == row.attempt, ledger.event == AttemptState.PREPARED
         )
     )
-    if digest != Digest.of(row.noisy_share):
+    share = share_of(connection, row.attempt)
+    if share is None or digest != Digest.of(share):
         # Sent, it would be a second release of one version.
         raise StorageFailure(
             f"the noisy share of attempt {row.attempt} isn't the one that the ledger names; "
@@ -141,7 +149,7 @@ def pending(connection: Connection) -> ReleaseRecord | None:
         valid_set=row.valid_set,
         valid=charged_clients(connection, row.attempt),
         rejections={r.client: r.reason for r in rejected},
-        noisy_share=row.noisy_share,
+        noisy_share=share,
     )
 
 

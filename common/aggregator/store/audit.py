@@ -11,6 +11,7 @@ from sqlalchemy import Connection, func, select
 from precad.common.aggregator.round.journal import PENDING, AttemptState
 from precad.common.aggregator.round.messages import Fact
 from precad.common.aggregator.store import tables, versions
+from precad.common.aggregator.store.attempts import share_of
 from precad.common.aggregator.store.engine import parse_url, reading_engine, storage_errors
 from precad.common.aggregator.store.ledger import LedgerEntry, entries, ledger_start
 from precad.common.aggregator.store.migrate import require_current
@@ -256,7 +257,8 @@ def _round_findings(
             continue
         if row.valid_set != release.valid_set:
             yield Finding(where, "its valid set isn't the one that was charged")
-        if row.noisy_share is None or Digest.of(row.noisy_share) != release.share_digest:
+        share = share_of(connection, row.attempt)
+        if share is None or Digest.of(share) != release.share_digest:
             yield Finding(where, "its noisy share isn't the one that was released")
         if not covered and len(release.charges) + row.rejected != row.cohort_size:
             yield Finding(

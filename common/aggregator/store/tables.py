@@ -92,7 +92,6 @@ attempts = sa.Table(
     sa.Column("cohort_size", sa.Integer, nullable=False),
     sa.Column("model", _DIGEST, nullable=False),
     sa.Column("valid_set", _DIGEST),
-    sa.Column("noisy_share", sa.LargeBinary),
     sa.Column("next_model", _DIGEST),
     # The other server's signed head of this attempt, and its countersignature of ours.
     sa.Column("their_head", sa.LargeBinary),
@@ -145,6 +144,15 @@ word = sa.Table(
     sa.Column("version", sa.Integer, primary_key=True, autoincrement=False),
     # The newest attempt that the operators' word reaches to.
     sa.Column("until", sa.Integer, nullable=False),
+)
+
+# Apart from its attempt: a row is written whole whenever one of its columns changes.
+noisy_share = sa.Table(
+    "noisy_share",
+    metadata,
+    sa.Column("attempt", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("share", sa.LargeBinary, nullable=False),
+    sa.ForeignKeyConstraint(["attempt"], ["attempt.attempt"], name="share_has_its_attempt"),
 )
 
 ledger = sa.Table(

@@ -232,8 +232,12 @@ def test_every_entry_has_a_salt_of_its_own(played_url: str) -> None:
             "UPDATE attempt SET version = 8 WHERE attempt = 7",
             "table ledger: has a row that belongs to no row of attempt",
         ),
-        ("UPDATE attempt SET noisy_share = model WHERE attempt = 0", "attempt 0: its noisy"),
-        ("UPDATE attempt SET noisy_share = NULL WHERE attempt = 0", "attempt 0: its noisy"),
+        (
+            "UPDATE noisy_share SET share = (SELECT model FROM attempt WHERE attempt = 0) "
+            "WHERE attempt = 0",
+            "attempt 0: its noisy",
+        ),
+        ("DELETE FROM noisy_share WHERE attempt = 0", "attempt 0: its noisy"),
         ("UPDATE attempt SET valid_set = model WHERE attempt = 0", "attempt 0: its valid set"),
         ("DELETE FROM attempt WHERE attempt = 5", "table ledger: has a row that"),
         (
@@ -272,6 +276,7 @@ def test_cutting_the_end_off_everywhere_shows_against_a_noted_head(played_url: s
         "DELETE FROM charge WHERE attempt = 7",
         "DELETE FROM ledger WHERE sequence = 8",
         "DELETE FROM rejection WHERE attempt = 7",
+        "DELETE FROM noisy_share WHERE attempt = 7",
         "DELETE FROM attempt WHERE attempt = 7",
         "UPDATE task SET ledger_length = 7, "
         "ledger_head = (SELECT hash FROM ledger WHERE sequence = 7)",

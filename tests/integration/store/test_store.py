@@ -35,10 +35,12 @@ Bind = Callable[..., None]
 
 
 def noisy_shares(store: Store) -> list[bytes | None]:
-    rounds = tables.attempts
+    rounds, kept = tables.attempts, tables.noisy_share
     with store._transaction() as connection:
         return list(
-            connection.execute(select(rounds.c.noisy_share).order_by(rounds.c.attempt)).scalars()
+            connection.execute(
+                select(kept.c.share).select_from(rounds.outerjoin(kept)).order_by(rounds.c.attempt)
+            ).scalars()
         )
 
 
@@ -274,7 +276,7 @@ def test_a_share_that_changed_in_the_database_is_never_sent_again(
 ) -> None:
     prepared(store)
     with store._transaction() as connection:
-        connection.execute(tables.attempts.update().values(noisy_share=spoilt))
+        connection.execute(tables.noisy_share.update().values(share=spoilt))
     with pytest.raises(StorageFailure, match="attempt 0"):
         store.pending()
 

@@ -37,6 +37,17 @@ def upgrade() -> None:
         postgresql_where=sa.text(_PREPARED),
     )
     op.create_table(
+        "noisy_share",
+        sa.Column("attempt", sa.Integer, primary_key=True, autoincrement=False),
+        sa.Column("share", sa.LargeBinary, nullable=False),
+        sa.ForeignKeyConstraint(["attempt"], ["attempt.attempt"], name="share_has_its_attempt"),
+    )
+    op.execute(
+        "INSERT INTO noisy_share (attempt, share) "
+        "SELECT attempt, noisy_share FROM attempt WHERE noisy_share IS NOT NULL"
+    )
+    op.drop_column("attempt", "noisy_share")
+    op.create_table(
         "version",
         sa.Column("version", sa.Integer, primary_key=True, autoincrement=False),
         sa.Column("opened", sa.Integer, nullable=False),
