@@ -233,8 +233,7 @@ def test_every_entry_has_a_salt_of_its_own(played_url: str) -> None:
             "table ledger: has a row that belongs to no row of attempt",
         ),
         (
-            "UPDATE noisy_share SET share = (SELECT model FROM attempt WHERE attempt = 0) "
-            "WHERE attempt = 0",
+            "UPDATE noisy_share SET share = (SELECT model FROM attempt WHERE attempt = 0)",
             "attempt 0: its noisy",
         ),
         ("DELETE FROM noisy_share WHERE attempt = 0", "attempt 0: its noisy"),
