@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from precad.common.encode.clip import squared_norm
-from precad.common.identifiers import ClientId, Role
+from precad.common.identifiers import ClientId
 from precad.common.ring import to_bytes
 from precad.common.task import Task
 
