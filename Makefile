@@ -34,7 +34,8 @@ protos: $(READY) ## generate the protobuf code anew
 protos-check: protos ## fail unless git has the protobuf code that the .proto files give
 	@git diff --exit-code -- $(GENERATED) && test -z "$$(git ls-files --others -- $(GENERATED))"
 
-bench: $(READY) ## the benchmarks; results go to benchmarks/results
+bench: $(READY) ## the benchmarks; results go to benchmarks/results (ARGS=…)
+	$(BIN)/precad bench --series --output benchmarks/results/bench.json $(ARGS)
 	for script in benchmarks/*.py; do PYTHONPATH=. $(BIN)/python $$script || exit 1; done
 
 noise: $(READY) ## goodness of fit of the noise, 10^8 samples at four scales; goes on where it was broken off

@@ -12,7 +12,7 @@ from precad.common.errors import PrecadError
 
 COMMANDS = (
     *("demo", "plan", "account", "certify", "keys", "enrol"),
-    *("serve", "join", "status", "allow", "ledger"),
+    *("serve", "join", "status", "allow", "ledger", "bench"),
 )
 """In the order of a newcomer's interest; a module each, with an ``app`` or a function so named."""
 

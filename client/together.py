@@ -78,7 +78,7 @@ def load_owner() -> None:
     import precad.common.account.exact  # noqa: F401, PLC0415
     from precad.client.train.gradients import RecordGradients  # noqa: PLC0415
     from precad.client.train.records import as_records  # noqa: PLC0415
-    from precad.common.task import Parameter  # noqa: PLC0415
+    from precad.common.description import Parameter  # noqa: PLC0415
 
     # torch imports half of itself at the first gradient.
     parameters = (Parameter(name="weight", shape=(2, 1)), Parameter(name="bias", shape=(2,)))

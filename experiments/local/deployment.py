@@ -15,7 +15,14 @@ from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment import create_local_keys
 from precad.common.task import Task
 from precad.common.wire.operator import OperatorConnection
-from precad.experiments.local.files import LINGER_S, Data, free_addresses, write_settings
+from precad.experiments.local.files import (
+    LINGER_S,
+    Data,
+    Way,
+    free_addresses,
+    straight,
+    write_settings,
+)
 
 SERVERS = ("dealer", "server-b", "server-a")
 OWNERS = "owners"
@@ -34,6 +41,7 @@ class LocalDeployment:
         data: each client's records.
         bad: clients that misbehave, and how (``experiments.bad_client.KINDS``).
         linger_s: how long servers whose training ended stay; until stopped unless given.
+        way: what a part dials to reach another part's address; that address unless given.
     """
 
     def __init__(
@@ -44,6 +52,7 @@ class LocalDeployment:
         *,
         bad: Mapping[ClientId, str] | None = None,
         linger_s: float = LINGER_S,
+        way: Way = straight,
     ) -> None:
         self.folder = folder
         self.task = task
@@ -54,7 +63,7 @@ class LocalDeployment:
         self._connections: dict[Role, OperatorConnection] = {}
         (folder / "logs").mkdir(parents=True, exist_ok=True)
         create_local_keys(folder / "keys", [client.name for client in data])
-        write_settings(folder, task, data, self.addresses, linger_s=linger_s)
+        write_settings(folder, task, data, self.addresses, linger_s=linger_s, way=way)
 
     def __enter__(self) -> Self:
         return self

@@ -3,7 +3,7 @@
 import json
 import secrets
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,13 @@ LINGER_S = 600.0
 """Servers of a local deployment stay until whoever started them stops them."""
 
 Data = tuple[NDArray[np.float32], NDArray[np.int64]]
+Way = Callable[[str, str], str]
+"""The address at which a part, by its name, reaches another part's address."""
+
+
+def straight(_who: str, address: str) -> str:
+    """Nothing in between."""
+    return address
 
 
 def free_addresses(count: int) -> list[str]:
@@ -73,23 +80,29 @@ def write_settings(
     addresses: Mapping[str, str],
     *,
     linger_s: float = LINGER_S,
+    way: Way = straight,
 ) -> None:
     """Write every party's settings, and every client's records, under ``folder``."""
     (folder / "task.toml").write_text(task_to_toml(task), encoding="utf-8")
     a, b, dealer = addresses["server-a"], addresses["server-b"], addresses["dealer"]
-    ends = {"dealer": dealer, "linger": linger_s}
     settings: dict[str, dict[str, object]] = {
         "dealer": {"listen": dealer},
-        "server-a": {"listen": a, "server_b": b, "state": "state/server-a", **ends},
-        "server-b": {"listen": b, "state": "state/server-b", **ends},
+        "server-a": {"listen": a, "server_b": way("server-a", b)},
+        "server-b": {"listen": b},
     }
+    for server in ("server-a", "server-b"):
+        settings[server] |= {
+            "dealer": way(server, dealer),
+            "state": f"state/{server}",
+            "linger": linger_s,
+        }
     records = folder / "records"
     records.mkdir(exist_ok=True)
     for client, (x, y) in data.items():
         settings[client.name] = {
             "client": client.name,
-            "server_a": a,
-            "server_b": b,
+            "server_a": way(client.name, a),
+            "server_b": way(client.name, b),
             "data": f"records/{write_client_data(records, client, x, y).name}",
             "state": f"state/{client}",
         }

@@ -41,7 +41,8 @@ def main() -> None:
                     if kind == "open" and notice.open.attempt > answered:
                         answered, digest = notice.open.attempt, Digest(notice.open.model_digest)
                         zeros = np.zeros(task.dimension, dtype=np.int64)
-                        servers.submit(servers.prepare(answered, digest, zeros))
+                        version = notice.open.version
+                        servers.submit(servers.prepare(version, answered, digest, zeros))
             except PeerUnavailable:
                 time.sleep(0.2)
 

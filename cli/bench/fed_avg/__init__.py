@@ -1,0 +1,1 @@
+"""Plain federated averaging, the least that a round can be."""

@@ -1,0 +1,1 @@
+"""precad itself, measured from outside."""

@@ -1,0 +1,1 @@
+"""Flower's SecAgg+, if the extra `precad[bench]` is installed."""

@@ -1,0 +1,1 @@
+"""Stock CrypTen doing the paper's norm check."""

@@ -1,0 +1,269 @@
+"""What `precad bench` computes: checks of results, exponents, clocks, the slow link, resuming."""
+
+import asyncio
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import typer
+
+from precad.cli.bench.case import Case, idle_wait_s
+from precad.cli.bench.document import FORMAT, Document, main_case, run, series_of
+from precad.cli.bench.fit import exponent, steps
+from precad.cli.bench.meter import peak_mib, read
+from precad.cli.bench.ours.system import task_of
+from precad.cli.bench.part import Message
+from precad.cli.bench.relay import Line, Link, Way
+from precad.cli.bench.sample import require_right
+from precad.cli.bench.show import PARTS, as_text
+from precad.cli.bench.vectors import is_sum, vectors
+from precad.cli.main import app
+from precad.common.description import DeadlineSection
+from precad.common.errors import Misconfiguration, PeerViolation
+
+ROOT = Path(__file__).parents[2]
+RESULT = ROOT / "benchmarks" / "results" / "bench.json"
+PAGE = ROOT / "docs" / "benchmarks.md"
+
+
+# --- what counts as a right result -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("count", "dimension"), [(1, 100), (10, 10_000), (100, 1000)])
+def test_vectors_use_the_bound_and_never_pass_it(count: int, dimension: int) -> None:
+    bound = task_of(dimension, count, 1).bound
+    norms = [math.sqrt(float(x @ x)) for x in vectors(count, dimension, bound)]
+    assert max(norms) <= bound
+    assert min(norms) > bound / 4
+
+
+def test_a_sum_with_noise_is_the_sum_of_all_vectors_and_of_no_others() -> None:
+    task = task_of(1000, 10, 1)
+    given = vectors(10, 1000, task.bound)
+    noise = np.random.default_rng(1).normal(0, task.noise_units, 1000)
+    total = np.sum(given, axis=0) + noise
+    assert is_sum(total, given, task.noise_units)
+    for left_out in given:
+        assert not is_sum(total - left_out, given, task.noise_units)
+        assert not is_sum(total + left_out, given, task.noise_units)
+    one_off = 20 * task.noise_units * (np.arange(1000) == 7)
+    assert not is_sum(total + one_off, given, task.noise_units)
+
+
+def test_noise_that_hides_every_coordinate_of_a_vector_does_not_hide_the_vector() -> None:
+    given = vectors(3, 10_000, task_of(10_000, 3, 1).bound)
+    deviation = 2.0 * float(np.abs(given).max())
+    total = np.sum(given, axis=0) + np.random.default_rng(1).normal(0, deviation, 10_000)
+    assert is_sum(total, given, deviation)
+    assert not is_sum(total - given[1], given, deviation)
+
+
+@pytest.mark.parametrize("answer", [{"right": False}, {}, {"right": "yes"}])
+def test_a_wrong_result_ends_the_run(answer: Message) -> None:
+    require_right("fed_avg", {"right": True})
+    with pytest.raises(PeerViolation, match="fed_avg gave a wrong result"):
+        require_right("fed_avg", answer)
+
+
+# --- figures -----------------------------------------------------------------------------------
+
+
+def test_the_exponent_of_a_power_law_is_found_and_a_fixed_cost_shows_in_the_first_step() -> None:
+    law = {size: 3.0 * size**1.5 for size in (10, 100, 1000)}
+    assert exponent(law) == pytest.approx(1.5)
+    assert list(steps(law).values()) == pytest.approx([1.5, 1.5])
+    fixed = {size: 100.0 + size for size in (10, 100, 10_000)}
+    assert list(steps(fixed)) == ["10 to 100", "100 to 10000"]
+    first, last = steps(fixed).values()
+    assert first < 0.3
+    assert 0.8 < last < 1
+    assert exponent({10: 1.0}) is None
+
+
+def test_the_wait_for_the_padded_work_counts_from_the_announcement() -> None:
+    work = DeadlineSection().work
+    assert idle_wait_s({"fetch_s": work / 4, "prepare_s": work / 4}) == pytest.approx(work / 2)
+    assert idle_wait_s({"fetch_s": work, "prepare_s": work}) == 0
+
+
+def test_processor_time_and_memory_are_the_process_s_own_and_its_children_s() -> None:
+    """A parent that sleeps, and a child that computes and holds 64 MiB."""
+    child = "x = b'1' * (64 << 20); n = sum(range(3_000_000)); print('done', flush=True); input()"
+    parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
+    with subprocess.Popen(
+        [sys.executable, "-c", parent], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"done\n"
+        alone = os.sysconf("SC_CLK_TCK")
+        ticks = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+        own = sum(map(int, ticks)) / alone
+        found = read({"it": process.pid})
+        peak = peak_mib({"it": process.pid})["it"]
+        process.communicate(b"\n")
+    assert found.cpu_s["it"] > own
+    assert peak > 64
+
+
+# --- the slow link -----------------------------------------------------------------------------
+
+
+def test_a_line_delivers_at_its_rate_and_after_its_delay() -> None:
+    way = Way(Link(bytes_per_s=1000.0, delay_s=0.5))
+    assert way.arrival(10.0, 100) == pytest.approx(10.6)
+    # Behind the first one, although it was handed in at the same time.
+    assert way.arrival(10.0, 100) == pytest.approx(10.7)
+    # The line is free again.
+    assert way.arrival(20.0, 1000) == pytest.approx(21.5)
+    assert way.bytes == 1200
+
+
+def test_a_line_carries_every_byte_both_ways_and_counts_them() -> None:
+    sent = os.urandom(300_000)
+
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(await reader.readexactly(len(sent)))
+        writer.write(b"end")
+        await writer.drain()
+        writer.close()
+
+    async def talk() -> tuple[bytes, tuple[int, int]]:
+        server = await asyncio.start_server(echo, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        line = Line(f"127.0.0.1:{port}", Link(bytes_per_s=1e8, delay_s=0.001))
+        host, _, at = (await line.listen()).partition(":")
+        reader, writer = await asyncio.open_connection(host, int(at))
+        writer.write(sent)
+        back = await reader.read(-1)
+        writer.close()
+        await line.close()
+        server.close()
+        return back, line.bytes
+
+    back, counted = asyncio.run(talk())
+    assert back == sent + b"end"
+    assert counted == (len(sent), len(sent) + 3)
+
+
+# --- a run -------------------------------------------------------------------------------------
+
+
+def measured(case: Case) -> dict[str, Any]:
+    """As `measure` gives it, with times that grow as d·n."""
+    size = case.dimension * case.clients * 1e-6
+    wall = dict.fromkeys(
+        ("collect_s", "open_s", "fetch_s", "prepare_s", "prepare_cpu_s", "upload_s"), size / 10
+    ) | {"validate_s": size, "round_s": 2 * size}
+    processes = ("server-a", "server-b", "dealer", "clients")
+    precad = {
+        "wall_s": wall,
+        "cpu_s": {
+            phase: dict.fromkeys(processes, size) for phase in ("collect", "validate", "open")
+        },
+        "peak_mib": dict.fromkeys(processes, 100.0),
+        "payload_bytes": {"clients to server-b": 8 * case.dimension * case.clients},
+        "how": "measured",
+    }
+    return {
+        "dimension": case.dimension,
+        "clients": case.clients,
+        "local": {"precad": precad},
+        "ratios": {},
+    }
+
+
+MAIN = main_case(10_000, 10, 1, slow=False, peers=False)
+
+
+def play(output: Path | None, done: list[str], *, fails_after: int = 1000) -> Document:
+    def stub(case: Case, _say: object) -> dict[str, Any]:
+        if len(done) == fails_after:
+            raise PeerViolation("broken off")
+        done.append(case.key)
+        return measured(case)
+
+    return run(MAIN, output, lambda _what: None, series=True, measure=stub)
+
+
+def test_a_run_measures_every_size_once_and_fits_its_series() -> None:
+    done: list[str] = []
+    document = play(None, done)
+    cases = {case.key for each in series_of(MAIN).values() for case in each} | {MAIN.key}
+    assert sorted(done) == sorted(cases)
+    for name in ("clients", "dimension"):
+        assert document["series"][name]["fits"]["round_cpu_s"]["exponent"] == pytest.approx(1)
+    text = as_text(document)
+    assert text.count(document["hardware"]["cpu"]) == 5 + 2
+    assert "kernel" in document["hardware"]
+
+
+def test_a_run_that_was_broken_off_goes_on_and_a_complete_one_begins_anew(tmp_path: Path) -> None:
+    output, done = tmp_path / "bench.json", list[str]()
+    with pytest.raises(PeerViolation):
+        play(output, done, fails_after=3)
+    assert not json.loads(output.read_text())["complete"]
+    before = list(done)
+    document = play(output, done)
+    assert len(done) == len(set(done)) == len(document["cases"])
+    assert done[: len(before)] == before
+    assert json.loads(output.read_text())["complete"]
+    again: list[str] = []
+    play(output, again)
+    assert sorted(again) == sorted(done)
+
+
+def test_figures_of_another_machine_are_not_gone_on_with(tmp_path: Path) -> None:
+    output, done = tmp_path / "bench.json", list[str]()
+    with pytest.raises(PeerViolation):
+        play(output, done, fails_after=3)
+    kept = json.loads(output.read_text())
+    kept["hardware"]["cpu"] = "another"
+    output.write_text(json.dumps(kept))
+    done.clear()
+    play(output, done)
+    assert MAIN.key in done
+
+
+@pytest.mark.parametrize("other", ["no json", "{}", "[1]"])
+def test_a_file_that_holds_something_else_is_not_written_over(tmp_path: Path, other: str) -> None:
+    output = tmp_path / "notes.txt"
+    output.write_text(other)
+    with pytest.raises(Misconfiguration, match="holds something else"):
+        play(output, [])
+    assert output.read_text() == other
+
+
+# --- what is written about it ------------------------------------------------------------------
+
+
+def test_the_committed_tables_are_those_of_the_committed_document() -> None:
+    document = json.loads(RESULT.read_text(encoding="utf-8"))
+    assert document["format"] == FORMAT
+    assert document["complete"]
+    assert RESULT.with_suffix(".txt").read_text(encoding="utf-8") == as_text(document)
+
+
+def test_the_page_explains_every_table_and_names_only_options_that_there_are() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    text = as_text(play(None, []))
+    titles = re.findall(r"^(\S.*?)(?:, d = .*)?\n\n {1,2}\w", text, re.MULTILINE)
+    assert len(titles) == 7
+    assert [title for title in titles if title not in page] == []
+    (table,) = re.findall(r"\| figure \|.*?\n\n", page, re.DOTALL)
+    explained = set(re.findall(r"`(\w+_s)`", table))
+    assert explained == {*PARTS, "round_s"}
+    options = {name for each in _bench_options() for name in each}
+    assert set(re.findall(r"--[a-z][a-z-]+", page)) <= options
+
+
+def _bench_options() -> list[list[str]]:
+    group: Any = typer.main.get_command(app)
+    parameters = group.get_command(None, "bench").params
+    return [[*each.opts, *each.secondary_opts] for each in parameters]
