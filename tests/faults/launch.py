@@ -110,6 +110,9 @@ def install(orders: Orders) -> None:
     def note_pair(pair: Any, *_rest: object) -> None:
         orders.note(submitted=pair[0].context.attempt, commitment=str(pair[0].header.whole_digest))
 
+    def note_delivered(pair: Any, *_rest: object) -> None:
+        orders.note(delivered=pair[0].context.attempt)
+
     def note_spent(number: int, batch: int) -> None:
         orders.note(spent=[number, batch])
 
@@ -118,6 +121,7 @@ def install(orders: Orders) -> None:
         method: str,
         suffix: Callable[..., str] = nothing,
         first: Callable[..., None] = nothing,  # type: ignore[assignment]
+        last: Callable[..., None] = nothing,  # type: ignore[assignment]
     ) -> None:
         original = getattr(owner, method)
 
@@ -127,6 +131,7 @@ def install(orders: Orders) -> None:
             orders.at("before", point)
             first(*given, **named)
             result = original(self, *given, **named)
+            last(*given, **named)
             orders.at("after", point)
             return result
 
@@ -166,7 +171,7 @@ def install(orders: Orders) -> None:
         wrap(DealerRole, method)
     for method in ("enrol", "fetch_model", "prepare"):
         wrap(Servers, method)
-    wrap(Servers, "submit", first=note_pair)
+    wrap(Servers, "submit", first=note_pair, last=note_delivered)
     wrap(Servers, "_send", role_of)
     wrap(OwnAccount, "charge")
     for method in ("keep", "drop"):

@@ -265,7 +265,9 @@ def test_a_client_that_comes_back_in_time_never_samples_again(
     if lost:
         pending.unlink()
     deployment.restart_the_dead()
-    deployment.wait_for(lambda: number in submitted(deployment) or "sitting" in log(deployment))
+    deployment.wait_for(
+        lambda: number in submitted(deployment, "delivered") or "sitting" in log(deployment)
+    )
     deployment.let_go("server-a")
     deployment.strike(())
     kill_all(deployment)
@@ -276,9 +278,9 @@ def test_a_client_that_comes_back_in_time_never_samples_again(
     assert ("ward-0" in charged) is not lost
 
 
-def submitted(deployment: FaultyDeployment) -> set[int]:
-    """Rounds that ward-0 sent something for."""
-    return {note["submitted"] for note in deployment.notes("ward-0") if "submitted" in note}
+def submitted(deployment: FaultyDeployment, what: str = "submitted") -> set[int]:
+    """Rounds that ward-0 began to send something for, or that all was ``delivered`` for."""
+    return {note[what] for note in deployment.notes("ward-0") if what in note}
 
 
 def log(deployment: FaultyDeployment) -> str:
