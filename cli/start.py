@@ -1,7 +1,6 @@
 """The first words of a command line: a dealer's process loads none of the other commands."""
 
 import asyncio
-import gc
 import logging
 import sys
 from pathlib import Path
@@ -16,14 +15,9 @@ def main() -> None:
     match sys.argv[1:]:
         case ["serve", "dealer", "--config" | "-c", config]:
             sys.exit(_deal(config))
-    from precad.cli.main import app  # noqa: PLC0415
+    from precad.cli.main import run  # noqa: PLC0415
 
-    try:
-        app()
-    finally:
-        # At its end the interpreter looks through all objects for cycles, over and over: more than
-        # a CPU second with torch loaded, for memory that the system takes back anyway.
-        gc.freeze()
+    run()
 
 
 def said(error: PrecadError) -> int:

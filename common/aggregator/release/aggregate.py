@@ -147,10 +147,10 @@ class _Passing:
                 left -= size
             return
         try:
-            for data in body_pieces(submission):
-                if left <= 0:
-                    return
-                piece = view_words(data)
+            pieces = body_pieces(submission)
+            # No piece more: the next one may be the one that can't be read.
+            while left > 0:
+                piece = view_words(next(pieces))
                 yield piece.size, piece
                 left -= piece.size
         except BodyUnreadable as error:

@@ -138,13 +138,14 @@ def spoilt(submission: Submission, *after: int) -> Submission:
     return replace(submission, body=Unreadable(submission.body, [*after]))
 
 
+@pytest.mark.parametrize("later", [0, 2 * PIECE_BYTES], ids=["still", "and further then"])
 @pytest.mark.parametrize("after", [0, PIECE_BYTES, 2 * PIECE_BYTES])
 def test_a_body_that_b_can_not_read_again_costs_that_client_alone(
-    after: int, task: Task, vectors: list[RingVector]
+    after: int, later: int, task: Task, vectors: list[RingVector]
 ) -> None:
     halves = submissions_of(task, vectors)
     first, second, third = halves[B]
-    halves[B][second] = spoilt(halves[B][second], after)
+    halves[B][second] = spoilt(halves[B][second], after, max(after, later))
     at_a, at_b = aggregate_both(task, halves)
     for summed in (at_a, at_b):
         assert summed.counted.valid == (first, third)
