@@ -44,7 +44,10 @@ class PeerLink:
             self.send_piece(step, view[start : start + PIECE_BYTES], last=last)
 
     def send_piece(self, step: str, piece: bytes | memoryview, *, last: bool) -> None:
-        """Send at most ``PIECE_BYTES`` of a message that is never whole in memory."""
+        """Send the next piece of a message that is never whole in memory.
+
+        Towards B, whose port takes no more in a message, at most ``PIECE_BYTES``.
+        """
         frame = Frame(self._task, self._attempt, step, self._sent, bytes(piece), last)
         self._sent += 1
         self.bytes_sent += len(piece)

@@ -10,13 +10,13 @@ from precad.common.aggregator.round.aggregator import Aggregator
 from precad.common.aggregator.round.states import Counted, Matched, Summed
 from precad.common.aggregator.validate.absorb import Absorber
 from precad.common.aggregator.validate.decide import deal_request, decide
-from precad.common.aggregator.validate.forward import Dropped, body_pieces, forward, receive
+from precad.common.aggregator.validate.forward import Dropped, forward, receive
 from precad.common.deal.squares import SquareRequest, Squares
 from precad.common.errors import BodyUnreadable, PeerUnavailable, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.keystream import derive, encode_context
-from precad.common.link.peer import PIECE_BYTES
 from precad.common.ring import RingVector, view_words
+from precad.common.share.body import PIECE_BYTES
 from precad.common.share.submission import Submission
 
 log = logging.getLogger("precad")
@@ -147,7 +147,7 @@ class _Passing:
                 left -= size
             return
         try:
-            pieces = body_pieces(submission)
+            pieces = submission.body_pieces()
             # No piece more: the next one may be the one that can't be read.
             while left > 0:
                 piece = view_words(next(pieces))

@@ -22,7 +22,7 @@ from precad.protos.precad_pb2_grpc import PeerStub
 
 LOOK_S = 2.0
 """When a link that doesn't come about is looked at."""
-_WAITING = 16
+_WAITING = 8
 """Frames that wait at one end: 4 MiB of a body that is forwarded."""
 _POLL_S = 0.5
 

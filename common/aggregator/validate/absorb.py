@@ -15,6 +15,9 @@ from precad.common.ring import RingVector, dot
 from precad.common.secret import Secret
 from precad.common.task import Task
 
+_CACHED = 1 << 15
+"""Coordinates that pass together: b, mask and share stay in the processor's cache."""
+
 
 class Absorber:
     """Takes the pieces of b in order.
@@ -47,6 +50,19 @@ class Absorber:
 
     def absorb(self, b: RingVector) -> None:
         """The next piece of b, ``[≤ d] int64``; all but the last a multiple of 64 long."""
+        for start in range(0, b.size, _CACHED):
+            self._absorb(b[start : start + _CACHED])
+
+    def words(self, r_share: int) -> RingVector:
+        """``[k + 1] int64``: this server's shares of the k projections, then of y.
+
+        Args:
+            r_share: this server's share of r = a·a.
+        """
+        y = excess_share(self._role, self._crossed, self._squared, r_share, self._bound)
+        return np.append(self._rows.z(), np.int64(y))
+
+    def _absorb(self, b: RingVector) -> None:
         a = self._mask.words(b.size)
         self._crossed += dot(b, a)
         if self._role is Role.SERVER_A:
@@ -58,12 +74,3 @@ class Absorber:
         if self._total is not None:
             self._total[self.absorbed : self.absorbed + b.size] += share
         self.absorbed += b.size
-
-    def words(self, r_share: int) -> RingVector:
-        """``[k + 1] int64``: this server's shares of the k projections, then of y.
-
-        Args:
-            r_share: this server's share of r = a·a.
-        """
-        y = excess_share(self._role, self._crossed, self._squared, r_share, self._bound)
-        return np.append(self._rows.z(), np.int64(y))

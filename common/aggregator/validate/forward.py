@@ -5,10 +5,9 @@ from collections.abc import Iterator
 from precad.common.errors import BodyUnreadable, PeerViolation
 from precad.common.identifiers import Digest
 from precad.common.link import PeerLink
-from precad.common.link.peer import PIECE_BYTES
 from precad.common.ring import WORD_BYTES, RingVector, view_words
 from precad.common.secret import Secret
-from precad.common.share.body import body_hasher
+from precad.common.share.body import PIECE_BYTES, body_hasher
 from precad.common.share.mask import SALT_BYTES
 from precad.common.share.submission import Submission
 
@@ -20,7 +19,7 @@ class Dropped(Exception):
 
 
 def forward(link: PeerLink, step: str, submission: Submission) -> Iterator[RingVector]:
-    """B's part: send the body, and yield each piece of b, ``[≤ 2^15] int64``, as it goes.
+    """B's part: send the body, and yield each piece of b, ``[≤ 2^16] int64``, as it goes.
 
     Raises:
         Dropped: the spool can't be read; A has been told.
@@ -29,21 +28,13 @@ def forward(link: PeerLink, step: str, submission: Submission) -> Iterator[RingV
         if submission.body is None:
             raise AssertionError(f"{submission.context.client} was matched without a body")
         link.send_piece(step, submission.body.salt.reveal(), last=False)
-        for piece in body_pieces(submission):
+        for piece in submission.body_pieces():
             link.send_piece(step, piece, last=False)
             yield view_words(piece)
     except BodyUnreadable as error:
         link.send_piece(step, _DROPPED, last=True)
         raise Dropped(str(error)) from None
     link.send_piece(step, _WHOLE, last=True)
-
-
-def body_pieces(submission: Submission) -> Iterator[memoryview]:
-    """B as B reads it, in pieces of ``PIECE_BYTES``. Raises BodyUnreadable."""
-    for kept in submission.body_pieces():
-        whole = memoryview(kept)
-        for start in range(0, len(whole), PIECE_BYTES):
-            yield whole[start : start + PIECE_BYTES]
 
 
 def receive(

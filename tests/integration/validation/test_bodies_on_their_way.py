@@ -15,14 +15,13 @@ from tests.integration.validation.conftest import (
 
 from precad.common.aggregator.release.aggregate import aggregate
 from precad.common.aggregator.round.states import Matched, Opened
-from precad.common.aggregator.validate.forward import body_pieces, forward, receive
+from precad.common.aggregator.validate.forward import forward, receive
 from precad.common.deal.dealer import DealerRole
 from precad.common.errors import BodyUnreadable, PeerUnavailable, PeerViolation, Rejection
 from precad.common.identifiers import Digest, Role
 from precad.common.link import PeerLink
-from precad.common.link.peer import PIECE_BYTES
 from precad.common.ring import RingVector
-from precad.common.share.body import Body
+from precad.common.share.body import PIECE_BYTES, Body
 from precad.common.share.submission import Submission
 from precad.common.task import Task
 
@@ -123,7 +122,7 @@ def test_a_body_that_b_vouches_for_and_that_was_not_signed_is_bs_fault(
                 pass
             return
         assert mine.body is not None
-        body = [bytes(piece) for piece in body_pieces(mine)]
+        body = [bytes(piece) for piece in mine.body_pieces()]
         *pieces, last = meddle([mine.body.salt.reveal(), *body, b"whole"])
         for piece in pieces:
             link.send_piece(STEP, piece, last=False)
@@ -173,7 +172,7 @@ def test_a_body_that_can_not_be_taken_out_of_the_sum_ends_the_attempt(
         except PeerUnavailable as error:
             errors[role] = str(error)
 
-    play_both(play, task=task.digest, timeout_s=1.0)
+    play_both(play, task=task.digest, timeout_s=5.0)
     assert "taken out of the sum" in errors[B]
     assert "sent nothing" in errors[A]
 
