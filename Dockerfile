@@ -25,7 +25,8 @@ ARG PIP_ARGS=
 # The projections' kernel is compiled where the base has a C compiler or Debian's can be had; the
 # image works without it. This stage's layers aren't the image's: no compiler gets there.
 RUN command -v cc >/dev/null \
-    || { apt-get update -qq && apt-get install -qq --yes --no-install-recommends gcc libc6-dev; } \
+    || { timeout 60 apt-get update -qq -o Acquire::Retries=0 \
+         && apt-get install -qq --yes --no-install-recommends gcc libc6-dev; } \
     || echo "no C compiler: NumPy computes the projections"
 COPY . /source
 RUN /opt/precad/bin/pip wheel --no-cache-dir --disable-pip-version-check ${PIP_ARGS} \
