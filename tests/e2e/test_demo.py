@@ -129,7 +129,8 @@ def test_the_default_run_trains_well_within_its_privacy(tmp_path: Path) -> None:
     assert (said["accepted"], said["rejected"]) == (600, {})
     # A's share of an update is a seed of 32 bytes, B's is 8·d; nothing else goes up.
     assert said["bytes"]["clients to server-a"] == 600 * 32
-    assert said["bytes"]["clients to server-b"] == 600 * 8 * 650
+    # A seed for each server; B also gets the body and its salt.
+    assert said["bytes"]["clients to server-b"] == 600 * (32 + 32 + 8 * 650)
     for words in ("accuracy", "ε", "held-out", "No server ever saw an update", "summary.json"):
         assert words in run.stderr
     check_what_other_commands_read(run)

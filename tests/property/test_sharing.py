@@ -9,6 +9,7 @@ from tests.rig.submissions import expanded, reconstructed, words_of
 
 from precad.common.identifiers import ClientId, Digest
 from precad.common.ring import from_bytes, signed
+from precad.common.share.body import PIECE_BYTES
 from precad.common.share.context import SubmissionContext
 from precad.common.share.submission import Submission, shard
 
@@ -61,8 +62,8 @@ def test_sharing_is_linear(
 @settings(max_examples=5, deadline=None)
 @given(contexts)
 def test_a_long_vector_is_shared_in_pieces_as_a_short_one(context: SubmissionContext) -> None:
-    size = 2 * (1 << 17) + 3
+    size = 2 * (PIECE_BYTES // 8) + 3
     x = np.arange(size, dtype=np.int64) - 7
     pair = shared(x, context)
-    assert [len(piece) for piece in pair[1].body_pieces()] == [1 << 20, 1 << 20, 24]
+    assert [len(piece) for piece in pair[1].body_pieces()] == [PIECE_BYTES, PIECE_BYTES, 24]
     assert (reconstructed(pair, size) == x).all()

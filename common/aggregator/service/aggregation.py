@@ -204,6 +204,7 @@ class AggregationService(AggregationServicer):
             total_s=self._session.task.deadlines.collect,
         )
         upload: Upload | None = None
+        link = f"clients to {self._session.role.value}"
         try:
             async for piece in pieces:
                 kind = piece.WhichOneof("piece")
@@ -213,9 +214,9 @@ class AggregationService(AggregationServicer):
                             Rejection.MALFORMED, "the first piece must be the header"
                         )
                     upload = self._start(piece.header, context)
+                    self._session.traffic[link] += len(piece.header.seed)
                 elif kind == "body":
                     body = piece.body
-                    link = f"clients to {self._session.role.value}"
                     self._session.traffic[link] += len(body)
                     upload.add(body)
                 else:
