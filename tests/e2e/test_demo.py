@@ -155,7 +155,7 @@ def check_what_other_commands_read(run: Demo) -> None:
     [
         ("digits", "logistic", "wraparound", {"norm-exceeded"}),
         ("breast-cancer", "mlp", "oversize", {"norm-exceeded"}),
-        ("breast-cancer", "logistic", "garbage", {"out-of-range", "malformed"}),
+        ("breast-cancer", "logistic", "garbage", {"norm-exceeded", "malformed"}),
         ("digits", "mlp", "dropout", {"absent"}),
     ],
 )
