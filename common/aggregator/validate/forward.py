@@ -40,30 +40,36 @@ def forward(link: PeerLink, step: str, submission: Submission) -> Iterator[RingV
 def receive(
     link: PeerLink, step: str, submission: Submission, dimension: int
 ) -> Iterator[RingVector]:
-    """A's part: yield each piece of b as it comes; the hash of them all is what was signed.
+    """A's part: yield each piece of b, ``[≤ 2^16] int64``, as it comes; their hash was signed.
+
+    Args:
+        link: to B.
+        step: the message's name; both servers give the same.
+        submission: A's half, matched.
+        dimension: d.
 
     Raises:
         Dropped: B can't send it.
         PeerViolation: B has vouched for a body that isn't what the client signed.
     """
-    header = submission.header
-    salt, last = link.receive_piece(step)
+    header, left = submission.header, dimension * WORD_BYTES
+    piece, last = link.receive_piece(step)
     if not last:
-        if len(salt) != SALT_BYTES:
-            raise PeerViolation(f"a forwarded body's salt has {len(salt)} bytes")
-        hasher = body_hasher(header.context.digest, Secret(salt))
-        left = dimension * WORD_BYTES
-        while not (piece := link.receive_piece(step))[1]:
-            left -= len(piece[0])
-            if left < 0 or (left and len(piece[0]) != PIECE_BYTES) or not piece[0]:
+        if len(piece) != SALT_BYTES:
+            raise PeerViolation(f"a forwarded body's salt has {len(piece)} bytes")
+        hasher = body_hasher(header.context.digest, Secret(piece))
+        piece, last = link.receive_piece(step)
+        while not last:
+            left -= len(piece)
+            if left < 0 or (left and len(piece) != PIECE_BYTES) or not piece:
                 raise PeerViolation("a forwarded body's pieces aren't as long as they must be")
-            hasher.update(piece[0])
-            yield view_words(piece[0])
-        salt = piece[0]
-        if salt == _WHOLE:
+            hasher.update(piece)
+            yield view_words(piece)
+            piece, last = link.receive_piece(step)
+        if piece == _WHOLE:
             if left or Digest(hasher.digest()) != header.body_digest:
                 raise PeerViolation("server B vouched for a body that isn't what its client signed")
             return
-    if salt != _DROPPED:
+    if piece != _DROPPED:
         raise PeerViolation("a forwarded body ended without a verdict")
     raise Dropped("server B can't read it again")
