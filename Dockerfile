@@ -1,7 +1,8 @@
-# One image for every part: which part a container plays is its command.
+# One file for every part: an image holds what EXTRA names, and its command says what it plays.
 #
-#   docker build -t precad .
+#   docker build --build-arg EXTRA=server -t precad-server .
 #
+# EXTRA     client, server or dealer, or demo for all; any of pyproject's, with commas between.
 # BASE      any image with Python 3.11 (python3, venv, pip) on glibc.
 # PIP_ARGS  further arguments for pip, such as where to look for packages. They are recorded in
 #           the image's history: no passwords.
@@ -10,8 +11,9 @@ ARG BASE=python:3.11-slim
 # The requirements by themselves: as long as they stay the same, the layer with torch, CrypTen
 # and the others is taken from the cache, whatever else changes in pyproject.toml or the source.
 FROM ${BASE} AS requirements
-COPY pyproject.toml /
-RUN python3 -c 'import tomllib; print("\n".join(tomllib.load(open("/pyproject.toml", "rb"))["project"]["dependencies"]))' > /requirements.txt
+ARG EXTRA=demo
+COPY pyproject.toml deploy/requirements.py /
+RUN python3 /requirements.py $(echo ${EXTRA} | tr , ' ') < /pyproject.toml > /requirements.txt
 
 FROM ${BASE} AS dependencies
 ARG PIP_ARGS=
@@ -20,7 +22,8 @@ COPY --from=requirements /requirements.txt /opt/precad/
 RUN /opt/precad/bin/pip install --no-cache-dir --disable-pip-version-check ${PIP_ARGS} \
         -r /opt/precad/requirements.txt
 
-FROM dependencies AS package
+# The same for every EXTRA.
+FROM ${BASE} AS package
 ARG PIP_ARGS=
 # The projections' kernel is compiled where the base has a C compiler or Debian's can be had; the
 # image works without it. This stage's layers aren't the image's: no compiler gets there.
@@ -29,7 +32,8 @@ RUN command -v cc >/dev/null \
          && apt-get install -qq --yes --no-install-recommends gcc libc6-dev; } \
     || echo "no C compiler: NumPy computes the projections"
 COPY . /source
-RUN /opt/precad/bin/pip wheel --no-cache-dir --disable-pip-version-check ${PIP_ARGS} \
+RUN python3 -m venv /building \
+    && /building/bin/pip wheel --no-cache-dir --disable-pip-version-check ${PIP_ARGS} \
         --no-deps --wheel-dir /package /source
 
 FROM dependencies

@@ -2,31 +2,51 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
+# Stamps of what is installed: what the demo needs, and all that tests and tools need besides.
+DEMO := $(VENV)/.demo
 READY := $(VENV)/.ready
+SOURCES := pyproject.toml common/kernel/projections.c
+INSTALL := $(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PROTOS := $(wildcard protos/*.proto)
+# What a data owner's part may load: it is for systems too that aren't Linux.
+CLIENT := -p precad.client -p precad.common -m precad.cli.join --exclude common/aggregator
 GENERATED := protos/*_pb2*.py protos/*_pb2*.pyi
 
-.PHONY: demo test lint protos protos-check bench noise chaos model help
+.PHONY: demo test flower lint protos protos-check bench noise chaos model help
 
 help: ## this list
 	@awk -F ' *## *' '/^[a-z-]+:.*##/ { sub(/:.*/, "", $$1); printf "make %-13s %s\n", $$1, $$2 }' \
 		$(MAKEFILE_LIST)
 
-$(READY): pyproject.toml common/kernel/projections.c
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+$(DEMO): $(SOURCES)
+	$(INSTALL) -e '.[demo]'
 	@touch $@
 
-demo: $(READY) ## a private training on real data, every part its own process (ARGS=…)
+$(READY): $(SOURCES)
+	$(INSTALL) -e '.[dev]'
+	@touch $(DEMO) $@
+
+demo: $(DEMO) ## a private training on real data, every part its own process (ARGS=…)
 	$(BIN)/precad demo $(ARGS)
 
+# One thread a process: more of them on the same cores wait for each other, at full speed.
 test: $(READY) ## all tests (ARGS=…: pytest's arguments)
-	$(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
+
+# Flower itself and what its client's side imports beside ours: all that it depends on has 300 MB.
+FLOWER := 'flwr==1.41.*' 'httpx<1' 'iterators<0.0.3' 'pycryptodome<4'
+
+flower: $(READY) ## owners that Flower starts, against the real Flower
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade \
+		--target build/flower $(FLOWER)
+	PYTHONPATH=build/flower $(BIN)/python -m pytest tests/flower $(ARGS)
 
 lint: $(READY) ## ruff and strict mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy --platform win32 --cache-dir .mypy_cache/win32 $(CLIENT)
+	$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin $(CLIENT)
 
 protos: $(READY) ## generate the protobuf code anew
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I src --python_out=src --grpc_python_out=src --mypy_out=src --mypy_grpc_out=src $(addprefix src/precad/,$(PROTOS))

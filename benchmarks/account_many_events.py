@@ -1,5 +1,6 @@
-"""How long an exact ε of 300 different events takes, and how far it is above a finer grid's.
+"""How long 300 different events take, exactly, and how far that is above a finer grid's ε.
 
+Both the accountant alone, and ``precad account`` over as many tasks from its start to its end.
 Writes results/account_many_events.json beside itself. Nothing is cached before a measurement. The
 events' rates, noises and counts are spread over what trainings use, by a fixed seed.
 """
@@ -7,10 +8,13 @@ events' rates, noises and counts are spread over what trainings use, by a fixed 
 import json
 import os
 import platform
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -21,6 +25,19 @@ from precad.common.account.exact import ExactAccountant
 
 RESULT = Path(__file__).parent / "results" / "account_many_events.json"
 EVENTS = 300
+TASK = """
+name = "one-of-many"
+model.parameters = [{{ name = "w", shape = [650] }}]
+training = {{ learning_rate = 1.0, rounds = {rounds} }}
+enrolment = {{ clients = 50, max_expected_records = 600.0 }}
+[privacy]
+record_clip = 1.0
+client_clip = 20.0
+noise_multiplier = {noise_multiplier}
+record_rate = {record_rate}
+client_rate = {client_rate}
+delta = {delta}
+"""
 FINER = 64
 """The finer grid adds this many times less variance: cells an eighth as wide."""
 
@@ -48,6 +65,42 @@ def measured(made: list[SampledGaussian], delta: float) -> tuple[float, float]:
         accountant.compose(event)
     epsilon = accountant.epsilon(delta)
     return round(time.perf_counter() - start, 2), epsilon
+
+
+def command(delta: float) -> dict[str, Any]:
+    """`precad account` over a task for each event: seconds, and the largest joint exact ε."""
+    with TemporaryDirectory() as folder:
+        arguments = []
+        for place, event in enumerate(events(300)):
+            path = Path(folder) / f"{place}.toml"
+            path.write_text(
+                TASK.format(
+                    rounds=event.count,
+                    noise_multiplier=event.noise_multiplier,
+                    record_rate=event.rate,
+                    client_rate=event.participation,
+                    delta=delta,
+                )
+            )
+            arguments += ["--task", str(path)]
+        start = time.perf_counter()
+        ended = subprocess.run(
+            [sys.executable, "-m", "precad", "account", *arguments, "--json"],
+            check=True,
+            capture_output=True,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        )
+        seconds = round(time.perf_counter() - start, 2)
+    found = [
+        statement
+        for statement in json.loads(ended.stdout)["together"]
+        if statement["accountant"] == "exact" and statement["adversary"] != "client-level"
+    ]
+    return {
+        "delta": delta,
+        "seconds": seconds,
+        "epsilon": {each["adversary"]: round(each["epsilon"], 6) for each in found},
+    }
 
 
 def processor() -> str:
@@ -79,6 +132,8 @@ def main() -> None:
             print(json.dumps(row))
     one = poisson_gaussian(rate=0.01, noise_multiplier=1.0, count=10**7)
     seconds, epsilon = measured([one], 1e-15)
+    commands = [command(delta) for delta in (1e-5, 1e-15)]
+    print(json.dumps(commands))
     result = {
         "what": f"exact epsilon of {EVENTS} different events, cold; a finer grid has cells an "
         "eighth as wide",
@@ -88,6 +143,7 @@ def main() -> None:
             **{name: version(name) for name in ("numpy", "scipy")},
         },
         "accounts": rows,
+        "command": commands,
         "ten_million_rounds": {"delta": 1e-15, "seconds": seconds, "epsilon": round(epsilon, 6)},
     }
     RESULT.parent.mkdir(exist_ok=True)

@@ -5,7 +5,7 @@ production; all clients are one further process, this one. Every client keeps it
 its own connection to each server and its notices open for the whole training. The run fails
 unless every answer, every outcome and both servers' counts are what they must be.
 
-    python -m benchmarks.load [--clients 1000] [--dimension 100000] [--out FILE]
+    PYTHONPATH=. python benchmarks/load.py [--clients 1000] [--dimension 100000] [--out FILE]
 """
 
 import argparse

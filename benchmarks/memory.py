@@ -1,6 +1,6 @@
 """What each process loads and how much memory it peaks at; writes results/memory.json.
 
-    python -m benchmarks.memory [--dimension 1000000] [--clients 3] [--rounds 2] [--out FILE]
+    PYTHONPATH=. python benchmarks/memory.py [--dimension 1000000] [--clients 3] [--out FILE]
 
 First what each import costs, in a fresh process for each role. Then a training of light clients
 (no torch) at real servers, with the peak of every process, and one of an owner with a small model.

@@ -21,7 +21,6 @@ for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 import numpy as np  # noqa: E402
 
-from precad.common.aggregator.validate.rows import MASK_BYTES, Rows  # noqa: E402
 from precad.common.kernel.kernel import (  # noqa: E402
     Projection,
     built_library,
@@ -30,6 +29,7 @@ from precad.common.kernel.kernel import (  # noqa: E402
 )
 from precad.common.kernel.numpy_projection import BLOCK, MASKS  # noqa: E402
 from precad.common.keystream import Keystream  # noqa: E402
+from precad.common.norm_check.rows import MASK_BYTES, Rows  # noqa: E402
 from precad.common.ring import dot  # noqa: E402
 from precad.common.secret import Secret  # noqa: E402
 

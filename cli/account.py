@@ -1,5 +1,6 @@
 """`precad account`: what one run or several cost in privacy, against whom, by three accountants."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +13,7 @@ from precad.common.errors import Misconfiguration
 
 if TYPE_CHECKING:
     from precad.common.account.guarantees import Run
+    from precad.common.account.repeats import Counts
 
 _RECORD = ("record_rate", "client_rate", "noise_multiplier", "rounds", "delta")
 # R, C, d and f: what R'/C takes.
@@ -44,6 +46,14 @@ def account(
         Option(
             help="T_i: how often the client took part, from its ledger; once for each task, in "
             "order. Without it this is a plan: the 0.999 quantile of Binomial(T, q)."
+        ),
+    ] = None,
+    again: Annotated[
+        list[str] | None,
+        Option(
+            help="Of those participations, versions that were released more than once, as the "
+            "ledger has it: M:COUNT, COUNT versions of 1 + M releases; 1:3,2:1 for several M. "
+            "Once for each task, in order; none for none."
         ),
     ] = None,
     cap: Annotated[
@@ -90,8 +100,12 @@ def account(
     a cross-check. GDP-CLT is the PRECAD paper's formula, true in a limit
     only: it usually reports too small an ε.
 
+    A version of which a release was lost and made again is one step
+    with σ/√(1+m), not m more: --again takes them as precad ledger shows
+    them.
+
     Several tasks or runs are those of one owner on the same records:
-    each is shown, and what all cost together.
+    each is shown (of more than twelve none), and what all cost together.
 
     For example:
 
@@ -99,6 +113,7 @@ def account(
         precad account --task task.toml
         precad account --task spring.toml --task autumn.toml \\
           --participations 40 --participations 55
+        precad account --task task.toml --participations 40 --again 1:3
         precad account --record-rate 0.2 --client-rate 1 \\
           --noise-multiplier 2 --rounds 60 --delta 1e-5
     """  # noqa: D301 -- click reads the control character
@@ -129,10 +144,18 @@ def _runs(given: dict[str, Any]) -> "list[tuple[str, Run, float, int]]":
         )
     if many > 1 and given["cap"] is not None:
         raise Misconfiguration("cap", given["cap"], "leave it out where there are several tasks")
-    taken: list[int | None] = [*counts] if counts else [None] * max(1, many)
+    again: list[str] = given.pop("again") or []
+    taken = _taken(counts, again, max(1, many))
     if not many:
         return [("", *_typed(given, None, taken[0]))]
     if folders:
+        if again:
+            raise Misconfiguration(
+                "again",
+                ", ".join(again),
+                "a finished run takes its worst version for all: "
+                "leave --again out, or name its task",
+            )
         for name in (*_RECORD, *_CLIENT):
             if given[name] is not None:
                 option = "--" + name.replace("_", "-")
@@ -145,10 +168,61 @@ def _runs(given: dict[str, Any]) -> "list[tuple[str, Run, float, int]]":
     return found + [(str(folder), *_finished(folder, count)) for folder, count in finished]
 
 
-def _typed(given: dict[str, Any], path: Path | None, taken: int | None) -> "tuple[Run, float, int]":
+def _taken(counts: list[int], again: list[str], many: int) -> "list[Counts | None]":
+    """Participations of each run by m, None where nothing was said.
+
+    Raises:
+        Misconfiguration: a text isn't of the form, or says more than there were participations.
+    """
+    if again and len(again) != len(counts):
+        raise Misconfiguration(
+            "again",
+            ", ".join(again),
+            "give --participations too: what was released again is part of it"
+            if not counts
+            else f"give one for each of {len(counts)} --participations (none for none), or none",
+        )
+    found: list[Counts | None] = [None] * many
+    for place, total in enumerate(counts):
+        checks.count("participations", total)
+        by_m = _by_m(again[place]) if again else {}
+        if sum(by_m.values()) > total:
+            raise Misconfiguration(
+                "again", again[place], f"is of more versions than --participations {total}"
+            )
+        found[place] = {0: total - sum(by_m.values())} | by_m
+    return found
+
+
+def _by_m(text: str) -> dict[int, int]:
+    """M → versions, of `1:3,2:1` or `none`."""
+    found: dict[int, int] = {}
+    for part in () if text.strip() == "none" else text.split(","):
+        read = _AGAIN.fullmatch(part.strip())
+        if read is None or not int(read[1]):
+            raise Misconfiguration(
+                "again",
+                text,
+                "give M:COUNT, both whole numbers and M at least 1, like 1:3 or 1:3,2:1",
+            )
+        if int(read[1]) in found:
+            raise Misconfiguration("again", text, f"says M = {read[1]} twice")
+        found[int(read[1])] = int(read[2])
+    return found
+
+
+_AGAIN = re.compile(r"([0-9]{1,9}):([0-9]{1,9})")
+
+
+def _typed(
+    given: dict[str, Any], path: Path | None, taken: "Counts | None"
+) -> "tuple[Run, float, int]":
     """What a task, or all options by name, say."""
     from precad.common.account.guarantees import Run, sensitivity_ratio  # noqa: PLC0415
-    from precad.common.account.participations import most_participations  # noqa: PLC0415
+    from precad.common.account.participations import (  # noqa: PLC0415
+        largest_count,
+        record_epsilon,
+    )
 
     if path is not None:
         from precad.common.task import Task  # noqa: PLC0415
@@ -159,16 +233,22 @@ def _typed(given: dict[str, Any], path: Path | None, taken: int | None) -> "tupl
             )
         task_numbers(given | {"task": path}, (*_RECORD, *_CLIENT), ())
         task = Task.load(path)
-        run, delta, cap = Run.of(task, participations=taken), task.privacy.delta, given["cap"]
+        run, delta, cap = Run.of(task, counts=taken), task.privacy.delta, given["cap"]
         limit = task.privacy.epsilon_limit
         if cap is None and limit is not None:
-            cap = most_participations(
-                record_rate=run.record_rate,
-                noise_multiplier=run.noise_multiplier,
-                delta=delta,
-                epsilon_limit=limit,
-                ceiling=run.rounds,
-            )
+            again = {m: count for m, count in (taken or {}).items() if m}
+            upgraded = sum(again.values())
+
+            def within(count: int) -> bool:
+                epsilon = record_epsilon(
+                    record_rate=run.record_rate,
+                    noise_multiplier=run.noise_multiplier,
+                    delta=delta,
+                    counts={0: max(0, count - upgraded)} | again,
+                )
+                return epsilon <= limit
+
+            cap = largest_count(within, run.rounds)
         return run, delta, run.rounds if cap is None else cap
     # One number of the client level alone is of no use.
     wanted = any(given[name] is not None for name in _CLIENT)
@@ -181,17 +261,19 @@ def _typed(given: dict[str, Any], path: Path | None, taken: int | None) -> "tupl
     if clips["client_clip"] is not None:
         numbers["sensitivity_ratio"] = sensitivity_ratio(**clips)
     delta = numbers.pop("delta")
-    run = Run(**numbers, participations=taken, cover_uploads=given["cover_uploads"])
+    run = Run(**numbers, counts=taken, cover_uploads=given["cover_uploads"])
     return run, delta, run.rounds if given["cap"] is None else given["cap"]
 
 
-def _finished(folder: Path, taken: int | None) -> "tuple[Run, float, int]":
+def _finished(folder: Path, taken: "Counts | None") -> "tuple[Run, float, int]":
     """What a finished run's summary says."""
+    from precad.common.account.repeats import versions  # noqa: PLC0415
     from precad.common.certify.runs import FinishedRun  # noqa: PLC0415
 
     inputs = FinishedRun.read(folder).inputs
     run = replace(
-        inputs.run(inputs.rounds, taken),
+        inputs.run(inputs.rounds, None if taken is None else versions(taken)),
+        counts=taken,
         attempts=inputs.attempts,
         projections=inputs.malicious_submission_soundness_bits,
     )

@@ -22,7 +22,14 @@ Named: TypeAlias = tuple[str, Run, float, int]
 
 # e^20 is half a billion: no ratio of odds that large protects anybody.
 _NO_PROTECTION = 20.0
+MANY = 12
+"""Of more runs than that only what they cost together is computed, and each is named."""
 _RECORDS = (Adversary.ONE_SERVER, Adversary.CLIENTS_ONLY)
+_CHEATING = (
+    "Against a malicious server so does whatever chance it has to break AES-256, SHA-256, ECDSA or "
+    "one of the gates' keys; who is counted, availability, whole owners' privacy and robustness "
+    "aren't claimed against it."
+)
 _NOTES = {
     AccountantName.EXACT: "the guarantee",
     AccountantName.RDP: "upper bound, cross-check",
@@ -31,10 +38,13 @@ _NOTES = {
 
 
 def document(runs: Sequence[Named]) -> dict[str, Any]:
-    """``guarantees`` and ``at_cap`` of one run; of several, those of each, and of all together."""
+    """``guarantees`` and ``at_cap`` of one run; of several, those of each, and of all together.
+
+    Of more than ``MANY`` runs each is only named.
+    """
     if len(runs) == 1:
         return _one(runs[0])
-    each = [{"source": named[0], **_one(named)} for named in runs]
+    each = [{"source": named[0], **({} if len(runs) > MANY else _one(named))} for named in runs]
     real, capped = _joint(runs)
     return {
         "runs": each,
@@ -62,15 +72,15 @@ def _joint(
 ) -> tuple[tuple[JointStatement, ...], tuple[JointStatement, ...]]:
     """All runs together as they are, and their record-level guarantees at their caps."""
     delta = min(delta for _, _, delta, _ in runs)
-    capped = together([run.at_cap(cap) for _, run, _, cap in runs], delta)
     real = together([run for _, run, _, _ in runs], delta)
-    return real, tuple(statement for statement in capped if statement.adversary in _RECORDS)
+    at_caps = [run.at_cap(cap) for _, run, _, cap in runs]
+    return real, together(at_caps, delta, adversaries=_RECORDS)
 
 
 def show(runs: Sequence[Named]) -> None:
     """Print tables."""
     console = Console(highlight=False)
-    for named in runs:
+    for named in runs if len(runs) <= MANY else ():
         _show_one(console, named, whole=len(runs) == 1)
     if len(runs) > 1:
         _show_joint(console, runs)
@@ -91,7 +101,7 @@ def _show_one(console: Console, named: Named, *, whole: bool) -> None:
             continue
         first = rows[0]
         what = "a whole client" if adversary is Adversary.CLIENT_LEVEL else "one record"
-        console.print(f"\n[bold]{adversary.value}[/]: {what}, against {adversary.words}")
+        console.print(f"\n[bold]{adversary.value}[/]: {what}, against {first.against}")
         console.print(
             f"noise multiplier {first.noise_multiplier:.4g}, "
             f"{first.compositions} {_counted(run, adversary)}"
@@ -109,6 +119,7 @@ def _show_one(console: Console, named: Named, *, whole: bool) -> None:
                 console.print(
                     f"exact ε = {row.epsilon:.4g} at {row.compositions} participations, "
                     f"{Basis.CAP.words}"
+                    + (f"; against {row.against}" if row.malicious_server else "")
                 )
     console.print(f"\n{_rejection([*statements, *capped])}\n")
 
@@ -126,6 +137,8 @@ def _show_joint(console: Console, runs: Sequence[Named]) -> None:
         table.add_row(*cells, f"{row.epsilon:.4g}", _note(row), style="bold" if exact else "dim")
     console.print(table)
     console.print(_rejection([*real, *capped]))
+    if len(runs) > MANY:
+        console.print(f"Of more than {MANY} the account of each is left out: ask for one alone.")
     console.print(
         "True of tasks that were fixed beforehand. Where the next one was chosen after seeing the "
         "last one's models, only a limit that was set when the owner's account opened holds."
@@ -146,7 +159,8 @@ def _rejection(rows: Sequence[PrivacyStatement | JointStatement]) -> str:
     added = [row.rejection_delta for row in exact if row.rejection_delta is not None]
     if len(added) < len(exact):
         return "Honest rejection isn't in δ: how often updates are tested is known with --task."
-    return f"Honest rejection adds at most {max(added):.1e} to δ."
+    said = f"Honest rejection adds at most {max(added):.1e} to δ."
+    return f"{said} {_CHEATING}" if any(row.malicious_server for row in exact) else said
 
 
 def _counted(run: Run, adversary: Adversary) -> str:

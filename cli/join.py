@@ -1,10 +1,15 @@
 """`precad join`: take part as a data owner, from a settings file."""
 
 import logging
+import re
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TextIO
 
 import typer
+
+from precad.cli.start import LOG_FORMAT
+from precad.common.errors import Misconfiguration, StorageFailure
 
 
 def join(
@@ -21,6 +26,31 @@ def join(
         Path | None,
         typer.Option(help="A folder for the log of each; one file an owner.", show_default=False),
     ] = None,
+    dataset: Annotated[
+        str | None,
+        typer.Option(
+            help="In place of the settings' data, for trying: digits, breast-cancer; or mnist, … "
+            "from --data. Several owners get a part each.",
+            show_default=False,
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Folder with that data set's files; nothing is downloaded."),
+    ] = None,
+    part: Annotated[
+        str | None,
+        typer.Option(help="Which part of it, like 3/10; all of it unless given."),
+    ] = None,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="No progress, and of the log warnings alone.")
+    ] = False,
+    tensorboard: Annotated[
+        Path | None,
+        typer.Option(
+            help="A folder for TensorBoard's files, with precad[tensorboard].", show_default=False
+        ),
+    ] = None,
 ) -> None:
     """Take part in a training as a data owner, until it ends.
 
@@ -32,17 +62,22 @@ def join(
         server_a = "a.example:7301"
         server_b = "b.example:7302"
         identity = "keys/ward-3"
-        data = "records.npz"        # arrays x and y, one row a record
+        data = "records.csv"        # or .parquet, or .npz with arrays x and y
+        model = "nets:Net"          # where the task's architecture isn't built in
         state = "state"             # what survives this process; one folder a task
         account = "../account"      # the data set's privacy account, over all tasks
         epsilon_limit = 4.0         # share nothing beyond this ε, all tasks together
+        held_out = "held-out.npz"   # tried with each model, for you alone
 
     The records never leave this machine: each round sends one random-looking share of a clipped
-    update to each server.
+    update to each server. Afterwards the state folder holds model.safetensors, which
+    `precad predict` and `precad evaluate` take, and history.csv.
 
     Several settings files start several owners, each a process of its own, which load their
     libraries once and share them in memory.
     """  # noqa: D301 -- click reads the control character
+    if dataset is None and (data is not None or part is not None):
+        raise Misconfiguration("--dataset", None, "name the data set that --data and --part are of")
     mine = config[0]
     if len(config) > 1 or logs is not None:
         from precad.client.together import load_owner, split  # noqa: PLC0415
@@ -51,19 +86,75 @@ def join(
         if own is None:
             return
         mine = own
-    _take_part(mine)
+    place = (config.index(mine) + 1, len(config)) if part is None else _part(part)
+    records = None if dataset is None else _named(dataset, data, *place)
+    _take_part(mine, records, quiet=quiet, alone=len(config) == 1, tensorboard=tensorboard)
 
 
-def _take_part(config: Path) -> None:
+def _part(text: str) -> tuple[int, int]:
+    """3/10: the third of ten. Raises Misconfiguration."""
+    found = re.fullmatch(r"([1-9][0-9]{0,5})/([1-9][0-9]{0,5})", text)
+    if found is None or int(found[1]) > int(found[2]):
+        raise Misconfiguration("--part", text, "give 3/10 for the third of ten parts")
+    return int(found[1]), int(found[2])
+
+
+def _named(dataset: str, folder: Path | None, part: int, parts: int) -> Any:
+    """One part of a public data set's training records, in a fixed random order."""
+    from precad.experiments.data import load  # noqa: PLC0415 -- seconds
+    from precad.experiments.partition import iid  # noqa: PLC0415
+
+    found = load(dataset, folder)
+    mine = iid(len(found.train_y), parts, seed=0)[part - 1]
+    return found.train_x[mine], found.train_y[mine]
+
+
+class _StandardError(logging.StreamHandler[TextIO]):
+    """Writes to standard error as it is now: above a bar, while one is drawn there."""
+
+    @property
+    def stream(self) -> TextIO:
+        return sys.stderr
+
+    @stream.setter
+    def stream(self, value: TextIO) -> None:
+        """It has no other."""
+
+
+def _take_part(
+    config: Path, records: Any, *, quiet: bool, alone: bool, tensorboard: Path | None
+) -> None:
     """Until the training ends."""
-    from precad.client.record_file import read_client_data  # noqa: PLC0415
-    from precad.client.settings import JoinSettings  # noqa: PLC0415 -- torch takes seconds
+    from precad.client.display import somebody_looks  # noqa: PLC0415 -- no server needs it
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    level = logging.WARNING if quiet else logging.INFO
+    logging.basicConfig(level=level, format=LOG_FORMAT, handlers=[_StandardError()])
     log = logging.getLogger("precad")
+    # Owners that share a terminal can't each redraw it.
+    looked_at = alone and not quiet and somebody_looks()
+    if looked_at:
+        # The bar says it.
+        logging.getLogger("precad.rounds").setLevel(logging.WARNING)
+        log.info("loading torch and the records")
+    from precad.client.reporter import HISTORY_FILE  # noqa: PLC0415
+    from precad.client.settings import JoinSettings  # noqa: PLC0415 -- torch takes seconds
+    from precad.client.tensorboard import TensorBoard  # noqa: PLC0415
+    from precad.client.trained_model import MODEL_FILE  # noqa: PLC0415
+
     settings = JoinSettings.load(config)
-    owner = settings.data_owner(read_client_data(settings.data))
-    result = owner.run()
+    owner = settings.data_owner(records)
+    result = owner.run(
+        on_round=None if tensorboard is None else TensorBoard(tensorboard / owner.client.name),
+        progress=None if looked_at else False,
+    )
+    if result.validation is not None and looked_at:
+        # For the owner's eyes: logs have other readers.
+        log.info("own held-out records: %s", result.validation)
+    if result.model_file is None:
+        raise StorageFailure(
+            "the training is over, but the model isn't written: mend the disk, and start again "
+            "while the servers are there"
+        )
     log.info(
         "%s: %d submissions, %d counted, %s; exact record-level ε over all tasks = %.3f (one "
         "server corrupted, δ = %g); final model %s",
@@ -75,3 +166,4 @@ def _take_part(config: Path) -> None:
         owner.task.privacy.delta,
         result.model,
     )
+    log.info("the state folder has the model, %s, and the rounds, %s", MODEL_FILE, HISTORY_FILE)

@@ -10,12 +10,22 @@ from typer.core import TyperGroup
 from precad import __version__
 from precad.cli.start import said
 from precad.common.errors import PrecadError
+from precad.common.extras import missing
 
 COMMANDS = (
-    *("demo", "plan", "account", "certify", "keys", "enrol"),
-    *("serve", "join", "status", "allow", "ledger", "bench"),
+    *("demo", "simulate", "plan", "task", "account", "certify", "keys", "enrol"),
+    *("setup", "serve", "doctor", "join", "predict", "evaluate", "status", "allow", "ledger"),
+    "bench",
 )
 """In the order of a newcomer's interest; a module each, with an ``app`` or a function so named."""
+EXTRAS = {
+    "demo": "demo",
+    "simulate": "experiments",
+    "serve": "server",
+    "join": "client",
+    "bench": "demo",
+}
+"""The extra of a whole command; what another one lacks may be less."""
 
 
 class _OnDemand(TyperGroup):
@@ -25,6 +35,12 @@ class _OnDemand(TyperGroup):
         """Run the command. A PrecadError is one line, and exit 2 for a wrong value, else 1."""
         try:
             return super().invoke(ctx)
+        except ModuleNotFoundError as error:
+            name = ctx.invoked_subcommand
+            lacking = missing(error, f"precad {name}", EXTRAS.get(name))
+            if lacking is None:
+                raise
+            raise typer.Exit(said(lacking)) from None
         except PrecadError as error:
             raise typer.Exit(said(error)) from None
 

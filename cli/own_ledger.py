@@ -244,7 +244,7 @@ def _against(kept: "Seen", other: "Seen") -> list[str]:
 
 
 def _signatures(kept: "Seen", identity: Path) -> list[str]:
-    from precad.common.errors import PeerViolation  # noqa: PLC0415
+    from precad.common.errors import PeerUnavailable, PeerViolation  # noqa: PLC0415
     from precad.common.identity.credentials import Identity  # noqa: PLC0415
     from precad.common.identity.sign import CertificateVerifier  # noqa: PLC0415
     from precad.common.wire.statement import check_statement  # noqa: PLC0415
@@ -253,7 +253,7 @@ def _signatures(kept: "Seen", identity: Path) -> list[str]:
     found = []
     for role, (message, _) in kept.statements.items():
         try:
-            check_statement(verifier, role, message)
-        except PeerViolation as error:
+            check_statement(verifier, role, message, kept=True)
+        except (PeerUnavailable, PeerViolation) as error:
             found.append(str(error))
     return found

@@ -5,6 +5,7 @@ import logging
 import sys
 from pathlib import Path
 
+from precad.common.allocator import keep_freed_buffers
 from precad.common.errors import Misconfiguration, PrecadError
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
@@ -12,6 +13,7 @@ LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
 
 def main() -> None:
     """Entry point of the `precad` command."""
+    keep_freed_buffers()
     match sys.argv[1:]:
         case ["serve", "dealer", "--config" | "-c", config]:
             sys.exit(_deal(config))

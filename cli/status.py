@@ -51,7 +51,9 @@ def status(
         "rejected": dict(reply.rejected),
         "participations": dict(reply.participations),
         "bytes": dict(reply.bytes_by_link),
+        "redrawn_coins": reply.redrawn_coins,
         "kernel": reply.kernel,
+        "workers": reply.workers,
     }
     if json_output:
         print(json.dumps(facts))  # noqa: T201 -- the document that was asked for

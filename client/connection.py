@@ -15,6 +15,8 @@ import grpc
 import numpy as np
 from numpy.typing import NDArray
 
+from precad.client.mismatch import differences
+from precad.client.progress import Observer, Silent
 from precad.common.clock import CLOCK, Clock
 from precad.common.enrolment import Enrolment
 from precad.common.errors import (
@@ -78,6 +80,7 @@ class Servers:
         identity: certificate and key.
         patience_s: how long to wait for a server that doesn't answer yet.
         clock: passes the time.
+        observer: is told whom it waits for.
     """
 
     def __init__(
@@ -90,7 +93,9 @@ class Servers:
         *,
         patience_s: float | None = None,
         clock: Clock = CLOCK,
+        observer: Observer | None = None,
     ) -> None:
+        self._observer = Silent() if observer is None else observer
         self.task = task
         self.client = client
         self._identity = identity
@@ -130,7 +135,8 @@ class Servers:
         for role, stub in self._stubs.items():
             reply = self._patiently(role, partial(stub.Describe, pb.DescribeRequest()))
             if reply.task_digest != self.task.digest.value:
-                raise TaskMismatch(str(self.task.digest), reply.task_digest.hex())
+                theirs, also = reply.task_digest.hex(), differences(self.task, reply.canonical_task)
+                raise TaskMismatch(str(self.task.digest), theirs, also)
             if reply.role != role.value:
                 raise PeerViolation(
                     f"{self._addresses[role]} is {reply.role}, not {role.value}: mend the addresses"
@@ -182,6 +188,7 @@ class Servers:
                 return
             # After a power cut, or the like, a server takes a while to see that the other is gone.
             log.warning("%s; trying again for %.0f s", ended, max(0.0, patience.remaining()))
+            self._waiting("this client's former process to end", patience.remaining())
             patience.wait(ended)
 
     def fetch_model(self, version: int, announced: bytes) -> NDArray[np.float64]:
@@ -228,18 +235,24 @@ class Servers:
         )
         return self._patiently(role, partial(self._stubs[role].Opening, request), CALL_TIMEOUT_S)
 
-    def statement(self, role: Role, shown: pb.Signed | None) -> pb.Signed:
+    def statement(
+        self, role: Role, shown: pb.Signed | None, opening: pb.Signed | None
+    ) -> pb.Signed:
         """The newest statement of ``role`` on this owner's account; see ``Witness``.
 
         Args:
             role: of the server.
             shown: its last statement; None before the first.
+            opening: what it last signed for an attempt; None before the first.
 
         Raises:
             PeerUnavailable: the server isn't there.
         """
         request = pb.StatementRequest(
-            task_digest=self.task.digest.value, client=self.client.name, shown=shown
+            task_digest=self.task.digest.value,
+            client=self.client.name,
+            shown=shown,
+            opening=opening,
         )
         return self._patiently(role, partial(self._stubs[role].Statement, request), CALL_TIMEOUT_S)
 
@@ -279,6 +292,7 @@ class Servers:
             client=self.client,
             model=model,
             signer=self._signer,
+            words=self.task.words_in_headers,
         )
 
     def submit(
@@ -297,11 +311,12 @@ class Servers:
             PeerUnavailable: a server couldn't be reached in time.
         """
         limit = self.task.deadlines.collect if timeout_s is None else timeout_s
-        futures = [self._uploads.submit(self._send, item, limit) for item in pair]
+        futures = [self._uploads.submit(self.submit_half, item, limit) for item in pair]
         a, b = (future.result() for future in futures)
         return a, b
 
-    def _send(self, submission: Submission, limit_s: float) -> Receipt:
+    def submit_half(self, submission: Submission, limit_s: float) -> Receipt:
+        """Send one server its submission, as ``submit`` does."""
         role = submission.role
         late = PeerUnavailable(f"{role.value} took no submission before the deadline")
         patience = Patience(limit_s, WAITS, counted_from_now=True)
@@ -315,6 +330,7 @@ class Servers:
             except grpc.RpcError as error:
                 if error.code() not in _WORTH_A_RETRY:
                     raise self._error(role, error) from None
+                self._waiting(f"{_name(role)} to take the upload", patience.remaining())
                 patience.wait(late)
                 continue
             rejection = rejection_of(reply.rejection) if reply.rejection else None
@@ -334,12 +350,20 @@ class Servers:
                 patience,
                 self._clock,
                 why=partial(why_unreachable, self._addresses[role], self._identity, role),
+                waiting=partial(self._waiting, _name(role)),
             )
         except grpc.RpcError as error:
             raise self._error(role, error) from None
 
     def _error(self, role: Role, error: grpc.RpcError) -> Exception:
-        return error_of(f"server {role.value[-1].upper()}", self._addresses[role], error)
+        return error_of(_name(role), self._addresses[role], error)
+
+    def _waiting(self, whom: str, left_s: float) -> None:
+        self._observer.doing(f"waiting for {whom}", self._clock.now() + left_s)
+
+
+def _name(role: Role) -> str:
+    return f"server {role.value[-1].upper()}"
 
 
 def rejection_of(word: str) -> Rejection:

@@ -1,17 +1,33 @@
 """The SDK for data owners: hand over data, a model and a loss, and take part."""
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from precad.client.account_file import ACCOUNT_FILE
+from precad.client.check.finding import Findings
+from precad.client.check.owner import (
+    check_name,
+    look_at_held_out,
+    look_at_limit,
+    look_at_owner,
+)
+from precad.client.check.servers import WITHIN_S, look_at_servers
+from precad.client.check.state import look_at_state
 from precad.client.connection import Servers
+from precad.client.display import display_for
 from precad.client.lock import held
 from precad.client.own_account import OwnAccount
 from precad.client.participant import Participation, RoundView, take_part
 from precad.client.pending import Pending
 from precad.client.private_log import PrivateLog
+from precad.client.progress import Evaluation
+from precad.client.read import Columns, read_records
+from precad.client.reporter import OnRound, Reporter
 from precad.client.train import (
+    Applied,
+    Records,
     as_records,
     build,
     local_update,
@@ -19,17 +35,19 @@ from precad.client.train import (
     poisson_sample,
     rehearse,
 )
+from precad.client.trained_model import MODEL_FILE, TrainedModel
 from precad.client.witness import Witness
 from precad.common.durable import make_folder
 from precad.common.enrolment import on_grid
 from precad.common.errors import Misconfiguration
-from precad.common.identifiers import ClientId
+from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
 from precad.common.keystream import Keystream
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
 from precad.common.task import Task
-from precad.protos import precad_pb2 as pb
+
+log = logging.getLogger("precad")
 
 
 class DataOwner:
@@ -46,10 +64,12 @@ class DataOwner:
     Args:
         client: this client's name, as in its certificate.
         task: the task, or its file.
-        data: a pair of arrays or tensors ``(inputs, targets)`` with one row a record, or a
-            map-style torch Dataset of such pairs. Copied, and a Dataset read once, here: what
-            changes later, such as a random augmentation, doesn't count. Scalers, vocabularies and
-            the like must come from public data: what is fitted on the records isn't protected.
+        data: a pair of arrays, tensors or frames of numbers ``(inputs, targets)`` with one row a
+            record; a torch Dataset of such pairs that has a length; a frame of pandas or Polars,
+            or the path of a .csv, .parquet or .npz file, with ``columns`` or by the task's
+            ``data``. Copied, and a Dataset or a file read once, here: what changes later, such as
+            a random augmentation, doesn't count. Scalers, vocabularies and the like must come
+            from public data: what is fitted on the records isn't protected.
         server_a: address of server A, ``host:port``.
         server_b: address of server B.
         identity: folder with ca.pem, cert.pem and key.pem, or what was loaded from it.
@@ -69,6 +89,10 @@ class DataOwner:
         account: folder of the data set's account, for all tasks that these records take part in,
             one after the other or at once; the state folder unless given.
         token: one-time enrolment token from the operator, where the servers ask for one.
+        columns: what a table's columns are, where the task doesn't say it or names them otherwise.
+        held_out: records like ``data`` that aren't trained on: the newest model is tried on them
+            after a round's upload, for this owner alone. They cost no privacy, and change nothing
+            that leaves the machine.
 
     Raises:
         Misconfiguration: task, data, model or limit can't be used; says which and what would do.
@@ -90,14 +114,21 @@ class DataOwner:
         state: str | Path | None = None,
         account: str | Path | None = None,
         token: str | None = None,
+        columns: Columns | None = None,
+        held_out: Any = None,
     ) -> None:
         from torch.nn import functional  # noqa: PLC0415 -- seconds to import
 
         self.task = task if isinstance(task, Task) else Task.load(Path(task))
         self.client = ClientId(client)
-        self._records = as_records(data)
+
+        def read(given: Any) -> Records:
+            return as_records(read_records(given, self.task.data, columns))
+
+        self._records = read(data)
         if len(self._records) == 0:
             raise Misconfiguration("data", "no records", "give at least one")
+        self._held_out = None if held_out is None else _named("held_out", read, held_out)
         # Sampling, claim and account use the same number, on the grid of rates that servers take.
         wanted = self.task.privacy.record_rate if record_rate is None else record_rate
         self._record_rate = on_grid(self.task, wanted)
@@ -110,7 +141,7 @@ class DataOwner:
         )
         self._token = None if token is None else Secret(token.encode())
         folder = self._folder = _folder(state)
-        own = folder if account is None else _folder(account)
+        own = self._account_folder = folder if account is None else _folder(account)
         log = None if own is None else own / ACCOUNT_FILE
         self.budget = OwnAccount(self.task, self._record_rate, epsilon_limit, log, self.client)
         self._failed = PrivateLog(None if folder is None else folder / "failed-records.log")
@@ -118,10 +149,47 @@ class DataOwner:
         self.pending = Pending(self.task, self.client, kept)
         self.witness = Witness(self.task, self.client, folder)
 
+    def check(self, wait_s: float = WITHIN_S) -> Findings:
+        """What may keep this owner from taking part, found before it enrols.
+
+        Looks at every record with the model and the loss, the claim, the limit, the state folder,
+        both servers, their task, the clocks, and whether the name is in use; seconds. The servers
+        see a connection and one call, whatever the records are.
+
+        Args:
+            wait_s: how long the servers may take to answer.
+
+        Returns:
+            What was looked at, a sentence each; ``wrong`` has what must be mended. Raises none of
+            our errors.
+        """
+        addresses = dict(zip((Role.SERVER_A, Role.SERVER_B), self._addresses, strict=True))
+        servers = look_at_servers(self.task, self.client, self._identity, addresses, wait_s)
+        findings = Findings()
+        findings.passes("identity", lambda: check_name(self.client, self._identity))
+        rate, training = self._record_rate, (self._model, self._loss, self._most)
+        findings.extend(look_at_owner(self.task, self.client, self._records, rate, *training))
+        if self._held_out is not None:
+            held_out = (self._held_out, self._model, self._loss)
+            findings.extend(look_at_held_out(self.task, *held_out))
+        findings.extend(look_at_limit(self.task, self.budget))
+        findings.extend(look_at_state(self.task, self._folder, self._account_folder))
+        findings.extend(servers())
+        return findings
+
     def run(
-        self, on_notice: Callable[[Participation, pb.Notice], None] | None = None
+        self, on_round: OnRound | None = None, *, progress: bool | None = None
     ) -> Participation:
         """Enrol and take part until the training ends or the owner's limit is reached.
+
+        With a state folder the newest model lies there afterwards, as ``model.safetensors``,
+        however the training ended, and the rounds in ``history.csv``.
+
+        Args:
+            on_round: told each round as a ``RoundInfo``, in order, in a thread of its own that
+                waits while an upload is due. What it raises stops nothing and shows nowhere
+                outside: the log says that it did, the result what. It can't end the training.
+            progress: whether to show it; unless given on a terminal and in a notebook only.
 
         Raises:
             Misconfiguration: model, loss and records don't go together; see `rehearse`. Another
@@ -132,16 +200,67 @@ class DataOwner:
             PeerViolation: the servers show different models, or one has forgotten what it signed.
             StorageFailure: the state folder can't be written.
         """
+        check_name(self.client, self._identity)
+        limit = None if self.budget.limit is None else self.budget.limit.epsilon
+        reporter = Reporter(
+            self.task,
+            epsilon_limit=limit,
+            on_round=on_round,
+            validate=self._validation(),
+            folder=self._folder,
+            display=display_for(self.client.name, self.task.training.rounds, wanted=progress),
+        )
+        with held(self._folder):
+            try:
+                with reporter:
+                    result = self._take_part(reporter)
+            finally:
+                model_file = self._keep_model(reporter.newest)
+        result.model_file = model_file
+        result.history, result.validation = tuple(reporter.history), reporter.validation
+        result.callback_failures = reporter.failures
+        result.callback_error = reporter.first_failure
+        return result
+
+    def _take_part(self, reporter: Reporter) -> Participation:
+        """Against the servers; their connections are closed when this returns."""
+        reporter.doing(f"trying {len(self._records)} records with the model and its loss")
         rehearse(self._model, self._loss, self._records, self.task, self._most)
-        with (
-            held(self._folder),
-            Servers(self.task, self.client, *self._addresses, self._identity) as servers,
-        ):
+        if self._held_out is not None:
+            _named("held_out", rehearse, self._model, self._loss, self._held_out, self.task)
+        addresses, identity = self._addresses, self._identity
+        with Servers(self.task, self.client, *addresses, identity, observer=reporter) as servers:
+            reporter.doing("asking both servers for their task")
             servers.check_task()
+            reporter.doing("enrolling")
             self.enrol(servers)
             return take_part(
-                servers, self.budget, self.pending, self.update, on_notice, witness=self.witness
+                servers,
+                self.budget,
+                self.pending,
+                self.update,
+                witness=self.witness,
+                observer=reporter,
             )
+
+    def _validation(self) -> Callable[[TrainedModel, Callable[[], object]], Evaluation] | None:
+        if self._held_out is None:
+            return None
+        applied = Applied(self._model, self.task.model.parameters, self._loss)
+        held_out = self._held_out
+        return lambda model, between: applied.evaluate(model.theta, held_out, between)
+
+    def _keep_model(self, model: TrainedModel | None) -> Path | None:
+        """The newest model, for its owner; the result has it where the disk fails."""
+        if self._folder is None or model is None:
+            return None
+        path = self._folder / MODEL_FILE
+        try:
+            model.save(path)
+        except Misconfiguration as error:
+            log.warning("%s", error)
+            return None
+        return path
 
     def enrol(self, servers: Servers) -> None:
         """Enrol at both servers with this owner's number of records. Raises as `Servers.enrol`."""
@@ -171,6 +290,14 @@ class DataOwner:
         )
         self._failed.note(view.attempt, failed)
         return update
+
+
+def _named(field: str, check: Callable[..., Any], *arguments: Any) -> Any:
+    """``check`` of what an owner calls ``field``. Raises Misconfiguration, which names it."""
+    try:
+        return check(*arguments)
+    except Misconfiguration as error:
+        raise Misconfiguration(f"{field}, {error.field}", error.value, error.remedy) from None
 
 
 def _folder(path: str | Path | None) -> Path | None:

@@ -40,6 +40,7 @@ class Account:
         self.limit: Limit | None = None
         self.filter: RenyiFilter | None = None
         """Of the limit, with all charges."""
+        self._events: Counter[SampledGaussian] = Counter()
         self._overdrawn = False
         self.catch_up()
 
@@ -86,7 +87,7 @@ class Account:
 
     def events(self) -> "Counter[SampledGaussian]":
         """How often each step was charged."""
-        return Counter(charge.event for charge in self.charges.values())
+        return +self._events
 
     def epsilon(self, delta: float) -> float:
         """Exact record-level ε at ``delta`` of all that was charged, one server corrupted.
@@ -107,6 +108,9 @@ class Account:
             return
         if self.filter is not None:
             self.filter.charge(charge.event, instead_of=None if earlier is None else earlier.event)
+        if earlier is not None:
+            self._events[earlier.event] -= 1
+        self._events[charge.event] += 1
         self.charges[charge.step] = charge
 
     def under(self, limit: "RenyiLimit") -> "RenyiFilter":
@@ -190,6 +194,18 @@ class OwnAccount:
         except BudgetExceeded:
             return False
 
+    def rounds_left(self, most: int) -> int:
+        """How many further versions of this task the limit leaves room for, up to ``most``."""
+        if self.limit is None:
+            return most
+        self._account.catch_up()
+        step, spent = self._charge(-1, 0).event, self._account.under(self.limit)
+        low, high = 0, most + 1  # low fits, high doesn't
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if spent.allows(step.times(middle)) else (low, middle)
+        return low
+
     def charge(self, version: int, further: int = 0) -> None:
         """Count this version's update, durably; what is counted already costs nothing.
 
@@ -216,6 +232,10 @@ class OwnAccount:
         """Exact record-level ε so far over all tasks, one server corrupted, at this task's δ."""
         self._account.catch_up()
         return self._account.epsilon(self._task.privacy.delta)
+
+    def spent(self) -> "Counter[SampledGaussian]":
+        """How often each step was charged over all tasks, as far as this process has read."""
+        return self._account.events()
 
     def _own_limit_stands(self) -> bool:
         """Whether the account was opened with this owner's limit, or a stricter one."""

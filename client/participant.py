@@ -15,6 +15,8 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +24,17 @@ from numpy.typing import NDArray
 from precad.client.connection import Servers, rejection_of
 from precad.client.own_account import OwnAccount
 from precad.client.pending import Kept, Pending
+from precad.client.progress import Evaluation, Observer, RoundInfo, Silent, VersionOver
+from precad.client.trained_model import Net, TrainedModel
 from precad.client.witness import Witness
 from precad.common.clock import CLOCK, Clock
-from precad.common.errors import BudgetExceeded, NotOnOffer, PeerUnavailable, PeerViolation
+from precad.common.errors import (
+    BudgetExceeded,
+    Misconfiguration,
+    NotOnOffer,
+    PeerUnavailable,
+    PeerViolation,
+)
 from precad.common.identifiers import Digest
 from precad.common.retry import Patience, Waits
 from precad.common.ring import RingVector
@@ -70,11 +80,35 @@ class Participation:
     """The data set's own account over all tasks: exact, record level, one server corrupted."""
     ended: str = ""
     """`finished`, or `budget` when the owner's limit was reached first."""
-    version: int = 0
-    """t of the final model."""
-    theta: NDArray[np.float64] | None = field(default=None, repr=False)
-    """The final model, ``[d] float64``; None when the owner's limit ended it."""
-    model: Digest | None = None
+    model: TrainedModel | None = field(default=None, repr=False)
+    """The final model; the newest that this owner saw where its limit ended it."""
+    model_file: Path | None = None
+    """Where it lies as safetensors; None without a state folder, or where its disk failed."""
+    history: tuple[RoundInfo, ...] = field(default=(), repr=False)
+    """Round by round, as `DataOwner.run` told it."""
+    validation: Evaluation | None = None
+    """``model`` on the owner's held-out records; None without them."""
+    callback_failures: int = 0
+    """How often the owner's own ``on_round`` raised."""
+    callback_error: BaseException | None = field(default=None, repr=False)
+    """What it raised first."""
+
+    def load_into(self, module: Net) -> Net:
+        """Copies the model into a torch module and returns it; see ``TrainedModel.load_into``."""
+        return self._model().load_into(module)
+
+    def save(self, path: str | Path) -> None:
+        """Writes the model as safetensors; see ``TrainedModel.save``."""
+        self._model().save(path)
+
+    def table(self) -> list[dict[str, Any]]:
+        """The history as one flat dictionary a round, ready for a frame."""
+        return [each.to_row() for each in self.history]
+
+    def _model(self) -> TrainedModel:
+        if self.model is None:
+            raise Misconfiguration("model", None, "this training ended before a model was seen")
+        return self.model
 
 
 def take_part(
@@ -82,9 +116,9 @@ def take_part(
     budget: OwnAccount,
     pending: Pending,
     compute: Compute,
-    on_notice: Callable[[Participation, pb.Notice], None] | None = None,
     clock: Clock = CLOCK,
     witness: Witness | None = None,
+    observer: Observer | None = None,
 ) -> Participation:
     """Take part until the training is over or, without ``cover_uploads``, the owner's budget is.
 
@@ -93,9 +127,9 @@ def take_part(
         budget: charged before a version's update is first shared.
         pending: keeps the open version's update, and the open attempt's pair for retries.
         compute: called once for each version that this client is drawn for.
-        on_notice: called after each notice, for progress.
         clock: passes the time.
         witness: keeps what the servers sign; in memory unless given.
+        observer: is told how it goes, and when whatever is slow has to wait.
 
     Raises:
         PeerViolation: the servers disagree about the model, or a server's signature is wrong, or
@@ -106,7 +140,8 @@ def take_part(
     """
     if witness is None:
         witness = Witness(servers.task, servers.client)
-    return _Player(servers, budget, pending, compute, clock, witness).play(on_notice)
+    observer = Silent() if observer is None else observer
+    return _Player(servers, budget, pending, compute, clock, witness, observer).play()
 
 
 class _Player:
@@ -120,8 +155,10 @@ class _Player:
         compute: Compute,
         clock: Clock,
         witness: Witness,
+        observer: Observer,
     ) -> None:
         self._clock = clock
+        self._observer = observer
         self._servers = servers
         self._task = servers.task
         self._cover = servers.task.privacy.cover_uploads
@@ -136,8 +173,10 @@ class _Player:
         self._sent = -1
         # The newest attempt whose pair both servers took, and what it held.
         self._taken: tuple[int, Kept] | None = None
+        # The newest attempt that was announced, and when.
+        self._opened: tuple[pb.RoundOpen, float] | None = None
 
-    def play(self, on_notice: Callable[[Participation, pb.Notice], None] | None) -> Participation:
+    def play(self) -> Participation:
         result = self._result
         patience = Patience(self._task.deadlines.outage, WAITS, self._clock)
         while not result.ended:
@@ -147,12 +186,12 @@ class _Player:
                 # A server that has lost its memory learns here what it signed.
                 self._witness.exchange(self._servers)
                 connected = self._clock.now()
+                if self._opened is None:
+                    self._observer.doing("enrolled; waiting for the others and the first round")
                 for notice in self._servers.watch():
                     if notice.WhichOneof("event") != "paused":
                         patience.renew()
                     self._handle(notice, self._clock.now())
-                    if on_notice is not None:
-                        on_notice(result, notice)
                     if result.ended:
                         break
             except PeerUnavailable as error:
@@ -160,7 +199,11 @@ class _Player:
                     patience.renew()
                 log.warning("%s; reconnecting", error)
                 ended = error
+            finally:
+                self._observer.free()
             if not result.ended:
+                until = self._clock.now() + patience.remaining()
+                self._observer.doing(f"waiting for server A ({ended})", until)
                 patience.wait(ended)
         result.epsilon = self._budget.epsilon()
         return result
@@ -169,9 +212,13 @@ class _Player:
         match notice.WhichOneof("event"):
             case "open":
                 event = notice.open
+                self._opened = event, came
                 self._forget_versions_below(event.version)
                 if (event.selected or self._cover) and event.attempt > self._answered:
+                    self._observer.hold()
                     self._play(event, came)
+                    self._observer.free()
+                self._say_open(event, came)
             case "over":
                 self._forget_versions_below(notice.over.version + 1)
                 if notice.over.attempt > self._over:
@@ -179,17 +226,33 @@ class _Player:
                     self._tally(notice.over)
             case "finished":
                 self._pending.drop()
-                result, over = self._result, notice.finished
-                result.theta = self._servers.fetch_model(over.version, over.model_digest)
-                result.model = Digest(over.model_digest)
-                result.version = over.version
-                self._witness.saw(over.version, result.model, result.theta)
-                result.ended = "finished"
+                over, model = notice.finished, Digest(notice.finished.model_digest)
+                self._observer.doing("fetching the final model")
+                theta = self._servers.fetch_model(over.version, over.model_digest)
+                self._witness.saw(over.version, model, theta)
+                self._result.ended = "finished"
+                self._saw(over.version, model, theta)
             case "paused":
                 # It may come back, with all that counts: the submission waits as long as others.
                 raise PeerUnavailable("server A paused the training; its operators know why")
             case None:
                 pass
+
+    def _say_open(self, event: pb.RoundOpen, came: float) -> None:
+        what = "update sent" if self._answered == event.attempt else "not drawn"
+        if event.selected and self._answered != event.attempt:
+            what = "sitting it out"
+        if not self._result.ended:
+            until = came + min(self._task.deadlines.collect, event.collect_seconds)
+            number = event.version + 1
+            self._observer.doing(f"round {number}: {what}; waiting for the others", until)
+
+    def _saw(self, version: int, model: Digest, theta: NDArray[np.float64]) -> None:
+        """Both servers name this model: the newest that this owner has."""
+        newest = self._result.model
+        if newest is None or newest.version < version or self._result.ended:
+            self._result.model = TrainedModel(self._task, version, theta, model)
+            self._observer.saw(self._result.model)
 
     def _forget_versions_below(self, version: int) -> None:
         """Versions follow one another, so an older one's update has no further use."""
@@ -209,6 +272,24 @@ class _Player:
                 reason,
             )
         self._witness.exchange(self._servers)
+        self._look_after_own(over)
+        opened, came = self._opened or (pb.RoundOpen(), 0.0)
+        heard = self._opened is not None and opened.attempt == over.attempt
+        rejected = "" if over.counted else over.rejection
+        self._observer.over(
+            VersionOver(
+                version=over.version,
+                drawn=over.counted or bool(rejected) or (heard and opened.selected),
+                counted=over.counted,
+                rejected=rejected,
+                seconds=self._clock.now() - came if heard else None,
+                spent=self._budget.spent(),
+            )
+        )
+        self._observer.doing("waiting for the next round")
+
+    def _look_after_own(self, over: pb.RoundOver) -> None:
+        """Where both servers took this owner's pair: whether it counted, and what it led to."""
         if self._taken is None or self._taken[0] != over.attempt:
             return
         if self._taken[1].further is not None and not self._witness.counted(over.version):
@@ -226,12 +307,15 @@ class _Player:
         if model is not None:
             with suppress(PeerUnavailable):
                 theta = self._servers.fetch_model(version, model.value)
+                self._saw(version, model, theta)
                 self._witness.saw(version, model, theta)
 
     def _play(self, event: pb.RoundOpen, came: float) -> None:
         """Answer one attempt. PeerUnavailable leaves it unanswered: the notice comes again."""
         # The task's own deadline first: whatever is announced, NaN too, can't stretch it.
         deadline = came + min(self._task.deadlines.collect, event.collect_seconds)
+        number = event.version + 1
+        self._observer.doing(f"round {number}: computing", deadline)
         kept = self._kept(event)
         if kept is None:
             self._make(event)
@@ -243,7 +327,10 @@ class _Player:
         # Not before a time that everybody knows: how long the work took is nobody's business.
         early = came + self._task.deadlines.work - self._clock.now()
         if early > 0:
+            public = self._clock.now() + early
+            self._observer.doing(f"round {number}: ready; the public time to upload comes", public)
             self._clock.sleep(early)
+        self._observer.doing(f"round {number}: uploading", deadline)
         self._send(event.attempt, kept, deadline)
 
     def _kept(self, event: pb.RoundOpen) -> Kept | None:
@@ -268,6 +355,7 @@ class _Player:
         theta = self._witness.model(version, model)
         if theta is None:
             theta = self._servers.fetch_model(version, event.model_digest)
+        self._saw(version, model, theta)
         try:
             further = self._witness.opening(self._servers, attempt, version, event.model_digest)
         except NotOnOffer:

@@ -135,7 +135,7 @@ class Pending:
             return None
         try:
             kept = _decode(data, self._task.dimension)
-        except (ValueError, struct.error, DecodeError, RejectedSubmission):
+        except (ValueError, OverflowError, struct.error, DecodeError, RejectedSubmission):
             return None
         context = kept.pair[0].context
         mine = (context.task, context.client) == (self._task.digest, self._client)

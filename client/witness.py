@@ -45,8 +45,10 @@ class Signing(Protocol):
     def opening(self, role: Role, attempt: int) -> pb.Signed:
         """What ``role`` signs before anything is shared for an attempt."""
 
-    def statement(self, role: Role, shown: pb.Signed | None) -> pb.Signed:
-        """The newest statement of ``role``, which is shown its last one."""
+    def statement(
+        self, role: Role, shown: pb.Signed | None, opening: pb.Signed | None
+    ) -> pb.Signed:
+        """The newest statement of ``role``, which is shown its last one, and its last opening."""
 
     def give_back(self, role: Role, shown: pb.Signed, theta: bytes) -> None:
         """Give ``role`` the model that its statement names, which it has lost."""
@@ -69,6 +71,7 @@ class Witness:
         self._client = client
         self._folder = folder
         self._statements: dict[Role, tuple[pb.Signed, pb.StatementBody]] = {}
+        self._openings: dict[Role, pb.Signed] = {}
         self._models: dict[int, Digest] = {}
         self._newest: dict[int, bytes] = {}
         """Models' bytes by version."""
@@ -79,6 +82,10 @@ class Witness:
             self._statements = {
                 role: each for role, each in kept.statements.items() if self._concerns(each[1])
             }
+            for role in SERVERS:
+                opening = _read_signed(opening_path(folder, role), pb.OpeningBody)
+                if opening is not None and self._concerns(opening[1]):
+                    self._openings[role] = opening[0]
             self._models = {v: m for (of, v), m in kept.models.items() if of == task.digest}
 
     def opening(self, servers: Signing, attempt: int, version: int, model: bytes) -> int:
@@ -107,7 +114,8 @@ class Witness:
                     f"{role.value} signed that version {version} was released {body.charges} "
                     "times already; nothing is sent: ask the operators"
                 )
-            self._write(f"opening-{role.value}.bin", message.SerializeToString())
+            self._openings[role] = message
+            self._write(opening_path(Path(), role).name, message.SerializeToString())
             most = max(most, body.charges)
         return most
 
@@ -120,7 +128,8 @@ class Witness:
         """
         for role in SERVERS:
             last = self._statements.get(role)
-            message = servers.statement(role, None if last is None else last[0])
+            shown = None if last is None else last[0]
+            message = servers.statement(role, shown, self._openings.get(role))
             body = _parsed(role, check_statement, servers.verifier, message)
             if not self._concerns(body):
                 raise PeerViolation(
@@ -250,6 +259,11 @@ def statement_path(folder: Path, role: Role) -> Path:
     return folder / f"statement-{role.value}.bin"
 
 
+def opening_path(folder: Path, role: Role) -> Path:
+    """Where what ``role`` last signed for an attempt lies."""
+    return folder / f"opening-{role.value}.bin"
+
+
 def model_path(folder: Path, version: int) -> Path:
     """Where θ_version lies, as little-endian doubles, while it is one of the newest two."""
     return folder / f"model-{version}.bin"
@@ -261,9 +275,13 @@ def read_statement(path: Path) -> tuple[pb.Signed, pb.StatementBody] | None:
     Raises:
         Misconfiguration: the file holds something else.
     """
+    return _read_signed(path, pb.StatementBody)
+
+
+def _read_signed(path: Path, body: type[Body]) -> tuple[pb.Signed, Body] | None:
     try:
         message = pb.Signed.FromString(path.read_bytes())
-        return message, pb.StatementBody.FromString(message.body)
+        return message, body.FromString(message.body)
     except FileNotFoundError:
         return None
     except DecodeError:

@@ -10,8 +10,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Digest
 from precad.common.parsed import read_toml, refusal
 
@@ -31,7 +32,9 @@ class Parameter(_Section):
     """One tensor of the model, as `named_parameters()` names it."""
 
     name: Annotated[str, Field(min_length=1, max_length=200)]
+    """As the module's `named_parameters()` has it."""
     shape: Annotated[tuple[Count, ...], Field(strict=False, max_length=8)]
+    """Its extents; an empty list is a single number."""
 
     @property
     def size(self) -> int:
@@ -47,10 +50,100 @@ class ModelSection(_Section):
     parameters: Annotated[
         tuple[Parameter, ...], Field(strict=False, min_length=1, max_length=10_000)
     ]
+    """Every tensor, in the module's own order; a table `{ name, shape }` each."""
     initial: Literal["zeros", "uniform"] = "zeros"
-    """`uniform`: matrices uniform in ±1/√fan-in, expanded from the public `initial_seed`;
-    vectors 1 where their name ends in weight (scales), else 0 (biases)."""
+    """`zeros`: every tensor zero; suits models of one layer, a deeper one can't learn from it.
+    `uniform`: matrices uniform in ±1/√fan-in, expanded from the public `initial_seed`; vectors 1
+    where their name ends in weight (scales), else 0 (biases)."""
     initial_seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    """Public: everybody computes the same initial model from it."""
+
+
+class Column(_Section):
+    """One column of the owners' tables."""
+
+    name: Annotated[str, Field(min_length=1, max_length=200)]
+    """As it stands above the column."""
+    kind: Literal["numeric", "categorical"] = "numeric"
+    """`numeric`: one input, (value − centre)/scale; `categorical`: one input for each level, 1 at
+    the record's own, and a last one for every level that isn't listed."""
+    centre: Annotated[float, Field(allow_inf_nan=False)] = 0.0
+    """Numeric: what is subtracted; a constant from public knowledge."""
+    scale: Positive = 1.0
+    """Numeric: what the rest is divided by; a constant from public knowledge."""
+    fill: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    """Numeric: what a missing value counts as, before centre and scale; refused without it."""
+    levels: Annotated[
+        tuple[Annotated[str, Field(min_length=1, max_length=200)], ...],
+        Field(strict=False, max_length=10_000),
+    ] = ()
+    """Categorical: the levels that have an input, or a class, of their own, in this order."""
+    fill_level: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    """Categorical: the level that a missing value counts as; refused without it."""
+
+    @property
+    def inputs(self) -> int:
+        """How many numbers it becomes."""
+        return len(self.levels) + 1 if self.kind == "categorical" else 1
+
+
+class DataSection(_Section):
+    """How a row of an owner's table becomes numbers; fixed before any record is read."""
+
+    target: Column
+    """What is learned: a categorical column's levels are the classes 0, 1, …; a numeric one is a
+    number."""
+    columns: Annotated[tuple[Column, ...], Field(strict=False, min_length=1, max_length=10_000)]
+    """The inputs' columns in the model's order; a table each. Owners who bring arrays need none of
+    this section."""
+    missing: Annotated[
+        tuple[Annotated[str, Field(max_length=200)], ...], Field(strict=False, max_length=100)
+    ] = ("", "NA", "NaN", "nan", "null")
+    """Cells of text that mean a missing value; blanks around a cell don't count."""
+
+    @cached_property
+    def features(self) -> int:
+        """How many numbers a record's input has."""
+        return sum(column.inputs for column in self.columns)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if wrong := _wrong_columns(self):
+            raise wrong
+        return self
+
+
+_NUMERIC = ("centre", "scale", "fill")
+_CATEGORICAL = ("levels", "fill_level")
+_PLAIN = {name: field.get_default() for name, field in Column.model_fields.items()}
+
+
+def _wrong_columns(section: DataSection) -> Misconfiguration | None:
+    """The first thing that one column, or two of them, can't mean."""
+    names = [column.name for column in (*section.columns, section.target)]
+    for column in (*section.columns, section.target):
+        field = f"data, column {column.name}"
+        if names.count(column.name) > 1:
+            return Misconfiguration(field, column.name, "stands there twice; name each column once")
+        given = column.levels
+        foreign = _NUMERIC if column.kind == "categorical" else _CATEGORICAL
+        # By value: a file that a program wrote has every field.
+        beside = [name for name in foreign if getattr(column, name) != _PLAIN[name]]
+        if beside:
+            return Misconfiguration(
+                field, beside[0], f"isn't for a {column.kind} column; leave out"
+            )
+        if column.kind == "categorical" and len(set(given)) != max(1, len(given)):
+            return Misconfiguration(field, list(given), "list each level once, and at least one")
+        if both := set(given) & set(section.missing):
+            return Misconfiguration(
+                field, min(both), "is a level here and means a missing value in data.missing"
+            )
+    if section.target.fill is not None or section.target.fill_level is not None:
+        return Misconfiguration(
+            "data.target", "fill", "a record without a target teaches nothing: leave it out"
+        )
+    return None
 
 
 class PrivacySection(_Section):
@@ -78,9 +171,9 @@ class TrainingSection(_Section):
     """Optimisation."""
 
     learning_rate: Positive
-    """η."""
+    """η: the model moves by η times the noisy sum over the expected number of records."""
     rounds: Annotated[int, Field(ge=1, le=1_000_000)]
-    """T."""
+    """T: how many times the model is changed."""
     attempts: Annotated[int, Field(ge=1, le=1000)] = 20
     """Most tries to get from one version to the next before the operators are asked."""
 
@@ -100,6 +193,7 @@ class DeadlineSection(_Section):
     """How long each wait may take, in seconds."""
 
     enrol: Seconds = 120.0
+    """From a server's start until those who have enrolled are the roster."""
     collect: Seconds = 60.0
     """From the announcement of a round until it closes."""
     work: Annotated[float, Field(ge=0, le=86_400, allow_inf_nan=False)] = 0.5
@@ -116,27 +210,40 @@ class Description(_Section):
     """A training that data owners, two servers and a dealer agree on."""
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
+    """What people call it: small letters, digits and hyphens."""
     model: ModelSection
     privacy: PrivacySection
     training: TrainingSection
     enrolment: EnrolmentSection
     fractional_bits: Annotated[int, Field(ge=1, le=MAX_FRACTIONAL_BITS)] = 20
     """f: an update's unit in the last place is 2^−f."""
+    validation: Literal["crypten", "fss"] = "crypten"
+    """How norms are checked: `crypten`, a Beaver square and CrypTen's comparisons; or `fss`,
+    function secret sharing, where a server that departs from the protocol learns no more."""
     projections: Annotated[int, Field(ge=40, le=256)] = 40
     """k: rows of the range test; soundness error 2^−k a submission."""
     deadlines: DeadlineSection = DeadlineSection()
+    data: DataSection | None = None
+    """How tables become numbers, where owners bring tables: a public constant."""
 
     @cached_property
     def dimension(self) -> int:
         """d: length of the model's vector."""
         return sum(parameter.size for parameter in self.model.parameters)
 
+    @property
+    def words_in_headers(self) -> bool:
+        """Whether clients sign two words about their norm (`precad.common.share.words`)."""
+        return self.validation == "fss"
+
     @cached_property
     def canonical(self) -> bytes:
         """The bytes that the digest is of: JSON with sorted keys and shortest floats."""
-        return json.dumps(
-            self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"), allow_nan=False
-        ).encode()
+        values = self.model_dump(mode="json")
+        if self.data is None:
+            # A task for arrays has the digest that it had before tables could be described.
+            del values["data"]
+        return json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
     @cached_property
     def digest(self) -> Digest:

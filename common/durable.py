@@ -47,7 +47,8 @@ def append_line(path: Path, line: str, *, mode: int = PRIVATE_MODE) -> None:
     """
     new = not path.exists()
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, mode)
-    with os.fdopen(descriptor, "a", encoding="utf-8") as file:
+    # The same bytes on every system.
+    with os.fdopen(descriptor, "a", encoding="utf-8", newline="\n") as file:
         file.write(f"{line}\n")
         file.flush()
         os.fsync(file.fileno())

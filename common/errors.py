@@ -28,6 +28,15 @@ class Misconfiguration(PrecadError):
         self.remedy = remedy
 
 
+class MissingPackage(PrecadError, ImportError):
+    """A package isn't installed that one of precad's extras brings; says the command."""
+
+    def __init__(self, what: str, package: str, extra: str) -> None:
+        super().__init__(
+            f"{what} needs {package}, which isn't installed: pip install 'precad[{extra}]'"
+        )
+
+
 class Rejection(Enum):
     """Why a submission doesn't count. Expected, counted, and the same on both servers."""
 
@@ -93,11 +102,12 @@ class NotOnOffer(PeerUnavailable):
 
 
 class TaskMismatch(PrecadError):
-    """Two parties hold different task descriptions; names both digests."""
+    """Two parties hold different task descriptions; names both digests, and fields if known."""
 
-    def __init__(self, ours: str, theirs: str) -> None:
+    def __init__(self, ours: str, theirs: str, also: str = "") -> None:
+        fields = f" ({also})" if also else ""
         remedy = "give both parties the same task file"
-        super().__init__(f"task digest differs: ours {ours}, theirs {theirs}; {remedy}")
+        super().__init__(f"task digest differs: ours {ours}, theirs {theirs}{fields}; {remedy}")
 
 
 class BudgetExceeded(PrecadError):

@@ -33,6 +33,11 @@ def to_bytes(x: RingVector) -> bytes:
     return x.astype("<i8", copy=False).tobytes()
 
 
+def byte_view(x: RingVector) -> memoryview:
+    """The bytes of ``to_bytes`` without a copy, where the machine is little-endian."""
+    return np.ascontiguousarray(x.astype("<i8", copy=False)).data.cast("B")
+
+
 def from_bytes(data: bytes | bytearray | memoryview) -> RingVector:
     """Inverse of ``to_bytes``; a copy that may be written to.
 

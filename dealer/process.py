@@ -33,7 +33,7 @@ async def serve(config: Path) -> int:
     settings = DealerSettings.load(config)
     task, identity = Description.load(settings.task), Identity.load(settings.identity)
     server = grpc.aio.server(options=SERVER_OPTIONS)
-    service = DealingService(task, DealerRole(task.digest, task.dimension), identity)
+    service = DealingService(task, DealerRole.of(task), identity)
     add_DealingServicer_to_server(service, server)
     port = add_port(server, settings.listen, identity)
     await server.start()

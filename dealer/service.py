@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from precad.common.deal.dealer import SERVERS, DealerRole
 from precad.common.deal.request import DealRequest, SquareRequest
-from precad.common.deal.square import Answer, Deliver
+from precad.common.deal.square import Answer, Deliver, GateKeys
 from precad.common.description import Description
 from precad.common.errors import AccessDenied, Misconfiguration, PeerUnavailable, PeerViolation
 from precad.common.identifiers import Digest, Role
@@ -40,6 +40,8 @@ def square_request_from_wire(message: pb.SquareRequest) -> SquareRequest:
 
 def square_reply_to_wire(context: bytes, answer: Answer) -> pb.SquareReply:
     """The dealer's answer about one context."""
+    if isinstance(answer, GateKeys):
+        return pb.SquareReply(context=context, gate_keys=answer.reveal())
     if isinstance(answer, Secret):
         return pb.SquareReply(context=context, row_key=answer.reveal())
     if isinstance(answer, int):

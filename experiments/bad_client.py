@@ -14,7 +14,6 @@ import numpy as np
 
 from precad.client.connection import Servers
 from precad.client.participant import RoundView, take_part
-from precad.client.record_file import read_client_data
 from precad.client.settings import JoinSettings
 from precad.common.identifiers import Digest
 from precad.common.identity.credentials import Identity
@@ -46,7 +45,7 @@ class _GarbageServers(Servers):
 
 def run(settings: JoinSettings, kind: str) -> None:
     """Take part as a bad client of ``kind`` until the training ends."""
-    owner = settings.data_owner(read_client_data(settings.data))
+    owner = settings.data_owner()
     connection = _GarbageServers if kind == Forgery.GARBAGE.value else Servers
 
     def compute(view: RoundView) -> RingVector:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from precad.common.account.forecast import FITTED, Architecture, Constants, Training, forecast
+from precad.common.account.sizes import owners_sizes
 
 _EXACT = 0.01
 _PER_SPREAD = 0.3
@@ -40,7 +41,7 @@ def training_of(row: dict[str, Any]) -> Training:
     )
     return Training(
         **{name: row[name] for name in same},
-        records=tuple(row["records"]),
+        records=owners_sizes(row["records"]),
         architecture=Architecture.DEEP if row["model"] == "mlp" else Architecture.LINEAR,
     )
 

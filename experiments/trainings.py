@@ -23,7 +23,9 @@ import numpy as np
 
 from precad.client.train import logistic, mlp, model_section
 from precad.common.account.calibrate import least_noise_multiplier
+from precad.common.account.gdp import largest_clip_ratio
 from precad.common.account.guarantees import Adversary, Run
+from precad.common.account.sizes import written
 from precad.common.headroom import MAX_BOUND, MAX_CLIP_RATIO
 from precad.common.task import Task
 from precad.experiments.data import DataSet, load
@@ -53,7 +55,7 @@ class Trial:
         records: of each owner.
         epsilon: of a record against one curious server.
         model: ``logistic`` or ``mlp``.
-        held_out: whether the forecast's constants may not be fitted to it.
+        held_out: whether it was drawn and trained after the forecast was fixed.
     """
 
     record_rate: float
@@ -169,24 +171,12 @@ def trials() -> Iterator[Trial]:
                 )
 
 
-def held_out(count: int = 24) -> Iterator[Trial]:
-    """Random settings that test the forecast on what it wasn't fitted to."""
-    drawn = np.random.default_rng(9)
+def drawn(count: int = 24) -> Iterator[Trial]:
+    """Random settings, most with a client clip that acts or noise that drowns the signal."""
+    usual = np.random.default_rng(9)
     later = np.random.default_rng(10)
     for place in range(count):
-        rounds = int(np.rint(np.exp(drawn.uniform(np.log(20), np.log(600)))))
-        clip = float(np.exp(drawn.uniform(np.log(0.3), np.log(4))).round(2))
-        yield Trial(
-            record_rate=float(np.exp(drawn.uniform(np.log(0.01), np.log(0.3))).round(3)),
-            client_rate=float(drawn.choice([0.2, 0.5, 1.0])),
-            rounds=rounds,
-            learning_rate=float((np.exp(drawn.uniform(np.log(0.5), np.log(20))) / clip).round(2)),
-            record_clip=clip,
-            client_clip=float(drawn.choice([10, 30]) * clip) if int(2 * drawn.random()) else None,
-            model="mlp" if place % 4 == 0 else "logistic",
-            held_out=True,
-        )
-    # Drawn after the first, when the term for noise that drowns the signal had been added.
+        yield _usual(usual, "mlp" if place % 4 == 0 else "logistic")
     for _ in range(count // 2):
         yield Trial(
             record_rate=float(later.choice([0.05, 0.2])),
@@ -196,12 +186,50 @@ def held_out(count: int = 24) -> Iterator[Trial]:
             client_clip=float(later.choice([2.0, 5.0, 20.0])),
             records=FEW if int(2 * later.random()) else EVEN,
             epsilon=float(later.choice([0.1, 0.5, 1.0])),
-            held_out=True,
         )
 
 
+def _usual(generator: np.random.Generator, model: str) -> Trial:
+    """Ten owners of 6,000 at ε = 3."""
+    rounds = int(np.rint(np.exp(generator.uniform(np.log(20), np.log(600)))))
+    clip = float(np.exp(generator.uniform(np.log(0.3), np.log(4))).round(2))
+    return Trial(
+        record_rate=float(np.exp(generator.uniform(np.log(0.01), np.log(0.3))).round(3)),
+        client_rate=float(generator.choice([0.2, 0.5, 1.0])),
+        rounds=rounds,
+        learning_rate=float((np.exp(generator.uniform(np.log(0.5), np.log(20))) / clip).round(2)),
+        record_clip=clip,
+        client_clip=float(generator.choice([10, 30]) * clip)
+        if int(2 * generator.random())
+        else None,
+        model=model,
+    )
+
+
+def robust(count: int, seed: int) -> Iterator[Trial]:
+    """Random settings that bound what one to a few bad owners can do: C is tight against R·σ."""
+    generator = np.random.default_rng(seed)
+    for place in range(count):
+        owners, records = ((100, 600), (300, 200), (40, 1500))[int(generator.integers(3))]
+        rate = float(generator.choice([0.1, 0.2, 0.5]))
+        rounds = int(np.rint(np.exp(generator.uniform(np.log(30), np.log(80 / rate)))))
+        mu = float(np.exp(generator.uniform(np.log(0.1), np.log(2))))
+        one = Trial(
+            record_rate=float(generator.choice([0.2, 0.5])),
+            client_rate=rate,
+            rounds=rounds,
+            learning_rate=float(np.exp(generator.uniform(np.log(1), np.log(40))).round(2)),
+            records=(records,) * owners,
+            epsilon=float(generator.choice([0.3, 1.0, 3.0])),
+            model="mlp" if place % 6 == 5 else "logistic",  # noqa: PLR2004
+        )
+        ratio = largest_clip_ratio(mu, one.client_rate, rounds)
+        clip = max(1.0, round(ratio * one.noise_multiplier(), 2))
+        yield replace(one, client_clip=clip)
+
+
 def recommended() -> Iterator[Trial]:
-    """What the planner chose: on this data, with a hidden layer, and robust against one owner."""
+    """What an earlier planner chose: here, with a hidden layer, and robust against one owner."""
     yield Trial(
         record_rate=0.05,
         client_rate=1,
@@ -209,7 +237,6 @@ def recommended() -> Iterator[Trial]:
         learning_rate=4.5,
         client_clip=78.1,
         record_clip=3.0,
-        held_out=True,
     )
     yield Trial(
         record_rate=0.05,
@@ -219,7 +246,6 @@ def recommended() -> Iterator[Trial]:
         client_clip=77.4,
         model="mlp",
         record_clip=3.0,
-        held_out=True,
     )
     yield Trial(
         record_rate=0.5,
@@ -229,8 +255,28 @@ def recommended() -> Iterator[Trial]:
         client_clip=4.5,
         records=(600,) * 100,
         record_clip=3.0,
-        held_out=True,
     )
+
+
+def after() -> Iterator[Trial]:
+    """Settings that were drawn, and trained, when the forecast had been fixed: nothing is fitted.
+
+    Random ones as in the table, and what the planner chose then: on this data, robust against one
+    owner of many, and with a hidden layer.
+    """
+    usual = np.random.default_rng(21)
+    settings = [_usual(usual, "logistic") for _ in range(10)]
+    settings += robust(14, seed=22)
+    base = Trial(record_rate=0.05, client_rate=1, rounds=200, learning_rate=4.5, record_clip=3.0)
+    settings.append(replace(base, client_clip=99.5))
+    tight = replace(base, record_rate=0.5, client_rate=0.1, rounds=500, client_clip=4.76)
+    settings.append(replace(tight, learning_rate=1.6, records=(600,) * 100))
+    settings.append(replace(tight, learning_rate=1.9, records=(200,) * 300))
+    settings += [_usual(usual, "mlp") for _ in range(6)]
+    deep = replace(base, record_rate=0.1, client_rate=0.2, rounds=1000, learning_rate=0.99)
+    settings.append(replace(deep, client_clip=183.0, model="mlp"))
+    for trial in settings:
+        yield replace(trial, held_out=True)
 
 
 def deal(data: DataSet, records: tuple[int, ...], seed: int) -> list[Owner]:
@@ -256,7 +302,7 @@ def measure(trial: Trial, data: DataSet) -> dict[str, Any]:
         clipped.append(trained.clipped)
         found.append(accuracy(trained.theta, data.test_x, data.test_y, task))
     return asdict(trial) | {
-        "records": list(trial.records),
+        "records": written(trial.records),
         "client_clip": trial.clip(),
         "noise_multiplier": sigma,
         "dimension": task.dimension,
@@ -267,6 +313,7 @@ def measure(trial: Trial, data: DataSet) -> dict[str, Any]:
         "accuracies": [round(each, 4) for each in found],
         "accuracy": round(float(np.mean(found)), 4),
         "seconds": round(time.perf_counter() - start, 1),
+        "processor": processor(),
     }
 
 
@@ -276,17 +323,18 @@ def key_of(row: dict[str, Any]) -> str:
     return json.dumps([row["client_clip"], *(row[name] for name in names)])
 
 
+def processor() -> str:
+    """The processor's name, as Linux gives it."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor()
+
+
 def header() -> dict[str, Any]:
-    """What was measured, and on which machine."""
-    processors = [
-        line.split(":", 1)[1].strip()
-        for line in Path("/proc/cpuinfo").read_text().splitlines()
-        if line.startswith("model name")
-    ]
+    """What was measured, and with what."""
     return {
         "what": "accuracy on MNIST's 10,000 test images, mean of three seeds",
         "hardware": {
-            "processor": processors[0] if processors else platform.processor(),
             "cores": os.cpu_count(),
             "threads": os.environ.get("OMP_NUM_THREADS", "default"),
         },
@@ -304,7 +352,7 @@ def fill(table: Path, settings: Iterable[Trial], data: DataSet) -> None:
     done = json.loads(table.read_text()) if table.exists() else header() | {"settings": []}
     rows = {key_of(row): row for row in done["settings"]}
     for trial in settings:
-        known = asdict(trial) | {"records": list(trial.records), "client_clip": trial.clip()}
+        known = asdict(trial) | {"records": written(trial.records), "client_clip": trial.clip()}
         if key_of(known) in rows:
             continue
         row = measure(trial, data)
@@ -319,7 +367,11 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder that holds MNIST/raw")
     parser.add_argument("--out", type=Path, required=True, help="JSON file; goes on with it")
     given = parser.parse_args()
-    fill(given.out, (*trials(), *held_out(), *recommended()), load("mnist", given.data))
+    fill(
+        given.out,
+        (*trials(), *drawn(), *recommended(), *robust(36, seed=11), *after()),
+        load("mnist", given.data),
+    )
 
 
 if __name__ == "__main__":

@@ -42,19 +42,39 @@ class DescribeReply(_message.Message):
     ROLE_FIELD_NUMBER: _builtins.int
     TASK_DIGEST_FIELD_NUMBER: _builtins.int
     CANONICAL_TASK_FIELD_NUMBER: _builtins.int
+    CLOCK_MS_FIELD_NUMBER: _builtins.int
+    ENROLLING_FIELD_NUMBER: _builtins.int
+    FINISHED_FIELD_NUMBER: _builtins.int
+    ENROLLED_FIELD_NUMBER: _builtins.int
+    PRESENT_FIELD_NUMBER: _builtins.int
     role: _builtins.str
     task_digest: _builtins.bytes
     canonical_task: _builtins.bytes
+    clock_ms: _builtins.int
+    """The server's clock, in milliseconds since 1970 UTC: certificates are judged by clocks."""
+    enrolling: _builtins.bool
+    """Whether owners may still enrol, and whether the training is over."""
+    finished: _builtins.bool
+    enrolled: _builtins.bool
+    """Of the caller's own name alone, for clients: whether it is enrolled, and whether a process of
+    that name takes part now (at server A, which is watched).
+    """
+    present: _builtins.bool
     def __init__(
         self,
         *,
         role: _builtins.str = ...,
         task_digest: _builtins.bytes = ...,
         canonical_task: _builtins.bytes = ...,
+        clock_ms: _builtins.int = ...,
+        enrolling: _builtins.bool = ...,
+        finished: _builtins.bool = ...,
+        enrolled: _builtins.bool = ...,
+        present: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["canonical_task", b"canonical_task", "role", b"role", "task_digest", b"task_digest"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["canonical_task", b"canonical_task", "clock_ms", b"clock_ms", "enrolled", b"enrolled", "enrolling", b"enrolling", "finished", b"finished", "present", b"present", "role", b"role", "task_digest", b"task_digest"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -385,6 +405,8 @@ class SubmissionHeader(_message.Message):
     CERTIFICATES_FIELD_NUMBER: _builtins.int
     SEED_FIELD_NUMBER: _builtins.int
     SALT_FIELD_NUMBER: _builtins.int
+    WORD_A_FIELD_NUMBER: _builtins.int
+    WORD_B_FIELD_NUMBER: _builtins.int
     task_digest: _builtins.bytes
     version: _builtins.int
     """t of the model θ_t."""
@@ -401,6 +423,9 @@ class SubmissionHeader(_message.Message):
     seed: _builtins.bytes
     """What opens the receiver's own commitment; not signed, and each server's alone."""
     salt: _builtins.bytes
+    word_a: _builtins.int
+    """Under validation = "fss": u_A and u_B, both or neither; signed with all above."""
+    word_b: _builtins.int
     @_builtins.property
     def certificates(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
         """DER: the client's certificate, then any intermediate ones."""
@@ -421,12 +446,21 @@ class SubmissionHeader(_message.Message):
         certificates: _abc.Iterable[_builtins.bytes] | None = ...,
         seed: _builtins.bytes = ...,
         salt: _builtins.bytes = ...,
+        word_a: _builtins.int | None = ...,
+        word_b: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_word_a", b"_word_a", "_word_b", b"_word_b", "word_a", b"word_a", "word_b", b"word_b"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "body_digest", b"body_digest", "certificates", b"certificates", "client", b"client", "commitment_a", b"commitment_a", "commitment_b", b"commitment_b", "model_digest", b"model_digest", "nonce", b"nonce", "salt", b"salt", "seed", b"seed", "signature", b"signature", "task_digest", b"task_digest", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_word_a", b"_word_a", "_word_b", b"_word_b", "attempt", b"attempt", "body_digest", b"body_digest", "certificates", b"certificates", "client", b"client", "commitment_a", b"commitment_a", "commitment_b", b"commitment_b", "model_digest", b"model_digest", "nonce", b"nonce", "salt", b"salt", "seed", b"seed", "signature", b"signature", "task_digest", b"task_digest", "version", b"version", "word_a", b"word_a", "word_b", b"word_b"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__word_a: _TypeAlias = _typing.Literal["word_a"]  # noqa: Y015
+    _WhichOneofArgType__word_a: _TypeAlias = _typing.Literal["_word_a", b"_word_a"]  # noqa: Y015
+    _WhichOneofReturnType__word_b: _TypeAlias = _typing.Literal["word_b"]  # noqa: Y015
+    _WhichOneofArgType__word_b: _TypeAlias = _typing.Literal["_word_b", b"_word_b"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__word_a) -> _WhichOneofReturnType__word_a | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__word_b) -> _WhichOneofReturnType__word_b | None: ...
 
 Global___SubmissionHeader: _TypeAlias = SubmissionHeader  # noqa: Y015
 
@@ -560,11 +594,16 @@ class StatementRequest(_message.Message):
     TASK_DIGEST_FIELD_NUMBER: _builtins.int
     CLIENT_FIELD_NUMBER: _builtins.int
     SHOWN_FIELD_NUMBER: _builtins.int
+    OPENING_FIELD_NUMBER: _builtins.int
     task_digest: _builtins.bytes
     client: _builtins.str
     @_builtins.property
     def shown(self) -> Global___Signed:
         """This server's last statement to this owner; absent before the first."""
+
+    @_builtins.property
+    def opening(self) -> Global___Signed:
+        """What it last signed for this owner before an attempt's sharing; absent before the first."""
 
     def __init__(
         self,
@@ -572,10 +611,11 @@ class StatementRequest(_message.Message):
         task_digest: _builtins.bytes = ...,
         client: _builtins.str = ...,
         shown: Global___Signed | None = ...,
+        opening: Global___Signed | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["shown", b"shown"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["opening", b"opening", "shown", b"shown"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "shown", b"shown", "task_digest", b"task_digest"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "opening", b"opening", "shown", b"shown", "task_digest", b"task_digest"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -837,6 +877,8 @@ class StatusReply(_message.Message):
     BYTES_BY_LINK_FIELD_NUMBER: _builtins.int
     REJECTED_BY_CLIENT_FIELD_NUMBER: _builtins.int
     KERNEL_FIELD_NUMBER: _builtins.int
+    REDRAWN_COINS_FIELD_NUMBER: _builtins.int
+    WORKERS_FIELD_NUMBER: _builtins.int
     role: _builtins.str
     task_name: _builtins.str
     task_digest: _builtins.bytes
@@ -850,6 +892,10 @@ class StatusReply(_message.Message):
     error: _builtins.str
     kernel: _builtins.str
     """What computes the projections: avx512-vnni, avx2, c or numpy."""
+    redrawn_coins: _builtins.int
+    """How often both servers' operators had a version's coin drawn again."""
+    workers: _builtins.int
+    """How many worker processes validate for this server; 0: it does so itself."""
     @_builtins.property
     def rejected(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
     @_builtins.property
@@ -875,10 +921,12 @@ class StatusReply(_message.Message):
         bytes_by_link: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         rejected_by_client: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
         kernel: _builtins.str = ...,
+        redrawn_coins: _builtins.int = ...,
+        workers: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_by_link", b"bytes_by_link", "enrolled", b"enrolled", "error", b"error", "kernel", b"kernel", "model_digest", b"model_digest", "participations", b"participations", "phase", b"phase", "rejected", b"rejected", "rejected_by_client", b"rejected_by_client", "role", b"role", "rounds", b"rounds", "task_digest", b"task_digest", "task_name", b"task_name", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_by_link", b"bytes_by_link", "enrolled", b"enrolled", "error", b"error", "kernel", b"kernel", "model_digest", b"model_digest", "participations", b"participations", "phase", b"phase", "redrawn_coins", b"redrawn_coins", "rejected", b"rejected", "rejected_by_client", b"rejected_by_client", "role", b"role", "rounds", b"rounds", "task_digest", b"task_digest", "task_name", b"task_name", "version", b"version", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -916,6 +964,7 @@ class RoundReport(_message.Message):
     MODEL_DIGEST_FIELD_NUMBER: _builtins.int
     SECONDS_FIELD_NUMBER: _builtins.int
     ATTEMPT_FIELD_NUMBER: _builtins.int
+    STEPS_FIELD_NUMBER: _builtins.int
     version: _builtins.int
     """t of the model that the round started from."""
     cohort: _builtins.int
@@ -928,6 +977,10 @@ class RoundReport(_message.Message):
     """The try that succeeded: what owners' logs call the same."""
     @_builtins.property
     def rejected(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
+    @_builtins.property
+    def steps(self) -> _containers.RepeatedCompositeFieldContainer[Global___StepCost]:
+        """What the attempt's steps cost on this server, in order."""
+
     def __init__(
         self,
         *,
@@ -939,14 +992,41 @@ class RoundReport(_message.Message):
         model_digest: _builtins.bytes = ...,
         seconds: _builtins.float = ...,
         attempt: _builtins.int = ...,
+        steps: _abc.Iterable[Global___StepCost] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "attempt", b"attempt", "cohort", b"cohort", "model_digest", b"model_digest", "most_participations", b"most_participations", "rejected", b"rejected", "seconds", b"seconds", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["accepted", b"accepted", "attempt", b"attempt", "cohort", b"cohort", "model_digest", b"model_digest", "most_participations", b"most_participations", "rejected", b"rejected", "seconds", b"seconds", "steps", b"steps", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RoundReport: _TypeAlias = RoundReport  # noqa: Y015
+
+@_typing.final
+class StepCost(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STEP_FIELD_NUMBER: _builtins.int
+    SECONDS_FIELD_NUMBER: _builtins.int
+    CPU_SECONDS_FIELD_NUMBER: _builtins.int
+    step: _builtins.str
+    """collect, validate, release or keep."""
+    seconds: _builtins.float
+    cpu_seconds: _builtins.float
+    def __init__(
+        self,
+        *,
+        step: _builtins.str = ...,
+        seconds: _builtins.float = ...,
+        cpu_seconds: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpu_seconds", b"cpu_seconds", "seconds", b"seconds", "step", b"step"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StepCost: _TypeAlias = StepCost  # noqa: Y015
 
 @_typing.final
 class LinkFrame(_message.Message):
@@ -981,6 +1061,270 @@ class LinkFrame(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___LinkFrame: _TypeAlias = LinkFrame  # noqa: Y015
+
+@_typing.final
+class WorkOrder(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BEGIN_FIELD_NUMBER: _builtins.int
+    TAKE_FIELD_NUMBER: _builtins.int
+    BODY_FIELD_NUMBER: _builtins.int
+    DECIDE_FIELD_NUMBER: _builtins.int
+    body: _builtins.bytes
+    """The next bytes of salt_h and b of what was taken last, where the body isn't in a file."""
+    @_builtins.property
+    def begin(self) -> Global___WorkBegin: ...
+    @_builtins.property
+    def take(self) -> Global___WorkTake: ...
+    @_builtins.property
+    def decide(self) -> Global___WorkDecide:
+        """Nothing more is taken: decide on all."""
+
+    def __init__(
+        self,
+        *,
+        begin: Global___WorkBegin | None = ...,
+        take: Global___WorkTake | None = ...,
+        body: _builtins.bytes = ...,
+        decide: Global___WorkDecide | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin", "body", b"body", "decide", b"decide", "order", b"order", "take", b"take"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["begin", b"begin", "body", b"body", "decide", b"decide", "order", b"order", "take", b"take"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_order: _TypeAlias = _typing.Literal["begin", "take", "body", "decide"]  # noqa: Y015
+    _WhichOneofArgType_order: _TypeAlias = _typing.Literal["order", b"order"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_order) -> _WhichOneofReturnType_order | None: ...
+
+Global___WorkOrder: _TypeAlias = WorkOrder  # noqa: Y015
+
+@_typing.final
+class WorkBegin(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TASK_DIGEST_FIELD_NUMBER: _builtins.int
+    ATTEMPT_FIELD_NUMBER: _builtins.int
+    PAIR_FIELD_NUMBER: _builtins.int
+    PEER_FIELD_NUMBER: _builtins.int
+    DEALER_KEY_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    NONCES_FIELD_NUMBER: _builtins.int
+    task_digest: _builtins.bytes
+    attempt: _builtins.int
+    pair: _builtins.int
+    """Which pair of workers this is."""
+    peer: _builtins.str
+    """Server A's workers: where server B's listens."""
+    dealer_key: _builtins.bytes
+    """As in JoinReply and DealRequest."""
+    epoch: _builtins.bytes
+    nonces: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        task_digest: _builtins.bytes = ...,
+        attempt: _builtins.int = ...,
+        pair: _builtins.int = ...,
+        peer: _builtins.str = ...,
+        dealer_key: _builtins.bytes = ...,
+        epoch: _builtins.bytes = ...,
+        nonces: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "dealer_key", b"dealer_key", "epoch", b"epoch", "nonces", b"nonces", "pair", b"pair", "peer", b"peer", "task_digest", b"task_digest"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkBegin: _TypeAlias = WorkBegin  # noqa: Y015
+
+@_typing.final
+class WorkTake(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SUBMISSION_FIELD_NUMBER: _builtins.int
+    COUNTED_FIELD_NUMBER: _builtins.int
+    BATCH_FIELD_NUMBER: _builtins.int
+    SPOOLED_FIELD_NUMBER: _builtins.int
+    counted: _builtins.bool
+    """Whether its share is summed."""
+    batch: _builtins.int
+    """The batch of comparisons that it belongs to: recorded by both servers."""
+    @_builtins.property
+    def submission(self) -> Global___SubmissionHeader: ...
+    @_builtins.property
+    def spooled(self) -> Global___SpooledFile:
+        """Server B's workers: the body, where it lies on this machine; else it follows."""
+
+    def __init__(
+        self,
+        *,
+        submission: Global___SubmissionHeader | None = ...,
+        counted: _builtins.bool = ...,
+        batch: _builtins.int = ...,
+        spooled: Global___SpooledFile | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["spooled", b"spooled", "submission", b"submission"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "counted", b"counted", "spooled", b"spooled", "submission", b"submission"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkTake: _TypeAlias = WorkTake  # noqa: Y015
+
+@_typing.final
+class SpooledFile(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATH_FIELD_NUMBER: _builtins.int
+    KEY_FIELD_NUMBER: _builtins.int
+    NUMBER_FIELD_NUMBER: _builtins.int
+    LENGTH_FIELD_NUMBER: _builtins.int
+    SALT_FIELD_NUMBER: _builtins.int
+    path: _builtins.str
+    key: _builtins.bytes
+    number: _builtins.int
+    length: _builtins.int
+    salt: _builtins.bytes
+    """salt_h."""
+    def __init__(
+        self,
+        *,
+        path: _builtins.str = ...,
+        key: _builtins.bytes = ...,
+        number: _builtins.int = ...,
+        length: _builtins.int = ...,
+        salt: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "length", b"length", "number", b"number", "path", b"path", "salt", b"salt"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SpooledFile: _TypeAlias = SpooledFile  # noqa: Y015
+
+@_typing.final
+class WorkDecide(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkDecide: _TypeAlias = WorkDecide  # noqa: Y015
+
+@_typing.final
+class WorkReport(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LINKED_FIELD_NUMBER: _builtins.int
+    REJECTION_FIELD_NUMBER: _builtins.int
+    SHARE_SUM_FIELD_NUMBER: _builtins.int
+    DONE_FIELD_NUMBER: _builtins.int
+    FAILURE_FIELD_NUMBER: _builtins.int
+    linked: _builtins.bool
+    """The link of this pair of workers is there."""
+    share_sum: _builtins.bytes
+    """The next bytes of this server's share of the sum."""
+    @_builtins.property
+    def rejection(self) -> Global___WorkRejection:
+        """Who doesn't count."""
+
+    @_builtins.property
+    def done(self) -> Global___WorkDone:
+        """All is said."""
+
+    @_builtins.property
+    def failure(self) -> Global___WorkFailure: ...
+    def __init__(
+        self,
+        *,
+        linked: _builtins.bool = ...,
+        rejection: Global___WorkRejection | None = ...,
+        share_sum: _builtins.bytes = ...,
+        done: Global___WorkDone | None = ...,
+        failure: Global___WorkFailure | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["done", b"done", "failure", b"failure", "linked", b"linked", "rejection", b"rejection", "report", b"report", "share_sum", b"share_sum"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["done", b"done", "failure", b"failure", "linked", b"linked", "rejection", b"rejection", "report", b"report", "share_sum", b"share_sum"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_report: _TypeAlias = _typing.Literal["linked", "rejection", "share_sum", "done", "failure"]  # noqa: Y015
+    _WhichOneofArgType_report: _TypeAlias = _typing.Literal["report", b"report"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_report) -> _WhichOneofReturnType_report | None: ...
+
+Global___WorkReport: _TypeAlias = WorkReport  # noqa: Y015
+
+@_typing.final
+class WorkRejection(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CLIENT_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    client: _builtins.str
+    reason: _builtins.str
+    def __init__(
+        self,
+        *,
+        client: _builtins.str = ...,
+        reason: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["client", b"client", "reason", b"reason"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkRejection: _TypeAlias = WorkRejection  # noqa: Y015
+
+@_typing.final
+class WorkDone(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BYTES_SENT_FIELD_NUMBER: _builtins.int
+    bytes_sent: _builtins.int
+    """Payload bytes that went to the other server's worker."""
+    def __init__(
+        self,
+        *,
+        bytes_sent: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_sent", b"bytes_sent"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkDone: _TypeAlias = WorkDone  # noqa: Y015
+
+@_typing.final
+class WorkFailure(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VIOLATION_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    violation: _builtins.bool
+    """Somebody departs from the protocol; else somebody is gone."""
+    text: _builtins.str
+    def __init__(
+        self,
+        *,
+        violation: _builtins.bool = ...,
+        text: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["text", b"text", "violation", b"violation"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkFailure: _TypeAlias = WorkFailure  # noqa: Y015
 
 @_typing.final
 class JoinRequest(_message.Message):
@@ -1144,6 +1488,7 @@ class SquareReply(_message.Message):
     SHARE_FIELD_NUMBER: _builtins.int
     VIOLATION_FIELD_NUMBER: _builtins.int
     UNAVAILABLE_FIELD_NUMBER: _builtins.int
+    GATE_KEYS_FIELD_NUMBER: _builtins.int
     context: _builtins.bytes
     row_key: _builtins.bytes
     """Both servers' alike, as soon as both have asked."""
@@ -1153,6 +1498,8 @@ class SquareReply(_message.Message):
     """Why nothing is dealt: the servers' halves don't fit together."""
     unavailable: _builtins.str
     """Why nothing is dealt in this attempt."""
+    gate_keys: _builtins.bytes
+    """Under validation = "fss", instead of a share: the asking server's keys of k + 1 gates."""
     def __init__(
         self,
         *,
@@ -1161,12 +1508,13 @@ class SquareReply(_message.Message):
         share: _builtins.int = ...,
         violation: _builtins.str = ...,
         unavailable: _builtins.str = ...,
+        gate_keys: _builtins.bytes = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "row_key", b"row_key", "share", b"share", "unavailable", b"unavailable", "violation", b"violation"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "gate_keys", b"gate_keys", "row_key", b"row_key", "share", b"share", "unavailable", b"unavailable", "violation", b"violation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "context", b"context", "row_key", b"row_key", "share", b"share", "unavailable", b"unavailable", "violation", b"violation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "context", b"context", "gate_keys", b"gate_keys", "row_key", b"row_key", "share", b"share", "unavailable", b"unavailable", "violation", b"violation"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_answer: _TypeAlias = _typing.Literal["row_key", "share", "violation", "unavailable"]  # noqa: Y015
+    _WhichOneofReturnType_answer: _TypeAlias = _typing.Literal["row_key", "share", "violation", "unavailable", "gate_keys"]  # noqa: Y015
     _WhichOneofArgType_answer: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_answer) -> _WhichOneofReturnType_answer | None: ...
 

@@ -691,6 +691,82 @@ class Peer(object):
             _registered_method=True)
 
 
+class WorkingStub(object):
+    """A worker of a server, towards that server alone. Server B's worker also is a Peer.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.Validate = channel.stream_stream(
+                '/precad.v1.Working/Validate',
+                request_serializer=precad_dot_protos_dot_precad__pb2.WorkOrder.SerializeToString,
+                response_deserializer=precad_dot_protos_dot_precad__pb2.WorkReport.FromString,
+                _registered_method=True)
+
+
+class WorkingServicer(object):
+    """A worker of a server, towards that server alone. Server B's worker also is a Peer.
+    """
+
+    def Validate(self, request_iterator, context):
+        """One attempt: the submissions that this worker validates, then its verdicts.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_WorkingServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'Validate': grpc.stream_stream_rpc_method_handler(
+                    servicer.Validate,
+                    request_deserializer=precad_dot_protos_dot_precad__pb2.WorkOrder.FromString,
+                    response_serializer=precad_dot_protos_dot_precad__pb2.WorkReport.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'precad.v1.Working', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('precad.v1.Working', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class Working(object):
+    """A worker of a server, towards that server alone. Server B's worker also is a Peer.
+    """
+
+    @staticmethod
+    def Validate(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/precad.v1.Working/Validate',
+            precad_dot_protos_dot_precad__pb2.WorkOrder.SerializeToString,
+            precad_dot_protos_dot_precad__pb2.WorkReport.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
 class DealingStub(object):
     """The dealer, towards the two servers.
     """

@@ -235,6 +235,37 @@ class PeerServicer(metaclass=_abc_1.ABCMeta):
 
 def add_PeerServicer_to_server(servicer: PeerServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
+class WorkingStub:
+    """A worker of a server, towards that server alone. Server B's worker also is a Peer."""
+
+    @_typing.overload
+    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
+    @_typing.overload
+    def __new__(cls, channel: _aio.Channel) -> WorkingAsyncStub: ...
+    Validate: _grpc.StreamStreamMultiCallable[_precad_pb2.WorkOrder, _precad_pb2.WorkReport]
+    """One attempt: the submissions that this worker validates, then its verdicts."""
+
+@_typing.type_check_only
+class WorkingAsyncStub(WorkingStub):
+    """A worker of a server, towards that server alone. Server B's worker also is a Peer."""
+
+    def __init__(self, channel: _aio.Channel) -> None: ...
+    Validate: _aio.StreamStreamMultiCallable[_precad_pb2.WorkOrder, _precad_pb2.WorkReport]  # type: ignore[assignment]
+    """One attempt: the submissions that this worker validates, then its verdicts."""
+
+class WorkingServicer(metaclass=_abc_1.ABCMeta):
+    """A worker of a server, towards that server alone. Server B's worker also is a Peer."""
+
+    @_abc_1.abstractmethod
+    def Validate(
+        self,
+        request_iterator: _MaybeAsyncIterator[_precad_pb2.WorkOrder],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_precad_pb2.WorkReport], _abc.AsyncIterator[_precad_pb2.WorkReport]]:
+        """One attempt: the submissions that this worker validates, then its verdicts."""
+
+def add_WorkingServicer_to_server(servicer: WorkingServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+
 class DealingStub:
     """The dealer, towards the two servers."""
 

@@ -2,7 +2,8 @@
 
 import logging
 
-from precad.common.aggregator.collect.matching import Collected, describe
+from precad.common.aggregator.collect import early
+from precad.common.aggregator.collect.matching import Closed, describe
 from precad.common.aggregator.enrol.agreement import propose_roster
 from precad.common.aggregator.round.aggregator import Aggregator
 from precad.common.aggregator.round.cohort import cohort_of
@@ -14,6 +15,7 @@ from precad.common.aggregator.training.conduct import Outside, persist, train
 from precad.common.aggregator.training.feed import RoundOpened
 from precad.common.aggregator.training.meet import seals_of
 from precad.common.aggregator.training.session import Phase, Session
+from precad.common.aggregator.validate.validator import Take
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import ClientId
 from precad.common.link import PeerLink
@@ -80,18 +82,23 @@ class Leader:
         session.feed.publish(RoundOpened(opened, session.task.deadlines.collect))
         return opened
 
-    def collect(self, opened: Opened, link: PeerLink, closes: float) -> tuple[Collected, HeldList]:
-        """Wait for the cohort, say what is held, hear what B holds."""
+    def collect(self, opened: Opened, link: PeerLink, closes: float, take: Take) -> Closed:
+        """Until the cohort has come, take what B holds alike; then say and hear of the rest."""
         session = self._session
+        session.inbox.close_at(closes)
 
         def gone(client: ClientId) -> bool:
             # Without B this round comes to nothing: don't collect for it until the deadline.
             link.require_alive()
             return session.presence.gone(client)
 
-        session.inbox.wait(opened.cohort, closes, gone)
+        def over() -> bool:
+            return session.inbox.over(opened.cohort, gone) or session.clock.now() >= closes
+
+        taken = early.ask(opened, session.inbox, link, take, over)
         collected = session.inbox.close()
-        link.send("held", describe(collected).to_bytes())
+        early.say_over(link)
+        link.send("held", describe(collected, taken).to_bytes())
         deadlines = session.task.deadlines
         theirs = link.receive("held", timeout_s=deadlines.collect + deadlines.peer)
-        return collected, HeldList.from_bytes(theirs)
+        return Closed(collected, HeldList.from_bytes(theirs), taken)

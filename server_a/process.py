@@ -1,11 +1,13 @@
 """Server A as a process."""
 
+from contextlib import closing
 from pathlib import Path
 
 from precad.common.aggregator.service.peers import dialling, outside_of
 from precad.common.aggregator.service.process import run_server
 from precad.common.aggregator.settings import ServerASettings
 from precad.common.aggregator.training.session import Session
+from precad.common.aggregator.work.crew import Workforce
 from precad.common.identifiers import Role
 from precad.server_a.lead import lead
 
@@ -15,7 +17,8 @@ async def serve(config: Path) -> int:
     settings = ServerASettings.load(config)
 
     def conduct(session: Session) -> None:
-        outside = outside_of(session, settings.dealer, dialling(session, settings.server_b))
-        lead(session, outside)
+        with closing(Workforce(session, settings, settings.server_b)) as workforce:
+            other_server = dialling(session, settings.server_b)
+            lead(session, outside_of(session, settings.dealer, other_server, workforce))
 
     return await run_server(Role.SERVER_A, settings, conduct)

@@ -2,7 +2,8 @@
 
 import logging
 
-from precad.common.aggregator.collect.matching import Collected, describe
+from precad.common.aggregator.collect import early
+from precad.common.aggregator.collect.matching import Closed, describe
 from precad.common.aggregator.enrol.agreement import accept_roster
 from precad.common.aggregator.round.aggregator import Aggregator
 from precad.common.aggregator.round.cohort import cohort_of
@@ -19,6 +20,7 @@ from precad.common.aggregator.training.conduct import (
 from precad.common.aggregator.training.feed import RoundOpened
 from precad.common.aggregator.training.meet import seals_of
 from precad.common.aggregator.training.session import Phase, Session
+from precad.common.aggregator.validate.validator import Take
 from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError
 from precad.common.identifiers import ClientId
 from precad.common.link import PeerLink
@@ -93,17 +95,18 @@ class Helper:
         session.feed.publish(RoundOpened(opened, session.task.deadlines.collect))
         return opened
 
-    def collect(self, opened: Opened, link: PeerLink, closes: float) -> tuple[Collected, HeldList]:
-        """Hear what A holds, wait for its other halves, say what is held."""
+    def collect(self, opened: Opened, link: PeerLink, closes: float, take: Take) -> Closed:
+        """Take what A holds alike until it closes; wait for its other halves, say what is held."""
         session = self._session
         deadlines = session.task.deadlines
-        theirs = HeldList.from_bytes(
-            link.receive("held", timeout_s=deadlines.collect + deadlines.peer)
-        )
+        session.inbox.close_at(closes)
+        patience_s = deadlines.collect + deadlines.peer
+        taken = early.offer(session.inbox, link, take, patience_s)
+        theirs = HeldList.from_bytes(link.receive("held"))
         # A's share is 32 bytes and B's may be long: wait for those that A holds already.
         at_a = theirs.by_client()
         held_by_a = [client for client in opened.cohort if isinstance(at_a.get(client), HeldEntry)]
         session.inbox.wait(held_by_a, closes)
         collected = session.inbox.close()
-        link.send("held", describe(collected).to_bytes())
-        return collected, theirs
+        link.send("held", describe(collected, taken).to_bytes())
+        return Closed(collected, theirs, taken)

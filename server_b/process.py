@@ -1,5 +1,6 @@
 """Server B as a process."""
 
+from contextlib import closing
 from pathlib import Path
 
 import grpc
@@ -8,6 +9,7 @@ from precad.common.aggregator.service.peers import PeerService, outside_of
 from precad.common.aggregator.service.process import run_server
 from precad.common.aggregator.settings import ServerBSettings
 from precad.common.aggregator.training.session import Session
+from precad.common.aggregator.work.crew import Workforce
 from precad.common.identifiers import Role
 from precad.protos.precad_pb2_grpc import add_PeerServicer_to_server
 from precad.server_b.follow import follow
@@ -23,6 +25,7 @@ async def serve(config: Path) -> int:
         add_PeerServicer_to_server(services[0], server)
 
     def conduct(session: Session) -> None:
-        follow(session, outside_of(session, settings.dealer, services[0].reach))
+        with closing(Workforce(session, settings)) as workforce:
+            follow(session, outside_of(session, settings.dealer, services[0].reach, workforce))
 
     return await run_server(Role.SERVER_B, settings, conduct, add_peer_service)

@@ -25,6 +25,7 @@ work=$(mktemp -d "${TMPDIR:-/tmp}/precad-containers.XXXXXX")
 engine=
 own_base=
 export COMPOSE_PROJECT_NAME=precad-test-$$ PRECAD_IMAGE=precad-test-$$
+readonly IMAGES=("$PRECAD_IMAGE"-{dealer,server,client,experiments})
 # BuildKit is no part of Debian's packages.
 export DOCKER_BUILDKIT=0 COMPOSE_DOCKER_CLI_BUILD=0
 
@@ -42,7 +43,7 @@ clean_up() {
         fi
         "${compose[@]}" down --volumes --remove-orphans --timeout 5 >"$work/down.log" 2>&1 \
             || cat "$work/down.log"
-        docker image rm "$PRECAD_IMAGE" ${own_base:+"$own_base"} >/dev/null 2>&1
+        docker image rm "${IMAGES[@]}" ${own_base:+"$own_base"} >/dev/null 2>&1
     fi
     if [[ -n $engine ]]; then
         # The engine is the first process of its namespaces: all else in them ends with it.
@@ -96,15 +97,9 @@ make_base() {
     quietly debootstrap timeout 600 debootstrap --variant=minbase \
         --include=python3,python3-pip,python3-venv,ca-certificates bookworm "$work/base" \
         || skip "debootstrap gets no Debian here; give BASE"
-    "$python" - >"$work/requirements.txt" <<'PYTHON'
-import tomllib
-from pathlib import Path
-
-project = tomllib.loads(Path("pyproject.toml").read_text())
-print(*project["build-system"]["requires"], *project["project"]["dependencies"], sep="\n")
-PYTHON
+    "$python" deploy/requirements.py demo <pyproject.toml >"$work/requirements.txt"
     quietly wheels timeout 600 "$python" -m pip wheel --wheel-dir "$work/base/wheels" \
-        -r "$work/requirements.txt" || fail "pip gets no wheels on this machine"
+        'setuptools>=77' -r "$work/requirements.txt" || fail "pip gets no wheels on this machine"
     own_base=precad-test-base-$$
     tar -C "$work/base" -c . | docker import - "$own_base" >/dev/null
     rm -rf "$work/base"
@@ -121,7 +116,7 @@ connects() { # SERVICE HOST PORT
 container() { "${compose[@]}" ps --all --quiet "$1"; }
 
 final_model() { # SERVICE: the digest of the final model, each time that its log states one
-    docker logs "$(container "$1")" 2>&1 | sed -nE 's/.*(final model|rounds: model) ([0-9a-f]{64})$/\2/p'
+    docker logs "$(container "$1")" 2>&1 | sed -nE 's/.*(final model|rounds: model) ([0-9a-f]{64})( .*)?$/\2/p'
 }
 
 docker info >/dev/null 2>&1 || start_engine
@@ -142,8 +137,12 @@ for file in deploy/machines/*.yml; do
 done
 
 SECONDS=0
-quietly build timeout 1200 "${compose[@]}" build dealer || fail "the image doesn't build"
-say "image built in $SECONDS s"
+quietly build timeout 1800 "${compose[@]}" build dealer server_a client-1 records \
+    || fail "the images don't build"
+say "images built in $SECONDS s"
+for image in "${IMAGES[@]}"; do
+    say "$image: $(($(docker image inspect --format '{{.Size}}' "$image") / 1000000)) MB"
+done
 
 run_training() {
     SECONDS=0

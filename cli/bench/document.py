@@ -10,18 +10,20 @@ from precad.cli.bench.case import SERVERS, Case, Say, measure
 from precad.cli.bench.fit import exponent, steps
 from precad.cli.bench.hardware import hardware
 from precad.cli.bench.lines import WIDE_AREA
+from precad.cli.bench.ours.system import PHASES
+from precad.cli.bench.padded import padded_work
 from precad.cli.options import json_of
 from precad.common.durable import write_file
 from precad.common.errors import Misconfiguration
 
-FORMAT = 1
+FORMAT = 2
 Document = dict[str, Any]
 Times = Callable[[dict[str, Any]], float]
 MEASURES: dict[str, Times] = {
     "validate_s": lambda case: case["local"]["precad"]["wall_s"]["validate_s"],
     "validate_cpu_s": lambda case: _servers_cpu(case, ("validate",)),
     "round_s": lambda case: case["local"]["precad"]["wall_s"]["round_s"],
-    "round_cpu_s": lambda case: _servers_cpu(case, ("collect", "validate", "open")),
+    "round_cpu_s": lambda case: _servers_cpu(case, tuple(PHASES)),
 }
 """What the series show of precad on the local link; processor time is that of all three servers."""
 
@@ -52,6 +54,7 @@ def run(
     *,
     series: bool,
     measure: Callable[[Case, Say], dict[str, Any]] = measure,
+    padded: Callable[[], list[dict[str, Any]]] = padded_work,
 ) -> Document:
     """Measure, case by case.
 
@@ -62,6 +65,7 @@ def run(
         say: told what is done next.
         series: whether the series are measured too.
         measure: what measures one case.
+        padded: what measures the padded work.
 
     Raises:
         Misconfiguration: ``output`` holds something else.
@@ -87,6 +91,8 @@ def run(
         if case.key not in document["cases"]:
             document["cases"][case.key] = measure(case, say)
             _keep(output, document)
+    say("the padded work of one data owner")
+    document["padded_work"] = padded()
     for name, each in plan.items():
         document["series"][name] = _series(name, each, document["cases"])
     document["complete"] = True

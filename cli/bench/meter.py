@@ -30,14 +30,14 @@ def read(processes: Mapping[str, int]) -> Reading:
     """
     return Reading(
         time.monotonic(),
-        {name: sum(map(_cpu_s, _family(pid))) for name, pid in processes.items()},
+        {name: sum(map(_cpu_s, family(pid))) for name, pid in processes.items()},
     )
 
 
 def peak_mib(processes: Mapping[str, int]) -> dict[str, float]:
     """Most memory that each held at once since it began (VmHWM), its children's added, in MiB."""
     return {
-        name: round(sum(map(_peak_kib, _family(pid))) / 1024, 1) for name, pid in processes.items()
+        name: round(sum(map(_peak_kib, family(pid))) / 1024, 1) for name, pid in processes.items()
     }
 
 
@@ -56,13 +56,13 @@ def _peak_kib(pid: int) -> int:
     raise PeerUnavailable(f"process {pid}, which was to be measured, has ended")
 
 
-def _family(pid: int) -> list[int]:
+def family(pid: int) -> list[int]:
     """The process and its descendants that run now."""
     found = [pid]
     try:
         for thread in Path(f"/proc/{pid}/task").iterdir():
             for child in (thread / "children").read_text(encoding="ascii").split():
-                found += _family(int(child))
+                found += family(int(child))
     except OSError:
         # A thread or child that ended between two looks.
         return found

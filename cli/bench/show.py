@@ -11,6 +11,7 @@ from rich.table import Table
 
 from precad.cli.bench.case import SERVERS, idle_wait_s
 from precad.cli.bench.document import MEASURES, Document
+from precad.cli.bench.ours.system import PHASES
 from precad.common.ring import WORD_BYTES
 
 TEXT_WIDTH = 110
@@ -26,9 +27,13 @@ PARTS = {
     "prepare_s": "a client's preparation (shares, hashes, signature)",
     "upload_s": "a client's upload, all at once",
     "collect_s": "from the word to the last receipt",
-    "validate_s": "from the last receipt to the end: validation to model",
+    "finish_s": "from the last receipt to the end, validation begun before",
+    "validate_s": "validation and sum, nothing of it begun before the last receipt",
+    "release_s": "release: noise, seals, ledgers, noisy shares, model",
 }
 _NOTHING = "–"
+_APART = {"validate", "release"}
+"""Phases of precad that aren't of its whole round: they are measured in another one."""
 
 
 def show(console: Console, document: Document) -> None:
@@ -40,6 +45,8 @@ def show(console: Console, document: Document) -> None:
         _parts(main),
         _processes(main),
         _bytes(main),
+        # Documents of an older version have none.
+        *(_padded(found) for found in [document.get("padded_work")] if found),
         *(_series(document, name) for name in document["series"]),
     ):
         table.caption = _caption(document)
@@ -78,13 +85,15 @@ def _size(case: Mapping[str, Any]) -> str:
     return f"d = {case['dimension']:,}, n = {case['clients']:,}"
 
 
-def _walls(case: Mapping[str, Any], system: str, key: str) -> list[str]:
-    """The local wall time and that on the slow link."""
+def _walls(case: Mapping[str, Any], system: str, *keys: str) -> list[str]:
+    """The local wall time and that on the slow link, of all keys together."""
     shown = []
     for link in ("local", "slow"):
         found = case.get(link, {}).get(system)
         mark = "*" if found and found["how"] == "calculated" else ""
-        shown.append(_seconds(found["wall_s"][key]) + mark if found else _NOTHING)
+        shown.append(
+            _seconds(sum(found["wall_s"][key] for key in keys)) + mark if found else _NOTHING
+        )
     return shown
 
 
@@ -104,14 +113,25 @@ def _validation(case: Mapping[str, Any]) -> Table:
         *("local", "slow link", "CPU", "speed-up", "in CPU", "slow link"),
     )
     ours = case["local"]["precad"]
-    cpu = sum(ours["cpu_s"]["validate"][name] for name in SERVERS)
+    cpu = {
+        phase: sum(ours["cpu_s"][phase][name] for name in SERVERS)
+        for phase in ("validate", "release")
+    }
     table.add_row(
-        "precad, to the round's end",
+        "precad, to the agreed sum",
         *_walls(case, "precad", "validate_s"),
-        _seconds(cpu),
+        _seconds(cpu["validate"]),
         _ratio(case, "local", "check_wall_over_ours"),
         _ratio(case, "local", "check_cpu_over_ours"),
         _ratio(case, "slow", "check_wall_over_ours"),
+    )
+    table.add_row(
+        "precad, to the round's end",
+        *_walls(case, "precad", "validate_s", "release_s"),
+        _seconds(sum(cpu.values())),
+        _ratio(case, "local", "check_wall_over_all"),
+        _ratio(case, "local", "check_cpu_over_all"),
+        _ratio(case, "slow", "check_wall_over_all"),
     )
     if "stock_crypten" in case["local"]:
         check = case["local"]["stock_crypten"]
@@ -132,7 +152,7 @@ def _rounds(case: Mapping[str, Any], flower: str | None) -> Table:
     )
     ours = case["local"]["precad"]
     cpu = {
-        name: sum(phase[name] for phase in ours["cpu_s"].values()) for name in (*SERVERS, "clients")
+        name: sum(ours["cpu_s"][phase][name] for phase in PHASES) for name in (*SERVERS, "clients")
     }
     clients_cpu = cpu.pop("clients")
     table.add_row(
@@ -203,11 +223,12 @@ def _processes(case: Mapping[str, Any]) -> Table:
         f"Processes, {_size(case)}", "process", "CPU of a round", "of validation", "peak memory"
     )
     for system, found in case["local"].items():
+        apart = _APART if system == "precad" else ()
         for name, peak in found["peak_mib"].items():
             phases = found["cpu_s"]
             table.add_row(
                 f"{NAMES[system]}: {name}",
-                _seconds(sum(phase[name] for phase in phases.values())),
+                _seconds(sum(phases[phase][name] for phase in phases if phase not in apart)),
                 _seconds(phases["validate"][name]) if "validate" in phases else _NOTHING,
                 f"{peak:.0f} MiB",
             )
@@ -230,6 +251,24 @@ def _bytes(case: Mapping[str, Any]) -> Table:
                 *_counted(payload.get(link), whole),
                 *_counted(wire.get(link), whole),
             )
+    return table
+
+
+def _padded(sizes: Sequence[Mapping[str, Any]]) -> Table:
+    table = _table(
+        "The padded work of one data owner, logistic regression",
+        "size",
+        *("records", "padded to", "work", "default wait", "work / wait"),
+    )
+    for each in sizes:
+        table.add_row(
+            f"d = {each['dimension']:,}",
+            f"{each['records']:,} at rate {each['record_rate']:g}",
+            f"{each['padded_to']:,}",
+            _seconds(each["work_s"]),
+            _seconds(each["wait_s"]),
+            f"{each['work_over_wait']:.2f}",
+        )
     return table
 
 

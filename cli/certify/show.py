@@ -82,7 +82,9 @@ def _prediction(request: Prediction, found: Document) -> Parts:
 def _changed(found: Document) -> str:
     """What is certified against, in words."""
     absent = f", beside {found['absent']:,} honest ones absent" if found["absent"] else ""
-    return _CHANGES[found["change"]] + absent
+    redrawn = found["redrawn_coins"]
+    chosen = f", and with {redrawn:,} coins that were drawn again" if redrawn else ""
+    return _CHANGES[found["change"]] + absent + chosen
 
 
 def _trained(found: Document) -> str:

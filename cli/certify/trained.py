@@ -18,6 +18,7 @@ from precad.common.certify.guarantee import (
     BOTH,
     Direction,
     Guarantee,
+    Redrawn,
     Replacements,
     ValidationAllowance,
     WithAbsent,
@@ -46,6 +47,7 @@ class Trained:
         mechanism: what was run, as one unit meets it.
         soundness_bits: of validation; None where submissions can't be forged or aren't validated.
         attempts: how often one client may have submitted in all.
+        redraws: coins that were drawn again; nothing where the rate of clients doesn't matter.
     """
 
     runs: Ensemble | None
@@ -53,6 +55,7 @@ class Trained:
     mechanism: SampledGaussian
     soundness_bits: int | None
     attempts: int
+    redraws: int = 0
 
     def change(self, request: Prediction | Loss) -> Change:
         """What is certified against: a client that turns bad replaces its update."""
@@ -86,7 +89,8 @@ class Trained:
                 bits = runs.inputs.malicious_submission_soundness_bits
             inputs = runs.inputs
             _require_absences(request.absent, unit)
-            return cls(runs, unit, inputs.mechanism(unit), bits, inputs.most_attempts)
+            redraws = 0 if unit is Unit.RECORD else inputs.redrawn_coins
+            return cls(runs, unit, inputs.mechanism(unit), bits, inputs.most_attempts, redraws)
         if rate is None or noise is None or rounds is None:
             name = next(name for name, value in typed.items() if value is None)
             raise Misconfiguration(name, None, "say how the models were trained, or give --runs")
@@ -128,7 +132,9 @@ class Trained:
             guarantee = ValidationAllowance(guarantee, self.attempts, self.soundness_bits)
         if self.change(request) == "replacements":
             guarantee = Replacements(guarantee)
-        return WithAbsent(guarantee, request.absent) if request.absent else guarantee
+        if request.absent:
+            guarantee = WithAbsent(guarantee, request.absent)
+        return Redrawn(guarantee, self.redraws) if self.redraws else guarantee
 
     def document(self, request: Prediction | Loss, guarantee: Guarantee) -> dict[str, Any]:
         """This part of an answer; ``runs`` with what all of them together cost in privacy."""
@@ -138,6 +144,7 @@ class Trained:
             "asymptotic": guarantee.asymptotic,
             "change": self.change(request),
             "absent": request.absent,
+            "redrawn_coins": self.redraws,
             "unit": self.unit.value,
             "mechanism": {
                 "sampling": m.sampling.value,

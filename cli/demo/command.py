@@ -1,6 +1,7 @@
 """The command itself: options, and what is printed where."""
 
 import time
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -10,8 +11,20 @@ from typer import Option
 from precad.cli.options import print_json
 
 
+class Validation(StrEnum):
+    """The task's ``validation``."""
+
+    CRYPTEN = "crypten"
+    FSS = "fss"
+
+
 def demo(
-    dataset: Annotated[str, Option(help="digits or breast-cancer.")] = "digits",
+    dataset: Annotated[
+        str, Option(help="digits or breast-cancer; or mnist, whose files are in --data.")
+    ] = "digits",
+    data: Annotated[
+        Path | None, Option(help="Folder with the data set's files; nothing is downloaded.")
+    ] = None,
     model: Annotated[str, Option(help="logistic or mlp.")] = "logistic",
     clients: Annotated[int, Option(min=1, help="How many data owners.")] = 10,
     rounds: Annotated[int | None, Option(min=1, help="T; about 60 unless given.")] = None,
@@ -28,6 +41,13 @@ def demo(
     attackers: Annotated[
         int | None, Option(help="How many data owners attack; 1 unless given.")
     ] = None,
+    validation: Annotated[
+        Validation,
+        Option(
+            help="How norms are checked: crypten, or fss, function secret sharing, where a server "
+            "that departs from the protocol learns no more."
+        ),
+    ] = Validation.CRYPTEN,
     seed: Annotated[int, Option(min=0, help="Of the partition of the data; noise has none.")] = 1,
     output: Annotated[
         Path | None,
@@ -48,18 +68,20 @@ def demo(
 
         precad demo --attack wraparound --attackers 3
     """
+    console = Console(stderr=json_output)
     # Seconds of torch: not before the options are known to be wanted.
+    Console(stderr=True).print("precad demo: loading torch and the data …", highlight=False)
     from precad.cli.demo.run import prepare_folder, run  # noqa: PLC0415
     from precad.cli.demo.scenario import make_scenario  # noqa: PLC0415
     from precad.cli.demo.show import Display, announce, conclude  # noqa: PLC0415
 
-    console = Console(stderr=json_output)
-    scenario = make_scenario(dataset, model, clients, rounds, client_rate, attack, attackers, seed)
+    size, bad = (clients, rounds, client_rate), (attack, attackers)
+    scenario = make_scenario(dataset, model, *size, *bad, seed, validation.value, data)
     folder = output or Path("precad-demo") / time.strftime("%Y%m%d-%H%M%S")
     prepare_folder(folder)
     announce(console, scenario)
     outcome, result = run(scenario, folder, Display(console, scenario))
-    names = ("model.safetensors", "training.png", "summary.json", "logs")
+    names = ("model.safetensors", "training.png", "summary.json", "history.csv", "logs")
     conclude(console, outcome, result, [str(folder / name) for name in names])
     if json_output:
         print_json(result)

@@ -1,8 +1,11 @@
 """What a demo run showed: numbers of each round, and the summary at the end."""
 
+import csv
 import math
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,6 +33,21 @@ class RoundRow:
     rejected: dict[str, int]
     epsilon_server: float
     epsilon_clients: float
+    seconds: float = 0.0
+    """From the round's opening to its model, as server A counts them."""
+
+    def to_row(self, reasons: Iterable[str]) -> dict[str, Any]:
+        """One flat row, with a column for each of ``reasons``."""
+        return {
+            "round": self.number,
+            "accuracy": self.accuracy,
+            "cohort": self.cohort,
+            "accepted": self.accepted,
+            **{reason: self.rejected.get(reason, 0) for reason in sorted(reasons)},
+            "epsilon_server": self.epsilon_server,
+            "epsilon_clients": self.epsilon_clients,
+            "seconds": round(self.seconds, 3),
+        }
 
 
 @dataclass(slots=True)
@@ -66,6 +84,7 @@ class Outcome:
             rejected=dict(report.rejected),
             epsilon_server=server.epsilon,
             epsilon_clients=clients.epsilon,
+            seconds=report.seconds,
         )
         self.rows.append(row)
         return row
@@ -107,6 +126,17 @@ class Evaluation:
         return 1.0 - probabilities[np.arange(len(self._targets)), self._targets]
 
 
+def _malicious_server(outcome: Outcome, rounds: int) -> dict[str, float]:
+    """Exact ε at the cap, of T participations, where the task's check allows the statement."""
+    task = outcome.scenario.task
+    run = Run.of(task, rounds=rounds).at_cap(rounds)
+    if not run.covers_a_malicious_server(Adversary.ONE_SERVER):
+        return {}
+    one, exact = (Adversary.ONE_SERVER,), (AccountantName.EXACT,)
+    (statement,) = guarantees(run, task.privacy.delta, one, exact)
+    return {"epsilon_exact_malicious_server": statement.epsilon}
+
+
 def summary(
     outcome: Outcome,
     status_a: pb.StatusReply,
@@ -129,11 +159,13 @@ def summary(
         "clients": len(scenario.data),
         "attackers": len(scenario.bad),
         "attack": scenario.attack,
+        "validation": task.validation,
         "version": status_a.version,
         "accuracy": accuracy,
         "epsilon_exact_server": exact[Adversary.ONE_SERVER],
         "epsilon_exact_clients": exact[Adversary.CLIENTS_ONLY],
         "epsilon_exact_client_level": level if math.isfinite(level) else None,
+        **_malicious_server(outcome, status_a.version),
         "epsilon_clt_server": epsilon[AccountantName.GDP_CLT, Adversary.ONE_SERVER],
         "delta": task.privacy.delta,
         "participations": most,
@@ -145,6 +177,7 @@ def summary(
         "model_digest_a": status_a.model_digest.hex(),
         "model_digest_b": status_b.model_digest.hex(),
         "seconds": round(seconds, 2),
+        "history": [row.to_row(outcome.rejected) for row in outcome.rows],
         "bytes": {**status_a.bytes_by_link, **status_b.bytes_by_link},
         "guarantees": [statement.to_json() for statement in statements],
         "certificate_inputs": asdict(
@@ -155,7 +188,17 @@ def summary(
                 clients=len(scenario.data),
                 malicious_submission_soundness_bits=task.projections,
                 attempts=status_a.version * task.training.attempts,
+                redrawn_coins=max(status_a.redrawn_coins, status_b.redrawn_coins),
+                validation=task.validation,
                 **task.privacy.model_dump(exclude={"epsilon_limit"}),
             )
         ),
     }
+
+
+def write_history(path: Path, rows: list[dict[str, Any]]) -> None:
+    """The rounds as CSV, a line each."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]) if rows else ["round"], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)

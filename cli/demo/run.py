@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from precad.cli.demo.outcome import Evaluation, Outcome, summary
+from precad.cli.demo.outcome import Evaluation, Outcome, summary, write_history
 from precad.cli.demo.plot import plot
 from precad.cli.demo.scenario import Scenario
 from precad.cli.demo.show import Display
@@ -20,36 +20,50 @@ from precad.experiments.local import OWNERS, LocalDeployment
 from precad.protos import precad_pb2 as pb
 
 SHUTDOWN_S = 60.0
+_BEFORE_TRAINING = ("starting", "enrolling")
+_LOOK_S = 0.2
 
 
-def run(scenario: Scenario, folder: Path, display: Display) -> tuple[Outcome, dict[str, Any]]:
+def run(
+    scenario: Scenario, folder: Path, display: Display, owners_s: float = SHUTDOWN_S
+) -> tuple[Outcome, dict[str, Any]]:
     """Train in ``folder`` and return the rounds and the summary.
+
+    Args:
+        scenario: what to run.
+        folder: receives everything.
+        display: shows it.
+        owners_s: how long owners have to end once the training is over.
 
     Raises:
         PeerUnavailable: a part didn't start; with the end of its log.
         PeerViolation: training stopped.
     """
     started = time.monotonic()
-    display.say("preparing keys, data and settings …")
     outcome = Outcome(scenario)
-    with LocalDeployment(folder, scenario.task, scenario.data, bad=scenario.bad) as deployment:
-        display.say("starting dealer, server B, server A, then the data owners …")
-        deployment.start_servers()
-        deployment.start_clients_together()
-        evaluation = Evaluation(scenario)
-        server_a = deployment.operator(Role.SERVER_A)
-        _wait_until_serving(deployment)
-        display.say("waiting for everybody to enrol, then training:")
+    with display:
+        display.doing("making keys, and writing each party's settings and records")
+        deployment = LocalDeployment(folder, scenario.task, scenario.data, bad=scenario.bad)
+    with deployment:
         with display:
+            display.doing("the dealer, server B and server A start")
+            deployment.start_servers()
+            deployment.start_clients_together()
+            evaluation = Evaluation(scenario)
+            server_a = deployment.operator(Role.SERVER_A)
+            _wait_until_serving(deployment)
+            _wait_for_enrolment(deployment, display)
+            display.doing("all have enrolled: the first round")
             for report in server_a.reports():
                 accuracy = _accuracy(deployment, scenario, evaluation, report)
                 display.round(outcome.add(report, accuracy))
+            display.doing("the training is over: its owners fetch the model and end")
         status_a = server_a.status()
         status_b = deployment.operator(Role.SERVER_B).status()
         for status in (status_a, status_b):
             if status.error:
                 raise PeerViolation(f"{status.role} stopped: {status.error}")
-        _wait_for_owners(deployment, display)
+        _wait_for_owners(deployment, display, owners_s)
     model = folder / "state" / "server-a" / "model.safetensors"
     theta = load_model(model, scenario.task).theta
     np.save(folder / "predictions.npy", evaluation.probabilities(theta).argmax(axis=1))
@@ -57,19 +71,20 @@ def run(scenario: Scenario, folder: Path, display: Display) -> tuple[Outcome, di
     seconds = time.monotonic() - started
     result = summary(outcome, status_a, status_b, evaluation.accuracy(theta), seconds)
     shutil.copyfile(model, folder / "model.safetensors")
+    write_history(folder / "history.csv", result["history"])
     (folder / "summary.json").write_text(json_of(result, indent=2) + "\n", encoding="utf-8")
     plot(outcome, folder / "training.png")
     return outcome, result
 
 
-def _wait_for_owners(deployment: LocalDeployment, display: Display) -> None:
+def _wait_for_owners(deployment: LocalDeployment, display: Display, owners_s: float) -> None:
     """Until the owners have ended; who takes long is stopped. The training is over by then."""
-    display.say("waiting for the data owners to fetch the model and end …")
     try:
-        deployment.wait((OWNERS,), SHUTDOWN_S)
+        with display:
+            deployment.wait((OWNERS,), owners_s)
     except PeerUnavailable:
         display.say(
-            f"some of them haven't ended within {SHUTDOWN_S:g} s and are stopped: this machine is "
+            f"some of them haven't ended within {owners_s:g} s and are stopped: this machine is "
             "busy. What was trained doesn't depend on it"
         )
 
@@ -94,6 +109,20 @@ def _wait_until_serving(deployment: LocalDeployment) -> None:
             patience.wait(error)
         else:
             return
+
+
+def _wait_for_enrolment(deployment: LocalDeployment, display: Display) -> None:
+    """Until all owners have enrolled, or server A has stopped waiting for them."""
+    owners = len(deployment.clients)
+    while True:
+        deployment.check_alive()
+        status = deployment.operator(Role.SERVER_A).status()
+        if status.phase not in _BEFORE_TRAINING:
+            return
+        display.doing(
+            f"owners load torch, try their records and enrol: {status.enrolled} of {owners}"
+        )
+        time.sleep(_LOOK_S)
 
 
 def _accuracy(

@@ -1,7 +1,14 @@
 """What the demo is going to run: data, partition, task, and who misbehaves."""
 
+import math
+import os
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from torch.nn.functional import cross_entropy
+
+from precad.client.train import build
+from precad.client.train.pace import padded_work_s
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId
 from precad.common.task import Task
@@ -14,6 +21,9 @@ from precad.experiments.partition import shards
 SHARDS_PER_CLIENT = 4
 COLLECT_S = 60.0
 REJOIN_S = 1.0
+LEAST_WAIT_S = 0.1
+ROOM = 2.0
+"""Of the wait above the work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +52,8 @@ def make_scenario(
     attack: str | None,
     attackers: int | None,
     seed: int,
+    validation: str = "crypten",
+    folder: Path | None = None,
 ) -> Scenario:
     """Decide everything, or refuse.
 
@@ -49,11 +61,17 @@ def make_scenario(
         Misconfiguration: names the option, its value and what would do.
     """
     bad_count = _attackers(attack, attackers, clients)
-    data = load(dataset)
+    data = load(dataset, folder)
     values = demo_task(data, model, clients, rounds, client_rate)
-    values["deadlines"] = {"collect": COLLECT_S, "rejoin": REJOIN_S}
-    task = Task.parse(values)
+    values["validation"] = validation
+    deadlines = {"collect": COLLECT_S, "rejoin": REJOIN_S}
+    values["deadlines"] = deadlines
     parts = shards(data.train_y, clients, SHARDS_PER_CLIENT, seed)
+    most = max(parts, key=len)
+    deadlines["work"] = _wait_s(
+        Task.parse(values), (data.train_x[most], data.train_y[most]), clients
+    )
+    task = Task.parse(values)
     width = len(str(clients))
     names = [ClientId(f"owner-{number:0{width}d}") for number in range(1, clients + 1)]
     return Scenario(
@@ -68,6 +86,18 @@ def make_scenario(
         # The last ones: which clients are bad makes no difference to the protocol.
         bad={name: attack for name in names[clients - bad_count :] if attack is not None},
     )
+
+
+def _wait_s(task: Task, data: Data, clients: int) -> float:
+    """A ``deadlines.work`` that all owners keep on this machine, which they share.
+
+    Owners elsewhere measure their own (``precad doctor``), and the task takes the longest.
+    """
+    work_s = padded_work_s(
+        build(task.model), cross_entropy, data, len(data[1]), task.privacy.record_rate, task
+    )
+    together_s = work_s * max(1.0, clients / (os.cpu_count() or 1))
+    return min(COLLECT_S / 2, max(LEAST_WAIT_S, math.ceil(20 * ROOM * together_s) / 20))
 
 
 def _attackers(attack: str | None, attackers: int | None, clients: int) -> int:

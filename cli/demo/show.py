@@ -1,5 +1,6 @@
 """The demo on the terminal: live progress for people, and the end in plain words."""
 
+import time
 from collections import deque
 from collections.abc import Mapping
 from typing import Any, Self
@@ -8,13 +9,17 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.panel import Panel
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.spinner import Spinner
 from rich.table import Column, Table
+from rich.text import Text
 
 from precad.cli.demo.outcome import Outcome, RoundRow
 from precad.cli.demo.scenario import Scenario
 
 SHOWN_ROUNDS = 8
 PLAIN_EVERY = 10
+PLAIN_S = 5.0
+"""Between lines about one wait, where nothing can be redrawn."""
 
 
 class Display:
@@ -32,35 +37,64 @@ class Display:
             console=console,
         )
         self._bar = self._progress.add_task("rounds", total=scenario.task.training.rounds)
-        self._live = Live(console=console, refresh_per_second=8, transient=True)
+        self._doing = ""
+        self._since = self._said = time.monotonic()
+        self._spinner = Spinner("dots")
+        self._live: Live | None = None
 
     def say(self, text: str) -> None:
-        """A line about what happens now."""
+        """A line that stays."""
         self._console.print(text, highlight=False)
+
+    def doing(self, text: str) -> None:
+        """What happens now, with the seconds since it began; elsewhere a line now and then."""
+        now = time.monotonic()
+        if text.split(":", maxsplit=1)[0] != self._doing.split(":")[0]:
+            self._since, self._said = now, now - PLAIN_S
+        if not self._console.is_terminal and text != self._doing and now - self._said >= PLAIN_S:
+            self._said = now
+            self.say(text)
+        self._doing = text
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
+            # A new one each time: rich's, started again, wipes the lines above it.
+            self._live = Live(
+                get_renderable=self._seen,
+                console=self._console,
+                refresh_per_second=8,
+                transient=True,
+            )
             self._live.start()
         return self
 
     def __exit__(self, *_exception: object) -> None:
-        if self._console.is_terminal:
+        if self._live is not None:
             self._live.stop()
+            self._live = None
 
     def round(self, row: RoundRow) -> None:
         """Show a finished round."""
         self._recent.append(row)
+        rounds = self._scenario.task.training.rounds
+        self._since = time.monotonic()
+        self._doing = f"round {min(row.number + 1, rounds)}: owners train, servers add up"
         self._progress.update(self._bar, completed=row.number)
-        if self._console.is_terminal:
-            self._live.update(Group(self._progress, _table(self._recent)))
-        elif row.number % PLAIN_EVERY == 0 or row.number == 1:
+        if not self._console.is_terminal and (row.number % PLAIN_EVERY == 0 or row.number == 1):
             accepted = f"accepted {row.accepted} of {row.cohort}"
             self.say(
-                f"round {row.number:>3}/{self._scenario.task.training.rounds}: accuracy "
+                f"round {row.number:>3}/{rounds}: accuracy "
                 f"{_percent(row.accuracy)}, {', '.join([accepted, *_reasons(row.rejected)])}, "
                 f"ε {row.epsilon_server:.2f} (a server looks) "
                 f"{row.epsilon_clients:.2f} (only clients look)"
             )
+
+    def _seen(self) -> Group:
+        """Everything that is redrawn."""
+        seconds = time.monotonic() - self._since
+        self._spinner.update(text=Text(f"{self._doing} ({seconds:.0f} s)", style="dim"))
+        shown: list[Any] = [self._progress, _table(self._recent)] if self._recent else []
+        return Group(*shown, self._spinner)
 
 
 def _table(rows: deque[RoundRow]) -> Table:
@@ -110,6 +144,10 @@ def conclude(console: Console, outcome: Outcome, result: dict[str, Any], files: 
     level = result["epsilon_exact_client_level"]
     whole = "a whole data owner (bounds what a bad one can do)"
     bounds.add_row("one curious server and any other clients", f"{server:.2f}", "any one record")
+    malicious = result.get("epsilon_exact_malicious_server")
+    if malicious is not None:
+        cap = f"any one record, at the cap of {result['version']} rounds"
+        bounds.add_row("one malicious server and any other clients", f"{malicious:.2f}", cap)
     bounds.add_row("other clients only", f"{clients:.2f}", "any one record")
     seen = "anyone who sees the models; servers honest"
     bounds.add_row(seen, "none" if level is None else f"{level:.1f}", whole)

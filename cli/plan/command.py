@@ -29,7 +29,11 @@ _FIXED_BY_TASK = (
 def plan(
     *,
     records: Annotated[
-        str, Option(help="m: records of each owner, as 6000,6000,500; or one size for all.")
+        str,
+        Option(
+            help="m: records of each owner, like 10x6000, 6000,6000,500 or 3x500,1200,6x40; or "
+            "one size for all --clients."
+        ),
     ],
     epsilon: Annotated[float, Option(help="ε of a record against one curious server.")],
     task: TaskFile = None,
@@ -118,9 +122,9 @@ def plan(
     For example:
 
     \b
-        precad plan --records 6000 --clients 10 --dimension 7850 \\
+        precad plan --records 10x6000 --dimension 7850 \\
           --epsilon 3 --delta 1e-5
-        precad plan --records 6000,6000,500 --dimension 7850 --epsilon 3 \\
+        precad plan --records 2x6000,500 --dimension 7850 --epsilon 3 \\
           --delta 1e-5 --no-robustness --rounds 50 --rounds 200
         precad plan --task task.toml --records 600 --epsilon 2 \\
           --malicious 1 --plot plan.png
@@ -188,33 +192,30 @@ def _task(given: dict[str, Any]) -> Any:
 
 def _sizes(records: str, clients: int | None, of_task: int | None) -> tuple[int, ...]:
     """Sizes of all owners."""
-    try:
-        sizes = tuple(int(part.replace("_", "")) for part in records.split(","))
-    except ValueError:
-        raise Misconfiguration(
-            "records", records, "give whole numbers separated by commas, like 6000,6000,500"
-        ) from None
+    from precad.common import checks  # noqa: PLC0415
+    from precad.common.account.sizes import MOST_OWNERS, owners_sizes  # noqa: PLC0415
+
+    sizes = owners_sizes(records)
     if clients is not None and of_task is not None:
         raise Misconfiguration("clients", clients, "the task says it: leave --clients out")
-    if len(sizes) > 1:
+    if not records.replace("_", "").strip().isdecimal():
         if clients not in {None, len(sizes)}:
             raise Misconfiguration(
-                "clients", clients, f"--records lists {len(sizes)} owners: leave --clients out"
+                "clients",
+                clients,
+                f"--records counts {len(sizes):,} owners itself: leave --clients out",
             )
         return sizes
     owners = clients if of_task is None else of_task
     if owners is None:
         raise Misconfiguration(
-            "clients", None, "give --clients, or the size of each owner in --records"
+            "clients",
+            None,
+            f"give --clients, or how many owners in --records, like 10x{sizes[0]}",
         )
-    from precad.common import checks  # noqa: PLC0415
-
-    if checks.count("clients", owners, 1) > _MOST_CLIENTS:
-        raise Misconfiguration("clients", owners, f"a task takes at most {_MOST_CLIENTS:,}")
+    if checks.count("clients", owners, 1) > MOST_OWNERS:
+        raise Misconfiguration("clients", owners, f"a task takes at most {MOST_OWNERS:,}")
     return sizes * owners
-
-
-_MOST_CLIENTS = 100_000
 
 
 def _robustness(given: dict[str, Any]) -> "Robustness":

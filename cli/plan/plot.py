@@ -83,7 +83,7 @@ def _privacy(axes: "Axes", wanted: Wanted, setting: Setting) -> None:
     axes.plot(epsilons, accuracies, marker=".", label="σ from half to four times")
     axes.plot([setting.epsilon], [setting.forecast.accuracy], "ko")
     axes.axvline(wanted.epsilon, color="tab:green", linestyle="--", linewidth=1)
-    axes.set_xscale("log")
+    _plain_log(axes)
     axes.set_xlabel(f"ε of a record at δ = {wanted.delta:g}, one curious server")
     axes.set_ylabel("accuracy, forecast")
     axes.set_title("Privacy against accuracy", fontsize=9)
@@ -98,7 +98,7 @@ def _steps(axes: "Axes", wanted: Wanted, setting: Setting) -> None:
     axes.plot(rates, [each.noise + each.drowning for each in made], label="error: noise")
     axes.plot(rates, [each.overshoot for each in made], label="error: overshooting")
     axes.plot([training.learning_rate], [setting.forecast.accuracy], "ko")
-    axes.set_xscale("log")
+    _plain_log(axes)
     axes.set_ylim(0, 1)
     axes.set_xlabel("learning rate η")
     axes.set_title("Underfitting against noise", fontsize=9)
@@ -116,7 +116,13 @@ def _robustness(axes: "Axes", wanted: Wanted, setting: Setting) -> None:
         for change, found in bounds.items():
             found.append(setting.robustness.worst_loss(mu, change))
     for change, found in bounds.items():
-        axes.plot(clips, found, label=f"loss bound, {setting.robustness.malicious} by {change}")
+        # The two lie on each other where they say nothing.
+        axes.plot(
+            clips,
+            found,
+            linestyle="-" if change is Change.REPLACEMENTS else "--",
+            label=f"loss bound, {setting.robustness.malicious} by {change}",
+        )
         axes.plot([task.privacy.client_clip], [setting.worst_loss(change)], "ko")
     accuracies = [forecast(replace(training, client_clip=clip)).accuracy for clip in clips]
     axes.plot(clips, accuracies, color="black", label="accuracy, forecast")
@@ -125,7 +131,17 @@ def _robustness(axes: "Axes", wanted: Wanted, setting: Setting) -> None:
         axes.axhline(
             wanted.robustness.tolerated_loss, color="tab:green", linestyle="--", linewidth=1
         )
-    axes.set_xscale("log")
+    _plain_log(axes)
     axes.set_ylim(0, 1.02 * setting.robustness.loss_bound)
     axes.set_xlabel("client clip C")
     axes.set_title("Robustness against accuracy (central limit theorem)", fontsize=9)
+
+
+def _plain_log(axes: "Axes") -> None:
+    """A logarithmic x axis whose few numbers are written out and don't run into each other."""
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter  # noqa: PLC0415
+
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=9))
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from precad.common.account.accountant import AccountantName
+from precad.common.account.cheating import against_a_cheating_server
 from precad.common.account.guarantees import PrivacyStatement, Run, guarantees
 from precad.common.account.planning import VACUOUS, Change, Setting, SettingVerdict
 from precad.common.account.search import Plan
@@ -19,8 +20,10 @@ def statements(made: Plan) -> tuple[PrivacyStatement, ...]:
     """The exact statements of the chosen setting."""
     if made.best is None:
         return ()
-    run = Run.of(made.best.task)
-    return guarantees(run, made.wanted.delta, accountants=(AccountantName.EXACT,))
+    task, delta = made.best.task, made.wanted.delta
+    planned = guarantees(Run.of(task), delta, accountants=(AccountantName.EXACT,))
+    cheating = against_a_cheating_server(task, delta)
+    return planned if cheating is None else (*planned, cheating)
 
 
 def document(
@@ -77,15 +80,15 @@ def _say_wanted(console: Console, made: Plan) -> None:
     wanted = made.wanted
     sizes, robustness = wanted.records, wanted.robustness
     held = (
-        f"{len(sizes)} owners of {sizes[0]:,} records"
+        _owners(len(sizes), "owner") + f" of {sizes[0]:,} records"
         if len(set(sizes)) == 1
-        else f"{len(sizes)} owners of {min(sizes):,} to {max(sizes):,} records"
+        else f"{len(sizes):,} owners of {min(sizes):,} to {max(sizes):,} records"
     )
     robust = (
         "no robustness (no statement about a whole owner)"
         if not wanted.robust
-        else f"loss at most {robustness.tolerated_loss:g} with {robustness.malicious} malicious "
-        f"owners ({robustness.change.value})"
+        else f"loss at most {robustness.tolerated_loss:g} with "
+        f"{_owners(robustness.malicious, 'malicious owner')} ({robustness.change.value})"
     )
     console.print(
         f"Planned for {held}: ε ≤ {wanted.epsilon:g} at δ = {wanted.delta:g} against one curious "
@@ -94,6 +97,10 @@ def _say_wanted(console: Console, made: Plan) -> None:
         f"{robustness.malicious} malicious joining / replacing honest ones; "
         "MB: uploads of one owner.[/]"
     )
+
+
+def _owners(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" + ("" if count == 1 else "s")
 
 
 def _table(made: Plan) -> Table:
@@ -155,9 +162,8 @@ def _say_best(console: Console, made: Plan, statements: tuple[PrivacyStatement, 
         f"from more is above all {best.forecast.worst}."
     )
     for each in statements:
-        console.print(
-            f"  planned: ε = {each.epsilon:.3g} ({each.adjacency}), {each.adversary.words}"
-        )
+        what = f"at {each.compositions:,} participations" if each.malicious_server else "planned"
+        console.print(f"  {what}: ε = {each.epsilon:.3g} ({each.adjacency}), {each.against}")
     _say_robustness(console, best)
 
 
@@ -169,9 +175,10 @@ def _say_robustness(console: Console, best: Setting) -> None:
         + (" (says nothing)" if bound > VACUOUS * asked.loss_bound else "")
         for change, bound in bounds.items()
     )
+    some = _owners(asked.malicious, "malicious owner")
     console.print(
-        f"With {asked.malicious} malicious of all owners a loss of {asked.loss:g} becomes at most "
-        f"{said}, by the central limit theorem: planned, not a certificate."
+        f"With {some} a loss of {asked.loss:g} becomes at most {said}, by the "
+        "central limit theorem: planned, not a certificate."
     )
 
 

@@ -112,6 +112,7 @@ class RecordGradients:
         # Parameters have an axis of their own for the records, see above; buffers are shared.
         self._batched = vmap(grad(self._record_loss), in_dims=(0, 0, 0), randomness="error")
         self._losses = vmap(self._record_loss, in_dims=(None, 0, 0), randomness="error")
+        self._shared = vmap(grad(self._record_loss), in_dims=(None, 0, 0), randomness="error")
         self._filler: list[torch.Tensor] = []
         self.classes: int | None = None
         """How many labels the loss takes, where that is known."""
@@ -169,7 +170,7 @@ class RecordGradients:
         """What the shapes of the records tell, from one synthetic record.
 
         Raises:
-            Misconfiguration: training changes a buffer of the model.
+            Misconfiguration: training changes a buffer of the model, or labels aren't integers.
         """
         self._filler = [
             synthetic(records.inputs, self.chunk),
@@ -206,6 +207,13 @@ class RecordGradients:
         default = getattr(loss, "ignore_index", _IGNORED)
         self._ignored = getattr(self._loss, "keywords", {}).get("ignore_index", default)
         whole = not targets.is_floating_point()
+        batched = isinstance(outputs, torch.Tensor) and outputs.ndim > 1
+        if indexes and not whole and batched and targets.ndim < outputs.ndim:
+            raise Misconfiguration(
+                "data, targets",
+                str(targets.dtype).removeprefix("torch."),
+                "this loss takes labels, and labels are whole numbers: give them as int64",
+            )
         if indexes and whole and isinstance(outputs, torch.Tensor) and outputs.ndim > 1:
             return outputs.shape[1]
         return None
@@ -252,6 +260,21 @@ class RecordGradients:
         flat = [found[parameter.name].reshape(self.chunk, -1) for parameter in self.parameters]
         rows: NDArray[np.float64] = torch.cat(flat, dim=1).double().cpu().numpy()
         return rows
+
+    def shared(
+        self, named: dict[str, torch.Tensor], inputs: torch.Tensor, targets: torch.Tensor
+    ) -> torch.Tensor:
+        """Gradients of any number of records at once; faster than ``kernel``, to fewer bits.
+
+        All records share one copy of the parameters, so that a record's last bits may depend on
+        its neighbours: for simulations, never for an owner's update.
+
+        Returns:
+            ``[n, d] float32`` on the model's device. Raises whatever the model and the loss do.
+        """
+        found = self._shared(named, inputs.to(self._device), targets.to(self._device))
+        flat = [found[parameter.name].reshape(len(inputs), -1) for parameter in self.parameters]
+        return torch.cat(flat, dim=1)
 
     def losses(
         self, named: dict[str, torch.Tensor], inputs: torch.Tensor, targets: torch.Tensor

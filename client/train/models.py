@@ -62,7 +62,22 @@ def build(section: ModelSection) -> nn.Module:
 def model_section(
     module: nn.Module, architecture: str, initial: str = "zeros", initial_seed: int = 0
 ) -> dict[str, Any]:
-    """The task's ``model`` section that describes ``module``, as input for ``Task.parse``."""
+    """The task's ``model`` section that describes a torch module.
+
+    ```
+    values = tomllib.loads(…) | {"model": model_section(net, "my-net")}
+    task = Task.parse(values)
+    ```
+
+    Args:
+        module: every parameter is described, by name and shape, in the module's own order.
+        architecture: what the data owners call it; ``logistic`` and ``mlp`` are built in.
+        initial: ``zeros``, or ``uniform`` for more than one layer.
+        initial_seed: public; with ``uniform`` everybody expands the same start from it.
+
+    Returns:
+        Plain values, as a task file and ``Task.parse`` take them.
+    """
     parameters = [
         {"name": name, "shape": list(tensor.shape)} for name, tensor in module.named_parameters()
     ]
@@ -96,7 +111,12 @@ def check_parameters(module: nn.Module, parameters: tuple[Parameter, ...]) -> No
 
 
 def load_vector(module: nn.Module, theta: NDArray[np.float64]) -> None:
-    """Copies θ into the module's parameters, cast to their own dtype.
+    """Copies θ into a torch module's parameters, cast to their own dtype; buffers stay.
+
+    Args:
+        module: parameters of the task's shapes, in its order; their names aren't looked at
+            (``TrainedModel.load_into`` does).
+        theta: θ, ``[d] float64``: all parameters flattened, one after the other.
 
     Raises:
         Misconfiguration: the vector's length isn't the module's number of parameters.

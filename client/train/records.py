@@ -5,6 +5,7 @@ refusing is still the owner's own affair. Afterwards nothing that a record holds
 the owner does, so a file that can't be read or an item that changes has to show now.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -53,7 +54,7 @@ class Records:
 
 
 def as_records(data: Any) -> Records:
-    """``Records`` from a pair of arrays or tensors, a map-style Dataset, or ``Records``.
+    """``Records`` from a pair of arrays, tensors or frames, or a Dataset that has a length.
 
     A Dataset is read from its first item to its last, once.
 
@@ -67,21 +68,21 @@ def as_records(data: Any) -> Records:
     return Records(*_decoded(data))
 
 
+def as_inputs(inputs: Any) -> torch.Tensor:
+    """Records without targets, ``[n, …]`` float32 or int64; as ``Records.inputs``.
+
+    Raises:
+        Misconfiguration: they aren't an array of numbers with one row a record; see ``Records``.
+    """
+    return _checked("input", inputs)
+
+
 def _decoded(dataset: Any) -> list[torch.Tensor]:
     """All items of a Dataset of ``(input, target)``, as one tensor each."""
-    if isinstance(dataset, IterableDataset) or not (
-        hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
-    ):
-        raise Misconfiguration(
-            "data",
-            type(dataset).__name__,
-            "Poisson sampling needs records by index: "
-            "give a Dataset with __len__ and __getitem__, or a pair of arrays",
-        )
-    count = len(dataset)
+    count = _length(dataset)
     whole = [torch.empty(0), torch.empty(0)]
-    for index in range(count):
-        parts = _item(dataset, index)
+    for index, item in enumerate(_items(dataset, count)):
+        parts = _parts(item, index)
         if index == 0:
             whole = [torch.empty((count, *part.shape), dtype=part.dtype) for part in parts]
         for name, part, rows in zip(("input", "target"), parts, whole, strict=True):
@@ -96,13 +97,64 @@ def _decoded(dataset: Any) -> list[torch.Tensor]:
     return whole
 
 
-def _item(dataset: Any, index: int) -> list[torch.Tensor]:
+def _length(dataset: Any) -> int:
     try:
-        item = dataset[index]
-    except Exception as error:  # whatever a file's decoder raises
-        raise Misconfiguration(
-            f"data, record {index}", type(error).__name__, f"can't be read ({error}): {MEND}"
-        ) from error
+        if hasattr(dataset, "__getitem__") or hasattr(dataset, "__iter__"):
+            return len(dataset)
+    except (TypeError, NotImplementedError):
+        pass
+    raise Misconfiguration(
+        "data",
+        type(dataset).__name__,
+        "how many records there are is public, and each is drawn by itself: give a Dataset with "
+        "__len__ and with __getitem__ or __iter__, or a pair of arrays",
+    )
+
+
+def _items(dataset: Any, count: int) -> Iterator[Any]:
+    """Every item, by index or, where there are none, in the Dataset's own order."""
+    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
+        yield from _in_its_order(dataset, count)
+        return
+    for index in range(count):
+        try:
+            item = dataset[index]
+        except Exception as error:  # whatever a file's decoder raises
+            raise _unreadable(index, error) from error
+        yield item
+
+
+def _in_its_order(dataset: Any, count: int) -> Iterator[Any]:
+    items = iter(dataset)
+    for index in range(count + 1):
+        try:
+            item = next(items)
+        except StopIteration:
+            if index < count:
+                raise _wrong_length(dataset, count, f"ended after {index}") from None
+            return
+        except Exception as error:  # whatever a file's decoder raises
+            raise _unreadable(index, error) from error
+        if index == count:
+            raise _wrong_length(dataset, count, "has more")
+        yield item
+
+
+def _unreadable(index: int, error: Exception) -> Misconfiguration:
+    return Misconfiguration(
+        f"data, record {index}", type(error).__name__, f"can't be read ({error}): {MEND}"
+    )
+
+
+def _wrong_length(dataset: Any, count: int, found: str) -> Misconfiguration:
+    return Misconfiguration(
+        "data",
+        type(dataset).__name__,
+        f"says that it has {count} records and {found}: its length must be theirs",
+    )
+
+
+def _parts(item: Any, index: int) -> list[torch.Tensor]:
     try:
         inputs, targets = default_collate([item])
         return [torch.as_tensor(inputs)[0], torch.as_tensor(targets)[0]]
@@ -117,6 +169,15 @@ def _item(dataset: Any, index: int) -> list[torch.Tensor]:
 
 def _checked(name: str, values: Any) -> torch.Tensor:
     """A copy as float32 or int64, with every value in range."""
+    if not isinstance(values, torch.Tensor) and hasattr(values, "to_numpy"):
+        values = np.array(values.to_numpy())  # a frame's, or a column's
+        if values.dtype.kind == "O":
+            raise Misconfiguration(
+                f"data, {name}s",
+                "text, or missing values",
+                "give numbers, or a whole frame with a [data] section in the task that says which "
+                "number each level gets",
+            )
     try:
         tensor = torch.as_tensor(values).detach().cpu()
     except (TypeError, ValueError, RuntimeError) as error:

@@ -51,7 +51,7 @@ def rehearse(
     except Misconfiguration:
         raise
     except Exception as error:  # whatever a model's operations raise
-        raise _unusable(model, error) from error
+        raise _unusable(model, records, error) from error
     _check_labels(gradients, records)
     _check_gradient(gradients, model, records, task)
     _check_losses(gradients, model, records, task)
@@ -98,7 +98,7 @@ def _check_losses(
             found = losses(*records.take(some))
         except Exception as error:  # whatever a model's operations raise
             _name_the_record(losses, records, some)
-            raise _unusable(model, error) from error
+            raise _unusable(model, records, error) from error
         if not np.isfinite(found).all():
             slot = int(np.argmin(np.isfinite(found)))
             raise Misconfiguration(
@@ -143,7 +143,7 @@ def _check_gradient(
     except Exception as error:  # whatever a model's operations raise
         if "randomness" in str(error):
             gradients.reraise_what_no_record_causes(error)
-        raise _unusable(model, error) from error
+        raise _unusable(model, records, error) from error
     if not np.array_equal(found[0], found[1], equal_nan=True):
         raise Misconfiguration("model or loss", type(model).__name__, _ALONE)
 
@@ -205,10 +205,15 @@ def _uneven(task: Task) -> NDArray[np.float64]:
     return initial_vector(task.model.model_copy(update={"initial": "uniform"}))
 
 
-def _unusable(model: nn.Module, error: Exception) -> Misconfiguration:
+def _unusable(model: nn.Module, records: Records, error: Exception) -> Misconfiguration:
+    inputs, targets = (
+        f"{str(rows.dtype).removeprefix('torch.')}{list(rows.shape[1:])}"
+        for rows in (records.inputs, records.targets)
+    )
     return Misconfiguration(
         "model, loss, data",
         type(model).__name__,
-        f"don't go together ({type(error).__name__}: {error}); check the shapes and types of "
-        "inputs and targets",
+        f"don't go together: a record's input is {inputs}, its target {targets} "
+        f"({type(error).__name__}: {error}); give records of the shape that the model takes, or "
+        "the task's model",
     )

@@ -57,7 +57,7 @@ class Adversary(StrEnum):
 
     ONE_SERVER = "one-server"
     """One curious server, with any clients except the victim: it sees who takes part, and
-    knows its own noise."""
+    knows its own noise. Where norms are checked by gates, and at the cap, a malicious one too."""
     CLIENTS_ONLY = "clients-only"
     """Any clients except the victim: they see the models only, noised by both servers."""
     CLIENT_LEVEL = "client-level"
@@ -81,6 +81,10 @@ _WORDS = {
 }
 
 
+MALICIOUS_SERVER = "one malicious server, with any other clients"
+"""What ``Adversary.ONE_SERVER`` is under function secret sharing, at the cap."""
+
+
 @dataclass(frozen=True, slots=True)
 class PrivacyStatement:
     """One (ε, δ) with everything that it means.
@@ -101,6 +105,8 @@ class PrivacyStatement:
             range test was made.
         epsilon: ε ≥ 0; infinite where the accountant gives no bound.
         mu: μ of the central limit theorem; None for the other accountants.
+        malicious_server: whether it holds against one server that departs from the protocol too
+            (docs/cheating-server.md).
     """
 
     adversary: Adversary
@@ -115,6 +121,12 @@ class PrivacyStatement:
     rejection_delta: float | None
     epsilon: float
     mu: float | None
+    malicious_server: bool = False
+
+    @property
+    def against(self) -> str:
+        """The adversary in words, for people."""
+        return MALICIOUS_SERVER if self.malicious_server else self.adversary.words
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object; an infinite ε or μ is null."""
@@ -232,6 +244,8 @@ class Run:
         attempts: how often the range test was made of this client's updates, at most; None where
             that isn't known.
         projections: k of the range test.
+        malicious_server: whether what one server can learn is independent of what it does (norms
+            are checked by gates, ``validation = "fss"``).
         basis: what ``participations`` is; by itself planned or counted.
 
     Raises:
@@ -248,6 +262,7 @@ class Run:
     cover_uploads: bool = False
     attempts: int | None = None
     projections: int | None = None
+    malicious_server: bool = False
     basis: Basis | None = None
 
     def __post_init__(self) -> None:
@@ -292,7 +307,16 @@ class Run:
             cover_uploads=task.privacy.cover_uploads,
             attempts=total * task.training.attempts,
             projections=task.projections,
+            malicious_server=task.validation == "fss",
         )
+
+    def covers_a_malicious_server(self, adversary: Adversary) -> bool:
+        """Whether the statement against ``adversary`` holds for a server that cheats.
+
+        Only at the cap: it decides in which rounds a client takes part.
+        """
+        one = adversary is Adversary.ONE_SERVER
+        return one and self.malicious_server and self.basis is Basis.CAP
 
     def at_cap(self, cap: int) -> "Run":
         """The same for a client that takes part ``cap`` times, the most that was fixed beforehand.
@@ -423,4 +447,5 @@ def _statement(
         rejection_delta=rejection,
         epsilon=epsilon,
         mu=accountant.mu if isinstance(accountant, GdpCltAccountant) else None,
+        malicious_server=run.covers_a_malicious_server(adversary),
     )

@@ -34,8 +34,8 @@ from precad.common.errors import Misconfiguration
 from precad.common.headroom import MAX_BOUND, MAX_CLIP_RATIO
 from precad.common.task import Task
 
-AMPLE = 3.0
-"""Times the typical norm of the largest owner's sum: such a C acts on few and costs nothing."""
+AMPLE = 1.5
+"""Times the typical norm of the largest owner's sum: such a C costs nothing in the table."""
 ALIKE = 0.001
 """Of settings with the same uploads that differ by less, the one with the least work is taken."""
 MOST_EXACT = 24

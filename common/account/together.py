@@ -7,10 +7,12 @@ holds through ``filter``, and this number stands beside it as what it is.
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from typing import Any
 
 from precad.common import checks
 from precad.common.account.accountant import AccountantName, BeyondReach
+from precad.common.account.events import SampledGaussian
 from precad.common.account.guarantees import (
     Adversary,
     Basis,
@@ -35,6 +37,7 @@ class JointStatement:
         delta: δ, in (0, 1).
         rejection_delta: what honest rejection adds to δ; None where a run doesn't say.
         epsilon: ε ≥ 0; infinite where the accountant gives no bound.
+        malicious_server: whether it holds in every run against a server that cheats.
     """
 
     adversary: Adversary
@@ -46,6 +49,7 @@ class JointStatement:
     delta: float
     rejection_delta: float | None
     epsilon: float
+    malicious_server: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object; an infinite ε is null."""
@@ -59,6 +63,7 @@ def together(
     runs: Sequence[Run],
     delta: float,
     accountants: Iterable[AccountantName] = tuple(AccountantName),
+    adversaries: Iterable[Adversary] = tuple(Adversary),
 ) -> tuple[JointStatement, ...]:
     """Every guarantee of all ``runs`` together, adversary by adversary.
 
@@ -66,6 +71,7 @@ def together(
         runs: at least one; each as it was planned, counted or capped.
         delta: δ of the whole, in (0, 1).
         accountants: which ones; all by default.
+        adversaries: which ones; all by default.
 
     Returns:
         The client level only where every run knows R'/C.
@@ -77,22 +83,16 @@ def together(
     if not runs:
         raise Misconfiguration("runs", "none", "give at least one")
     whole = all(run.sensitivity_ratio is not None for run in runs)
-    adversaries = tuple(Adversary) if whole else (Adversary.ONE_SERVER, Adversary.CLIENTS_ONLY)
+    stated = [who for who in adversaries if whole or who is not Adversary.CLIENT_LEVEL]
     accountants = tuple(accountants)
-    return tuple(_joint(runs, delta, who, name) for who in adversaries for name in accountants)
+    return tuple(_joint(runs, delta, who, name) for who in stated for name in accountants)
 
 
 def _joint(
     runs: Sequence[Run], delta: float, adversary: Adversary, name: AccountantName
 ) -> JointStatement:
-    accountant = accountant_named(name)
-    events = [event for run in runs for event in run.events(adversary)]
-    for event in events:
-        accountant.compose(event)
-    try:
-        epsilon = accountant.epsilon(delta)
-    except BeyondReach:
-        epsilon = math.inf
+    events = tuple(event for run in runs for event in run.events(adversary))
+    epsilon = _epsilon(events, delta, name)
     bases = {run.basis for run in runs}
     basis = next(b for b in (Basis.PLANNED, Basis.CAP, Basis.COUNTED) if b in bases)
     added: float | None = 0.0
@@ -111,4 +111,17 @@ def _joint(
         delta=delta,
         rejection_delta=added if added is None else min(1.0, added),
         epsilon=epsilon,
+        malicious_server=all(run.covers_a_malicious_server(adversary) for run in runs),
     )
+
+
+@lru_cache(maxsize=32)
+def _epsilon(events: tuple[SampledGaussian, ...], delta: float, name: AccountantName) -> float:
+    """ε of all events; kept, since runs at their caps often are what was planned."""
+    accountant = accountant_named(name)
+    for event in events:
+        accountant.compose(event)
+    try:
+        return accountant.epsilon(delta)
+    except BeyondReach:
+        return math.inf

@@ -26,6 +26,15 @@ class ServerSettings(Settings):
     """Who may enrol: any client with a certificate, those on the roster, or with a token."""
     roster: Path | None = None
     """With `enrolment = "roster"`: the operator's list (TOML), the same at both servers."""
+    workers: Annotated[int, Field(ge=0, le=256)] = 0
+    """Processes that validate, each with one of the other server's; 0: the server does it alone."""
+    worker_listen: Address = "127.0.0.1:0"
+    """Where they listen: the first on this port, the others on those that follow; port 0 takes
+    free ones. Server B's must be reached by server A's workers."""
+    workers_on: Literal["this-machine", "ray"] = "this-machine"
+    """With `ray`: on the nodes of a Ray cluster (`pip install precad[ray]`)."""
+    ray: str = "auto"
+    """The cluster's address, as Ray takes it."""
 
 
 class ServerASettings(ServerSettings):

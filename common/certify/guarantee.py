@@ -214,7 +214,7 @@ class WithAbsent(Derived):
     """Beside k malicious clients, ``absent`` honest ones whose absence the attackers can select.
 
     Whoever can break attempts off chooses among natural absences (docs/soundness.md): so those
-    clients count among the K of a bound. Without attackers nobody chooses.
+    clients count among the K of a bound, as deletions. Without attackers nobody chooses.
     """
 
     absent: int
@@ -228,7 +228,48 @@ class WithAbsent(Derived):
         return f"{self.base.name}, {self.absent} absent" if self.absent else self.base.name
 
     def _curves(self, k: int, direction: Direction) -> Curves:
+        # An addition bounds no deletion; a replacement is both.
+        if direction is Direction.ADDITIONS and not isinstance(self.base, Replacements):
+            return mixed(self.base, k, self.absent)
         return self.base.curves(k + self.absent, direction)
+
+
+@dataclass(frozen=True, slots=True)
+class Redrawn(Derived):
+    """Coins that both servers' operators had drawn again, as if the attackers had chosen them.
+
+    A version whose coin was drawn 1 + r times has one of 1 + r independent cohorts. Whoever picks
+    makes any event at most 1 + r times as probable as it was without a choice: over all versions
+    at most 2^redraws times, and its complement too (docs/certificates.md).
+    """
+
+    redraws: int
+
+    def __post_init__(self) -> None:
+        count("redraws", self.redraws)
+
+    @property
+    def name(self) -> str:
+        """The base guarantee's name, and how many coins were drawn again."""
+        if not self.redraws:
+            return self.base.name
+        return f"{self.base.name}, {self.redraws} coin{'s' * (self.redraws > 1)} redrawn"
+
+    def _curves(self, k: int, direction: Direction) -> Curves:
+        inner = self.base.curves(k, direction)
+        return _Chosen(inner, 2.0**self.redraws) if self.redraws else inner
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen(Curves):
+    inner: Curves
+    times: float
+
+    def _upper(self, p: Floats) -> Floats:
+        return self.inner.upper(p) * self.times
+
+    def _lower(self, p: Floats) -> Floats:
+        return 1 - (1 - self.inner.lower(p)) * self.times
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ Votes need many independent runs of one task; M of them cost M-fold privacy, com
 
 import json
 import math
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from enum import Enum
 from pathlib import Path
 from typing import Literal, assert_never
@@ -59,6 +59,8 @@ class CertificateInputs:
             which every version is taken to have had as many as a task allows.
         most_repeats: the most further releases that any version had with the same updates; all
             rounds are then taken to have had as many, each with σ/√(1+m).
+        redrawn_coins: how often the operators had a version's coin drawn again, at most.
+        validation: how norms were checked, as the task says.
     """
 
     task_digest: str
@@ -75,6 +77,8 @@ class CertificateInputs:
     cover_uploads: bool = False
     attempts: int | None = None
     most_repeats: int = 0
+    redrawn_coins: int = 0
+    validation: str = "crypten"
 
     def __post_init__(self) -> None:
         if not isinstance(self.task_digest, str) or not self.task_digest:
@@ -92,6 +96,9 @@ class CertificateInputs:
         if self.attempts is not None and count("attempts", self.attempts) < self.rounds:
             raise Misconfiguration("attempts", self.attempts, "every round had at least one")
         count("most_repeats", self.most_repeats)
+        count("redrawn_coins", self.redrawn_coins)
+        if self.validation not in {"crypten", "fss"}:
+            raise Misconfiguration("validation", self.validation, "must be crypten or fss")
         if self.effective_record_clip < self.record_clip:
             remedy = "R' includes R: at least record_clip"
             raise Misconfiguration("effective_record_clip", self.effective_record_clip, remedy)
@@ -106,6 +113,7 @@ class CertificateInputs:
             participations=participations,
             sensitivity_ratio=self.effective_record_clip / self.client_clip,
             cover_uploads=self.cover_uploads,
+            malicious_server=self.validation == "fss",
         )
 
     @property
@@ -146,6 +154,7 @@ class PrivacyCost:
 
 _NAMES = tuple(field.name for field in fields(CertificateInputs))
 _NEEDED = tuple(field.name for field in fields(CertificateInputs) if field.default is MISSING)
+_SHARED = tuple(name for name in _NAMES if name != "redrawn_coins")
 # Of one version, what a task allows at most.
 _MOST_ATTEMPTS = 1000
 
@@ -217,7 +226,7 @@ class Ensemble:
     """M independent runs of one task.
 
     Attributes:
-        runs: at least one, all with the same certificate inputs.
+        runs: at least one, all with the same certificate inputs but for redrawn coins.
     """
 
     runs: tuple[FinishedRun, ...]
@@ -233,7 +242,7 @@ class Ensemble:
                 raise Misconfiguration("runs", str(run.folder), "a run votes once; give it once")
             seen.add(folder)
             differing = ", ".join(
-                name for name in _NAMES if getattr(run.inputs, name) != getattr(first.inputs, name)
+                name for name in _SHARED if getattr(run.inputs, name) != getattr(first.inputs, name)
             )
             if differing:
                 remedy = f"differs from {first.folder} in {differing}; use runs of one task"
@@ -241,8 +250,9 @@ class Ensemble:
 
     @property
     def inputs(self) -> CertificateInputs:
-        """What every run enforced and charged."""
-        return self.runs[0].inputs
+        """What every run enforced and charged; of redrawn coins, the most that any had."""
+        most = max(run.inputs.redrawn_coins for run in self.runs)
+        return replace(self.runs[0].inputs, redrawn_coins=most)
 
     def votes(self, classes: int | None = None) -> Integers:
         """[points, classes] int64, one vote a run.

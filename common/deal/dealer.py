@@ -1,12 +1,14 @@
-"""The dealer: two keys, the words that make the servers' streams correlated, and squares."""
+"""The dealer: two keys, the words that make the servers' streams correlated; squares or gates."""
 
 import threading
 from collections.abc import Mapping
+from typing import Self
 
 import numpy as np
 
 from precad.common.deal.request import DealRequest, SquareRequest
 from precad.common.deal.square import Deliver, Squares, Work
+from precad.common.description import Description
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, TaskMismatch
 from precad.common.identifiers import Digest, Role
 from precad.common.keystream import KEY_BYTES
@@ -24,6 +26,8 @@ class DealerRole:
     Args:
         task: digest of the task.
         dimension: d, the length of masks.
+        projections: k, where the task's check is function secret sharing: gates are dealt, and
+            neither shares of squares nor binary triples.
         keys: 32 secret bytes shared with each server; fresh ones from the operating system's
             CSPRNG unless given.
 
@@ -33,7 +37,12 @@ class DealerRole:
     """
 
     def __init__(
-        self, task: Digest, dimension: int, keys: Mapping[Role, Secret] | None = None
+        self,
+        task: Digest,
+        dimension: int,
+        keys: Mapping[Role, Secret] | None = None,
+        *,
+        projections: int | None = None,
     ) -> None:
         if keys is None:
             keys = {role: Secret.random(KEY_BYTES) for role in SERVERS}
@@ -49,8 +58,15 @@ class DealerRole:
         self._dealt: dict[int, tuple[DealRequest, set[Role]]] = {}
         """By batch, of the newest attempt: an older one is never dealt for again."""
         self.newest_attempt = -1
-        self._squares = Squares(dimension)
+        self._squares = Squares(dimension, projections)
+        self._deals_gates = projections is not None
         self._lock = threading.Lock()
+
+    @classmethod
+    def of(cls, task: Description) -> Self:
+        """With fresh keys, for what the task's check needs."""
+        gates = task.projections if task.validation == "fss" else None
+        return cls(task.digest, task.dimension, projections=gates)
 
     def key_for(self, role: Role) -> Secret:
         """The key shared with one server. Raises PeerViolation for any other role."""
@@ -70,11 +86,14 @@ class DealerRole:
             (a & b) ⊕ c_A. Empty for server A, whose part is all expanded from its key.
 
         Raises:
-            PeerViolation: the role isn't a server, or this batch was asked with another shape.
+            PeerViolation: the role isn't a server, this batch was asked with another shape, or
+                this task's check needs no triples.
             PeerUnavailable: it was dealt to this server before, or a newer attempt has begun.
             TaskMismatch: the request is for another task.
         """
         self.key_for(role)
+        if self._deals_gates:
+            raise PeerViolation("validation = 'fss' needs no binary triples")
         with self._lock:
             self._begin(request)
             first, served = self._dealt.setdefault(request.batch, (request, set()))
@@ -94,8 +113,8 @@ class DealerRole:
         """Take one server's half of a submission's mask; of two, return what is left to do.
 
         ``deliver`` hears the row key once both halves are here, later this server's share of
-        r = a·a; PeerViolation where they don't fit, PeerUnavailable where it was dealt before.
-        Raises as ``corrections``.
+        r = a·a, or its gates' keys; PeerViolation where the halves don't fit, PeerUnavailable
+        where it was dealt before. Raises as ``corrections``.
         """
         self.key_for(role)
         with self._lock:

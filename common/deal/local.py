@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from precad.common.clock import CLOCK, Clock
 from precad.common.deal.dealer import DealerRole
 from precad.common.deal.request import DealRequest, SquareRequest
+from precad.common.deal.square import GateKeys
 from precad.common.deal.squares import Answers, Squares
 from precad.common.errors import PeerUnavailable, PrecadError
 from precad.common.identifiers import Role
@@ -30,6 +31,11 @@ class LocalDealing:
         self._role = role
         self._timeout_s = timeout_s
         self._clock = clock
+
+    @property
+    def epoch(self) -> bytes:
+        """A dealer in this process has one start."""
+        return b""
 
     def deal(self, request: DealRequest) -> RingVector:
         """This server's correction words. Raises PeerUnavailable, PeerViolation."""
@@ -67,6 +73,9 @@ class _Conversation:
 
     def share(self, context: bytes) -> int:
         return self._answers.share(context)
+
+    def gate_keys(self, context: bytes) -> GateKeys:
+        return self._answers.gate_keys(context)
 
     def close(self) -> None:
         self._dealer.forget(self._answers.put)

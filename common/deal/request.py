@@ -5,13 +5,13 @@ from math import prod
 
 from precad.common.deal.program import program
 from precad.common.errors import Misconfiguration
-from precad.common.identifiers import Digest
+from precad.common.identifiers import ATTEMPTS, Digest
 from precad.common.keystream import Keystream
 from precad.common.secret import Secret
 
 NONCES_BYTES = 64
 _LIMITS = {
-    "attempt": (0, 2**63 - 1),
+    "attempt": (0, ATTEMPTS - 1),
     "batch": (0, 2**31 - 1),
     "clients": (1, 100_000),
     "comparisons": (1, 2**28),
@@ -78,8 +78,13 @@ class SquareRequest:
     """Of this server's mask; 32 bytes, like the salt. They open this server's commitment."""
     salt: Secret = field(compare=False)
 
+    @property
+    def names(self) -> tuple[Digest, Digest, Digest]:
+        """Ctx, c_A and c_B: what both masks are bound to."""
+        return Digest(self.context), Digest(self.commitment_a), Digest(self.commitment_b)
+
     def __post_init__(self) -> None:
         for value in (self.context, self.commitment_a, self.commitment_b):
             Digest(value)
-        if self.attempt not in range(2**63):
-            raise Misconfiguration("attempt", self.attempt, "must be in [0, 2^63)")
+        if self.attempt not in range(ATTEMPTS):
+            raise Misconfiguration("attempt", self.attempt, f"must be in [0, {ATTEMPTS})")

@@ -1,21 +1,31 @@
-"""The dealer's squares r = a·a of the masks that clients chose; what it deals is drawn fresh."""
+"""What the dealer deals for the masks that clients chose; all that it draws is fresh.
+
+A share of r = a·a to each server, or, where the task's check is function secret sharing, keys of
+gates (``gates.py``). Dealt once per context, when both servers have named it alike.
+"""
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
 from precad.common.deal.request import SquareRequest
 from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError
 from precad.common.identifiers import Digest, Role
-from precad.common.ring import dot, signed
+from precad.common.ring import RingVector, dot, signed
 from precad.common.secret import Secret
 from precad.common.share.mask import mask_stream, opens
 
 _PIECE = 1 << 16
 """Words of a that are held at once."""
-Answer = Secret | int | PrecadError
-"""Of one context: the row key, then this server's share of r; or why there is none."""
+
+
+class GateKeys(Secret):
+    """One server's keys of k + 1 gates, as ``precad.common.fss.keys`` writes them."""
+
+
+Answer = Secret | int | GateKeys | PrecadError
+"""Of one context: the row key, then this server's share of r or its keys; or why there is none."""
 Deliver = Callable[[bytes, Answer], None]
 """Takes a context's answer to one server; doesn't wait. It stands for the server's conversation."""
 Work = Callable[[], None]
@@ -35,10 +45,16 @@ class _Half:
 
 
 class Squares:
-    """The contexts of one attempt; not safe to call from several threads at once."""
+    """The contexts of one attempt; not safe to call from several threads at once.
 
-    def __init__(self, dimension: int) -> None:
+    Args:
+        dimension: d.
+        projections: k, where gates are dealt and not shares of squares.
+    """
+
+    def __init__(self, dimension: int, projections: int | None = None) -> None:
         self._dimension = dimension
+        self._projections = projections
         self._waiting: dict[bytes, _Half] = {}
         self._closed: dict[bytes, PrecadError] = {}
         """Dealt, or refused: what whoever comes with such a context hears."""
@@ -62,7 +78,9 @@ class Squares:
             row_key = Secret.random()
             first.deliver(ctx, row_key)
             deliver(ctx, row_key)
-            return partial(self._square, first, half)
+            if self._projections is None:
+                return partial(self._square, first, half)
+            return partial(self._gates, first, half, row_key, self._projections)
         return None
 
     def forget(self, deliver: Deliver | None = None) -> None:
@@ -83,14 +101,28 @@ class Squares:
             deliver(ctx, self._closed[ctx])
 
     def _square(self, one: _Half, other: _Half) -> None:
-        named, r = one.request, 0
-        names = [Digest(n) for n in (named.context, named.commitment_a, named.commitment_b)]
-        masks = [mask_stream(each.request.seed, each.role, *names) for each in (one, other)]
-        for start in range(0, self._dimension, _PIECE):
-            size = min(_PIECE, self._dimension - start)
-            a = masks[0].words(size) + masks[1].words(size)
-            r += dot(a, a)
+        ctx, r = one.request.context, sum(dot(a, a) for a in self._masks(one, other))
         # Whose share is drawn and whose is the rest, is all the same: either alone is uniform.
         drawn = secrets.randbits(64)
-        one.deliver(named.context, signed(drawn))
-        other.deliver(named.context, signed(r - drawn))
+        one.deliver(ctx, signed(drawn))
+        other.deliver(ctx, signed(r - drawn))
+
+    def _gates(self, one: _Half, other: _Half, row_key: Secret, k: int) -> None:
+        from precad.common.deal.gates import gates_of_masks  # noqa: PLC0415
+
+        of_a, of_b = (one, other) if one.role is Role.SERVER_A else (other, one)
+        seeds, size = (of_a.request.seed, of_b.request.seed), (self._dimension, k)
+        masks = self._masks(one, other)
+        dealt = gates_of_masks(masks, one.request.names, seeds, row_key, size)
+        # Each server its own, and directly: who relayed a key could change it, and look.
+        for half, keys in zip((of_a, of_b), dealt, strict=True):
+            half.deliver(half.request.context, GateKeys(keys))
+
+    def _masks(self, one: _Half, other: _Half) -> Iterator[RingVector]:
+        """A = a_A + a_B, in pieces."""
+        streams = [
+            mask_stream(each.request.seed, each.role, *one.request.names) for each in (one, other)
+        ]
+        for start in range(0, self._dimension, _PIECE):
+            size = min(_PIECE, self._dimension - start)
+            yield streams[0].words(size) + streams[1].words(size)

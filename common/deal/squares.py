@@ -1,9 +1,10 @@
-"""What a server hears of the dealer's squares, wherever the dealer is."""
+"""What a server hears of the dealer's squares or gates, wherever the dealer is."""
 
 from typing import Protocol, TypeVar
 
 from precad.common.clock import CLOCK, Clock
 from precad.common.deal.request import SquareRequest
+from precad.common.deal.square import GateKeys
 from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError
 from precad.common.keystream import KEY_BYTES
 from precad.common.secret import Secret
@@ -30,6 +31,9 @@ class Squares(Protocol):
     def share(self, context: bytes) -> int:
         """This server's share of r = a·a, a signed int64; waits for it. Raises as ``row_key``."""
 
+    def gate_keys(self, context: bytes) -> GateKeys:
+        """This server's keys of k + 1 gates, unread; waits for them. Raises as ``row_key``."""
+
 
 class Answers:
     """What the dealer has answered; whoever waits for it is woken. Safe between threads.
@@ -48,6 +52,7 @@ class Answers:
         self._asked: set[bytes] = set()
         self._row_keys: dict[bytes, Secret] = {}
         self._shares: dict[bytes, int] = {}
+        self._gate_keys: dict[bytes, GateKeys] = {}
         self._errors: dict[bytes, PrecadError] = {}
         self._ended: PrecadError | None = None
 
@@ -58,19 +63,22 @@ class Answers:
         with self._changed:
             self._asked.add(request.context)
 
-    def put(self, context: bytes, answer: Secret | int | PrecadError) -> None:
+    def put(self, context: bytes, answer: Secret | int | GateKeys | PrecadError) -> None:
         """One answer of the dealer's, in whatever order they come.
 
         Raises:
             PeerViolation: nobody asked, it was answered before, or it isn't a key.
         """
-        if isinstance(answer, Secret) and len(answer) != KEY_BYTES:
+        keys = isinstance(answer, GateKeys)
+        if isinstance(answer, Secret) and not keys and len(answer) != KEY_BYTES:
             raise PeerViolation(f"the dealer sent a row key of {len(answer)} bytes")
         with self._changed:
             if context not in self._asked:
                 raise PeerViolation("the dealer answers what isn't asked")
             if isinstance(answer, PrecadError):
                 again = self._errors.setdefault(context, answer) is not answer
+            elif isinstance(answer, GateKeys):
+                again = self._gate_keys.setdefault(context, answer) is not answer
             elif isinstance(answer, Secret):
                 again = self._row_keys.setdefault(context, answer) is not answer
             else:
@@ -93,6 +101,10 @@ class Answers:
     def share(self, context: bytes) -> int:
         """As ``Squares.share``."""
         return self._wait(context, self._shares)
+
+    def gate_keys(self, context: bytes) -> GateKeys:
+        """As ``Squares.gate_keys``."""
+        return self._wait(context, self._gate_keys)
 
     def _wait(self, context: bytes, known: dict[bytes, _T]) -> _T:
         deadline = self._clock.now() + self._timeout_s

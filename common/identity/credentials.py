@@ -6,6 +6,7 @@ Everything that can be wrong with them is found at start-up, not in the first ha
 """
 
 import stat
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -129,6 +130,8 @@ def check_certificate(
 
 def _read_key(path: Path) -> Secret:
     data = Secret(read_file(path, "identity", _MAKE_ONE))
-    if stat.S_IMODE(path.stat().st_mode) & (stat.S_IRWXG | stat.S_IRWXO):
+    # On Windows lists of access decide, and every file's mode says that all may read it.
+    shared = stat.S_IMODE(path.stat().st_mode) & (stat.S_IRWXG | stat.S_IRWXO)
+    if shared and sys.platform != "win32":
         raise Misconfiguration("key", str(path), f"others can read it; run chmod 600 {path}")
     return data

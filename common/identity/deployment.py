@@ -9,6 +9,7 @@ its machine gets.
 """
 
 import os
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -332,13 +333,13 @@ def _exclusive(folder: Path) -> Iterator[None]:
     Raises:
         Misconfiguration: the system has no such locks.
     """
-    try:
-        # Here, because `precad keys request` on a data owner's machine needs no Unix.
-        import fcntl  # noqa: PLC0415
-    except ImportError:
+    if sys.platform == "win32":
         raise Misconfiguration(
             "folder", str(folder), "this system can't lock it; make keys on Linux and copy them"
-        ) from None
+        )
+    # Here, because `precad keys request` on a data owner's machine needs no Unix.
+    import fcntl  # noqa: PLC0415
+
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -83,9 +83,12 @@ def _handshake(
     names = dns_names(certificate)
     if expected in names:
         return None
+    other = {Role.SERVER_A: Role.SERVER_B, Role.SERVER_B: Role.SERVER_A}.get(expect)
+    swapped = other is not None and Principal.service(other).dns_name in names
     return Misidentified(
         f"{_called(expect)} isn't at {address}: whoever answers there has another party's "
         f"certificate ({', '.join(names) or 'without a name'}); mend the address"
+        + ("; server_a and server_b seem to be swapped" if swapped else "")
     )
 
 

@@ -52,8 +52,13 @@ class SealSigner(Protocol):
 class SealVerifier(Protocol):
     """Who knows the servers' certificates."""
 
-    def check_server(self, signature: Signature, role: Role, signed: bytes) -> None:
-        """The signature is that server's over ``signed``. Raises PeerViolation."""
+    def check_server(
+        self, signature: Signature, role: Role, signed: bytes, *, kept: bool = False
+    ) -> None:
+        """The signature is that server's over ``signed``. Raises PeerViolation.
+
+        ``kept``: made earlier; its certificate may have expired since.
+        """
 
 
 def seal(signer: SealSigner, role: Role, kind: Kind, body: bytes) -> Sealed:
@@ -61,9 +66,11 @@ def seal(signer: SealSigner, role: Role, kind: Kind, body: bytes) -> Sealed:
     return Sealed(body, signer.sign(_signed(role, kind, body)))
 
 
-def check_seal(verifier: SealVerifier, role: Role, kind: Kind, sealed: Sealed) -> bytes:
-    """The body, which ``role`` has signed as a ``kind``. Raises PeerViolation."""
-    verifier.check_server(sealed.signature, role, _signed(role, kind, sealed.body))
+def check_seal(
+    verifier: SealVerifier, role: Role, kind: Kind, sealed: Sealed, *, kept: bool = False
+) -> bytes:
+    """The body, which ``role`` has signed as a ``kind``, now or earlier. Raises PeerViolation."""
+    verifier.check_server(sealed.signature, role, _signed(role, kind, sealed.body), kept=kept)
     return sealed.body
 
 

@@ -1,6 +1,6 @@
 """Signed submissions: a client's certificate, not only its connection, stands for what it sends."""
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Never
 
 from cryptography import x509
@@ -62,15 +62,28 @@ class CertificateVerifier:
         if principal != Principal.client(client.name):
             _refuse(f"the certificate is {principal}'s, the submission is client {client}'s")
 
-    def check_server(self, signature: Signature, role: Role, signed: bytes) -> None:
+    def check_server(
+        self, signature: Signature, role: Role, signed: bytes, *, kept: bool = False
+    ) -> None:
         """The signature is that server's over ``signed``, by a certificate that counts now.
+
+        Args:
+            signature: with its certificates.
+            role: whose it must be.
+            signed: what it is over.
+            kept: it was made and kept earlier: a certificate that has expired since still counts,
+                one that was revoked doesn't.
 
         Raises:
             PeerUnavailable: its certificate has expired or was revoked; it may come with another.
             PeerViolation: it isn't.
         """
         try:
-            principal = self._principal(signature, None)
+            moment = None
+            if kept:
+                # As it was: the key's holder has a newer certificate by now.
+                moment = min(datetime.now(UTC), _parse(signature)[0].not_valid_after_utc)
+            principal = self._principal(signature, moment)
             self.check(signature, signed)
         except RejectedSubmission as error:
             lapsed = self._lapsed(signature)

@@ -72,6 +72,28 @@ class PeerLink:
             pieces.append(piece)
         return b"".join(pieces)
 
+    def receive_into(self, step: str, out: memoryview) -> None:
+        """As ``receive``, for a message of a known length.
+
+        Args:
+            step: names the message.
+            out: takes its bytes, writable.
+
+        Raises:
+            PeerViolation: also when the message hasn't as many bytes as ``out``.
+        """
+        filled, last = 0, False
+        while not last:
+            piece, last = self.receive_piece(step)
+            if filled + len(piece) > len(out):
+                raise PeerViolation(f"message of step {step!r} has more than {len(out)} bytes")
+            out[filled : filled + len(piece)] = piece
+            filled += len(piece)
+        if filled < len(out):
+            raise PeerViolation(
+                f"message of step {step!r} has {filled} bytes instead of {len(out)}"
+            )
+
     def receive_piece(self, step: str, *, timeout_s: float | None = None) -> tuple[bytes, bool]:
         """The next piece of a message, and whether it is the last. Raises as ``receive`` does.
 

@@ -1,6 +1,8 @@
 """A model's file: safetensors, named float64 tensors, and what it belongs to."""
 
+import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,19 +32,46 @@ class SavedModel:
     digest: Digest
 
 
-def save_model(path: Path, task: Task, version: int, theta: NDArray[np.float64]) -> Digest:
+def save_model(
+    path: Path,
+    task: Task,
+    version: int,
+    theta: NDArray[np.float64],
+    digest: Digest | None = None,
+    facts: Mapping[str, str] | None = None,
+) -> Digest:
     """Writes θ_t and returns its digest; the file appears whole or not at all.
+
+    Its metadata say which task and version it is of, and how privately it was trained.
+
+    Args:
+        path: where to.
+        task: the model's shapes.
+        version: t.
+        theta: ``[d] float64``, θ_t.
+        digest: its digest, where the caller has computed it.
+        facts: further metadata.
 
     Raises:
         Misconfiguration: the vector's length isn't the task's d.
     """
     parameters = task.model.parameters
-    digest = model_digest(task.digest, version, parameters, theta)
+    digest = digest or model_digest(task.digest, version, parameters, theta)
     metadata = {
+        **(facts or {}),
         "format": FORMAT,
         "task": str(task.digest),
+        "task_name": task.name,
         "version": str(version),
         "model": str(digest),
+        "private_training": json.dumps(
+            {
+                "rounds": version,
+                "servers_with_noise": 2,
+                "gradients": "clipped record by record, Poisson-sampled",
+                **task.privacy.model_dump(exclude={"epsilon_limit", "cover_uploads"}),
+            }
+        ),
     }
     named = {name: np.ascontiguousarray(x) for name, x in tensors(theta, parameters).items()}
     write_file(path, save(named, metadata))

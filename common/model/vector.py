@@ -119,7 +119,7 @@ def model_digest(
     ]
     digest = hashlib.sha256(encode_context("model", task_digest.value, version, *shapes))
     digest.update(struct.pack("<Q", theta.size))
-    digest.update(to_bytes(theta))
+    digest.update(byte_view(theta))
     return Digest(digest.digest())
 
 
@@ -151,7 +151,10 @@ def apply_update(
         raise Misconfiguration("denominator", denominator, "must be positive and finite")
     step = task.training.learning_rate / denominator
     with np.errstate(over="ignore", invalid="ignore"):
-        moved: NDArray[np.float64] = theta + step * decode(total, task.fractional_bits)
+        # In place: a large model has room for few vectors.
+        moved = decode(total, task.fractional_bits)
+        moved *= step
+        moved += theta
     if not np.isfinite(moved).all():
         raise Misconfiguration(
             "training.learning_rate",

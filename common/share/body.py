@@ -4,10 +4,11 @@ b = x − a_A − a_B is uniform to whoever lacks one of the seeds. The salt kee
 knows or guesses all else, from testing a guess of b.
 """
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
+
+from blake3 import blake3
 
 from precad.common.identifiers import Digest
 from precad.common.keystream import encode_context
@@ -25,12 +26,14 @@ def body_bytes(dimension: int) -> int:
     return SALT_BYTES + dimension * WORD_BYTES
 
 
-def body_hasher(ctx: Digest, salt_h: Secret) -> "hashlib._Hash":
-    """A SHA-256 that waits for b's bytes and then gives h = H(ctx, salt_h, b).
+def body_hasher(ctx: Digest, salt_h: Secret) -> blake3:
+    """A BLAKE3 that waits for b's bytes and then gives h = BLAKE3(ctx, salt_h, b).
 
+    Not SHA-256, as everything else: it takes a quarter of the time, and bodies are hashed three
+    times, by the client, B and A.
     b comes last, without its length: ctx names the task, and the task fixes it.
     """
-    return hashlib.sha256(encode_context("submission-body", ctx.value, salt_h.reveal()))
+    return blake3(encode_context("submission-body", ctx.value, salt_h.reveal()))
 
 
 class Body(Protocol):

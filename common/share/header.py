@@ -8,16 +8,31 @@ from dataclasses import dataclass, field
 
 from precad.common.identifiers import Digest, Role
 from precad.common.keystream import encode_context
+from precad.common.ring import MODULUS
 from precad.common.share.context import SubmissionContext
 from precad.common.share.signature import Signature
 
+NormWords = tuple[int, int]
+"""u_A and u_B, signed representatives in Z_2^64 (``words.norm_word``)."""
+
 
 def signed_bytes(
-    context: SubmissionContext, commitment_a: Digest, commitment_b: Digest, body_digest: Digest
+    context: SubmissionContext,
+    commitment_a: Digest,
+    commitment_b: Digest,
+    body_digest: Digest,
+    *,
+    words: NormWords | None = None,
 ) -> bytes:
-    """What a client signs: all of the context, c_A, c_B and h; injective."""
+    """What a client signs: all of the context, c_A, c_B, h and, where the task has them, words.
+
+    Injective: a header with words is signed for another purpose than one without.
+    """
     digests = commitment_a.value, commitment_b.value, body_digest.value
-    return encode_context("submission-signature", *context.parts, *digests)
+    if words is None:
+        return encode_context("submission-signature", *context.parts, *digests)
+    residues = (word % MODULUS for word in words)
+    return encode_context("submission-signature-with-words", *context.parts, *digests, *residues)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +48,14 @@ class SignedHeader:
     """h, of the body that server B gets."""
     signature: Signature = field(repr=False)
     """Over ``signed``."""
+    words: NormWords | None = None
+    """u_A and u_B; only under ``validation = "fss"``. Masked: they say nothing of x."""
 
     @property
     def signed(self) -> bytes:
         """The bytes that the client signed."""
-        return signed_bytes(self.context, self.commitment_a, self.commitment_b, self.body_digest)
+        digests = self.commitment_a, self.commitment_b, self.body_digest
+        return signed_bytes(self.context, *digests, words=self.words)
 
     @property
     def whole_digest(self) -> Digest:

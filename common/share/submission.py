@@ -13,13 +13,14 @@ import numpy as np
 from precad.common.errors import RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.keystream import Keystream
-from precad.common.ring import WORD_BYTES, RingVector
+from precad.common.ring import WORD_BYTES, RingVector, dot
 from precad.common.secret import Secret
 from precad.common.share.body import Body, HeldBody, body_hasher
 from precad.common.share.context import NONCE_BYTES, SubmissionContext
-from precad.common.share.header import SignedHeader, signed_bytes
+from precad.common.share.header import NormWords, SignedHeader, signed_bytes
 from precad.common.share.mask import SALT_BYTES, SEED_BYTES, commit, mask_stream, opens
 from precad.common.share.signature import Signer
+from precad.common.share.words import norm_word, word_mask
 
 PIECE_WORDS = 1 << 16
 """Ring elements that are masked at once: they stay in the processor's cache."""
@@ -66,6 +67,13 @@ class Submission:
         names = header.context.digest, header.commitment_a, header.commitment_b
         return mask_stream(self.seed, self.role, *names)
 
+    @property
+    def word_mask(self) -> int:
+        """ρ_j, which masks the client's word to this server."""
+        header = self.header
+        names = header.context.digest, header.commitment_a, header.commitment_b
+        return word_mask(self.seed, self.role, *names)
+
     def body_pieces(self) -> Iterator[bytes | memoryview]:
         """b, in pieces of whole words; see ``Body``. Raises BodyUnreadable."""
         if self.body is None:
@@ -87,11 +95,22 @@ def shard(
     client: ClientId,
     model: Digest,
     signer: Signer,
+    words: bool = False,
 ) -> tuple[Submission, Submission]:
     """Share ``x`` (``[d] int64``): the submissions for A and for B.
 
     Nonce, seeds and salts are fresh from the CSPRNG, so a second call with the same x has nothing
     in common with the first. Call it once per attempt, and keep the result for retries.
+
+    Args:
+        x: the update.
+        task: digest of the task; this and what follows is what the submission is bound to.
+        version: t of θ_t.
+        attempt: the attempt.
+        client: whose it is.
+        model: digest of θ_t.
+        signer: this client's pen.
+        words: whether the header holds u_A and u_B (``Task.words_in_headers``).
     """
     nonce = secrets.token_bytes(NONCE_BYTES)
     context = SubmissionContext(task, version, attempt, client, model, nonce)
@@ -103,9 +122,16 @@ def shard(
     names = ctx, commitment_a, commitment_b
     of_a = mask_stream(seed_a, Role.SERVER_A, *names)
     of_b = mask_stream(seed_b, Role.SERVER_B, *names)
-    body, body_digest = _masked(x, of_a, of_b, ctx)
-    signature = signer.sign(signed_bytes(context, commitment_a, commitment_b, body_digest))
-    header = SignedHeader(context, commitment_a, commitment_b, body_digest, signature)
+    crossed = [0, 0] if words else None
+    body, body_digest = _masked(x, of_a, of_b, ctx, crossed)
+    said: NormWords | None = None
+    if crossed is not None:
+        rho_a = word_mask(seed_a, Role.SERVER_A, *names)
+        rho_b = word_mask(seed_b, Role.SERVER_B, *names)
+        said = norm_word(crossed[0], rho_a), norm_word(crossed[1], rho_b)
+    digests = commitment_a, commitment_b, body_digest
+    signature = signer.sign(signed_bytes(context, *digests, words=said))
+    header = SignedHeader(context, *digests, signature, said)
     return (
         Submission(header, Role.SERVER_A, seed_a, salt_a),
         Submission(header, Role.SERVER_B, seed_b, salt_b, body),
@@ -113,9 +139,12 @@ def shard(
 
 
 def _masked(
-    x: RingVector, of_a: Keystream, of_b: Keystream, ctx: Digest
+    x: RingVector, of_a: Keystream, of_b: Keystream, ctx: Digest, crossed: list[int] | None
 ) -> tuple[HeldBody, Digest]:
-    """The body, salt_h and x − a_A − a_B, and h; in one pass over one buffer."""
+    """The body, salt_h and x − a_A − a_B, and h; in one pass over one buffer.
+
+    ⟨b, a_A⟩ and ⟨b, a_B⟩ are added to ``crossed``, where it is asked for.
+    """
     salt_h = Secret.random(SALT_BYTES)
     hasher = body_hasher(ctx, salt_h)
     data = bytearray(x.size * WORD_BYTES)
@@ -123,7 +152,11 @@ def _masked(
     for start in range(0, x.size, PIECE_WORDS):
         stop = min(start + PIECE_WORDS, x.size)
         piece = b[start:stop]
-        np.subtract(x[start:stop], of_a.words(piece.size), out=piece)
-        piece -= of_b.words(piece.size)
+        a_a, a_b = of_a.words(piece.size), of_b.words(piece.size)
+        np.subtract(x[start:stop], a_a, out=piece)
+        piece -= a_b
+        if crossed is not None:
+            crossed[0] += dot(piece, a_a)
+            crossed[1] += dot(piece, a_b)
         hasher.update(memoryview(data)[start * WORD_BYTES : stop * WORD_BYTES])
     return HeldBody(salt_h, data), Digest(hasher.digest())

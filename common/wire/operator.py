@@ -1,6 +1,6 @@
 """An operator's way to one server: status, reports, the model."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 
 import grpc
 import numpy as np
@@ -60,7 +60,7 @@ class OperatorConnection:
         except grpc.RpcError as error:
             raise error_of(self._who, self._address, error) from None
 
-    def reports(self) -> Iterator[pb.RoundReport]:
+    def reports(self) -> Generator[pb.RoundReport]:
         """One report per finished round, until the training ends."""
         try:
             yield from self._operation.Reports(pb.StatusRequest(), wait_for_ready=True)

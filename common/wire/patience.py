@@ -24,6 +24,7 @@ def call_patiently(
     clock: Clock = CLOCK,
     *,
     why: Callable[[], PeerUnavailable | None] = lambda: None,
+    waiting: Callable[[float], object] = lambda _: None,
 ) -> Reply:
     """Make an idempotent call, again and again while the other side can't be reached.
 
@@ -36,6 +37,7 @@ def call_patiently(
         clock: passes the time.
         why: looks at what keeps the connection from coming about; asked at the first failure, and
             then now and again. Its answer goes to the log, with the time that is left.
+        waiting: told the seconds that are left, before each wait.
 
     Raises:
         grpc.RpcError: of the last try that says something.
@@ -56,6 +58,7 @@ def call_patiently(
             if clock.now() >= look_at:
                 look_at = clock.now() + LOOK_S
                 _say(why(), patience)
+            waiting(patience.remaining())
             patience.wait(error)
 
 

@@ -20,6 +20,9 @@ SERVER_OPTIONS = (
     ("grpc.max_allowed_incoming_connections", 512),
     # A client needs a handful of calls at once, server A one link.
     ("grpc.max_concurrent_streams", 32),
+    # What one upload may have on the way: else gRPC lets a fast one have megabytes, times clients.
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 1 << 19),
     ("grpc.server_handshake_timeout_ms", 5_000),
     ("grpc.so_reuseport", 0),
     ("grpc.keepalive_time_ms", 20_000),
@@ -50,6 +53,11 @@ def status_of(error: PrecadError) -> grpc.StatusCode:
     return _CODES.get(type(error), grpc.StatusCode.UNAVAILABLE)
 
 
+def told(error: PrecadError) -> str:
+    """What a caller reads of ``error``."""
+    return str(error) if type(error) in _CODES else NOT_NOW
+
+
 class Refusing:
     """Around a call: what precad refuses inside ends it with its text, the rest without one."""
 
@@ -59,12 +67,14 @@ class Refusing:
     async def __aenter__(self) -> None:
         """Nothing."""
 
-    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, _trace: object) -> None:
         """End the call."""
         if isinstance(error, PrecadError) and type(error) in _CODES:
-            await self._context.abort(status_of(error), str(error))
+            await self._context.abort(status_of(error), told(error))
         if isinstance(error, Exception) and not isinstance(error, grpc.aio.AbortError):
-            logging.getLogger("precad").error("a call failed: %r", error, exc_info=error)
+            # What precad itself refuses is nobody's bug: a caller mustn't fill the log with traces.
+            trace = None if isinstance(error, PrecadError) else error
+            logging.getLogger("precad").error("a call failed: %r", error, exc_info=trace)
             await self._context.abort(grpc.StatusCode.UNAVAILABLE, NOT_NOW)
 
 

@@ -37,19 +37,25 @@ def signed_to_wire(sealed: Sealed) -> pb.Signed:
     return message
 
 
-def check_opening(verifier: SealVerifier, role: Role, message: pb.Signed) -> pb.OpeningBody:
-    """What ``role`` has signed for an attempt's opening. Raises PeerViolation."""
-    return pb.OpeningBody.FromString(_checked(verifier, role, Kind.OPENING, message))
+def check_opening(
+    verifier: SealVerifier, role: Role, message: pb.Signed, *, kept: bool = False
+) -> pb.OpeningBody:
+    """What ``role`` has signed for an attempt's opening, now or earlier. Raises PeerViolation."""
+    return pb.OpeningBody.FromString(_checked(verifier, role, Kind.OPENING, message, kept=kept))
 
 
-def check_statement(verifier: SealVerifier, role: Role, message: pb.Signed) -> pb.StatementBody:
-    """What ``role`` has signed of an owner's account. Raises PeerViolation."""
-    return pb.StatementBody.FromString(_checked(verifier, role, Kind.STATEMENT, message))
+def check_statement(
+    verifier: SealVerifier, role: Role, message: pb.Signed, *, kept: bool = False
+) -> pb.StatementBody:
+    """What ``role`` has signed of an owner's account, now or earlier. Raises PeerViolation."""
+    return pb.StatementBody.FromString(_checked(verifier, role, Kind.STATEMENT, message, kept=kept))
 
 
-def _checked(verifier: SealVerifier, role: Role, kind: Kind, message: pb.Signed) -> bytes:
+def _checked(
+    verifier: SealVerifier, role: Role, kind: Kind, message: pb.Signed, *, kept: bool
+) -> bytes:
     try:
         sealed = Sealed(message.body, Signature(message.signature, tuple(message.certificates)))
     except RejectedSubmission as error:
         raise PeerViolation(f"what {role.value} is to have signed: {error.detail}") from None
-    return check_seal(verifier, role, kind, sealed)
+    return check_seal(verifier, role, kind, sealed, kept=kept)

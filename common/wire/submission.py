@@ -6,7 +6,7 @@ from precad.common.errors import Misconfiguration, RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.secret import Secret
 from precad.common.share.context import SubmissionContext
-from precad.common.share.header import SignedHeader
+from precad.common.share.header import NormWords, SignedHeader
 from precad.common.share.signature import Signature
 from precad.common.share.submission import Submission
 from precad.protos import precad_pb2 as pb
@@ -18,6 +18,7 @@ PIECE_BYTES = 1 << 18
 def header_to_wire(submission: Submission) -> pb.SubmissionHeader:
     """The first piece of an upload: all but the body."""
     header, context = submission.header, submission.context
+    word_a, word_b = header.words or (None, None)
     return pb.SubmissionHeader(
         task_digest=context.task.value,
         version=context.version,
@@ -32,6 +33,8 @@ def header_to_wire(submission: Submission) -> pb.SubmissionHeader:
         certificates=header.signature.certificates,
         seed=submission.seed.reveal(),
         salt=submission.salt.reveal(),
+        word_a=word_a,
+        word_b=word_b,
     )
 
 
@@ -57,8 +60,15 @@ def header_from_wire(message: pb.SubmissionHeader, role: Role) -> Submission:
     if not message.signature and not message.certificates:
         raise RejectedSubmission(Rejection.BAD_SIGNATURE, "the submission isn't signed")
     signature = Signature(message.signature, tuple(message.certificates))
-    header = SignedHeader(context, commitment_a, commitment_b, body_digest, signature)
+    words = _words_from_wire(message)
+    header = SignedHeader(context, commitment_a, commitment_b, body_digest, signature, words)
     return Submission(header, role, Secret(message.seed), Secret(message.salt))
+
+
+def _words_from_wire(message: pb.SubmissionHeader) -> NormWords | None:
+    if message.HasField("word_a") != message.HasField("word_b"):
+        raise RejectedSubmission(Rejection.MALFORMED, "one word of the norm came without the other")
+    return (message.word_a, message.word_b) if message.HasField("word_a") else None
 
 
 def upload_pieces(submission: Submission) -> Iterator[pb.SubmissionPiece]:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from precad.common.errors import Misconfiguration
 from precad.experiments.data.dataset import DataSet
+from precad.experiments.data.idx import find_idx, read_idx
 
 _IDX = (
     "train-images-idx3-ubyte",
@@ -19,15 +20,9 @@ _IDX = (
 )
 _CIFAR = ("batches.meta", *(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
 
-_SETS = {
-    "mnist": ("MNIST", "MNIST/raw", _IDX),
-    "fashion-mnist": ("FashionMNIST", "FashionMNIST/raw", _IDX),
-    # Python pickles by their publishers. torchvision checks their published MD5 sums before it
-    # opens them, so that only the files as published are read.
-    "cifar10": ("CIFAR10", "cifar-10-batches-py", _CIFAR),
-}
-"""torchvision's reader of each data set, and where in its folder which files lie."""
-IMAGE_SETS = tuple(_SETS)
+_GREY = {"mnist": "MNIST/raw", "fashion-mnist": "FashionMNIST/raw"}
+"""Where torchvision keeps them inside a folder; they may lie in the folder itself as well."""
+IMAGE_SETS = (*_GREY, "cifar10")
 
 _SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 # Declarations live as long as their library object.
@@ -40,25 +35,45 @@ def read_images(name: str, root: Path) -> DataSet:
     Raises:
         Misconfiguration: files are missing or damaged; names those looked for.
     """
-    reader, inside, files = _SETS[name]
-    place = root / inside
-    missing = [file for file in files if not (place / file).is_file()]
+    return _grey(name, root) if name in _GREY else _cifar10(root)
+
+
+def _grey(name: str, root: Path) -> DataSet:
+    folders = (root, root / _GREY[name])
+    found = {file: find_idx(folders, file) for file in _IDX}
+    _check_there(name, root, f"{root} or {folders[1]}", [f for f in _IDX if found[f] is None])
+    train_x, train_y, test_x, test_y = (
+        read_idx(path, 1 if "labels" in path.name else 3) for path in found.values() if path
+    )
+    labels = (train_y.astype(np.int64), test_y.astype(np.int64))
+    return DataSet(name, _images(train_x), labels[0], _images(test_x), labels[1], 10)
+
+
+def _cifar10(root: Path) -> DataSet:
+    place = root / "cifar-10-batches-py"
+    _check_there("cifar10", root, str(place), [f for f in _CIFAR if not (place / f).is_file()])
+    # Python pickles by their publishers. torchvision checks their published MD5 sums before it
+    # opens them, so that only the files as published are read.
+    reader = torchvision_datasets().CIFAR10
+    try:
+        train = reader(root, train=True, download=False)
+        test = reader(root, train=False, download=False)
+    except (OSError, RuntimeError, ValueError) as error:
+        raise Misconfiguration(
+            "data folder", str(root), f"cifar10 in {place} can't be read: {error}"
+        ) from None
+    images = (_images(train.data), _images(test.data))
+    return DataSet("cifar10", images[0], _labels(train), images[1], _labels(test), 10)
+
+
+def _check_there(name: str, root: Path, place: str, missing: list[str]) -> None:
     if missing:
         raise Misconfiguration(
             "data folder",
             str(root),
             f"{name} is read from {place}, which lacks {', '.join(missing)}; "
-            "put the published files there unpacked, nothing is downloaded",
+            "put the published files there, nothing is downloaded",
         )
-    dataset = getattr(torchvision_datasets(), reader)
-    try:
-        train = dataset(root, train=True, download=False)
-        test = dataset(root, train=False, download=False)
-    except (OSError, RuntimeError, ValueError) as error:
-        raise Misconfiguration(
-            "data folder", str(root), f"{name} in {place} can't be read: {error}"
-        ) from None
-    return DataSet(name, _images(train.data), _labels(train), _images(test.data), _labels(test), 10)
 
 
 def torchvision_datasets() -> ModuleType:

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from subprocess import Popen
 from typing import Self
 
 from precad.common.errors import PeerUnavailable
@@ -59,7 +60,7 @@ class LocalDeployment:
         self.clients = tuple(data)
         self._bad = dict(bad or {})
         self.addresses = dict(zip(SERVERS, free_addresses(len(SERVERS)), strict=True))
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.processes: dict[str, Popen[bytes]] = {}
         self._connections: dict[Role, OperatorConnection] = {}
         (folder / "logs").mkdir(parents=True, exist_ok=True)
         create_local_keys(folder / "keys", [client.name for client in data])
@@ -154,6 +155,9 @@ class LocalDeployment:
             try:
                 process.wait(max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
+                if process is self.processes.get(OWNERS):
+                    # The late one is a child of it.
+                    os.killpg(process.pid, signal.SIGKILL)
                 process.kill()
                 process.wait()
 
@@ -170,6 +174,11 @@ class LocalDeployment:
         }
         arguments = [sys.executable, *command]
         with (self.folder / "logs" / f"{name}.log").open("ab") as log:
-            self.processes[name] = subprocess.Popen(  # noqa: S603 -- our own interpreter and modules
-                arguments, stdout=log, stderr=subprocess.STDOUT, env=environment
+            self.processes[name] = Popen(  # noqa: S603 -- our own interpreter and modules
+                arguments,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                # With children of its own: they can be stopped together.
+                process_group=0 if name == OWNERS else None,
             )

@@ -52,10 +52,12 @@ def to_toml(values: Mapping[str, object]) -> str:
     """A TOML document of strings, numbers, booleans, lists and tables, the tables last."""
     flat = {key: value for key, value in values.items() if not isinstance(value, dict)}
     tables = {key: value for key, value in values.items() if isinstance(value, dict)}
-    return "".join(
-        [f"{key} = {_toml_value(value)}\n" for key, value in flat.items()]
-        + [f"\n[{key}]\n{to_toml(table)}" for key, table in tables.items()]
-    )
+    return _lines(flat) + "".join(f"\n[{key}]\n{_lines(table)}" for key, table in tables.items())
+
+
+def _lines(values: Mapping[str, object]) -> str:
+    """A key a line; tables within are written in the line."""
+    return "".join(f"{key} = {_toml_value(value)}\n" for key, value in values.items())
 
 
 def _toml_value(value: object) -> str:
@@ -84,6 +86,37 @@ def write_settings(
 ) -> None:
     """Write every party's settings, and every client's records, under ``folder``."""
     (folder / "task.toml").write_text(task_to_toml(task), encoding="utf-8")
+    records = folder / "records"
+    records.mkdir(exist_ok=True)
+    owners = {
+        client.name: {"data": f"records/{write_client_data(records, client, x, y).name}"}
+        for client, (x, y) in data.items()
+    }
+    write_parties(folder, "task.toml", owners, addresses, linger_s=linger_s, way=way)
+
+
+def write_parties(
+    folder: Path,
+    task: str,
+    owners: Mapping[str, Mapping[str, object]],
+    addresses: Mapping[str, str],
+    *,
+    linger_s: float,
+    way: Way = straight,
+) -> list[Path]:
+    """Write the settings of dealer, servers and owners, one file each.
+
+    Args:
+        folder: receives the files; paths in them are relative to it.
+        task: the task's file.
+        owners: by name, what each has besides name, addresses and state.
+        addresses: of dealer, server-a and server-b.
+        linger_s: how long servers whose training ended stay.
+        way: what a part dials to reach another part's address.
+
+    Returns:
+        The files.
+    """
     a, b, dealer = addresses["server-a"], addresses["server-b"], addresses["dealer"]
     settings: dict[str, dict[str, object]] = {
         "dealer": {"listen": dealer},
@@ -96,16 +129,17 @@ def write_settings(
             "state": f"state/{server}",
             "linger": linger_s,
         }
-    records = folder / "records"
-    records.mkdir(exist_ok=True)
-    for client, (x, y) in data.items():
-        settings[client.name] = {
-            "client": client.name,
-            "server_a": way(client.name, a),
-            "server_b": way(client.name, b),
-            "data": f"records/{write_client_data(records, client, x, y).name}",
-            "state": f"state/{client}",
+    for name, own in owners.items():
+        settings[name] = {
+            "client": name,
+            "server_a": way(name, a),
+            "server_b": way(name, b),
+            **own,
+            "state": f"state/{name}",
         }
+    written = []
     for name, values in settings.items():
-        whole = {"task": "task.toml", "identity": f"keys/{name}", **values}
-        (folder / f"{name}.toml").write_text(to_toml(whole), encoding="utf-8")
+        whole = {"task": task, "identity": f"keys/{name}", **values}
+        written.append(folder / f"{name}.toml")
+        written[-1].write_text(to_toml(whole), encoding="utf-8")
+    return written

@@ -1,5 +1,6 @@
 """`precad demo` as a person runs it: whole trainings, every part its own process, over TLS."""
 
+import csv
 import json
 import math
 import os
@@ -36,6 +37,7 @@ KEYS = {
     "seconds",
     "bytes",
 }
+STEPS = ("making keys", "server A start", "enrol", "round   1/", "the training is over", "done")
 LINKS = {
     "clients to server-a",
     "clients to server-b",
@@ -114,7 +116,25 @@ def check_every_run(run: Demo, *, rounds: int, clients: int, attackers: int) -> 
     assert said["participations"] == rounds
     assert set(said["bytes"]) >= LINKS
     assert all(said["bytes"][link] > 0 for link in LINKS)
+    check_history(run)
+    # It says what it does from the first second on.
+    lines = run.stderr.splitlines()
+    assert "loading torch and the data" in lines[0]
+    said_so = [next(n for n, line in enumerate(lines) if words in line) for words in STEPS]
+    assert said_so == sorted(said_so)
     check_files(run)
+
+
+def check_history(run: Demo) -> None:
+    """Every round stands in the summary, and in a table of its own."""
+    rows = run.summary["history"]
+    assert [row["round"] for row in rows] == list(range(1, run.summary["version"] + 1))
+    assert sum(row["accepted"] for row in rows) == run.summary["accepted"]
+    for reason, count in run.summary["rejected"].items():
+        assert sum(row[reason] for row in rows) == count
+    assert rows[-1]["epsilon_server"] == run.summary["epsilon_exact_server"]
+    table = list(csv.DictReader((run.folder / "history.csv").read_text("utf-8").splitlines()))
+    assert [float(row["epsilon_server"]) for row in table] == [r["epsilon_server"] for r in rows]
 
 
 def test_the_default_run_trains_well_within_its_privacy(tmp_path: Path) -> None:
@@ -177,3 +197,25 @@ def test_attackers_are_rejected_with_their_reason_and_training_goes_on(
     assert sum(said["rejected"].values()) == bad
     assert said["accepted"] == rounds * clients - bad
     assert f"{attackers} of them attack: {attack}" in run.stderr
+
+
+def test_by_gates_the_same_is_rejected_and_a_malicious_server_is_accounted_for(
+    tmp_path: Path,
+) -> None:
+    rounds, clients = 3, 3
+    run = demo(
+        tmp_path / "run",
+        *("--dataset", "breast-cancer", "--rounds", rounds, "--clients", clients),
+        *("--attack", "wraparound", "--validation", "fss"),
+    )
+    check_every_run(run, rounds=rounds, clients=clients, attackers=1)
+    said = run.summary
+    assert said["validation"] == "fss"
+    assert said["rejected"] == {"norm-exceeded": rounds}
+    # Everybody is drawn in every round: the cap is what was counted.
+    assert said["epsilon_exact_malicious_server"] == said["epsilon_exact_server"]
+    assert "one malicious server" in run.stderr
+    # 39 KB of keys a submission, the row key and two names, to each server alike.
+    for role in ("server-a", "server-b"):
+        keys = said["bytes"][f"dealer to {role}"] / (rounds * clients)
+        assert 39_056 < keys < 39_056 + 256

@@ -1,12 +1,20 @@
 """Chaos: everything that may go wrong at once, for hundreds of versions.
 
     python -m tests.faults.chaos --versions 300 --output benchmarks/results/chaos.json
+    python -m tests.faults.chaos --validation fss --output benchmarks/results/chaos_fss.json
 
 Pieces of 20 versions, each a whole training of its own seed on the real code of both servers and
 the clients (`world.py`): bad clients that forge norms, send half a pair or two halves of different
-ones and replay; crashes, cuts, silence, failing disks, restarts of the dealer, databases put back
-on both servers. After each piece all invariants are checked and the result is written: a run that
-is broken off goes on where it stopped. The operators' word is given whenever it is asked for.
+ones and replay; strangers that enrol at one server only, claim the absurd, upload uninvited, show
+forged statements and open a thousand watches (`misdeeds.py`); crashes, cuts, silence, failing disks
+on both servers, restarts of the dealer, databases put back on one server and on both. Beside each a
+training of six versions on real processes, with hundreds of idle connections, bad calls of every
+kind, a record without a finite gradient, and deaths at random steps (`doors.py`).
+
+After each piece all invariants are checked (`invariants.py`): training reaches T, ledgers cover all
+that left and are alike, no honest owner is lost in a version that no fault touched, nobody reads of
+others. Then the result is written: a run that is broken off goes on where it stopped. The
+operators' word is given whenever it is asked for.
 """
 
 import argparse
@@ -20,7 +28,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.conftest import task_values
+from tests.faults.doors import besieged
 from tests.faults.invariants import check
+from tests.faults.processes import Forks
 from tests.faults.turns import Hang
 from tests.faults.world import World
 
@@ -29,14 +39,15 @@ from precad.common.task import Task
 
 VERSIONS = 20
 FAULTS = 40
+STRANGERS = 2
 
 
-def chaos_task(versions: int) -> Task:
+def chaos_task(versions: int, validation: str) -> Task:
     """Five clients, two of them bad; q = 0.8."""
     values = task_values(4)
     values["privacy"]["client_rate"] = 0.8
     values["training"]["rounds"] = versions
-    values["enrolment"]["clients"] = 5
+    values["enrolment"]["clients"] = 5 + STRANGERS
     values["deadlines"] = {
         "enrol": 500.0,
         "collect": 10.0,
@@ -44,20 +55,24 @@ def chaos_task(versions: int) -> Task:
         "peer": 5.0,
         "outage": 2000.0,
     }
-    return Task.parse(values)
+    return Task.parse(values | {"validation": validation})
 
 
-def piece(seed: int, versions: int, folder: Path, faults: int = FAULTS) -> dict[str, Any]:
+def piece(
+    seed: int, versions: int, folder: Path, faults: int = FAULTS, validation: str = "crypten"
+) -> dict[str, Any]:
     """One training; raises AssertionError when an invariant is broken."""
     both = (Role.SERVER_A, Role.SERVER_B)
+    folder.mkdir(exist_ok=True)
     world = World(
-        chaos_task(versions),
+        chaos_task(versions, validation),
         folder,
         seed,
         faults=faults,
         chance=0.01,
-        restores=both[: seed % 3],
+        restores=((), both[:1], both[1:], both)[seed % 4],
         bad=2,
+        strangers=STRANGERS,
     )
     world.turns.limit(3000.0)
     waits = False
@@ -73,17 +88,28 @@ def piece(seed: int, versions: int, folder: Path, faults: int = FAULTS) -> dict[
         error.add_note(f"seed {seed}: {world.seen.faults}")
         raise
     kinds = [fault.rpartition(": ")[2] for fault in world.seen.faults]
+    failed = [fault.partition(":")[0] for fault in world.seen.faults if "disk fails" in fault]
     honest = [world.seen.results[c] for c in world.clients if c not in world.bad]
     return {
         "seed": seed,
         "versions": versions,
         "faults": {kind: kinds.count(kind) for kind in sorted(set(kinds))},
+        "disks": {role.value: failed.count(role.value) for role in both},
         "restored": [role.value for role in world.put_back_roles],
+        "unknown_attempts_charged": len(unknown(world)),
         "operators_asked": len(world.seen.words),
         "honest_submitted": [result.submitted for result in honest],
         "honest_counted": [result.counted for result in honest],
         "waits_for_an_owner": waits,
+        "misdeeds": dict(sorted(world.seen.misdeeds.items())),
+        "quiet_versions": len(world.seen.quiet),
     }
+
+
+def unknown(world: World) -> set[int]:
+    """Attempts in a ledger that neither server ever prepared: owners' word alone stood for them."""
+    charged = {number for role in world.servers for number in world.charges(role)}
+    return charged - {number for shares in world.seen.shares.values() for number in shares}
 
 
 def main() -> None:
@@ -91,23 +117,32 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--versions", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--validation", choices=("crypten", "fss"), default="crypten")
     parser.add_argument("--output", type=Path, required=True)
     given = parser.parse_args()
     hardware = {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()}
-    found: dict[str, Any] = {"what": "chaos.py", "hardware": hardware, "pieces": []}
+    found: dict[str, Any] = {
+        "what": "chaos.py",
+        "validation": given.validation,
+        "hardware": hardware,
+        "pieces": [],
+    }
     if given.output.exists():
         found = json.loads(given.output.read_text(encoding="utf-8"))
+    forks = Forks()
     while sum(each["versions"] for each in found["pieces"]) < given.versions:
         seed = given.seed + len(found["pieces"])
         folder = Path(tempfile.mkdtemp())
         began = time.monotonic()
         try:
-            made = piece(seed, VERSIONS, folder)
+            made = piece(seed, VERSIONS, folder / "world", validation=given.validation)
+            made["besieged"] = besieged(seed, folder / "doors", forks, validation=given.validation)
         finally:
             shutil.rmtree(folder)
         found["pieces"].append(made | {"seconds": round(time.monotonic() - began, 1)})
         given.output.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
         print(f"seed {seed}: {made}", flush=True)  # noqa: T201
+    forks.close()
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """What must hold after any schedule of faults, from what is durable and what was observed."""
 
+import re
 from collections import Counter
 
 import numpy as np
@@ -11,6 +12,9 @@ from precad.common.aggregator.store import audit_ledger
 from precad.common.aggregator.store.attempts import CHARGED
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.ring import from_bytes
+
+TELLING = {"drawn", "cohort", "charged", "limit", "counted", "σ", "roster"}
+"""Words of which no caller's error has one."""
 
 
 def check(world: World) -> None:
@@ -25,6 +29,8 @@ def check(world: World) -> None:
     one_sample_for_a_version(world)
     one_sample_for_a_round_number(world)
     triples_are_spent_once(world)
+    no_honest_owner_is_lost_without_a_fault(world)
+    callers_read_nothing_of_others(world)
 
 
 def training_reaches_its_end(world: World) -> None:
@@ -37,7 +43,8 @@ def training_reaches_its_end(world: World) -> None:
         assert not any(states[state.value] for state in (AttemptState.OPEN, *PENDING))
     final = world.servers[Role.SERVER_A].session.shelf.current.digest
     for result in world.seen.results.values():
-        assert (result.ended, result.model) == ("finished", final)
+        assert result.model is not None
+        assert (result.ended, result.model.digest) == ("finished", final)
 
 
 def no_forged_update_counts(world: World) -> None:
@@ -134,12 +141,27 @@ def owners_count_no_less_than_the_servers(world: World) -> None:
         path = world.folder / client.name / "participations.log"
         own = OwnAccount(world.task, world.task.privacy.record_rate, None, path)
         for number, names in world.charges(Role.SERVER_A).items():
-            if client.name in names:
+            # What nobody remembers charges whom it may have held, whether or not they shared.
+            forgotten = not any(number in world.seen.shares[role] for role in SERVERS)
+            if client.name in names and not forgotten:
                 assert own.charged(versions[number]), f"{client} doesn't know of round {number}"
         # Zeros, which cover that a client isn't drawn, say nothing of its records.
         updates = world.seen.updates
         sent = {n for (name, n), update in updates.items() if name == client and update.any()}
         assert all(own.charged(versions[number]) for number in sent if number in versions)
+
+
+def no_honest_owner_is_lost_without_a_fault(world: World) -> None:
+    for version, drawn, counted in world.seen.quiet:
+        assert drawn <= counted, f"version {version} lost {drawn - counted}, long after any fault"
+
+
+def callers_read_nothing_of_others(world: World) -> None:
+    parties = [*world.clients, *world.strangers]
+    for client, text in world.seen.crossed:
+        others = {each.name for each in parties if each != client}
+        words = set(re.findall(r"[a-z0-9-]+", text.lower()))
+        assert not words & (others | TELLING), f"{client} read: {text}"
 
 
 def one_sample_for_a_version(world: World) -> None:

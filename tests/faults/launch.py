@@ -25,7 +25,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+# Run as a file: the tests' folder isn't on the path then.
+sys.path.append(str(Path(__file__).parents[2]))
+
+from tests.faults import cheat
+
 import precad.cli.start
+from precad.client import data_owner
 from precad.client import settings as client_settings
 from precad.client.connection import Servers
 from precad.client.data_owner import DataOwner
@@ -38,6 +44,7 @@ from precad.common.aggregator.service.squares import RemoteSquares
 from precad.common.aggregator.store import Store
 from precad.common.aggregator.training.feed import Feed
 from precad.common.aggregator.training.shelf import Shelf
+from precad.common.aggregator.validate import by_shares
 from precad.common.aggregator.validate.absorb import Absorber
 from precad.common.deal.dealer import DealerRole
 from precad.common.link import PeerLink
@@ -47,7 +54,15 @@ from precad.server_a import process as a_process
 from precad.server_b import process as b_process
 
 PAUSE_S = 0.01
-WARM = (dealer_process, a_process, b_process, partition, client_settings)
+WARM = (
+    dealer_process,
+    a_process,
+    b_process,
+    by_shares,
+    partition,
+    client_settings,
+    data_owner,
+)
 
 
 class Orders:
@@ -139,9 +154,10 @@ def install(orders: Orders) -> None:
 
     wrap(PeerLink, "send", step_of, note_noisy_share)
     wrap(PeerLink, "receive", step_of)
-    for method in ("ask", "row_key", "share"):
+    wrap(PeerLink, "receive_into", step_of)
+    for method in ("ask", "row_key", "share", "gate_keys"):
         wrap(RemoteSquares, method)
-    for method in ("absorb", "words"):
+    for method in ("absorb", "words", "points"):
         wrap(Absorber, method)
     for method in (
         "claim",
@@ -172,7 +188,7 @@ def install(orders: Orders) -> None:
     for method in ("enrol", "fetch_model", "prepare"):
         wrap(Servers, method)
     wrap(Servers, "submit", first=note_pair, last=note_delivered)
-    wrap(Servers, "_send", role_of)
+    wrap(Servers, "submit_half", role_of)
     wrap(OwnAccount, "charge")
     for method in ("keep", "drop"):
         wrap(Pending, method)
@@ -186,6 +202,7 @@ def child(name: str, arguments: list[str], folder: Path, log: Path) -> None:
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
     install(Orders(folder, name))
+    cheat.install(cheat.Cheat(folder, name))
     sys.argv = ["precad", *arguments]
     precad.cli.start.main()
 

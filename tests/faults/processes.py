@@ -90,7 +90,9 @@ class Forks:
         self._changed = threading.Condition()
         self._started: dict[str, int] = {}
         self._ended: dict[int, int] = {}
-        threading.Thread(target=self._listen, name="forks", daemon=True).start()
+        assert self._parent.stdout is not None
+        told = (self._parent.stdout,)
+        threading.Thread(target=self._listen, args=told, name="forks", daemon=True).start()
 
     def start(self, name: str, arguments: Iterable[str], folder: Path, log: Path) -> int:
         """Start ``precad *arguments``; its process number."""
@@ -117,16 +119,17 @@ class Forks:
         """Kill what still runs."""
         assert self._parent.stdin is not None
         self._parent.stdin.close()
-        self._parent.wait(10)
+        self._parent.wait(60)
         assert self._parent.stdout is not None
         self._parent.stdout.close()
 
-    def _listen(self) -> None:
-        assert self._parent.stdout is not None
-        for line in self._parent.stdout:
+    def _listen(self, told: Iterable[bytes]) -> None:
+        for line in told:
             said = json.loads(line)
             with self._changed:
                 if "started" in said:
+                    # The system gives numbers again: what is known of it was another process's.
+                    self._ended.pop(said["pid"], None)
                     self._started[said["started"]] = said["pid"]
                 else:
                     self._ended[said["ended"]] = said["status"]
@@ -172,6 +175,9 @@ class FaultyDeployment(LocalDeployment):
         elsewhere: parties that other parents start.
         collect_s: the deadline for submissions.
         client_rate: q.
+        strangers: how many further certificates there are, for whom no process is started.
+        poisoned: whether one record of the first client's gives no finite gradient.
+        validation: how norms are checked.
     """
 
     def __init__(
@@ -182,6 +188,10 @@ class FaultyDeployment(LocalDeployment):
         elsewhere: Mapping[str, Forks] | None = None,
         collect_s: float = 5.0,
         client_rate: float = 1.0,
+        *,
+        strangers: int = 0,
+        poisoned: bool = False,
+        validation: str = "crypten",
     ) -> None:
         self._forks = forks
         self._elsewhere = elsewhere or {}
@@ -192,9 +202,14 @@ class FaultyDeployment(LocalDeployment):
                 random.normal(size=(RECORDS, FEATURES)).astype(np.float32),
                 random.integers(0, CLASSES, RECORDS),
             )
-            for n in range(CLIENTS)
+            for n in range(CLIENTS + strangers)
         }
-        super().__init__(folder, Task.parse(task_values(rounds, collect_s, client_rate)), data)
+        if poisoned:
+            data[ClientId("ward-0")][0][0] = 3e38
+        values = task_values(rounds, collect_s, client_rate) | {"validation": validation}
+        values["enrolment"]["clients"] += strangers
+        super().__init__(folder, Task.parse(values), data)
+        self.clients, self.strangers = self.clients[:CLIENTS], self.clients[CLIENTS:]
         self.orders.mkdir(exist_ok=True)
         self.restarts: list[str] = []
 

@@ -58,12 +58,17 @@ class Proxy:
             return
         self._sockets.append(far)
         for one, other in ((near, far), (far, near)):
-            threading.Thread(target=self._pump, args=(one, other), daemon=True).start()
+            arguments = one, other, one is near
+            threading.Thread(target=self._pump, args=arguments, daemon=True).start()
 
-    def _pump(self, source: socket.socket, sink: socket.socket) -> None:
+    def passed(self, forward: bool, size: int) -> None:  # noqa: FBT001 -- of two directions
+        """So many bytes go by, towards the target or back; who listens may count them."""
+
+    def _pump(self, source: socket.socket, sink: socket.socket, forward: bool) -> None:  # noqa: FBT001
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
                 self._open.wait()
+                self.passed(forward, len(data))
                 sink.sendall(data)
         for each in (source, sink):
             with contextlib.suppress(OSError):

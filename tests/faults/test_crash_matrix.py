@@ -7,6 +7,7 @@ its steps. Whoever dies is started again at once; two further rounds must then g
 import hashlib
 import os
 import signal
+import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -70,7 +71,7 @@ ROUND_STEPS = (
     "after Store.sent",
     "before PeerLink.send/noisy-share",
     "after PeerLink.send/noisy-share",
-    "after PeerLink.receive/noisy-share",
+    "after PeerLink.receive_into/noisy-share",
     "after PeerLink.send/model",
     "after PeerLink.receive/model",
     "after Store.keep_model_seal",
@@ -79,6 +80,19 @@ ROUND_STEPS = (
     "before Store.finish_attempt",
     "after Store.finish_attempt",
     "after Feed.publish/RoundDone",
+)
+GATE_STEPS = (
+    "after RemoteSquares.ask",
+    "after RemoteSquares.row_key",
+    "after Absorber.absorb",
+    "before RemoteSquares.gate_keys",
+    "after RemoteSquares.gate_keys",
+    "after Absorber.points",
+    "after Store.count_opened",
+    "before PeerLink.send/decide",
+    "after PeerLink.send/decide",
+    "after PeerLink.receive/decide",
+    "before PeerLink.send/valid-set",
 )
 CONNECTION_STEPS = (
     "before Store.abandon_open",
@@ -91,6 +105,8 @@ CONNECTION_STEPS = (
     "before RemoteDealer.join",
     "after RemoteDealer.join",
     "after PeerLink.receive/dealer",
+    "after PeerLink.send/remembered",
+    "after PeerLink.receive/remembered",
 )
 # The link has to break before these steps come: the other server dies first.
 RECOVERIES = (
@@ -136,14 +152,14 @@ DEALER_AND_CLIENTS = (
     "ward-0 before OwnAccount.charge",
     "ward-0 after OwnAccount.charge",
     "ward-0 before Servers.submit",
-    "ward-0 before Servers._send/server-a",
-    "ward-0 before Servers._send/server-b",
-    "ward-0 after Servers._send/server-a",
-    "ward-0 after Servers._send/server-b",
+    "ward-0 before Servers.submit_half/server-a",
+    "ward-0 before Servers.submit_half/server-b",
+    "ward-0 after Servers.submit_half/server-a",
+    "ward-0 after Servers.submit_half/server-b",
     "ward-0 after Servers.submit",
     "ward-0 before Pending.drop",
     "ward-0 after Pending.drop",
-    "ward-0 after Servers._send/server-b, ward-1 after Servers._send/server-a",
+    "ward-0 after Servers.submit_half/server-b, ward-1 after Servers.submit_half/server-a",
     "ward-0 after OwnAccount.charge, server-a after Inbox._accept",
 )
 GROUPS = {
@@ -166,9 +182,12 @@ def deploy(tmp_path: Path, forks: Forks) -> Iterator[Deploy]:
     """``deploy(rounds)``: nothing runs yet; killed at the end."""
     made: list[FaultyDeployment] = []
 
-    def make(rounds: int, collect_s: float = 5.0) -> FaultyDeployment:
+    def make(rounds: int, collect_s: float = 5.0, validation: str = "crypten") -> FaultyDeployment:
         folder = tmp_path / str(len(made))
-        made.append(FaultyDeployment(folder, forks, rounds, collect_s=collect_s))
+        deployment = FaultyDeployment(
+            folder, forks, rounds, collect_s=collect_s, validation=validation
+        )
+        made.append(deployment)
         return made[-1]
 
     yield make
@@ -206,6 +225,22 @@ def test_killed_at_any_step_the_training_goes_on(deploy: Deploy, group: str) -> 
             log = deployment.log(role)
             remedies = ("void", "confirm-void", "release", "serve", "catch-up")
             assert all(f"after a break: {remedy}\n" in log for remedy in remedies)
+
+
+@pytest.mark.parametrize("party", SERVER_ROLES)
+def test_by_gates_killed_at_any_step_of_validation_the_training_goes_on(
+    deploy: Deploy, party: str
+) -> None:
+    """All other steps are the same code, under either check."""
+    deployment = deploy(ENDLESS, validation="fss")
+    deployment.start_all()
+    deployment.strike(())
+    for step in GATE_STEPS:
+        deployment.strike([Order.parse(f"{party} {step}")])
+    deployment.strike([Order.parse("dealer after DealerRole.ask")])
+    assert len(deployment.restarts) == len(GATE_STEPS) + 1
+    kill_all(deployment)
+    check(deployment)
 
 
 @pytest.mark.parametrize(
@@ -358,3 +393,13 @@ def test_a_killed_process_says_nothing_more(forks: Forks, tmp_path: Path) -> Non
     os.kill(deployment.processes["dealer"].pid, signal.SIGKILL)
     assert deployment.processes["dealer"].wait(10) == -signal.SIGKILL
     kill_all(deployment)
+
+
+def test_a_process_that_gets_an_ended_ones_number_is_no_ended_one() -> None:
+    """On a machine that starts many: it was started again, beside itself."""
+    forks = Forks.__new__(Forks)
+    forks._changed, forks._started, forks._ended = threading.Condition(), {}, {}
+    forks._listen([b'{"started": "server-a", "pid": 7}', b'{"ended": 7, "status": -9}'])
+    assert forks.status(7) == -signal.SIGKILL
+    forks._listen([b'{"started": "ward-0", "pid": 7}'])
+    assert forks.status(7) is None

@@ -31,6 +31,8 @@ POINTS = (
     "PeerLink.send/countersignature",
     "PeerLink.send/noisy-share",
 )
+GATE_POINTS = ("RemoteSquares.gate_keys", "PeerLink.send/decide", "PeerLink.send/valid-set")
+"""All other steps are the same code, under either check."""
 
 
 @pytest.fixture
@@ -63,28 +65,38 @@ def cut_and_heal(
     assert deployment.restarts == []
 
 
+@pytest.mark.parametrize(("validation", "points"), [("crypten", POINTS), ("fss", GATE_POINTS)])
 def test_the_link_between_the_servers_is_cut(
-    tmp_path: Path, forks: Forks, closing: ExitStack
+    tmp_path: Path, forks: Forks, closing: ExitStack, validation: str, points: Sequence[str]
 ) -> None:
-    deployment = FaultyDeployment(tmp_path, forks, ENDLESS)
+    deployment = FaultyDeployment(tmp_path, forks, ENDLESS, validation=validation)
     closing.callback(kill_all, deployment)
     proxy = Proxy(deployment.addresses["server-b"])
     closing.callback(proxy.close)
     deployment.reroute("server-a", "server-b", proxy.address)
     deployment.start_all()
     deployment.strike(())
-    for point in POINTS:
+    for point in points:
         order = Order("server-a", "pause-after", point)
         cut_and_heal(deployment, order, proxy.cut, proxy.heal)
     kill_all(deployment)
     check(deployment)
 
 
+@pytest.mark.parametrize(
+    ("validation", "point"),
+    [("crypten", "RemoteDealer.deal"), ("fss", "RemoteSquares.gate_keys")],
+)
 @pytest.mark.parametrize("cut_off", [("server-a",), ("server-b",), ("server-a", "server-b")])
 def test_the_way_to_the_dealer_is_cut(
-    tmp_path: Path, forks: Forks, closing: ExitStack, cut_off: Sequence[str]
+    tmp_path: Path,
+    forks: Forks,
+    closing: ExitStack,
+    cut_off: Sequence[str],
+    validation: str,
+    point: str,
 ) -> None:
-    deployment = FaultyDeployment(tmp_path, forks, ENDLESS)
+    deployment = FaultyDeployment(tmp_path, forks, ENDLESS, validation=validation)
     closing.callback(kill_all, deployment)
     proxies = []
     for party in cut_off:
@@ -102,7 +114,7 @@ def test_the_way_to_the_dealer_is_cut(
         for proxy in proxies:
             proxy.heal()
 
-    order = Order(cut_off[0], "pause-before", "RemoteDealer.deal")
+    order = Order(cut_off[0], "pause-before", point)
     cut_and_heal(deployment, order, cut, heal)
     kill_all(deployment)
     check(deployment)

@@ -12,6 +12,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from tests.faults.operators import Operators
 from tests.faults.processes import SERVER_ROLES, FaultyDeployment, Forks, Order
 from tests.faults.test_crash_matrix import ENDLESS, kill_all
 
@@ -81,14 +82,17 @@ def test_a_database_that_is_put_back_learns_what_it_forgot(
     forgotten = {role: charged(deployment, role) for role in roles}
     assert all(forgotten[role] != before[role] for role in roles), "nothing was forgotten"
     deployment.restart_the_dead()
-    newest = {role: max(deployment.rounds(role)) for role in SERVER_ROLES}
-    deployment.wait_for(
-        lambda: all(max(deployment.rounds(role)) > used + 2 for role in SERVER_ROLES), 60
-    )
+    operators = Operators(deployment)
+
+    def went_on() -> bool:
+        # What was under way when both were put back may have left: they ask before they go on.
+        operators.look()
+        return all(max(deployment.rounds(role)) > used + 2 for role in SERVER_ROLES)
+
+    deployment.wait_for(went_on, 60)
     for role in SERVER_ROLES:
         now = charged(deployment, role)
         assert all(now[client] >= count for client, count in before[role].items())
-    assert newest
     kill_all(deployment)
     for role in roles:
         assert "in the ledger again" in deployment.log(role) or "in its ledger" in deployment.log(
@@ -103,6 +107,44 @@ def test_a_database_that_is_put_back_learns_what_it_forgot(
     assert len(masks) == len(set(masks)), "masks of one attempt were used twice"
 
 
+def test_an_attempt_that_both_forgot_in_mid_round_waits_for_the_operators(
+    deployment: FaultyDeployment,
+) -> None:
+    """The dealer alone remembers it: its release may have left."""
+    for role in SERVER_ROLES:
+        back_up(deployment, role)
+    deployment.strike(())
+    deployment.hold(Order("server-a", "pause-before", "RemoteSquares.row_key"))
+    done = deployment.done()
+    for role in SERVER_ROLES:
+        put_back(deployment, role)
+    deployment.let_go("server-a")
+    deployment.restart_the_dead()
+    for server in (Role.SERVER_A, Role.SERVER_B):
+        deployment.wait_for(
+            lambda: "a release of it may have left" in error_of(deployment, server),  # noqa: B023
+            60,
+        )
+    assert deployment.done() < done, "a version was released again that nobody allowed"
+    version = deployment.operator(Role.SERVER_A).status().version
+    for server in (Role.SERVER_A, Role.SERVER_B):
+        deployment.operator(server).allow("attempts", version)
+    deployment.strike(())
+    kill_all(deployment)
+    for role in SERVER_ROLES:
+        assert "was forgotten by both servers" in deployment.log(role)
+        assert audit_ledger(url(deployment, role)).findings == ()
+
+
+def error_of(deployment: FaultyDeployment, role: Role) -> str:
+    """What the server says holds it up."""
+    try:
+        return deployment.operator(role).status(timeout_s=2.0).error
+    except PeerUnavailable:
+        # It is being started.
+        return ""
+
+
 def test_after_three_opened_attempts_the_operators_of_both_decide(
     deployment: FaultyDeployment,
 ) -> None:
@@ -112,11 +154,7 @@ def test_after_three_opened_attempts_the_operators_of_both_decide(
 
     def status(role: str) -> str:
         deployment.restart_the_dead()
-        try:
-            return deployment.operator(Role(role)).status(timeout_s=2.0).error
-        except PeerUnavailable:
-            # It is being started.
-            return ""
+        return error_of(deployment, Role(role))
 
     deployment.wait_for(lambda: "waits for the operators" in status("server-a"), 60)
     assert not deployment.open_orders()

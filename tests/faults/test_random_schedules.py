@@ -60,13 +60,19 @@ def play(task: Task, folder: Path) -> Play:
     """``play(seed)``: one schedule, run and checked."""
 
     def run(
-        seed: int, *, faults: int = 8, again: int = 0, restores: tuple[Role, ...] = ()
+        seed: int,
+        *,
+        faults: int = 8,
+        again: int = 0,
+        restores: tuple[Role, ...] = (),
+        check_of_norms: str = "crypten",
     ) -> World:
         # Some schedules have their faults all at once, others throughout.
         chance = (0.005, 0.01, 0.02, 0.04)[seed % 4]
         state = folder / f"{seed}-{again}"
         state.mkdir()
-        world = World(task, state, seed, faults=faults, chance=chance, restores=restores)
+        played = Task.parse(task.model_dump() | {"validation": check_of_norms})
+        world = World(played, state, seed, faults=faults, chance=chance, restores=restores)
         try:
             world.run()
             check(world)
@@ -100,6 +106,15 @@ def test_without_faults_every_round_is_counted(play: Play) -> None:
 def test_whatever_happens_the_invariants_hold(play: Play, first: int) -> None:
     for seed in range(first, first + PER_TEST):
         play(1 + seed)
+
+
+@pytest.mark.parametrize("first", range(4000, 4000 + SCHEDULES // 3, PER_TEST))
+def test_by_gates_the_same_invariants_hold(play: Play, first: int) -> None:
+    faults = 0
+    for seed in range(first, first + PER_TEST):
+        restores = ((), (Role.SERVER_A,), (Role.SERVER_B,))[seed % 3]
+        faults += len(play(seed, restores=restores, check_of_norms="fss").seen.faults)
+    assert faults > PER_TEST
 
 
 @pytest.mark.parametrize("first", range(1000, 1000 + SCHEDULES // 2, PER_TEST))

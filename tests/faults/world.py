@@ -24,6 +24,7 @@ from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
+from tests.faults.misdeeds import Stranger
 from tests.faults.turns import (
     Killed,
     Life,
@@ -42,11 +43,12 @@ from precad.common.aggregator.collect import Inbox, Upload
 from precad.common.aggregator.enrol.register import Register
 from precad.common.aggregator.round.coin import CoinKey
 from precad.common.aggregator.round.journal import AttemptState
-from precad.common.aggregator.service.notice import notice_of
+from precad.common.aggregator.service.limits import Call, Limits, OpenCalls
+from precad.common.aggregator.service.notice import NOTICE_BYTES, notice_of
 from precad.common.aggregator.service.statements import opening_of, statement_of
 from precad.common.aggregator.store import Store, open_store
 from precad.common.aggregator.training.conduct import Dealer, Outside, run_to_end
-from precad.common.aggregator.training.feed import Event, Feed
+from precad.common.aggregator.training.feed import Event, Feed, RoundDone, RoundOpened
 from precad.common.aggregator.training.owners import give_back
 from precad.common.aggregator.training.presence import Presence
 from precad.common.aggregator.training.session import Phase, Session
@@ -74,6 +76,7 @@ from precad.common.ring import RingVector
 from precad.common.secret import Secret
 from precad.common.share.submission import Submission, shard
 from precad.common.task import Task
+from precad.common.wire.serving import told
 from precad.common.wire.submission import header_from_wire, header_to_wire
 from precad.protos import precad_pb2 as pb
 from precad.server_a.lead import lead
@@ -84,6 +87,8 @@ MODEL = "model.safetensors"
 MODEL_FILES = (MODEL, "model.seal")
 LIMIT_S = 250.0
 """Below the tests' deadline for an outage: nobody may need to wait for one to run out."""
+QUIET_S = 20.0
+"""After the newest fault every owner is back: a restart takes 8 s, an owner tries within 5 s."""
 SERVERS = (Role.SERVER_A, Role.SERVER_B)
 STORE_STEPS = (
     "claim",
@@ -102,6 +107,8 @@ STORE_STEPS = (
     "finish_attempt",
     "void",
     "learn",
+    "hear",
+    "charge_unknown",
 )
 
 
@@ -128,7 +135,7 @@ WEIGHTS = {
     Fault.CUT: 1,
     Fault.SILENCE: 1,
     Fault.DEALER: 1,
-    Fault.DISK: 1,
+    Fault.DISK: 12,
     Fault.DELAY: 1,
     Fault.JUMP: 1,
 }
@@ -158,6 +165,13 @@ class Recorded:
     pairs: dict[tuple[ClientId, int], set[bytes]] = field(default_factory=lambda: defaultdict(set))
     """Commitments of what a client sent for a round number."""
     results: dict[ClientId, Participation] = field(default_factory=dict)
+    crossed: list[tuple[ClientId, str]] = field(default_factory=list)
+    """What callers read of servers' errors."""
+    misdeeds: Counter[str] = field(default_factory=Counter)
+    """What strangers tried in vain, by kind."""
+    quiet: list[tuple[int, frozenset[ClientId], frozenset[ClientId]]] = field(default_factory=list)
+    """Versions tried once, long after the newest fault: which honest owners were drawn, and who
+    counted."""
 
 
 class World:
@@ -172,6 +186,7 @@ class World:
         restores: servers whose database is put back from an older copy, each once: the model file
             comes back with it or stays, by the seed. The journal outside stays.
         bad: how many of the task's clients do whatever may harm others.
+        strangers: how many others enrol badly and haunt the servers' doors (``misdeeds.py``).
     """
 
     def __init__(
@@ -184,6 +199,7 @@ class World:
         chance: float,
         restores: tuple[Role, ...] = (),
         bad: int = 0,
+        strangers: int = 0,
     ) -> None:
         self.task = task
         self.folder = folder
@@ -191,10 +207,12 @@ class World:
         self.turns = Turns(seed, LIMIT_S)
         self.clock = TurnsClock(self.turns, seed)
         self.seen = Recorded()
-        self.clients = [ClientId(f"ward-{n}") for n in range(task.enrolment.clients)]
+        enrolled = task.enrolment.clients - strangers
+        self.clients = [ClientId(f"ward-{n}") for n in range(enrolled)]
+        self.strangers = [ClientId(f"stranger-{n}") for n in range(strangers)]
         self.bad = set(self.clients[len(self.clients) - bad :])
         self.servers: dict[Role, Server] = {}
-        self.dealer = DealerRole(task.digest, task.dimension)
+        self.dealer = DealerRole.of(task)
         self.epoch = 0
         self.cables: list[Cable] = []
         self._faults_left = faults
@@ -204,6 +222,10 @@ class World:
         self._chance = chance
         self.times: Counter[str] = Counter()
         self._lives: dict[str, Life] = {}
+        self._struck_at = 0.0
+        self._opened: dict[int, tuple[float, int, frozenset[ClientId]]] = {}
+        """By attempt: when it opened, after how many faults, with whom."""
+        self._tried: Counter[int] = Counter()
 
     def run(self) -> None:
         """Start every party and play until all have ended well."""
@@ -211,6 +233,8 @@ class World:
             self._start_server(role)
         for client in self.clients:
             self._start_client(client)
+        for client in self.strangers:
+            self._start_stranger(client)
         self.turns.spawn("operators", Life("operators"), self._operate)
         self.turns.run(self._over)
 
@@ -250,7 +274,9 @@ class World:
         if self._faults_left == 0 or random.random() >= self._chance:
             return None
         self._faults_left -= 1
-        fault = random.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
+        self._struck_at = self.turns.now
+        weights = WEIGHTS | ({} if " store." in where else {Fault.DISK: 0})
+        fault = random.choices(list(weights), list(weights.values()))[0]
         self.seen.faults.append(f"{where}: {fault.value}")
         return fault
 
@@ -276,6 +302,19 @@ class World:
 
     def published(self, event: Event) -> None:
         """A server has told its clients something; a test may act on it."""
+        if self.turns.life.party != Role.SERVER_A.value:
+            return
+        faults = len(self.seen.faults)
+        if isinstance(event, RoundOpened):
+            self._tried[event.opened.version] += 1
+            honest = event.cohort - self.bad
+            self._opened[event.opened.attempt] = self.turns.now, faults, honest
+        elif isinstance(event, RoundDone) and event.opened.attempt in self._opened:
+            at, before, drawn = self._opened[event.opened.attempt]
+            version = event.opened.version
+            calm = at - self._struck_at > QUIET_S and before == faults
+            if calm and self._tried[version] == 1:
+                self.seen.quiet.append((version, frozenset(drawn), frozenset(event.valid)))
 
     def put_back(self, role: Role) -> None:
         """A server starts again with an older copy of its database, and maybe of its model."""
@@ -313,11 +352,10 @@ class World:
             for cable in self.cables:
                 cable.silent = True
         elif fault is Fault.DEALER:
-            self.dealer = DealerRole(self.task.digest, self.task.dimension)
+            self.dealer = DealerRole.of(self.task)
             self.epoch += 1
         elif fault is Fault.DISK:
-            if self.times and " store." in self.seen.trace[-1]:
-                raise StorageFailure("the disk fails")
+            raise StorageFailure("the disk fails")
         elif fault is Fault.DELAY:
             self.turns.sleep(random.uniform(0, 2 * self.task.deadlines.peer))
         elif fault is Fault.JUMP:
@@ -391,6 +429,13 @@ class World:
             self.seen.results[client] = result
 
         self.turns.spawn(f"{client}: main", life, main)
+
+    def _start_stranger(self, client: ClientId) -> None:
+        life = self.born(client.name, lambda: self._start_stranger(client))
+        claim = Enrolment(client, RECORDS, self.task.privacy.record_rate)
+        random = Random(f"{self.seed} {client} {len(self.seen.faults)} misdeeds")
+        stranger = Stranger(Calls(self, client, life), claim, random)
+        self.turns.spawn(f"{client}: main", life, stranger.haunt)
 
     def name_steps(self, target: object, prefix: str, names: tuple[str, ...]) -> None:
         """Let calls of these methods be steps."""
@@ -475,6 +520,7 @@ class Server:
         box = Inbox(role, world.task, verifier(), folder / "spool", clock=world.clock)
         world.name_steps(box, "inbox", ("open", "close"))
         self.feed = Notices(world)
+        self.calls = OpenCalls(Limits(), world.clock)
         self.session = Session(
             role=role,
             task=world.task,
@@ -698,6 +744,7 @@ class Calls:
         self.task = world.task
         self.client = client
         self.verifier = verifier()
+        self.world = world
         self._world = world
         self._life = life
         self._last: Pair | None = None
@@ -715,12 +762,14 @@ class Calls:
             server = self._server(Role.SERVER_A)
         events = server.feed.events
         at = max(0, len(events) - 1)
-        with self._present(server):
+        caller = Principal.client(self.client.name)
+        with server.calls.one_more(caller, Call.WATCH), self._present(server):
             while True:
                 self._wait_for(server, at)
                 if not server.life.alive:
                     raise PeerUnavailable("server A is gone")
                 notice = notice_of(events[at], self.client)
+                assert notice.ByteSize() == NOTICE_BYTES
                 at += 1
                 with world.step(f"notice {notice.WhichOneof('event')}"):
                     pass
@@ -728,7 +777,7 @@ class Calls:
 
     def fetch_model(self, version: int, announced: bytes) -> NDArray[np.float64]:
         """θ_t from A, its digest from both."""
-        with self._world.step("fetch"):
+        with self._world.step("fetch"), self._hearing():
             at_b = self._server(Role.SERVER_B).session.shelf.get(version).digest
             theta = self._server(Role.SERVER_A).session.shelf.get(version).theta
         digest = model_digest(self.task.digest, version, self.task.model.parameters, theta)
@@ -740,18 +789,26 @@ class Calls:
     def opening(self, role: Role, attempt: int) -> pb.Signed:
         """As the servers' Opening."""
         with self._world.step(f"opening {role.value}"):
-            return opening_of(self._server(role).session, self.client, attempt)
+            server = self._server(role)
+        with self._handled_by(server):
+            return opening_of(server.session, self.client, attempt)
 
     def give_back(self, role: Role, shown: pb.Signed, theta: bytes) -> None:
         """As the servers' GiveBack."""
         with self._world.step(f"give back to {role.value}"):
+            server = self._server(role)
+        with self._handled_by(server):
             model = model_from_bytes(theta, self.task.dimension)
-            give_back(self._server(role).session, self.client, shown, model)
+            give_back(server.session, self.client, shown, model)
 
-    def statement(self, role: Role, shown: pb.Signed | None) -> pb.Signed:
+    def statement(
+        self, role: Role, shown: pb.Signed | None, opening: pb.Signed | None
+    ) -> pb.Signed:
         """As the servers' Statement."""
         with self._world.step(f"statement {role.value}"):
-            signed = statement_of(self._server(role).session, self.client, shown)
+            server = self._server(role)
+        with self._handled_by(server):
+            signed = statement_of(server.session, self.client, shown, opening)
         body = pb.StatementBody.FromString(signed.body)
         self._world.seen.given[body.version].add(Digest(body.model_digest))
         return signed
@@ -786,6 +843,7 @@ class Calls:
             client=self.client,
             model=model,
             signer=signer(self.client),
+            words=self.task.words_in_headers,
         )
 
     def submit(self, pair: Pair, timeout_s: float) -> tuple[Receipt, Receipt]:
@@ -897,7 +955,7 @@ class Calls:
     def _handled_by(self, server: Server) -> Iterator[None]:
         """The block is the server's handler; it dies with the server, the client doesn't."""
         try:
-            with self._world.turns.acting(server.life):
+            with self._world.turns.acting(server.life), self._hearing():
                 yield
         except StorageFailure as error:
             # As `Refusing` has it: the caller waits.
@@ -905,6 +963,15 @@ class Calls:
         except Killed:
             self._world.turns.check_alive()
             raise PeerUnavailable(f"{server.role.value} died during the call") from None
+
+    @contextmanager
+    def _hearing(self) -> Iterator[None]:
+        """What this client reads of an error in the block."""
+        try:
+            yield
+        except PrecadError as error:
+            self._world.seen.crossed.append((self.client, told(error)))
+            raise
 
     def _wait_for(self, server: Server, number: int) -> None:
         events = server.feed.events

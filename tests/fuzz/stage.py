@@ -78,10 +78,11 @@ class Refusing(grpc.RpcError):
         return "no"
 
 
-def small_task() -> Task:
+def small_task(validation: str = "crypten") -> Task:
     return Task.parse(
         {
             "name": "small",
+            "validation": validation,
             "model": {"parameters": [{"name": "w", "shape": [D]}]},
             "privacy": {
                 "record_clip": 1.0,
@@ -121,14 +122,14 @@ def parsed(kind: Any, data: bytes) -> Any:
 
 
 class Stage:
-    """Servers, dealer, client and identity files, made once a process."""
+    """Servers, dealer, client and identity files, made once a process and check of norms."""
 
-    def __init__(self) -> None:
+    def __init__(self, validation: str = "crypten") -> None:
         memory = Path("/dev/shm")
         parent = memory if memory.is_dir() else None
         self._temporary = tempfile.TemporaryDirectory(prefix="precad-fuzz-", dir=parent)
         self.folder = Path(self._temporary.name)
-        self.task = small_task()
+        self.task = small_task(validation)
         self.loop = asyncio.new_event_loop()
         (self.folder / "task.toml").write_text(task_to_toml(self.task), encoding="utf-8")
         create_local_keys(self.folder / "keys", [CLIENT.name])
@@ -196,16 +197,14 @@ class Stage:
         session.inbox.open(ROUND, [CLIENT], session.shelf.current.digest, version=VERSION)
         handler = self.aggregation[role].Submit
         try:
-            self.call(lambda _, context: handler(_stream(messages), context), None, CLIENT.name)
+            self.call(lambda _, context: handler(streamed(messages), context), None, CLIENT.name)
         finally:
             session.inbox.cancel()
         assert role is Role.SERVER_A or not list((self.folder / role.value / "spool").iterdir())
 
     def dealer(self) -> DealingService:
         """A dealer's start of its own: it remembers what it dealt."""
-        service = DealingService(
-            self.task, DealerRole(self.task.digest, self.task.dimension), self.identity
-        )
+        service = DealingService(self.task, DealerRole.of(self.task), self.identity)
         service._epoch = bytes(16)
         return service
 
@@ -275,7 +274,7 @@ class _Stream(list[Any]):
         self.clear()
 
 
-async def _stream(messages: list[Any]) -> AsyncIterator[Any]:
+async def streamed(messages: list[Any]) -> AsyncIterator[Any]:
     for message in messages:
         yield message
 

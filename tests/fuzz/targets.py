@@ -19,7 +19,19 @@ from typing import Any, get_args
 import grpc
 import numpy as np
 from safetensors.numpy import save
-from tests.fuzz.stage import CLIENT, ROUND, VERSION, Aborted, D, Stage, join, parsed, split
+from tests.fuzz.stage import (
+    CLIENT,
+    ROUND,
+    VERSION,
+    Aborted,
+    D,
+    Stage,
+    join,
+    parsed,
+    split,
+    streamed,
+)
+from tests.rig.halves import halves
 from tests.rig.submissions import body_of
 
 from precad.cli.certify.read import expectation, read_array, right, vote_intervals
@@ -38,16 +50,22 @@ from precad.common.aggregator.round.history import adoptable, history_start
 from precad.common.aggregator.round.seals import Seals
 from precad.common.aggregator.service.dealing import request_to_wire
 from precad.common.aggregator.service.peer_transport import frame_from_wire, frame_to_wire
+from precad.common.aggregator.service.squares import answer_from_wire, square_request_to_wire
 from precad.common.aggregator.settings import ServerASettings, ServerBSettings
 from precad.common.aggregator.store.audit import read_task
 from precad.common.aggregator.store.outside import OutsideJournal
-from precad.common.aggregator.validate.decide import deal_request
+from precad.common.aggregator.validate.by_gates import dealt_keys
+from precad.common.aggregator.validate.comparisons import deal_request
 from precad.common.certify.inefficacy import expected_loss
 from precad.common.certify.inputs import Floats
 from precad.common.certify.intervals import ScoreBound, vote_counts
 from precad.common.certify.runs import FinishedRun
+from precad.common.deal.squares import Answers, SquareRequest
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import MAX_TEXT, PeerViolation, PrecadError
+from precad.common.fss.evaluate import evaluate
+from precad.common.fss.generate import generate
+from precad.common.fss.keys import keys_from_bytes
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.certificate import (
     check_algorithm,
@@ -68,6 +86,7 @@ from precad.common.identity.summary import summarise
 from precad.common.link import SETUP_ATTEMPT, Frame, PeerLink
 from precad.common.model import from_bytes as model_from_bytes
 from precad.common.model import load_model, save_model
+from precad.common.norm_check.gates import deal_gates, evaluate_gates
 from precad.common.secret import Secret
 from precad.common.share.signature import Signature
 from precad.common.share.submission import shard
@@ -76,7 +95,7 @@ from precad.common.wire.statement import check_opening, check_statement, sign_bo
 from precad.common.wire.status import error_of
 from precad.common.wire.submission import header_from_wire, header_to_wire
 from precad.dealer.process import DealerSettings
-from precad.dealer.service import request_from_wire
+from precad.dealer.service import request_from_wire, square_request_from_wire
 from precad.experiments.local.files import task_to_toml, to_toml
 from precad.protos import precad_pb2 as pb
 
@@ -110,9 +129,9 @@ def _check_text(text: str) -> None:
 
 
 @cache
-def stage() -> Stage:
+def stage(validation: str = "crypten") -> Stage:
     """Made at first use, once a process."""
-    return Stage()
+    return Stage(validation)
 
 
 # --- calls to the servers and the dealer --------------------------------------------------------
@@ -124,20 +143,26 @@ def _header(data: bytes) -> None:
         for role in (Role.SERVER_A, Role.SERVER_B):
             read = header_from_wire(message, role)
             assert read.header.whole_digest != read.context.digest
+            again = header_to_wire(read)
+            assert (again.HasField("word_a"), again.word_a, again.word_b) == (
+                message.HasField("word_b"),
+                message.word_a,
+                message.word_b,
+            )
             read.opens  # noqa: B018 -- computing it must not raise
 
 
-def _submit(role: Role) -> Callable[[bytes], None]:
+def _submit(role: Role, validation: str = "crypten") -> Callable[[bytes], None]:
     def parse(data: bytes) -> None:
         pieces = [parsed(pb.SubmissionPiece, piece) for piece in split(data)]
         if None not in pieces:
-            stage().submit(role, pieces)
+            stage(validation).submit(role, pieces)
 
     return parse
 
 
-def _submissions(role: Role) -> list[bytes]:
-    here = stage()
+def _submissions(role: Role, validation: str = "crypten") -> list[bytes]:
+    here = stage(validation)
     pair = shard(
         np.arange(D, dtype=np.int64),
         task=here.task.digest,
@@ -146,6 +171,7 @@ def _submissions(role: Role) -> list[bytes]:
         client=CLIENT,
         model=here.sessions[role].shelf.current.digest,
         signer=here.signer,
+        words=here.task.words_in_headers,
     )
     own = pair[0] if role is Role.SERVER_A else pair[1]
     body = body_of(own)
@@ -197,6 +223,65 @@ def _deal_words(data: bytes) -> None:
         dealer = stage().remote_dealer(pieces, reply)
         dealer.join()
         dealer.deal(wanted)
+
+
+def _squares(data: bytes) -> None:
+    """A server's stream to a dealer of gates."""
+    requests = [parsed(pb.SquareRequest, piece) for piece in split(data)]
+    if None not in requests:
+        here = stage("fss")
+        handler = here.dealer().Square
+        here.call(lambda _, context: handler(streamed(requests), context), None, "server-a")
+
+
+def _square_requests() -> list[bytes]:
+    here = stage("fss")
+    half = halves(here.task.digest, "x", here.task.dimension, ROUND).of[Role.SERVER_A]
+    request = square_request_to_wire(half, bytes(16)).SerializeToString()
+    return [join(request), join(request, request)]
+
+
+def _square_request(data: bytes) -> None:
+    message = parsed(pb.SquareRequest, data)
+    if message is not None:
+        request = square_request_from_wire(message)
+        assert square_request_to_wire(request, message.epoch).SerializeToString()
+
+
+_CONTEXT = b"\5" * 32
+
+
+def _square_replies(data: bytes) -> None:
+    """What a server makes of the dealer's answers; nothing waits longer than it is told to."""
+    replies = [parsed(pb.SquareReply, piece) for piece in split(data)]
+    if None in replies:
+        return
+    task = stage("fss").task
+    answers, own = Answers(ROUND, 0.0), Secret(bytes(32))
+    answers.expect(SquareRequest(task.digest, ROUND, _CONTEXT, bytes(32), bytes(32), own, own))
+    for reply in replies:
+        answers.put(reply.context, answer_from_wire(reply, gates=True))
+    answers.row_key(_CONTEXT)
+    keys = dealt_keys(answers.gate_keys(_CONTEXT), Role.SERVER_A, task)
+    points = np.zeros((1, task.projections + 1), dtype=np.int64)
+    assert evaluate_gates(keys, points, task.bound).max() <= 1
+
+
+def _square_answers() -> list[bytes]:
+    """A row key and keys of gates; each kind of answer."""
+    gates = stage("fss").task.projections + 1
+    offsets = np.arange(gates, dtype=np.int64)[None]
+    of_a, of_b = (each.to_bytes() for each in deal_gates(offsets, [Secret(b"context")]))
+    row_key = pb.SquareReply(context=_CONTEXT, row_key=bytes(32))
+    replies = [
+        pb.SquareReply(context=_CONTEXT, gate_keys=of_a),
+        pb.SquareReply(context=_CONTEXT, gate_keys=of_b),
+        pb.SquareReply(context=_CONTEXT, share=-5),
+        pb.SquareReply(context=_CONTEXT, violation="no"),
+        pb.SquareReply(context=_CONTEXT, unavailable="no"),
+        pb.SquareReply(context=_CONTEXT),
+    ]
+    return [join(row_key.SerializeToString(), reply.SerializeToString()) for reply in replies]
 
 
 # --- between the servers ------------------------------------------------------------------------
@@ -252,6 +337,11 @@ MESSAGES: tuple[type[messages.Message], ...] = (
     messages.OpenedCount,
     messages.Fact,
     messages.SealMessage,
+    messages.Ask,
+    messages.Offer,
+    messages.Alike,
+    messages.WorkerCount,
+    messages.Workers,
 )
 
 
@@ -370,6 +460,11 @@ def _peer_messages() -> list[bytes]:
         {"count": 1},
         fact,
         seal,
+        {"patient": True},
+        {"entries": [{"client": "ward-1", "signed": digest}]},
+        {"clients": ["ward-1"]},
+        {"count": 2},
+        {"workers": [{"address": ":7311", "ready": True}]},
     ]
     for message, value in zip(MESSAGES, values, strict=True):
         if message is not messages.HeldList:
@@ -597,6 +692,19 @@ def _token(data: bytes) -> None:
     token_digest(data.decode(errors="surrogateescape"))
 
 
+def _gate_keys(data: bytes) -> None:
+    """Either they are refused, or they are the one encoding of keys, and can be evaluated."""
+    keys = keys_from_bytes(data[1:], party=data[0] % 2 if data else 0, gates=2, bits=8)
+    assert keys.to_bytes() == data[1:]
+    evaluate(keys, np.zeros((1, 2), dtype="<u8"))
+
+
+def _gate_key_seeds() -> list[bytes]:
+    words = np.arange(10, dtype="<u8")
+    both = generate(bytes(16), words[:2], words[2:].reshape(2, 2, 2), 8)
+    return [bytes([keys.party]) + keys.to_bytes() for keys in both]
+
+
 # --- files of models, records, votes and runs ---------------------------------------------------
 
 
@@ -733,9 +841,25 @@ def _word_seeds() -> list[bytes]:
 
 
 TARGETS: dict[str, Target] = {
-    "submission-header": Target(_header, lambda: [header_to_wire(_pair()[0]).SerializeToString()]),
+    "submission-header": Target(
+        _header,
+        lambda: [
+            header_to_wire(_pair(words=words)[0]).SerializeToString() for words in (False, True)
+        ],
+    ),
     "submit-a": Target(_submit(Role.SERVER_A), lambda: _submissions(Role.SERVER_A)),
     "submit-b": Target(_submit(Role.SERVER_B), lambda: _submissions(Role.SERVER_B)),
+    "submit-a-fss": Target(
+        _submit(Role.SERVER_A, "fss"), lambda: _submissions(Role.SERVER_A, "fss")
+    ),
+    "submit-b-fss": Target(
+        _submit(Role.SERVER_B, "fss"), lambda: _submissions(Role.SERVER_B, "fss")
+    ),
+    "squares": Target(_squares, _square_requests),
+    "square-request": Target(
+        _square_request, lambda: [split(each)[0] for each in _square_requests()[:1]]
+    ),
+    "square-replies": Target(_square_replies, _square_answers),
     "enrol": Target(
         _call(pb.EnrolRequest, "aggregation", "Enrol", CLIENT.name),
         _requests(pb.EnrolRequest(client="ward-1", records=5, record_rate=0.1, token="x")),
@@ -807,6 +931,7 @@ TARGETS: dict[str, Target] = {
     "revocations": Target(_revocations, _identity_seeds(REVOCATION_FILE)),
     "signing-request": Target(_request, _request_seeds),
     "signature": Target(_signature, _signatures),
+    "gate-keys": Target(_gate_keys, _gate_key_seeds),
     "token": Target(_token, lambda: [new_token().encode()]),
     "model-file": Target(
         _file(lambda path: load_model(path, stage().task), ".safetensors"), _models
@@ -825,7 +950,7 @@ def seeds_of(name: str) -> Sequence[bytes]:
     return TARGETS[name].seeds()
 
 
-def _pair() -> Any:
+def _pair(*, words: bool = False) -> Any:
     here = stage()
     return shard(
         np.zeros(D, dtype=np.int64),
@@ -835,4 +960,5 @@ def _pair() -> Any:
         client=CLIENT,
         model=here.sessions[Role.SERVER_A].shelf.current.digest,
         signer=here.signer,
+        words=words,
     )

@@ -412,6 +412,30 @@ def test_repeated_releases_divide_the_noise_of_a_certificate(tmp_path: Path) -> 
     assert again["bounds"][1]["upper"] > once["bounds"][1]["upper"]
 
 
+def test_every_redrawn_coin_counts_as_the_attackers_choice(tmp_path: Path) -> None:
+    """A server lost its coin key, and both operators had the version's coin drawn again."""
+    folders = {m: str(finished(tmp_path / str(m), redrawn_coins=m)) for m in (0, 1, 2)}
+    found = {
+        m: document("loss", "--runs", folder, "--loss", "0.05") for m, folder in folders.items()
+    }
+    assert [each["redrawn_coins"] for each in found.values()] == [0, 1, 2]
+    assert len({tuple(each["bounds"][0].items()) for each in found.values()}) == 1
+    for m in (1, 2):
+        for before, after in zip(found[0]["bounds"][1:], found[m]["bounds"][1:], strict=True):
+            assert after["upper"] == pytest.approx(min(1.0, 2**m * before["upper"]))
+            least = 1 - 2**m * (1 - before["lower"])
+            assert after["lower"] == pytest.approx(max(0.0, least))
+    assert found[1]["bounds"][1]["upper"] > found[0]["bounds"][1]["upper"]
+    shown = " ".join(certify("loss", "--runs", folders[2], "--loss", "0.05")[1].split())
+    assert "with 2 coins that were drawn again" in shown
+    # Of records that are in every round no coin decides.
+    records = document("loss", "--runs", folders[2], "--loss", "0.05", "--unit", "record")
+    assert records["redrawn_coins"] == 0
+    # Runs of one task may differ in it: the most counts.
+    several = [folders[m] for m in (0, 2)]
+    assert document("loss", "--runs", *several, "--loss", "0.05")["redrawn_coins"] == 2
+
+
 def test_an_owners_presence_is_hidden_by_the_coin_only_where_uploads_are_covered(
     tmp_path: Path,
 ) -> None:

@@ -6,7 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from scipy.optimize import brentq
 from typer.testing import CliRunner
 
 from precad.cli.main import app
@@ -120,6 +122,120 @@ def test_participations_replace_the_plan() -> None:
     assert {g["compositions"] for g in document["guarantees"]} == {20}
 
 
+def plain_epsilon(delta: float, rate: float, steps: dict[float, int]) -> float:
+    """ε of removing a record, by a plain Fourier transform: {σ: how many Poisson(rate) steps}."""
+    cell, size = 1e-4, 2**20
+    product = np.ones(size // 2 + 1, dtype=complex)
+    for sigma, count in steps.items():
+        x = np.linspace(-9 * sigma, 1 + 9 * sigma, 400_001)
+        ratio = 1 - rate + rate * np.exp((2 * x - 1) / (2 * sigma**2))
+        weights = ratio * np.exp(-0.5 * (x / sigma) ** 2)
+        weights /= weights.sum()
+        place = np.log(ratio) / cell
+        below = np.floor(place).astype(np.int64)
+        places = np.concatenate([below, below + 1]) % size
+        parts = np.concatenate([weights * (1 + below - place), weights * (place - below)])
+        product *= np.fft.rfft(np.bincount(places, parts, size).astype(np.float64)) ** count
+    masses = np.roll(np.fft.irfft(product, size), size // 4)
+    losses = (np.arange(size) - size // 4) * cell
+
+    def passed(epsilon: float) -> float:
+        above = losses > epsilon
+        return float((masses[above] * -np.expm1(epsilon - losses[above])).sum()) - delta
+
+    return float(brentq(passed, 0.0, 20.0))
+
+
+def exact(statements: list[dict[str, object]]) -> dict[str, float]:
+    return {
+        str(s["adversary"]): float(str(s["epsilon"]))
+        for s in statements
+        if s["accountant"] == "exact"
+    }
+
+
+def test_versions_released_again_cost_what_an_independent_composition_says() -> None:
+    """m further releases of the same X: one step with σ/√(1+m)."""
+    counted = [*ACCOUNT, "--participations", "40", "--again", "1:5,3:2", "--json"]
+    result = runner.invoke(app, counted)
+    assert result.exit_code == 0, result.stderr
+    found = exact(json.loads(result.stdout)["guarantees"])
+    for adversary, noise in (("one-server", 2.0), ("clients-only", 2.0 * 2**0.5)):
+        steps = {noise: 33, noise / 2**0.5: 5, noise / 2: 2}
+        truth = plain_epsilon(1e-5, 0.2, steps)
+        assert truth * (1 - 1e-4) <= found[adversary] <= truth * 1.003
+        seven_more = plain_epsilon(1e-5, 0.2, {noise: 51})
+        assert found[adversary] > seven_more * 1.01
+
+
+def test_of_several_tasks_each_has_its_own_repeats(large_task: str) -> None:
+    two = ["--task", large_task, "--task", large_task]
+    two += ["--participations", "30", "--participations", "20"]
+    once = runner.invoke(app, ["account", *two, "--json"])
+    again = runner.invoke(app, ["account", *two, "--again", "none", "--again", "1:4", "--json"])
+    assert again.exit_code == 0, again.stderr
+    before, after = json.loads(once.stdout), json.loads(again.stdout)
+    assert exact(before["runs"][0]["guarantees"]) == exact(after["runs"][0]["guarantees"])
+    for name in ("guarantees", "at_cap"):
+        lower, higher = exact(before["runs"][1][name]), exact(after["runs"][1][name])
+        assert all(lower[each] < higher[each] for each in lower)
+    lower, higher = exact(before["together"]), exact(after["together"])
+    assert all(lower[each] < higher[each] for each in lower)
+
+
+def test_of_many_tasks_only_the_sum_is_computed(large_task: str) -> None:
+    arguments = ["account", *["--task", large_task] * 13]
+    document = json.loads(runner.invoke(app, [*arguments, "--json"]).stdout)
+    assert document["runs"] == [{"source": large_task}] * 13
+    few = json.loads(runner.invoke(app, [*arguments[:-2], "--json"]).stdout)
+    assert all("guarantees" in run for run in few["runs"])
+    whole, less = exact(document["together"]), exact(few["together"])
+    assert all(whole[each] > less[each] for each in whole)
+    shown = " ".join(runner.invoke(app, arguments).stdout.split())
+    assert "All 13 together" in shown
+    assert "the account of each is left out" in shown
+
+
+def test_repeats_lower_the_cap_that_a_limit_leaves(tmp_path: Path) -> None:
+    limited = tmp_path / "limited.toml"
+    limited.write_text(f"{LARGE}epsilon_limit = 1.5\n")
+
+    def capped(*again: str) -> dict[str, object]:
+        arguments = ["--task", str(limited), "--participations", "30", *again, "--json"]
+        result = runner.invoke(app, ["account", *arguments])
+        assert result.exit_code == 0, result.stderr
+        (found,) = (
+            g
+            for g in json.loads(result.stdout)["at_cap"]
+            if (g["adversary"], g["accountant"]) == ("one-server", "exact")
+        )
+        return dict(found)
+
+    once, more = capped(), capped("--again", "1:4")
+    assert int(str(more["compositions"])) < int(str(once["compositions"]))
+    assert 1.3 < float(str(more["epsilon"])) <= 1.5
+
+
+@pytest.mark.parametrize(
+    ("again", "remedy"),
+    [
+        (["--again", "1:3"], "give --participations too"),
+        (["--participations", "20", "--again", "3"], "give M:COUNT"),
+        (["--participations", "20", "--again", "0:3"], "M at least 1"),
+        (["--participations", "20", "--again", "1:3;2:1"], "like 1:3 or 1:3,2:1"),
+        (["--participations", "20", "--again", "1:3,1:2"], "twice"),
+        (["--participations", "20", "--again", "1:30"], "of more versions than"),
+        (["--participations", "20", "--again", "1:3", "--again", "2:1"], "give one for each of 1"),
+    ],
+)
+def test_wrong_repeats_name_the_remedy(again: list[str], remedy: str) -> None:
+    result = runner.invoke(app, [*ACCOUNT, *again])
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert "again" in result.stderr
+    assert remedy in result.stderr
+
+
 def test_the_cap_stands_beside_the_real_count_and_each_says_when_it_holds() -> None:
     counted = [*ACCOUNT, "--participations", "20", "--cap", "45"]
     document = json.loads(runner.invoke(app, [*counted, "--json"]).stdout)
@@ -152,13 +268,6 @@ def test_an_owners_tasks_are_added_up(large_task: str, tmp_path: Path) -> None:
     both += ["--participations", "30", "--participations", "25"]
     document = json.loads(runner.invoke(app, [*both, "--json"]).stdout)
     assert [run["source"] for run in document["runs"]] == [large_task, str(other)]
-
-    def exact(statements: list[dict[str, object]]) -> dict[str, float]:
-        return {
-            str(s["adversary"]): float(str(s["epsilon"]))
-            for s in statements
-            if s["accountant"] == "exact"
-        }
 
     alone = [exact(run["guarantees"]) for run in document["runs"]]
     joint = exact(document["together"])

@@ -200,19 +200,13 @@ def test_a_broken_settings_file_is_named_with_what_is_wrong(part: str, tmp_path:
     assert f"{address} = None: is required in {config}" in error(without)
     assert f"{address} = '7301': give host:port" in error(good | {address: "7301"})
     # All well but for a file that is named there: looked for beside the settings file.
-    field, missing = ("data", "x.npz") if part == "c" else ("task", "task.toml")
-    assert f"{field} = '{tmp_path / missing}': can't be read" in error(good)
+    assert f"task = '{tmp_path / 'task.toml'}': can't be read" in error(good)
 
 
 def test_a_broken_task_file_is_named_with_the_field(part: str, tmp_path: Path) -> None:
     (tmp_path / "settings.toml").write_text(to_toml(settings(part)))
     (tmp_path / "task.toml").write_text('name = "x"\ncolour = "red"\n')
-    if part == "c":
-        # Records are read first.
-        assert "data" in refused(*PARTS[part], "--config", tmp_path / "settings.toml")
-    else:
-        error = refused(*PARTS[part], "--config", tmp_path / "settings.toml")
-        assert "is required" in error
+    assert "is required" in refused(*PARTS[part], "--config", tmp_path / "settings.toml")
 
 
 def test_an_identity_is_required_and_must_be_there(part: str, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from tests.rig.crowd.misdeeds import COUNTED, HONEST, MISDEEDS, SILENT, UNINVITE
 import precad
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
+from precad.common.model import initial_vector
 from precad.common.task import Task
 from precad.experiments.local import LocalDeployment
 from precad.protos import precad_pb2 as pb
@@ -92,11 +94,19 @@ def rehearsal(
         patch.setenv("PYTHONPATH", os.pathsep.join([sources, os.environ.get("PYTHONPATH", "")]))
         with LocalDeployment(tmp_path_factory.mktemp("load"), task, data) as deployment:
             deployment.start_servers()
-            crowd, rounds = asyncio.run(play(deployment))
             operators = {role: deployment.operator(role) for role in SERVERS}
+            models = [initial_vector(task.model)]
+
+            def keep_models() -> None:
+                # Each as soon as it is made: a server offers the newest ones alone.
+                server_a = operators[Role.SERVER_A]
+                models.extend(server_a.model(task, one.version + 1) for one in server_a.reports())
+
+            with ThreadPoolExecutor(max_workers=1) as beside:
+                kept = beside.submit(keep_models)
+                crowd, rounds = asyncio.run(play(deployment))
+                kept.result(TRAINING_S)
             status = {role: operator.status() for role, operator in operators.items()}
-            versions = range(task.training.rounds + 1)
-            models = [operators[Role.SERVER_A].model(task, version) for version in versions]
             return Rehearsal(task, crowd, rounds, status, models)
 
 

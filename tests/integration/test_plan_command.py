@@ -129,6 +129,21 @@ def test_a_list_of_sizes_says_how_many_owners() -> None:
     assert whole["best"]["gradients"] == 0.05 * 6000 * 50
 
 
+@pytest.mark.parametrize(
+    ("records", "sizes"),
+    [
+        ("3x6000", [6000] * 3),
+        ("2x500, 1_200,1x40", [500, 500, 1200, 40]),
+        ("1x6000", [6000]),
+    ],
+)
+def test_sizes_may_be_counted(records: str, sizes: list[int]) -> None:
+    arguments = ["plan", "--records", records, *DATA[4:], "--epsilon", "3", *ONE, "--json"]
+    result = runner.invoke(app, arguments)
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["wanted"]["records"] == sizes
+
+
 def test_a_picture_is_written_and_named(tmp_path: Path) -> None:
     picture = tmp_path / "plan.png"
     assert document("--plot", str(picture))["plot"] == str(picture)
@@ -144,6 +159,21 @@ def test_an_unwritable_picture_is_said_before_the_search(tmp_path: Path, place: 
     assert "plot" in result.stderr
     assert "can't be written" in result.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_task_by_gates_is_planned_against_a_server_that_cheats_too(
+    large_task: str, tmp_path: Path
+) -> None:
+    by_gates = tmp_path / "gates.toml"
+    by_gates.write_text('validation = "fss"\n' + Path(large_task).read_text(encoding="utf-8"))
+    found = {}
+    for task in (large_task, str(by_gates)):
+        arguments = ["plan", "--task", task, "--records", "600", "--epsilon", "2", "--json"]
+        found[task] = json.loads(runner.invoke(app, arguments).stdout)["statements"]
+    assert found[str(by_gates)][:-1] == found[large_task]
+    capped = found[str(by_gates)][-1]
+    assert (capped["basis"], capped["malicious_server"]) == ("cap", True)
+    assert capped["epsilon"] >= found[large_task][0]["epsilon"]
 
 
 def test_a_task_is_judged_as_it_is_beside_what_was_found(large_task: str) -> None:
@@ -189,6 +219,14 @@ def test_a_number_beside_the_task_that_gives_it_is_refused(
         (["--records", "6000;500"], "records", "commas"),
         (["--records", "6000,500"], "clients", "leave --clients out"),
         (["--records", "0"], "records", "1 or more"),
+        (["--records", "5x6000"], "clients", "counts 5 owners itself: leave --clients out"),
+        (["--records", "3x500,1200,0x40"], "records", "'0x40': give 1 or more"),
+        (["--records", "3x500,twelve"], "records", "'twelve' is no size"),
+        (["--records", "3*500"], "records", "like 10x6000"),
+        (["--records", "1e3x500"], "records", "like 10x6000"),
+        (["--records", "500x"], "records", "like 10x6000"),
+        (["--records", "100001x5"], "records", "at most 100,000"),
+        (["--records", "9" * 5000], "records", "like 10x6000"),
         (["--clients", "1000000000"], "clients", "at most 100,000"),
         (["--noise-multiplier", "1e300"], "noise_multiplier", "multiplier"),
         (["--noise-multiplier", "1e-300"], "noise_multiplier", ""),

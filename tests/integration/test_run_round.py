@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tests.rig.keys import seals, signer, verifier
 
-from precad.common.aggregator.release import aggregate as aggregation
 from precad.common.aggregator.round.run_round import run_round
 from precad.common.aggregator.round.states import Finished
 from precad.common.aggregator.store import open_store
+from precad.common.aggregator.validate import in_process
 from precad.common.encode import clip_update
 from precad.common.encode.clip import squared_norm
 from precad.common.enrolment import Enrolment, Roster
@@ -23,7 +23,10 @@ from precad.common.identifiers import ClientId, Role
 from precad.common.model import apply_update, model_digest, to_bytes
 from precad.common.task import Task
 
+pytestmark = pytest.mark.usefixtures("either_kernel")
+
 D = 6
+CHECKS = ("crypten", "fss")
 Maker = Callable[..., Task]
 Updates = dict[ClientId, NDArray[np.int64]]
 
@@ -121,9 +124,9 @@ def honest(draw: Any, bound: int) -> NDArray[np.int64]:
 
 
 @settings(max_examples=25)
-@given(st.data())
-def test_without_noise_the_sum_is_exact(make_task: Maker, data: st.DataObject) -> None:
-    task = make_task(D)
+@given(st.data(), st.sampled_from(CHECKS))
+def test_without_noise_the_sum_is_exact(make_task: Maker, data: st.DataObject, check: str) -> None:
+    task = make_task(D, {"validation": check})
     update = honest(task.bound) | st.sampled_from(extremes(task))
     updates = named(data.draw(st.lists(update, max_size=6)))
     finished = play(task, updates)
@@ -154,8 +157,9 @@ def bad(task: Task) -> dict[str, NDArray[np.int64]]:
     }
 
 
-def test_the_rejected_do_not_touch_the_sum(make_task: Maker) -> None:
-    task = make_task(D, {"enrolment.clients": 12})
+@pytest.mark.parametrize("check", CHECKS)
+def test_the_rejected_do_not_touch_the_sum(make_task: Maker, check: str) -> None:
+    task = make_task(D, {"enrolment.clients": 12, "validation": check})
     good = extremes(task)
     vectors = [*bad(task).values()]
     # Good and bad in turns, so that places matter.
@@ -169,10 +173,11 @@ def test_the_rejected_do_not_touch_the_sum(make_task: Maker) -> None:
     assert set(refused(finished).values()) == {Rejection.NORM_EXCEEDED}
 
 
+@pytest.mark.parametrize("check", CHECKS)
 def test_a_body_of_the_wrong_length_is_refused_and_nobody_elses_affair(
-    make_task: Maker,
+    make_task: Maker, check: str
 ) -> None:
-    task = make_task(D)
+    task = make_task(D, {"validation": check})
     good = extremes(task)[0]
     ones = [np.ones(d, dtype=np.int64) for d in (D + 1, D - 1, 0)]
     updates = named([good, *ones, good])
@@ -205,12 +210,13 @@ def test_each_servers_noise_is_added_once(make_task: Maker) -> None:
     assert finished.noisy_sum.tolist() == expected
 
 
+@pytest.mark.parametrize("check", CHECKS)
 @pytest.mark.parametrize("clients", [1, 2, 3, 6, 7])
 def test_a_round_of_several_batches_is_the_same_round(
-    make_task: Maker, monkeypatch: pytest.MonkeyPatch, clients: int
+    make_task: Maker, monkeypatch: pytest.MonkeyPatch, clients: int, check: str
 ) -> None:
-    monkeypatch.setattr(aggregation, "MAX_BATCH_CLIENTS", clients)
-    task = make_task(D)
+    monkeypatch.setattr(in_process, "MAX_BATCH_CLIENTS", clients)
+    task = make_task(D, {"validation": check})
     updates = named([*extremes(task), bad(task)["wrap"], *extremes(task)[:2]])
     finished = play(task, updates)
     assert finished.valid == tuple(c for c in updates if c != ClientId("c4"))
@@ -218,10 +224,11 @@ def test_a_round_of_several_batches_is_the_same_round(
     assert finished.noisy_sum.tolist() == integer_sum(valid, D)
 
 
-def test_a_vector_longer_than_a_block_and_a_frame(make_task: Maker) -> None:
+@pytest.mark.parametrize("check", CHECKS)
+def test_a_vector_longer_than_a_block_and_a_frame(make_task: Maker, check: str) -> None:
     """140,000 words: several frames for each body, many blocks of rows."""
     d = 140_000
-    task = make_task(d)
+    task = make_task(d, {"validation": check})
     random = np.random.default_rng(6)
     vectors = [
         clip_update(random.integers(-(2**20), 2**20, d, dtype=np.int64), task.bound, 20)

@@ -15,6 +15,7 @@ import grpc.aio
 import numpy as np
 import pytest
 from tests.rig.clock import LeapingClock
+from tests.rig.collecting import wait_over
 from tests.rig.submissions import signed_anew
 
 from precad.client.connection import NAME_FREE_S, Receipt, Servers
@@ -463,7 +464,7 @@ def test_a_revoked_client_loses_its_open_watch_and_nobody_waits_for_it(
             deployment.revoke(deployment.current_serials(Principal.client(ONE.name)))
             began = time.monotonic()
             assert reasons(good.submit(deployed.pair(good))) == [None, None]
-            session.inbox.wait([ONE, TWO], began + DEADLINE_S, session.presence.gone)
+            wait_over(session.inbox, [ONE, TWO], began + DEADLINE_S, session.presence.gone)
             assert time.monotonic() - began < DEADLINE_S / 2
             with pytest.raises(AccessDenied, match="revoked"):
                 next(watches[ONE])

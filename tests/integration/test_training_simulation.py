@@ -1,20 +1,8 @@
-"""Whole trainings through the real client and model code, without the cryptography.
+"""The demo's settings train, by simulation: nothing is protected here."""
 
-The sum is a plain one and the noise is NumPy's with a seed: this shows that the settings train,
-not that anything is protected.
-"""
-
-import numpy as np
 import pytest
-import torch
-from torch.nn.functional import cross_entropy
 
-from precad.client.train import as_records, build, load_vector, local_update, poisson_sample
-from precad.common.enrolment import Enrolment, Roster
-from precad.common.identifiers import ClientId
-from precad.common.keystream import Keystream
-from precad.common.model import apply_update, initial_vector
-from precad.common.secret import Secret
+import precad
 from precad.common.task import Task
 from precad.experiments.data import DataSet, load
 from precad.experiments.defaults import demo_task
@@ -25,26 +13,11 @@ CLIENTS = 10
 
 def train(data: DataSet, task: Task, seed: int) -> float:
     """Accuracy on held-out data after the task's rounds."""
-    model = build(task.model)
     parts = shards(data.train_y, CLIENTS, 4, seed=1)
-    owners = [as_records((data.train_x[part], data.train_y[part])) for part in parts]
-    rate = task.privacy.record_rate
-    claims = [Enrolment(ClientId(f"o{i}"), len(o), rate) for i, o in enumerate(owners)]
-    roster = Roster({claim.client: claim for claim in claims})
-    denominator = roster.denominator(task.privacy.client_rate)
-    noise = np.random.default_rng(seed)
-    theta = initial_vector(task.model)
-    for round_number in range(task.training.rounds):
-        total = np.rint(noise.normal(0, 2**0.5 * task.noise_units, task.dimension)).astype(np.int64)
-        for client, records in enumerate(owners):
-            stream = Keystream(Secret(bytes(32)), "test-simulation", seed, round_number, client)
-            indices = poisson_sample(len(records), rate, stream)
-            total += local_update(model, cross_entropy, records, indices, theta, task)
-        theta = apply_update(theta, total, task, denominator)
-    load_vector(model, theta)
-    with torch.no_grad():
-        outputs = model(torch.from_numpy(data.test_x)).argmax(dim=1).numpy()
-    return float((outputs == data.test_y).mean())
+    owners = [(data.train_x[part], data.train_y[part]) for part in parts]
+    found = precad.simulate(task, owners, seed=seed, test=(data.test_x, data.test_y))
+    assert found.accuracy is not None
+    return found.accuracy
 
 
 @pytest.mark.parametrize(

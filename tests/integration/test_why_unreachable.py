@@ -10,18 +10,22 @@ import pytest
 from tests.rig.clock import LeapingClock
 from tests.rig.keys import identity
 
+from precad.client.connection import Servers
+from precad.client.progress import Silent
 from precad.common.errors import Misidentified, PeerUnavailable
-from precad.common.identifiers import Role
+from precad.common.identifiers import ClientId, Role
 from precad.common.identity import probe
 from precad.common.identity.credentials import Identity
 from precad.common.identity.pki import Authority, key_to_pem, new_key, to_pem
 from precad.common.identity.port import add_port
 from precad.common.identity.principal import Principal
 from precad.common.identity.probe import why_unreachable
+from precad.common.task import Task
 from precad.common.wire.patience import LOOK_S, WAITS, call_patiently
 
 OWNER = identity(Principal.client("ward-1"))
 A, B, DEALER = Role.SERVER_A, Role.SERVER_B, Role.DEALER
+TaskMaker = Callable[..., Task]
 Serve = Callable[[Identity], str]
 
 
@@ -148,3 +152,34 @@ def test_a_mistake_ends_the_wait_at_once() -> None:
     with pytest.raises(Misidentified, match="another's address"):
         call_patiently(fail, 120.0, clock, why=why)
     assert clock.time - clock.start <= WAITS.first_s
+
+
+def test_whom_an_owner_waits_for_is_told_with_the_time_that_is_left(make_task: TaskMaker) -> None:
+    """What a progress display shows while a server isn't there."""
+    told: list[tuple[str, float | None]] = []
+
+    class Listener(Silent):
+        def doing(self, what: str, until: float | None = None) -> None:
+            told.append((what, until))
+
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        nowhere = f"127.0.0.1:{closed.getsockname()[1]}"
+        clock = LeapingClock()
+        addresses = (nowhere, nowhere)
+        with (
+            Servers(
+                make_task(),
+                ClientId("ward-1"),
+                *addresses,
+                OWNER,
+                patience_s=1.0,
+                clock=clock,
+                observer=Listener(),
+            ) as servers,
+            pytest.raises(PeerUnavailable),
+        ):
+            servers.check_task()
+    assert {what for what, _ in told} == {"waiting for server A"}
+    ends = {None if until is None else round(until, 6) for _, until in told}
+    assert ends == {clock.start + 1.0}

@@ -13,11 +13,23 @@ from hypothesis.strategies import DrawFn
 from tests.fuzz.stage import join, split
 from tests.fuzz.targets import TARGETS, seeds_of
 
+from precad.common.errors import PeerUnavailable, PeerViolation
 from precad.protos import precad_pb2 as pb
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 quick = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-STREAMS = ("submit-a", "submit-b", "link", "client", "deal-words", "signature")
+STREAMS = (
+    "submit-a",
+    "submit-b",
+    "submit-a-fss",
+    "submit-b-fss",
+    "squares",
+    "square-replies",
+    "link",
+    "client",
+    "deal-words",
+    "signature",
+)
 AWKWARD = (
     b"9" * 30,
     b"9" * 5000,
@@ -60,6 +72,14 @@ def test_any_bytes(name: str, data: bytes) -> None:
 def test_seeds_are_understood_or_refused(name: str) -> None:
     for seed in seeds_of(name):
         TARGETS[name].check(seed)
+
+
+def test_of_a_dealers_answers_the_own_keys_alone_are_evaluated() -> None:
+    own, *others = seeds_of("square-replies")
+    TARGETS["square-replies"].parse(own)
+    for other in others:
+        with pytest.raises((PeerViolation, PeerUnavailable)):
+            TARGETS["square-replies"].parse(other)
 
 
 @pytest.mark.parametrize("name", STREAMS)
@@ -131,13 +151,15 @@ names = st.text(max_size=12) | st.sampled_from(["ward-1", "ward-2", "", "A" * 50
         salt=small_bytes,
         signature=small_bytes,
         certificates=st.lists(small_bytes, max_size=6),
+        word_a=st.none() | st.integers(-(2**63), 2**63 - 1),
+        word_b=st.none() | st.integers(-(2**63), 2**63 - 1),
     ),
     body=small_bytes,
 )
 def test_submissions_of_any_fields(header: pb.SubmissionHeader, body: bytes) -> None:
     TARGETS["submission-header"].check(header.SerializeToString())
     pieces = (pb.SubmissionPiece(header=header), pb.SubmissionPiece(body=body))
-    for target in ("submit-a", "submit-b"):
+    for target in ("submit-a", "submit-b", "submit-a-fss", "submit-b-fss"):
         TARGETS[target].check(join(*(piece.SerializeToString() for piece in pieces)))
 
 

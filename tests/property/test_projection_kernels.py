@@ -13,9 +13,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from precad.common.aggregator.validate.rows import Rows
 from precad.common.kernel.kernel import NUMPY, Projection, kernels
 from precad.common.kernel.numpy_projection import BLOCK, MASKS
+from precad.common.norm_check.rows import Rows
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
 

@@ -104,6 +104,7 @@ CHANGES = (
     ("name", "other"),
     ("fractional_bits", 19),
     ("projections", 41),
+    ("validation", "fss"),
     ("model.architecture", "mlp"),
     ("model.initial", "uniform"),
     ("model.initial_seed", 1),

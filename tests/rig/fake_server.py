@@ -46,6 +46,8 @@ class FakeServer(AggregationServicer):
     address: str = ""
     paced: bool = False
     """Whether the next attempt opens only when this one's upload is there."""
+    says_over: bool = False
+    """Whether each attempt's end is announced, once its upload is there."""
     covers: bool = False
     """Whether the notices say that the client isn't drawn."""
     calls: list[tuple[str, tuple[int, ...]]] = field(default_factory=list)
@@ -64,7 +66,11 @@ class FakeServer(AggregationServicer):
         del context
         task = self.described or self.task
         return pb.DescribeReply(
-            role=self.role.value, task_digest=task.digest.value, canonical_task=task.canonical
+            role=self.role.value,
+            task_digest=task.digest.value,
+            canonical_task=task.canonical,
+            clock_ms=time.time_ns() // 1_000_000,
+            enrolling=True,
         )
 
     def Enrol(self, request: Any, context: Any) -> pb.EnrolReply:  # noqa: N802
@@ -87,6 +93,8 @@ class FakeServer(AggregationServicer):
             yield notice
             while self.paced and len(self.uploads) <= number:
                 time.sleep(0.005)
+            if self.says_over:
+                yield pb.Notice(over=pb.RoundOver(attempt=number, version=number, counted=True))
         last = self.announced or self.model(self.rounds)
         yield pb.Notice(finished=pb.TrainingOver(version=self.rounds, model_digest=last))
 

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from tests.rig.views import SERVERS, DealerView, View, Words
 
 from precad.common.aggregator.validate.absorb import Absorber
-from precad.common.aggregator.validate.rows import Rows
 from precad.common.headroom import TAU
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.keystream import encode_context
+from precad.common.norm_check.rows import Rows
 from precad.common.ring import dot, signed, to_bytes
 from precad.common.secret import Secret
 from precad.common.share.body import body_hasher

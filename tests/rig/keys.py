@@ -1,8 +1,13 @@
 """Real keys, made on the spot and once a process: what tests sign, check and serve with."""
 
 import threading
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
 
 from precad.common.aggregator.round.seals import Seals
 from precad.common.identifiers import ClientId, Digest, Role
@@ -55,3 +60,38 @@ def seals(task: Digest, role: Role) -> Seals:
 def verifier() -> CertificateVerifier:
     """A server's eye."""
     return CertificateVerifier(identity(Principal.service(Role.SERVER_A)))
+
+
+def earlier_identity(principal: Principal) -> Identity:
+    """This party's with a certificate that expired a minute ago, and that has been renewed."""
+    current, root, key = identity(principal), _root(), new_key()
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([]))
+        .issuer_name(root.certificate.subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(root.certificate.not_valid_before_utc)
+        .not_valid_after(datetime.now(UTC) - timedelta(minutes=1))
+    )
+    for each in x509.load_pem_x509_certificate(current.cert).extensions:
+        if not isinstance(each.value, x509.SubjectKeyIdentifier):
+            certificate = certificate.add_extension(each.value, critical=each.critical)
+    signed = certificate.sign(root.key, hashes.SHA256())
+    return replace(current, cert=to_pem(signed), key=key_to_pem(key))
+
+
+def revoke(*revoked: Identity, folder: Path) -> RevocationList:
+    """A list of this root's that names these identities' certificates."""
+    root = _root()
+    entries = [
+        x509.RevokedCertificateBuilder()
+        .serial_number(x509.load_pem_x509_certificate(each.cert).serial_number)
+        .revocation_date(datetime.now(UTC))
+        .build()
+        for each in revoked
+    ]
+    path = folder / "crl.pem"
+    made = root.revocation_list(entries, number=1)
+    path.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    return RevocationList(path, [root.certificate])

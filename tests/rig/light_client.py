@@ -12,6 +12,7 @@ from precad.client.connection import Receipt, Servers
 from precad.common.errors import PeerUnavailable, PrecadError
 from precad.common.identifiers import Digest
 from precad.common.ring import RingVector
+from precad.common.share.submission import Submission
 from precad.protos import precad_pb2 as pb
 
 
@@ -90,8 +91,12 @@ class LightClient:
 
     def submit(self, event: pb.RoundOpen, x: RingVector) -> tuple[Receipt, Receipt]:
         """Share ``x`` (``[d] int64``) honestly, whatever it is. Returns A's and B's receipt."""
+        return self.servers.submit(self.prepare(event, x))
+
+    def prepare(self, event: pb.RoundOpen, x: RingVector) -> tuple[Submission, Submission]:
+        """A's and B's half of ``submit``'s submission."""
         model = Digest(event.model_digest)
-        return self.servers.submit(self.servers.prepare(event.version, event.attempt, model, x))
+        return self.servers.prepare(event.version, event.attempt, model, x)
 
     def _wait(self, deadline: float, what: str) -> None:
         if isinstance(self._ended, PrecadError):

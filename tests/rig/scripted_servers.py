@@ -21,6 +21,7 @@ from precad.client.connection import Receipt, Servers
 from precad.client.own_account import OwnAccount
 from precad.client.participant import Participation, RoundView, take_part
 from precad.client.pending import Pair, Pending
+from precad.client.progress import Observer
 from precad.client.witness import SERVERS, Witness
 from precad.common.errors import NotOnOffer
 from precad.common.identifiers import ClientId, Digest, Role
@@ -105,6 +106,9 @@ class Script:
     sent: list[Sent] = field(default_factory=list)
     shown: dict[Role, list[pb.Signed | None]] = field(
         default_factory=lambda: {role: [] for role in SERVERS}
+    )
+    openings_shown: dict[Role, list[pb.Signed | None]] = field(
+        default_factory=lambda: {role: [] for role in Role}
     )
     calls: list[str] = field(default_factory=list)
     """What left the client's machine, in order, with sizes where they could differ."""
@@ -216,11 +220,14 @@ class ScriptedServers:
         )
         return self._signed(role, body)
 
-    def statement(self, role: Role, shown: pb.Signed | None) -> pb.Signed:
+    def statement(
+        self, role: Role, shown: pb.Signed | None, opening: pb.Signed | None
+    ) -> pb.Signed:
         """As the servers' Statement."""
         self._step(f"statement {role.value}")
         script = self._script
         script.shown[role].append(shown)
+        script.openings_shown[role].append(opening)
         version = script.stated[role]
         body = pb.StatementBody(
             task_digest=self.task.digest.value,
@@ -256,6 +263,7 @@ class ScriptedServers:
             client=self.client,
             model=model,
             signer=signer(self.client),
+            words=self.task.words_in_headers,
         )
 
     def submit(self, pair: Pair, timeout_s: float) -> tuple[Receipt, Receipt]:
@@ -290,6 +298,7 @@ class Owner:
     results: dict[int, list[RingVector]] = field(default_factory=lambda: defaultdict(list))
     """All updates that were computed on records, by version."""
     budget: OwnAccount | None = None
+    observer: Observer | None = None
 
     def open_account(self) -> OwnAccount:
         """The account as its file has it now."""
@@ -311,7 +320,13 @@ class Owner:
         script.steps(witness, "saw")
         servers = cast("Servers", ScriptedServers(script))
         return take_part(
-            servers, self.budget, pending, self.update, clock=script.clock, witness=witness
+            servers,
+            self.budget,
+            pending,
+            self.update,
+            clock=script.clock,
+            witness=witness,
+            observer=self.observer,
         )
 
     def run_until_done(self) -> Participation:

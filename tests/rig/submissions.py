@@ -48,7 +48,9 @@ def reconstructed(pair: Pair, dimension: int) -> RingVector:
 def signed_anew(header: SignedHeader, signer: Signer) -> SignedHeader:
     """The same header with a good signature over what it says now."""
     digests = header.commitment_a, header.commitment_b, header.body_digest
-    return replace(header, signature=signer.sign(signed_bytes(header.context, *digests)))
+    return replace(
+        header, signature=signer.sign(signed_bytes(header.context, *digests, words=header.words))
+    )
 
 
 def upload(inbox: Inbox, submission: Submission, cuts: Sequence[int] = ()) -> None:

@@ -18,13 +18,15 @@ from precad.cli.bench.case import Case, idle_wait_s
 from precad.cli.bench.document import FORMAT, Document, main_case, run, series_of
 from precad.cli.bench.fit import exponent, steps
 from precad.cli.bench.meter import peak_mib, read
-from precad.cli.bench.ours.system import task_of
+from precad.cli.bench.ours.system import PHASES, task_of
+from precad.cli.bench.padded import padded_work
 from precad.cli.bench.part import Message
 from precad.cli.bench.relay import Line, Link, Way
 from precad.cli.bench.sample import require_right
 from precad.cli.bench.show import PARTS, as_text
 from precad.cli.bench.vectors import is_sum, vectors
 from precad.cli.main import app
+from precad.client.train import most_records
 from precad.common.description import DeadlineSection
 from precad.common.errors import Misconfiguration, PeerViolation
 
@@ -93,6 +95,16 @@ def test_the_wait_for_the_padded_work_counts_from_the_announcement() -> None:
     assert idle_wait_s({"fetch_s": work, "prepare_s": work}) == 0
 
 
+def test_the_padded_work_is_that_of_the_most_records_and_stated_against_the_wait() -> None:
+    small, large = padded_work([(8, 2, 20), (8, 2, 20_000)])
+    for each, records in ((small, 20), (large, 20_000)):
+        assert each["dimension"] == 8 * 2 + 2
+        assert each["padded_to"] == most_records(records, each["record_rate"]) <= records
+        assert each["wait_s"] == DeadlineSection().work
+        assert each["work_over_wait"] == pytest.approx(each["work_s"] / each["wait_s"], abs=1e-3)
+    assert small["work_s"] < large["work_s"]
+
+
 def test_processor_time_and_memory_are_the_process_s_own_and_its_children_s() -> None:
     """A parent that sleeps, and a child that computes and holds 64 MiB."""
     child = "x = b'1' * (64 << 20); n = sum(range(3_000_000)); print('done', flush=True); input()"
@@ -159,13 +171,14 @@ def measured(case: Case) -> dict[str, Any]:
     """As `measure` gives it, with times that grow as d·n."""
     size = case.dimension * case.clients * 1e-6
     wall = dict.fromkeys(
-        ("collect_s", "open_s", "fetch_s", "prepare_s", "prepare_cpu_s", "upload_s"), size / 10
-    ) | {"validate_s": size, "round_s": 2 * size}
+        ("collect_s", "finish_s", "open_s", "fetch_s", "prepare_s", "prepare_cpu_s", "upload_s"),
+        size / 10,
+    ) | {"validate_s": size, "release_s": size / 2, "round_s": 2 * size}
     processes = ("server-a", "server-b", "dealer", "clients")
     precad = {
         "wall_s": wall,
         "cpu_s": {
-            phase: dict.fromkeys(processes, size) for phase in ("collect", "validate", "open")
+            phase: dict.fromkeys(processes, size) for phase in (*PHASES, "validate", "release")
         },
         "peak_mib": dict.fromkeys(processes, 100.0),
         "payload_bytes": {"clients to server-b": 8 * case.dimension * case.clients},
@@ -189,7 +202,10 @@ def play(output: Path | None, done: list[str], *, fails_after: int = 1000) -> Do
         done.append(case.key)
         return measured(case)
 
-    return run(MAIN, output, lambda _what: None, series=True, measure=stub)
+    def padded() -> list[dict[str, Any]]:
+        return padded_work([(2, 2, 10)])
+
+    return run(MAIN, output, lambda _what: None, series=True, measure=stub, padded=padded)
 
 
 def test_a_run_measures_every_size_once_and_fits_its_series() -> None:
@@ -200,7 +216,8 @@ def test_a_run_measures_every_size_once_and_fits_its_series() -> None:
     for name in ("clients", "dimension"):
         assert document["series"][name]["fits"]["round_cpu_s"]["exponent"] == pytest.approx(1)
     text = as_text(document)
-    assert text.count(document["hardware"]["cpu"]) == 5 + 2
+    assert text.count(document["hardware"]["cpu"]) == 6 + 2
+    assert "The padded work of one data owner" in text
     assert "kernel" in document["hardware"]
 
 
@@ -254,8 +271,8 @@ def test_the_page_explains_every_table_and_names_only_options_that_there_are() -
     page = PAGE.read_text(encoding="utf-8")
     text = as_text(play(None, []))
     titles = re.findall(r"^(\S.*?)(?:, d = .*)?\n\n {1,2}\w", text, re.MULTILINE)
-    assert len(titles) == 7
-    assert [title for title in titles if title not in page] == []
+    assert len(titles) == 8
+    assert [title for title in titles if title.partition(",")[0] not in page] == []
     (table,) = re.findall(r"\| figure \|.*?\n\n", page, re.DOTALL)
     explained = set(re.findall(r"`(\w+_s)`", table))
     assert explained == {*PARTS, "round_s"}

@@ -48,6 +48,8 @@ from precad.common.certify.guarantee import (
     Iterated,
     Replacements,
     ValidationAllowance,
+    WithAbsent,
+    mixed,
 )
 from precad.common.certify.inefficacy import (
     attack_bounds,
@@ -510,3 +512,21 @@ def test_bad_input_names_field_and_remedy(field: str, make: object) -> None:
         make()  # type: ignore[operator]
     assert caught.value.field == field
     assert caught.value.remedy
+
+
+@pytest.mark.parametrize("direction", list(Direction))
+def test_absent_honest_clients_are_deleted_whatever_the_attackers_do(direction: Direction) -> None:
+    """They counted as more additions beside additions, which bounds no deletion."""
+    base = ExactGroups(poisson_gaussian(rate=0.05, noise_multiplier=0.8, count=50))
+    scores = np.linspace(0.01, 0.99, 25)
+    chosen = WithAbsent(base, 3).curves(1, direction)
+    one = base.curves(1, direction)
+    gone = base.curves(3, Direction.DELETIONS)
+    for least in (one, gone):
+        assert (chosen.upper(scores) >= least.upper(scores) - 1e-12).all()
+        assert (chosen.lower(scores) <= least.lower(scores) + 1e-12).all()
+    if direction is Direction.ADDITIONS:
+        both = mixed(base, 1, 3)
+        assert (chosen.upper(scores) == both.upper(scores)).all()
+    nobody = WithAbsent(base, 3).curves(0, direction)
+    assert (nobody.upper(scores) == scores).all()

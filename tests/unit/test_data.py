@@ -1,6 +1,7 @@
 """Data sets, read from files in their published formats."""
 
 import csv
+import gzip
 import hashlib
 import pickle
 import struct
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from precad.cli.demo.scenario import make_scenario
 from precad.common.errors import Misconfiguration
 from precad.experiments.data import NAMES, DataSet, load
 from precad.experiments.data.images import torchvision_datasets
@@ -31,7 +33,7 @@ def write_idx(place: Path) -> dict[str, NDArray[np.uint8]]:
         "t10k-images-idx3-ubyte": generator.integers(0, 256, (2, 28, 28), np.uint8),
         "t10k-labels-idx1-ubyte": np.array([7, 8], np.uint8),
     }
-    place.mkdir(parents=True)
+    place.mkdir(parents=True, exist_ok=True)
     for name, values in arrays.items():
         (place / name).write_bytes(idx(values))
     return arrays
@@ -50,6 +52,29 @@ def test_grey_images_are_read_from_idx_files(tmp_path: Path, name: str, folder: 
     )
     np.testing.assert_array_equal(data.test_y, [7, 8])
     assert 0 <= data.train_x.min() < data.train_x.max() <= 1
+
+
+@pytest.mark.parametrize("name", ["mnist", "fashion-mnist"])
+def test_grey_images_are_read_as_they_are_published(tmp_path: Path, name: str) -> None:
+    arrays = write_idx(tmp_path)
+    for file in arrays:
+        packed = gzip.compress((tmp_path / file).read_bytes())
+        (tmp_path / file).unlink()
+        (tmp_path / f"{file}.gz").write_bytes(packed)
+    data = load(name, tmp_path)
+    assert data.test_y.tolist() == [7, 8]
+    assert data.train_x.shape == (6, 1, 28, 28)
+
+
+def test_the_demo_takes_a_named_set_from_its_folder(tmp_path: Path) -> None:
+    write_idx(tmp_path)
+    size, bad = (1, 3, 1.0), (None, None)
+    scenario = make_scenario("mnist", "logistic", *size, *bad, seed=1, folder=tmp_path)
+    assert scenario.task.training.rounds == 3
+    (records,) = scenario.data.values()
+    assert records[0].shape == (6, 1, 28, 28)
+    with pytest.raises(Misconfiguration, match="nothing is downloaded"):
+        make_scenario("mnist", "logistic", *size, *bad, seed=1)
 
 
 def test_cifar_images_are_read_from_batches(

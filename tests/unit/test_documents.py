@@ -16,7 +16,6 @@ import pytest
 from scipy.stats import norm
 
 from precad.common.aggregator.enrol.tokens import TOKEN_BYTES
-from precad.common.aggregator.release.aggregate import MAX_BATCH_CLIENTS
 from precad.common.aggregator.round.journal import AttemptState
 from precad.common.aggregator.service.connections import (
     PER_CALLER,
@@ -28,7 +27,8 @@ from precad.common.aggregator.service.descriptors import BESIDE_CLIENTS, STRANGE
 from precad.common.aggregator.service.limits import Limits
 from precad.common.aggregator.training.feed import KEPT_EVENTS
 from precad.common.aggregator.training.shelf import KEPT_MODELS
-from precad.common.aggregator.validate.decide import comparisons_per_client
+from precad.common.aggregator.validate.comparisons import comparisons_per_client
+from precad.common.aggregator.validate.validator import MAX_BATCH_CLIENTS
 from precad.common.description import MAX_FRACTIONAL_BITS, DeadlineSection
 from precad.common.encode.clip import CLIENT_MARGIN, RECORD_MARGIN
 from precad.common.enrolment import EIGHTHS, GRID_OCTAVES

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -23,6 +24,7 @@ from precad.common.account.participations import (
     most_participations,
     record_epsilon,
 )
+from precad.common.account.together import together
 from precad.common.errors import Misconfiguration
 
 DEMO: dict[str, Any] = {
@@ -130,6 +132,7 @@ def test_json_has_the_agreed_keys_and_no_infinity() -> None:
             "rejection_delta",
             "epsilon",
             "mu",
+            "malicious_server",
         ]
         assert document["record_rate"] == 0.2
         if statement.accountant is not AccountantName.GDP_CLT:
@@ -273,3 +276,26 @@ def test_where_the_exact_accountant_cannot_answer_the_others_stand() -> None:
         assert math.isfinite(found[adversary, AccountantName.GDP_CLT])
     small = {s.accountant: s.epsilon for s in stated(DEMO | {"delta": 1e-12})}
     assert small[AccountantName.EXACT] < small[AccountantName.RDP] < 12
+
+
+def test_only_gates_and_only_at_the_cap_a_statement_covers_a_malicious_server(
+    make_task: Any,
+) -> None:
+    """A server that cheats decides when a client takes part, so what was counted says nothing."""
+    for check, covers in (("crypten", False), ("fss", True)):
+        run = Run.of(make_task(8, {"validation": check}))
+        for each in (run, replace(run, participations=3, basis=None)):
+            assert not any(s.malicious_server for s in guarantees(each, 1e-5))
+        for statement in guarantees(run.at_cap(run.rounds), 1e-5):
+            one = statement.adversary is Adversary.ONE_SERVER
+            assert statement.malicious_server == (covers and one)
+            assert ("malicious" in statement.against) == statement.malicious_server
+            assert statement.to_json()["malicious_server"] == statement.malicious_server
+            assert statement.rejection_delta is not None
+            assert statement.rejection_delta > 0
+        joint = together([run.at_cap(3), Run.of(make_task(8)).at_cap(3)], 1e-5)
+        assert not any(each.malicious_server for each in joint)
+        joint = together([run.at_cap(3)] * 2, 1e-5)
+        assert {each.adversary for each in joint if each.malicious_server} == (
+            {Adversary.ONE_SERVER} if covers else set()
+        )

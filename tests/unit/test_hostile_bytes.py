@@ -4,6 +4,7 @@ Each case is as small as it could be made; the targets are those of tests/fuzz.
 """
 
 import io
+import itertools
 import json
 import zipfile
 from collections.abc import Callable
@@ -287,7 +288,6 @@ def test_an_array_whose_header_has_keys_of_two_kinds() -> None:
 def test_a_kept_pair_whose_lengths_are_beyond_the_file() -> None:
     whole = seed("pending")
     head = whole.index(b"\0") + 1
-    for length in (2**64 - 1, 2**63, 2**40):
-        TARGETS["pending"].check(
-            whole[:head] + length.to_bytes(8, "little") * 2 + whole[head + 16 :]
-        )
+    # Wherever a length stands: of the update, and of each header.
+    for at, length in itertools.product(range(head, len(whole) - 8), (2**64 - 1, 2**63, 2**40)):
+        TARGETS["pending"].check(whole[:at] + length.to_bytes(8, "little") + whole[at + 8 :])

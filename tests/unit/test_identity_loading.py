@@ -1,6 +1,7 @@
 """Everything wrong with a party's folder is found at start-up, with file and remedy."""
 
 import shutil
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,15 @@ def test_a_key_that_others_can_read_is_refused(folder: Path, mode: int) -> None:
     (folder / "key.pem").chmod(mode)
     with pytest.raises(Misconfiguration, match="chmod 600"):
         Identity.load(folder)
+
+
+def test_on_windows_a_files_mode_says_nothing_and_the_key_is_read(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every file there has the mode 0o666 or 0o444."""
+    (folder / "key.pem").chmod(0o666)
+    monkeypatch.setattr(sys, "platform", "win32")
+    assert Identity.load(folder).principal == Principal.service(Role.SERVER_A)
 
 
 def test_another_partys_key_is_refused(folder: Path, keys: Path) -> None:

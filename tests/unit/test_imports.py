@@ -40,6 +40,7 @@ PURE = (
     "common/enrolment.py",
     "common/errors.py",
     "common/fitting.py",
+    "common/fss",
     "common/headroom.py",
     "common/identifiers.py",
     "common/kernel",
@@ -47,6 +48,7 @@ PURE = (
     "common/link",
     "common/model",
     "common/noise",
+    "common/norm_check",
     "common/ring.py",
     "common/secret.py",
     "common/share",
@@ -65,10 +67,12 @@ RANDOM = ("random", "numpy.random", "torch.random")
 SECRET = (
     "common/aggregator",
     "common/deal",
+    "common/fss",
     "common/kernel",
     "common/keystream.py",
     "common/link",
     "common/noise",
+    "common/norm_check",
     "common/secret.py",
     "common/share",
     "common/wire",
@@ -194,6 +198,18 @@ def test_no_part_imports_what_is_only_published() -> None:
     assert (Path(__file__).parents[2] / "published").is_dir()
 
 
+def test_function_secret_sharing_knows_nothing_of_norms() -> None:
+    ground = ("fss", "errors", "keystream", "secret")
+    wrong = [
+        (relative(path), module)
+        for path in sources("common/fss")
+        for module in imported(tree_of(path))
+        if within(module, ("precad",))
+        and not within(module, tuple(f"precad.common.{name}" for name in ground))
+    ]
+    assert wrong == []
+
+
 @pytest.mark.parametrize("name", PURE)
 def test_mathematics_imports_no_network_and_no_storage(name: str) -> None:
     wrong = [
@@ -210,7 +226,15 @@ def test_mathematics_imports_no_network_and_no_storage(name: str) -> None:
     [
         *(
             (name, IMPURE)
-            for name in ("encode", "share", "account.planning", "noise", "model", "task")
+            for name in (
+                "encode",
+                "share",
+                "norm_check.gates",
+                "account.planning",
+                "noise",
+                "model",
+                "task",
+            )
         ),
         # CrypTen itself loads TensorBoard's writer, and with it protobuf.
         ("aggregator.validate", ("grpc", "sqlalchemy", "precad.protos")),

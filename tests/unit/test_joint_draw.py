@@ -297,6 +297,8 @@ def test_bytes_that_nobody_opened_are_lost_until_both_operators_say_so(
     for error in pair.agree(0):
         assert isinstance(error, PeerUnavailable)
         assert "new coins" in str(error)
+    # The certificate counts it.
+    assert [pair.stores[role].redrawn_coins() for role in SERVERS] == [1, 1]
     after = [key.opening(pair.task.digest, 0) for key in pair.keys.values()]
     assert all(old != new for old, new in zip(before, after, strict=True))
     assert pair.coin(0) == joint_coin(after[0], after[1]).reveal()

@@ -28,6 +28,7 @@ from precad.common.aggregator.training.finish import keep, recover
 from precad.common.aggregator.training.meet import meet
 from precad.common.aggregator.training.session import Session
 from precad.common.aggregator.training.shelf import Shelf
+from precad.common.aggregator.training.steps import Steps
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError
 from precad.common.identifiers import ClientId, Digest, Role
@@ -144,7 +145,7 @@ class Servers:
                 set_secret=unused,
                 nonces=bytes(64),
                 seals=seals(self.task.digest, role),
-                coin_key=unused,
+                coin_key=session.coin_key,
                 noise=unused,
                 journal=session.store,
             )
@@ -198,7 +199,7 @@ class Servers:
                 return None
             sent = countersign(own, ready)
             made = reconstruct(own, sent, current.theta)
-            keep(session, sent.counted, made.theta, made.model, 0.0)
+            keep(session, sent.counted, made.theta, made.model, Steps(session.clock))
             return None
 
         return self.on_a_link(play, cuts)
@@ -259,25 +260,43 @@ def test_the_newest_attempt_and_the_larger_count_are_both_servers(servers: Serve
     assert (a.store.opened(0), b.store.opened(0)) == (2, 2)
 
 
-def test_servers_of_one_role_refuse_each_other(servers: Servers) -> None:
+def greeted(servers: Servers, **said: Any) -> None:
+    """Server A, to whom another says where it stands."""
     a = servers.sessions[A]
     ours, theirs = (
         PeerLink(end, servers.task.digest, max_message_bytes=1 << 20, timeout_s=1)
         for end in memory_pair()
     )
-    position = Position(
-        role="server-a",
-        version=0,
-        model=str(a.shelf.current.digest),
-        next_attempt=0,
-        opened=0,
-        ledger_length=0,
-        ledger_head="00" * 32,
-        nonce="00" * 32,
-    )
-    theirs.send("position", position.to_bytes())
+    position: dict[str, Any] = {
+        "role": "server-b",
+        "version": 0,
+        "model": str(a.shelf.current.digest),
+        "next_attempt": 0,
+        "opened": 0,
+        "ledger_length": 0,
+        "ledger_head": "00" * 32,
+        "nonce": "00" * 32,
+    }
+    theirs.send("position", Position(**position | said).to_bytes())
+    meet(a, ours)
+
+
+def test_servers_of_one_role_refuse_each_other(servers: Servers) -> None:
     with pytest.raises(PeerViolation, match="server-a too"):
-        meet(a, ours)
+        greeted(servers, role="server-a")
+
+
+def test_no_more_attempts_were_opened_than_either_server_knows_of(servers: Servers) -> None:
+    a = servers.sessions[A]
+    a.store.begin_attempt(6, 0, 0, VALID_SET)
+    a.store.abandon_open()
+    with pytest.raises(PeerViolation, match=r"8 opened attempts .* at most 7"):
+        greeted(servers, next_attempt=3, opened=8)
+    assert a.store.opened(0) == 0
+    # It may know of attempts by this server alone.
+    with pytest.raises(PeerUnavailable, match="sent nothing"):
+        greeted(servers, next_attempt=3, opened=7)
+    assert a.store.opened(0) == 7
 
 
 def test_histories_are_compared_under_a_salt(servers: Servers) -> None:

@@ -13,13 +13,15 @@ from precad.common.account.participations import record_epsilon
 from precad.common.aggregator.round.aggregator import Aggregator
 from precad.common.aggregator.round.coin import CoinKey
 from precad.common.aggregator.round.journal import AttemptState, Word
-from precad.common.aggregator.round.messages import Cohort, Fact, Verdict
+from precad.common.aggregator.round.messages import Cohort, Fact, OpenedCount, Verdict
 from precad.common.aggregator.round.opening import answer, propose, require_enough, say_over
-from precad.common.aggregator.round.operators import OPENED_CAP, NeedsOperators
+from precad.common.aggregator.round.operators import OPENED_CAP, NeedsOperators, doubt
+from precad.common.aggregator.round.states import Opened
 from precad.common.aggregator.store import Store, open_store
+from precad.common.aggregator.training.conduct import count_opened
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation
-from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.identifiers import ATTEMPTS, ClientId, Digest, Role
 from precad.common.link import PeerLink, memory_pair
 from precad.common.secret import Secret
 from precad.common.task import Task
@@ -142,6 +144,34 @@ def test_b_refuses_an_attempt_that_was_used(
     assert verdict.used
 
 
+def test_b_opens_no_attempt_after_which_there_is_none(pair: tuple[Aggregator, Aggregator]) -> None:
+    """Else a server that cheats would use up all numbers at once, for ever."""
+    proposal = Cohort(attempt=ATTEMPTS, clients=("c0",), model=str(MODEL))
+    pair[0].link.send("cohort", proposal.to_bytes())
+    with pytest.raises(PeerViolation, match="the last number that there is"):
+        answer(pair[1], 3, NAMES, MODEL, before_agreeing=never)
+    assert states(pair[1]) == {}
+    with pytest.raises(PeerViolation, match="unreadable Cohort"):
+        Cohort.from_bytes(proposal.to_bytes().replace(b"%d" % ATTEMPTS, b"%d" % (ATTEMPTS + 1)))
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_no_more_attempts_were_opened_than_there_are_numbers_so_far(
+    pair: tuple[Aggregator, Aggregator], more: int
+) -> None:
+    """The larger count is kept: a false one would never go again."""
+    server, number = pair[1], 4
+    pair[0].link.send("opened", OpenedCount(count=number + 1 + more).to_bytes())
+    attempt = Opened(number, 3, (), MODEL, frozenset())
+    if more:
+        with pytest.raises(PeerViolation, match=f"{number + 2} opened attempts of version 3"):
+            count_opened(server, attempt)
+        assert server.journal.opened(3) == 1
+    else:
+        count_opened(server, attempt)
+        assert server.journal.opened(3) == number + 1
+
+
 def test_b_refuses_clients_that_the_coin_did_not_draw(
     pair: tuple[Aggregator, Aggregator],
 ) -> None:
@@ -261,6 +291,18 @@ def tried_often(journal: Any, tries: int = 10) -> None:
     for attempt in range(tries):
         journal.begin_attempt(attempt, 3, 0, MODEL)
     journal.abandon_open()
+
+
+def test_by_gates_attempts_are_counted_and_nobody_is_asked(
+    pair: tuple[Aggregator, Aggregator], make_task: Callable[..., Task]
+) -> None:
+    """What a server that departs from the protocol hears in each, it could have computed."""
+    journal: Any = pair[0].journal
+    opened_often(journal)
+    assert journal.opened(3) == OPENED_CAP
+    shares, gates = (make_task(8, {"validation": check}) for check in ("crypten", "fss"))
+    assert "were opened" in doubt(journal, shares, 4, 3)
+    assert doubt(journal, gates, 4, 3) == ""
 
 
 CAUSES = {

@@ -47,6 +47,25 @@ def test_messages_arrive_whole_however_many_pieces_they_take(
     assert (sender.bytes_sent, receiver.bytes_received) == (size, size)
 
 
+@pytest.mark.parametrize("size", [0, 1, PIECE_BYTES, 2 * PIECE_BYTES + 7])
+def test_a_message_of_a_known_length_is_received_into_its_place(ends: Any, size: int) -> None:
+    sender, receiver = link(ends[0]), link(ends[1])
+    message = (bytes(range(251)) * (size // 251 + 1))[:size]
+    sender.send("step", message)
+    place = bytearray(size)
+    receiver.receive_into("step", memoryview(place))
+    assert bytes(place) == message
+
+
+@pytest.mark.parametrize("more", [-PIECE_BYTES, -1, 1, PIECE_BYTES])
+def test_a_message_of_another_length_than_its_place_is_a_violation(ends: Any, more: int) -> None:
+    sender, receiver = link(ends[0]), link(ends[1])
+    size = 2 * PIECE_BYTES
+    sender.send("step", bytes(size + more))
+    with pytest.raises(PeerViolation, match="step 'step'"):
+        receiver.receive_into("step", memoryview(bytearray(size)))
+
+
 def test_no_frame_is_larger_than_a_piece(ends: Any) -> None:
     link(ends[0]).send("step", bytes(5 * PIECE_BYTES + 1))
     sizes = [len(ends[1].get(1).payload) for _ in range(6)]

@@ -2,6 +2,7 @@
 
 import math
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -190,6 +191,7 @@ def test_one_more_release_of_a_version_turns_its_step_into_a_noisier_one_s_squar
     costs = upgraded(limited(make_task), rate, after)
     for limit, allowed in ((costs * (1 + 1e-9), True), (costs * (1 - 1e-6), False)):
         task = limited(make_task, limit)
+        known(task, rate, cap.released_again(upgrades, charges))
         assert may_take_part(task, rate, spent, upgrades, charges) == allowed
 
 
@@ -206,8 +208,44 @@ def test_a_version_released_again_is_charged_before_the_release(
         store.prepare(0, [OFTEN], VALID_SET, {}, bytes(64))
         store.write_off(0)
         aggregator = aggregator_of(task, store)
+        aggregator.begin_accounts(0)
+        known(task, 0.2, ((1, 1),))
         assert (OFTEN in aggregator.within_budget(RATES, 0)) == within
         store.close()
+
+
+def known(task: Task, rate: float, again: tuple[tuple[int, int], ...]) -> None:
+    """Wait until the account with these further releases is computed."""
+    cap.begin(task, rate, again)
+    terms = cap._terms(task, rate, again)
+    deadline = time.monotonic() + 120
+    while terms not in cap._known:
+        assert time.monotonic() < deadline, "no account was computed"
+        time.sleep(0.01)
+
+
+def test_a_version_that_is_released_again_costs_a_round_no_account(
+    make_task: Callable[..., Task], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The round asks; another thread computes; until it is known its client sits out."""
+    task, asked, go = limited(make_task, 40.0), [], threading.Event()
+
+    def account(**_terms: Any) -> float:
+        asked.append(threading.current_thread())
+        assert go.wait(60)
+        return 1.0
+
+    monkeypatch.setattr(cap, "_known", {})
+    monkeypatch.setattr(cap, "_begun", set())
+    monkeypatch.setattr(cap, "record_epsilon", account)
+    assert not may_take_part(task, 0.2, 1, {}, charges=1)
+    assert not may_take_part(task, 0.2, 1, {}, charges=1)
+    go.set()
+    known(task, 0.2, ((1, 1),))
+    assert may_take_part(task, 0.2, 1, {}, charges=1)
+    assert may_take_part(task, 0.2, 5, {1: 1})
+    assert threading.main_thread() not in asked
+    assert len(set(asked)) == 1
 
 
 def test_without_a_limit_everybody_may(make_task: Callable[..., Task]) -> None:

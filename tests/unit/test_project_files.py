@@ -90,4 +90,16 @@ def test_the_image_is_built_with_every_file_that_the_package_names(project: dict
     let_in = {line[1:] for line in text_of(".dockerignore").splitlines() if line.startswith("!")}
     links = {path.name for path in (ROOT / "src" / "precad").iterdir() if path.is_dir()}
     files = {"pyproject.toml", "setup.py", "src", project["readme"], *project["license-files"]}
+    files |= {"deploy/requirements.py"}
     assert let_in == files | (links - {"__pycache__"})
+
+
+def test_every_benchmark_is_a_program_that_make_bench_can_run_without_words() -> None:
+    """`make bench` runs each: what only another one calls lies in a folder of its own."""
+    programs = sorted((ROOT / "benchmarks").glob("*.py"))
+    assert programs
+    for program in programs:
+        source = program.read_text(encoding="utf-8")
+        assert '\nif __name__ == "__main__":\n    main()\n' in source, program.name
+        needed = re.findall(r'add_argument\(\s*"(?!-)|required=True', source)
+        assert not needed, f"{program.name} can't run without words"

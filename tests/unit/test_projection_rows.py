@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from precad.common.aggregator.validate.rows import MASK_BYTES, Rows
 from precad.common.encode.clip import CLIENT_MARGIN
 from precad.common.headroom import TAU
 from precad.common.kernel.numpy_projection import BLOCK
 from precad.common.keystream import Keystream
+from precad.common.norm_check.rows import MASK_BYTES, Rows
 from precad.common.ring import RingVector, dot
 from precad.common.secret import Secret
 

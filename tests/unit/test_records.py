@@ -64,8 +64,8 @@ def test_real_valued_targets_stay_real() -> None:
         ((X, Y[:-1]), "6 inputs, 5 targets"),
         ((X, np.array(["a"] * 6)), "targets"),
         ((np.float64(1.0), Y), "one row per record"),
-        (Stream(), "by index"),
-        (42, "by index"),
+        (Stream(), "give a Dataset with __len__"),
+        (42, "give a Dataset with __len__"),
     ],
 )
 def test_unusable_data_is_refused_at_once(data: object, message: str) -> None:

@@ -109,10 +109,16 @@ def test_a_record_whose_loss_overflows_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("x", "y"), [(X[:, :5], Y), (X, X), (X, Y.astype(np.float32)), (X.astype(np.int64), Y)]
+    ("x", "y", "said"),
+    [
+        (X[:, :5], Y, "don't go together"),
+        (X, X, "don't go together"),
+        (X, Y.astype(np.float32), "labels are whole numbers"),
+        (X.astype(np.int64), Y, "don't go together"),
+    ],
 )
-def test_shapes_and_types_that_do_not_fit_are_told_in_words(x: Any, y: Any) -> None:
-    with pytest.raises(Misconfiguration, match="don't go together"):
+def test_shapes_and_types_that_do_not_fit_are_told_in_words(x: Any, y: Any, said: str) -> None:
+    with pytest.raises(Misconfiguration, match=said):
         check(linear(), functional.cross_entropy, x, y)
 
 

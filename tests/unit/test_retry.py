@@ -111,7 +111,7 @@ def test_a_patient_call_is_never_given_more_than_what_is_left(clock: Clock) -> N
     assert given == [3.0, 1.8, 0.6]
 
 
-def test_waiting_for_submissions_ends_at_the_deadline_and_not_at_the_next_look(
+def test_waiting_for_submissions_ends_at_the_deadline_and_not_later(
     clock: Clock, make_task: Callable[..., Task], tmp_path: Path
 ) -> None:
     inbox = Inbox(Role.SERVER_A, make_task(), verifier(), tmp_path, clock)

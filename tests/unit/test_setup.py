@@ -163,11 +163,12 @@ def made(task: Task, *epochs: bytes, newest: int = -1) -> tuple[Any, Any]:
 
     def make(role: Role, link: PeerLink, epoch: bytes) -> Aggregator:
         pens = seals(task.digest, role)
+        heard: list[int] = []
         session: Any = SimpleNamespace(
             role=role,
             task=task,
             register=SimpleNamespace(roster=lambda: OWN),
-            store=None,
+            store=SimpleNamespace(hear=heard.append),
             progress=Progress(next_attempt=3),
             signer=pens.signer,
             verifier=pens.verifier,
@@ -179,6 +180,8 @@ def made(task: Task, *epochs: bytes, newest: int = -1) -> tuple[Any, Any]:
         )
         made = make_aggregator(session, link, dealer, noise=no_noise)
         assert session.progress.next_attempt == max(3, newest + 1)
+        # Kept: whoever is put back afterwards knows of it all the same.
+        assert heard == [newest]
         return made
 
     a, b = links(task)

@@ -30,7 +30,7 @@ from precad.common.secret import Secret
 
 TASK = Digest.of(b"task")
 D = 300
-SHORT_S = 0.05
+SHORT_S = 0.3
 A, B = SERVERS
 
 

@@ -205,6 +205,9 @@ def test_beyond_the_limit_an_owner_leaves_without_a_word(owner: MakeOwner) -> No
     assert 1 < most < 9
     result = one.run()
     assert (result.ended, result.submitted) == ("budget", most)
+    # It has the newest model that it saw: the one of the version that it left at.
+    assert result.model is not None
+    assert (result.model.version, result.model.theta[0]) == (most, most)
     assert result.epsilon <= 1.5
     again = one.run()
     assert (again.ended, again.submitted) == ("budget", 0)
@@ -569,7 +572,8 @@ def test_the_newest_two_models_are_kept_as_they_were_served(owner: MakeOwner) ->
     assert found == {
         f"model-{version}.bin": one.script.model(version)[0].tobytes() for version in (3, 4)
     }
-    assert result.version == 4
+    assert result.model is not None
+    assert result.model.version == 4
 
 
 def test_all_that_an_owner_keeps_is_for_this_user_alone(owner: MakeOwner) -> None:

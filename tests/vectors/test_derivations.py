@@ -82,7 +82,7 @@ def test_task() -> None:
         '"delta":1e-05,"epsilon_limit":null,'
         '"noise_multiplier":2.0,"record_clip":1.0,"record_rate":0.2},'
         '"projections":40,'
-        '"training":{"attempts":20,"learning_rate":6.0,"rounds":60}}'
+        '"training":{"attempts":20,"learning_rate":6.0,"rounds":60},"validation":"crypten"}'
     )
-    assert str(task.digest) == "48198fb9e750e7bace6e44f9ee4bc88de74cb809128b9223cc59301d1f4de466"
+    assert str(task.digest) == "c83e2c140752153acc5ebf32b5697d51aca00796bdc32d59c29a6c6777511a3e"
     assert task.digest == Digest.of(b"precad/v1/task\0" + task.canonical)

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from precad.common.aggregator.validate.rows import Rows
 from precad.common.keystream import Keystream
+from precad.common.norm_check.rows import Rows
 from precad.common.secret import Secret
 
 KEY = Secret(bytes(range(32)))

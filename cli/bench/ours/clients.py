@@ -17,11 +17,12 @@ import numpy as np
 
 from precad.cli.bench.part import ANSWER_S, Message, Orders
 from precad.cli.bench.vectors import is_sum, vectors
-from precad.client.connection import Servers
+from precad.client.connection import Receipt, Servers
 from precad.common.errors import PeerUnavailable, PrecadError
 from precad.common.identifiers import ClientId, Digest
 from precad.common.identity.credentials import Identity
 from precad.common.ring import RingVector
+from precad.common.share.submission import Submission
 from precad.common.task import Task
 from precad.protos import precad_pb2 as pb
 
@@ -128,23 +129,32 @@ class Clients:
             ).start()
         self._notices.opened(0)
 
-    def play(self, attempt: int) -> Iterator[Message]:
+    def play(self, attempt: int, *, held: bool) -> Iterator[Message]:
         """One attempt; what it yields is said at once: "received", "over", "opened".
+
+        Args:
+            attempt: its number.
+            held: server A hears of no submission before B has received all, so that all validation
+                comes after "received", and none while others upload.
 
         Raises:
             PrecadError: a server failed.
         """
         event = self._notices.opened(attempt)
-        took = list(
-            self._threads.map(
-                lambda each: self._take_part(event, *each),
-                zip(self._servers, self._vectors, strict=True),
-            )
-        )
-        yield {
-            "mark": "received",
-            **{name: float(np.mean([each[name] for each in took])) for name in took[0]},
-        }
+        rest = threading.Barrier(len(self._servers) + 1) if held else None
+        parts = [
+            self._threads.submit(self._take_part, event, servers, x, rest)
+            for servers, x in zip(self._servers, self._vectors, strict=True)
+        ]
+        if rest is not None:
+            rest.wait(ANSWER_S)
+            yield {"mark": "received"}
+        took = [part.result() for part in parts]
+        if rest is None:
+            yield {
+                "mark": "received",
+                **{name: float(np.mean([each[name] for each in took])) for name in took[0]},
+            }
         self._counted = self._notices.over(attempt)
         yield {"mark": "over"}
         self._following = self._notices.opened(attempt + 1)
@@ -158,13 +168,15 @@ class Clients:
         self._theta = theta
         return self._counted == len(self._servers) and is_sum(moved, self._vectors, deviation)
 
-    def _take_part(self, event: pb.RoundOpen, servers: Servers, x: RingVector) -> dict[str, float]:
+    def _take_part(
+        self, event: pb.RoundOpen, servers: Servers, x: RingVector, rest: threading.Barrier | None
+    ) -> dict[str, float]:
         """One client's part, as ``client/participant.py`` does it: fetch, prepare, submit."""
         _, fetch_s, _ = _timed(lambda: servers.fetch_model(event.version, event.model_digest))
         pair, prepare_s, prepare_cpu_s = _timed(
             lambda: servers.prepare(event.version, event.attempt, Digest(event.model_digest), x)
         )
-        receipts, upload_s, _ = _timed(lambda: servers.submit(pair, ANSWER_S))
+        receipts, upload_s, _ = _timed(lambda: _submit(servers, pair, rest))
         for receipt in receipts:
             if receipt.rejection is not None:
                 raise PeerUnavailable(
@@ -176,6 +188,17 @@ class Clients:
             "prepare_cpu_s": prepare_cpu_s,
             "upload_s": upload_s,
         }
+
+
+def _submit(
+    servers: Servers, pair: tuple[Submission, Submission], rest: threading.Barrier | None
+) -> tuple[Receipt, Receipt]:
+    """Both halves at once, or A's once everybody's is at B."""
+    if rest is None:
+        return servers.submit(pair, ANSWER_S)
+    at_b = servers.submit_half(pair[1], ANSWER_S)
+    rest.wait(ANSWER_S)
+    return servers.submit_half(pair[0], ANSWER_S), at_b
 
 
 def _timed(work: Callable[[], Result]) -> tuple[Result, float, float]:
@@ -201,7 +224,7 @@ def main() -> None:
     orders.say(mark="joined")
     for message in messages:
         if "attempt" in message:
-            for answer in clients.play(message["attempt"]):
+            for answer in clients.play(message["attempt"], held=message["held"]):
                 orders.say(**answer)
         else:
             orders.say(mark="checked", right=clients.right())

@@ -5,7 +5,7 @@ was there, when everybody heard that the round is over and when everybody heard 
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +23,19 @@ from precad.experiments.local import LocalDeployment
 SERVERS = ("server-a", "server-b", "dealer")
 PHASES = {
     "collect": ("begin", "received"),
-    "validate": ("received", "over"),
+    "finish": ("received", "over"),
     "open": ("over", "opened"),
 }
-"""Each phase, from one mark to another. ``open`` is the next round's opening."""
+"""Each phase of a whole round, from one mark to another; ``open`` is the next one's opening. Much
+of the validation is done while others upload."""
+AFTER_VALIDATION = frozenset({"release", "keep"})
+"""Steps of a round, as servers name them."""
 CLIENT_PARTS = ("fetch_s", "prepare_s", "prepare_cpu_s", "upload_s")
 """Means over the clients."""
 _WAIT_S = 3600.0
 
 
-def task_of(dimension: int, clients: int, rounds: int) -> Task:
+def task_of(dimension: int, clients: int, rounds: int, validation: str = "crypten") -> Task:
     """A task in which everybody is drawn and θ moves by the noisy sum itself.
 
     β is near the largest and the noise near the least that a task may have, so that noise hides no
@@ -53,6 +56,7 @@ def task_of(dimension: int, clients: int, rounds: int) -> Task:
             "training": {"learning_rate": float(clients), "rounds": rounds},
             "enrolment": {"clients": clients, "max_expected_records": 1.0},
             "fractional_bits": 20,
+            "validation": validation,
             "deadlines": waits,
         }
     )
@@ -77,22 +81,47 @@ class Precad:
         self._attempts = 0
 
     def play(self) -> Sample:
-        """One attempt, to the opening of the next."""
-        marks: dict[str, Reading] = {"begin": read(self.processes)}
-        said: dict[str, Message] = {}
+        """Two attempts: a whole one, and one whose validation is apart from its uploads."""
         with self._wire.round():
-            self._clients.tell(attempt=self._attempts)
-            while "opened" not in said:
-                answer = self._clients.hear()
-                marks[answer["mark"]] = read(self.processes)
-                said[answer["mark"]] = answer
-        self._attempts += 1
-        require_right(self.name, self._clients.ask(check=True))
+            marks, said = self._attempt(held=False)
         phases = {name: between(marks[a], marks[b]) for name, (a, b) in PHASES.items()}
         wall = {f"{name}_s": phase.at_s for name, phase in phases.items()}
         wall["round_s"] = sum(wall.values())
         wall |= {part: said["received"][part] for part in CLIENT_PARTS}
+        marks, _ = self._attempt(held=True)
+        phases |= self._split(between(marks["received"], marks["over"]))
+        wall |= {f"{name}_s": phases[name].at_s for name in ("validate", "release")}
         return Sample(wall, {name: phase.cpu_s for name, phase in phases.items()})
+
+    def _attempt(self, *, held: bool) -> tuple[dict[str, Reading], dict[str, Message]]:
+        """One attempt, to the opening of the next: each mark's reading, and what was said."""
+        marks: dict[str, Reading] = {"begin": read(self.processes)}
+        said: dict[str, Message] = {}
+        self._clients.tell(attempt=self._attempts, held=held)
+        while "opened" not in said:
+            answer = self._clients.hear()
+            marks[answer["mark"]] = read(self.processes)
+            said[answer["mark"]] = answer
+        self._attempts += 1
+        require_right(self.name, self._clients.ask(check=True))
+        return marks, said
+
+    def _split(self, both: Reading) -> dict[str, Reading]:
+        """Validation, to the agreed set and its sum, and what followed, as the servers say."""
+        after_s, after_cpu_s = 0.0, dict.fromkeys(both.cpu_s, 0.0)
+        for role in (Role.SERVER_A, Role.SERVER_B):
+            with closing(self._deployment.operator(role).reports()) as reports:
+                report = next(each for each in reports if each.attempt == self._attempts - 1)
+            costs = [cost for cost in report.steps if cost.step in AFTER_VALIDATION]
+            after_s = max(after_s, sum(cost.seconds for cost in costs))
+            after_cpu_s[role.value] = sum(cost.cpu_seconds for cost in costs)
+        validated = {
+            name: max(0.0, cpu_s - after_cpu_s[name]) for name, cpu_s in both.cpu_s.items()
+        }
+        return {
+            "validate": Reading(both.at_s - after_s, validated),
+            "release": Reading(after_s, after_cpu_s),
+        }
 
     def facts(self) -> dict[str, Any]:
         """Bytes of a round by link: as the servers count, and on the wire where a relay counts."""
@@ -108,15 +137,21 @@ class Precad:
 
 @contextmanager
 def set_up(
-    dimension: int, clients: int, rounds: int, folder: Path, lines: Lines
+    dimension: int,
+    clients: int,
+    rounds: int,
+    folder: Path,
+    lines: Lines,
+    *,
+    validation: str = "crypten",
 ) -> Iterator[Precad]:
-    """A deployment with everybody enrolled, for ``rounds`` rounds.
+    """A deployment with everybody enrolled, for ``rounds`` rounds, under one check of norms.
 
     Raises:
         PrecadError: a part didn't start or join.
     """
     # One more than is played: a measured round ends with the opening of the next.
-    task = task_of(dimension, clients, rounds + 1)
+    task = task_of(dimension, clients, 2 * rounds + 1, validation)
     nothing = np.zeros((1, 1), dtype=np.float32), np.zeros(1, dtype=np.int64)
     data = {ClientId(f"owner-{number:04d}"): nothing for number in range(clients)}
     with LocalDeployment(folder, task, data, way=lines.way) as deployment:

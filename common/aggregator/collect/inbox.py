@@ -4,6 +4,8 @@ Uploads come from many threads or tasks; the round's thread opens, waits and clo
 bad upload is its own affair: it is counted with a reason and nobody else notices.
 """
 
+import math
+from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +19,6 @@ from precad.common.share.signature import Verifier
 from precad.common.share.submission import Submission
 from precad.common.task import Task
 
-_POLL_S = 0.25
 _MAY_COME_AGAIN = frozenset({Rejection.TRUNCATED})
 """A link broke: the same bytes are on their way again. Whoever sent something wrong is done."""
 
@@ -33,8 +34,13 @@ class _OpenAttempt:
     """The whole digest of each client's first good header: it alone may come, and come again."""
     held: dict[ClientId, Submission] = field(default_factory=dict)
     refused: dict[ClientId, Rejection] = field(default_factory=dict)
-    awaited: set[ClientId] = field(default_factory=set)
-    """Whom ``wait`` still waits for; kept up to date, so that no arrival looks at everybody."""
+    awaited: set[ClientId] | None = None
+    """Whom ``wait`` and ``over`` still expect, once they were asked; kept up to date, so that no
+    arrival looks at everybody."""
+    arrived: deque[Submission] = field(default_factory=deque)
+    """Held, and not asked for by ``arrivals`` yet."""
+    closes: float = math.inf
+    """An instant of the clock."""
 
     def settled(self, client: ClientId) -> bool:
         """Whether nothing more is expected of ``client`` in this round."""
@@ -128,32 +134,56 @@ class Inbox:
             if current and current.attempt == attempt and client in current.cohort:
                 self._refuse(current, client, reason)
 
-    def wait(
-        self,
-        clients: Collection[ClientId],
-        deadline: float,
-        gone: Callable[[ClientId], bool] = lambda _client: False,
-    ) -> None:
-        """Wait until every one of ``clients`` is held, refused or gone, or until ``deadline``.
+    def wait(self, clients: Collection[ClientId], deadline: float) -> None:
+        """Wait until every one of ``clients`` is held or refused, or until ``deadline``.
+
+        Args:
+            clients: whom to wait for.
+            deadline: an instant of the clock.
+        """
+        with self._changed:
+            current = self._require_open()
+            awaited = {client for client in clients if not current.settled(client)}
+            current.awaited = awaited
+            while awaited and (remaining := deadline - self._clock.now()) > 0:
+                self._changed.wait(remaining)
+
+    def over(self, clients: Collection[ClientId], gone: Callable[[ClientId], bool]) -> bool:
+        """Whether every one of ``clients`` is held, refused or gone.
 
         One that was refused may still mend its upload while the attempt is open, but nobody waits
         for it: else one bad client would hold up every round.
 
         Args:
-            clients: whom to wait for.
-            deadline: an instant of the clock.
-            gone: whether a client needn't be waited for any more.
+            clients: whom to expect, the same in every call for one attempt.
+            gone: whether a client needn't be waited for any more; it is asked about somebody,
+                unless everybody is settled: a server looks for a dead link in it.
         """
         with self._changed:
             current = self._require_open()
-            current.awaited = {client for client in clients if not current.settled(client)}
-            # Not `any`: whoever looks for a dead link does so in `gone`, and must be asked.
-            while [client for client in current.awaited if not gone(client)]:
-                look_again = min(deadline, self._clock.now() + _POLL_S)
-                while current.awaited and (remaining := look_again - self._clock.now()) > 0:
-                    self._changed.wait(remaining)
-                if self._clock.now() >= deadline:
-                    return
+            if current.awaited is None:
+                current.awaited = {client for client in clients if not current.settled(client)}
+            return all(gone(client) for client in current.awaited)
+
+    def close_at(self, deadline: float) -> None:
+        """Take nothing more from that instant on, whatever the round's thread is busy with."""
+        with self._changed:
+            self._require_open().closes = deadline
+
+    def wait_arrival(self, seconds: float) -> None:
+        """Wait so long for something that ``arrivals`` hasn't given yet."""
+        deadline = self._clock.now() + seconds
+        with self._changed:
+            current = self._require_open()
+            while not current.arrived and (remaining := deadline - self._clock.now()) > 0:
+                self._changed.wait(remaining)
+
+    def arrivals(self, most: int | None = None) -> list[Submission]:
+        """What has come to be held since the last call, in order; the rest waits for the next."""
+        with self._changed:
+            arrived = self._require_open().arrived
+            count = len(arrived) if most is None else min(most, len(arrived))
+            return [arrived.popleft() for _ in range(count)]
 
     def close(self) -> Mapping[ClientId, Submission | Rejection]:
         """End the attempt's collection: for each client of the cohort what is held, or why not."""
@@ -183,6 +213,8 @@ class Inbox:
                 held.discard()
                 return
             current.held[client] = held
+            current.arrived.append(held)
+            self._changed.notify_all()
             self._no_longer_awaited(current, client)
 
     def _check(self, submission: Submission, current: _OpenAttempt) -> None:
@@ -198,6 +230,13 @@ class Inbox:
                 Rejection.WRONG_MODEL,
                 f"trained on model {context.model}, attempt {current.attempt} has "
                 f"{current.model}; fetch the model again",
+            )
+        if (header.words is not None) != self._task.words_in_headers:
+            has, must = ("no", "two") if header.words is None else ("two", "no")
+            raise RejectedSubmission(
+                Rejection.MALFORMED,
+                f"the header holds {has} words of the norm and must hold {must}: this task has "
+                f"validation = {self._task.validation!r}",
             )
         self.verifier.admit(header.signature, context.client)
         self.verifier.check(header.signature, header.signed)
@@ -225,6 +264,8 @@ class Inbox:
             self._no_longer_awaited(current, client)
 
     def _no_longer_awaited(self, current: _OpenAttempt, client: ClientId) -> None:
+        if current.awaited is None:
+            return
         current.awaited.discard(client)
         if not current.awaited:
             self._changed.notify_all()
@@ -237,6 +278,10 @@ class Inbox:
             )
             raise RejectedSubmission(
                 Rejection.WRONG_ATTEMPT, f"submission is for attempt {attempt}, {state}"
+            )
+        if self._clock.now() >= current.closes:
+            raise RejectedSubmission(
+                Rejection.WRONG_ATTEMPT, f"attempt {attempt} takes no submissions any more"
             )
         if client not in current.cohort:
             raise RejectedSubmission(

@@ -1,6 +1,7 @@
 """Match: only submissions that both servers hold, the same signed bytes, go on."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
 
 from precad.common.aggregator.round.messages import HeldEntry, HeldList, MissingEntry
 from precad.common.aggregator.round.states import Matched, Opened
@@ -11,10 +12,28 @@ from precad.common.share.submission import Submission
 Collected = Mapping[ClientId, Submission | Rejection]
 
 
-def describe(collected: Collected) -> HeldList:
-    """What this server holds, as the other server may know it: digests and reasons."""
+class Closed(NamedTuple):
+    """A collection that is over."""
+
+    collected: Collected
+    """What this server holds of the cohort, or why not."""
+    theirs: HeldList
+    """The other server's list, without the early ones."""
+    early: frozenset[ClientId] = frozenset()
+    """Matched, and taken for validation, while collection was open."""
+
+
+def describe(collected: Collected, early: Collection[ClientId] = ()) -> HeldList:
+    """What this server holds, as the other server may know it: digests and reasons.
+
+    Args:
+        collected: all of the cohort.
+        early: left out: both servers know of them.
+    """
     entries: list[HeldEntry | MissingEntry] = []
     for client, item in collected.items():
+        if client in early:
+            continue
         if isinstance(item, Submission):
             signed = str(item.header.whole_digest)
             entries.append(HeldEntry(client=client.name, signed=signed))
@@ -28,6 +47,7 @@ def match(
     role: Role,
     collected: Collected,
     theirs: HeldList,
+    early: frozenset[ClientId] = frozenset(),
 ) -> Matched:
     """Combine both servers' lists; both arrive at the same result.
 
@@ -41,17 +61,23 @@ def match(
         role: which server this is.
         collected: what this server holds.
         theirs: the other server's list.
+        early: matched before; they are on neither list.
 
     Raises:
         PeerViolation: the other server's list isn't over this attempt's cohort.
     """
     other = theirs.by_client()
-    if len(theirs.entries) != len(opened.cohort) or set(other) != set(opened.cohort):
+    expected = set(opened.cohort) - early
+    if len(theirs.entries) != len(expected) or set(other) != expected:
         raise PeerViolation(f"the other server's list isn't over attempt {opened.attempt}'s cohort")
     submissions: dict[ClientId, Submission] = {}
     rejections: dict[ClientId, Rejection] = {}
     for client in opened.cohort:
-        own, entry = collected[client], other[client]
+        own = collected[client]
+        if client in early and isinstance(own, Submission):
+            submissions[client] = own
+            continue
+        entry = other[client]
         if isinstance(own, Submission) and isinstance(entry, HeldEntry):
             if entry.signed == str(own.header.whole_digest):
                 submissions[client] = own
@@ -70,4 +96,4 @@ def match(
             rejections[client] = found[0] if found else absent
         if isinstance(own, Submission) and client not in submissions:
             own.discard()
-    return Matched(opened, submissions, rejections)
+    return Matched(opened, submissions, rejections, early)

@@ -11,6 +11,7 @@ import logging
 import secrets
 import struct
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
@@ -40,7 +41,7 @@ class Spool:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._key = AESGCM(Secret.random(KEY_BYTES).reveal())
+        self._key = Secret.random(KEY_BYTES)
         self._numbers = itertools.count()
 
     def begin(self, client: ClientId) -> "SpoolFile":
@@ -56,9 +57,10 @@ class SpoolFile:
     and the file's number too, so that no chunk can stand for another one, or be left out.
     """
 
-    def __init__(self, path: Path, key: AESGCM, number: int) -> None:
+    def __init__(self, path: Path, key: Secret, number: int) -> None:
         self._path = path
         self._key = key
+        self._cipher = AESGCM(key.reveal())
         self._number = number
         self._chunk = 0
         self._length = 0
@@ -85,7 +87,7 @@ class SpoolFile:
             self._write(self._rest)
         self._rest = bytearray()
         self._file.close()
-        return SpooledBody(self._path, self._key, self._number, salt, self._length)
+        return SpooledBody(self._path, self._key, self._number, self._length, salt)
 
     def abandon(self) -> None:
         """Remove what there is."""
@@ -96,29 +98,34 @@ class SpoolFile:
 
     def _write(self, words: bytes | bytearray | memoryview) -> None:
         nonce, bound_to = _names(self._number, self._chunk, len(words))
-        self._file.write(self._key.encrypt(nonce, words, bound_to))
+        self._file.write(self._cipher.encrypt(nonce, words, bound_to))
         self._chunk += 1
         self._length += len(words)
 
 
+@dataclass(frozen=True, slots=True)
 class SpooledBody:
     """A whole body in its file; see ``precad.common.share.body.Body``."""
 
-    def __init__(self, path: Path, key: AESGCM, number: int, salt: Secret, length: int) -> None:
-        self.path = path
-        self.salt = salt
-        self._key = key
-        self._number = number
-        self._length = length
+    path: Path
+    key: Secret = field(repr=False)
+    """Of all the attempt's files."""
+    number: int
+    """Of the file."""
+    length: int
+    """Bytes of b."""
+    salt: Secret = field(repr=False)
+    """salt_h."""
 
     def pieces(self) -> Iterator[bytes]:
         """b, each piece decrypted as it is asked for. Raises BodyUnreadable."""
+        cipher = AESGCM(self.key.reveal())
         try:
             with self.path.open("rb", buffering=0) as file:
-                for chunk, start in enumerate(range(0, self._length, PIECE_BYTES)):
-                    size = min(PIECE_BYTES, self._length - start)
-                    nonce, bound_to = _names(self._number, chunk, size)
-                    yield self._key.decrypt(nonce, file.read(size + TAG_BYTES), bound_to)
+                for chunk, start in enumerate(range(0, self.length, PIECE_BYTES)):
+                    size = min(PIECE_BYTES, self.length - start)
+                    nonce, bound_to = _names(self.number, chunk, size)
+                    yield cipher.decrypt(nonce, file.read(size + TAG_BYTES), bound_to)
         except OSError as error:
             raise BodyUnreadable(f"{self.path}: {error.strerror}; it was there before") from None
         except InvalidTag:
@@ -129,9 +136,6 @@ class SpooledBody:
     def discard(self) -> None:
         """Remove the file."""
         _remove(self.path)
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {self._length} bytes>"
 
 
 def _names(number: int, chunk: int, length: int) -> tuple[bytes, bytes]:

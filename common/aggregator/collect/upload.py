@@ -1,11 +1,12 @@
 """One upload in pieces: bounded, hashed while it arrives, complete or rejected."""
 
 import contextlib
-import hashlib
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Protocol
+
+from blake3 import blake3
 
 from precad.common.aggregator.collect.spool import Spool
 from precad.common.errors import RejectedSubmission, Rejection
@@ -55,7 +56,7 @@ class Upload:
         self._awaited = 0 if submission.role is Role.SERVER_A else body_bytes(dimension)
         self._received = 0
         self._salt = b""
-        self._hash: hashlib._Hash | None = None
+        self._hash: blake3 | None = None
         self._place: _Place = _Memory()
         self._abandoned = False
         self.complete = False

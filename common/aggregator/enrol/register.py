@@ -104,12 +104,19 @@ class Register:
         with self._changed:
             return Roster(self._enrolments)
 
+    def has(self, client: ClientId) -> bool:
+        """Whether it is enrolled. Without the lock, which is held while a disk writes."""
+        return client in self._enrolments
+
     def freeze(self, roster: Roster, *, taken_back: bool = False) -> None:
         """No further enrolment; ``roster`` is final. Taken back: claims of it may be lost here."""
         with self._changed:
             self._store.freeze(roster, taken_back=taken_back)
             self._frozen = True
             self._enrolments = dict(roster)
+        if taken_back:
+            # Claims that were lost had their accounts computed by an older process.
+            self.prepare_accounts()
 
     def seal(self) -> SealMessage | None:
         """The other server's word on the frozen roster."""

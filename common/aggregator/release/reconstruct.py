@@ -9,7 +9,7 @@ from precad.common.aggregator.round.states import Finished, Sent
 from precad.common.errors import PeerViolation
 from precad.common.identity.seal import Kind
 from precad.common.model import apply_update, model_digest
-from precad.common.ring import WORD_BYTES, from_bytes, to_bytes
+from precad.common.ring import RingVector, byte_view
 
 
 def reconstruct(aggregator: Aggregator, sent: Sent, theta: NDArray[np.float64]) -> Finished:
@@ -27,8 +27,10 @@ def reconstruct(aggregator: Aggregator, sent: Sent, theta: NDArray[np.float64]) 
         PeerViolation: the other server's share has the wrong size, or its next model differs.
     """
     link, seals = aggregator.link, aggregator.seals
-    data = link.exchange("noisy-share", to_bytes(sent.noisy_share))
-    finished = step(aggregator, sent, theta, data)
+    link.send("noisy-share", byte_view(sent.noisy_share))
+    other_share = np.empty(aggregator.task.dimension, dtype="<i8")
+    link.receive_into("noisy-share", byte_view(other_share))
+    finished = step(aggregator, sent, theta, other_share.astype(np.int64, copy=False))
     version = finished.opened.version + 1
     own = ModelBody(task=str(aggregator.task.digest), version=version, digest=str(finished.model))
     answer = link.exchange("model", seals.write(Kind.MODEL, own).to_bytes())
@@ -43,16 +45,12 @@ def reconstruct(aggregator: Aggregator, sent: Sent, theta: NDArray[np.float64]) 
     return finished
 
 
-def step(aggregator: Aggregator, sent: Sent, theta: NDArray[np.float64], theirs: bytes) -> Finished:
-    """θ_{t+1} from θ_t, the own noisy share and the other server's bytes.
-
-    Raises:
-        PeerViolation: the other server's share has the wrong size.
-    """
+def step(
+    aggregator: Aggregator, sent: Sent, theta: NDArray[np.float64], theirs: RingVector
+) -> Finished:
+    """θ_{t+1} from θ_t, the own noisy share and the other server's, ``[d] int64`` each."""
     task, counted = aggregator.task, sent.counted
-    if len(theirs) != task.dimension * WORD_BYTES:
-        raise PeerViolation(f"noisy share has {len(theirs)} bytes for d = {task.dimension}")
-    noisy_sum = sent.noisy_share + from_bytes(theirs)
+    noisy_sum = sent.noisy_share + theirs
     stepped = apply_update(theta, noisy_sum, task, aggregator.denominator)
     digest = model_digest(task.digest, counted.opened.version + 1, task.model.parameters, stepped)
     return Finished(counted.opened, counted.valid, counted.rejections, noisy_sum, stepped, digest)

@@ -6,34 +6,21 @@ given to it.
 """
 
 from collections.abc import Iterable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Protocol
 
-from precad.common.aggregator.round.cap import may_take_part
+from precad.common.aggregator.round.cap import begin, may_take_part, released_again
 from precad.common.aggregator.round.coin import CoinKey
 from precad.common.aggregator.round.journal import Journal
 from precad.common.aggregator.round.seals import Seals
+from precad.common.deal.dealing import Dealing
 from precad.common.deal.randomness import DealtRandomness
 from precad.common.deal.request import DealRequest
-from precad.common.deal.squares import Squares
 from precad.common.enrolment import Roster
 from precad.common.identifiers import ClientId, Role
 from precad.common.link import PeerLink
 from precad.common.noise import NoiseSource
-from precad.common.ring import RingVector
 from precad.common.secret import Secret
 from precad.common.task import Task
-
-
-class Dealing(Protocol):
-    """This server's way to the dealer."""
-
-    def deal(self, request: DealRequest) -> RingVector:
-        """This server's correction words. Raises PeerUnavailable, PeerViolation."""
-
-    def squares(self, attempt: int) -> AbstractContextManager[Squares]:
-        """A conversation for one attempt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +59,7 @@ class Aggregator:
         if self.task.privacy.epsilon_limit is None:
             return tuple(clients)
         spent, upgrades = self.journal.participations(), self.journal.upgrades()
+        charged = self.journal.charges_in(version)
         return tuple(
             client
             for client in clients
@@ -80,9 +68,19 @@ class Aggregator:
                 self.roster[client].record_rate,
                 spent.get(client, 0),
                 upgrades.get(client, {}),
-                self.journal.charges_of(client, version),
+                charged.get(client, 0),
             )
         )
+
+    def begin_accounts(self, version: int) -> None:
+        """Have the accounts computed that another release of ``version`` needs, in other threads.
+
+        Most trainings need none: no release of theirs was ever lost.
+        """
+        upgrades, charged = self.journal.upgrades(), self.journal.charges_in(version)
+        for client, claim in self.roster.items():
+            again = released_again(upgrades.get(client, {}), charged.get(client, 0))
+            begin(self.task, claim.record_rate, again)
 
     def randomness(self, request: DealRequest) -> DealtRandomness:
         """Binary triples for one batch of decisions."""

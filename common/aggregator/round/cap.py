@@ -5,7 +5,9 @@ was lost stays charged: where the version is released again, its one step's σ b
 
 An account takes seconds. ``prepare`` computes it where a client enrols or a server starts, in a
 thread that nobody waits for but that client; rounds look it up. Claimed rates lie on the task's
-public grid (``Enrolment``), so that clients can't make a server compute more than a few.
+public grid (``Enrolment``), so that clients can't make a server compute more than a few. Where a
+version is released again, ``begin`` computes what that makes of an account in a thread of its own,
+before the operators have given their word or soon after; until it is known its clients sit out.
 """
 
 import logging
@@ -14,7 +16,11 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping
 
-from precad.common.account.participations import most_participations, record_epsilon
+from precad.common.account.participations import (
+    largest_count,
+    most_participations,
+    record_epsilon,
+)
 from precad.common.errors import Misconfiguration
 from precad.common.task import Task
 
@@ -22,10 +28,14 @@ log = logging.getLogger("precad")
 
 SPARE_CHARGES = 16
 """Charges beyond twice the task's rounds that are still told apart."""
-_Terms = tuple[float, float, float, float, int]
+_Again = tuple[tuple[int, int], ...]
+"""Versions that were released 1 + m times, by m ≥ 1, in order."""
+_Terms = tuple[float, float, float, float, int, _Again]
 _known: dict[_Terms, int | None] = {}
 """By terms; None where the accountant failed. Pure numbers: no task's secret, no client's name."""
 _one_at_a_time = threading.Lock()
+_begun: set[_Terms] = set()
+"""What a thread of its own is to compute, or has."""
 
 
 def prepare(task: Task, record_rate: float) -> None:
@@ -74,7 +84,8 @@ def may_take_part(
 ) -> bool:
     """Whether one more release keeps a client within the task's limit.
 
-    A client whose account can't be computed may not: that costs nobody else the round.
+    A client whose account can't be computed may not: that costs nobody else the round. Nor may one
+    whose account with lost releases isn't known yet: it is begun.
 
     Args:
         task: gives σ, δ and the limit; without one everybody may.
@@ -85,17 +96,10 @@ def may_take_part(
     """
     if task.privacy.epsilon_limit is None:
         return True
-    if upgrades or charges:
-        counts = Counter(upgrades or {})
-        counts[0] = spent - counts.total()
-        if charges:
-            counts[charges - 1] -= 1
-        counts[charges] += 1
-        try:
-            return _epsilon(task, record_rate, +counts) <= task.privacy.epsilon_limit
-        except Exception:
-            log.exception("no account for record rate %r with lost releases", record_rate)
-            return False
+    if again := released_again(upgrades or {}, charges):
+        begin(task, record_rate, again)
+        most = _known.get(_terms(task, record_rate, again))
+        return most is not None and spent + (charges == 0) <= most
     # The task's rate is no lower than any client's: below its cap nobody's own is needed, and a
     # thousand clients of a thousand rates cost one account and not a thousand.
     highest = task.privacy.record_rate
@@ -104,6 +108,32 @@ def may_take_part(
         if cap is not None and spent < cap:
             return True
     return False
+
+
+def released_again(upgrades: Mapping[int, int], charges: int) -> _Again:
+    """The versions with further releases, by m ≥ 1, once another release has left.
+
+    Args:
+        upgrades: versions by m ≥ 1 so far.
+        charges: releases of the version in question so far.
+    """
+    counts = Counter(upgrades)
+    if charges:
+        counts[charges - 1] -= 1
+        counts[charges] += 1
+    return tuple(sorted((m, count) for m, count in counts.items() if m > 0 and count > 0))
+
+
+def begin(task: Task, record_rate: float, again: _Again) -> None:
+    """Have the most participations computed that go with these further releases; in a thread."""
+    if task.privacy.epsilon_limit is None or not again:
+        return
+    terms = _terms(task, record_rate, again)
+    if terms not in _begun:
+        _begun.add(terms)
+        threading.Thread(
+            target=_cap, args=(task, record_rate, again), name="account", daemon=True
+        ).start()
 
 
 def participation_cap(task: Task, record_rate: float) -> int | None:
@@ -177,8 +207,8 @@ def _epsilon(task: Task, record_rate: float, counts: Mapping[int, int]) -> float
     )
 
 
-def _cap(task: Task, record_rate: float) -> int | None:
-    terms = _terms(task, record_rate)
+def _cap(task: Task, record_rate: float, again: _Again = ()) -> int | None:
+    terms = _terms(task, record_rate, again)
     if terms in _known:
         return _known[terms]
     with _one_at_a_time:
@@ -188,9 +218,29 @@ def _cap(task: Task, record_rate: float) -> int | None:
 
 
 def _computed(
-    record_rate: float, noise_multiplier: float, delta: float, epsilon_limit: float, ceiling: int
+    record_rate: float,
+    noise_multiplier: float,
+    delta: float,
+    epsilon_limit: float,
+    ceiling: int,
+    again: _Again,
 ) -> int | None:
+    repeated = sum(count for _, count in again)
+
+    def within(participations: int) -> bool:
+        if participations < repeated:
+            return True
+        epsilon = record_epsilon(
+            record_rate=record_rate,
+            noise_multiplier=noise_multiplier,
+            delta=delta,
+            counts=dict(((0, participations - repeated), *again)),
+        )
+        return epsilon <= epsilon_limit
+
     try:
+        if again:
+            return largest_count(within, ceiling)
         return most_participations(
             record_rate=record_rate,
             noise_multiplier=noise_multiplier,
@@ -204,11 +254,11 @@ def _computed(
         return None
 
 
-def _terms(task: Task, record_rate: float) -> _Terms:
+def _terms(task: Task, record_rate: float, again: _Again = ()) -> _Terms:
     privacy = task.privacy
     limit = privacy.epsilon_limit
     assert limit is not None
-    return record_rate, privacy.noise_multiplier, privacy.delta, limit, _ceiling(task)
+    return record_rate, privacy.noise_multiplier, privacy.delta, limit, _ceiling(task), again
 
 
 def _ceiling(task: Task) -> int:

@@ -34,7 +34,10 @@ def settled(facts: Iterable[Fact], *pending: int | None) -> tuple[Fact, ...]:
 
 
 def adoptable(
-    start: Digest, evidence: Sequence[Evidence], sealed: HeadBody | None
+    start: Digest,
+    evidence: Sequence[Evidence],
+    sealed: HeadBody | None,
+    heard: range = range(0),
 ) -> tuple[Fact, ...]:
     """Those of the other server's facts that one's own signature stands for.
 
@@ -42,16 +45,24 @@ def adoptable(
         start: of the history.
         evidence: the other server's facts, a version each, from version 0 on.
         sealed: the own newest head, as the other kept it; its signature is checked.
+        heard: attempts that this server has forgotten, and that the dealer, an owner or the other
+            server has named to it. They are charged anyway (``training.unknown``).
 
     Returns:
         All facts under the seal, and at most one charge more: the attempt that the other has
         prepared and countersigned or sent, or that its journal remembers. Nobody can invent
         others. And all voids: they charge nobody, and don't touch what this server has
-        countersigned.
+        countersigned. And charges of attempts that were ``heard`` of.
     """
     pending = evidence[0].pending if evidence else None
     found = [] if pending is None else [pending]
     found += [fact for each in evidence for fact in each.facts if fact.voided]
+    found += [
+        fact
+        for each in evidence
+        for fact in each.facts
+        if not fact.voided and fact.attempt in heard
+    ]
     if sealed is None or sealed.version >= len(evidence):
         return tuple(found)
     history = start

@@ -33,7 +33,7 @@ def agree_coin(aggregator: Aggregator, version: int) -> Secret:
     own = _own(aggregator, version)
     committed = commitment_to(own, seals.role)
     kept = journal.commitment(version)
-    known = None if kept is None else _commitment(aggregator, version, kept)
+    known = None if kept is None else _commitment(aggregator, version, kept, kept=True)
     state = CoinState(
         commitment=seals.write(Kind.COIN_COMMITMENT, committed),
         known=None if known is None else known.digest,
@@ -65,9 +65,11 @@ def _own(aggregator: Aggregator, version: int) -> CoinOpening:
     return seals.read(seals.role, Kind.COIN_OPENING, given_back, CoinOpening)
 
 
-def _commitment(aggregator: Aggregator, version: int, sealed: SealMessage) -> CoinCommitment:
+def _commitment(
+    aggregator: Aggregator, version: int, sealed: SealMessage, *, kept: bool = False
+) -> CoinCommitment:
     seals = aggregator.seals
-    found = seals.read(seals.other, Kind.COIN_COMMITMENT, sealed, CoinCommitment)
+    found = seals.read(seals.other, Kind.COIN_COMMITMENT, sealed, CoinCommitment, kept=kept)
     if (found.task, found.version) != (str(seals.task), version):
         raise PeerViolation("a coin was committed to for another task or version")
     return found

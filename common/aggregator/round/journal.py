@@ -85,7 +85,7 @@ class Journal(Protocol):
     """
 
     def next_attempt(self) -> int:
-        """The first attempt that was never used here."""
+        """The first attempt that nobody remembers, as far as this server has heard."""
 
     def begin_attempt(self, attempt: int, version: int, cohort_size: int, model: Digest) -> None:
         """An attempt is about to open. Raises PeerViolation when its number was used before."""
@@ -183,8 +183,8 @@ class Journal(Protocol):
     def learn(self, facts: Collection[Fact]) -> int:
         """Take facts that this server had forgotten into its ledger. Returns how many."""
 
-    def charges_of(self, client: ClientId, version: int) -> int:
-        """How many releases of ``version`` may have left with this client in the counted set."""
+    def charges_in(self, version: int) -> Mapping[ClientId, int]:
+        """How many releases of ``version`` may have left with each client in the counted set."""
 
     def participations(self) -> Mapping[ClientId, int]:
         """T_i so far: how many versions each client was charged for."""

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from precad.common.errors import PeerViolation, Rejection
-from precad.common.identifiers import ClientId
+from precad.common.identifiers import ATTEMPTS, ClientId
 
 Hex32 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 ClientName = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
@@ -13,8 +13,8 @@ ClientName = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$
 HexText = Annotated[str, Field(pattern=r"^([0-9a-f]{2})+$", max_length=16384)]
 """Bytes of any length, in hex."""
 
-Number = Annotated[int, Field(ge=0, lt=2**63)]
-"""What databases and digests hold."""
+Number = Annotated[int, Field(ge=0, le=ATTEMPTS)]
+"""Of an attempt, or how many there are: sums of them, and the next one, fit what databases hold."""
 
 
 class Message(BaseModel):
@@ -144,6 +144,15 @@ class Position(Message):
     """Fresh: salts what is compared next."""
 
 
+class Remembered(Message):
+    """Up to which attempt a ledger goes, and up to which one anybody has named an attempt."""
+
+    unused: Number
+    """The first that the sender's database and journal don't know."""
+    unheard: Number
+    """The first that nobody has named to it."""
+
+
 class Fact(Message):
     """One thing that both ledgers hold alike: an attempt's charge, or that it was voided."""
 
@@ -252,14 +261,56 @@ class MissingEntry(Message):
     reason: Rejection
 
 
+class Ask(Message):
+    """A's turn while collection is open."""
+
+    patient: bool = False
+    """Whether B is to wait a moment for its next arrival."""
+    over: bool = False
+    """Collection is closed at A: its list follows."""
+
+
+class Offer(Message):
+    """What has come to B, whole, since it last offered."""
+
+    entries: Annotated[tuple[HeldEntry, ...], Field(max_length=256)]
+
+
+class Alike(Message):
+    """Of all that was offered, what A holds alike and goes on now, in this order."""
+
+    clients: Annotated[tuple[ClientName, ...], Field(max_length=256)]
+
+
 class HeldList(Message):
-    """All of a round's cohort, as one server holds it."""
+    """A round's cohort as one server holds it, without those who have gone on already."""
 
     entries: tuple[HeldEntry | MissingEntry, ...]
 
     def by_client(self) -> dict[ClientId, HeldEntry | MissingEntry]:
         """Entries by client."""
         return {ClientId(entry.client): entry for entry in self.entries}
+
+
+class WorkerCount(Message):
+    """How many workers a server is set to have."""
+
+    count: Annotated[int, Field(ge=0, le=256)]
+
+
+class WorkerState(Message):
+    """One worker, as its server knows it."""
+
+    address: Annotated[str, Field(max_length=300)] = ""
+    """At B: where it listens; `:port` on B's own machine, nothing while it isn't up."""
+    ready: bool
+    """Whether it is linked with its like."""
+
+
+class Workers(Message):
+    """A server's workers, by pair."""
+
+    workers: Annotated[tuple[WorkerState, ...], Field(max_length=256)]
 
 
 class SetCheck(Message):

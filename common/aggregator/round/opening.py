@@ -9,7 +9,7 @@ from precad.common.aggregator.round.operators import NeedsOperators, doubt
 from precad.common.aggregator.round.states import Opened
 from precad.common.enrolment import Roster
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation
-from precad.common.identifiers import ClientId, Digest
+from precad.common.identifiers import ATTEMPTS, ClientId, Digest
 from precad.common.link import SETUP_ATTEMPT
 
 
@@ -127,7 +127,12 @@ def _opened(
     counted: Collection[ClientId],
     model: Digest,
 ) -> Opened:
-    """Open it here, durably."""
+    """Open it here, durably. Raises PeerViolation: no number is left for the one after it."""
+    if attempt >= ATTEMPTS:
+        raise PeerViolation(
+            f"attempt {attempt} is the last number that there is: no server that "
+            "follows the protocol has come to it"
+        )
     cover = aggregator.task.privacy.cover_uploads
     cohort = tuple(sorted(aggregator.roster if cover else counted))
     aggregator.journal.begin_attempt(attempt, version, len(cohort), model)

@@ -5,7 +5,9 @@ from precad.common.errors import PrecadError
 from precad.common.task import Task
 
 OPENED_CAP = 3
-"""Attempts of one version whose comparisons may be opened before the operators are asked."""
+"""Attempts of one version whose comparisons may be opened before the operators are asked: in each a
+server that departs from the protocol reads a bit of X. By gates it reads none, and they are only
+counted (docs/cheating-server.md)."""
 GRANTED = 3
 """Attempts that one word of the operators allows."""
 
@@ -35,7 +37,8 @@ def doubt(journal: Journal, task: Task, attempt: int, version: int) -> str:
         return ""
     if any(not fact.voided for fact in journal.facts(version)):
         return "a release of it may have left already, and another one costs privacy"
-    if (opened := journal.opened(version)) >= OPENED_CAP:
+    opened = journal.opened(version)
+    if opened >= OPENED_CAP and task.validation == "crypten":
         return f"the comparisons of {opened} of its attempts were opened"
     if (tried := journal.attempts_of(version)) >= task.training.attempts:
         return f"{tried} attempts failed (training.attempts = {task.training.attempts})"

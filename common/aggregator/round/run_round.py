@@ -79,7 +79,7 @@ def run_round(
         PeerViolation: the two servers disagree.
     """
     model = model_digest(task.digest, attempt, task.model.parameters, theta)
-    dealer = DealerRole(task.digest, task.dimension)
+    dealer = DealerRole.of(task)
     ends = dict(zip((Role.SERVER_A, Role.SERVER_B), memory_pair(), strict=True))
     inboxes = {role: Inbox(role, task, verifier) for role in ends}
     submissions = [
@@ -91,6 +91,7 @@ def run_round(
             client=client,
             model=model,
             signer=signers[client],
+            words=task.words_in_headers,
         )
         for client, x in updates.items()
     ]

@@ -42,12 +42,19 @@ class Seals:
             certificates=tuple(each.hex() for each in made.signature.certificates),
         )
 
-    def read(self, role: Role, kind: Kind, message: SealMessage, body: type[Body]) -> Body:
-        """What ``role`` signed as a ``kind``. Raises PeerViolation."""
+    def read(
+        self, role: Role, kind: Kind, message: SealMessage, body: type[Body], *, kept: bool = False
+    ) -> Body:
+        """What ``role`` signed as a ``kind``. Raises PeerViolation.
+
+        A server meets its own seals only as evidence of what it has done, and may read the other's
+        ``kept`` in its database: they stand although certificates have been renewed since.
+        """
         try:
             certificates = tuple(bytes.fromhex(each) for each in message.certificates)
             signature = Signature(bytes.fromhex(message.signature), certificates)
         except RejectedSubmission as error:
             raise PeerViolation(f"a seal of {role.value}: {error.detail}") from None
+        earlier = kept or role is self.role
         sealed = Sealed(bytes.fromhex(message.body), signature)
-        return body.from_bytes(check_seal(self.verifier, role, kind, sealed))
+        return body.from_bytes(check_seal(self.verifier, role, kind, sealed, kept=earlier))

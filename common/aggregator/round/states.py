@@ -40,6 +40,8 @@ class Matched:
     submissions: Mapping[ClientId, Submission]
     """Held by both servers, which have the same signed bytes."""
     rejections: Rejections
+    early: frozenset[ClientId] = frozenset()
+    """Whose submissions went on to validation before collection closed."""
 
 
 # The way of the sum. Each step takes what the step before made and nothing else: code that

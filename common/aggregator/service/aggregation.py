@@ -1,6 +1,7 @@
 """The Aggregation service on a server: decode, call the role, encode, map errors."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -49,14 +50,21 @@ class AggregationService(AggregationServicer):
         request: pb.DescribeRequest,  # noqa: ARG002 -- it is empty
         context: Context,
     ) -> pb.DescribeReply:
-        """The task that this server runs."""
+        """The task that this server runs, where it stands, and whether the caller is in it."""
         async with Refusing(context):
-            self._caller(context, Role.CLIENT, Role.OPERATOR)
-        task = self._session.task
+            caller = self._caller(context, Role.CLIENT, Role.OPERATOR)
+        session, task = self._session, self._session.task
+        # Nothing of anybody else: who takes part is no client's business.
+        client = ClientId(caller.name) if caller.role is Role.CLIENT else None
         return pb.DescribeReply(
-            role=self._session.role.value,
+            role=session.role.value,
             task_digest=task.digest.value,
             canonical_task=task.canonical,
+            clock_ms=time.time_ns() // 1_000_000,
+            enrolling=not session.register.frozen,
+            finished=session.finished,
+            enrolled=client is not None and session.register.has(client),
+            present=client is not None and self._watches.has(client),
         )
 
     async def Enrol(  # noqa: N802
@@ -165,7 +173,8 @@ class AggregationService(AggregationServicer):
             client = self._client(context, request.client)
             check_task(self._session.task, request.task_digest)
             shown = request.shown if request.HasField("shown") else None
-            return await asyncio.to_thread(statement_of, self._session, client, shown)
+            opening = request.opening if request.HasField("opening") else None
+            return await asyncio.to_thread(statement_of, self._session, client, shown, opening)
 
     async def GiveBack(  # noqa: N802
         self, request_iterator: AsyncIterator[pb.GivenPiece], context: Context

@@ -87,6 +87,8 @@ class OperationService(OperationServicer):
                 client.name: n for client, n in session.store.rejected_clients().items()
             },
             kernel=kernel_in_use(),
+            redrawn_coins=session.store.redrawn_coins(),
+            workers=session.progress.workers,
         )
 
     async def Reports(  # noqa: N802
@@ -108,4 +110,10 @@ class OperationService(OperationServicer):
                         most_participations=event.most_participations,
                         model_digest=event.model.value,
                         seconds=event.seconds,
+                        steps=[
+                            pb.StepCost(
+                                step=cost.step, seconds=cost.seconds, cpu_seconds=cost.cpu_seconds
+                            )
+                            for cost in event.steps
+                        ],
                     )

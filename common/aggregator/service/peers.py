@@ -15,6 +15,7 @@ from precad.common.aggregator.service.peer_transport import DialledTransport, Se
 from precad.common.aggregator.service.watches import while_allowed
 from precad.common.aggregator.training.conduct import Outside
 from precad.common.aggregator.training.session import Session
+from precad.common.aggregator.work.crew import Workforce
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import Role
 from precad.common.identity.access import require
@@ -33,8 +34,10 @@ Reach = Callable[[], AbstractContextManager[FrameTransport]]
 """The other server's link, until the block ends. Raises PeerUnavailable."""
 
 
-def outside_of(session: Session, dealer_address: str, other_server: Reach) -> Outside:
-    """A process's outside: gRPC, and the task's noise."""
+def outside_of(
+    session: Session, dealer_address: str, other_server: Reach, workforce: Workforce
+) -> Outside:
+    """A process's outside: gRPC, the task's noise, and its workers."""
     task, role = session.task, session.role
 
     @contextmanager
@@ -46,7 +49,7 @@ def outside_of(session: Session, dealer_address: str, other_server: Reach) -> Ou
             why = partial(why_unreachable, dealer_address, session.identity, Role.DEALER)
             yield transport, RemoteDealer(channel, dealer_address, task, role, why)
 
-    return Outside(peers, DiscreteGaussian(task.noise_units))
+    return Outside(peers, DiscreteGaussian(task.noise_units), workforce.validation)
 
 
 def dialling(session: Session, address: str) -> Reach:

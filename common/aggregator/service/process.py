@@ -31,6 +31,7 @@ from precad.common.aggregator.training.feed import Feed
 from precad.common.aggregator.training.presence import Presence
 from precad.common.aggregator.training.session import Phase, Session
 from precad.common.aggregator.training.shelf import Shelf
+from precad.common.aggregator.validate.in_process import load_check
 from precad.common.durable import make_folder
 from precad.common.identifiers import Role
 from precad.common.identity.coin_file import read_coin_key, replace_coin_key
@@ -73,6 +74,7 @@ async def run_server(
     # Asked here, so that a wrong name stops the server now and not in its first round.
     kernel = kernel_in_use()
     session = open_session(role, settings)
+    load_check(session.task)
     clients = session.task.enrolment.clients
     most = connections_for(clients, allow_descriptors(descriptors_for(clients)))
     connections = Connections()

@@ -1,4 +1,4 @@
-"""A server's conversation about squares with a dealer behind gRPC."""
+"""A server's conversation about squares, or gates, with a dealer behind gRPC."""
 
 import queue
 import threading
@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 import grpc
 
+from precad.common.deal.square import GateKeys
 from precad.common.deal.squares import Answers, SquareRequest
 from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError
 from precad.common.secret import Secret
@@ -28,13 +29,23 @@ def square_request_to_wire(request: SquareRequest, epoch: bytes) -> pb.SquareReq
     )
 
 
-def answer_from_wire(reply: pb.SquareReply) -> Secret | int | PrecadError:
-    """One of the dealer's answers. Raises PeerViolation where there is none in it."""
+def answer_from_wire(
+    reply: pb.SquareReply, *, gates: bool
+) -> Secret | int | GateKeys | PrecadError:
+    """One of the dealer's answers.
+
+    Raises:
+        PeerViolation: there is none in it, or not what this task's check needs.
+    """
     match reply.WhichOneof("answer"):
         case "row_key":
             return Secret(reply.row_key)
-        case "share":
+        case "share" if not gates:
             return reply.share
+        case "gate_keys" if gates:
+            return GateKeys(reply.gate_keys)
+        case "share" | "gate_keys" as other:
+            raise PeerViolation(f"the dealer deals {other}, which this task's check doesn't take")
         case "violation":
             return PeerViolation(f"the dealer refuses: {reply.violation}")
         case "unavailable":
@@ -51,6 +62,7 @@ class RemoteSquares:
         epoch: which start of the dealer is meant.
         answers: takes what comes, and the stream's end.
         count: hears how many bytes each reply has.
+        gates: whether the dealer deals gates, or shares of squares.
     """
 
     def __init__(
@@ -60,7 +72,10 @@ class RemoteSquares:
         epoch: bytes,
         answers: Answers,
         count: Callable[[int], None],
+        *,
+        gates: bool,
     ) -> None:
+        self._gates = gates
         self._address = address
         self._epoch = epoch
         self._answers = answers
@@ -83,6 +98,10 @@ class RemoteSquares:
         """As ``Squares.share``."""
         return self._answers.share(context)
 
+    def gate_keys(self, context: bytes) -> GateKeys:
+        """As ``Squares.gate_keys``."""
+        return self._answers.gate_keys(context)
+
     def close(self) -> None:
         """End the stream; the dealer forgets what has no answer yet."""
         self._outgoing.put(None)
@@ -98,7 +117,7 @@ class RemoteSquares:
         try:
             for reply in self._call:
                 self._count(reply.ByteSize())
-                self._answers.put(reply.context, answer_from_wire(reply))
+                self._answers.put(reply.context, answer_from_wire(reply, gates=self._gates))
             self._answers.end(PeerUnavailable("the dealer ended the squares' stream"))
         except grpc.RpcError as error:
             self._answers.end(error_of("the dealer", self._address, error))

@@ -1,10 +1,10 @@
 """What a server signs for an owner: before an attempt's sharing, and of its account."""
 
-from precad.common.aggregator.training.owners import remember
+from precad.common.aggregator.training.owners import hear_of, remember
 from precad.common.aggregator.training.session import Session
 from precad.common.errors import NotOnOffer
 from precad.common.identifiers import ClientId
-from precad.common.wire.statement import sign_body
+from precad.common.wire.statement import Body, sign_body
 from precad.protos import precad_pb2 as pb
 
 
@@ -26,22 +26,28 @@ def opening_of(session: Session, client: ClientId, attempt: int) -> pb.Signed:
         opened=session.store.opened(model.version),
         model_digest=model.digest.value,
     )
-    return sign_body(session.signer, session.role, body)
+    return _say(session, client, "opening", body)
 
 
-def statement_of(session: Session, client: ClientId, shown: pb.Signed | None) -> pb.Signed:
+def statement_of(
+    session: Session, client: ClientId, shown: pb.Signed | None, opening: pb.Signed | None = None
+) -> pb.Signed:
     """The newest statement of ``client``'s account.
 
     Args:
         session: this server.
         client: who asks.
         shown: this server's last statement to it; what it says counts, forgotten or not.
+        opening: what it last signed for an attempt of this client's: that attempt was.
 
     Raises:
         PeerViolation: what is shown isn't this server's.
     """
-    if shown is not None:
+    said = session.said
+    if shown is not None and not said.knows(client, "statement", shown):
         remember(session, client, shown)
+    if opening is not None and not said.knows(client, "opening", opening):
+        hear_of(session, client, opening)
     # Not what this server alone holds: what is stated must not be lost by one of them.
     model = session.shelf.get(min(session.shelf.current.version, session.store.confirmed()))
     account = session.store.account_of(client, model.version)
@@ -55,4 +61,10 @@ def statement_of(session: Session, client: ClientId, shown: pb.Signed | None) ->
         opened=account.opened,
         counted=account.counted,
     )
-    return sign_body(session.signer, session.role, body)
+    return _say(session, client, "statement", body)
+
+
+def _say(session: Session, client: ClientId, kind: str, body: Body) -> pb.Signed:
+    message = sign_body(session.signer, session.role, body)
+    session.said.note(client, kind, message)
+    return message

@@ -81,6 +81,10 @@ class Watches:
             self._open.discard(watch)
             watch.denied.cancel()
 
+    def has(self, client: ClientId) -> bool:
+        """Whether a process of this name watches now."""
+        return any(watch.client == client for watch in self._open)
+
     def look(self) -> None:
         """End the watches of those whose certificates don't count any more."""
         for watch in list(self._open):

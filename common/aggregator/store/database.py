@@ -112,6 +112,7 @@ class Store(Journal):
         self._remembered = Remembered() if outside is None else outside.read()
         self._lock: FileLock | None = None
         self._turn = threading.Lock()
+        self._confirmed = 0
 
     def open(self) -> None:
         """Lock the database, bring its tables up to date, and claim it or check whose it is."""
@@ -125,6 +126,7 @@ class Store(Journal):
                 migrate(connection)
             self._bind(connection)
             self._remember(connection)
+            self._confirmed = versions.confirmed(connection)
 
     def _remember(self, connection: Connection) -> None:
         """Take from the file outside what a database from an old copy has forgotten."""
@@ -242,15 +244,29 @@ class Store(Journal):
             )
 
     def next_attempt(self) -> int:
-        """The first attempt that was never used here."""
+        """The first attempt that nobody remembers: neither this server nor anybody it heard of."""
         with self._transaction() as connection:
-            newest = attempts.newest(connection), self._remembered.newest_attempt
-            return max(*newest, shown.newest_attempt(connection)) + 1
+            heard = max(shown.newest_attempt(connection), versions.heard(connection))
+            return max(self._newest(connection), heard) + 1
+
+    def unused_here(self) -> int:
+        """The first attempt that neither the database nor the journal outside knows."""
+        with self._transaction() as connection:
+            return self._newest(connection) + 1
+
+    def _newest(self, connection: Connection) -> int:
+        return max(attempts.newest(connection), self._remembered.newest_attempt)
+
+    def hear(self, attempt: int) -> None:
+        """Somebody else remembers ``attempt``: the dealer, an owner or the other server."""
+        with self._transaction() as connection:
+            if attempt > max(self._newest(connection), versions.heard(connection)):
+                connection.execute(update(tables.task).values(heard=attempt))
 
     def begin_attempt(self, attempt: int, version: int, cohort_size: int, model: Digest) -> None:
         """Keep the attempt as open. Raises PeerViolation when its number was used before."""
         with self._transaction() as connection:
-            newest = max(attempts.newest(connection), self._remembered.newest_attempt)
+            newest = self._newest(connection)
             if attempt <= newest:
                 raise PeerViolation(f"attempt {attempt} isn't above {newest}, the newest here")
             attempts.begin(connection, attempt, version, cohort_size, model)
@@ -386,10 +402,27 @@ class Store(Journal):
         with self._transaction() as connection:
             return versions.learn(connection, self._task, facts)
 
+    def uncharged_versions(self, version: int) -> tuple[int, ...]:
+        """Versions before ``version`` that the ledger holds no charge of, not even of nobody."""
+        with self._transaction() as connection:
+            return versions.uncharged(connection, version)
+
+    def charge_unknown(self, fact: Fact) -> None:
+        """Charge an attempt that others alone remember; outside the database first."""
+        clients = [ClientId(name) for name in fact.clients]
+        if self._outside is not None:
+            self._outside.countersigned(fact.version, fact.attempt, clients)
+        self.learn([fact])
+
     def charges_of(self, client: ClientId, version: int) -> int:
         """How many releases of ``version`` may have left with this client in the counted set."""
         with self._transaction() as connection:
             return versions.charges(connection, client, version)
+
+    def charges_in(self, version: int) -> Mapping[ClientId, int]:
+        """``charges_of`` each client that has any, in one look."""
+        with self._transaction() as connection:
+            return versions.charges_in(connection, version)
 
     def account_of(self, client: ClientId, version: int) -> OwnerAccount:
         """What one client was charged for in the versions before ``version``.
@@ -445,11 +478,12 @@ class Store(Journal):
         """The other server holds model ``version`` too."""
         with self._transaction() as connection:
             versions.confirm(connection, version)
+        self._confirmed = max(self._confirmed, version)
 
     def confirmed(self) -> int:
         """The newest version that both servers are known to hold."""
-        with self._transaction() as connection:
-            return versions.confirmed(connection)
+        # Asked with every model that is fetched; nobody else writes it.
+        return self._confirmed
 
     def commitment(self, version: int) -> SealMessage | None:
         """The other server's commitment to its coin of ``version``."""
@@ -479,6 +513,11 @@ class Store(Journal):
     def _seal(self, version: int, column: str) -> SealMessage | None:
         with self._transaction() as connection:
             return versions.seal_of(connection, version, column)
+
+    def redrawn_coins(self) -> int:
+        """How often both servers' operators had a version's coin drawn again."""
+        with self._transaction() as connection:
+            return versions.redrawn(connection)
 
     def allowed(self, word: Word, version: int) -> int:
         """Up to which attempt the operators' word reaches; -1 without one."""

@@ -72,6 +72,8 @@ task = sa.Table(
     sa.Column("ledger_head", _DIGEST, nullable=False),
     # The other server's signature over the frozen roster.
     sa.Column("roster_seal", sa.LargeBinary),
+    # The newest attempt that anybody else has named: the dealer, an owner, the other server.
+    sa.Column("heard", sa.Integer),
 )
 
 enrolment = sa.Table(
@@ -123,6 +125,8 @@ versions = sa.Table(
     sa.Column("model_seal", sa.LargeBinary),
     # This server's own opening, where the other gave it back.
     sa.Column("own_opening", sa.LargeBinary),
+    # How often both servers' operators had its coin drawn again.
+    sa.Column("redrawn", sa.Integer),
 )
 
 # This server's own statements, as owners have shown them: the newest of each.
@@ -189,6 +193,8 @@ charge = sa.Table(
     sa.ForeignKeyConstraint(
         ["sequence", "attempt"], ["ledger.sequence", "ledger.attempt"], name="charge_has_its_entry"
     ),
+    # Every owner asks for its own, in every round: not by looking at everybody's.
+    sa.Index("charges_of_a_client", "client", "attempt"),
 )
 
 rejection = sa.Table(

@@ -82,6 +82,20 @@ def _forget_history(connection: Connection, version: int) -> None:
     )
 
 
+def uncharged(connection: Connection, version: int) -> tuple[int, ...]:
+    """Versions before ``version`` without any attempt that stands as charged."""
+    row = tables.attempts.c
+    query = select(row.version).where(row.state.in_(attempts.CHARGED)).distinct()
+    charged = set(connection.scalars(query))
+    return tuple(each for each in range(version) if each not in charged)
+
+
+def heard(connection: Connection) -> int:
+    """The newest attempt that anybody else has named; -1 before the first."""
+    found = connection.scalar(select(tables.task.c.heard))
+    return -1 if found is None else int(found)
+
+
 def charges(connection: Connection, client: ClientId, version: int) -> int:
     """How many releases of ``version`` may have left with this client in the counted set."""
     row, charge = tables.attempts.c, tables.charge.c
@@ -91,6 +105,18 @@ def charges(connection: Connection, client: ClientId, version: int) -> int:
         .where(charge.client == client, row.version == version, row.state.in_(attempts.CHARGED))
     )
     return int(found or 0)
+
+
+def charges_in(connection: Connection, version: int) -> dict[ClientId, int]:
+    """Of each client with any: as ``charges``."""
+    row, charge = tables.attempts.c, tables.charge.c
+    query = (
+        select(charge.client, func.count())
+        .select_from(_charges())
+        .where(row.version == version, row.state.in_(attempts.CHARGED))
+        .group_by(charge.client)
+    )
+    return {row[0]: row[1] for row in connection.execute(query)}
 
 
 def charges_by_version(
@@ -186,11 +212,24 @@ def confirmed(connection: Connection) -> int:
 
 
 def discard_coin(connection: Connection, version: int) -> None:
-    """Forget the version's coin: both operators want new ones, once."""
-    _set(connection, version, commitment=None, opening=None, own_opening=None)
+    """Forget the version's coin: both operators want new ones, once. It is counted."""
+    before = connection.scalar(select(_VERSION.redrawn).where(_VERSION.version == version)) or 0
+    _set(
+        connection,
+        version,
+        commitment=None,
+        opening=None,
+        own_opening=None,
+        redrawn=int(before) + 1,
+    )
     table = tables.word.c
     used = (table.word == Word.COIN, table.version == version)
     connection.execute(delete(tables.word).where(*used))
+
+
+def redrawn(connection: Connection) -> int:
+    """How often a version's coin was drawn again, over all versions."""
+    return int(connection.scalar(select(func.sum(_VERSION.redrawn))) or 0)
 
 
 def allowed(connection: Connection, word: Word, version: int) -> int:

@@ -10,14 +10,14 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from precad.common.aggregator.collect.matching import Collected, match
+from precad.common.aggregator.collect.matching import Closed, match
 from precad.common.aggregator.enrol.agreement import agree_nonces, agree_set_secret
-from precad.common.aggregator.release.aggregate import MAX_BATCH_CLIENTS, aggregate
+from precad.common.aggregator.release.aggregate import aggregate
 from precad.common.aggregator.release.ahead import DrawnAhead
 from precad.common.aggregator.release.reconstruct import reconstruct
 from precad.common.aggregator.release.release import add_noise, countersign, prepare
-from precad.common.aggregator.round.aggregator import Aggregator, Dealing
-from precad.common.aggregator.round.messages import HeldList, OpenedCount
+from precad.common.aggregator.round.aggregator import Aggregator
+from precad.common.aggregator.round.messages import OpenedCount
 from precad.common.aggregator.round.operators import NeedsOperators
 from precad.common.aggregator.round.recovery import Remedy
 from precad.common.aggregator.round.states import Opened
@@ -26,7 +26,12 @@ from precad.common.aggregator.training.finish import keep, recover, say_kept
 from precad.common.aggregator.training.meet import meet, seals_of
 from precad.common.aggregator.training.owners import require_nothing_lost, take_back
 from precad.common.aggregator.training.session import Phase, Session
-from precad.common.errors import PeerUnavailable, PrecadError, StorageFailure
+from precad.common.aggregator.training.steps import Steps
+from precad.common.aggregator.training.unknown import charge_unknown
+from precad.common.aggregator.validate.in_process import InProcess, longest_opening
+from precad.common.aggregator.validate.validator import Take, Validation
+from precad.common.deal.dealing import Dealing
+from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError, StorageFailure
 from precad.common.identifiers import Role
 from precad.common.link import FrameTransport, PeerLink
 from precad.common.noise import NoiseSource
@@ -42,15 +47,10 @@ WAITS = Waits(0.2, 3.0)
 _OPERATORS_S = 2.0
 """Between looks at whether the operators have given their word."""
 _ENTRY_BYTES = 1024
-_WORDS_PER_COMPARISON = 64
 
 
 class Dealer(Dealing, Protocol):
     """The dealer, as one server reaches it."""
-
-    @property
-    def epoch(self) -> bytes:
-        """Which start of the dealer this server joined; its keys last as long."""
 
     @property
     def bytes_received(self) -> int:
@@ -64,6 +64,11 @@ class Dealer(Dealing, Protocol):
         """This server's key for the task. Raises PeerUnavailable, PeerViolation."""
 
 
+def in_process(aggregator: Aggregator, opened: Opened) -> Validation:
+    """Validation in the training's own thread."""
+    return InProcess(aggregator, opened.attempt, opened.counted)
+
+
 @dataclass(frozen=True, slots=True)
 class Outside:
     """What a training needs of the world outside; tests put their own in its place."""
@@ -71,6 +76,8 @@ class Outside:
     peers: Callable[[], AbstractContextManager[tuple[FrameTransport, Dealer]]]
     """The other server's link and the dealer, until the block ends. Raises PeerUnavailable."""
     noise: NoiseSource = field(repr=False)
+    validation: Callable[[Aggregator, Opened], Validation] = in_process
+    """Of one attempt's submissions."""
 
 
 class Part(Protocol):
@@ -82,8 +89,8 @@ class Part(Protocol):
     def open(self, aggregator: Aggregator) -> Opened | None:
         """Open a round with the other server; None when the training is over."""
 
-    def collect(self, opened: Opened, link: PeerLink, closes: float) -> tuple[Collected, HeldList]:
-        """What this server holds when collection has closed, and what the other one holds."""
+    def collect(self, opened: Opened, link: PeerLink, closes: float, take: Take) -> Closed:
+        """Until all have come or ``closes``; what both hold alike is taken at once."""
 
 
 def run_to_end(session: Session, conduct: Callable[[Session], None]) -> None:
@@ -156,7 +163,8 @@ def train(session: Session, part: Part, outside: Outside) -> None:
         with _unless_another_leads(session):
             link = open_link(session, transport)
             recovery = meet(session, link)
-        if recovery.remedy is Remedy.NOTHING and session.finished:
+        forgotten = session.store.uncharged_versions(session.shelf.current.version)
+        if recovery.remedy is Remedy.NOTHING and session.finished and not forgotten:
             # Both servers hold the final model: their positions alone say so.
             return
         with _unless_another_leads(session):
@@ -168,12 +176,15 @@ def train(session: Session, part: Part, outside: Outside) -> None:
         while recovery.remedy is not Remedy.NOTHING:
             recover(session, aggregator, recovery)
             recovery = meet(session, link)
+        require_nothing_lost(session)
+        charge_unknown(session, aggregator)
+        aggregator.begin_accounts(session.shelf.current.version)
         while True:
             before = link.bytes_sent, dealer.bytes_received
             require_nothing_lost(session)
             if (opened := part.open(aggregator)) is None:
                 return
-            play(session, part, aggregator, opened)
+            play(session, part, aggregator, opened, outside.validation)
             traffic[f"{role.value} to {other.value}"] += link.bytes_sent - before[0]
             traffic[f"dealer to {role.value}"] += dealer.bytes_received - before[1]
 
@@ -200,32 +211,54 @@ def _unless_another_leads(session: Session) -> Iterator[None]:
         ) from error
 
 
-def play(session: Session, part: Part, aggregator: Aggregator, opened: Opened) -> None:
+def play(
+    session: Session,
+    part: Part,
+    aggregator: Aggregator,
+    opened: Opened,
+    validation: Callable[[Aggregator, Opened], Validation] = in_process,
+) -> None:
     """An opened round, from its collection to the next model, persisted and announced."""
-    started = session.clock.now()
-    closes = started + session.task.deadlines.collect
+    steps = Steps(session.clock)
+    closes = session.clock.now() + session.task.deadlines.collect
     noise = DrawnAhead(aggregator.noise, session.task.dimension, session.clock)
     try:
-        collected, theirs = part.collect(opened, aggregator.link, closes)
-        matched = match(opened, session.role, collected, theirs)
-        require_nothing_lost(session)
-        count_opened(aggregator, opened)
-        noised = add_noise(aggregate(aggregator, matched), noise)
+        with validation(aggregator, opened) as validator:
+            closed = part.collect(opened, aggregator.link, closes, validator.take)
+            steps.over("collect")
+            matched = match(opened, session.role, *closed)
+            require_nothing_lost(session)
+            count_opened(aggregator, opened)
+            summed = aggregate(aggregator, matched, validator)
+        steps.over("validate")
+        noised = add_noise(summed, noise)
+        del summed  # a vector less
         sent = countersign(aggregator, prepare(aggregator.journal, noised))
         finished = reconstruct(aggregator, sent, session.shelf.current.theta)
+        steps.over("release")
     finally:
         # Spooled shares go, however the round ends.
         session.inbox.cancel()
-    keep(session, sent.counted, finished.theta, finished.model, session.clock.now() - started)
+    keep(session, sent.counted, finished.theta, finished.model, steps)
     say_kept(session, aggregator.link)
 
 
 def count_opened(aggregator: Aggregator, opened: Opened) -> None:
-    """Both count the attempt as opened, durably, before a masked word leaves; the larger counts."""
+    """Both count the attempt as opened, durably, before a masked word leaves; the larger counts.
+
+    Raises:
+        PeerViolation: the other server counts more than there can have been.
+    """
     version, journal = opened.version, aggregator.journal
     own = OpenedCount(count=journal.count_opened(version, opened.attempt))
-    answer = aggregator.link.exchange("opened", own.to_bytes())
-    journal.raise_opened(version, OpenedCount.from_bytes(answer).count)
+    theirs = OpenedCount.from_bytes(aggregator.link.exchange("opened", own.to_bytes()))
+    # Attempts are numbered from 0, and each is opened once: a larger count would stay for ever.
+    if theirs.count > opened.attempt + 1:
+        raise PeerViolation(
+            f"the other server has counted {theirs.count} opened attempts of version {version}, "
+            f"and this is attempt {opened.attempt}"
+        )
+    journal.raise_opened(version, theirs.count)
 
 
 def max_message_bytes(task: Task) -> int:
@@ -235,11 +268,8 @@ def max_message_bytes(task: Task) -> int:
     are forwarded in pieces.
     """
     noisy = task.dimension * WORD_BYTES
-    comparisons = (
-        MAX_BATCH_CLIENTS * (2 * task.projections + 1) * _WORDS_PER_COMPARISON * WORD_BYTES
-    )
     lists = task.enrolment.clients * _ENTRY_BYTES
-    return max(noisy, comparisons, lists) + 4096
+    return max(noisy, lists, longest_opening(task)) + 4096
 
 
 def open_link(session: Session, transport: FrameTransport) -> PeerLink:
@@ -286,6 +316,7 @@ def make_aggregator(
     dealer_key = dealer.join()
     if link.exchange("dealer", dealer.epoch) != dealer.epoch:
         raise PeerUnavailable("the dealer restarted between the servers' joins; joining again")
+    session.store.hear(dealer.newest_attempt)
     # Of the two, one alone proposes attempts, and the other refuses those that it has used.
     progress = session.progress
     progress.next_attempt = max(progress.next_attempt, dealer.newest_attempt + 1)

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 
 from precad.common.aggregator.round.states import Opened
+from precad.common.aggregator.training.steps import StepCost
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Digest
 
@@ -35,6 +36,7 @@ class RoundDone:
     model: Digest
     most_participations: int
     seconds: float
+    steps: tuple[StepCost, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from precad.common.aggregator.round.recovery import Recovery, Remedy
 from precad.common.aggregator.round.states import Counted, Opened, Prepared
 from precad.common.aggregator.training.feed import RoundDone
 from precad.common.aggregator.training.session import Session
+from precad.common.aggregator.training.steps import Steps
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import Digest
 from precad.common.identity.seal import Kind
@@ -34,7 +35,7 @@ log = logging.getLogger("precad")
 
 
 def keep(
-    session: Session, counted: Counted, theta: NDArray[np.float64], model: Digest, seconds: float
+    session: Session, counted: Counted, theta: NDArray[np.float64], model: Digest, steps: Steps
 ) -> None:
     """Persist the next model. It is announced once the other server has it too (``confirm``).
 
@@ -43,13 +44,14 @@ def keep(
         counted: who counts in the attempt that led to it.
         theta: ``[d] float64``, θ_{t+1}.
         model: its digest.
-        seconds: what the attempt took.
+        steps: of the attempt, so far.
     """
     opened = counted.opened
     version = opened.version + 1
-    session.shelf.put(version, theta, session.store.model_seal(version))
+    session.shelf.put(version, theta, session.store.model_seal(version), model)
     session.store.finish_attempt(opened.attempt, model)
     session.progress.heard_from_peers()
+    steps.over("keep")
     participations = session.store.participations()
     session.progress.unannounced = RoundDone(
         opened,
@@ -57,7 +59,15 @@ def keep(
         counted.rejections,
         model,
         max(participations.values(), default=0),
-        seconds,
+        steps.seconds,
+        steps.costs,
+    )
+    log.info(
+        "version %d is made: %d of %d submissions count; %s",
+        version,
+        len(counted.valid),
+        len(opened.cohort),
+        ", ".join(f"{cost.step} {cost.seconds:.2f} s" for cost in steps.costs),
     )
 
 
@@ -109,11 +119,11 @@ def recover(session: Session, aggregator: Aggregator, recovery: Recovery) -> Non
 
 
 def _release(session: Session, aggregator: Aggregator) -> None:
-    started = session.clock.now()
+    steps = Steps(session.clock)
     sent = countersign(aggregator, _prepared_again(_pending(session)))
     finished = reconstruct(aggregator, sent, session.shelf.current.theta)
-    seconds = session.clock.now() - started
-    keep(session, sent.counted, finished.theta, finished.model, seconds)
+    steps.over("release")
+    keep(session, sent.counted, finished.theta, finished.model, steps)
     say_kept(session, aggregator.link)
 
 
@@ -215,9 +225,9 @@ def _catch_up(session: Session, aggregator: Aggregator) -> None:
             )
     store.keep_model_seal(transfer.version, transfer.own)
     if pending is not None and pending.version == newest:
-        keep(session, _prepared_again(pending).counted, theta, digest, seconds=0.0)
+        keep(session, _prepared_again(pending).counted, theta, digest, Steps(session.clock))
     else:
-        session.shelf.put(transfer.version, theta, transfer.own)
+        session.shelf.put(transfer.version, theta, transfer.own, digest)
     link.send("transferred", b"")
 
 

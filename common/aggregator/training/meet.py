@@ -94,6 +94,12 @@ def _greet(link: PeerLink, own: Position) -> Position:
     theirs = Position.from_bytes(link.exchange("position", own.to_bytes()))
     if theirs.role == own.role:
         raise PeerViolation(f"the other server claims to be {own.role} too")
+    # Attempts are numbered from 0, and each is opened once: a larger count would stay for ever.
+    if theirs.opened > (most := max(own.next_attempt, theirs.next_attempt)):
+        raise PeerViolation(
+            f"the other server has counted {theirs.opened} opened attempts of a version, and there "
+            f"were at most {most}"
+        )
     return theirs
 
 
@@ -148,7 +154,9 @@ def _learn(session: Session, link: PeerLink) -> None:
         sealed = seals.read(seals.role, Kind.HEAD, first.sealed, HeadBody)
         if sealed.task != str(session.task.digest):
             raise PeerViolation("the other server shows a head of another task")
-    found = adoptable(history_start(session.task.digest), theirs, sealed)
+    # What this server has heard of and doesn't know was, and may have left.
+    heard = range(store.unused_here(), store.next_attempt())
+    found = adoptable(history_start(session.task.digest), theirs, sealed, heard)
     if learned := store.learn(found):
         log.warning(
             "this server had forgotten %d charges that it signed: they are in its ledger again. "

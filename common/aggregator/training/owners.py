@@ -15,19 +15,27 @@ from precad.common.aggregator.training.session import Session
 from precad.common.errors import PeerUnavailable, PeerViolation
 from precad.common.identifiers import ClientId, Digest
 from precad.common.model import model_digest
-from precad.common.wire.statement import check_statement
+from precad.common.wire.statement import check_opening, check_statement
 from precad.protos import precad_pb2 as pb
 
 log = logging.getLogger("precad")
 
 
-def remember(session: Session, client: ClientId, shown: pb.Signed) -> pb.StatementBody:
+def remember(session: Session, client: ClientId, shown: pb.Signed) -> pb.StatementBody | None:
     """Keep what this server has signed and may have forgotten; durable before it returns.
+
+    Returns:
+        What it says; None where the certificate that signed it was revoked since: whoever has that
+        key can sign anything, and its owner must still get on.
 
     Raises:
         PeerViolation: this server hasn't signed it, or not for this client and task.
     """
-    body = check_statement(session.verifier, session.role, shown)
+    try:
+        body = check_statement(session.verifier, session.role, shown, kept=True)
+    except PeerUnavailable as error:
+        log.warning("%s shows a statement that isn't believed: %s", client, error)
+        return None
     if (body.task_digest, body.client) != (session.task.digest.value, client.name):
         raise PeerViolation("the statement that was shown is another client's or task's")
     digest = Digest(body.model_digest)
@@ -40,6 +48,22 @@ def remember(session: Session, client: ClientId, shown: pb.Signed) -> pb.Stateme
             body.version,
         )
     return body
+
+
+def hear_of(session: Session, client: ClientId, opening: pb.Signed) -> None:
+    """An attempt that this server has opened for ``client``, and may have forgotten.
+
+    Raises:
+        PeerViolation: this server hasn't signed it, or not for this client and task.
+    """
+    try:
+        body = check_opening(session.verifier, session.role, opening, kept=True)
+    except PeerUnavailable as error:
+        log.warning("%s shows an opening that isn't believed: %s", client, error)
+        return
+    if (body.task_digest, body.client) != (session.task.digest.value, client.name):
+        raise PeerViolation("the opening that was shown is another client's or task's")
+    session.store.hear(body.attempt)
 
 
 def give_back(
@@ -58,6 +82,8 @@ def give_back(
     """
     body = remember(session, client, shown)
     task = session.task
+    if body is None:
+        raise PeerViolation(f"the statement that {client} brings is of a revoked certificate")
     found = model_digest(task.digest, body.version, task.model.parameters, theta)
     if found.value != body.model_digest:
         raise PeerViolation(f"the model that {client} gives back isn't the one that was signed")

@@ -14,6 +14,7 @@ from precad.common.aggregator.round.operators import NeedsOperators
 from precad.common.aggregator.store import Store
 from precad.common.aggregator.training.feed import Feed, RoundDone
 from precad.common.aggregator.training.presence import Presence
+from precad.common.aggregator.training.said import Said
 from precad.common.aggregator.training.shelf import Shelf
 from precad.common.clock import CLOCK, Clock
 from precad.common.identifiers import Role
@@ -49,6 +50,8 @@ class Progress:
     """Whether the other server has a frozen roster, as it says."""
     given_back: tuple[int, NDArray[np.float64]] | None = field(default=None, repr=False)
     """Version and θ of a lost model that an owner brought; taken when a link begins."""
+    workers: int = 0
+    """How many worker processes are up."""
     contacts: int = 0
     """How often the other server and the dealer were both heard from."""
 
@@ -76,6 +79,7 @@ class Session:
     coin_key: CoinKey = field(repr=False)
     clock: Clock = CLOCK
     progress: Progress = field(default_factory=Progress)
+    said: Said = field(default_factory=Said, repr=False)
     traffic: Counter[str] = field(default_factory=Counter)
     """Payload bytes by link; each link is counted by one thread."""
 

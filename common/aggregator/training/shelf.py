@@ -15,8 +15,8 @@ from precad.common.identifiers import Digest
 from precad.common.model import initial_vector, load_model, model_digest, save_model
 from precad.common.task import Task
 
-KEPT_MODELS = 4
-"""The newest few stay on offer, for whoever is a round behind."""
+KEPT_MODELS = 2
+"""The newest stay on offer, for whoever is a round behind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,11 @@ class Shelf:
             return self._models[-1]
 
     def put(
-        self, version: int, theta: NDArray[np.float64], sealed: SealMessage | None = None
+        self,
+        version: int,
+        theta: NDArray[np.float64],
+        sealed: SealMessage | None = None,
+        digest: Digest | None = None,
     ) -> None:
         """Persist the model, then offer it.
 
@@ -66,6 +70,7 @@ class Shelf:
             theta: ``[d] float64``, θ_t.
             sealed: the other server's word on its digest. It lies beside the model, because the
                 database may be put back without it; whoever lost the model asks for it.
+            digest: its digest, where the caller has computed it.
 
         Raises:
             StorageFailure: the disk fails.
@@ -73,7 +78,7 @@ class Shelf:
         try:
             if sealed is not None:
                 write_file(self._seal_path, sealed.to_bytes())
-            digest = save_model(self._path, self._task, version, theta)
+            digest = save_model(self._path, self._task, version, theta, digest)
         except OSError as error:
             raise StorageFailure(
                 f"{self._path} can't be written ({error.strerror}); free or mend the disk, then "

@@ -1,18 +1,19 @@
 """One server's pass over a submission's body, piece by piece: k + 1 words and a share come out.
 
-For sums and projections x is shared as a_A at server A and b + a_B at server B. So A keeps nothing
-of b, and B reads it again from its own spool where it must (docs/soundness.md,
-"Part 2: the exact norm").
+For sums x is shared as a_A at server A and b + a_B at server B. So A keeps nothing of b, and B
+reads it again from its own spool where it must (docs/soundness.md, "Part 2: the exact norm").
+What is projected is that share, or, where the check is by gates, b itself: public to both servers.
 """
 
 import numpy as np
 
 from precad.common.aggregator.validate.norm import excess_share
-from precad.common.aggregator.validate.rows import Rows
 from precad.common.identifiers import Role
 from precad.common.keystream import Keystream
-from precad.common.ring import RingVector, dot
+from precad.common.norm_check.rows import Rows
+from precad.common.ring import RingVector, dot, signed
 from precad.common.secret import Secret
+from precad.common.share.words import norm_point
 from precad.common.task import Task
 
 _CACHED = 1 << 15
@@ -24,7 +25,7 @@ class Absorber:
 
     Args:
         role: SERVER_A or SERVER_B.
-        task: gives d, k and β.
+        task: gives d, k and β, and which check it is.
         mask: a_j, this server's own mask, from its start.
         row_key: the dealer's, for this submission alone.
         total: ``[d] int64`` that the share is added into; None where the client isn't counted.
@@ -43,6 +44,7 @@ class Absorber:
         self._mask = mask
         self._rows = Rows(row_key, task.dimension, task.projections)
         self._total = total
+        self._public = task.validation == "fss"
         self._crossed = 0
         self._squared = 0
         self.absorbed = 0
@@ -59,18 +61,33 @@ class Absorber:
         Args:
             r_share: this server's share of r = a·a.
         """
+        assert not self._public
         y = excess_share(self._role, self._crossed, self._squared, r_share, self._bound)
+        return np.append(self._rows.z(), np.int64(y))
+
+    @property
+    def crossed(self) -> int:
+        """⟨b, a_j⟩ so far, with this server's own mask; signed."""
+        return signed(self._crossed)
+
+    def points(self, word_a: int, word_b: int) -> RingVector:
+        """``[k + 1] int64``: the projections of b and the norm's point, the same at both servers.
+
+        Args:
+            word_a: u_A, as the client signed it; nobody's but the header's words may be taken.
+            word_b: u_B, likewise.
+        """
+        assert self._public
+        y = norm_point(word_a, word_b, self._squared, self._bound)
         return np.append(self._rows.z(), np.int64(y))
 
     def _absorb(self, b: RingVector) -> None:
         a = self._mask.words(b.size)
         self._crossed += dot(b, a)
-        if self._role is Role.SERVER_A:
+        if self._public or self._role is Role.SERVER_A:
             self._squared += dot(b, b)
-            share = a
-        else:
-            share = b + a
-        self._rows.absorb(share)
+        share = a if self._role is Role.SERVER_A else b + a
+        self._rows.absorb(b if self._public else share)
         if self._total is not None:
             self._total[self.absorbed : self.absorbed + b.size] += share
         self.absorbed += b.size

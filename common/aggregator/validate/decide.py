@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from precad.common.aggregator.mpc.comparison import all_signs
 from precad.common.aggregator.mpc.party import acting_as
 from precad.common.aggregator.mpc.provider import DealtProvider
+from precad.common.aggregator.validate.comparisons import deal_request
 from precad.common.deal.randomness import DealtRandomness
-from precad.common.deal.request import DealRequest
 from precad.common.deal.spent import SpentTriples
 from precad.common.headroom import TAU
 from precad.common.identifiers import Role
@@ -18,23 +18,6 @@ from precad.common.ring import RingVector
 from precad.common.task import Task
 
 _RANKS = {Role.SERVER_A: 0, Role.SERVER_B: 1}
-
-
-def comparisons_per_client(task: Task) -> int:
-    """2k + 1: both sides of k ranges, and the norm."""
-    return 2 * task.projections + 1
-
-
-def deal_request(task: Task, attempt: int, batch: int, clients: int, nonces: bytes) -> DealRequest:
-    """What to ask the dealer for before ``clients`` submissions are decided in one batch."""
-    return DealRequest(
-        task=task.digest,
-        attempt=attempt,
-        batch=batch,
-        clients=clients,
-        comparisons=clients * comparisons_per_client(task),
-        nonces=nonces,
-    )
 
 
 def decide(

@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -158,10 +159,30 @@ def deploy(tmp_path: Path, make_task: TaskMaker) -> Iterator[Deploy]:
 @pytest.fixture(scope="package")
 def running(tmp_path_factory: pytest.TempPathFactory, make_task: TaskMaker) -> Iterator[Running]:
     """A training that goes on for as long as tests play rounds of it."""
+    with training(tmp_path_factory.mktemp("running"), make_task) as made:
+        yield made
+
+
+@pytest.fixture(params=["crypten", "fss"])
+def by_either_check(
+    request: pytest.FixtureRequest, tmp_path: Path, make_task: TaskMaker
+) -> Iterator[Running]:
+    """``running``, and one whose norms are checked by gates."""
+    if request.param == "crypten":
+        yield request.getfixturevalue("running")
+        return
+    with training(tmp_path, make_task, request.param) as made:
+        yield made
+
+
+@contextmanager
+def training(folder: Path, make_task: TaskMaker, validation: str = "crypten") -> Iterator[Running]:
+    """All parts started, and everybody enrolled."""
     task = make_task(
         DIMENSION,
         {
             **logistic(127),
+            "validation": validation,
             "privacy.client_clip": 32.0,
             "privacy.noise_multiplier": 2.0,
             # η over the denominator q·Σ p·|D| is 1: θ moves by the noisy sum itself.
@@ -176,7 +197,6 @@ def running(tmp_path_factory: pytest.TempPathFactory, make_task: TaskMaker) -> I
             "deadlines.outage": 30.0,
         },
     )
-    folder = tmp_path_factory.mktemp("running")
     with LocalDeployment(folder, task, records_of(CLIENTS)) as deployment:
         deployment.start_servers()
         clients = light_clients(deployment)
@@ -190,11 +210,13 @@ def running(tmp_path_factory: pytest.TempPathFactory, make_task: TaskMaker) -> I
 
 
 @pytest.fixture(scope="session")
-def one_round(make_task: TaskMaker) -> Callable[[Path], LocalDeployment]:
-    """``one_round(folder)``: a deployment of two clients and one round; nothing runs yet."""
+def one_round(make_task: TaskMaker) -> Callable[..., LocalDeployment]:
+    """``one_round(folder, changes)``: a deployment of two clients and one round; nothing runs."""
 
-    def make(folder: Path) -> LocalDeployment:
-        changes = {**logistic(127), "training.rounds": 1, "enrolment.clients": 2}
+    def make(folder: Path, changes: dict[str, Any] | None = None) -> LocalDeployment:
+        changes = {
+            **logistic(127), "training.rounds": 1, "enrolment.clients": 2, **(changes or {})
+        }  # fmt: skip
         return LocalDeployment(folder, make_task(DIMENSION, changes), records_of(2), linger_s=1)
 
     return make

@@ -58,8 +58,9 @@ def rng() -> np.random.Generator:
 
 
 def test_every_forged_vector_is_rejected_with_its_reason_and_honest_ones_count(
-    running: "Running", rng: np.random.Generator
+    by_either_check: "Running", rng: np.random.Generator
 ) -> None:
+    running = by_either_check
     d, beta = running.task.dimension, running.task.bound
     square_zero = np.zeros(d, dtype=np.int64)
     square_zero[:3] = 2**32, 3 * 2**33, -(2**40)

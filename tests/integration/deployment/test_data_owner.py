@@ -1,7 +1,8 @@
 """The SDK as a data owner uses it: own data, own model, own loss, own limit; real servers."""
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -9,9 +10,10 @@ import torch
 from torch.nn import functional
 from torch.utils.data import TensorDataset
 
-from precad.client import DataOwner
+from precad.client import DataOwner, Participation, RoundInfo, TrainedModel
 from precad.client.own_account import OwnAccount
 from precad.common.account.participations import record_epsilon
+from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
 from precad.experiments.local.files import LINGER_S
 
@@ -75,7 +77,7 @@ def test_owners_train_their_own_model_on_a_dataset_and_on_arrays_within_their_li
             version += 1
         return version
 
-    def owner(name: str, data: object, limit: float | None) -> DataOwner:
+    def owner(name: str, data: object, limit: float | None, held_out: object = None) -> DataOwner:
         return DataOwner(
             name,
             task=deployment.folder / "task.toml",
@@ -87,15 +89,24 @@ def test_owners_train_their_own_model_on_a_dataset_and_on_arrays_within_their_li
             identity=deployment.folder / "keys" / name,
             state=deployment.folder / "own" / name,
             epsilon_limit=limit,
+            held_out=held_out,
         )
 
+    told: list[RoundInfo] = []
+
+    def fails(info: RoundInfo) -> None:
+        told.append(info)
+        raise ZeroDivisionError
+
     dataset = TensorDataset(torch.from_numpy(x_bad), torch.from_numpy(y))
-    unlimited = owner("ward-00", dataset, None)
+    unlimited = owner("ward-00", dataset, None, held_out=(x[:30], y[:30]))
     limits = (cost(ALLOWED) * (1 + n / 50) for n in range(50))
     limited = owner("ward-01", (x, y), next(e for e in limits if admitted(e) == ALLOWED))
     deployment.start_servers()
     with ThreadPoolExecutor(2) as threads:
-        to_the_end, to_the_limit = threads.map(DataOwner.run, (unlimited, limited))
+        ends = threads.submit(unlimited.run, on_round=fails)
+        to_the_limit = threads.submit(limited.run).result()
+        to_the_end = ends.result()
 
     assert (to_the_end.ended, to_the_end.submitted, to_the_end.counted) == (
         "finished",
@@ -103,13 +114,17 @@ def test_owners_train_their_own_model_on_a_dataset_and_on_arrays_within_their_li
         ROUNDS,
     )
     assert to_the_end.epsilon == pytest.approx(cost(ROUNDS))
-    assert to_the_end.theta is not None
-    assert to_the_end.theta.shape == (FEATURES + 1,)
-    assert np.any(to_the_end.theta != 0)
+    assert to_the_end.model is not None
+    assert to_the_end.model.theta.shape == (FEATURES + 1,)
+    assert np.any(to_the_end.model.theta != 0)
+    check_what_was_told(to_the_end, told)
+    check_the_model(to_the_end, deployment.folder, x[:30], y[:30])
+    assert to_the_limit.model is not None
+    assert to_the_limit.model.version == ALLOWED
+    assert to_the_limit.model_file == deployment.folder / "own" / "ward-01" / "model.safetensors"
     for role in (Role.SERVER_A, Role.SERVER_B):
         status = deployment.operator(role).status()
-        assert to_the_end.model is not None
-        assert status.model_digest == to_the_end.model.value
+        assert status.model_digest == to_the_end.model.digest.value
         assert dict(status.participations) == {"ward-00": ROUNDS, "ward-01": ALLOWED}
         assert dict(status.rejected_by_client) == {}
     assert (to_the_limit.ended, to_the_limit.submitted) == ("budget", ALLOWED)
@@ -117,3 +132,30 @@ def test_owners_train_their_own_model_on_a_dataset_and_on_arrays_within_their_li
     assert private.count("attempt") == ROUNDS
     assert private.count(" 0 records") < ROUNDS
     assert to_the_limit.epsilon <= (limited.budget.epsilon()) == pytest.approx(cost(ALLOWED))
+
+
+def check_what_was_told(result: Participation, told: list[RoundInfo]) -> None:
+    """A callback that raises each time stops nothing, and isn't silent."""
+    assert (result.callback_failures, len(told)) == (ROUNDS, ROUNDS)
+    assert isinstance(result.callback_error, ZeroDivisionError)
+    assert [(info.number, info.counted) for info in told] == [
+        (number, True) for number in range(1, ROUNDS + 1)
+    ]
+    assert told[-1].epsilon == pytest.approx(result.epsilon)
+    assert [row["round"] for row in result.table()] == [info.number for info in told]
+
+
+def check_the_model(result: Participation, folder: Path, x: Any, y: Any) -> None:
+    """It goes into a module and a file of the owner's own, and was tried on held-out records."""
+    mine = result.load_into(Median())
+    with torch.no_grad():
+        expected = float(functional.mse_loss(mine(torch.from_numpy(x)), torch.from_numpy(y)))
+    assert result.validation is not None
+    assert result.validation.loss == pytest.approx(expected, rel=1e-5)
+    assert result.validation.accuracy is None
+    result.save(folder / "elsewhere.safetensors")
+    saved = TrainedModel.load(folder / "elsewhere.safetensors", folder / "task.toml")
+    assert result.model is not None
+    assert saved.digest == result.model.digest
+    with pytest.raises(Misconfiguration, match="parameter 0"):
+        result.load_into(torch.nn.Linear(FEATURES, 1))

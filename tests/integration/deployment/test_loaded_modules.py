@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -39,25 +41,43 @@ NEVER = {
 }
 """An owner has SciPy for its ε; a server only where a task limits ε."""
 ROLES = {"dealer": "dealer", "ward-00": "owner", "ward-01": "light"}
-DEALER_LINES = 2_000
+GATES = ("precad.common.fss", "precad.common.norm_check", "precad.common.deal.gates")
+"""A dealer loads them where its task's check is by gates."""
+DEALER_LINES = 2_300
+GATES_LINES = 1_250
+"""Theirs, and what they load."""
+
+
+Loaded = dict[str, dict[str, str | None]]
+"""Module names and files of each process of a whole training, by the process's name."""
 
 
 @pytest.fixture(scope="module")
 def loaded(
-    tmp_path_factory: pytest.TempPathFactory, one_round: Callable[[Path], LocalDeployment]
-) -> dict[str, dict[str, str | None]]:
-    """Module names and files of each process of a whole training, by the process's name."""
-    folder = tmp_path_factory.mktemp("loaded")
+    tmp_path_factory: pytest.TempPathFactory, one_round: Callable[..., LocalDeployment]
+) -> Loaded:
+    """One owner who trains, and a light client."""
+    return trained(tmp_path_factory.mktemp("loaded"), one_round)
+
+
+def trained(
+    folder: Path, one_round: Callable[..., LocalDeployment], *, check: str | None = None
+) -> Loaded:
+    """A training, with another check of norms if it is named; then both clients are light."""
     (folder / "sitecustomize.py").write_text(LISTER)
     lists = folder / "lists"
     lists.mkdir()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PRECAD_TEST_LOADED", str(lists))
         patch.setenv("PYTHONPATH", os.pathsep.join([str(folder), os.environ["PYTHONPATH"]]))
-        with one_round(folder / "deployment") as deployment:
+        changes = {} if check is None else {"validation": check}
+        with one_round(folder / "deployment", changes) as deployment:
             deployment.start_servers()
             owner, light = deployment.clients
-            deployment.start_client(owner)
+            if check is None:
+                deployment.start_client(owner)
+            else:
+                deployment._start(owner.name, "-m", "tests.rig.light_process")
             deployment._start(light.name, "-m", "tests.rig.light_process")
             names = (*(client.name for client in deployment.clients), "server-b", "server-a")
             assert set(deployment.wait(names, 120).values()) == {0}, deployment.log("server-a")
@@ -66,9 +86,7 @@ def loaded(
 
 
 @pytest.mark.parametrize("name", ["dealer", "server-a", "server-b", "ward-00", "ward-01"])
-def test_a_process_loads_nothing_that_its_role_does_not_need(
-    loaded: dict[str, dict[str, str | None]], name: str
-) -> None:
+def test_a_process_loads_nothing_that_its_role_does_not_need(loaded: Loaded, name: str) -> None:
     role = ROLES.get(name, "server")
     modules = loaded[name]
     assert "precad.common.description" in modules  # the list isn't empty
@@ -80,8 +98,18 @@ def test_a_process_loads_nothing_that_its_role_does_not_need(
     assert extra == []
 
 
+def test_servers_of_a_task_without_crypten_load_no_torch(
+    tmp_path: Path, one_round: Callable[..., LocalDeployment]
+) -> None:
+    """More than half of what a server holds."""
+    modules = trained(tmp_path, one_round, check="fss")
+    for name in ("server-a", "server-b"):
+        assert "precad.common.fss.evaluate" in modules[name]
+        assert not {"torch", "crypten", "scipy"} & set(modules[name])
+
+
 def test_the_dealer_is_small_enough_to_be_read_in_an_afternoon(
-    loaded: dict[str, dict[str, str | None]],
+    loaded: Loaded,
 ) -> None:
     ours = {
         name: len(Path(file).read_text(encoding="utf-8").splitlines())
@@ -90,3 +118,22 @@ def test_the_dealer_is_small_enough_to_be_read_in_an_afternoon(
     }
     assert len(ours) > 20
     assert sum(ours.values()) <= DEALER_LINES, sorted(ours.items(), key=lambda item: -item[1])
+    assert not [name for name in ours if name.startswith(GATES)]
+
+
+def test_what_a_dealer_of_gates_loads_besides_is_short_too() -> None:
+    program = (
+        "import json, sys, precad.dealer.process\n"
+        "before = set(sys.modules)\n"
+        "import precad.common.deal.gates\n"
+        "new = set(sys.modules) - before\n"
+        "print(json.dumps({n: getattr(sys.modules[n], '__file__', None) for n in new}))"
+    )
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    said = subprocess.check_output([sys.executable, "-c", program], env=environment)
+    loaded = json.loads(said)
+    assert not [name for name in loaded if name.startswith((*DATABASE, *TORCH))]
+    ours = [file for name, file in loaded.items() if file and name.startswith("precad")]
+    assert len(ours) > 8
+    lines = sum(len(Path(file).read_text(encoding="utf-8").splitlines()) for file in ours)
+    assert lines <= GATES_LINES

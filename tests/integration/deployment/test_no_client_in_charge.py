@@ -1,23 +1,20 @@
 """What one client does at the servers' doors costs that client, and nobody else a round."""
 
-import contextlib
 import itertools
 import re
 import resource
-import socket
-import ssl
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import grpc
 import numpy as np
 import pytest
+from tests.rig.idle_flood import IdleFlood
 from tests.rig.light_client import LightClient
 
 from precad.client.connection import Servers
@@ -35,8 +32,6 @@ if TYPE_CHECKING:
     from tests.integration.deployment.conftest import Deploy
 
 START_S = 120.0
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"
-"""HTTP/2's first words, with empty settings."""
 ROLES = (Role.SERVER_A, Role.SERVER_B)
 
 
@@ -88,43 +83,6 @@ def few_descriptors(most: int) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
-class IdleFlood:
-    """Connections of one certificate that say hello and nothing more; lost ones are made again."""
-
-    def __init__(self, address: str, folder: Path, most: int) -> None:
-        host, port = address.rsplit(":", 1)
-        self._address = host, int(port)
-        self._most = most
-        self._context = ssl.create_default_context(cafile=folder / "ca.pem")
-        self._context.check_hostname = False
-        self._context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
-        self._context.set_alpn_protocols(["h2"])
-        self._held: list[ssl.SSLSocket] = []
-        self.made = 0
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        self._stop.set()
-        self._thread.join()
-        for each in self._held:
-            each.close()
-
-    def _run(self) -> None:
-        while not self._stop.is_set() and len(self._held) < self._most:
-            with contextlib.suppress(OSError):
-                connection = self._context.wrap_socket(
-                    socket.create_connection(self._address, timeout=5)
-                )
-                connection.sendall(PREFACE)
-                self._held.append(connection)
-                self.made += 1
 
 
 def test_a_thousand_idle_connections_of_one_client_cost_the_others_no_round(
@@ -187,11 +145,15 @@ def test_a_body_that_cannot_be_read_costs_its_submission_alone(deploy: "Deploy")
             client.join()
         event = clients[0].opened(fresh_s=5, timeout_s=START_S)
         zero = np.zeros(deployment.task.dimension, dtype=np.int64)
-        for client in clients[:2]:
-            client.submit(event, zero)
+        # Server A hears of them afterwards: what both hold is forwarded at once.
+        halves = [client.prepare(event, zero) for client in clients[:2]]
+        for client, (_, at_b) in zip(clients, halves, strict=False):
+            client.servers.submit_half(at_b, START_S)
         gone, short = (next(spool.glob(f"{c.servers.client}-*.body")) for c in clients[:2])
         gone.unlink()
         short.write_bytes(b"")
+        for client, (at_a, _) in zip(clients, halves, strict=False):
+            client.servers.submit_half(at_a, START_S)
         clients[2].submit(event, zero)
         ends = [client.over(event.attempt, START_S) for client in clients]
         assert [(over.counted, over.rejection) for over in ends] == [

@@ -99,7 +99,8 @@ def test_without_a_dealer_both_servers_stop_and_name_it(deploy: "Deploy") -> Non
 
 
 def test_a_dealer_that_dies_in_the_training_stops_it_with_words(deploy: "Deploy") -> None:
-    deployment = deploy(SHORT)
+    # Room for B's start, as above.
+    deployment = deploy({**SHORT, "deadlines.outage": 10.0})
     deployment.start_servers()
     with joined(deployment) as clients:
         zero = np.zeros(deployment.task.dimension, dtype=np.int64)

@@ -50,6 +50,8 @@ def test_status_is_one_json_document_of_what_the_server_did(
     assert facts["participations"]["ward-00"] >= 1
     assert sum(facts["bytes"].values()) > 0
     assert facts["kernel"] == kernel_in_use()
+    assert facts["redrawn_coins"] == 0
+    assert facts["workers"] == 0
 
     table = status(address, "--server", server, "--identity", keys / "operator")
     assert table.returncode == 0

@@ -21,7 +21,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from precad.common.aggregator.service.dealing import request_to_wire
 from precad.common.aggregator.training.feed import TrainingDone
-from precad.common.aggregator.validate.decide import deal_request
+from precad.common.aggregator.validate.comparisons import deal_request
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment import Deployment

@@ -1,9 +1,12 @@
 """Two data sets that differ in one record, a poisonous one: what leaves the machine is alike.
 
+So it is with held-out records and without.
+
 Both owners are processes of `precad join`, over TLS, against servers of the test, which see every
 message. What a message holds is a random-looking share; everything else about it is compared here.
 """
 
+import csv
 import json
 import os
 import re
@@ -27,6 +30,7 @@ from precad.experiments.local.files import task_to_toml, to_toml
 
 WARD = ClientId("ward-1")
 FEATURES, RECORDS, ROUNDS, WORK_S = 3, 60, 3, 2.0
+HELD_OUT = 30_000
 GRID_S = 0.9
 """Machines of tests are busy; what counts is that no upload comes before the public time."""
 D = 2 * FEATURES + 2
@@ -43,17 +47,28 @@ class Seen:
     calls: dict[str, list[Any]]
     came_after: list[float]
     files: dict[str, int]
+    tried: list[bool]
+    """Whether the history has a loss on held-out records, where there are any."""
 
 
-def owner(folder: Path, task: Task, x: Any, y: Any, *, selected: bool) -> Seen:
-    """A whole training of one process."""
+def owner(
+    folder: Path,
+    task: Task,
+    x: Any,
+    y: Any,
+    *,
+    selected: bool,
+    table: str | None = None,
+    held_out: Any = None,
+) -> Seen:
+    """A whole training of one process, with records in arrays or in a table."""
     theta = np.linspace(1.0, 2.0, D)  # the poison's outputs are infinite
     shared: dict[str, Any] = {"versions": {}, "opened": {}}
     a, b = (
         FakeServer(role, task, theta, rounds=ROUNDS, covers=not selected, **shared)
         for role in (Role.SERVER_A, Role.SERVER_B)
     )
-    a.paced = True
+    a.paced = a.says_over = True
     keys = folder / "keys"
     keys.mkdir(parents=True)
     mine = identity(Principal.client(WARD.name))
@@ -61,7 +76,12 @@ def owner(folder: Path, task: Task, x: Any, y: Any, *, selected: bool) -> Seen:
         (keys / f"{name}.pem").write_bytes(data)
         (keys / f"{name}.pem").chmod(0o600)
     (folder / "task.toml").write_text(task_to_toml(task), encoding="utf-8")
-    write_client_data(folder, WARD, x, y)
+    records = f"{WARD}.npz"
+    if table is None:
+        write_client_data(folder, WARD, x, y)
+    else:
+        records = f"{WARD}.csv"
+        (folder / records).write_text(table, encoding="utf-8")
     with started(a, b):
         settings = {
             "client": WARD.name,
@@ -69,10 +89,12 @@ def owner(folder: Path, task: Task, x: Any, y: Any, *, selected: bool) -> Seen:
             "identity": "keys",
             "server_a": a.address,
             "server_b": b.address,
-            "data": f"{WARD}.npz",
+            "data": records,
             "state": "state",
             "record_rate": 1.0,
         }
+        if held_out is not None:
+            settings["held_out"] = write_client_data(folder, ClientId("held-out"), *held_out).name
         (folder / "join.toml").write_text(to_toml(settings), encoding="utf-8")
         ended = subprocess.run(
             [sys.executable, "-m", "precad", "join", "--config", str(folder / "join.toml")],
@@ -85,16 +107,38 @@ def owner(folder: Path, task: Task, x: Any, y: Any, *, selected: bool) -> Seen:
     # Without the time of day, which no two runs share.
     log = [re.sub(r"^[\d-]+ [\d:,]+ ", "", line) for line in ended.stderr.splitlines()]
     state = folder / "state"
+    rows = csv.DictReader((state / "history.csv").read_text("utf-8").splitlines())
     return Seen(
         ended.returncode,
         [*log, ended.stdout],
         {fake.role.value: fake.calls for fake in (a, b)},
         a.came_after + b.came_after,
         {path.name: path.stat().st_size for path in state.iterdir() if path.suffix == ".log"},
+        sorted({True for row in rows if row["validation_loss"]}),
     )
 
 
-@pytest.fixture(scope="module", params=["without cover", "drawn under cover", "undrawn"])
+RECIPE = {
+    "target": {"name": "y", "kind": "categorical", "levels": ["no", "yes"]},
+    "columns": [
+        {"name": "a", "fill": 0.5},
+        {"name": "unit", "kind": "categorical", "levels": ["icu"], "fill_level": "icu"},
+    ],
+}
+"""Of a table whose rows have the arrays' number of inputs."""
+
+
+def tables(x: Any, y: Any) -> tuple[str, str]:
+    """A clean one, and one where a record's value is poison and its level is nowhere listed."""
+    rows = [f"{row[0]:.4f},icu,{'yes' if label else 'no'}" for row, label in zip(x, y, strict=True)]
+    bad = [f"{POISON},elsewhere,no" if place == 7 else row for place, row in enumerate(rows)]
+    clean, poisoned = ("\n".join(["a,unit,y", *each]) for each in (rows, bad))
+    return clean, poisoned
+
+
+@pytest.fixture(
+    scope="module", params=["without cover", "drawn under cover", "undrawn", "from a table"]
+)
 def neighbours(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, make_task: Any
 ) -> tuple[Seen, Seen]:
@@ -105,9 +149,10 @@ def neighbours(
             "model.architecture": "logistic",
             "model.parameters": [weight, bias],
             "privacy.record_rate": 1.0,
-            "privacy.cover_uploads": request.param != "without cover",
+            "privacy.cover_uploads": request.param not in ("without cover", "from a table"),
             "deadlines.work": WORK_S,
-        },
+        }
+        | ({"data": RECIPE} if request.param == "from a table" else {}),
     )
     rng = np.random.default_rng(3)
     x = rng.normal(size=(RECORDS, FEATURES)).astype(np.float32)
@@ -116,10 +161,52 @@ def neighbours(
     bad[7] = POISON
     folder = tmp_path_factory.mktemp("neighbours")
     selected = request.param != "undrawn"
+    texts = tables(x, y) if request.param == "from a table" else (None, None)
     return (
-        owner(folder / "clean", task, x, y, selected=selected),
-        owner(folder / "poisoned", task, bad, y, selected=selected),
+        owner(folder / "clean", task, x, y, selected=selected, table=texts[0]),
+        owner(folder / "poisoned", task, bad, y, selected=selected, table=texts[1]),
     )
+
+
+@pytest.fixture(scope="module")
+def with_held_out(tmp_path_factory: pytest.TempPathFactory, make_task: Any) -> tuple[Seen, Seen]:
+    """The same owner twice, once with held-out records, among them the poison: many of them, so
+    that trying them takes longer than a round."""
+    weight, bias = {"name": "1.weight", "shape": [2, FEATURES]}, {"name": "1.bias", "shape": [2]}
+    task = make_task(
+        D,
+        {
+            "model.architecture": "logistic",
+            "model.parameters": [weight, bias],
+            "privacy.record_rate": 1.0,
+            "deadlines.work": WORK_S,
+        },
+    )
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(RECORDS, FEATURES)).astype(np.float32)
+    y = (x.sum(axis=1) > 0).astype(np.int64)
+    many = np.repeat(x, HELD_OUT // RECORDS, axis=0)
+    many[7] = POISON
+    held_out = many, np.repeat(y, HELD_OUT // RECORDS)
+    folder = tmp_path_factory.mktemp("held-out")
+    return (
+        owner(folder / "without", task, x, y, selected=True),
+        owner(folder / "with", task, x, y, selected=True, held_out=held_out),
+    )
+
+
+def test_held_out_records_change_nothing_that_leaves(with_held_out: tuple[Seen, Seen]) -> None:
+    """Not the messages, their order and sizes, when uploads begin, the log, or how it ends."""
+    without, beside = with_held_out
+    assert without.status == beside.status == 0, beside.log
+    assert without.calls == beside.calls
+    assert without.log == beside.log
+    assert any("round 3 of 10: counted" in line for line in beside.log)
+    for seen in with_held_out:
+        assert len(seen.came_after) == 2 * ROUNDS
+        assert all(WORK_S <= after < WORK_S + GRID_S for after in seen.came_after), seen.came_after
+    # They were tried all the same.
+    assert (without.tried, beside.tried) == ([], [True])
 
 
 def test_both_take_part_to_the_end(neighbours: tuple[Seen, Seen]) -> None:

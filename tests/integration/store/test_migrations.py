@@ -20,7 +20,7 @@ NEXT_STEP = """
 from alembic import op
 import sqlalchemy as sa
 revision = "next"
-down_revision = "0003"
+down_revision = "0005"
 
 def upgrade():
     op.add_column("charge", sa.Column("note", sa.String(8)))
@@ -132,7 +132,7 @@ def test_a_newer_database_is_refused_and_stays_as_it_is(
     with engine.begin() as connection:
         migrate(connection, next_version())
     for use in (opener, read_ledger, audit_ledger):
-        with pytest.raises(Misconfiguration, match=r"newer precad .* up to 0003"):
+        with pytest.raises(Misconfiguration, match=r"newer precad .* up to 0005"):
             use(filled_url)
     assert "note" in columns(engine, "charge")
     engine.dispose()

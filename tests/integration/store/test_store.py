@@ -429,6 +429,8 @@ def test_a_version_that_is_released_again_is_one_participation_and_an_upgrade(
     assert store.participations() == {A: 1, B: 1, C: 1}
     assert store.upgrades() == {A: {2: 1}, B: {3: 1}}
     assert [store.charges_of(ward, 4) for ward in (A, B, C)] == [3, 4, 1]
+    assert store.charges_in(4) == {A: 3, B: 4, C: 1}
+    assert store.charges_in(3) == {}
     assert [store.charges_of(ward, 3) for ward in (A, B, C)] == [0, 0, 0]
     account = store.account_of(B, 5)
     assert (account.charged, account.counted) == ((0, 0, 0, 1), True)
@@ -616,7 +618,9 @@ def test_the_first_commitment_to_a_coin_stays_until_both_operators_discard_it(
     store.keep_opening(2, first, own=False)
     store.keep_opening(2, second, own=True)
     assert (store.coin_opening(2, own=False), store.coin_opening(2, own=True)) == (first, second)
+    assert store.redrawn_coins() == 0
     store.discard_coin(2)
+    assert store.redrawn_coins() == 1
     assert store.commitment(2) is None
     assert store.coin_opening(2, own=False) is None
     assert store.coin_opening(2, own=True) is None

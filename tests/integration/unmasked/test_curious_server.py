@@ -32,6 +32,8 @@ from precad.common.share.body import body_hasher
 from precad.common.share.mask import commit
 from precad.common.task import Task
 
+pytestmark = pytest.mark.usefixtures("either_kernel")
+
 D = 8
 PARTIES = (*SERVERS, Role.DEALER)
 VICTIM = ClientId("victim")

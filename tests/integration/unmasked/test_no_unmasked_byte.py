@@ -12,6 +12,8 @@ from precad.common.identifiers import ClientId
 from precad.common.ring import to_bytes
 from precad.common.task import Task
 
+pytestmark = pytest.mark.usefixtures("either_kernel")
+
 VICTIM = ClientId("victim")
 OTHERS = [ClientId("other-1"), ClientId("other-2")]
 

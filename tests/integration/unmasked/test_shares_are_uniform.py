@@ -19,6 +19,8 @@ from precad.common.secret import Secret
 from precad.common.share.submission import shard
 from precad.common.task import Task
 
+pytestmark = pytest.mark.usefixtures("either_kernel")
+
 D = 8
 RUNS = 4000
 # One in a million for each of a few hundred tests.

@@ -1,4 +1,4 @@
-"""Two real CrypTen parties in two threads, over a link in memory."""
+"""Two real CrypTen parties in two threads, over a link in memory; and the check by gates."""
 
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -65,6 +65,7 @@ def submissions_of(
             client=client,
             model=Digest.of(b"model"),
             signer=Unchecked(),
+            words=task.words_in_headers,
         )
         for role, half in zip(SERVERS, pair, strict=True):
             halves[role][client] = half
@@ -109,7 +110,7 @@ def aggregate_both(
     timeout_s: float = 20.0,
 ) -> tuple[Summed, Summed]:
     """What both servers end with, of submissions that both hold."""
-    dealer = DealerRole(task.digest, task.dimension)
+    dealer = DealerRole.of(task)
 
     def play(role: Role, link: PeerLink) -> Summed:
         link.begin_attempt(attempt)
@@ -168,9 +169,22 @@ def play_both_fixture() -> Callable[..., tuple[object, object]]:
     return play_both
 
 
-@pytest.fixture(name="validate_both")
-def validate_both_fixture() -> Validate:
-    return validate_both
+def by_gates(task: Task) -> Task:
+    """The same task with the other check."""
+    return Task.parse(task.model_dump(mode="python") | {"validation": "fss"})
+
+
+def validate_by_gates(
+    task: Task, vectors: Sequence[RingVector], *, attempt: int = 0
+) -> tuple[Rejection | None, ...]:
+    """The same by function secret sharing."""
+    return validate_both(by_gates(task), vectors, attempt=attempt)
+
+
+@pytest.fixture(name="validate_both", params=["comparisons", "gates"])
+def validate_both_fixture(request: pytest.FixtureRequest) -> Validate:
+    """Two checks of one norm: what one says of a corpus, the other must."""
+    return {"comparisons": validate_both, "gates": validate_by_gates}[request.param]
 
 
 @pytest.fixture(name="task_of")

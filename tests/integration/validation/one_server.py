@@ -15,7 +15,8 @@ import numpy as np
 from tests.rig.spent import MemorySpentTriples
 
 from precad.common.aggregator.validate.absorb import Absorber
-from precad.common.aggregator.validate.decide import deal_request, decide
+from precad.common.aggregator.validate.comparisons import deal_request
+from precad.common.aggregator.validate.decide import decide
 from precad.common.deal.dealer import DealerRole
 from precad.common.deal.randomness import DealtRandomness
 from precad.common.errors import PeerUnavailable

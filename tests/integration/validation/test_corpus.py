@@ -1,4 +1,4 @@
-"""The corpus under two CrypTen parties.
+"""The corpus under two CrypTen parties, and under the check by gates.
 
 docs/soundness.md, "What must be rejected, and what accepted".
 """
@@ -14,6 +14,8 @@ from precad.common.encode.clip import squared_norm
 from precad.common.errors import Rejection
 from precad.common.ring import RingVector
 from precad.common.task import Task
+
+pytestmark = pytest.mark.usefixtures("either_kernel")
 
 Validate = Callable[..., tuple[Rejection | None, ...]]
 TaskOf = Callable[..., Task]

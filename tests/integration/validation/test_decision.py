@@ -9,7 +9,8 @@ import pytest
 from tests.integration.validation.conftest import SERVERS
 from tests.rig.spent import MemorySpentTriples
 
-from precad.common.aggregator.validate.decide import comparisons_per_client, deal_request, decide
+from precad.common.aggregator.validate.comparisons import comparisons_per_client, deal_request
+from precad.common.aggregator.validate.decide import decide
 from precad.common.deal.dealer import DealerRole
 from precad.common.deal.randomness import DealtRandomness
 from precad.common.deal.request import DealRequest

@@ -101,6 +101,7 @@ class LoadClient:
             client=self.client,
             model=Digest(event.model_digest),
             signer=self.signer,
+            words=self.task.words_in_headers,
         )
 
     async def send(self, submission: Submission) -> str:

@@ -364,6 +364,7 @@ def _shard(
         client=client_id or client.client,
         model=model or Digest(scene.event.model_digest),
         signer=client.signer,
+        words=client.task.words_in_headers,
     )
 
 

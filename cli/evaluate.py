@@ -1,0 +1,50 @@
+"""`precad evaluate`: how well a trained model does on records of one's own."""
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from typer import Option
+
+from precad.cli.options import Json, print_json
+from precad.cli.trained import Config, Data, ModelFile, OwnModel, TaskFile, trained
+
+
+def evaluate(
+    data: Data,
+    config: Config = None,
+    task: TaskFile = None,
+    model_file: ModelFile = None,
+    model: OwnModel = None,
+    loss: Annotated[
+        str | None,
+        Option(help="A loss of your own, MODULE:NAME; cross-entropy unless given."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """How well a trained model does on records of one's own; nothing leaves this machine.
+
+        precad evaluate held-out.npz --config ward-3.toml
+
+    What it says is about these records, and has no privacy guarantee: whoever
+    publishes it publishes something of them.
+    """
+    # Seconds of torch.
+    from torch.nn import functional  # noqa: PLC0415
+
+    from precad.client.own_code import own_object  # noqa: PLC0415
+    from precad.client.read import read_records  # noqa: PLC0415
+    from precad.client.train import Applied, as_records  # noqa: PLC0415
+
+    found, module, settings = trained(config, task, model_file, model)
+    own = None if settings is None else settings.own_loss()
+    if loss is not None:
+        own = own_object("--loss", loss)
+    applied = Applied(module, found.task.model.parameters, own or functional.cross_entropy)
+    columns = None if settings is None else settings.columns
+    records = as_records(read_records(data, found.task.data, columns))
+    result = applied.evaluate(found.theta, records)
+    if as_json:
+        print_json({"model": str(found.digest), "version": found.version, **asdict(result)})
+    else:
+        typer.echo(f"{found}: {result}")

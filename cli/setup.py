@@ -1,0 +1,67 @@
+"""`precad setup`: keys and settings of every party, to train on one machine at first."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from precad.common.errors import Misconfiguration
+
+LINGER_S = 60.0
+
+
+def setup(
+    folder: Annotated[Path, typer.Argument(help="The folder to make; it must not exist.")],
+    *,
+    task: Annotated[Path, typer.Option(help="The task file.")],
+    data: Annotated[
+        list[Path],
+        typer.Option(help="An owner's records (.csv, .parquet, .npz); the file's name is its own."),
+    ],
+    model: Annotated[
+        str | None, typer.Option(help="A model of your own, MODULE:NAME, from this folder.")
+    ] = None,
+    loss: Annotated[str | None, typer.Option(help="A loss of your own, MODULE:NAME.")] = None,
+) -> None:
+    """Make keys and settings for a dealer, two servers and each owner, all on this machine.
+
+    It shows what every party needs, and trains for real; only the trust is
+    missing, while one person has all keys. docs/deployment.md says how the
+    parts get machines, keys and operators of their own.
+
+        precad setup run --task task.toml --data ward-1.csv --data ward-2.csv
+    """
+    from precad.common.identifiers import ClientId  # noqa: PLC0415
+    from precad.common.identity.deployment import create_local_keys  # noqa: PLC0415
+    from precad.common.task import Task  # noqa: PLC0415
+    from precad.experiments.local.files import free_addresses, write_parties  # noqa: PLC0415
+
+    if folder.exists():
+        raise Misconfiguration("folder", str(folder), "exists already: name a new one")
+    enrolment = Task.load(task).enrolment
+    names = [ClientId(path.stem.lower().replace("_", "-").replace(" ", "-")).name for path in data]
+    if not enrolment.min_clients <= len(set(names)) == len(names) <= enrolment.clients:
+        raise Misconfiguration(
+            "data",
+            names,
+            f"the task takes {enrolment.min_clients} to {enrolment.clients} owners, each with a "
+            "file and a name of its own",
+        )
+    for path in data:
+        if not path.is_file():
+            raise Misconfiguration("data", str(path), "there is no such file")
+    folder.mkdir(parents=True)
+    own = {key: value for key, value in (("model", model), ("loss", loss)) if value is not None}
+    owners = {
+        name: {"data": os.path.relpath(path, folder), **own}
+        for name, path in zip(names, data, strict=True)
+    }
+    create_local_keys(folder / "keys", names)
+    addresses = dict(zip(("dealer", "server-a", "server-b"), free_addresses(3), strict=True))
+    write_parties(folder, os.path.relpath(task, folder), owners, addresses, linger_s=LINGER_S)
+    for part, name in (("dealer", "dealer"), ("b", "server-b"), ("a", "server-a")):
+        typer.echo(f"precad serve {part} --config {folder / name}.toml &")
+    typer.echo(f"precad doctor --config {folder / names[0]}.toml")
+    configs = " ".join(f"--config {folder / name}.toml" for name in names)
+    typer.echo(f"precad join {configs}")

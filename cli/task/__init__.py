@@ -1,0 +1,5 @@
+"""`precad task`: make a task from what is wanted, check it, say what it guarantees."""
+
+from precad.cli.task.command import app
+
+__all__ = ["app"]

@@ -1,0 +1,345 @@
+"""`precad task new`, `check`, `show` and `reference`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from precad.cli.options import Json, print_json
+from precad.client.own_code import own_model
+from precad.common.errors import Misconfiguration
+
+if TYPE_CHECKING:
+    from precad.common.account.planning import Setting
+    from precad.common.description import DataSection
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+File = Annotated[Path, typer.Argument(help="The task file.", show_default=False)]
+
+
+@app.callback()
+def task() -> None:
+    """Make a task from what is wanted, check it, say what it guarantees."""
+
+
+@app.command()
+def new(
+    *,
+    out: Annotated[Path, typer.Argument(help="The file to write; it must not exist.")],
+    records: Annotated[
+        str | None, typer.Option(help="m: records of each owner, like 10x6000 or 3x500,1200,6x40.")
+    ] = None,
+    epsilon: Annotated[
+        float | None, typer.Option(help="ε of a record; enforced as the limit too.")
+    ] = None,
+    recipe: Annotated[
+        Path | None,
+        typer.Option(
+            help="How the owners' tables become numbers: a file with the task's [data] section."
+        ),
+    ] = None,
+    architecture: Annotated[
+        Literal["logistic", "mlp"] | None, typer.Option(help="A built-in model.")
+    ] = None,
+    features: Annotated[int | None, typer.Option(help="Numbers in one record's input.")] = None,
+    classes: Annotated[int | None, typer.Option(help="How many labels there are.")] = None,
+    hidden: Annotated[int, typer.Option(help="Hidden units of an mlp.")] = 32,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Or a model of your own, MODULE:NAME, which is called without arguments."
+        ),
+    ] = None,
+    owners: Annotated[
+        int | None, typer.Option(help="n, where --records gives one size for all.")
+    ] = None,
+    delta: Annotated[float, typer.Option(help="δ, like 1e-5.")] = 1e-5,
+    rounds: Annotated[int | None, typer.Option(help="T; by default what the plan finds.")] = None,
+    tolerate: Annotated[
+        int | None,
+        typer.Option(help="K: owners that may submit anything; costs accuracy, see precad plan."),
+    ] = None,
+    record_clip: Annotated[float, typer.Option(help="R: 1 suits inputs of about 0 to 1.")] = 1.0,
+    client_clip: Annotated[
+        float | None, typer.Option(help="C; by default 10·R, or what --tolerate allows.")
+    ] = None,
+    validation: Annotated[
+        Literal["crypten", "fss"],
+        typer.Option(
+            help="How norms are checked: fss, where a server that cheats learns no more of a "
+            "record; see docs/cheating-server.md."
+        ),
+    ] = "crypten",
+    name: Annotated[str | None, typer.Option(help="By default the file's name.")] = None,
+) -> None:
+    """Write a task that gives the privacy that is wanted, with a comment at each field.
+
+    On a terminal it asks for what isn't given. It plans as precad plan
+    does (σ, p, q, T, η, f), and fills in every other field. With at most 20
+    owners each takes part in every round.
+    The one knob to try on public data is training.learning_rate.
+
+    \b
+        precad task new task.toml --architecture logistic --features 784 \\
+          --classes 10 --records 10x6000 --epsilon 3
+        precad task new task.toml --model wards:Net --owners 5 \\
+          --records 1200 --epsilon 2 --rounds 200
+        precad task new task.toml --recipe columns.toml --architecture logistic \
+          --records 3x400 --epsilon 3
+    """  # noqa: D301 -- click reads the control character
+    if out.exists():
+        raise Misconfiguration("out", str(out), "exists already: name a new file")
+    from precad.cli.task import ask  # noqa: PLC0415
+    from precad.cli.task.write import written  # noqa: PLC0415
+    from precad.common.account import sizes  # noqa: PLC0415
+
+    if recipe is None and architecture is None and model is None:
+        recipe = ask.recipe()
+    data = None if recipe is None else _recipe(recipe)
+    if architecture is None and model is None:
+        architecture, model = ask.model()
+    if data is None and architecture is not None:
+        features, classes = ask.sizes(features, classes)
+    records = ask.needed("records", records)
+    epsilon = float(ask.needed("epsilon", epsilon))
+    held = _sizes(records, owners)
+    section = _section(architecture, model, _shape(data, features, classes), hidden)
+    setting = _planned(
+        {
+            "name": name or out.stem.lower().replace("_", "-").replace(" ", "-"),
+            "model": section,
+            "validation": validation,
+        }
+        | ({} if data is None else {"data": data.model_dump(mode="json")}),
+        held,
+        (epsilon, delta),
+        (rounds, (record_clip, client_clip), tolerate),
+        deep=architecture != "logistic",
+    )
+    made = setting.task
+    head = (
+        f"Planned for owners of {sizes.written(held)} records: ε = {setting.epsilon:.3g} at "
+        f"δ = {delta:g} for a record against one curious server; accuracy "
+        f"{setting.forecast.accuracy:.0%} by a forecast for MNIST-like data. precad task show says "
+        "what it guarantees. Everybody has the same file: its digest is in every message."
+    )
+    try:
+        out.write_text(written(made, head), encoding="utf-8")
+    except OSError as error:
+        raise Misconfiguration(
+            "out", str(out), f"can't be written ({error.strerror}); name another place"
+        ) from None
+    typer.echo(f"{out}: task {made.name}, digest {made.digest}")
+
+
+@app.command()
+def check(
+    file: File,
+    *,
+    data: Annotated[
+        Path | None, typer.Option(help="And with records: a .csv, .parquet or .npz file.")
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="Your model, MODULE:NAME, where the task's isn't built in."),
+    ] = None,
+) -> None:
+    """Say what is wrong with a task file, or its digest; and with records for it.
+
+    Nothing is sent anywhere. precad doctor looks at everything else.
+    """
+    made = _loaded(file)
+    typer.echo(f"{file}: a task that servers take; digest {made.digest}")
+    if data is not None:
+        from precad.cli.task.records import said_of  # noqa: PLC0415 -- torch: seconds
+
+        typer.echo(f"{data}: {said_of(made, data, model)}")
+    elif model is not None:
+        raise Misconfiguration("model", model, "is tried on records: give --data too")
+
+
+@app.command()
+def show(file: File, *, as_json: Json = False) -> None:
+    """Say what a task guarantees, in words."""
+    made = _loaded(file)
+    from precad.cli.task.words import sentences, statements  # noqa: PLC0415
+
+    if as_json:
+        found = [each.to_json() for each in statements(made)]
+        print_json({"name": made.name, "digest": str(made.digest), "statements": found}, indent=2)
+        return
+    typer.echo(f"Task {made.name}, digest {made.digest}\n")
+    for each in sentences(made):
+        typer.echo(f"- {each}")
+
+
+@app.command()
+def reference() -> None:
+    """Print the reference of every field, as Markdown."""
+    from precad.cli.task.reference import reference as text  # noqa: PLC0415
+
+    typer.echo(text(), nl=False)
+
+
+def _loaded(file: Path) -> Any:
+    from precad.common.task import Task  # noqa: PLC0415
+
+    return Task.load(file)
+
+
+def _sizes(records: str, owners: int | None) -> tuple[int, ...]:
+    from precad.common import checks  # noqa: PLC0415
+    from precad.common.account.sizes import MOST_OWNERS, owners_sizes  # noqa: PLC0415
+
+    sizes = owners_sizes(records)
+    if owners is None:
+        return sizes
+    if len(sizes) > 1:
+        raise Misconfiguration("owners", owners, "--records counts the owners: leave --owners out")
+    if checks.count("owners", owners, 1) > MOST_OWNERS:
+        raise Misconfiguration("owners", owners, f"a task takes at most {MOST_OWNERS:,}")
+    return sizes * owners
+
+
+def _recipe(path: Path) -> "DataSection":
+    """A file's [data] section, alone or in whole.
+
+    Raises:
+        Misconfiguration: it can't be read, or says something that means nothing.
+    """
+    from pydantic import ValidationError  # noqa: PLC0415
+
+    from precad.common.description import DataSection  # noqa: PLC0415
+    from precad.common.parsed import read_toml, refusal  # noqa: PLC0415
+
+    values = read_toml("recipe", path)
+    try:
+        return DataSection.model_validate(values.get("data", values))
+    except ValidationError as error:
+        remedies = {
+            "extra_forbidden": f"unknown key in {path}",
+            "missing": f"is required in {path}",
+        }
+        raise refusal(error, remedies) from None
+
+
+def _shape(
+    data: "DataSection | None", features: int | None, classes: int | None
+) -> tuple[int | None, int | None]:
+    """Numbers in an input, and labels: what the recipe makes, or what was said."""
+    if data is None:
+        return features, classes
+    for field, value in (("features", features), ("classes", classes)):
+        if value is not None:
+            raise Misconfiguration(field, value, f"the recipe says it: leave --{field} out")
+    return data.features, len(data.target.levels) or 1
+
+
+def _section(
+    architecture: str | None,
+    model: str | None,
+    shape: tuple[int | None, int | None],
+    hidden: int,
+) -> dict[str, Any]:
+    """The task's ``model``."""
+    if (architecture is None) == (model is None):
+        raise Misconfiguration(
+            "model", model, "give either --architecture, with --features and --classes, or --model"
+        )
+    from precad.client.train import logistic, mlp, model_section  # noqa: PLC0415 -- torch: seconds
+    from precad.common import checks  # noqa: PLC0415
+
+    features, classes = shape
+    if model is not None:
+        made = own_model(model)
+        if features is not None:
+            _try(made, model, features, classes)
+        return model_section(made, "custom", "uniform")
+    for field, value in (("features", features), ("classes", classes), ("hidden", hidden)):
+        if value is None:
+            raise Misconfiguration(field, None, f"give --{field}, which --architecture needs")
+        checks.count(field, value, 1)
+    assert features is not None
+    assert classes is not None
+    if architecture == "logistic":
+        return model_section(logistic(features, classes), "logistic")
+    return model_section(mlp(features, hidden, classes), "mlp", "uniform")
+
+
+def _try(module: Any, place: str, features: int, classes: int | None) -> None:
+    """Whether a model of one's own takes what the recipe makes."""
+    import torch  # noqa: PLC0415
+
+    try:
+        with torch.no_grad():
+            outputs = module(torch.zeros(1, features))
+    except Exception as error:  # whatever a model's operations raise
+        raise Misconfiguration(
+            "model", place, f"takes no record of {features} numbers, as the recipe makes ({error})"
+        ) from error
+    found = getattr(outputs, "shape", ())
+    if classes is not None and tuple(found) != (1, classes):
+        raise Misconfiguration(
+            "model",
+            place,
+            f"gives {list(found)} for one record: the recipe's target needs [1, {classes}]",
+        )
+
+
+_FEW = 20
+_CLIP_RATIO = 10.0
+_ENROL_S = 3600.0
+
+
+def _planned(
+    described: dict[str, Any],
+    sizes: tuple[int, ...],
+    privacy: tuple[float, float],
+    wishes: tuple[int | None, tuple[float, float | None], int | None],
+    *,
+    deep: bool,
+) -> "Setting":
+    """The best setting of the plan for this model, with all that a plan doesn't choose."""
+    import math  # noqa: PLC0415
+
+    from precad.common.account import planning, search  # noqa: PLC0415
+    from precad.common.account.forecast import Architecture  # noqa: PLC0415
+
+    (epsilon, delta), (rounds, (record_clip, client_clip), tolerate) = privacy, wishes
+    if client_clip is None and tolerate is None:
+        client_clip = _CLIP_RATIO * record_clip
+    wanted = planning.Wanted(
+        records=sizes,
+        epsilon=epsilon,
+        delta=delta,
+        robust=tolerate is not None,
+        robustness=planning.Robustness(malicious=1 if tolerate is None else tolerate),
+        architecture=Architecture.DEEP if deep else Architecture.LINEAR,
+    )
+    usual = search.Choices()
+    choices = search.Choices(
+        record_clips=(record_clip,),
+        client_clip=client_clip,
+        client_rates=(1.0,) if len(sizes) <= _FEW else usual.client_rates,
+        rounds=usual.rounds if rounds is None else (rounds,),
+    )
+    parameters = described["model"]["parameters"]
+    template = search.template_of(sum(math.prod(p["shape"]) for p in parameters), delta)
+    template = template | described
+    template["privacy"] = template["privacy"] | {"epsilon_limit": epsilon}
+    template["enrolment"] = template["enrolment"] | {
+        "clients": len(sizes),
+        "min_clients": math.ceil(len(sizes) / 2),
+    }
+    template["deadlines"] = {"enrol": _ENROL_S}
+    made = search.plan(wanted, choices, template)
+    if made.best is None:
+        worst = made.settings[0]
+        raise Misconfiguration(
+            "records",
+            len(sizes),
+            f"no setting is good enough (the best: {worst.verdict.value}, accuracy "
+            f"{worst.forecast.accuracy:.0%} by the forecast): allow a larger ε, enrol more owners, "
+            "tolerate fewer, or look at precad plan",
+        )
+    return made.best

@@ -1,0 +1,42 @@
+"""Records held against a task, at their owner's: what `precad task check --data` says."""
+
+from pathlib import Path
+
+from precad.client.check.owner import look_at_owner
+from precad.client.own_code import own_model
+from precad.client.read import read_records
+from precad.client.train import as_records, build, most_records
+from precad.common.errors import Misconfiguration
+from precad.common.identifiers import ClientId
+from precad.common.task import Task
+
+
+def said_of(task: Task, data: Path, model: str | None) -> str:
+    """That all records can be used, in a sentence.
+
+    Args:
+        task: the task.
+        data: the file.
+        model: the owner's model, MODULE:NAME; the task's architecture unless given.
+
+    Raises:
+        Misconfiguration: one can't; names it and the remedy.
+    """
+    from torch.nn import functional  # noqa: PLC0415
+
+    records = as_records(read_records(data, task.data))
+    rate = task.privacy.record_rate
+    known = task.model.architecture in {"logistic", "mlp"}
+    if model is None and not known:
+        shape = list(records.inputs.shape[1:])
+        return (
+            f"{len(records):,} records of shape {shape}; give --model to try them with your model"
+        )
+    module = build(task.model) if model is None else own_model(model)
+    most = most_records(len(records), rate)
+    findings = look_at_owner(
+        task, ClientId("check"), records, rate, module, functional.cross_entropy, most
+    )
+    if findings.wrong:
+        raise Misconfiguration("data", str(data), findings.wrong[0].said)
+    return "; ".join(each.said for each in findings)

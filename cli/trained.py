@@ -1,0 +1,65 @@
+"""Options of the commands that apply a trained model: where it lies, and what it goes into."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from typer import Argument, Option
+
+from precad.common.errors import Misconfiguration
+
+if TYPE_CHECKING:
+    from precad.client.settings import JoinSettings
+    from precad.client.trained_model import TrainedModel
+
+Data = Annotated[Path, Argument(help="The records: a file as for `precad join`.")]
+Config = Annotated[
+    Path | None,
+    Option(
+        "--config",
+        "-c",
+        help="A data owner's settings: its task, and the model in its state folder.",
+        show_default=False,
+    ),
+]
+TaskFile = Annotated[
+    Path | None, Option("--task", help="The task, where there are no settings.", show_default=False)
+]
+ModelFile = Annotated[
+    Path | None,
+    Option(help="model.safetensors; the settings' own unless given.", show_default=False),
+]
+OwnModel = Annotated[
+    str | None,
+    Option(
+        "--model",
+        help="A model of your own, MODULE:NAME, where the task's isn't built in.",
+        show_default=False,
+    ),
+]
+
+
+def trained(
+    config: Path | None, task: Path | None, model_file: Path | None, model: str | None
+) -> "tuple[TrainedModel, Any, JoinSettings | None]":
+    """The model, a torch module that it goes into, and the owner's settings where they are given.
+
+    Raises:
+        Misconfiguration: an option is missing, or a file can't be used.
+        TaskMismatch: the model is another task's.
+    """
+    from precad.client.own_code import own_model  # noqa: PLC0415 -- seconds of torch
+    from precad.client.settings import JoinSettings  # noqa: PLC0415
+    from precad.client.train import build  # noqa: PLC0415
+    from precad.client.trained_model import MODEL_FILE, TrainedModel  # noqa: PLC0415
+
+    settings = None if config is None else JoinSettings.load(config)
+    if settings is not None:
+        task = settings.task if task is None else task
+        model_file = settings.state / MODEL_FILE if model_file is None else model_file
+    if task is None or model_file is None:
+        raise Misconfiguration("--config", None, "give it, or --task and --model-file")
+    found = TrainedModel.load(model_file, task)
+    if model is not None:
+        return found, own_model(model), settings
+    own = None if settings is None else settings.own_model()
+    return found, build(found.task.model) if own is None else own, settings

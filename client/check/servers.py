@@ -1,0 +1,171 @@
+"""Both servers, looked at from an owner's machine, without enrolling.
+
+What they are asked depends on the settings and the task, never on a record: two owners whose data
+differ, one of whom has a bad record, look alike.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from datetime import timedelta
+from threading import Thread
+
+import grpc
+
+from precad.client.check.finding import Finding, Findings, Kind
+from precad.client.mismatch import differences
+from precad.common.description import Description
+from precad.common.errors import PrecadError, TaskMismatch
+from precad.common.identifiers import ClientId, Role
+from precad.common.identity.channel import open_channel
+from precad.common.identity.credentials import Identity
+from precad.common.identity.probe import why_unreachable
+from precad.common.wire.status import error_of
+from precad.protos import precad_pb2 as pb
+from precad.protos.precad_pb2_grpc import AggregationStub
+
+WITHIN_S = 4.0
+"""For all of it, both servers at once, a name's look-up included."""
+SKEW_S = 60.0
+"""Clocks that are further apart are worth a word: certificates last by them."""
+
+
+def look_at_servers(
+    task: Description | None,
+    client: ClientId,
+    identity: Identity,
+    addresses: Mapping[Role, str],
+    within_s: float = WITHIN_S,
+) -> Callable[[], Findings]:
+    """Begin to look, each server in a thread of its own.
+
+    Args:
+        task: the owner's; None where it couldn't be read, and then it isn't compared.
+        client: the owner's name.
+        identity: its certificate.
+        addresses: of both servers.
+        within_s: for all of it.
+
+    Returns:
+        Waits, and gives what was found.
+    """
+    until = time.monotonic() + within_s
+    looks = {
+        role: _begin(task, identity, role, address, until) for role, address in addresses.items()
+    }
+
+    def found() -> Findings:
+        findings = Findings()
+        ahead = {}
+        for role, look in looks.items():
+            about, address = _called(role), addresses[role]
+            try:
+                reply, ahead[role] = look.result(max(0.0, until - time.monotonic()))
+            except PrecadError as error:
+                findings.bad(about, str(error))
+            except TimeoutError:  # a name's look-up, or a handshake
+                findings.bad(
+                    about,
+                    f"{about} at {address} didn't answer within {within_s:g} s; check its address, "
+                    "and the network between",
+                )
+            else:
+                findings.append(_standing(about, address, client, reply))
+        findings.extend(_clocks(ahead))
+        return findings
+
+    return found
+
+
+def _begin(
+    task: Description | None, identity: Identity, role: Role, address: str, until: float
+) -> "Future[tuple[pb.DescribeReply, float]]":
+    look: Future[tuple[pb.DescribeReply, float]] = Future()
+
+    def run() -> None:
+        try:
+            look.set_result(_look(task, identity, role, address, until))
+        except BaseException as error:  # noqa: BLE001 -- raised again where it is asked for
+            look.set_exception(error)
+
+    # No pool: its threads would keep a process from ending that waits no longer.
+    Thread(target=run, name=f"look-{role.value}", daemon=True).start()
+    return look
+
+
+def _look(
+    task: Description | None, identity: Identity, role: Role, address: str, until: float
+) -> tuple[pb.DescribeReply, float]:
+    """What the server says, and how far its clock is ahead of this machine's, in seconds."""
+    fault = why_unreachable(address, identity, role)
+    if fault is not None:
+        raise fault
+    with open_channel(address, identity, role) as channel:
+        began = time.time()
+        try:
+            # Whoever answers there is the server: a first connection that is slow is tried again.
+            reply = AggregationStub(channel).Describe(
+                pb.DescribeRequest(),
+                timeout=max(0.0, until - time.monotonic()),
+                wait_for_ready=True,
+            )
+        except grpc.RpcError as error:
+            raise error_of(_called(role), address, error) from None
+        middle = (began + time.time()) / 2
+    if task is not None and reply.task_digest != task.digest.value:
+        also = differences(task, reply.canonical_task)
+        raise TaskMismatch(str(task.digest), reply.task_digest.hex(), also)
+    return reply, reply.clock_ms / 1000 - middle
+
+
+def _standing(about: str, address: str, client: ClientId, reply: pb.DescribeReply) -> Finding:
+    """What it means for this owner where the server's training stands."""
+    if reply.present:
+        said = (
+            f"another process takes part as client {client} now: end one of the two, or ask the "
+            "operator for a certificate with a name of its own"
+        )
+    elif reply.finished:
+        said = f"the training at {address} is over: ask the operator for the next task"
+    elif not reply.enrolling and not reply.enrolled:
+        said = (
+            f"enrolment at {address} is over and client {client} isn't enrolled: it is too late "
+            "for this task; ask the operator for the next"
+        )
+    else:
+        where = "this client is enrolled" if reply.enrolled else "enrolment is open"
+        return Finding(about, Kind.GOOD, f"answers at {address} with the same task; {where}")
+    return Finding(about, Kind.BAD, said)
+
+
+def _clocks(ahead: Mapping[Role, float]) -> Findings:
+    findings = Findings()
+    off = {role: seconds for role, seconds in ahead.items() if abs(seconds) > SKEW_S}
+    mine = len(off) == len(ahead) and len({seconds > 0 for seconds in off.values()}) == 1
+    if off and mine:
+        seconds = min(off.values(), key=abs)
+        word = "behind" if seconds > 0 else "ahead of"
+        findings.bad(
+            "clock",
+            f"this machine's clock is {_duration(seconds)} {word} the servers': set it, "
+            "certificates are judged by it",
+        )
+    else:
+        for role, seconds in off.items():
+            word = "ahead of" if seconds > 0 else "behind"
+            findings.bad(
+                "clock",
+                f"the clock of {_called(role)} is {_duration(seconds)} {word} this machine's: tell "
+                "its operator, certificates are judged by it",
+            )
+    if ahead and not off:
+        findings.good("clock", "agrees with the servers' to a minute")
+    return findings
+
+
+def _duration(seconds: float) -> str:
+    return str(timedelta(seconds=round(abs(seconds)))) + " h"
+
+
+def _called(role: Role) -> str:
+    return f"server {role.value[-1].upper()}"

@@ -1,0 +1,208 @@
+"""Progress for a person: a bar on a terminal or in a notebook, with what is waited for named."""
+
+import html
+import os
+import sys
+import threading
+import time
+from typing import Any
+
+from precad.client.progress import RoundInfo
+from precad.client.reporter import Display, outcome
+
+_NOTEBOOK_S = 1.0
+_LONGEST = 100
+
+
+def display_for(name: str, rounds: int, *, wanted: bool | None = None) -> Display | None:
+    """What fits where this process runs.
+
+    Args:
+        name: the owner's.
+        rounds: T.
+        wanted: None for a display where somebody looks: a notebook, or a terminal that can redraw
+            a line; True for lines where neither is; False for none.
+
+    Returns:
+        None where nobody looks.
+    """
+    if wanted is False:
+        return None
+    if _in_notebook():
+        return NotebookDisplay(Shown(name, rounds))
+    if wanted or _on_a_terminal():
+        from rich.console import Console  # noqa: PLC0415 -- not for processes that show nothing
+
+        return TerminalDisplay(Shown(name, rounds), Console(stderr=True))
+    return None
+
+
+def somebody_looks() -> bool:
+    """Whether ``display_for`` shows something by itself."""
+    return _in_notebook() or _on_a_terminal()
+
+
+class Shown:
+    """What is to be seen at this moment.
+
+    Args:
+        name: the owner's.
+        rounds: T.
+    """
+
+    def __init__(self, name: str, rounds: int) -> None:
+        self.name = name
+        self.rounds = rounds
+        self.last: RoundInfo | None = None
+        self._doing: tuple[str, float | None] = "starting", None
+
+    def doing(self, what: str, until: float | None) -> None:
+        """What happens now, and until when on the monotonic clock."""
+        self._doing = what, until
+
+    @property
+    def done(self) -> int:
+        """Rounds that are over."""
+        return 0 if self.last is None else self.last.number
+
+    def activity(self) -> str:
+        """With the seconds that are left."""
+        what, until = self._doing
+        if len(what) > _LONGEST:
+            what = what[: _LONGEST - 1] + "…"
+        left = None if until is None else until - time.monotonic()
+        return what if left is None else f"{what}, {max(0, round(left))} s left"
+
+    def result(self) -> str:
+        """Of the last round."""
+        if self.last is None:
+            return ""
+        found = self.last.validation
+        if found is None:
+            own = ""
+        elif found.accuracy is None:
+            own = f"; loss {found.loss:.4g} on own held-out records"
+        else:
+            own = f"; {found.accuracy:.1%} right on own held-out records"
+        return f"{outcome(self.last)}{own}"
+
+
+class TerminalDisplay:
+    """A bar and two lines that redraw themselves on standard error, and go at the end.
+
+    Args:
+        shown: what they show.
+        console: rich's.
+    """
+
+    def __init__(self, shown: Shown, console: Any) -> None:
+        from rich.live import Live  # noqa: PLC0415
+        from rich.progress import (  # noqa: PLC0415
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeElapsedColumn,
+        )
+
+        self._shown = shown
+        self._progress = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(bar_width=30),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=console,
+        )
+        self._bar = self._progress.add_task(f"{shown.name}: round", total=shown.rounds)
+        self._live = Live(
+            get_renderable=self._lines, console=console, refresh_per_second=4, transient=True
+        )
+
+    def start(self) -> None:
+        """Begin; what others write to standard error goes above."""
+        self._live.start()
+
+    def stop(self) -> None:
+        """Leave the terminal as it was."""
+        self._live.stop()
+
+    def doing(self, what: str, until: float | None) -> None:
+        """What happens now."""
+        self._shown.doing(what, until)
+
+    def round(self, info: RoundInfo) -> None:
+        """A round is over."""
+        self._shown.last = info
+
+    def _lines(self) -> Any:
+        from rich.console import Group  # noqa: PLC0415
+        from rich.text import Text  # noqa: PLC0415
+
+        shown = self._shown
+        self._progress.update(self._bar, completed=shown.done)
+        last = [Text(f"round {shown.done}: {shown.result()}")] if shown.done else []
+        return Group(self._progress, *last, Text(shown.activity(), style="dim"))
+
+
+class NotebookDisplay:
+    """A bar in a notebook's output; needs no widgets.
+
+    Args:
+        shown: what it shows.
+    """
+
+    def __init__(self, shown: Shown) -> None:
+        self._shown = shown
+        self._over = threading.Event()
+        self._handle: Any = None
+        self._thread = threading.Thread(target=self._redraw, name="progress", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        from IPython.display import HTML, display  # noqa: PLC0415 -- a notebook has it
+
+        self._handle = display(HTML(self.markup()), display_id=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Leave the last state."""
+        self._over.set()
+        self._thread.join()
+
+    def doing(self, what: str, until: float | None) -> None:
+        """What happens now."""
+        self._shown.doing(what, until)
+
+    def round(self, info: RoundInfo) -> None:
+        """A round is over."""
+        self._shown.last = info
+
+    def markup(self) -> str:
+        """The output as HTML."""
+        shown = self._shown
+        lines = (f"{shown.name}: round {shown.done}/{shown.rounds}", shown.result())
+        head = " · ".join(html.escape(line) for line in lines if line)
+        activity = "" if self._over.is_set() else html.escape(shown.activity())
+        return (
+            f'<div><progress max="{shown.rounds}" value="{shown.done}" style="width: 20em">'
+            f'</progress> {head}<br><span style="opacity: 0.6">{activity}</span></div>'
+        )
+
+    def _redraw(self) -> None:
+        from IPython.display import HTML  # noqa: PLC0415
+
+        while not self._over.wait(_NOTEBOOK_S):
+            self._handle.update(HTML(self.markup()))
+        self._handle.update(HTML(self.markup()))
+
+
+def _on_a_terminal() -> bool:
+    """Whether standard error is one that can redraw a line."""
+    return sys.stderr.isatty() and os.environ.get("TERM", "").lower() not in ("dumb", "unknown")
+
+
+def _in_notebook() -> bool:
+    """Whether a Jupyter kernel runs this."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return shell is not None and hasattr(shell, "kernel")

@@ -1,0 +1,110 @@
+"""Owners of precad that Flower's runtime starts: a Flower project's model, loss and records.
+
+One message comes to each owner through Flower, "take part", and one goes back, "it is over". Models
+and updates pass between the owner and precad's two servers and never through Flower, whose server
+would see each update. What bounds a record's influence isn't in the Flower app, which its author
+may change: clips, noise and rounds are in the task, whose digest every message carries, and the
+owner's limit, account and keys in a settings file that lies on the owner's machine.
+
+Needs ``flwr``; docs/flower.md says what changes for a Flower project.
+"""
+
+import logging
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from precad.client.settings import JoinSettings
+from precad.client.train import Records
+from precad.client.train.gradients import Loss
+from precad.common.errors import Misconfiguration
+
+if TYPE_CHECKING:
+    from flwr.app import Context, Message
+    from flwr.clientapp import ClientApp
+
+log = logging.getLogger("precad")
+
+SETTINGS = "precad"
+"""The key of a SuperNode's ``--node-config`` that names the owner's settings file."""
+
+
+def client_app(
+    model: Callable[[], nn.Module],
+    loss: Loss | None = None,
+    records: "Callable[[Context], Any] | None" = None,
+) -> "ClientApp":
+    """A Flower ClientApp that takes part in one precad training, from its enrolment to its end.
+
+    Args:
+        model: makes the module, whose parameters must be the task's.
+        loss: per-record loss as in torch.nn.functional; the settings' unless given.
+        records: the owner's records from Flower's context, in any form that ``DataOwner`` takes;
+            the settings' ``data`` unless given. See ``records_of`` for a project's loaders.
+
+    Returns:
+        An app that answers ``train``. Its reply says that the training is over, and no more: no
+        model, metric or account. The state folder has them, for the owner. What fails stands in
+        the owner's own log; Flower's server is told that it failed.
+    """
+    from flwr.app import ConfigRecord, Message, RecordDict  # noqa: PLC0415 -- an extra
+    from flwr.clientapp import ClientApp  # noqa: PLC0415
+
+    app = ClientApp()
+
+    @app.train()  # type: ignore[untyped-decorator]
+    def train(message: "Message", context: "Context") -> "Message":
+        try:
+            settings = JoinSettings.load(_settings_file(context))
+            data = None if records is None else records(context)
+            settings.data_owner(data, model(), loss).run(progress=False)
+        except Exception:
+            # Flower sends an exception's text to its server, and ours may quote a record.
+            log.exception("taking part failed")
+            raise RuntimeError("this owner didn't take part: its own log says why") from None
+        over = RecordDict({"precad": ConfigRecord({"ended": "over"})})
+        return Message(content=over, reply_to=message)
+
+    return app
+
+
+def records_of(batches: Iterable[Any], inputs: Any = 0, target: Any = 1) -> Records:
+    """All records of a DataLoader, in one pass: what a Flower project's ``load_data`` gives.
+
+    Args:
+        batches: pairs, or dictionaries as of Flower Datasets. A random augmentation counts as it
+            comes out in this pass.
+        inputs: the batch's key or place of the inputs, such as ``"img"``.
+        target: the same for the targets, such as ``"label"``.
+
+    Raises:
+        Misconfiguration: no batch, one without these keys, or a record that can't be used.
+    """
+    read: list[tuple[torch.Tensor, torch.Tensor]] = []
+    for number, batch in enumerate(batches):
+        try:
+            read.append((torch.as_tensor(batch[inputs]), torch.as_tensor(batch[target])))
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise Misconfiguration(
+                f"batch {number}",
+                type(batch).__name__,
+                f"must have {inputs!r} and {target!r}: name the batches' own keys ({error})",
+            ) from None
+    if not read:
+        raise Misconfiguration("batches", "none", "give a loader that has records")
+    return Records(torch.cat([x for x, _ in read]), torch.cat([y for _, y in read]))
+
+
+def _settings_file(context: "Context") -> Path:
+    # Never the run's configuration: whoever starts a Flower run writes that one.
+    given = context.node_config.get(SETTINGS)
+    if not isinstance(given, str):
+        raise Misconfiguration(
+            f"node_config.{SETTINGS}",
+            given,
+            "name the owner's settings file when the SuperNode is started",
+        )
+    return Path(given)

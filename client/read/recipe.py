@@ -1,0 +1,184 @@
+"""A table becomes numbers by the recipe of the task: the same at every owner, fixed beforehand.
+
+Nothing here is computed from the records: neither a mean nor a list of levels. What a record
+becomes depends on that record and on public constants alone, so reading costs no privacy.
+"""
+
+import math
+from decimal import Decimal
+from numbers import Real
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precad.client.read.table import Table
+from precad.common.description import Column, DataSection
+from precad.common.errors import Misconfiguration
+
+_LARGEST = float(np.finfo(np.float32).max)
+_SHOWN = 8
+_MEND = "mend it or leave the record out"
+
+
+def inputs_of(
+    table: Table, section: DataSection, rename: dict[str, str], decimal: str = "."
+) -> NDArray[np.float32]:
+    """All records' inputs, ``[n, section.features] float32``.
+
+    Raises:
+        Misconfiguration: a column isn't there, or a cell can't be used; names record and column.
+    """
+    rows = np.zeros((len(table), section.features), np.float32)
+    start = 0
+    for column in section.columns:
+        cells = _Cells(table, column, section, rename, decimal)
+        if column.kind == "categorical":
+            codes = cells.codes(unknown=len(column.levels))
+            rows[np.arange(len(table)), start + codes] = 1
+        else:
+            rows[:, start] = cells.numbers()
+        start += column.inputs
+    return rows
+
+
+def targets_of(
+    table: Table, section: DataSection, rename: dict[str, str], decimal: str = "."
+) -> NDArray[np.int64] | NDArray[np.float32]:
+    """All records' targets, ``[n]``: int64 classes of a categorical column, else float32.
+
+    Raises:
+        Misconfiguration: as ``inputs_of``; a level that isn't listed is no class.
+    """
+    cells = _Cells(table, section.target, section, rename, decimal)
+    if section.target.kind == "categorical":
+        return cells.codes(unknown=None)
+    return cells.numbers().astype(np.float32)
+
+
+class _Cells:
+    """One column's cells, on their way to numbers."""
+
+    def __init__(
+        self,
+        table: Table,
+        column: Column,
+        section: DataSection,
+        rename: dict[str, str],
+        decimal: str,
+    ) -> None:
+        self._table = table
+        self._column = column
+        self._is_target = column is section.target
+        self._marks = frozenset(section.missing)
+        self._decimal = decimal
+        self._cells = table.cells(rename.get(column.name, column.name))
+
+    def numbers(self) -> NDArray[np.float64]:
+        """(value − centre)/scale, ``[n] float64``, finite as float32 too."""
+        column, cells = self._column, self._cells
+        if isinstance(cells, np.ndarray):
+            values = cells.astype(np.float64)
+            empty = np.isnan(values)
+        else:
+            empty = np.fromiter(map(self._missing, cells), np.bool_, len(cells))
+            found = (
+                math.nan if gone else self._number(cell)
+                for cell, gone in zip(cells, empty, strict=True)
+            )
+            values = np.fromiter(found, np.float64, len(cells))
+            self._refuse_first(
+                np.isnan(values) & ~empty,
+                "isn't a number: " + _MEND,
+                "; text becomes numbers by a categorical column in the task's [data]",
+            )
+        if column.fill is not None:
+            values[empty] = column.fill
+        else:
+            self._refuse_first(empty, "is missing: " + _MEND, self._filling("fill"))
+        with np.errstate(over="ignore"):
+            scaled: NDArray[np.float64] = (values - column.centre) / column.scale
+        self._refuse_first(
+            ~(np.abs(scaled) <= _LARGEST), "must be finite, as float32 too: " + _MEND
+        )
+        return scaled
+
+    def codes(self, unknown: int | None) -> NDArray[np.int64]:
+        """Each cell's place among the levels, ``[n] int64``; ``unknown`` for any other level.
+
+        Without ``unknown`` another level is refused.
+        """
+        column = self._column
+        places = {level: place for place, level in enumerate(column.levels)}
+        cells = self._cells.tolist() if isinstance(self._cells, np.ndarray) else self._cells
+        empty = np.fromiter(map(self._missing, cells), np.bool_, len(cells))
+        if column.fill_level is None:
+            self._refuse_first(empty, "is missing: " + _MEND, self._filling("fill_level"))
+        codes = np.fromiter(
+            (
+                places.get(str(column.fill_level) if gone else _text(cell), -1)
+                for cell, gone in zip(cells, empty, strict=True)
+            ),
+            np.int64,
+            len(cells),
+        )
+        if unknown is None:
+            levels = ", ".join(column.levels[:_SHOWN])
+            levels += ", …" if len(column.levels) > _SHOWN else ""
+            self._refuse_first(codes < 0, f"is none of the task's levels ({levels}): {_MEND}")
+        else:
+            codes[codes < 0] = unknown
+        return codes
+
+    def _missing(self, cell: object) -> bool:
+        """Whether there is no value: None, NaN, a library's own mark, or a text that means it."""
+        if isinstance(cell, str):
+            return cell.strip() in self._marks
+        if isinstance(cell, Real | Decimal):
+            return math.isnan(cell)
+        # pandas' marks, without pandas.
+        return cell is None or type(cell).__name__ in {"NAType", "NaTType"}
+
+    def _number(self, cell: Any) -> float:
+        """NaN where it is none."""
+        if isinstance(cell, str):
+            text = cell.strip()
+            if self._decimal != ".":
+                if "." in text:
+                    return math.nan
+                text = text.replace(self._decimal, ".")
+            # Python takes 1_000 for a number.
+            try:
+                return math.nan if "_" in text else float(text)
+            except ValueError:
+                return math.nan
+        try:
+            return float(cell) if isinstance(cell, Real | Decimal) else math.nan
+        except OverflowError:
+            return math.inf
+
+    def _filling(self, field: str) -> str:
+        return "" if self._is_target else f", or give the column a {field} in the task's [data]"
+
+    def _refuse_first(self, wrong: NDArray[np.bool_], remedy: str, also: str = "") -> None:
+        """Raises for the first wrong cell, and says how many more there are."""
+        count = int(wrong.sum())
+        if count:
+            record = int(np.argmax(wrong))
+            others = f" ({count - 1:,} more in this column)" if count > 1 else ""
+            raise Misconfiguration(
+                f"data, column {self._column.name}, {self._table.place(record)}",
+                self._cells[record],
+                remedy + also + others,
+            )
+
+
+def _text(cell: object) -> str:
+    """A level as the task writes it: without blanks around it, whole numbers without a point."""
+    if isinstance(cell, str):
+        return cell.strip()
+    if isinstance(cell, bool | np.bool_):
+        return "true" if cell else "false"
+    if isinstance(cell, float) and cell.is_integer():
+        return str(int(cell))
+    return str(cell)

@@ -1,0 +1,99 @@
+"""What an owner hands over, in whichever form, as records."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precad.client.read.columns import Columns
+from precad.client.read.recipe import inputs_of, targets_of
+from precad.client.read.table import Table, is_frame, of_csv, of_frame, of_parquet
+from precad.client.record_file import read_client_data
+from precad.common.description import DataSection
+from precad.common.errors import Misconfiguration
+from precad.common.npy import read_npz
+
+_FORMS = "give a .npz file with arrays x and y, a .csv or a .parquet file"
+
+
+def read_records(
+    data: Any, recipe: DataSection | None = None, columns: Columns | None = None
+) -> Any:
+    """What ``as_records`` takes: a table's inputs and targets, or the data as they are.
+
+    Args:
+        data: a path of a .npz, .csv or .parquet file; a frame, or a mapping from names to columns;
+            anything else is given back.
+        recipe: the task's ``data``.
+        columns: what the owner says of the columns.
+
+    Returns:
+        ``([n, …], [n])`` arrays; for anything else ``data`` itself.
+
+    Raises:
+        Misconfiguration: a file can't be read, a column isn't there, or a cell can't be used; names
+            the record, the column and the remedy.
+    """
+    if isinstance(data, str | Path) and Path(data).suffix == ".npz":
+        return _of_arrays(Path(data), recipe)
+    table = _table(data, columns or Columns())
+    if table is None:
+        return data
+    mine = columns or Columns()
+    section = mine.section(recipe)
+    inputs = inputs_of(table, section, mine.rename, mine.decimal)
+    targets = targets_of(table, section, mine.rename, mine.decimal)
+    if recipe is None and not np.any(targets % 1):
+        # Labels, as far as anybody can tell.
+        targets = targets.astype(np.int64)
+    return inputs, targets
+
+
+def read_inputs(
+    data: Any, recipe: DataSection | None = None, columns: Columns | None = None
+) -> NDArray[Any]:
+    """Inputs alone, ``[n, …]``, of records whose targets nobody knows yet.
+
+    Takes files and frames as ``read_records`` does; a .npz file needs no ``y``, a table no target.
+
+    Raises:
+        Misconfiguration: as ``read_records``; ``data`` is none of these.
+    """
+    if isinstance(data, str | Path) and Path(data).suffix == ".npz":
+        (x,) = read_npz("data", Path(data), "x")
+        if x.ndim == 0:
+            raise Misconfiguration("data", str(data), "x must have one row per record")
+        return x
+    mine = columns or Columns()
+    table = _table(data, mine)
+    if table is None:
+        return np.asarray(data)
+    if recipe is None and mine.target is None:
+        mine = mine.model_copy(update={"target": "(unknown)"})
+    return inputs_of(table, mine.section(recipe), mine.rename, mine.decimal)
+
+
+def _table(data: Any, columns: Columns) -> Table | None:
+    """None where ``data`` are no table."""
+    if isinstance(data, str | Path):
+        path = Path(data)
+        match path.suffix:
+            case ".csv":
+                return of_csv(path, columns.separator)
+            case ".parquet":
+                return of_parquet(path)
+        raise Misconfiguration("data", str(path), _FORMS)
+    return of_frame(data) if is_frame(data) else None
+
+
+def _of_arrays(path: Path, recipe: DataSection | None) -> tuple[NDArray[Any], NDArray[Any]]:
+    x, y = read_client_data(path)
+    if recipe is not None and x.shape[1:] != (recipe.features,):
+        raise Misconfiguration(
+            "data",
+            str(path),
+            f"a record's input has the shape {list(x.shape[1:])}, and the task's [data] makes "
+            f"{recipe.features} numbers: give the table itself, or arrays that are encoded alike",
+        )
+    return x, y

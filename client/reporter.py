@@ -1,0 +1,276 @@
+"""Who tells the owner how its training goes, in a thread beside the one that trains.
+
+Nothing here may show outside: not how long the owner's callback takes or that it raises, not what
+its held-out records say. So all of it is done in this thread, waits while an upload is due, and
+goes on for as long as it takes once the servers are left.
+"""
+
+import csv
+import logging
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+from precad.client.own_account import exact_epsilon
+from precad.client.progress import Evaluation, RoundInfo, VersionOver
+from precad.client.trained_model import TrainedModel
+from precad.common.durable import PRIVATE_MODE
+from precad.common.task import Task
+
+log = logging.getLogger("precad")
+rounds_log = logging.getLogger("precad.rounds")
+private = logging.getLogger("precad.private")
+
+HISTORY_FILE = "history.csv"
+_KINDS = 8
+"""Different steps in an account that are added up after each round."""
+OnRound = Callable[[RoundInfo], object]
+Validate = Callable[[TrainedModel, Callable[[], object]], Evaluation]
+"""A model on held-out records; calls its second argument often, which may wait."""
+
+
+class Display(Protocol):
+    """Shows a person how it goes; no call waits for anything."""
+
+    def start(self) -> None:
+        """Begin."""
+
+    def stop(self) -> None:
+        """End, and leave the terminal as it was."""
+
+    def doing(self, what: str, until: float | None) -> None:
+        """What happens now."""
+
+    def round(self, info: RoundInfo) -> None:
+        """A round is over."""
+
+
+class Reporter:
+    """An ``Observer`` that tells its owner.
+
+    Args:
+        task: gives T and δ.
+        epsilon_limit: the owner's own.
+        on_round: the owner's callback.
+        validate: the held-out records.
+        folder: gets ``history.csv``; None for none.
+        display: shows progress.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        *,
+        epsilon_limit: float | None = None,
+        on_round: OnRound | None = None,
+        validate: Validate | None = None,
+        folder: Path | None = None,
+        display: Display | None = None,
+    ) -> None:
+        self._task = task
+        self._limit = epsilon_limit
+        self._on_round = on_round
+        self._validate = validate
+        self._file = None if folder is None else folder / HISTORY_FILE
+        self._display = display
+        self._quiet = threading.Event()
+        self._quiet.set()
+        self._changed = threading.Condition()
+        # With the newest model's version at that time; the models themselves may be large.
+        self._waiting: deque[tuple[VersionOver, int | None]] = deque()
+        self._newest: TrainedModel | None = None
+        self._judged: tuple[TrainedModel, Evaluation] | None = None
+        self._closed = False
+        self._begun = False
+        self._unjudged = False
+        self._thread = threading.Thread(target=self._work, name="reporter", daemon=True)
+        self.history: list[RoundInfo] = []
+        self.failures = 0
+        self.first_failure: BaseException | None = None
+
+    def __enter__(self) -> Self:
+        if self._display is not None:
+            self._display.start()
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Tell all that is still to be told."""
+        self.free()
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self.doing("telling the last rounds")
+        try:
+            # Who is interrupted waits for nobody's callback.
+            if kind is None or issubclass(kind, Exception):
+                self._thread.join()
+        finally:
+            if self._display is not None:
+                self._display.stop()
+        if self.failures > 1:
+            log.warning("on_round raised after %d rounds", self.failures)
+
+    @property
+    def newest(self) -> TrainedModel | None:
+        """The newest model that both servers agreed on."""
+        return self._newest
+
+    @property
+    def validation(self) -> Evaluation | None:
+        """The newest model's, once everything is told."""
+        return None if self._judged is None else self._judged[1]
+
+    # --- from the thread that trains -------------------------------------------------------
+
+    def doing(self, what: str, until: float | None = None) -> None:
+        """What happens now."""
+        if self._display is not None:
+            self._display.doing(what, until)
+
+    def hold(self) -> None:
+        """An upload is due: what is slow waits."""
+        self._quiet.clear()
+
+    def free(self) -> None:
+        """No upload is due."""
+        self._quiet.set()
+
+    def saw(self, model: TrainedModel) -> None:
+        """The newest model."""
+        self._newest = model
+
+    def over(self, ended: VersionOver) -> None:
+        """A version is over."""
+        with self._changed:
+            version = None if self._newest is None else self._newest.version
+            self._waiting.append((ended, version))
+            self._changed.notify()
+
+    # --- in the thread beside it -----------------------------------------------------------
+
+    def _work(self) -> None:
+        # SciPy takes a second to load: beside the enrolment, and not in a round.
+        import precad.common.account.exact  # noqa: F401, PLC0415
+
+        while True:
+            with self._changed:
+                while not self._waiting and not self._closed:
+                    self._changed.wait()
+                if not self._waiting:
+                    break
+                ended, version = self._waiting.popleft()
+            self._quiet.wait()
+            self._tell(ended, version)
+        # The final model, which came after the last round's end.
+        if self._newest is not None:
+            self._judge(self._newest)
+
+    def _tell(self, ended: VersionOver, version: int | None) -> None:
+        newest = self._newest
+        current = newest if newest is not None and newest.version == version else None
+        info = RoundInfo(
+            number=ended.version + 1,
+            rounds=self._task.training.rounds,
+            drawn=ended.drawn,
+            counted=ended.counted,
+            rejected=ended.rejected,
+            epsilon=self._epsilon(ended),
+            epsilon_limit=self._limit,
+            seconds=ended.seconds,
+            model=current,
+            validation=None if current is None else self._judge(current),
+        )
+        # Not how well it does: logs may be seen by others than the owner.
+        rounds_log.info("round %d of %d: %s", info.number, info.rounds, outcome(info))
+        self.history.append(replace(info, model=None))
+        self._write(info)
+        if self._display is not None:
+            self._display.round(info)
+        self._quiet.wait()
+        self._call(info)
+
+    def _epsilon(self, ended: VersionOver) -> float | None:
+        """Of an account over hundreds of tasks not after every round: adding up takes seconds."""
+        if ended.version % max(1, len(ended.spent) // _KINDS):
+            return None
+        return exact_epsilon(ended.spent, self._task.privacy.delta)
+
+    def _judge(self, model: TrainedModel) -> Evaluation | None:
+        if self._validate is None:
+            return None
+        if self._judged is None or self._judged[0] is not model:
+            try:
+                self._judged = model, self._validate(model, self._quiet.wait)
+            except Exception as error:  # noqa: BLE001 -- whatever a model does with a record
+                private.debug("held-out records", exc_info=True)
+                if not self._unjudged:
+                    self._unjudged = True
+                    log.warning(
+                        "the held-out records can't be tried (%s); the training goes on",
+                        type(error).__name__,
+                    )
+                return None
+        return self._judged[1]
+
+    def _call(self, info: RoundInfo) -> None:
+        if self._on_round is None:
+            return
+        try:
+            self._on_round(info)
+        except BaseException as error:  # noqa: BLE001 -- an owner's code ends no training
+            self.failures += 1
+            private.debug("on_round", exc_info=True)
+            if self.first_failure is None:
+                self.first_failure = error
+                # Its text may say something of records; it stands in the result.
+                log.warning(
+                    "on_round raised %s after round %d; the training goes on, and so do its calls",
+                    type(error).__name__,
+                    info.number,
+                )
+
+    def _write(self, info: RoundInfo) -> None:
+        """Append a line to the history, after a head where there is none."""
+        if self._file is None:
+            return
+        row = {"task": str(self._task.digest)[:12], **info.to_row()}
+        try:
+            lines: list[str] = []
+            if not self._begun and self._file.exists():
+                lines = self._file.read_text(encoding="utf-8").splitlines()
+            if lines and lines[-1].startswith(f"{row['task']},{info.number},"):
+                return  # told before a restart
+            descriptor = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE_MODE)
+            with os.fdopen(descriptor, "a", encoding="utf-8", newline="") as file:
+                writer = csv.DictWriter(file, list(row), lineterminator="\n")
+                if not lines and not self._begun:
+                    writer.writeheader()
+                writer.writerow(row)
+            self._begun = True
+        except OSError as error:
+            log.warning("%s can't be written (%s); the training goes on", self._file, error)
+
+
+def outcome(info: RoundInfo) -> str:
+    """What became of this owner's part, and what its records have spent, in a few words."""
+    if info.counted:
+        said = "counted"
+    elif info.rejected:
+        said = f"rejected ({info.rejected})"
+    else:
+        said = "sat out" if info.drawn else "not drawn"
+    if info.epsilon is None:
+        return said
+    limit = "" if info.epsilon_limit is None else f" of {info.epsilon_limit:g}"
+    return f"{said}; ε {info.epsilon:.3f}{limit} spent"

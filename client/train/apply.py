@@ -1,0 +1,131 @@
+"""A trained model on records: what it says of them, and how well."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.func import vmap
+from torch.nn import functional
+
+from precad.client.progress import Evaluation
+from precad.client.train.gradients import Loss
+from precad.client.train.models import check_parameters, load_vector
+from precad.client.train.records import Records
+from precad.common.description import Parameter
+from precad.common.errors import Misconfiguration
+
+_ROWS = 64
+"""Records at a time: whoever has to stop for an upload stops soon."""
+_TABLE = 2
+
+
+class Applied:
+    """A model, at any θ, applied to records chunk by chunk.
+
+    Works on a copy of its own in evaluation mode; the given one isn't changed.
+
+    Args:
+        model: parameters named and shaped as in ``parameters``.
+        parameters: the task's ``model.parameters``.
+        loss: per-record loss, such as ``torch.nn.functional.cross_entropy``.
+
+    Raises:
+        Misconfiguration: the parameters aren't the task's.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        parameters: tuple[Parameter, ...],
+        loss: Loss = functional.cross_entropy,
+    ) -> None:
+        check_parameters(model, parameters)
+        self._module = copy.deepcopy(model).float().eval()
+        self._device = next(self._module.parameters()).device
+        self._losses = vmap(
+            lambda output, target: loss(output.unsqueeze(0), target.unsqueeze(0)).sum()
+        )
+
+    def outputs(
+        self,
+        theta: NDArray[np.float64],
+        inputs: torch.Tensor,
+        between: Callable[[], object] = lambda: None,
+    ) -> NDArray[np.float32]:
+        """What the model says of each record, ``[n, …] float32``.
+
+        Args:
+            theta: θ, ``[d] float64``.
+            inputs: ``[n, …]``.
+            between: called before each chunk.
+
+        Raises:
+            Misconfiguration: the model can't take the records, or gives no row for each.
+        """
+        if len(inputs) == 0:
+            raise Misconfiguration("data", "no records", "give at least one")
+        load_vector(self._module, theta)
+        parts = []
+        for start in range(0, len(inputs), _ROWS):
+            between()
+            some = inputs[start : start + _ROWS]
+            try:
+                with torch.no_grad():
+                    found: Any = self._module(some.to(self._device))
+            except Exception as error:  # whatever a model's operations raise
+                raise Misconfiguration(
+                    f"data, records {start} to {start + len(some) - 1}",
+                    f"{some.dtype}{list(some.shape)}",
+                    f"the model can't take them ({error}): give records like those of training",
+                ) from error
+            if not isinstance(found, torch.Tensor) or len(found) != len(some):
+                raise Misconfiguration(
+                    "model", type(self._module).__name__, "must give one row for each record"
+                )
+            parts.append(found.float().cpu())
+        outputs: NDArray[np.float32] = torch.cat(parts).numpy()
+        return outputs
+
+    def evaluate(
+        self,
+        theta: NDArray[np.float64],
+        records: Records,
+        between: Callable[[], object] = lambda: None,
+    ) -> Evaluation:
+        """Mean loss, and for classes the share of right answers; arguments as of ``outputs``.
+
+        Raises:
+            Misconfiguration: model, loss and records don't go together.
+        """
+        outputs = self.outputs(theta, records.inputs, between)
+        losses = []
+        for start in range(0, len(records), _ROWS):
+            between()
+            rows = slice(start, start + _ROWS)
+            try:
+                with torch.no_grad():
+                    found = self._losses(torch.from_numpy(outputs[rows]), records.targets[rows])
+            except Exception as error:  # whatever a loss raises
+                raise Misconfiguration(
+                    f"data, targets from record {start}",
+                    str(records.targets.dtype),
+                    f"the loss can't take them ({error}): give targets like those of training",
+                ) from error
+            losses.append(found.double())
+        return Evaluation(
+            records=len(records),
+            loss=float(torch.cat(losses).mean()),
+            accuracy=_accuracy(outputs, records.targets),
+        )
+
+
+def _accuracy(outputs: NDArray[np.float32], targets: torch.Tensor) -> float | None:
+    """For a column a class and whole labels; else None."""
+    classes = outputs.ndim == _TABLE and outputs.shape[1] > 1
+    if not classes or targets.ndim != 1 or targets.is_floating_point():
+        return None
+    return float((outputs.argmax(axis=1) == targets.numpy()).mean())

@@ -1,0 +1,114 @@
+"""The model as it comes home: θ with its task and version, into a module or into a file."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precad.common.errors import Misconfiguration
+from precad.common.identifiers import Digest
+from precad.common.model import load_model, save_model, tensors
+from precad.common.task import Task
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Net = TypeVar("Net", bound="nn.Module")
+MODEL_FILE = "model.safetensors"
+"""In an owner's state folder, once its training has ended."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class TrainedModel:
+    """A model that both servers agree on.
+
+    Attributes:
+        task: what it was trained for.
+        version: t: how many rounds it has been through.
+        theta: θ_t, ``[d] float64``, the parameters one after the other in the task's order.
+        digest: what both servers call it.
+    """
+
+    task: Task
+    version: int
+    theta: NDArray[np.float64] = field(compare=False)
+    digest: Digest
+
+    @classmethod
+    def load(cls, path: str | Path, task: Task | str | Path) -> Self:
+        """Reads what ``save`` wrote, or a server's ``model.safetensors``.
+
+        Args:
+            path: the model's file.
+            task: the task, or its file.
+
+        Raises:
+            Misconfiguration: a file can't be read, or the model's content isn't what it states.
+            TaskMismatch: it is another task's.
+        """
+        task = task if isinstance(task, Task) else Task.load(Path(task))
+        saved = load_model(Path(path), task)
+        return cls(task, saved.version, saved.theta, saved.digest)
+
+    @property
+    def weights(self) -> dict[str, NDArray[np.float64]]:
+        """θ_t by the parameters' names, in the task's shapes; views."""
+        return tensors(self.theta, self.task.model.parameters)
+
+    def load_into(self, module: Net) -> Net:
+        """Copies θ_t into a module's parameters, cast to their own dtype, and returns it.
+
+        Buffers (a fixed scaler's numbers) aren't trained and stay as they are.
+
+        Raises:
+            Misconfiguration: its parameters aren't the task's, in names, shapes and order.
+        """
+        from precad.client.train import check_parameters, load_vector  # noqa: PLC0415 -- torch
+
+        check_parameters(module, self.task.model.parameters)
+        load_vector(module, self.theta)
+        return module
+
+    def save(self, path: str | Path) -> None:
+        """Writes safetensors: named float64 tensors; in the metadata task, version and privacy.
+
+        Any safetensors reader takes the file; it appears whole or not at all, and only this user
+        may read it.
+
+        Raises:
+            Misconfiguration: the file can't be written there.
+        """
+        facts = self._guarantee() if self.version else {}
+        try:
+            save_model(Path(path), self.task, self.version, self.theta, self.digest, facts)
+        except OSError as error:
+            raise Misconfiguration(
+                "model file", str(path), f"can't be written ({error}); give another place"
+            ) from None
+
+    def _guarantee(self) -> dict[str, str]:
+        """The most that it may tell of a record of an owner at the task's rate."""
+        from precad.common.account.participations import record_epsilon  # noqa: PLC0415 -- SciPy
+
+        privacy = self.task.privacy
+        epsilon = record_epsilon(
+            record_rate=privacy.record_rate,
+            noise_multiplier=privacy.noise_multiplier,
+            delta=privacy.delta,
+            participations=self.version,
+        )
+        return {
+            "guarantee": (
+                f"(ε = {epsilon:.4f}, δ = {privacy.delta:g})-differential privacy of one record "
+                "(zero-out) against one curious server, exact accountant, for an owner that was "
+                f"counted in all {self.version} rounds, each released once"
+            )
+        }
+
+    def __str__(self) -> str:
+        return f"{self.digest} (round {self.version} of {self.task.name})"
+
+    def __repr__(self) -> str:
+        return f"TrainedModel({self})"

@@ -1,0 +1,1 @@
+"""More than one core, more than one machine: workers that validate, in pairs, for the servers."""

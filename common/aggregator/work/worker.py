@@ -1,0 +1,68 @@
+"""A worker as a process: ``python -m precad.common.aggregator.work.worker``, by its server.
+
+It reads what it is told (``WorkerStart``) from its input, says its port on its output, and ends
+when its input does: a server that dies takes its workers along.
+"""
+
+import asyncio
+import json
+import logging
+import queue
+import resource
+import signal
+import sys
+
+import grpc
+
+from precad.common.aggregator.validate.in_process import load_check
+from precad.common.aggregator.work.service import Worker, WorkerLinks, Working
+from precad.common.aggregator.work.start import WorkerStart
+from precad.common.allocator import keep_freed_buffers
+from precad.common.errors import PrecadError
+from precad.common.identifiers import Role
+from precad.common.identity.credentials import Identity
+from precad.common.identity.port import add_port
+from precad.common.task import Task
+from precad.common.wire.serving import SERVER_OPTIONS
+from precad.protos.precad_pb2_grpc import (
+    add_PeerServicer_to_server,
+    add_WorkingServicer_to_server,
+)
+
+LOG_FORMAT = "%(asctime)s %(levelname)s worker: %(message)s"
+
+
+async def serve(start: WorkerStart) -> None:
+    """Work until the input ends. Raises Misconfiguration."""
+    role = Role(start.role)
+    task, identity = Task.load(start.task), Identity.load(start.identity)
+    load_check(task)
+    worker = Worker(role, task, identity, start.dealer, queue.SimpleQueue())
+    server = grpc.aio.server(options=SERVER_OPTIONS)
+    add_WorkingServicer_to_server(Working(worker), server)
+    if role is Role.SERVER_B:
+        add_PeerServicer_to_server(WorkerLinks(worker), server)
+    port = add_port(server, start.listen, identity)
+    await server.start()
+    sys.stdout.write(json.dumps({"port": port}) + "\n")
+    sys.stdout.flush()
+    await asyncio.to_thread(sys.stdin.read)
+    await server.stop(grace=0)
+
+
+def main() -> None:
+    """The process."""
+    keep_freed_buffers()
+    # A dump would hold clients' seeds.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # A terminal's Ctrl-C is for the server, which ends its workers itself.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
+    try:
+        asyncio.run(serve(WorkerStart.model_validate_json(sys.stdin.readline())))
+    except PrecadError as error:
+        sys.exit(f"precad: {error}")
+
+
+if __name__ == "__main__":
+    main()

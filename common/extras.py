@@ -1,0 +1,32 @@
+"""Which of the distribution's extras brings a package that isn't installed."""
+
+from precad.common.errors import MissingPackage
+
+LEAST_EXTRA = {
+    "alembic": "server",
+    "crypten": "server",
+    "dp_accounting": "plan",
+    "matplotlib": "plan",
+    "scipy": "plan",
+    "sklearn": "experiments",
+    "sqlalchemy": "server",
+    "torch": "client",
+    "torchvision": "experiments",
+}
+"""Of every package that not every party needs, by the name it is imported by."""
+
+
+def missing(
+    error: ModuleNotFoundError, what: str, extra: str | None = None
+) -> MissingPackage | None:
+    """What to say of a failed import; None where no extra brings the package.
+
+    Args:
+        error: of the import.
+        what: needs it, as whoever reads this calls it.
+        extra: brings all that it needs; by default the least extra with the package.
+    """
+    package = (error.name or "").partition(".")[0]
+    if package not in LEAST_EXTRA:
+        return None
+    return MissingPackage(what, package, extra or LEAST_EXTRA[package])

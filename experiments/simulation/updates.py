@@ -1,0 +1,128 @@
+"""The cohort's honest updates: client by client, as real ones compute, or all of them stacked."""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from precad.client.train import RecordGradients, local_update
+from precad.client.train.gradients import CHUNK_BYTES, Loss
+from precad.common.encode.clip import RECORD_MARGIN, clip_update
+from precad.common.task import Task
+from precad.experiments.simulation.owners import Owner, Owners
+from precad.experiments.simulation.view import Matrix
+
+_BYTES_PER_ELEMENT = 64
+"""Of a record's gradient: float32 twice, float64, int64 and what lies between."""
+Drawn = tuple[Owner, NDArray[np.int64]]
+"""An owner and the records that it sampled."""
+
+
+class PerClient:
+    """The code of a real owner for each: ``local_update``, record for record.
+
+    Args:
+        model, loss, task: as a real owner has them.
+        workers: owners at a time, in threads; the result is the same for any number.
+    """
+
+    def __init__(self, model: nn.Module, loss: Loss, task: Task, workers: int) -> None:
+        self._model, self._loss, self._task, self._workers = model, loss, task, workers
+        self.failed = 0
+        """Records that gave no gradient and counted as zero, so far."""
+
+    def updates(self, theta: NDArray[np.float64], drawn: Sequence[Drawn]) -> Matrix:
+        """``[owners, d] int64``, each as ``local_update`` gives it."""
+
+        def update(one: Drawn) -> NDArray[np.int64]:
+            owner, indices = one
+            return local_update(
+                self._model,
+                self._loss,
+                owner.records,
+                indices,
+                theta,
+                self._task,
+                most=owner.most,
+                on_failure=lambda _: failed.append(1),
+            )
+
+        failed: list[int] = []
+        with ThreadPoolExecutor(self._workers) as threads:
+            rows = list(threads.map(update, drawn))
+        self.failed += len(failed)
+        return np.array(rows, dtype=np.int64).reshape(len(rows), self._task.dimension)
+
+
+class Stacked:
+    """The same by batches of records of many owners, with one copy of the parameters.
+
+    A gradient may differ from the real owner's in its last float32 bits, so that its encoding
+    differs by a unit or so in an element: docs/simulate.md, "Two paths".
+
+    Args:
+        model, loss, task: as a real owner has them; the model's device is used.
+        owners: all of them.
+    """
+
+    def __init__(self, model: nn.Module, loss: Loss, task: Task, owners: Owners) -> None:
+        self._task, self._records = task, owners.stacked
+        self._gradients = RecordGradients(model, loss, task.model.parameters)
+        self._gradients.prepare(self._records)
+        self._device = next(model.parameters()).device
+        self._chunk = max(1, CHUNK_BYTES // (_BYTES_PER_ELEMENT * task.dimension))
+        self.failed = 0
+        """Records that gave no gradient and counted as zero, so far."""
+
+    def updates(self, theta: NDArray[np.float64], drawn: Sequence[Drawn]) -> Matrix:
+        """``[owners, d] int64``, each clipped to β."""
+        rows, place = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        for number, (owner, indices) in enumerate(drawn):
+            if len(indices) <= owner.most:
+                rows.append(owner.start + indices)
+                place.append(np.full(len(indices), number))
+        every, places = np.concatenate(rows), torch.from_numpy(np.concatenate(place))
+        shape = (len(drawn), self._task.dimension)
+        sums = torch.zeros(shape, dtype=torch.int64, device=self._device)
+        named = self._gradients.loaded(theta)
+        for start in range(0, len(every), self._chunk):
+            some = slice(start, start + self._chunk)
+            encoded = self._encoded(named, theta, every[some])
+            sums.index_add_(0, places[some].to(self._device), encoded)
+        found = sums.cpu().numpy()
+        bound, bits = self._task.bound, self._task.fractional_bits
+        for number in range(len(found)):
+            found[number] = clip_update(found[number], bound, bits)
+        return found
+
+    def _encoded(
+        self, named: dict[str, torch.Tensor], theta: NDArray[np.float64], rows: NDArray[np.int64]
+    ) -> torch.Tensor:
+        """``[n, d] int64``: −gradients clipped to R and encoded toward zero."""
+        inputs, targets = self._records.take(rows)
+        wrong = self._gradients.wrong_labels(targets)
+        try:
+            found = self._gradients.shared(named, inputs, torch.where(wrong, 0, targets)).double()
+        except Exception as error:  # noqa: BLE001 -- whatever a model's operations raise
+            self._gradients.reraise_what_no_record_causes(error)
+            found = self._one_by_one(theta, rows)
+        bad = ~torch.isfinite(found).all(dim=1)
+        bad |= (wrong.flatten(1).any(dim=1) if wrong.ndim > 1 else wrong).to(self._device)
+        self.failed += int(bad.sum())
+        found[bad] = 0.0
+        # Squares of float32 numbers can't overflow in float64.
+        norms = torch.linalg.vector_norm(found, dim=1)
+        factors = torch.clamp(self._task.privacy.record_clip * RECORD_MARGIN / norms, max=1.0)
+        found *= (-factors * 2.0**self._task.fractional_bits)[:, None]
+        return found.trunc_().long()
+
+    def _one_by_one(self, theta: NDArray[np.float64], rows: NDArray[np.int64]) -> torch.Tensor:
+        """As owners do where an operation raises on one record's values: NaN for that one."""
+        failed: list[int] = []
+        chunks = self._gradients.chunks(self._records, rows, theta, on_failure=failed.append)
+        found = np.concatenate(list(chunks))[: len(rows)]
+        found[np.isin(rows, failed)] = np.nan
+        return torch.from_numpy(found).to(self._device)

@@ -1,0 +1,186 @@
+"""Owners of precad as Flower's ClientApps, with the real Flower and precad's real servers."""
+
+import logging
+import re
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Context, Message, Metadata, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.supercore.task_identity import TaskIdentity
+from torch import nn
+from torch.utils.data import DataLoader
+
+from precad.client import TrainedModel, model_section
+from precad.client.flower import client_app, records_of
+from precad.common.errors import Misconfiguration
+from precad.common.identifiers import ClientId
+from precad.common.task import Task
+from precad.experiments.local import LocalDeployment
+
+NAMES = ("ward-1", "ward-2", "ward-3")
+ROUNDS = 3
+
+
+def net() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2))
+
+
+def load_data(partition: int) -> Any:
+    """Batches as Flower Datasets give them."""
+    rng = np.random.default_rng(partition)
+    x = rng.normal(size=(40, 4)).astype(np.float32)
+    rows: Any = [{"img": row, "label": int(row.sum() > 0)} for row in x]
+    return DataLoader(rows, batch_size=16)
+
+
+def task_of_three() -> Task:
+    return Task.parse(
+        {
+            "name": "flower",
+            "model": model_section(net(), "net", "uniform"),
+            "privacy": {
+                "record_clip": 1.0,
+                "client_clip": 20.0,
+                "noise_multiplier": 2.0,
+                "record_rate": 0.5,
+                "client_rate": 1.0,
+            },
+            "training": {"learning_rate": 1.0, "rounds": ROUNDS},
+            "enrolment": {"clients": 3, "min_clients": 3, "max_expected_records": 40.0},
+            "deadlines": {"enrol": 120.0, "collect": 60.0},
+            "fractional_bits": 20,
+        }
+    )
+
+
+def context(settings: Path | None, partition: int = 0, **run: Any) -> Context:
+    """What a SuperNode hands to its app."""
+    config: dict[str, Any] = {"partition-id": partition}
+    if settings is not None:
+        config["precad"] = str(settings)
+    return Context(1, 7, config, RecordDict(), run)
+
+
+def take_part() -> Message:
+    metadata = Metadata(1, "message", 1, 7, "", "1", time.time(), 3600.0, "train")
+    return Message(metadata=metadata, content=RecordDict())
+
+
+def own_records(flower: Context) -> Any:
+    partition = flower.node_config["partition-id"]
+    assert isinstance(partition, int)
+    return records_of(load_data(partition), "img", "label")
+
+
+@pytest.mark.timeout(300)
+def test_flower_apps_train_through_both_servers_and_tell_flower_nothing(tmp_path: Path) -> None:
+    # Not what the model takes: the records that count are the app's own.
+    nothing = (np.zeros((1, 5), np.float32), np.zeros(1, np.int64))
+    data = {ClientId(name): nothing for name in NAMES}
+    app = client_app(net, records=own_records)
+    with LocalDeployment(tmp_path, task_of_three(), data) as deployment:
+        deployment.start_servers()
+
+        def owner(number: int) -> Message:
+            settings = tmp_path / f"{NAMES[number]}.toml"
+            reply = app(take_part(), context(settings, number))
+            assert isinstance(reply, Message)
+            return reply
+
+        with ThreadPoolExecutor(len(NAMES)) as threads:
+            replies = list(threads.map(owner, range(len(NAMES))))
+    for reply in replies:
+        assert {name: dict(record) for name, record in reply.content.items()} == {
+            "precad": {"ended": "over"}
+        }
+    models = [
+        TrainedModel.load(tmp_path / "state" / name / "model.safetensors", task_of_three())
+        for name in NAMES
+    ]
+    assert {(model.version, str(model.digest)) for model in models} == {
+        (ROUNDS, str(models[0].digest))
+    }
+
+
+def test_what_fails_is_told_to_the_owner_and_not_to_flower(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    secret = 987_654
+
+    def bad_records(_context: Context) -> Any:
+        return records_of([{"img": torch.zeros(1, 4), "label": torch.tensor([secret])}])
+
+    settings = tmp_path / "ward-1.toml"
+    settings.write_text("client = 'ward-1'\n", encoding="utf-8")
+    with (
+        caplog.at_level(logging.ERROR, "precad"),
+        pytest.raises(RuntimeError, match="own log") as told,
+    ):
+        client_app(net, records=bad_records)(take_part(), context(settings))
+    assert str(tmp_path) not in str(told.value)
+    assert told.value.__suppress_context__
+    assert "ward-1.toml" in caplog.text
+
+
+def test_the_settings_are_the_nodes_and_never_the_runs(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    flower = context(None, precad=str(tmp_path / "the-researchers.toml"))
+    with pytest.raises(RuntimeError, match="own log"):
+        client_app(net)(take_part(), flower)
+    assert "node_config.precad" in caplog.text
+    assert "the-researchers" not in caplog.text
+
+
+def test_loaders_of_pairs_and_of_dictionaries_give_all_records() -> None:
+    found = records_of(load_data(0), "img", "label")
+    assert (found.inputs.shape, found.targets.shape) == ((40, 4), (40,))
+    pairs = [(torch.ones(3, 2), torch.zeros(3, dtype=torch.int64))] * 2
+    assert len(records_of(pairs)) == 6
+
+
+@pytest.mark.parametrize(("batches", "field"), [([], "batches"), ([{"x": 1}], "batch 0")])
+def test_batches_without_records_or_with_other_keys_are_refused(batches: Any, field: str) -> None:
+    with pytest.raises(Misconfiguration, match=field):
+        records_of(batches, "img", "label")
+
+
+def test_the_pages_code_makes_both_apps(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = Path(__file__).parents[2] / "docs" / "flower.md"
+    blocks = re.findall(
+        r"^```python\n(.*?)^```", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL
+    )
+    assert len(blocks) == 2
+    project = ModuleType("myproject.task")
+    project.__dict__.update(Net=net, load_data=lambda part: (load_data(part), None))
+    monkeypatch.setitem(sys.modules, "myproject", ModuleType("myproject"))
+    monkeypatch.setitem(sys.modules, "myproject.task", project)
+    names: dict[str, Any] = {}
+    for block in blocks:
+        exec(compile(block, str(page), "exec"), names)
+    assert isinstance(names["app"], ClientApp)
+    assert len(names["records"](context(None))) == 40
+    sent: list[Message] = []
+
+    class Grid:
+        def get_node_ids(self) -> list[int]:
+            return [7, 8]
+
+        def send_and_receive(self, messages: Any) -> list[Message]:
+            sent.extend(messages)
+            return []
+
+    monkeypatch.setattr(TaskIdentity, "_node_id", 1)
+    monkeypatch.setattr(TaskIdentity, "_run_id", 1)
+    monkeypatch.setattr(TaskIdentity, "_task_id", 1)
+    names["main"](Grid(), None)
+    assert [message.metadata.dst_node_id for message in sent] == [7, 8]
+    assert {message.metadata.message_type for message in sent} == {"train"}

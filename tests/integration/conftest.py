@@ -1,0 +1,35 @@
+"""Which projections tests of the protocol run on."""
+
+from collections.abc import Iterator
+
+import pytest
+from tests.rig.warm import WarmStarter
+
+from precad.common.aggregator.validate import by_shares
+from precad.common.kernel.kernel import NUMPY, VARIABLE, kernel_in_use
+from precad.experiments.local import deployment
+
+LOADED = by_shares
+"""CrypTen's seconds, before any round of servers in the tests' own process."""
+
+
+@pytest.fixture(scope="module", params=["the best kernel", "no kernel"])
+def either_kernel(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Everything once as this machine does it, and once by NumPy; processes inherit it."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "no kernel":
+            patch.setenv(VARIABLE, NUMPY)
+        kernel_in_use.cache_clear()
+        assert request.param == "the best kernel" or kernel_in_use() == NUMPY
+        yield
+    kernel_in_use.cache_clear()
+
+
+@pytest.fixture(scope="package", autouse=True)
+def _warm_starts() -> Iterator[None]:
+    """Deployments' parts are forked from one parent that has imported everything."""
+    starter = WarmStarter()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(deployment, "Popen", starter)
+        yield
+    starter.close()

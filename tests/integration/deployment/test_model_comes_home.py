@@ -1,0 +1,209 @@
+"""What an owner has after its training: processes of `precad join` against real servers."""
+
+import csv
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+
+import precad
+from precad.client import TrainedModel, load_vector
+from precad.client.own_account import OwnAccount
+from precad.client.record_file import write_client_data
+from precad.client.train import logistic
+from precad.client.witness import read_models
+from precad.common.identifiers import ClientId
+from precad.common.model import load_model
+from precad.experiments.local import LocalDeployment
+from precad.experiments.local.files import LINGER_S
+
+if TYPE_CHECKING:
+    from tests.conftest import TaskMaker
+
+ROUNDS = 4
+ALLOWED = 2
+FEATURES = 3
+STAYS, LEAVES = "ward-stays", "ward-leaves"
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A training that is over."""
+
+    deployment: LocalDeployment
+    x: Any
+    y: Any
+
+    def state(self, name: str) -> Path:
+        return self.deployment.folder / "state" / name
+
+    @property
+    def server_model(self) -> Path:
+        return self.state("server-a") / "model.safetensors"
+
+    def says(self, *arguments: object) -> str:
+        """What a command prints on stdout."""
+        ended = subprocess.run(
+            [sys.executable, "-m", "precad", *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+            env=os.environ | {"PYTHONPATH": str(Path(precad.__file__).parents[1])},
+        )
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, make_task: "TaskMaker") -> Any:
+    weight, bias = {"name": "1.weight", "shape": [2, FEATURES]}, {"name": "1.bias", "shape": [2]}
+    task = make_task(
+        2 * FEATURES + 2,
+        {
+            "model.architecture": "logistic",
+            "model.parameters": [weight, bias],
+            "training.rounds": ROUNDS,
+            "enrolment.clients": 2,
+            "deadlines.enrol": 60.0,
+            "deadlines.collect": 30.0,
+        },
+    )
+    rng = np.random.default_rng(5)
+    x = rng.normal(size=(80, FEATURES)).astype(np.float32)
+    y = (x.sum(axis=1) > 0).astype(np.int64)
+    data = {ClientId(name): (x, y) for name in (STAYS, LEAVES)}
+    folder = tmp_path_factory.mktemp("home")
+    with LocalDeployment(folder, task, data, linger_s=LINGER_S) as deployment:
+        write_client_data(folder / "records", ClientId("held-out"), x[:20], y[:20])
+        add(folder / f"{STAYS}.toml", 'held_out = "records/held-out.npz"')
+        add(folder / f"{LEAVES}.toml", f"epsilon_limit = {limit(task)}")
+        deployment.start_servers()
+        deployment.start_clients()
+        assert deployment.wait((STAYS, LEAVES), 200) == {STAYS: 0, LEAVES: 0}
+        deployment.stop()
+        yield Trained(deployment, x, y)
+
+
+def add(settings: Path, line: str) -> None:
+    settings.write_text(f"{line}\n{settings.read_text('utf-8')}", encoding="utf-8")
+
+
+def limit(task: Any) -> float:
+    """Room for ``ALLOWED`` rounds, and no more."""
+
+    def admitted(epsilon: float) -> int:
+        account = OwnAccount(task, task.privacy.record_rate, epsilon, None)
+        version = 0
+        while account.allows(version):
+            account.charge(version)
+            version += 1
+        return version
+
+    candidates = (1.0 + n / 20 for n in range(200))
+    return next(epsilon for epsilon in candidates if admitted(epsilon) == ALLOWED)
+
+
+def test_who_stays_has_the_servers_model_and_predicts_the_same(trained: Trained) -> None:
+    task = trained.deployment.task
+    at_server = load_model(trained.server_model, task)
+    own = TrainedModel.load(trained.state(STAYS) / "model.safetensors", task)
+    assert (own.version, own.digest) == (ROUNDS, at_server.digest)
+    assert own.theta.tobytes() == at_server.theta.tobytes()
+    fresh = own.load_into(logistic(FEATURES, 2))
+    reference = logistic(FEATURES, 2)
+    load_vector(reference, at_server.theta)
+    inputs = torch.from_numpy(trained.x)
+    with torch.no_grad():
+        assert torch.equal(fresh(inputs), reference(inputs))
+    assert any(bool(weight.any()) for weight in fresh.parameters())
+
+
+def test_who_leaves_at_its_limit_has_the_newest_model_that_it_saw(trained: Trained) -> None:
+    task = trained.deployment.task
+    own = TrainedModel.load(trained.state(LEAVES) / "model.safetensors", task)
+    served = read_models(trained.state(STAYS) / "models.log")
+    assert own.version == ALLOWED
+    assert own.digest == served[task.digest, ALLOWED]
+    own.load_into(logistic(FEATURES, 2))
+
+
+def test_the_file_is_read_without_precad_and_says_what_it_is(trained: Trained) -> None:
+    path = trained.state(STAYS) / "model.safetensors"
+    module = logistic(FEATURES, 2)
+    module.load_state_dict(load_file(path))
+    own = TrainedModel.load(path, trained.deployment.task)
+    bias = dict(module.named_parameters())["1.bias"].detach().numpy()
+    assert (bias == own.weights["1.bias"].astype(np.float32)).all()
+    with safe_open(path, framework="numpy") as file:
+        metadata = file.metadata()
+    assert (metadata["task_name"], metadata["version"]) == ("small", str(ROUNDS))
+    private = json.loads(metadata["private_training"])
+    assert (private["noise_multiplier"], private["rounds"]) == (2.0, ROUNDS)
+    assert re.search(r"ε = \d\.\d+, δ = 1e-05.* all 4 rounds", metadata["guarantee"])
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_the_rounds_are_in_the_state_folder_and_in_the_log(trained: Trained) -> None:
+    text = (trained.state(STAYS) / "history.csv").read_text("utf-8")
+    rows = list(csv.DictReader(text.splitlines()))
+    assert [(row["round"], row["counted"]) for row in rows] == [
+        (str(n), "True") for n in range(1, ROUNDS + 1)
+    ]
+    assert any(
+        0 <= float(row["validation_accuracy"]) <= 1 for row in rows if row["validation_accuracy"]
+    )
+    log = trained.deployment.log(STAYS)
+    for number in range(1, ROUNDS + 1):
+        assert f"INFO round {number} of {ROUNDS}: counted; ε" in log
+    assert "held-out" not in log
+
+
+def test_both_servers_log_one_line_a_round(trained: Trained) -> None:
+    for server in ("server-a", "server-b"):
+        lines = re.findall(r"INFO version (\d+) is made", trained.deployment.log(server))
+        assert lines == [str(n) for n in range(1, ROUNDS + 1)]
+
+
+def test_predict_and_evaluate_take_the_owners_settings(trained: Trained, tmp_path: Path) -> None:
+    settings = trained.deployment.folder / f"{STAYS}.toml"
+    task = trained.deployment.task
+    module = TrainedModel.load(trained.server_model, task).load_into(logistic(FEATURES, 2))
+    with torch.no_grad():
+        shares = torch.softmax(module(torch.from_numpy(trained.x)), dim=1).numpy()
+    np.savez(tmp_path / "new.npz", x=trained.x)
+    printed = trained.says("predict", tmp_path / "new.npz", "--config", settings)
+    rows = list(csv.DictReader(printed.splitlines()))
+    assert [int(row["class"]) for row in rows] == shares.argmax(axis=1).tolist()
+    assert float(rows[3]["probability_1"]) == pytest.approx(shares[3, 1], abs=1e-5)
+
+    trained.says("predict", tmp_path / "new.npz", "-c", settings, "--out", tmp_path / "p.npy")
+    np.testing.assert_allclose(np.load(tmp_path / "p.npy"), shares, atol=1e-6)
+
+    np.savez(tmp_path / "known.npz", x=trained.x, y=trained.y)
+    told = json.loads(
+        trained.says(
+            *(
+                "evaluate",
+                tmp_path / "known.npz",
+                "--task",
+                trained.deployment.folder / "task.toml",
+            ),
+            *("--model-file", trained.server_model, "--json"),
+        )
+    )
+    right = float((shares.argmax(axis=1) == trained.y).mean())
+    loss = float(-np.log(shares[np.arange(len(trained.y)), trained.y]).mean())
+    assert told["accuracy"] == pytest.approx(right)
+    assert told["loss"] == pytest.approx(loss, rel=1e-4)
+    assert told["records"] == len(trained.y)

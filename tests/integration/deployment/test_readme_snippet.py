@@ -1,0 +1,72 @@
+"""The README's snippet for data owners does what it says, against real servers."""
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+
+from precad.client import Participation
+from precad.client.train import logistic
+from precad.common.identifiers import ClientId
+from precad.experiments.local import LocalDeployment
+from precad.experiments.local.files import LINGER_S
+
+if TYPE_CHECKING:
+    from tests.conftest import TaskMaker
+
+README = Path(__file__).parents[3] / "README.md"
+LINES = 10
+ROUNDS = 3
+
+
+def snippet() -> str:
+    section = README.read_text("utf-8").split("## For data owners: the SDK")[1]
+    (code, *_) = re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL)
+    return str(code)
+
+
+def test_it_is_short() -> None:
+    lines = [line for line in snippet().splitlines() if line.strip()]
+    assert len(lines) <= LINES
+
+
+def test_it_trains_and_brings_the_model_home(
+    tmp_path: Path,
+    make_task: "TaskMaker",
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    weight, bias = {"name": "1.weight", "shape": [2, 3]}, {"name": "1.bias", "shape": [2]}
+    model = {"model.architecture": "logistic", "model.parameters": [weight, bias]}
+    columns = [{"name": name} for name in ("a", "b", "c")]
+    target = {"name": "y", "kind": "categorical", "levels": ["0", "1"]}
+    recipe = {"data": {"target": target, "columns": columns}}
+    task = make_task(8, {**model, **recipe, "training.rounds": ROUNDS, "enrolment.clients": 1})
+    x = np.random.default_rng(2).normal(size=(60, 3)).astype(np.float32)
+    y = (x[:, 0] > 0).astype(np.int64)
+    table = np.column_stack([x, y])
+    rows = [",".join(f"{value:.6g}" for value in row) for row in table]
+    (tmp_path / "ward.csv").write_text("\n".join(["a,b,c,y", *rows]), encoding="utf-8")
+    with LocalDeployment(tmp_path, task, {ClientId("ward-3"): (x, y)}, linger_s=LINGER_S) as there:
+        there.start_servers()
+        code = snippet()
+        for name, role in (("a.example:7301", "server-a"), ("b.example:7302", "server-b")):
+            assert name in code
+            code = code.replace(name, there.addresses[role])
+        monkeypatch.chdir(tmp_path)
+        net = logistic(3, 2)
+        names: dict[str, Any] = {"net": net}
+        exec(code, names)
+    result = names["result"]
+    assert isinstance(result, Participation)
+    assert (result.ended, result.counted) == ("finished", ROUNDS)
+    assert result.model is not None
+    flat = torch.cat([p.detach().flatten() for p in net.parameters()]).numpy()
+    assert (flat == result.model.theta.astype(np.float32)).all()
+    assert (tmp_path / "state" / "model.safetensors").is_file()
+    printed = capsys.readouterr().out
+    assert printed.count("RoundInfo(number=") == ROUNDS
+    assert str(result.model) in printed

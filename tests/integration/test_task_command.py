@@ -1,0 +1,308 @@
+"""`precad task` as a person runs it, and the reference of every field."""
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from typer.testing import CliRunner
+
+from precad.cli.main import app
+from precad.cli.task.fields import entries
+from precad.cli.task.reference import reference
+from precad.cli.task.write import written
+from precad.common.account.participations import record_epsilon
+from precad.common.description import Column, DataSection, Description
+from precad.common.task import Task
+
+ROOT = Path(__file__).parents[2]
+NET = ["--architecture", "logistic", "--features", "64", "--classes", "10"]
+WISHES = ["--records", "3x600", "--epsilon", "3", "--rounds", "50"]
+runner = CliRunner()
+
+
+def new(path: Path, *arguments: str) -> Any:
+    return runner.invoke(app, ["task", "new", str(path), *arguments])
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("new") / "three wards.toml"
+    result = new(path, *NET, *WISHES)
+    assert result.exit_code == 0, result.stderr
+    return path
+
+
+def test_what_new_writes_loads_at_once_and_keeps_what_was_asked(made: Path) -> None:
+    task = Task.load(made)
+    privacy = task.privacy
+    assert (task.name, task.dimension, task.training.rounds) == ("three-wards", 650, 50)
+    assert (task.enrolment.clients, task.enrolment.min_clients) == (3, 2)
+    # Few owners take part in every round; the limit is what was asked, and the plan fits in it.
+    assert (privacy.client_rate, privacy.epsilon_limit) == (1.0, 3.0)
+    epsilon = record_epsilon(
+        record_rate=privacy.record_rate,
+        noise_multiplier=privacy.noise_multiplier,
+        delta=privacy.delta,
+        participations=50,
+    )
+    assert 2.9 < epsilon <= 3
+
+
+def test_every_field_stands_in_it_with_a_comment(made: Path) -> None:
+    text = made.read_text()
+    for each in entries():
+        if each.section != "model.parameters" and not each.section.startswith("data"):
+            assert f"\n{each.name} = " in text or f"\n# {each.name} =\n" in text
+    lines = text.splitlines()
+    keys = [place for place, line in enumerate(lines) if line and line[0].islower()]
+    assert all(lines[place - 1].startswith("#") for place in keys)
+
+
+def test_a_model_of_ones_own_gives_its_parameters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "wards_of_ours.py").write_text(
+        "from torch import nn\n\ndef Net():\n    return nn.Sequential(nn.Linear(4, 2))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "own.toml"
+    sizes = ["--records", "600", "--owners", "3", "--epsilon", "3", "--rounds", "50"]
+    result = new(path, "--model", "wards_of_ours:Net", *sizes)
+    assert result.exit_code == 0, result.stderr
+    found = [(each.name, each.shape) for each in Task.load(path).model.parameters]
+    assert found == [("0.weight", (2, 4)), ("0.bias", (2,))]
+
+
+RECIPE = DataSection(
+    target=Column(name="died", kind="categorical", levels=("no", "yes")),
+    columns=(
+        Column(name="age", centre=60.0, scale=20.0, fill=60.0),
+        Column(name="ward", kind="categorical", levels=("A", "B"), fill_level="B"),
+    ),
+)
+
+
+def test_what_is_written_is_the_task(made: Path) -> None:
+    task = Task.load(made)
+    for update in ({}, {"projections": 60}, {"data": RECIPE}):
+        changed = task.model_copy(update=update)
+        assert Task.parse(tomllib.loads(written(changed, "head"))) == changed
+
+
+def test_check_names_the_mistake_and_show_says_what_holds(made: Path, tmp_path: Path) -> None:
+    digest = str(Task.load(made).digest)
+    good = runner.invoke(app, ["task", "check", str(made)])
+    assert good.exit_code == 0
+    assert digest in good.stdout
+    broken = tmp_path / "broken.toml"
+    broken.write_text(made.read_text().replace("projections", "projektions"))
+    bad = runner.invoke(app, ["task", "check", str(broken)])
+    assert bad.exit_code == 2
+    assert "projektions" in bad.stderr
+    shown = " ".join(runner.invoke(app, ["task", "show", str(made)]).stdout.split())
+    for words in ("against one curious server", "stop counting an owner at ε = 3", "2 to 3 owners"):
+        assert words in shown
+    document = json.loads(runner.invoke(app, ["task", "show", str(made), "--json"]).stdout)
+    assert document["digest"] == digest
+    assert len(document["statements"]) == 3
+
+
+def test_the_check_of_norms_decides_what_is_said_of_a_server_that_cheats(
+    made: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "gates.toml"
+    assert new(path, *NET, *WISHES, "--validation", "fss").exit_code == 0
+    task, other = Task.load(path), Task.load(made)
+    assert (task.validation, other.validation) == ("fss", "crypten")
+    said = [
+        " ".join(runner.invoke(app, ["task", "show", str(each)]).stdout.split())
+        for each in (path, made)
+    ]
+    words = "For a record, against one malicious server, with any other clients"
+    assert words in said[0]
+    assert words not in said[1]
+    assert "Nothing is claimed against a server that cheats" in said[1]
+    document = json.loads(runner.invoke(app, ["task", "show", str(path), "--json"]).stdout)
+    *planned, capped = document["statements"]
+    assert len(planned) == 3
+    assert capped["basis"] == "cap"
+    assert capped["malicious_server"] is True
+    # The limit that the task enforces holds at the cap too.
+    assert planned[0]["epsilon"] <= capped["epsilon"] <= task.privacy.epsilon_limit
+
+
+@pytest.mark.parametrize(
+    ("arguments", "remedy"),
+    [
+        (WISHES, "give either --architecture"),
+        ([*NET, "--model", "a:b", *WISHES], "give either --architecture"),
+        ([*NET[:4], *WISHES], "give --classes"),
+        (["--model", "nowhere:Net", *WISHES], "give MODULE:NAME"),
+        (["--model", "json:dumps", *WISHES], "give MODULE:NAME"),
+        (["--model", "builtins:dict", *WISHES], "torch.nn.Module"),
+        ([*NET, *WISHES, "--owners", "3"], "leave --owners out"),
+        ([*NET, *WISHES, "--tolerate", "1"], "tolerate fewer"),
+        ([*NET, *WISHES, "--tolerate", "0"], "1 or more"),
+        ([*NET, *WISHES, "--name", "Drei Häuser"], "name"),
+    ],
+)
+def test_a_wrong_wish_names_the_remedy_and_writes_nothing(
+    arguments: list[str], remedy: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "task.toml"
+    result = new(path, *arguments)
+    assert result.exit_code == 2, result.exception
+    assert remedy in result.stderr
+    assert not path.exists()
+
+
+def test_a_file_that_is_there_is_kept(made: Path) -> None:
+    before = made.read_bytes()
+    result = new(made, *NET, *WISHES)
+    assert result.exit_code == 2
+    assert "exists already" in result.stderr
+    assert made.read_bytes() == before
+
+
+def test_the_reference_is_current_and_complete() -> None:
+    text = (ROOT / "docs" / "task-reference.md").read_text()
+    assert text == reference(), "precad task reference > docs/task-reference.md"
+
+    def count(model: type[BaseModel]) -> int:
+        found = 0
+        for field in model.model_fields.values():
+            inner = field.annotation
+            if isinstance(inner, type) and issubclass(inner, BaseModel):
+                found += count(inner)
+            else:
+                found += 1
+        return found
+
+    # Beside those of each of model.parameters; of data, which is a table and may be left out, and
+    # of each of its columns.
+    assert len(entries()) == count(Description) + 2 - 1 + count(DataSection) + count(Column)
+    for each in entries():
+        assert each.says, (each.section, each.name)
+        assert f"| `{each.name}` |" in text
+
+
+RECIPE_TEXT = """[data]
+target = { name = "died", kind = "categorical", levels = ["no", "yes"] }
+columns = [
+  { name = "age", centre = 60, scale = 20, fill = 60 },
+  { name = "ward", kind = "categorical", levels = ["A", "B"], fill_level = "B" },
+]
+"""
+OWN = """from torch import nn
+
+
+def Fits():
+    return nn.Linear(4, 2)
+
+
+def Wide():
+    return nn.Linear(5, 2)
+
+
+def Three():
+    return nn.Linear(4, 3)
+"""
+
+
+@pytest.fixture
+def hospital(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a recipe, models and a table; the current one."""
+    (tmp_path / "columns.toml").write_text(RECIPE_TEXT)
+    (tmp_path / "nets_of_hospital.py").write_text(OWN)
+    (tmp_path / "ward.csv").write_text("age,ward,died\n" + "70,A,yes\n,C,no\n" * 20)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+FROM_RECIPE = ["--recipe", "columns.toml", *WISHES]
+
+
+def test_a_recipe_gives_the_models_size_and_stands_in_the_task(hospital: Path) -> None:
+    path = hospital / "task.toml"
+    result = new(path, *FROM_RECIPE, "--architecture", "logistic")
+    assert result.exit_code == 0, result.stderr
+    task = Task.load(path)
+    assert task.dimension == 4 * 2 + 2
+    assert task.data
+    assert [column.name for column in task.data.columns] == ["age", "ward"]
+    checked = runner.invoke(app, ["task", "check", str(path), "--data", "ward.csv"])
+    assert checked.exit_code == 0, checked.stderr
+    assert "40 records, each float32[4]" in checked.stdout
+    bad = hospital / "bad.csv"
+    bad.write_text((hospital / "ward.csv").read_text().replace("70", "seventy", 1))
+    refused = runner.invoke(app, ["task", "check", str(path), "--data", str(bad)])
+    assert refused.exit_code == 2
+    assert "record 0 (line 2) = 'seventy': isn't a number" in refused.stderr
+
+
+def test_a_model_of_ones_own_is_tried_on_records(hospital: Path) -> None:
+    path = hospital / "task.toml"
+    assert new(path, *FROM_RECIPE, "--model", "nets_of_hospital:Fits").exit_code == 0
+    check = ["task", "check", str(path), "--data", "ward.csv"]
+    assert "--model to try them with your model" in runner.invoke(app, check).stdout
+    fits = runner.invoke(app, [*check, "--model", "nets_of_hospital:Fits"])
+    assert "take every record" in fits.stdout, fits.stderr
+    wrong = runner.invoke(app, [*check, "--model", "nets_of_hospital:Wide"])
+    assert wrong.exit_code == 2
+    assert "the task has weight[2, 4]" in wrong.stderr
+    alone = runner.invoke(app, [*check[:3], "--model", "nets_of_hospital:Fits"])
+    assert "give --data too" in alone.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "remedy"),
+    [
+        (["--model", "nets_of_hospital:Wide"], "takes no record of 4 numbers"),
+        (["--model", "nets_of_hospital:Three"], "the recipe's target needs [1, 2]"),
+        (["--architecture", "logistic", "--features", "4"], "leave --features out"),
+    ],
+)
+def test_what_the_recipe_says_nothing_else_may(
+    arguments: list[str], remedy: str, hospital: Path
+) -> None:
+    result = new(hospital / "task.toml", *FROM_RECIPE, *arguments)
+    assert result.exit_code == 2
+    assert remedy in result.stderr
+
+
+def test_a_recipe_with_a_mistake_names_the_file(hospital: Path) -> None:
+    (hospital / "columns.toml").write_text(RECIPE_TEXT.replace("centre", "center"))
+    result = new(hospital / "task.toml", *FROM_RECIPE, "--architecture", "logistic")
+    assert result.exit_code == 2
+    assert "unknown key in columns.toml" in result.stderr
+
+
+def test_the_clip_is_ten_records_unless_given(made: Path, tmp_path: Path) -> None:
+    assert Task.load(made).privacy.client_clip == 10
+    given = tmp_path / "given.toml"
+    assert new(given, *NET, *WISHES, "--client-clip", "30").exit_code == 0
+    assert Task.load(given).privacy.client_clip == 30
+
+
+def test_on_a_terminal_it_asks_for_what_is_not_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("precad.cli.task.ask._terminal", lambda: True)
+    answers = ["none", "logistic", "64", "10", "3x600", "3"]
+    path = tmp_path / "asked.toml"
+    arguments = ["task", "new", str(path), "--rounds", "50", "--name", "three-wards"]
+    result = runner.invoke(app, arguments, input="\n".join(answers) + "\n")
+    assert result.exit_code == 0, result.output
+    for words in ("Model: logistic, mlp, or your own", "Records of each owner", "curious server"):
+        assert words in result.output
+    task = Task.load(path)
+    assert (task.dimension, task.enrolment.clients, task.privacy.epsilon_limit) == (650, 3, 3.0)
+
+
+def test_without_a_terminal_it_names_the_option(tmp_path: Path) -> None:
+    result = new(tmp_path / "task.toml", *NET, "--records", "3x600")
+    assert result.exit_code == 2
+    assert "give --epsilon" in result.stderr

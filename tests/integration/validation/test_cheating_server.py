@@ -1,0 +1,458 @@
+"""One server departs from the protocol, the other and the dealer don't (docs/cheating-server.md).
+
+Whatever it does, everything that the honest server sends before its noisy share it could have
+computed itself, and it ends in a named fault or a refused submission.
+"""
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.integration.validation.conftest import (
+    SERVERS,
+    aggregator_of,
+    by_gates,
+    submissions_of,
+    task_of,
+)
+from tests.rig.submissions import words_of
+
+from precad.common.aggregator.release.aggregate import aggregate
+from precad.common.aggregator.round.states import Matched, Opened, Summed
+from precad.common.aggregator.validate.by_gates import ByGates
+from precad.common.deal import square
+from precad.common.deal.dealer import DealerRole
+from precad.common.deal.local import LocalDealing
+from precad.common.deal.request import SquareRequest
+from precad.common.deal.square import GateKeys
+from precad.common.deal.squares import Squares
+from precad.common.errors import BodyUnreadable, PeerUnavailable, PeerViolation, Rejection
+from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.link import Frame, PeerLink, memory_pair
+from precad.common.norm_check.verdicts import submission_bytes
+from precad.common.ring import RingVector
+from precad.common.secret import Secret
+from precad.common.share.body import HeldBody
+from precad.common.share.submission import Submission
+from precad.common.task import Task
+
+A, B = SERVERS
+TIMEOUT_S = 3.0
+GATES = 41
+WIDTH = submission_bytes(GATES)
+Halves = dict[Role, dict[ClientId, Submission]]
+
+
+@pytest.fixture
+def task() -> Task:
+    return by_gates(task_of(64, client_clip=30.1))
+
+
+def updates(task: Task) -> list[RingVector]:
+    """Two candidates for the first client's update, both within the bound; and another client's."""
+    one = np.zeros(task.dimension, dtype=np.int64)
+    other = np.full(task.dimension, task.bound // 16, dtype=np.int64)
+    other[0] = -(task.bound // 2)
+    return [one, other, np.ones(task.dimension, dtype=np.int64)]
+
+
+# --- a server with changes ----------------------------------------------------------------------
+
+
+@dataclass
+class Cheat:
+    """What one server does otherwise; by default nothing."""
+
+    frame: Callable[[Frame], Frame | None] = lambda frame: frame
+    """What it sends instead of a frame."""
+    request: Callable[[SquareRequest], SquareRequest] = lambda request: request
+    """What it asks the dealer for instead."""
+    half: Callable[[Submission], Submission] = lambda half: half
+    """What it takes for its half of each submission."""
+    turned: bool = False
+    """It goes through the submissions in the other order."""
+
+
+@dataclass
+class Wire:
+    """One end of the link; everything that this server sent is kept."""
+
+    end: Any
+    change: Callable[[Frame], Frame | None]
+    sent: list[Frame] = field(default_factory=list)
+
+    def put(self, frame: Frame) -> None:
+        changed = self.change(frame)
+        if changed is not None:
+            self.sent.append(changed)
+            self.end.put(changed)
+
+    def get(self, timeout_s: float) -> Frame:
+        got: Frame = self.end.get(timeout_s)
+        return got
+
+    def require_alive(self) -> None:
+        self.end.require_alive()
+
+
+class Asking:
+    """A server's way to the dealer, on which it changes what it asks; it sees what it is dealt."""
+
+    def __init__(self, dealing: LocalDealing, change: Callable[[SquareRequest], Any]) -> None:
+        self._dealing = dealing
+        self._change = change
+
+    def deal(self, request: Any) -> RingVector:
+        return self._dealing.deal(request)
+
+    @contextmanager
+    def squares(self, attempt: int) -> Iterator[Squares]:
+        with self._dealing.squares(attempt) as conversation:
+            change, ask = self._change, conversation.ask
+
+            class Changed:
+                def ask(self, request: SquareRequest) -> None:
+                    for each in (
+                        (changed,)
+                        if isinstance(changed := change(request), SquareRequest)
+                        else changed
+                    ):
+                        ask(each)
+
+                def __getattr__(self, name: str) -> Any:
+                    return getattr(conversation, name)
+
+            changed: Squares = Changed()
+            yield changed
+
+
+@dataclass(frozen=True)
+class Played:
+    """What came of it at the honest server, and what went over the link."""
+
+    outcome: Summed | Exception
+    """The honest server's."""
+    sent: list[Frame]
+    """By the honest server."""
+    own_bits: list[bytes]
+    """What the cheat's own keys gave it at the signed points, submission by submission."""
+
+    @property
+    def bits(self) -> list[bytes]:
+        """Each message of the honest server that holds its bits."""
+        return [frame.payload for frame in self.sent if frame.step.startswith("decide/")]
+
+    @property
+    def rejections(self) -> dict[ClientId, Rejection]:
+        assert isinstance(self.outcome, Summed), self.outcome
+        return dict(self.outcome.counted.rejections)
+
+
+def play(task: Task, halves: Halves, cheater: Role, cheat: Cheat) -> Played:
+    """One attempt; the other server follows the protocol."""
+    dealer = DealerRole.of(task)
+    wires = {
+        role: Wire(end, cheat.frame if role is cheater else lambda frame: frame)
+        for role, end in zip(SERVERS, memory_pair(), strict=True)
+    }
+    noted: list[bytes] = []
+    unchanged = ByGates.note
+
+    def note(self: ByGates, submission: Submission, *rest: Any) -> None:
+        unchanged(self, submission, *rest)
+        if submission.role is cheater:
+            noted.append(self._bits[submission.context.digest])
+
+    def serve(role: Role) -> Summed:
+        link = PeerLink(wires[role], task.digest, max_message_bytes=1 << 20, timeout_s=TIMEOUT_S)
+        link.begin_attempt(0)
+        held = dict(halves[role])
+        aggregator = aggregator_of(task, role, link, dealer)
+        if role is cheater:
+            if cheat.turned:
+                held = dict(reversed(held.items()))
+            held = {client: cheat.half(half) for client, half in held.items()}
+            local = LocalDealing(dealer, role, TIMEOUT_S)
+            dealing: Any = Asking(local, cheat.request)
+        else:
+            dealing = LocalDealing(dealer, role, TIMEOUT_S)
+        clients = tuple(sorted(held))
+        opened = Opened(0, 0, clients, Digest.of(b"model"), frozenset(clients))
+        return aggregate(replace(aggregator, dealing=dealing), Matched(opened, held, {}))
+
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(2) as threads:
+        patch.setattr(ByGates, "note", note)
+        futures = {role: threads.submit(serve, role) for role in SERVERS}
+        errors = {role: future.exception() for role, future in futures.items()}
+    honest = B if cheater is A else A
+    error = errors[honest]
+    outcome: Summed | Exception
+    if error is None:
+        outcome = futures[honest].result()
+    else:
+        assert isinstance(error, Exception)
+        outcome = error
+    return Played(outcome, wires[honest].sent, noted)
+
+
+def complement(own: bytes) -> bytes:
+    """What the other server has where all gates hold and its word is right."""
+    bits = np.unpackbits(np.frombuffer(own, dtype=np.uint8))
+    other = 1 - bits
+    other[GATES] = 1
+    other[GATES + 1 :] = 0
+    return np.packbits(other).tobytes()
+
+
+def assert_nothing_new(played: Played) -> None:
+    """The honest server's messages are what the cheat could have computed, or none of bits."""
+    for heard in played.bits:
+        assert heard == b"".join(complement(own) for own in played.own_bits)
+    allowed = ("decide/", "body/", "valid-set")
+    assert {f.step for f in played.sent if not f.step.startswith(allowed)} == set()
+
+
+def decide_frames(change: Callable[[bytes], bytes | None]) -> Callable[[Frame], Frame | None]:
+    def changed(frame: Frame) -> Frame | None:
+        if not frame.step.startswith("decide/"):
+            return frame
+        payload = change(frame.payload)
+        return None if payload is None else replace(frame, payload=payload)
+
+    return changed
+
+
+def flipped(place: int) -> Callable[[bytes], bytes]:
+    def flip(data: bytes) -> bytes:
+        changed = bytearray(data)
+        changed[place // 8] ^= 0x80 >> place % 8
+        return bytes(changed)
+
+    return flip
+
+
+# --- what an honest server says -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cheater", SERVERS)
+@pytest.mark.parametrize("candidate", [0, 1])
+def test_a_server_that_only_looks_hears_what_it_could_have_computed(
+    task: Task, cheater: Role, candidate: int
+) -> None:
+    vectors = updates(task)
+    halves = submissions_of(task, [vectors[candidate], vectors[2]])
+    played = play(task, halves, cheater, Cheat())
+    assert played.rejections == {}
+    assert_nothing_new(played)
+    assert [len(each) for each in played.bits] == [2 * WIDTH] == [12]
+
+
+LIES: dict[str, Callable[[bytes], bytes | None]] = {
+    "first gate": flipped(0),
+    "last gate": flipped(GATES - 1),
+    "own word": flipped(GATES),
+    "all": lambda data: bytes(255 - each for each in data[:5]) + data[5:],
+    "the second submission": flipped(8 * WIDTH),
+}
+
+
+@pytest.mark.parametrize("cheater", SERVERS)
+@pytest.mark.parametrize("candidate", [0, 1])
+@pytest.mark.parametrize("lie", LIES)
+def test_bits_that_lie_refuse_a_submission_and_tell_nothing(
+    task: Task, cheater: Role, candidate: int, lie: str
+) -> None:
+    vectors = updates(task)
+    halves = submissions_of(task, [vectors[candidate], vectors[2]])
+    played = play(task, halves, cheater, Cheat(frame=decide_frames(LIES[lie])))
+    assert_nothing_new(played)
+    assert len(played.bits) == 1
+    # The sets differ now, which both see before any sum goes on.
+    assert isinstance(played.outcome, PeerViolation)
+
+
+MALFORMED: dict[str, Callable[[bytes], bytes]] = {
+    "short": lambda data: data[:-1],
+    "long": lambda data: data + b"\0",
+    "empty": lambda _: b"",
+    "a bit behind the last": flipped(GATES + 1),
+}
+
+
+@pytest.mark.parametrize("cheater", SERVERS)
+@pytest.mark.parametrize("fault", MALFORMED)
+def test_bits_that_are_not_bits_are_the_other_servers_fault(
+    task: Task, cheater: Role, fault: str
+) -> None:
+    cheat = Cheat(frame=decide_frames(MALFORMED[fault]))
+    played = play(task, submissions_of(task, updates(task)), cheater, cheat)
+    assert_nothing_new(played)
+    assert isinstance(played.outcome, PeerViolation)
+
+
+@pytest.mark.parametrize("cheater", SERVERS)
+def test_silence_is_the_other_servers_fault(task: Task, cheater: Role) -> None:
+    def silent(frame: Frame) -> Frame | None:
+        return frame if frame.step.startswith("body/") else None
+
+    played = play(task, submissions_of(task, updates(task)), cheater, Cheat(frame=silent))
+    assert_nothing_new(played)
+    assert isinstance(played.outcome, PeerUnavailable)
+
+
+# --- before bits --------------------------------------------------------------------------------
+
+
+def body_frames(change: Callable[[bytes], bytes]) -> Callable[[Frame], Frame | None]:
+    """In pieces of b; not the salt, nor the last word."""
+
+    def changed(frame: Frame) -> Frame | None:
+        is_piece = frame.step.startswith("body/") and len(frame.payload) > 32
+        return replace(frame, payload=change(frame.payload)) if is_piece else frame
+
+    return changed
+
+
+def forwarded_salt(frame: Frame) -> Frame:
+    is_salt = frame.step.startswith("body/") and len(frame.payload) == 32
+    return replace(frame, payload=bytes(32)) if is_salt else frame
+
+
+BODIES: dict[str, Callable[[Frame], Frame | None]] = {
+    "one bit": body_frames(flipped(77)),
+    "one word short": body_frames(lambda data: data[:-8]),
+    "one word long": body_frames(lambda data: data + bytes(8)),
+    "zeros": body_frames(lambda data: bytes(len(data))),
+    "another salt": forwarded_salt,
+}
+
+
+@pytest.mark.parametrize("change", BODIES)
+def test_no_bit_leaves_for_a_body_that_was_not_signed(task: Task, change: str) -> None:
+    """R3: else B would choose the point at which A evaluates its keys."""
+    played = play(task, submissions_of(task, updates(task)), B, Cheat(frame=BODIES[change]))
+    assert played.bits == []
+    assert isinstance(played.outcome, PeerViolation)
+
+
+class Unreadable(HeldBody):
+    def pieces(self) -> Iterator[memoryview]:
+        yield from ()
+        raise BodyUnreadable("so it says")
+
+
+def test_a_body_that_b_says_it_cannot_read_costs_that_submission_alone(task: Task) -> None:
+    halves = submissions_of(task, updates(task))
+    first, *_ = halves[B]
+
+    def unreadable(half: Submission) -> Submission:
+        if half.context.client != first or half.body is None:
+            return half
+        return replace(half, body=Unreadable(half.body.salt, b""))
+
+    played = play(task, halves, B, Cheat(half=unreadable))
+    assert played.rejections == {first: Rejection.TRUNCATED}
+    # Nothing at all is heard of that one.
+    assert_nothing_new(played)
+    assert [len(each) for each in played.bits] == [2 * WIDTH]
+
+
+REQUESTS: dict[str, Callable[[SquareRequest], Any]] = {
+    "another seed": lambda r: replace(r, seed=Secret.random()),
+    "another salt": lambda r: replace(r, salt=Secret.random()),
+    "another commitment to A": lambda r: replace(r, commitment_a=bytes(32)),
+    "another commitment to B": lambda r: replace(r, commitment_b=bytes(32)),
+    "another context": lambda r: replace(r, context=bytes(32)),
+    "twice": lambda r: (r, r),
+}
+
+
+@pytest.mark.parametrize("cheater", SERVERS)
+@pytest.mark.parametrize("change", REQUESTS)
+def test_no_bit_leaves_where_the_dealer_was_told_something_else(
+    task: Task, cheater: Role, change: str
+) -> None:
+    """R1: rows and gates are dealt once, for what both servers name alike."""
+    played = play(
+        task, submissions_of(task, updates(task)), cheater, Cheat(request=REQUESTS[change])
+    )
+    if change == "twice" and isinstance(played.outcome, Summed):
+        # The dealer answered the first before the second came: nothing is different.
+        assert_nothing_new(played)
+        return
+    assert isinstance(played.outcome, (PeerViolation, PeerUnavailable))
+    assert_nothing_new(played)
+
+
+def with_words(half: Submission, shift: int) -> Submission:
+    words = half.header.words
+    assert words is not None
+    changed = words[0] + shift, words[1]
+    return replace(half, header=replace(half.header, words=changed))
+
+
+@pytest.mark.parametrize("cheater", SERVERS)
+def test_words_other_than_the_signed_ones_move_no_point_of_the_honest_server(
+    task: Task, cheater: Role
+) -> None:
+    """R2: the honest server's bits are those of the words that its client signed."""
+    halves = submissions_of(task, updates(task))
+    plain = play(task, halves, cheater, Cheat())
+    assert_nothing_new(plain)
+    played = play(task, halves, cheater, Cheat(half=lambda half: with_words(half, 2**40)))
+    # Its submissions have other names now, and the servers are out of step.
+    assert isinstance(played.outcome, (PeerViolation, PeerUnavailable))
+    if cheater is B:
+        assert played.bits == []
+
+
+@pytest.mark.parametrize("cheater", SERVERS)
+def test_another_order_is_out_of_step(task: Task, cheater: Role) -> None:
+    played = play(task, submissions_of(task, updates(task)), cheater, Cheat(turned=True))
+    assert isinstance(played.outcome, (PeerViolation, PeerUnavailable))
+    # B forwards, and hears nothing of A's order before it has; A does.
+    if cheater is B:
+        assert played.bits == []
+
+
+def other_body(half: Submission) -> Submission:
+    if half.body is None:
+        return half
+    return replace(half, body=HeldBody(half.body.salt, bytes(len(words_of(half)))))
+
+
+def test_a_body_that_b_itself_took_otherwise_is_refused_by_a(task: Task) -> None:
+    played = play(task, submissions_of(task, updates(task)), B, Cheat(half=other_body))
+    assert isinstance(played.outcome, PeerViolation)
+    assert played.bits == []
+
+
+# --- the dealer's keys --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", ["short", "long", "version", "party", "gates", "empty"])
+def test_a_key_that_is_not_a_key_is_never_evaluated(
+    task: Task, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    """The dealer's or the link's fault: it ends the attempt, by its name, and no bit leaves."""
+    change: dict[str, Callable[[bytes], bytes]] = {
+        "short": lambda data: data[:-1],
+        "long": lambda data: data + b"\0",
+        "version": lambda data: b"\2" + data[1:],
+        "party": lambda data: data[:1] + bytes([1 - data[1]]) + data[2:],
+        "gates": lambda data: data[:4] + b"\1" + data[5:],
+        "empty": lambda _: b"",
+    }
+
+    def spoiled(data: bytes) -> GateKeys:
+        return GateKeys(change[fault](data))
+
+    monkeypatch.setattr(square, "GateKeys", spoiled)
+    played = play(task, submissions_of(task, updates(task)), A, Cheat())
+    assert isinstance(played.outcome, PeerViolation)
+    assert "keys can't be used" in str(played.outcome)
+    assert played.bits == []

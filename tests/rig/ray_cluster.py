@@ -1,0 +1,27 @@
+"""A Ray cluster of two nodes on this machine: says its address, kills a node for each line read.
+
+A process of its own: what Ray leaves behind in it is nobody else's.
+"""
+
+import sys
+from typing import Any
+
+from ray.cluster_utils import Cluster
+
+
+def main() -> None:
+    """Until the input ends."""
+    each: dict[str, Any] = {"num_cpus": int(sys.argv[1]), "object_store_memory": 80 << 20}
+    cluster: Any = Cluster(initialize_head=True, head_node_args=each | {"include_dashboard": False})
+    nodes = [cluster.add_node(**each)]
+    sys.stdout.write(f"{cluster.address}\n")
+    sys.stdout.flush()
+    for _ in sys.stdin:
+        cluster.remove_node(nodes.pop(), allow_graceful=False)
+        sys.stdout.write("killed\n")
+        sys.stdout.flush()
+    cluster.shutdown()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,201 @@
+"""What `DataOwner.check` and the doctor look at, one by one; all together on a real system in
+tests/integration/deployment/test_first_mistakes.py.
+"""
+
+import os
+import socket
+import time
+from collections import namedtuple
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.rig.keys import identity
+from torch.nn import functional
+
+from precad.client.account_file import ACCOUNT_FILE
+from precad.client.check.finding import Findings, Kind
+from precad.client.check.owner import look_at_limit, look_at_owner
+from precad.client.check.servers import SKEW_S, _clocks, _standing, look_at_servers
+from precad.client.check.state import look_at_state
+from precad.client.lock import held
+from precad.client.own_account import OwnAccount
+from precad.client.train import as_records, logistic, model_section, rehearse
+from precad.common.errors import Misconfiguration, PrecadError
+from precad.common.identifiers import ClientId, Role
+from precad.common.identity.principal import Principal
+from precad.common.task import Task
+from precad.protos import precad_pb2 as pb
+
+WARD = ClientId("ward-1")
+A, B = Role.SERVER_A, Role.SERVER_B
+
+
+def test_an_attempt_that_fails_is_a_finding_and_a_bug_stays_loud() -> None:
+    findings = Findings()
+
+    def wrong() -> int:
+        raise PrecadError("mend it")
+
+    assert findings.attempt("data", wrong) is None
+    assert findings.attempt("data", lambda: 7) == 7
+    assert not findings.passes("data", wrong)
+    assert findings.passes("data", lambda: None)
+    assert [each.said for each in findings.wrong] == ["mend it", "mend it"]
+    with pytest.raises(ZeroDivisionError):
+        findings.attempt("data", lambda: 1 // 0)
+
+
+# --- servers -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """A port that takes connections and never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+def test_a_server_that_never_answers_costs_no_longer_than_allowed(silent: str) -> None:
+    began = time.monotonic()
+    addresses = {A: silent, B: silent}
+    look = look_at_servers(None, WARD, identity(Principal.client(WARD.name)), addresses, 0.5)
+    findings = look()
+    # Both at once, and the machine of a test is busy.
+    assert time.monotonic() - began < 3
+    assert [each.kind for each in findings] == [Kind.BAD, Kind.BAD]
+    assert all("didn't answer within 0.5 s" in each.said for each in findings)
+
+
+@pytest.mark.parametrize(
+    ("reply", "kind", "said"),
+    [
+        ({"enrolling": True}, Kind.GOOD, "enrolment is open"),
+        ({"enrolled": True}, Kind.GOOD, "this client is enrolled"),
+        ({}, Kind.BAD, "too late"),
+        ({"enrolled": True, "finished": True}, Kind.BAD, "is over"),
+        ({"enrolled": True, "present": True}, Kind.BAD, "another process takes part"),
+    ],
+)
+def test_where_a_training_stands_is_said_for_this_owner(
+    reply: dict[str, Any], kind: Kind, said: str
+) -> None:
+    found = _standing("server A", "a:1", WARD, pb.DescribeReply(**reply))
+    assert found.kind is kind
+    assert said in found.said
+
+
+FAR = 3 * SKEW_S
+
+
+@pytest.mark.parametrize(
+    ("ahead", "said"),
+    [
+        ({A: 1.0, B: -1.0}, "agrees"),
+        ({A: FAR, B: FAR + 5}, "this machine's clock is 0:03:00 h behind the servers'"),
+        ({A: -FAR}, "this machine's clock is 0:03:00 h ahead of the servers'"),
+        ({A: FAR, B: 0.0}, "the clock of server A is 0:03:00 h ahead of this machine's"),
+    ],
+)
+def test_the_clock_that_is_off_is_named(ahead: dict[Role, float], said: str) -> None:
+    (found,) = _clocks(ahead)
+    assert said in found.said
+    assert (found.kind is Kind.GOOD) == ("agrees" in said)
+    assert _clocks({}) == []
+
+
+# --- the owner's own disk and account -------------------------------------------------------------
+
+
+def test_a_state_folder_in_use_and_a_full_disk_are_said(
+    make_task: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = make_task(8)
+    assert not look_at_state(task, tmp_path / "new" / "state", None).wrong
+    assert not (tmp_path / "new").exists()
+    with held(tmp_path):
+        (found,) = look_at_state(task, tmp_path, None).wrong
+    assert "another process takes part" in found.said
+    usage = namedtuple("usage", "total used free")  # noqa: PYI024 -- as shutil's
+    monkeypatch.setattr("shutil.disk_usage", lambda _: usage(9, 9, 1000))
+    (found,) = look_at_state(task, tmp_path, None).wrong
+    assert "is full" in found.said
+    assert "make room for 1 MB" in found.said
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_that_may_not_be_written_is_said(make_task: Any, tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    (found,) = look_at_state(make_task(8), tmp_path / "state", None).wrong
+    assert "can't be written (Permission denied)" in found.said
+
+
+def test_a_limit_says_how_many_rounds_it_allows(make_task: Any, tmp_path: Path) -> None:
+    task = make_task(8, {"training.rounds": 400})
+    path = tmp_path / ACCOUNT_FILE
+    account = OwnAccount(task, 0.2, 2.0, path, WARD)
+    left = account.rounds_left(400)
+    assert 1 < left < 400
+    (found,) = look_at_limit(task, account)
+    assert found.kind is Kind.NOTE
+    assert f"allows {left} of the task's 400 rounds" in found.said
+    # It is the number that is really allowed.
+    for version in range(left):
+        account.charge(version)
+    assert account.rounds_left(400) == 0
+    assert not account.allows(left)
+    ample = OwnAccount(task, 0.2, 50.0, None, WARD)
+    assert look_at_limit(task, ample)[0].kind is Kind.GOOD
+
+
+# --- records and model ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "said"),
+    [
+        (np.zeros((4, 3)), np.zeros(4, np.float32), "labels are whole numbers"),
+        (np.zeros((4, 5)), np.zeros(4, np.int64), r"input is float32\[5\], its target int64\[\]"),
+    ],
+)
+def test_wrong_types_and_shapes_are_said_in_words_of_records(
+    make_task: Any, x: Any, y: Any, said: str
+) -> None:
+    module = logistic(3, 2)
+    task = make_task(8, {"model": model_section(module, "logistic")})
+    with pytest.raises(Misconfiguration, match=said):
+        rehearse(module, functional.cross_entropy, as_records((x, y)), task)
+
+
+# --- pace --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("wait_s", "kind"), [(30.0, Kind.GOOD), (0.0, Kind.NOTE)])
+def test_an_owner_is_told_whether_its_work_ends_before_uploads_begin(
+    wait_s: float, kind: Kind
+) -> None:
+    model = logistic(4, 3)
+    task = Task.parse(
+        {
+            "name": "paced",
+            "model": model_section(model, "logistic"),
+            "privacy": {
+                "record_clip": 1.0,
+                "client_clip": 10.0,
+                "noise_multiplier": 2.0,
+                "record_rate": 0.2,
+                "client_rate": 1.0,
+            },
+            "training": {"learning_rate": 0.5, "rounds": 1},
+            "enrolment": {"clients": 1, "max_expected_records": 20.0},
+            "deadlines": {"work": wait_s},
+        }
+    )
+    records = as_records((np.ones((20, 4), np.float32), np.zeros(20, np.int64)))
+    found = look_at_owner(task, WARD, records, 0.2, model, functional.cross_entropy, 10)
+    (pace,) = (each for each in found if each.about == "pace")
+    assert pace.kind is kind
+    assert ("deadlines.work" in pace.said) == (kind is Kind.NOTE)
+    assert found.wrong == ()

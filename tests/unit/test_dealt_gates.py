@@ -1,0 +1,155 @@
+"""What the dealer deals where norms are checked by gates: once, to each server its own, afresh."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.rig.halves import SERVERS, Halves, halves
+
+from precad.common.aggregator.service.squares import answer_from_wire
+from precad.common.deal.dealer import DealerRole
+from precad.common.deal.local import LocalDealing
+from precad.common.deal.request import DealRequest, SquareRequest
+from precad.common.deal.square import GateKeys
+from precad.common.deal.squares import Squares
+from precad.common.errors import PeerUnavailable, PeerViolation
+from precad.common.fss.keys import keys_bytes, keys_from_bytes
+from precad.common.identifiers import Digest, Role
+from precad.common.norm_check.gates import evaluate_gates
+from precad.common.norm_check.rows import Rows
+from precad.common.secret import Secret
+from precad.common.share.words import norm_offset, word_mask
+from precad.common.task import Task
+from precad.dealer.service import square_reply_to_wire
+from precad.protos import precad_pb2 as pb
+
+TASK = Digest.of(b"task")
+D, K = 300, 40
+BOUND = 1 << 20
+A, B = SERVERS
+
+
+@pytest.fixture
+def at() -> Iterator[dict[Role, Squares]]:
+    dealer = DealerRole(TASK, D, projections=K)
+    with ExitStack() as stack:
+        yield {
+            role: stack.enter_context(LocalDealing(dealer, role, 0.05).squares(0))
+            for role in SERVERS
+        }
+
+
+def keys_of(at: dict[Role, Squares], both: Halves) -> dict[Role, Any]:
+    return {
+        role: keys_from_bytes(at[role].gate_keys(both.context).reveal(), party=party, gates=K + 1)
+        for party, role in enumerate(SERVERS)
+    }
+
+
+def offsets_of(both: Halves, row_key: Secret) -> Any:
+    """What the dealer makes of both halves, from its definition."""
+    rows = Rows(row_key, D, K)
+    rows.absorb(both.mask)
+    names = both.of[A].names
+    rho = [word_mask(both.of[role].seed, role, *names) for role in SERVERS]
+    return np.append(rows.z(), np.int64(norm_offset(both.square, *rho)))
+
+
+def test_the_keys_are_of_the_masks_projections_and_square(at: dict[Role, Squares]) -> None:
+    both = halves(TASK, "x", D)
+    for role in SERVERS:
+        at[role].ask(both.of[role])
+    t = offsets_of(both, at[A].row_key(both.context))
+    assert at[A].row_key(both.context) == at[B].row_key(both.context)
+    keys = keys_of(at, both)
+    edge = 7 * BOUND
+    # Points for which z, then y, come to stand on either side of their bounds.
+    for z, y, inside in ((edge, -1, 1), (-edge, -(2**63), 1), (edge + 1, 0, 0), (-edge - 1, 7, 0)):
+        wanted = np.append(np.full(K, z, dtype=np.int64), np.int64(y))
+        points = (wanted - t)[None]
+        bits = [evaluate_gates(keys[role], points, BOUND) for role in SERVERS]
+        assert (bits[0] ^ bits[1] == inside).all()
+
+
+def test_nothing_is_dealt_before_both_agree_and_then_once(at: dict[Role, Squares]) -> None:
+    both = halves(TASK, "x", D)
+    at[A].ask(both.of[A])
+    for wait in (at[A].row_key, at[A].gate_keys):
+        with pytest.raises(PeerUnavailable, match="dealt nothing"):
+            wait(both.context)
+    at[B].ask(both.of[B])
+    dealt = [at[role].gate_keys(both.context).reveal() for role in SERVERS]
+    assert [len(each) for each in dealt] == [keys_bytes(K + 1)] * 2 == [39_056] * 2
+    # The roots are each server's own, and all behind them is the same for both.
+    roots = slice(24, 24 + 16 * (K + 1))
+    assert dealt[0][roots] != dealt[1][roots]
+    assert dealt[0][roots.stop :] == dealt[1][roots.stop :]
+    at[A].ask(both.of[A])
+    at[B].ask(both.of[B])
+    assert [at[role].gate_keys(both.context).reveal() for role in SERVERS] == dealt
+
+
+def test_halves_that_differ_get_no_keys(at: dict[Role, Squares]) -> None:
+    both = halves(TASK, "x", D)
+    at[A].ask(dataclasses.replace(both.of[A], seed=Secret.random()))
+    at[B].ask(both.of[B])
+    for role in SERVERS:
+        with pytest.raises((PeerViolation, PeerUnavailable)):
+            at[role].gate_keys(both.context)
+
+
+def test_the_same_seeds_are_dealt_for_afresh() -> None:
+    """R5: no root, no row and no generator's key comes twice."""
+    zero, seen = Secret(bytes(32)), set()
+    for _ in range(3):
+        dealer = DealerRole(TASK, D, projections=K)
+        with ExitStack() as stack:
+            at = {
+                role: stack.enter_context(LocalDealing(dealer, role, 0.05).squares(0))
+                for role in SERVERS
+            }
+            both = halves(TASK, "x", D, seed=zero, salt=zero)
+            for role in SERVERS:
+                at[role].ask(both.of[role])
+            data = at[A].gate_keys(both.context).reveal()
+            seen |= {data[8:24], data[24:40], at[A].row_key(both.context).reveal()}
+    assert len(seen) == 9
+
+
+def test_the_dealer_is_asked_with_seeds_and_names_alone() -> None:
+    """R6: no b, h, word, signature, client or nonce has a place in what a server tells it."""
+    asked = {field.name for field in dataclasses.fields(SquareRequest)}
+    names = {"task", "attempt", "context", "commitment_a", "commitment_b"}
+    assert asked == names | {"seed", "salt"}
+    on_the_wire = {field.name for field in pb.SquareRequest.DESCRIPTOR.fields}
+    assert on_the_wire == (names - {"task"}) | {"task_digest", "epoch", "seed", "salt"}
+
+
+def test_no_binary_triples_are_dealt(make_task: Callable[..., Task]) -> None:
+    task = make_task(8, {"validation": "fss"})
+    request = DealRequest(task.digest, 0, 0, clients=1, comparisons=81, nonces=bytes(64))
+    with pytest.raises(PeerViolation, match="needs no binary triples"):
+        DealerRole.of(task).corrections(A, request)
+    assert DealerRole.of(make_task(8)).key_for(A) != DealerRole.of(make_task(8)).key_for(A)
+
+
+def test_keys_show_themselves_nowhere() -> None:
+    data = bytes(range(64))
+    assert str(data) not in repr(GateKeys(data))
+    assert data.hex() not in repr(GateKeys(data))
+
+
+def test_keys_cross_the_wire_and_only_where_they_are_expected() -> None:
+    reply = square_reply_to_wire(b"c", GateKeys(b"keys"))
+    answer = answer_from_wire(reply, gates=True)
+    assert isinstance(answer, GateKeys)
+    assert answer.reveal() == b"keys"
+    with pytest.raises(PeerViolation, match="deals gate_keys"):
+        answer_from_wire(reply, gates=False)
+    share = square_reply_to_wire(b"c", 5)
+    assert answer_from_wire(share, gates=False) == 5
+    with pytest.raises(PeerViolation, match="deals share"):
+        answer_from_wire(share, gates=True)

@@ -1,0 +1,235 @@
+"""While collection is open: what both hold alike goes on at once, in one order, and no more."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.faults.invariants import check
+from tests.faults.world import World
+from tests.rig.clock import LeapingClock
+from tests.rig.keys import signer, verifier
+from tests.rig.submissions import body_of, upload
+
+from precad.common.aggregator.collect import Inbox, early
+from precad.common.aggregator.collect.matching import describe, match
+from precad.common.aggregator.round.messages import Alike, Ask, HeldEntry, Offer
+from precad.common.aggregator.round.states import Matched, Opened
+from precad.common.errors import PeerViolation, RejectedSubmission, Rejection
+from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.link import PeerLink, memory_pair
+from precad.common.share.submission import Submission, shard
+from precad.common.task import Task
+
+MODEL = Digest(b"\2" * 32)
+NAMES = tuple(ClientId(f"ward-{number}") for number in range(5))
+OPENED = Opened(3, 2, NAMES, MODEL, frozenset(NAMES))
+A, B = Role.SERVER_A, Role.SERVER_B
+DEADLINE_S = 20.0
+
+
+@dataclass(slots=True)
+class Collecting:
+    """Both servers while uploads come in, each in a thread."""
+
+    task: Task
+    inboxes: dict[Role, Inbox]
+    links: dict[Role, PeerLink]
+    taken: dict[Role, list[ClientId]] = field(default_factory=lambda: {A: [], B: []})
+    over: threading.Event = field(default_factory=threading.Event)
+
+    def pair(self, client: ClientId) -> dict[Role, Submission]:
+        x = np.arange(self.task.dimension, dtype=np.int64)
+        halves = shard(
+            x,
+            task=self.task.digest,
+            version=2,
+            attempt=3,
+            client=client,
+            model=MODEL,
+            signer=signer(client),
+        )
+        return {half.role: half for half in halves}
+
+    def upload(self, half: Submission) -> None:
+        upload(self.inboxes[half.role], half)
+
+    def take(self, role: Role) -> Callable[[Sequence[Submission]], None]:
+        def note(submissions: Sequence[Submission]) -> None:
+            assert all(s.role is role for s in submissions)
+            assert role is A or all(s.body is not None for s in submissions)
+            self.taken[role] += [s.context.client for s in submissions]
+
+        return note
+
+    def wait_for_taken(self, *clients: ClientId) -> None:
+        deadline = time.monotonic() + DEADLINE_S
+        while not all(set(self.taken[role]) == set(clients) for role in (A, B)):
+            assert time.monotonic() < deadline, self.taken
+            time.sleep(0.005)
+
+    def play(self, role: Role) -> Matched:
+        """From the open inbox to the match."""
+        inbox, link = self.inboxes[role], self.links[role]
+        if role is A:
+            taken = early.ask(OPENED, inbox, link, self.take(A), self.over.is_set)
+            collected = inbox.close()
+            early.say_over(link)
+        else:
+            taken = early.offer(inbox, link, self.take(B), DEADLINE_S)
+            collected = inbox.close()
+        theirs = link.exchange("held", describe(collected, taken).to_bytes())
+        listed = type(describe({})).from_bytes(theirs)
+        assert not taken & set(listed.by_client())
+        return match(OPENED, role, collected, listed, taken)
+
+    @contextmanager
+    def running(self) -> Iterator[dict[Role, "Future[Matched]"]]:
+        with ThreadPoolExecutor(2) as threads:
+            futures = {role: threads.submit(self.play, role) for role in (A, B)}
+            try:
+                yield futures
+            finally:
+                self.over.set()
+
+
+@pytest.fixture
+def collecting(make_task: Any, tmp_path: Path) -> Collecting:
+    task = make_task(8)
+    inboxes = {role: Inbox(role, task, verifier(), tmp_path / role.value) for role in (A, B)}
+    links = {}
+    for role, end in zip((A, B), memory_pair(), strict=True):
+        inboxes[role].open(3, NAMES, MODEL, version=2)
+        links[role] = PeerLink(end, task.digest, max_message_bytes=1 << 16, timeout_s=DEADLINE_S)
+        links[role].begin_attempt(3)
+    return Collecting(task, inboxes, links)
+
+
+def test_what_both_hold_alike_is_taken_while_others_upload(collecting: Collecting) -> None:
+    first, late, differs, half, absent = NAMES
+    pairs = {client: collecting.pair(client) for client in NAMES}
+    with collecting.running() as servers:
+        for role in (B, A):
+            collecting.upload(pairs[first][role])
+        collecting.wait_for_taken(first)
+        # B alone holds it for a while: it is matched once A does, without being offered anew.
+        collecting.upload(pairs[late][B])
+        collecting.upload(collecting.pair(differs)[A])
+        collecting.upload(collecting.pair(differs)[B])
+        collecting.upload(pairs[half][A])
+        assert collecting.taken == {A: [first], B: [first]}
+        collecting.upload(pairs[late][A])
+        collecting.wait_for_taken(first, late)
+    a, b = servers[A].result(), servers[B].result()
+    assert collecting.taken[A] == collecting.taken[B] == [first, late]
+    assert a.early == b.early == {first, late}
+    assert list(a.submissions) == list(b.submissions) == [first, late]
+    assert a.rejections == b.rejections
+    assert a.rejections == {
+        differs: Rejection.UNMATCHED,
+        half: Rejection.UNMATCHED,
+        absent: Rejection.ABSENT,
+    }
+
+
+def test_what_came_in_last_is_on_the_last_lists(collecting: Collecting) -> None:
+    for half in collecting.pair(NAMES[0]).values():
+        collecting.upload(half)
+    collecting.over.set()
+    with collecting.running() as servers:
+        a, b = servers[A].result(), servers[B].result()
+    assert collecting.taken == {A: [], B: []}
+    assert list(a.submissions) == list(b.submissions) == [NAMES[0]]
+    assert a.early == b.early == frozenset()
+
+
+def entry(client: str, signed: str = "00" * 32) -> HeldEntry:
+    return HeldEntry(client=client, signed=signed)
+
+
+@pytest.mark.parametrize(
+    "entries", [(entry("nobody"),), (entry("ward-1"), entry("ward-1"))], ids=["stranger", "twice"]
+)
+def test_a_refuses_offers_that_can_not_be(
+    collecting: Collecting, entries: tuple[HeldEntry, ...]
+) -> None:
+    collecting.links[B].send("offer", Offer(entries=entries).to_bytes())
+    with pytest.raises(PeerViolation, match="isn't to be offered"):
+        collecting.play(A)
+    assert collecting.taken[A] == []
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_b_refuses_names_that_it_has_not_offered_or_has_given_already(
+    collecting: Collecting, times: int
+) -> None:
+    offered = NAMES[0] if times > 1 else NAMES[1]
+    collecting.upload(collecting.pair(NAMES[0])[B])
+    for _ in range(times):
+        collecting.links[A].send("ask", Ask().to_bytes())
+        collecting.links[A].send("alike", Alike(clients=(offered.name,)).to_bytes())
+    with pytest.raises(PeerViolation, match="weren't offered"):
+        collecting.play(B)
+    assert len(collecting.taken[B]) == times - 1
+
+
+def test_an_inbox_closes_at_its_deadline_however_busy_the_round_is(
+    tmp_path: Path, collecting: Collecting
+) -> None:
+    clock = LeapingClock()
+    inbox = Inbox(B, collecting.task, verifier(), tmp_path / "spool", clock=clock)
+    inbox.open(3, NAMES, MODEL, version=2)
+    inbox.close_at(clock.now() + 5)
+    pairs = [collecting.pair(client)[B] for client in NAMES[:3]]
+    upload(inbox, pairs[0])
+    half_way = inbox.start(replace(pairs[1], body=None))
+    half_way.add(body_of(pairs[1]))
+    clock.sleep(5)
+    with pytest.raises(RejectedSubmission, match="any more"):
+        half_way.finish()
+    with pytest.raises(RejectedSubmission, match="any more"):
+        inbox.start(replace(pairs[2], body=None))
+    closed = inbox.close()
+    assert isinstance(closed[NAMES[0]], Submission)
+    assert closed[NAMES[1]] is closed[NAMES[2]] is Rejection.ABSENT
+
+
+def test_bodies_go_on_before_collection_closes_and_comparisons_only_afterwards(
+    make_task: Any, tmp_path: Path
+) -> None:
+    """In whole trainings of the simulated servers, by what they send."""
+    task = make_task(
+        4,
+        {
+            "training.rounds": 3,
+            "enrolment.clients": 3,
+            "deadlines.enrol": 500.0,
+            "deadlines.collect": 10.0,
+            "deadlines.rejoin": 2.0,
+            "deadlines.peer": 5.0,
+            "deadlines.outage": 300.0,
+        },
+    )
+    world = World(task, tmp_path, seed=3, faults=0, chance=0.0)
+    world.run()
+    check(world)
+    # What server B sends, attempt by attempt; the last "cohort" is its word on the training's end.
+    sent = [step.split()[-1] for step in world.seen.trace if step.startswith("server-b: send ")]
+    starts = [at for at, step in enumerate(sent) if step == "cohort"]
+    early_bodies = 0
+    for start, end in pairwise(starts):
+        attempt = sent[start:end]
+        closed = attempt.index("held")
+        early_bodies += sum(step.startswith("body") for step in attempt[:closed])
+        decided = [at for at, step in enumerate(attempt) if step.startswith(("opened", "decide"))]
+        assert decided
+        assert min(decided) > closed
+    assert len(starts) == task.training.rounds + 1
+    assert early_bodies > 0

@@ -1,0 +1,207 @@
+"""An install with some extras runs their commands, and names the extra for any other command."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from precad.cli.main import COMMANDS, EXTRAS
+from precad.common.errors import MissingPackage, PrecadError
+from precad.common.extras import LEAST_EXTRA, missing
+
+ROOT = Path(__file__).parents[2]
+SOURCES = Path(str(sys.modules["precad"].__file__)).parents[1]
+DISTRIBUTIONS = {"sklearn": "scikit-learn", "dp_accounting": "dp-accounting"}
+ACCOUNT = (
+    *("account", "--record-rate", "0.2", "--client-rate", "1", "--noise-multiplier", "2"),
+    *("--rounds", "6", "--delta", "1e-5"),
+)
+WITHOUT = """
+import sys
+from importlib.abc import MetaPathFinder
+absent = set(sys.argv.pop(1).split(","))
+class Absent(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in absent:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Absent())
+"""
+"""Hides packages as if they weren't installed; also from what others import if they can."""
+RUN = WITHOUT + "from precad.cli.start import main\nmain()"
+
+
+@pytest.fixture(scope="module")
+def extras() -> dict[str, set[str]]:
+    """Each extra's distributions, those of the extras that it names included."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    optional: dict[str, list[str]] = project["optional-dependencies"]
+
+    def closure(requirements: list[str]) -> set[str]:
+        found: set[str] = set()
+        for requirement in requirements:
+            own = re.fullmatch(r"precad\[(.*)\]", requirement)
+            if own:
+                found |= {d for each in own[1].split(",") for d in closure(optional[each])}
+            else:
+                found.add(re.split(r"[^\w-]", requirement)[0])
+        return found
+
+    return {"": closure(project["dependencies"])} | {e: closure(r) for e, r in optional.items()}
+
+
+def run(program: str, absent: set[str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", program, ",".join(sorted(absent)), *arguments],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": str(SOURCES), "OMP_NUM_THREADS": "1"},
+    )
+
+
+def lacking(extras: dict[str, set[str]], *names: str) -> set[str]:
+    """Packages, by their import names, that an install with those extras doesn't have."""
+    there = {distribution for name in names for distribution in extras[name]}
+    return {name for name in LEAST_EXTRA if DISTRIBUTIONS.get(name, name) not in there}
+
+
+def test_the_table_names_every_package_of_a_role_and_the_extra_has_it(
+    extras: dict[str, set[str]],
+) -> None:
+    named = {DISTRIBUTIONS.get(name, name) for name in LEAST_EXTRA}
+    assert named == extras["demo"] - extras[""] - {"sklearn"}
+    for name, extra in LEAST_EXTRA.items():
+        assert DISTRIBUTIONS.get(name, name) in extras[extra]
+    assert set(EXTRAS.values()) <= set(extras)
+
+
+def test_no_owner_installs_crypten_and_no_server_what_trains(extras: dict[str, set[str]]) -> None:
+    assert extras["client"] == {"torch", "scipy"}
+    assert not extras["server"] & {"scikit-learn", "matplotlib", "dp-accounting"}
+    assert extras["dealer"] == set()
+    assert not extras["demo"] & {"ray", "pytest", "opendp", "psycopg", "flwr"}
+    assert extras["demo"] < extras["dev"]
+
+
+HELP = (
+    WITHOUT
+    + """
+from typer.testing import CliRunner
+from precad.cli.main import COMMANDS, app
+for command in ("", *COMMANDS):
+    said = CliRunner().invoke(app, [*filter(None, [command]), "--help"])
+    assert said.exit_code == 0 and "Usage" in said.stdout, (command, said.output, said.exception)
+    print(command)
+"""
+)
+
+
+def test_every_command_shows_its_help_without_any_extra() -> None:
+    said = run(HELP, set(LEAST_EXTRA))
+    assert said.returncode == 0, said.stderr
+    assert said.stdout.split() == list(COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("extra", "modules"),
+    [
+        ("dealer", "dealer.process client.connection common.identity.deployment"),
+        ("client", "client.data_owner client.together client.own_account common.account.exact"),
+        ("server", "server_a.process server_b.process common.aggregator.work.worker"),
+        ("plan", "cli.plan.show cli.account_tables cli.certify.answer common.account.guarantees"),
+        ("experiments", "experiments.simulation experiments.client_records cli.demo.plot"),
+    ],
+)
+def test_a_part_loads_with_nothing_but_its_extra(
+    extras: dict[str, set[str]], extra: str, modules: str
+) -> None:
+    absent = lacking(extras, extra)
+    imports = "".join(f"import precad.{module}\n" for module in modules.split())
+    said = run(f"{WITHOUT}{imports}print(*sys.modules)", absent)
+    assert said.returncode == 0, said.stderr
+    assert not absent & set(said.stdout.split())
+
+
+OWNER = """
+client = "ward-3"
+task = "task.toml"
+server_a = "127.0.0.1:1"
+server_b = "127.0.0.1:2"
+identity = "keys"
+data = "records.csv"
+state = "state"
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "installed", "sentence"),
+    [
+        (("serve", "a", "--config", "x.toml"), "client", "precad serve needs SERVER"),
+        (("join", "--config", "x.toml"), "", "precad join needs CLIENT"),
+        (("demo",), "server", "precad demo needs DEMO"),
+        (("simulate", "x.toml"), "plan", "precad simulate needs EXPERIMENTS"),
+        (ACCOUNT, "", "precad account needs PLAN"),
+        (("ledger", "show", "x"), "client", "precad ledger needs SERVER"),
+    ],
+)
+def test_a_command_that_lacks_a_package_says_what_to_install(
+    extras: dict[str, set[str]],
+    tmp_path: Path,
+    arguments: tuple[str, ...],
+    installed: str,
+    sentence: str,
+) -> None:
+    absent = lacking(extras, *filter(None, [installed]))
+    (tmp_path / "x.toml").write_text(OWNER, encoding="utf-8")
+    program = f"import os\nos.chdir({str(tmp_path)!r})\n{RUN}"
+    said = run(program, absent, *arguments)
+    assert said.returncode == 1
+    text, extra = sentence.rsplit(" ", 1)
+    pattern = (
+        f"precad: {text} (\\w+), which isn't installed: pip install 'precad\\[{extra.lower()}\\]'\n"
+    )
+    # What it is about to do may stand before it.
+    found = re.search(rf"^{pattern}\Z", said.stderr, re.MULTILINE)
+    assert found, said.stderr
+    assert found[1] in absent
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ("from precad.client import DataOwner", "DataOwner needs torch.*precad.client."),
+        ("import precad; precad.simulate", "precad.simulate needs torch.*precad.experiments."),
+    ],
+)
+def test_the_sdk_without_its_extra_is_an_import_error_that_names_it(
+    program: str, words: str
+) -> None:
+    said = run(WITHOUT + program, set(LEAST_EXTRA))
+    last = said.stderr.strip().splitlines()[-1]
+    assert last.startswith("precad.common.errors.MissingPackage: ")
+    assert re.search(words, last)
+    assert issubclass(MissingPackage, ImportError)
+    assert issubclass(MissingPackage, PrecadError)
+
+
+@pytest.mark.parametrize("name", ["pandas", None, "precad.common.forgotten"])
+def test_a_missing_module_that_no_extra_brings_stays_as_loud_as_it_was(name: Any) -> None:
+    assert missing(ModuleNotFoundError("No module named x", name=name), "precad join") is None
+
+
+def test_the_sizes_in_the_document_are_those_that_were_measured() -> None:
+    results = json.loads((ROOT / "benchmarks" / "results" / "install.json").read_text())
+    measured = results["pythons"]["3.11.7"]
+    said = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
+    for name in ("client", "server", "plan", "experiments", "demo"):
+        assert f"| `{name}` | {measured[name]['mb']:,.0f} |" in said
+    beside = measured["client beside torch"]
+    assert f"an owner's part adds {beside['mb']:.0f} MB" in said
+    assert f"it is {beside['mb'] - beside['of_it_compiled_by_pip']:.0f}." in said

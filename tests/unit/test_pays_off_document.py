@@ -1,0 +1,65 @@
+"""docs/when-it-pays-off.md and the README say what the committed results say."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
+PAGES = [ROOT / "README.md", ROOT / "docs" / "when-it-pays-off.md"]
+
+
+def result(name: str) -> Any:
+    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def shown(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+def expected(data: str, owners: int) -> list[str]:
+    """Of one trusted server, precad and local DP; empty where it wasn't trained."""
+    ways = result("pays_off")[data]["ways"]
+    found = {(way["noise_by"], way["owners"]): way for way in ways}
+    named = (found.get((way, owners)) for way in ("one", "two", "local"))
+    return ["" if way is None else shown(way["accuracy"]) for way in named]
+
+
+def rows(page: Path) -> list[list[str]]:
+    lines = re.findall(r"^\|(.*)\|$", page.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return [[cell.strip() for cell in line.split("|")] for line in lines]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_tables_are_the_results(page: Path) -> None:
+    found = 0
+    for row in rows(page):
+        head = " ".join(row[:-3])
+        sizes = re.search(r"(digits|MNIST)\b.*?([\d,]+) × ([\d,]+)$", head)
+        if sizes:
+            owners = int(sizes[2].replace(",", ""))
+            assert row[-3:] == expected(sizes[1].lower(), owners)
+            found += 1
+    assert found == (2 if page.name == "README.md" else 5)
+
+
+def test_the_settings_are_the_results() -> None:
+    text = PAGES[1].read_text(encoding="utf-8")
+    for name, rounds, seeds in (("digits", "60 rounds, three", 3), ("mnist", "40 rounds, one", 1)):
+        made = result("pays_off")[name]
+        assert (made["epsilon"], made["delta"]) == (3.0, 1e-5)
+        assert f"{made['rounds']} rounds" in rounds
+        assert rounds in " ".join(text.split())
+        assert {len(seen) for way in made["ways"] for seen in way["tried"].values()} == {seeds}
+        assert made["hardware"]["cpu"]
+
+
+def test_the_fixed_features_are_the_results() -> None:
+    text, made = PAGES[1].read_text(encoding="utf-8"), result("fixed_features")
+    assert (made["data"], made["epsilon"], made["rounds"]) == ("mnist", 3.0, 100)
+    for model in ("features", "cnn"):
+        assert f"| {made[model]['weights']:,} | {shown(made[model]['accuracy'])} |" in text
+    assert made["hardware"]["cpu"]

@@ -1,0 +1,450 @@
+"""`precad.simulate`: two paths that agree, parts to replace, results that say simulated."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+import precad
+from precad.client.train import as_records, build, logistic, mlp, model_section, most_records
+from precad.common.account.guarantees import Adversary, Run, guarantees
+from precad.common.errors import Misconfiguration, TaskMismatch
+from precad.common.identifiers import Role
+from precad.common.model import initial_vector, load_model
+from precad.common.task import Task
+from precad.experiments.simulation import (
+    SimulatedRound,
+    SimulatedTraining,
+    View,
+    rounds,
+    updates,
+)
+from precad.experiments.simulation.draws import Draws
+from precad.experiments.simulation.owners import Owners
+from precad.experiments.simulation.simulate import PATHS
+from precad.experiments.simulation.updates import PerClient, Stacked
+
+Data = tuple[NDArray[np.float32], NDArray[np.int64]]
+FEATURES, CLASSES = 12, 3
+UNITS_A_RECORD = 2
+"""How far the two paths may lie apart in an element, for each record sampled; at f = 20."""
+
+
+def small(section: dict[str, Any] | None = None, **changes: dict[str, Any]) -> Task:
+    """A task for records of 12 numbers and 3 classes, four owners at 2 of 3 rounds."""
+    values: dict[str, Any] = {
+        "name": "small",
+        "model": section or model_section(logistic(FEATURES, CLASSES), "logistic"),
+        "privacy": {
+            "record_clip": 1.0,
+            "client_clip": 4.0,
+            "noise_multiplier": 2.0,
+            "record_rate": 0.5,
+            "client_rate": 0.7,
+        },
+        "training": {"learning_rate": 1.0, "rounds": 4},
+        "enrolment": {"clients": 4, "max_expected_records": 100.0},
+    }
+    for name, change in changes.items():
+        values[name] |= change
+    return Task.parse(values)
+
+
+@pytest.fixture
+def data() -> Data:
+    rng = np.random.default_rng(3)
+    labels = rng.integers(CLASSES, size=80)
+    spread = rng.standard_normal((80, FEATURES)) + 2 * np.eye(CLASSES, FEATURES)[labels]
+    return spread.astype(np.float32), labels
+
+
+class Net(nn.Module):
+    """A small CNN, for records of 1·8·8 numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = nn.Sequential(
+            nn.Conv2d(1, 4, 3), nn.Tanh(), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(144, CLASSES)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.seen(x)
+        return out
+
+
+def nets() -> dict[str, Callable[[], nn.Module]]:
+    return {
+        "logistic": lambda: logistic(64, CLASSES),
+        "mlp": lambda: mlp(64, 8, CLASSES),
+        "custom": Net,
+    }
+
+
+@pytest.mark.parametrize("kind", nets())
+@pytest.mark.parametrize("clip", [4.0, 30.0])
+def test_stacked_updates_are_the_clients_to_two_units_a_record(kind: str, clip: float) -> None:
+    """An element's difference is at most 2 units of the last place for each sampled record."""
+    rng = np.random.default_rng(11)
+    module = nets()[kind]()
+    task = small(model_section(module, kind, "uniform", 5), privacy={"client_clip": clip})
+    shares = [
+        ((3 * rng.standard_normal((n, 1, 8, 8))).astype(np.float32), rng.integers(CLASSES, size=n))
+        for n in (1, 7, 40, 130)
+    ]
+    owners = Owners(shares, None, task, 0)
+    draws = Draws(task, 5)
+    drawn = [
+        (owner, draws.sample(0, name, len(owner.records), 0.5)) for name, owner in owners.items()
+    ]
+    theta = initial_vector(task.model)
+    loss = nn.functional.cross_entropy
+    exact = PerClient(module, loss, task, 2).updates(theta, drawn)
+    stacked = Stacked(module, loss, task, owners).updates(theta, drawn)
+    assert exact.any()
+    for number, (_, indices) in enumerate(drawn):
+        apart = np.abs(exact[number] - stacked[number]).max(initial=0)
+        assert apart <= UNITS_A_RECORD * len(indices), (number, apart)
+        assert int((stacked[number].astype(object) ** 2).sum()) <= task.bound**2
+
+
+def test_both_paths_play_the_same_training(data: Data) -> None:
+    task = small(training={"rounds": 6})
+    one = precad.simulate(task, data, seed=9, test=data)
+    other = precad.simulate(task, data, seed=9, test=data, path="per-client", workers=3)
+    for mine, theirs in zip(one.rounds, other.rounds, strict=True):
+        assert (mine.cohort, mine.accepted, mine.records) == (
+            theirs.cohort,
+            theirs.accepted,
+            theirs.records,
+        )
+    np.testing.assert_allclose(one.theta, other.theta, rtol=0, atol=1e-5)
+    assert one.accuracy is not None
+
+
+def test_a_seed_repeats_a_simulation_and_another_one_does_not(data: Data) -> None:
+    task = small()
+    one, same = (precad.simulate(task, data, seed=1) for _ in range(2))
+    other, drawn = precad.simulate(task, data, seed=2), precad.simulate(task, data)
+    assert one.theta.tobytes() == same.theta.tobytes() != other.theta.tobytes()
+    again = precad.simulate(task, data, seed=drawn.seed)
+    assert again.theta.tobytes() == drawn.theta.tobytes()
+
+
+def test_the_number_of_workers_changes_nothing(data: Data) -> None:
+    thetas = {
+        precad.simulate(small(), data, seed=1, path="per-client", workers=n).theta.tobytes()
+        for n in (1, 4)
+    }
+    assert len(thetas) == 1
+
+
+def test_blocks_of_clients_and_chunks_of_records_change_nothing_that_counts(
+    data: Data, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = {path: precad.simulate(small(), data, seed=1, path=path) for path in PATHS}
+    # One client at a time, and four records.
+    monkeypatch.setattr(rounds, "_BLOCK_BYTES", 1)
+    monkeypatch.setattr(updates, "CHUNK_BYTES", 4 * 64 * small().dimension)
+    for path, expected in whole.items():
+        found = precad.simulate(small(), data, seed=1, path=path)
+        assert [each.accepted for each in found.rounds] == [
+            each.accepted for each in expected.rounds
+        ]
+        # Bit for bit on the clients' own path; the last float32 bits may differ where stacked.
+        atol = 0.0 if path == "per-client" else 1e-5
+        np.testing.assert_allclose(found.theta, expected.theta, rtol=0, atol=atol)
+
+
+def test_noise_is_that_of_both_servers(data: Data) -> None:
+    """Without anybody: the model moves by the two servers' noise alone."""
+    task = small(training={"rounds": 1})
+    asked = []
+
+    def noise(server: Role, version: int, dimension: int) -> NDArray[np.int64]:
+        asked.append((server, version))
+        return np.full(dimension, 2**20 if server is Role.SERVER_A else 2**21)
+
+    found = precad.simulate(task, data, seed=0, noise=noise, cohort=lambda *_: ())
+    denominator = 0.7 * 0.5 * len(data[1])
+    np.testing.assert_allclose(found.theta, 3 / denominator, rtol=1e-12)
+    assert asked == [(Role.SERVER_A, 0), (Role.SERVER_B, 0)]
+    own = precad.simulate(task, data, seed=0, cohort=lambda *_: ())
+    units = own.theta * denominator * 2**20
+    deviation = np.sqrt(2) * task.noise_units
+    assert 0.5 * deviation < units.std() < 1.6 * deviation
+
+
+def test_the_denominator_does_not_depend_on_who_takes_part(data: Data) -> None:
+    task = small(training={"rounds": 1})
+    given: dict[str, Any] = {
+        "seed": 0,
+        "noise": lambda _s, _v, d: np.zeros(d, np.int64),
+        "sampler": lambda _v, _c, count, _p: np.arange(count),
+    }
+    everybody = precad.simulate(task, data, cohort=lambda _v, clients, _q: clients, **given)
+    names = [f"client-{number}" for number in range(1, 5)]
+    alone = [precad.simulate(task, data, cohort=lambda *_, n=n: [n], **given) for n in names]
+    np.testing.assert_allclose(everybody.theta, sum(each.theta for each in alone), atol=1e-9)
+
+
+def test_an_attack_beyond_the_bound_is_rejected_and_one_within_counts(data: Data) -> None:
+    task = small(privacy={"client_rate": 1.0})
+    seen: list[View] = []
+
+    def attack(updates: NDArray[np.int64], view: View) -> NDArray[np.int64]:
+        seen.append(view)
+        forged = np.zeros_like(updates)
+        forged[:, 0] = view.task.bound + (view.version % 2)
+        return forged
+
+    found = precad.simulate(task, data, seed=0, attack=attack, attackers=["client-2", "client-4"])
+    assert [each.rejected for each in found.rounds] == [{}, {"norm-exceeded": 2}] * 2
+    assert [each.accepted for each in found.rounds] == [4, 2, 4, 2]
+    assert [view.clients for view in seen] == [("client-2", "client-4")] * 4
+    assert all(view.others.shape == (2, task.dimension) for view in seen)
+    # An honest one was counted four times, a bad one twice.
+    assert found.rounds[-1].participations == 4
+    assert found.attackers == 2
+    assert not found.replaced
+
+
+@pytest.mark.parametrize("name", ["wraparound", "oversize", "garbage"])
+def test_the_demos_attacks_are_rejected(data: Data, name: str) -> None:
+    found = precad.simulate(small(privacy={"client_rate": 1.0}), data, attack=name, attackers=2)
+    assert all(each.rejected == {"norm-exceeded": 2} for each in found.rounds)
+
+
+def test_flipped_updates_count_and_cost_accuracy(data: Data) -> None:
+    task = small(privacy={"client_rate": 1.0}, training={"rounds": 10})
+    given: dict[str, Any] = {
+        "seed": 0,
+        "test": data,
+        "noise": lambda _s, _v, d: np.zeros(d, np.int64),
+    }
+    honest = precad.simulate(task, data, **given)
+    flipped = precad.simulate(task, data, attack="flip", attackers=3, **given)
+    assert all(not each.rejected for each in flipped.rounds)
+    assert honest.accuracy is not None
+    assert flipped.accuracy is not None
+    assert flipped.accuracy < honest.accuracy - 0.2
+
+
+def test_another_aggregation_takes_the_sums_place_and_no_epsilon_is_stated(data: Data) -> None:
+    def median(updates: NDArray[np.int64], _view: View) -> NDArray[np.float64]:
+        values: NDArray[np.float64] = np.median(updates, axis=0) * len(updates)
+        return values
+
+    task = small(privacy={"client_rate": 1.0})
+    found = precad.simulate(task, data, seed=0, aggregate=median)
+    assert found.replaced == ("aggregate",)
+    assert found.epsilon(1) is None
+    assert found.statements() == ()
+    assert "aggregate replaced" in str(found)
+    total = precad.simulate(task, data, seed=0, aggregate=lambda updates, _: updates.sum(axis=0))
+    assert total.theta.tobytes() == precad.simulate(task, data, seed=0).theta.tobytes()
+    assert total.theta.tobytes() != found.theta.tobytes()
+
+
+def test_an_objective_of_ones_own_is_trained(data: Data) -> None:
+    section = model_section(nn.Linear(FEATURES, 1), "custom")
+    task = small(section, training={"rounds": 20, "learning_rate": 2.0})
+    x, y = data[0], (data[0][:, :1] - data[0][:, 1:2]).astype(np.float32)
+    found = precad.simulate(
+        task,
+        (x, y),
+        nn.Linear(FEATURES, 1),
+        seed=0,
+        objective=nn.functional.mse_loss,
+        noise=lambda _s, _v, d: np.zeros(d, np.int64),
+    )
+    weights = found.weights["weight"][0]
+    assert weights[0] > 0.3
+    assert weights[1] < -0.3
+    assert np.abs(weights[2:]).max() < 0.2
+
+
+def test_epsilons_are_the_accountants_of_such_a_run(data: Data) -> None:
+    found = precad.simulate(small(), data, seed=4)
+    last = found.rounds[-1]
+    run = Run.of(found.task, rounds=4, participations=last.participations)
+    stated = {each.adversary: each.epsilon for each in found.statements()[::3]}
+    assert found.statements() == guarantees(run, 1e-5)
+    row = found.table()[-1]
+    assert row["epsilon_server"] == pytest.approx(stated[Adversary.ONE_SERVER], rel=1e-12)
+    assert row["epsilon_clients"] == pytest.approx(stated[Adversary.CLIENTS_ONLY], rel=1e-12)
+
+
+def test_the_tasks_limit_ends_a_clients_part(data: Data) -> None:
+    task = small(privacy={"client_rate": 1.0}, training={"rounds": 8})
+    spent = [row["epsilon_server"] for row in precad.simulate(task, data, seed=0).table()]
+    limited = small(privacy={"client_rate": 1.0, "epsilon_limit": spent[2]}, training={"rounds": 8})
+    found = precad.simulate(limited, data, seed=0)
+    assert [each.cohort for each in found.rounds] == [4] * 3 + [0] * 5
+    assert found.table()[-1]["epsilon_server"] == spent[2]
+
+
+def test_a_record_without_a_gradient_counts_as_zero_on_both_paths(data: Data) -> None:
+    class Poisoned(nn.Module):
+        """Divides by zero for records that begin with 7, once the model has moved."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(FEATURES, CLASSES)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            gap = 1 - (x[:, :1] == 7).float() * (self.layer.bias[:1] != 0).float()
+            out: torch.Tensor = self.layer(x) / gap
+            return out
+
+    data[0][::10, 0] = 7
+    section = model_section(Poisoned(), "custom")
+    task = small(section, privacy={"client_rate": 1.0, "record_rate": 1.0})
+    for path in ("stacked", "per-client"):
+        found = precad.simulate(task, data, Poisoned(), seed=0, path=path)
+        assert [each.failed for each in found.rounds] == [0, 8, 8, 8], path
+        assert np.isfinite(found.theta).all()
+
+
+def test_a_sample_larger_than_an_owner_pads_for_counts_as_empty_on_both_paths(data: Data) -> None:
+    task = small(privacy={"record_rate": 0.01}, enrolment={"max_expected_records": 5.0})
+    assert most_records(20, 0.01) < 20
+    for path in ("stacked", "per-client"):
+        found = precad.simulate(
+            task,
+            data,
+            seed=0,
+            path=path,
+            sampler=lambda _v, _c, count, _p: np.arange(count),
+            noise=lambda _s, _v, d: np.zeros(d, np.int64),
+        )
+        assert not found.theta.any(), path
+
+
+def test_a_result_says_that_it_is_simulated_wherever_it_goes(data: Data, tmp_path: Path) -> None:
+    found = precad.simulate(small(), data, seed=0, test=data)
+    for text in (repr(found), str(found), SimulatedTraining.__name__, SimulatedRound.__name__):
+        assert "simulated" in text.lower()
+    assert all(row["simulated"] for row in found.table())
+    found.save(tmp_path / "run.json")
+    saved = json.loads((tmp_path / "run.json").read_text())
+    assert saved["simulated"] is True
+    assert saved["history"] == found.table()
+    assert saved["seed"] == 0
+    # What a certificate is made from is in no simulation.
+    assert "certificate_inputs" not in saved
+    found.plot(tmp_path / "run.svg")
+    assert "SIMULATED" in svg_text(tmp_path / "run.svg")
+    found.plot(tmp_path / "run.png")
+    assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
+
+
+def svg_text(path: Path) -> str:
+    """Matplotlib draws letters as paths and leaves the text in comments."""
+    return path.read_text(encoding="utf-8")
+
+
+def test_simulated_weights_go_into_a_module_and_pass_for_no_real_model(
+    data: Data, tmp_path: Path
+) -> None:
+    found = precad.simulate(small(), data, seed=0)
+    module = found.load_into(build(found.task.model))
+    weight = dict(module.named_parameters())["1.weight"].detach().numpy()
+    np.testing.assert_array_equal(weight, found.weights["1.weight"].astype(np.float32))
+    found.save_weights(tmp_path / "model.safetensors")
+    with pytest.raises((Misconfiguration, TaskMismatch)):
+        load_model(tmp_path / "model.safetensors", found.task)
+
+
+def test_a_frame_has_a_row_a_round(data: Data) -> None:
+    frame = precad.simulate(small(), data, seed=0).frame()
+    assert isinstance(frame, pd.DataFrame)
+    assert len(frame) == 4
+    assert {"round", "accepted", "epsilon_server", "simulated"} <= set(frame.columns)
+
+
+def test_data_come_dealt_or_by_owner(data: Data) -> None:
+    x, y = data
+    dealt = precad.simulate(small(), data, clients=8, rounds=1, seed=0)
+    assert dealt.task.enrolment.clients == 8
+    by_name = precad.simulate(small(), {"b": (x[:30], y[:30]), "a": (x[30:], y[30:])}, rounds=1)
+    assert by_name.task.enrolment.clients == 2
+    owners = Owners([(x[:30], y[:30]), (x[30:], y[30:])], None, small(), 0)
+    assert [len(owner.records) for owner in owners.values()] == [30, 50]
+    every = Owners(as_records(data), 7, small(), 3)
+    rows = np.concatenate([owner.records.inputs.numpy() for owner in every.values()])
+    assert sorted(map(tuple, rows.tolist())) == sorted(map(tuple, x.tolist()))
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"path": "fast"}, "path"),
+        ({"seed": -1}, "seed"),
+        ({"seed": 1.5}, "seed"),
+        ({"workers": 0, "path": "per-client"}, "workers"),
+        ({"workers": 2}, "workers"),
+        ({"clients": 81}, "clients"),
+        ({"clients": 0}, "clients"),
+        ({"rounds": 0}, "training.rounds"),
+        ({"attackers": 2}, "attackers"),
+        ({"attack": "flip", "attackers": 5}, "attackers"),
+        ({"attack": "flip", "attackers": ["nobody"]}, "attackers"),
+        ({"attack": "unheard-of"}, "attack"),
+        ({"attack": lambda updates, _: updates[:, :1]}, "attack"),
+        ({"attack": lambda updates, _: updates * 1.0}, "attack"),
+        ({"aggregate": lambda updates, _: updates}, "aggregate"),
+        ({"aggregate": lambda updates, _: updates.sum(axis=0) * np.nan}, "aggregate"),
+        ({"noise": lambda *_: np.zeros(3)}, "noise"),
+        ({"sampler": lambda *_: np.array([20])}, "sampler"),
+        ({"sampler": lambda *_: np.array([0.5])}, "sampler"),
+        ({"cohort": lambda *_: ["nobody"]}, "cohort"),
+        ({"absent": lambda *_: ["nobody"]}, "absent"),
+    ],
+)
+def test_what_can_not_be_simulated_is_named(
+    data: Data, changes: dict[str, Any], field: str
+) -> None:
+    task = small(privacy={"client_rate": 1.0})
+    with pytest.raises(Misconfiguration) as refused:
+        precad.simulate(task, data, **({"seed": 0} | changes))
+    assert refused.value.field == field
+
+
+def test_what_a_real_run_refuses_is_refused(data: Data) -> None:
+    with pytest.raises(Misconfiguration, match="max_expected_records"):
+        precad.simulate(small(enrolment={"max_expected_records": 1.0}), data)
+    x, y = data
+    with pytest.raises(Misconfiguration, match="labels must be from 0 to 2"):
+        precad.simulate(small(), (x, y + 5))
+    with pytest.raises(Misconfiguration, match="must be finite"):
+        precad.simulate(small(), (x * np.float32(np.nan), y))
+    with pytest.raises(Misconfiguration, match="model parameter"):
+        precad.simulate(small(), data, nn.Linear(3, 3))
+
+
+def test_importing_precad_loads_no_torch() -> None:
+    program = (
+        "import sys, precad\n"
+        "assert 'torch' not in sys.modules\n"
+        "assert callable(precad.simulate)\n"
+        "assert 'torch' in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+
+
+def test_no_server_or_owner_takes_a_seed() -> None:
+    root = Path(__file__).parents[2]
+    for folder in ("server_a", "server_b", "dealer", "client", "common/aggregator"):
+        for path in (root / folder).rglob("*.py"):
+            text = path.read_text(encoding="utf-8")
+            assert "experiments" not in text, path
+            assert "seed:" not in text.replace("initial_seed:", ""), path

@@ -1,0 +1,75 @@
+"""A server's statements: what it said itself a moment ago costs it nothing when it is shown."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.unit.test_meeting import ANN, BEN, A, B, Servers
+
+from precad.common.aggregator.service.statements import statement_of
+from precad.common.aggregator.training.owners import remember
+from precad.common.aggregator.training.session import Session
+from precad.common.errors import PeerViolation
+from precad.common.identifiers import ClientId
+from precad.common.task import Task
+from precad.protos import precad_pb2 as pb
+
+
+@pytest.fixture
+def servers(make_task: Callable[..., Task], tmp_path: Path) -> Iterator[Servers]:
+    made = Servers(make_task(8), tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def checked(monkeypatch: pytest.MonkeyPatch) -> list[pb.Signed]:
+    """What was shown to a server that it didn't just take for its own."""
+    seen: list[pb.Signed] = []
+
+    def noting(session: Session, client: ClientId, shown: pb.Signed) -> pb.StatementBody | None:
+        seen.append(shown)
+        return remember(session, client, shown)
+
+    monkeypatch.setattr("precad.common.aggregator.service.statements.remember", noting)
+    return seen
+
+
+def test_its_last_word_to_an_owner_is_not_looked_up_again(
+    servers: Servers, checked: list[pb.Signed]
+) -> None:
+    session = servers.sessions[A]
+    first = statement_of(session, ANN, None)
+    statement_of(session, ANN, pb.Signed.FromString(first.SerializeToString()))
+    assert checked == []
+
+
+def test_after_a_restart_it_is(servers: Servers, checked: list[pb.Signed]) -> None:
+    first = statement_of(servers.sessions[A], ANN, None)
+    servers.sessions[A].store.close()
+    servers.open(A)
+    statement_of(servers.sessions[A], ANN, first)
+    assert checked == [first]
+
+
+@pytest.mark.parametrize("field", ["body", "signature"])
+def test_a_word_that_it_never_said_is_checked_and_refused(
+    servers: Servers, checked: list[pb.Signed], field: str
+) -> None:
+    session = servers.sessions[A]
+    forged = pb.Signed.FromString(statement_of(session, ANN, None).SerializeToString())
+    setattr(forged, field, getattr(forged, field)[:-1] + b"\0\1")
+    with pytest.raises(PeerViolation):
+        statement_of(session, ANN, forged)
+    assert checked == [forged]
+
+
+def test_what_it_said_to_one_owner_is_no_word_to_another(
+    servers: Servers, checked: list[pb.Signed]
+) -> None:
+    session = servers.sessions[A]
+    of_ann, of_b = statement_of(session, ANN, None), statement_of(servers.sessions[B], BEN, None)
+    for shown in (of_ann, of_b):
+        with pytest.raises(PeerViolation):
+            statement_of(session, BEN, shown)
+    assert checked == [of_ann, of_b]

@@ -1,0 +1,303 @@
+"""Tables become numbers by the task's recipe, and what can't be used is named with its place."""
+
+import json
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+import torch
+from pyarrow import parquet
+
+from precad.client.read import Columns, read_inputs, read_records
+from precad.client.train import as_records
+from precad.common.description import DataSection
+from precad.common.errors import Misconfiguration
+
+AGE = {"name": "age", "centre": 60.0, "scale": 20.0, "fill": 50.0}
+WARD = {"name": "ward", "kind": "categorical", "levels": ["A", "B"], "fill_level": "none"}
+DIED = {"name": "died", "kind": "categorical", "levels": ["no", "yes"]}
+RECIPE = DataSection.model_validate({"target": DIED, "columns": [AGE, WARD]})
+CSV = 'age,ward,died\n80,A,no\n, B ,yes\n40,"Z\nz",no\n60,,yes\n'
+X = [[1, 1, 0, 0], [-0.5, 0, 1, 0], [-1, 0, 0, 1], [0, 0, 0, 1]]
+Y = [0, 1, 0, 1]
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "ward.csv"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def rows() -> dict[str, list[Any]]:
+    return {
+        "age": [80, None, Decimal(40), 60.0],
+        "ward": ["A", "B", "Zz", None],
+        "died": ["no", "yes", "no", "yes"],
+    }
+
+
+def of_pandas(folder: Path) -> Any:
+    del folder
+    return pd.DataFrame(rows())
+
+
+def of_pandas_types(folder: Path) -> Any:
+    frame = of_pandas(folder).astype({"age": "Float64", "ward": "category", "died": "string"})
+    assert frame["age"].isna().sum() == 1
+    return frame
+
+
+def of_polars(folder: Path) -> Any:
+    del folder
+    return pl.DataFrame(rows() | {"age": [80.0, None, 40.0, 60.0]})
+
+
+def of_arrow(folder: Path) -> Any:
+    del folder
+    return pa.table(rows() | {"age": [80.0, None, 40.0, 60.0]})
+
+
+def of_parquet(folder: Path) -> Any:
+    parquet.write_table(of_arrow(folder), folder / "ward.parquet")
+    return folder / "ward.parquet"
+
+
+def of_csv(folder: Path) -> Any:
+    return write(folder, CSV)
+
+
+def of_lists(folder: Path) -> Any:
+    del folder
+    return rows()
+
+
+FORMS = [of_csv, of_lists, of_pandas, of_pandas_types, of_polars, of_arrow, of_parquet]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_a_table_gives_the_same_records(
+    form: Callable[[Path], Any], tmp_path: Path
+) -> None:
+    data = form(tmp_path)
+    x, y = read_records(data, RECIPE)
+    assert (x.dtype, y.dtype) == (np.float32, np.int64)
+    assert x.tolist() == X
+    assert y.tolist() == Y
+    assert read_inputs(data, RECIPE).tolist() == X
+    assert len(as_records((x, y))) == 4
+
+
+def test_levels_of_numbers_and_truth_values_are_text_in_the_task() -> None:
+    recipe = DataSection.model_validate(
+        {
+            "target": {"name": "y", "kind": "categorical", "levels": ["0", "1"]},
+            "columns": [
+                {"name": "in", "kind": "categorical", "levels": ["true", "false"]},
+                {"name": "n", "kind": "categorical", "levels": ["1.5"], "fill_level": "1.5"},
+            ],
+        }
+    )
+    frame = {"y": np.array([1.0, 0.0]), "in": [True, False], "n": [1.5, float("nan")]}
+    x, y = read_records(frame, recipe)
+    assert y.tolist() == [1, 0]
+    assert x.tolist() == [[1, 0, 0, 1, 0], [0, 1, 0, 1, 0]]
+
+
+def test_without_a_recipe_a_table_of_numbers_is_taken_as_it_is(tmp_path: Path) -> None:
+    path = write(tmp_path, "a;b;y\n1,5;2;0\n3;4;1\n")
+    columns = Columns(inputs=("b", "a"), target="y", separator=";", decimal=",")
+    x, y = read_records(path, None, columns)
+    assert x.tolist() == [[2, 1.5], [4, 3]]
+    assert (y.dtype, y.tolist()) == (np.int64, [0, 1])
+    _, real = read_records(
+        {"a": [1.0, 2.0], "y": [0.5, 1]}, None, Columns(inputs=("a",), target="y")
+    )
+    assert real.dtype == np.float32
+
+
+def test_an_owner_may_call_columns_otherwise(tmp_path: Path) -> None:
+    path = write(tmp_path, CSV.replace("age", "Alter"))
+    x, _ = read_records(path, RECIPE, Columns(rename={"age": "Alter"}))
+    assert x.tolist() == X
+
+
+def test_other_data_are_left_as_they_are() -> None:
+    pair = (np.ones((2, 1)), np.zeros(2))
+    assert read_records(pair, RECIPE) is pair
+
+
+def without(column: dict[str, Any], key: str) -> DataSection:
+    bare = {name: value for name, value in column.items() if name != key}
+    others = [each for each in (AGE, WARD) if each["name"] != column["name"]]
+    return DataSection.model_validate({"target": DIED, "columns": [bare, *others]})
+
+
+@pytest.mark.parametrize(
+    ("text", "recipe", "said"),
+    [
+        (CSV.replace("80", "old"), RECIPE, r"column age, record 0 \(line 2\) = 'old': isn't a num"),
+        (CSV.replace("60,", "1_0,"), RECIPE, r"record 3 \(line 6\) = '1_0': isn't a number"),
+        (CSV.replace("80", "1e42"), RECIPE, "must be finite"),
+        (CSV.replace("80", "inf"), RECIPE, "must be finite"),
+        (CSV.replace("no\n60", "perhaps\n60"), RECIPE, r"record 2 .*none of the task's levels"),
+        (CSV.replace("B ,yes", "B ,"), RECIPE, r"column died, record 1 .* is missing: mend it or"),
+        (CSV, without(AGE, "fill"), r"column age, record 1 .*give the column a fill in the task"),
+        (CSV, without(WARD, "fill_level"), "give the column a fill_level"),
+        (CSV.replace("ward", "Ward"), RECIPE, "no such column; it has age, Ward, died"),
+        (CSV.replace("age,ward", "ward,ward"), RECIPE, "names a column twice"),
+        (CSV + "1,2\n", RECIPE, r"line 7 = '2 cells': .*names 3 columns"),
+        ("age;ward;died\n", RECIPE, "separator.*';'"),
+        ("age,ward,died\n", RECIPE, "no records"),
+        ("", RECIPE, "no such column|no records"),
+        ('age,ward,died\n"1,2,3\n', RECIPE, "can't be read as CSV"),
+    ],
+)
+def test_a_cell_that_cannot_be_used_is_named_with_the_remedy(
+    text: str, recipe: DataSection, said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(Misconfiguration, match=said):
+        read_records(write(tmp_path, text), recipe)
+
+
+def test_how_many_more_are_bad_is_said(tmp_path: Path) -> None:
+    text = CSV.replace("80", "old").replace("40", "young")
+    with pytest.raises(Misconfiguration, match=r"\(1 more in this column\)"):
+        read_records(write(tmp_path, text), RECIPE)
+
+
+@pytest.mark.parametrize(
+    ("data", "columns", "said"),
+    [
+        ("ward.xlsx", None, "give a .npz file"),
+        ("nowhere.csv", None, "can't be read"),
+        ("nowhere.npz", None, "can't be read"),
+        (rows(), None, "columns.inputs"),
+        (rows(), Columns(inputs=("age",)), "columns.target"),
+        (rows(), Columns(inputs=("ward",), target="died"), "isn't a number.*categorical column"),
+        (rows(), Columns(rename={"age": "old"}), "no \\[data\\]"),
+        ({"age": [1], "y": [1, 2]}, Columns(inputs=("age",), target="y"), "different lengths"),
+        ({"age": [], "y": []}, Columns(inputs=("age",), target="y"), "no records"),
+    ],
+)
+def test_data_that_say_too_little_are_refused(data: Any, columns: Any, said: str) -> None:
+    with pytest.raises(Misconfiguration, match=said):
+        read_records(data, None, columns)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"inputs": ("age",)}, r"the task's \[data\] names the columns"),
+        ({"target": "died"}, r"the task's \[data\] names the columns"),
+        ({"rename": {"Age": "x"}}, "no such column: age, died, ward"),
+    ],
+)
+def test_what_the_task_says_an_owner_does_not(values: dict[str, Any], said: str) -> None:
+    with pytest.raises(Misconfiguration, match=said):
+        read_records(rows(), RECIPE, Columns(**values))
+
+
+def test_columns_refuse_unknown_keys() -> None:
+    with pytest.raises(Misconfiguration, match="unknown key"):
+        Columns(input=("age",))
+
+
+def test_parquet_without_a_library_names_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none(name: str) -> Any:
+        raise ImportError(name)
+
+    monkeypatch.setattr("precad.client.read.table.import_module", none)
+    with pytest.raises(Misconfiguration, match=r"precad\[parquet\]"):
+        read_records(tmp_path / "ward.parquet", RECIPE)
+
+
+def test_arrays_beside_a_recipe_must_have_its_shape(tmp_path: Path) -> None:
+    path = tmp_path / "ward.npz"
+    np.savez(path, x=np.zeros((2, 3), np.float32), y=np.zeros(2, np.int64))
+    with pytest.raises(Misconfiguration, match="makes 4 numbers"):
+        read_records(path, RECIPE)
+
+
+# --- the recipe itself -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("columns", "target", "said"),
+    [
+        ([AGE, AGE], DIED, "stands there twice"),
+        ([AGE], DIED | {"name": "age"}, "stands there twice"),
+        ([AGE | {"levels": ["a"]}], DIED, "isn't for a numeric column"),
+        ([WARD | {"centre": 1.0}], DIED, "isn't for a categorical column"),
+        ([WARD | {"levels": []}], DIED, "at least one"),
+        ([WARD | {"levels": ["A", "A"]}], DIED, "each level once"),
+        ([WARD | {"levels": ["A", "NA"]}], DIED, "means a missing value"),
+        ([AGE], DIED | {"fill_level": "no"}, "teaches nothing"),
+    ],
+)
+def test_a_recipe_that_means_nothing_is_refused(columns: Any, target: Any, said: str) -> None:
+    with pytest.raises(Misconfiguration, match=said):
+        DataSection.model_validate({"target": target, "columns": columns})
+
+
+def test_the_recipe_is_in_the_digest_and_a_task_without_one_is_as_before(make_task: Any) -> None:
+    plain = make_task(4)
+    recipe = RECIPE.model_dump(mode="json")
+    with_one = make_task(4, {"data": recipe})
+    recipe["columns"][0]["fill"] = 51.0
+    with_another = make_task(4, {"data": recipe})
+    assert len({each.digest for each in (plain, with_one, with_another)}) == 3
+    assert b"data" not in plain.canonical
+    assert type(plain).parse(json.loads(with_one.canonical)) == with_one
+
+
+# --- Datasets without an index ------------------------------------------------------------------
+
+
+class Stream(torch.utils.data.IterableDataset[tuple[torch.Tensor, int]]):
+    def __init__(self, says: int, has: int, *, fails: bool = False) -> None:
+        self.says, self.has, self.fails = says, has, fails
+
+    def __len__(self) -> int:
+        return self.says
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, int]]:
+        for place in range(self.has):
+            yield torch.full((2,), float(place)), place
+        if self.fails:
+            raise OSError("a broken image")
+
+
+def test_an_iterable_dataset_with_a_length_is_read_in_its_order() -> None:
+    records = as_records(Stream(3, 3))
+    assert records.targets.tolist() == [0, 1, 2]
+    assert records.inputs[:, 0].tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("stream", "said"),
+    [
+        (Stream(3, 2), "3 records and ended after 2"),
+        (Stream(3, 4), "3 records and has more"),
+        (Stream(3, 2, fails=True), r"record 2 = 'OSError': can't be read \(a broken image\)"),
+    ],
+)
+def test_a_dataset_that_is_not_as_long_as_it_says_is_refused(stream: Stream, said: str) -> None:
+    with pytest.raises(Misconfiguration, match=said):
+        as_records(stream)
+
+
+def test_frames_of_numbers_are_a_pair_like_arrays() -> None:
+    frame = pd.DataFrame({"a": [1.0, 2.0], "b": [3.0, 4.0], "y": [0, 1]})
+    records = as_records((frame[["a", "b"]], frame["y"]))
+    assert records.inputs.tolist() == [[1, 3], [2, 4]]
+    assert records.targets.tolist() == [0, 1]
+    with pytest.raises(Misconfiguration, match="which number each level gets"):
+        as_records((pd.DataFrame({"a": ["x", "y"]}), frame["y"]))

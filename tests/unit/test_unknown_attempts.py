@@ -1,0 +1,195 @@
+"""Attempts that both servers have forgotten, and that an owner or the dealer still knows of."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.rig.keys import seals, verifier
+from tests.unit.test_meeting import ANN, BEN, CLEO, SERVERS, A, B, Servers
+
+from precad.common.aggregator.round.aggregator import Aggregator
+from precad.common.aggregator.round.journal import AttemptState
+from precad.common.aggregator.round.messages import Fact
+from precad.common.aggregator.round.operators import doubt
+from precad.common.aggregator.store import compare_ledgers
+from precad.common.aggregator.training.meet import meet
+from precad.common.aggregator.training.owners import hear_of
+from precad.common.aggregator.training.session import Session
+from precad.common.aggregator.training.unknown import charge_unknown
+from precad.common.errors import PeerViolation, StorageFailure
+from precad.common.identifiers import Role
+from precad.common.task import Task
+from precad.common.wire.statement import check_opening, sign_body
+from precad.protos import precad_pb2 as pb
+
+NOBODY: Any = (None, None)
+
+
+@pytest.fixture
+def servers(make_task: Callable[..., Task], tmp_path: Path) -> Any:
+    task = make_task(8)
+    everybody = task.privacy.model_copy(update={"client_rate": 1.0})
+    made = Servers(task.model_copy(update={"privacy": everybody}), tmp_path)
+    yield made
+    made.close()
+
+
+def settle(servers: Servers, cuts: tuple[int | None, int | None] = NOBODY) -> list[Any]:
+    """A link's beginning: meet, then charge what nobody but others remembers."""
+
+    def play(session: Session, own: Aggregator) -> None:
+        meet(session, own.link)
+        charge_unknown(session, own)
+
+    return servers.on_a_link(play, cuts)
+
+
+def lose_all(servers: Servers, backups: dict[Role, Path]) -> None:
+    """Both databases and both journal files are put back."""
+    for role in SERVERS:
+        servers.put_back(role, backups[role], journal=True)
+
+
+def facts(servers: Servers, version: int) -> list[tuple[Fact, ...]]:
+    return [servers.sessions[role].store.facts(version) for role in SERVERS]
+
+
+def opening(servers: Servers, role: Role, attempt: int) -> pb.Signed:
+    body = pb.OpeningBody(
+        task_digest=servers.task.digest.value, client=ANN.name, version=0, attempt=attempt
+    )
+    return sign_body(seals(servers.task.digest, role).signer, role, body)
+
+
+def test_what_the_dealer_alone_remembers_charges_everybody_it_may_have_held(
+    servers: Servers,
+) -> None:
+    backups = {role: servers.copy(role) for role in SERVERS}
+    servers.attempt(0)
+    lose_all(servers, backups)
+    assert servers.charged() == [{}, {}]
+    servers.sessions[B].store.hear(0)
+    assert settle(servers) == [None, None]
+    assert servers.charged() == [{ANN: 1, BEN: 1, CLEO: 1}] * 2
+    assert servers.states(0) == (AttemptState.LEARNED,) * 2
+    servers.agree()
+    # A second release of this version is one more for each, and the operators' affair.
+    for role in SERVERS:
+        session = servers.sessions[role]
+        assert session.store.charges_of(CLEO, 0) == 1
+        assert session.progress.next_attempt == session.store.next_attempt() == 1
+        assert "left already" in doubt(session.store, servers.task, 1, 0)
+    # Once is enough.
+    assert settle(servers) == [None, None]
+    assert servers.charged() == [{ANN: 1, BEN: 1, CLEO: 1}] * 2
+    # Nor does it get lost again with the database alone.
+    for role in SERVERS:
+        servers.put_back(role, backups[role])
+    assert servers.charged() == [{ANN: 1, BEN: 1, CLEO: 1}] * 2
+
+
+def test_what_an_owners_opening_alone_names_is_charged(servers: Servers) -> None:
+    backups = {role: servers.copy(role) for role in SERVERS}
+    servers.attempt(0)
+    servers.attempt(1)
+    shown = opening(servers, A, 1)
+    lose_all(servers, backups)
+    hear_of(servers.sessions[A], ANN, shown)
+    assert settle(servers) == [None, None]
+    # Nobody knows any more whether the two were of one version.
+    assert [[f.attempt for f in found] for found in facts(servers, 0)] == [[0, 1]] * 2
+    assert servers.charged() == [{ANN: 1, BEN: 1, CLEO: 1}] * 2
+    assert servers.sessions[A].store.upgrades()[CLEO] == {1: 1}
+    servers.agree()
+
+
+def test_a_version_that_is_over_without_a_charge_is_charged_first(servers: Servers) -> None:
+    """Its model came back from an owner."""
+    backups = {role: servers.copy(role) for role in SERVERS}
+    servers.attempt(0)
+    model = servers.sessions[A].shelf.current
+    lose_all(servers, backups)
+    for role in SERVERS:
+        servers.sessions[role].shelf.put(1, model.theta)
+    assert settle(servers) == [None, None]
+    assert [[f.attempt for f in found] for found in facts(servers, 0)] == [[0]] * 2
+    assert facts(servers, 1) == [(), ()]
+    assert servers.charged() == [{ANN: 1, BEN: 1, CLEO: 1}] * 2
+    servers.sessions[A].store.hear(2)
+    assert settle(servers) == [None, None]
+    assert [[f.attempt for f in found] for found in facts(servers, 1)] == [[1, 2]] * 2
+    servers.agree()
+
+
+@pytest.mark.parametrize("at_a", range(8))
+@pytest.mark.parametrize("at_b", [None, 2, 4])
+def test_a_cut_between_the_two_ledgers_leaves_one_entry_an_attempt(
+    servers: Servers, at_a: int, at_b: int | None
+) -> None:
+    backups = {role: servers.copy(role) for role in SERVERS}
+    servers.attempt(0)
+    servers.attempt(1)
+    lose_all(servers, backups)
+    servers.sessions[A].store.hear(1)
+    settle(servers, (at_a, at_b))
+    assert settle(servers) == [None, None]
+    assert servers.charged() == [{ANN: 1, BEN: 1, CLEO: 1}] * 2
+    servers.agree()
+    urls = [f"sqlite:///{servers.folder / role.value / 'state.db'}" for role in SERVERS]
+    assert compare_ledgers(*urls) == ()
+    assert [[f.attempt for f in found] for found in facts(servers, 0)] == [[0, 1]] * 2
+
+
+@pytest.mark.parametrize("behind", SERVERS, ids=lambda role: role.value)
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_server_that_dies_before_its_entry_takes_it_over(
+    servers: Servers, behind: Role, first: int
+) -> None:
+    """Where its version is over no other rule helps: this server has heard of the attempt."""
+    backups = {role: servers.copy(role) for role in SERVERS}
+    servers.attempt(0)
+    model = servers.sessions[A].shelf.current
+    lose_all(servers, backups)
+    for role in SERVERS:
+        servers.sessions[role].shelf.put(1, model.theta)
+    servers.sessions[A].store.hear(1)
+    store: Any = servers.sessions[behind].store
+    charge, calls = store.charge_unknown, iter(range(first + 1))
+
+    def dies(fact: Fact) -> None:
+        if next(calls) == first:
+            raise StorageFailure("killed")
+        charge(fact)
+
+    store.charge_unknown = dies
+    settle(servers)
+    assert len({tuple(each.items()) for each in servers.charged()}) == 2
+    store.charge_unknown = charge
+    assert settle(servers) == [None, None]
+    assert [[f.attempt for f in found] for found in facts(servers, 0)] == [[0]] * 2
+    assert [[f.attempt for f in found] for found in facts(servers, 1)] == [[1]] * 2
+    servers.agree()
+
+
+@pytest.mark.parametrize("role", SERVERS, ids=lambda role: role.value)
+def test_one_server_alone_that_forgot_charges_nobody_anew(servers: Servers, role: Role) -> None:
+    """The other's ledger says whom."""
+    backup = servers.copy(role)
+    servers.attempt(0)
+    servers.attempt(1)
+    servers.put_back(role, backup, journal=True)
+    for each in SERVERS:
+        servers.sessions[each].store.hear(1)
+    servers.mend()
+    assert settle(servers) == [None, None]
+    assert servers.charged() == [{ANN: 2, BEN: 2}] * 2
+    servers.agree()
+
+
+def test_an_opening_of_another_server_or_owner_names_no_attempt(servers: Servers) -> None:
+    for shown, client in ((opening(servers, B, 5), ANN), (opening(servers, A, 5), BEN)):
+        with pytest.raises(PeerViolation):
+            hear_of(servers.sessions[A], client, shown)
+    assert servers.sessions[A].store.next_attempt() == 0
+    assert check_opening(verifier(), A, opening(servers, A, 5)).attempt == 5

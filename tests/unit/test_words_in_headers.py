@@ -1,0 +1,153 @@
+"""Under function secret sharing, and only then, a client signs two words about its norm."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.rig.keys import signer, verifier
+from tests.rig.submissions import expanded, signed_anew, upload, words_of
+
+from precad.client.mismatch import differences
+from precad.common.aggregator.collect import Inbox
+from precad.common.encode.clip import squared_norm
+from precad.common.errors import RejectedSubmission, Rejection
+from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.ring import dot, from_bytes, signed
+from precad.common.share.header import signed_bytes
+from precad.common.share.submission import Submission, shard
+from precad.common.share.words import norm_offset, norm_point, norm_word
+from precad.common.task import Task
+from precad.common.wire.submission import header_from_wire, header_to_wire
+from precad.protos import precad_pb2 as pb
+
+D = 8
+ONE = ClientId("ward-1")
+MODEL = Digest(b"\2" * 32)
+CHECKS = ("crypten", "fss")
+TaskMaker = Callable[..., Task]
+
+
+def pair_of(task: Task, *, words: bool) -> tuple[Submission, Submission]:
+    return shard(
+        np.arange(D, dtype=np.int64) - 4,
+        task=task.digest,
+        version=2,
+        attempt=3,
+        client=ONE,
+        model=MODEL,
+        signer=signer(ONE),
+        words=words,
+    )
+
+
+def with_words(submission: Submission, words: tuple[int, int] | None) -> Submission:
+    """The same, signed by its client with other words, or none."""
+    header = signed_anew(replace(submission.header, words=words), signer(ONE))
+    return replace(submission, header=header)
+
+
+def refusal(task: Task, submission: Submission) -> RejectedSubmission:
+    inbox = Inbox(submission.role, task, verifier())
+    inbox.open(3, [ONE], MODEL, version=2)
+    with pytest.raises(RejectedSubmission) as refused:
+        upload(inbox, submission)
+    return refused.value
+
+
+def test_a_task_says_which_check_it_is_and_its_digest_holds_it(make_task: TaskMaker) -> None:
+    tasks = {check: make_task(D, {"validation": check}) for check in CHECKS}
+    assert make_task(D).digest == tasks["crypten"].digest != tasks["fss"].digest
+    assert [tasks[check].words_in_headers for check in CHECKS] == [False, True]
+
+
+def test_another_check_is_named_where_both_tasks_are_known(make_task: TaskMaker) -> None:
+    one, other = (make_task(D, {"validation": check}) for check in CHECKS)
+    assert differences(one, other.canonical) == "validation is 'crypten', not 'fss'"
+    assert differences(one, one.canonical) == ""
+    for nothing in (b"", b"{}", b"[" * 100_000, b'{"validation": "fss"}'):
+        assert differences(one, nothing) == ""
+
+
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("server", [0, 1])
+def test_headers_hold_words_where_the_task_says_so_and_nowhere_else(
+    make_task: TaskMaker, check: str, server: int
+) -> None:
+    task = make_task(D, {"validation": check})
+    right, wrong = (
+        pair_of(task, words=words)[server]
+        for words in (task.words_in_headers, not task.words_in_headers)
+    )
+    inbox = Inbox(right.role, task, verifier())
+    inbox.open(3, [ONE], MODEL, version=2)
+    upload(inbox, right)
+    refused = refusal(task, wrong)
+    assert refused.reason is Rejection.MALFORMED
+    assert f"validation = '{check}'" in refused.detail
+    assert isinstance(inbox.close()[ONE], Submission)
+
+
+def test_honest_words_are_right_and_make_the_norms_point(make_task: TaskMaker) -> None:
+    task = make_task(D, {"validation": "fss"})
+    pair = pair_of(task, words=True)
+    words = pair[0].header.words
+    assert words is not None
+    b = from_bytes(words_of(pair[1]))
+    masks = [each.mask().words(D) for each in pair]
+    for word, half, mask in zip(words, pair, masks, strict=True):
+        assert word == norm_word(dot(b, mask), half.word_mask)
+    a = masks[0] + masks[1]
+    point = norm_point(*words, dot(b, b), task.bound)
+    offset = norm_offset(dot(a, a), pair[0].word_mask, pair[1].word_mask)
+    x = np.add(*(expanded(each, D) for each in pair))
+    assert signed(point + offset) == squared_norm(x) - task.bound**2 - 1
+
+
+@pytest.mark.parametrize("server", [0, 1])
+def test_words_are_signed(make_task: TaskMaker, server: int) -> None:
+    task = make_task(D, {"validation": "fss"})
+    submission = pair_of(task, words=True)[server]
+    words = submission.header.words
+    assert words is not None
+    for changed in ((words[0] ^ 1, words[1]), (words[0], words[1] ^ 1), words[::-1]):
+        other = replace(submission, header=replace(submission.header, words=changed))
+        assert other.header.whole_digest != submission.header.whole_digest
+        assert refusal(task, other).reason is Rejection.BAD_SIGNATURE
+    # Signed anew they are another submission, which the other server doesn't hold.
+    anew = with_words(submission, (words[0], words[1] ^ 1))
+    assert anew.header.whole_digest != submission.header.whole_digest
+
+
+def test_a_header_without_words_is_signed_otherwise_than_any_with(make_task: TaskMaker) -> None:
+    """No signature over one can pass for the other, whatever their lengths."""
+    header = pair_of(make_task(D), words=False)[0].header
+    digests = header.commitment_a, header.commitment_b, header.body_digest
+    without = signed_bytes(header.context, *digests)
+    assert without == header.signed
+    for words in ((0, 0), (-1, 2**63 - 1), (-(2**63), 5)):
+        with_them = signed_bytes(header.context, *digests, words=words)
+        assert b"submission-signature-with-words" in with_them
+        assert b"-with-words" not in without
+        assert with_them[-24:] == b"".join(
+            (8).to_bytes(4, "little") + (word % 2**64).to_bytes(8, "little") for word in words
+        )
+
+
+@pytest.mark.parametrize("words", [None, (0, 0), (-(2**63), 2**63 - 1), (-1, 1)])
+def test_words_survive_the_wire(make_task: TaskMaker, words: tuple[int, int] | None) -> None:
+    for half in pair_of(make_task(D), words=False):
+        submission = with_words(half, words)
+        data = header_to_wire(submission).SerializeToString()
+        read = header_from_wire(pb.SubmissionHeader.FromString(data), half.role)
+        assert read.header == submission.header
+        assert read.header.words == words
+
+
+@pytest.mark.parametrize("missing", ["word_a", "word_b"])
+def test_one_word_alone_is_malformed(make_task: TaskMaker, missing: str) -> None:
+    message = header_to_wire(pair_of(make_task(D), words=True)[0])
+    message.ClearField(missing)  # type: ignore[arg-type]
+    with pytest.raises(RejectedSubmission, match="one word of the norm") as refused:
+        header_from_wire(message, Role.SERVER_A)
+    assert refused.value.reason is Rejection.MALFORMED
