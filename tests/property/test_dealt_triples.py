@@ -8,7 +8,7 @@ from precad.common.deal.dealer import DealerRole
 from precad.common.deal.program import comparison_triples, conjunction_triples, program
 from precad.common.deal.randomness import DealtRandomness
 from precad.common.deal.request import DealRequest
-from precad.common.identifiers import Digest, Role
+from precad.common.identifiers import ATTEMPTS, Digest, Role
 from precad.common.secret import Secret
 
 TASK = Digest.of(b"task")
@@ -20,7 +20,7 @@ def requests(draw: st.DrawFn) -> DealRequest:
     clients = draw(st.integers(1, 4))
     return DealRequest(
         task=TASK,
-        attempt=draw(st.integers(0, 2**63 - 1)),
+        attempt=draw(st.integers(0, ATTEMPTS - 1)),
         batch=draw(st.integers(0, 2**31 - 1)),
         clients=clients,
         comparisons=clients * draw(st.integers(1, 50)),
