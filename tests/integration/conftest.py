@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 import pytest
-from tests.rig.warm import WarmStarter
 
+from precad.cli.demo.warm import WarmStarter
 from precad.common.aggregator.validate import by_shares
 from precad.common.kernel.kernel import NUMPY, VARIABLE, kernel_in_use
 from precad.experiments.local import deployment

@@ -30,6 +30,7 @@ from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.channel import dialling
 from precad.common.identity.credentials import Identity
+from precad.common.retry import Patience, Waits
 from precad.common.ring import RingVector
 from precad.common.share.submission import Submission
 from precad.common.task import Task
@@ -42,6 +43,8 @@ Line = tuple[str, grpc.ChannelCredentials, list[tuple[str, Any]]]
 """What a channel is made from."""
 START_S = 120.0
 """How long servers may take to start."""
+WAITS = Waits(0.2, 2.0)
+"""Before a model is fetched again."""
 AT_ONCE = 128
 """Clients that take part at the same time; of more, the others wait for their turn."""
 
@@ -187,7 +190,7 @@ class Clients:
 
 def _take_part(event: pb.RoundOpen, servers: Servers, x: RingVector) -> dict[str, float]:
     """One client's part, as ``client/participant.py`` does it: fetch, prepare, submit."""
-    _, fetch_s, _ = _timed(lambda: servers.fetch_model(event.version, event.model_digest))
+    _, fetch_s, _ = _timed(lambda: _fetch(event, servers))
     pair, prepare_s, prepare_cpu_s = _timed(lambda: _prepare(event, servers, x))
     receipts, upload_s, _ = _timed(lambda: servers.submit(pair, ANSWER_S))
     for receipt in receipts:
@@ -202,7 +205,7 @@ def _take_part(event: pb.RoundOpen, servers: Servers, x: RingVector) -> dict[str
 
 def _send_to_b(event: pb.RoundOpen, servers: Servers, x: RingVector) -> Submission:
     """As ``_take_part``, to server B alone; returns server A's half."""
-    servers.fetch_model(event.version, event.model_digest)
+    _fetch(event, servers)
     for_a, for_b = _prepare(event, servers, x)
     _send_half(servers, for_b)
     return for_a
@@ -210,6 +213,18 @@ def _send_to_b(event: pb.RoundOpen, servers: Servers, x: RingVector) -> Submissi
 
 def _send_half(servers: Servers, half: Submission) -> None:
     _require_taken(servers, servers.submit_half(half, ANSWER_S))
+
+
+def _fetch(event: pb.RoundOpen, servers: Servers) -> None:
+    """The model; again where a busy server took too long to shake hands, as owners do."""
+    patience = Patience(START_S, WAITS)
+    while True:
+        try:
+            servers.fetch_model(event.version, event.model_digest)
+        except PeerUnavailable as error:
+            patience.wait(error)
+        else:
+            return
 
 
 def _prepare(event: pb.RoundOpen, servers: Servers, x: RingVector) -> tuple[Submission, Submission]:
