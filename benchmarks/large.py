@@ -11,6 +11,7 @@ and keeps its own hardware where that isn't the others'.
 import argparse
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ STEPS = (
 
 def measured(dimension: int, clients: int) -> dict[str, Any]:
     """One size: what a round and its validation took, and each process's peak memory."""
+    load = os.getloadavg()[0]
     case = Case(dimension, clients, repeats=1, slow_repeats=0, peers=False)
     ours = measure(case, lambda line: print(line, flush=True))["local"]["precad"]
     cpu = {
@@ -47,6 +49,8 @@ def measured(dimension: int, clients: int) -> dict[str, Any]:
     return {
         "dimension": dimension,
         "clients": clients,
+        # Before the measurement: what else this machine does shows in its times.
+        "load_average": round(load, 1),
         "wall_s": {name: ours["wall_s"][f"{name}_s"] for name in ("round", "validate", "release")},
         "servers_cpu_s": cpu,
         "peak_mib": ours["peak_mib"],
@@ -59,7 +63,7 @@ def growth(sizes: list[dict[str, Any]]) -> list[dict[str, Any]]:
     of = {_size(each): each for each in sizes}
     found = []
     for name, small, large in STEPS:
-        if small in of and large in of:
+        if small in of and large in of and _alike(of[small], of[large]):
             ratio = math.log(math.prod(large) / math.prod(small))
             wall, cpu = (
                 math.log(of[large][key]["validate"] / of[small][key]["validate"]) / ratio
@@ -75,6 +79,11 @@ def growth(sizes: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 }
             )
     return found
+
+
+def _alike(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether both were measured on one machine."""
+    return one.get("hardware") == other.get("hardware")
 
 
 def _size(entry: dict[str, Any]) -> tuple[int, int]:
