@@ -25,7 +25,13 @@ def demo(
     data: Annotated[
         Path | None, Option(help="Folder with the data set's files; nothing is downloaded.")
     ] = None,
-    model: Annotated[str, Option(help="logistic or mlp.")] = "logistic",
+    model: Annotated[
+        str,
+        Option(
+            help="logistic or mlp; with mnist also cnn, or features: logistic regression on "
+            "histograms of gradients, which each owner computes."
+        ),
+    ] = "logistic",
     clients: Annotated[int, Option(min=1, help="How many data owners.")] = 10,
     rounds: Annotated[int | None, Option(min=1, help="T; about 60 unless given.")] = None,
     client_rate: Annotated[
