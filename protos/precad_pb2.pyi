@@ -1063,6 +1063,110 @@ class LinkFrame(_message.Message):
 Global___LinkFrame: _TypeAlias = LinkFrame  # noqa: Y015
 
 @_typing.final
+class AskTurn(_message.Message):
+    """Between the servers, in a frame's payload: who is held, offered and alike. Clients are by their
+    places in the attempt's cohort, each as its distance from the one before; the first from -1.
+
+    A's turn while collection is open.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATIENT_FIELD_NUMBER: _builtins.int
+    OVER_FIELD_NUMBER: _builtins.int
+    patient: _builtins.bool
+    """Whether B is to wait a moment for its next arrival."""
+    over: _builtins.bool
+    """Collection is closed at A: its list follows."""
+    def __init__(
+        self,
+        *,
+        patient: _builtins.bool = ...,
+        over: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["over", b"over", "patient", b"patient"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AskTurn: _TypeAlias = AskTurn  # noqa: Y015
+
+@_typing.final
+class OfferTurn(_message.Message):
+    """What has come to B, whole, since it last offered."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STEPS_FIELD_NUMBER: _builtins.int
+    SIGNED_FIELD_NUMBER: _builtins.int
+    signed: _builtins.bytes
+    """SHA-256 of each one's whole signed bytes."""
+    @_builtins.property
+    def steps(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        steps: _abc.Iterable[_builtins.int] | None = ...,
+        signed: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["signed", b"signed", "steps", b"steps"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OfferTurn: _TypeAlias = OfferTurn  # noqa: Y015
+
+@_typing.final
+class AlikeTurn(_message.Message):
+    """Of all that was offered, what A holds alike and goes on now."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    STEPS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def steps(self) -> _containers.RepeatedScalarFieldContainer[_builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        steps: _abc.Iterable[_builtins.int] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["steps", b"steps"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AlikeTurn: _TypeAlias = AlikeTurn  # noqa: Y015
+
+@_typing.final
+class HeldOutcomes(_message.Message):
+    """The rest of the cohort, as the sender holds it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CODES_FIELD_NUMBER: _builtins.int
+    SIGNED_FIELD_NUMBER: _builtins.int
+    codes: _builtins.bytes
+    """Of each client: why nothing is held, by the reasons' order; the number behind them: it is."""
+    signed: _builtins.bytes
+    """SHA-256 of each held one's whole signed bytes."""
+    def __init__(
+        self,
+        *,
+        codes: _builtins.bytes = ...,
+        signed: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["codes", b"codes", "signed", b"signed"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HeldOutcomes: _TypeAlias = HeldOutcomes  # noqa: Y015
+
+@_typing.final
 class WorkOrder(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1449,6 +1553,7 @@ class SquareRequest(_message.Message):
     COMMITMENT_B_FIELD_NUMBER: _builtins.int
     SEED_FIELD_NUMBER: _builtins.int
     SALT_FIELD_NUMBER: _builtins.int
+    ALL_ASKED_FIELD_NUMBER: _builtins.int
     task_digest: _builtins.bytes
     epoch: _builtins.bytes
     attempt: _builtins.int
@@ -1459,6 +1564,10 @@ class SquareRequest(_message.Message):
     seed: _builtins.bytes
     """They open the asking server's commitment."""
     salt: _builtins.bytes
+    all_asked: _builtins.bool
+    """Instead of a context and what follows, once, under validation = "fss": this server has asked for
+    all that it will in this attempt, so that gates wait for no more.
+    """
     def __init__(
         self,
         *,
@@ -1470,10 +1579,11 @@ class SquareRequest(_message.Message):
         commitment_b: _builtins.bytes = ...,
         seed: _builtins.bytes = ...,
         salt: _builtins.bytes = ...,
+        all_asked: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "commitment_a", b"commitment_a", "commitment_b", b"commitment_b", "context", b"context", "epoch", b"epoch", "salt", b"salt", "seed", b"seed", "task_digest", b"task_digest"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["all_asked", b"all_asked", "attempt", b"attempt", "commitment_a", b"commitment_a", "commitment_b", b"commitment_b", "context", b"context", "epoch", b"epoch", "salt", b"salt", "seed", b"seed", "task_digest", b"task_digest"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -35,6 +35,7 @@ from precad.common.secret import Secret
 from precad.common.share.mask import SALT_BYTES
 from precad.common.share.submission import Submission
 from precad.common.task import Task
+from precad.protos import precad_pb2 as pb
 
 VICTIM = ClientId("ward-0")
 GATES = 41
@@ -90,9 +91,23 @@ def in_words(send: Send) -> Send:
     return lambda data: send(data) if len(data) > SALT_BYTES else [data]
 
 
-def other_digests(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def rewritten(kind: type[Any], **fields: Callable[[Any], Any]) -> Send:
+    """A message in protobuf with these fields as they are made of what was said."""
+
+    def rewrite(data: bytes) -> Sequence[bytes]:
+        said = kind.FromString(data)
+        changed = kind.FromString(data)
+        for name, value in fields.items():
+            changed.ClearField(name)
+            changed.MergeFrom(kind(**{name: value(said)}))
+        return [changed.SerializeToString()]
+
+    return rewrite
+
+
+def other_digests(said: Any) -> bytes:
     """As if clients had signed something else for this server."""
-    return [entry | {"signed": "ab" * 32} if "signed" in entry else entry for entry in entries]
+    return b"\xab" * len(said.signed)
 
 
 SILENT: Send = lambda _: ()  # noqa: E731
@@ -162,13 +177,18 @@ DEVIATIONS: dict[str, Deviation] = {
         for step in ("cohort", "held", "decide", "valid-set", "noisy-share", "body")
     },
     # Lists.
-    "a stranger in the cohort": _of("cohort", edited(clients=["ward-0", "ward-9"])),
+    "a stranger in the cohort": _of("cohort", edited(clients=[1, 9])),
     "an attempt that was used": _of("cohort", edited(attempt=lambda number: number - 1)),
     "another model in the cohort": _of("cohort", edited(model="ab" * 32)),
-    "a list of other digests": _of("held", edited(entries=other_digests)),
-    "a list without the first": _of("held", edited(entries=lambda entries: entries[1:])),
-    "digests offered that nobody signed": _of("offer", edited(entries=other_digests)),
-    "somebody alike who wasn't offered": _of("alike", edited(clients=["ward-9"])),
+    "a list of other digests": _of("held", rewritten(pb.HeldOutcomes, signed=other_digests)),
+    "a list without the first": _of(
+        "held",
+        rewritten(pb.HeldOutcomes, codes=lambda s: s.codes[1:], signed=lambda s: s.signed[32:]),
+    ),
+    "digests offered that nobody signed": _of(
+        "offer", rewritten(pb.OfferTurn, signed=other_digests)
+    ),
+    "somebody alike who wasn't offered": _of("alike", rewritten(pb.AlikeTurn, steps=lambda _: [1])),
     "the victim's submission denied": Deviation(lists=True, denies=True),
     "more opened than there were attempts": _of("opened", edited(count=ATTEMPTS)),
     "more opened than there are numbers": _of("opened", edited(count=2**63 - 1)),
@@ -288,21 +308,22 @@ def _link(cheat: Cheat) -> None:
 
 
 def _bits(cheat: Cheat) -> None:
-    @_wrapping(ByGates, "note")
-    def note(original: Any, self: Any, submission: Submission, *rest: Any) -> None:
-        original(self, submission, *rest)
-        ctx = submission.context.digest
-        header = submission.header
-        cheat.note(
-            evaluated=str(ctx),
-            client=submission.context.client.name,
-            bits=self._bits[ctx].hex(),
-            signed=str(header.whole_digest),
-            body=str(header.body_digest),
-        )
-        if (change := cheat.now.own_bits) is not None:
-            self._bits[ctx] = change(self._bits[ctx])
-            cheat.did()
+    @_wrapping(ByGates, "_evaluate")
+    def evaluate(original: Any, self: Any, submissions: Sequence[Submission]) -> bytes:
+        bits, change = bytearray(original(self, submissions)), cheat.now.own_bits
+        for number, submission in enumerate(submissions):
+            own, header = slice(number * WIDTH, (number + 1) * WIDTH), submission.header
+            cheat.note(
+                evaluated=str(submission.context.digest),
+                client=submission.context.client.name,
+                bits=bits[own].hex(),
+                signed=str(header.whole_digest),
+                body=str(header.body_digest),
+            )
+            if change is not None:
+                bits[own] = change(bytes(bits[own]))
+                cheat.did()
+        return bytes(bits)
 
     @_wrapping(ByGates, "decide")
     def decide(original: Any, self: Any, batch: int, submissions: Sequence[Submission]) -> Any:
