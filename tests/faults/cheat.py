@@ -26,7 +26,8 @@ from precad.common.aggregator.training import conduct
 from precad.common.aggregator.training.shelf import Shelf
 from precad.common.aggregator.validate.by_gates import ByGates
 from precad.common.deal.request import SquareRequest
-from precad.common.errors import PeerUnavailable, Rejection
+from precad.common.deal.squares import Answers
+from precad.common.errors import PeerUnavailable, PrecadError, Rejection
 from precad.common.identifiers import ATTEMPTS, ClientId, Digest
 from precad.common.link import PeerLink
 from precad.common.norm_check.verdicts import submission_bytes
@@ -125,6 +126,8 @@ class Deviation:
     """Instead of the pieces of these steps' messages."""
     asks: Callable[[SquareRequest], Sequence[SquareRequest]] | None = None
     """The dealer, instead of one request."""
+    deaf: bool = False
+    """What the dealer refuses, it doesn't hear."""
     own_bits: Callable[[bytes], bytes] | None = None
     """What it takes for its own bits of a submission, in what it says and in its verdict."""
     turned: bool = False
@@ -221,7 +224,7 @@ DEVIATIONS: dict[str, Deviation] = {
     "another commitment to B": Deviation(asks=lambda r: [replace(r, commitment_b=bytes(32))]),
     "another context": Deviation(asks=lambda r: [replace(r, context=secrets.token_bytes(32))]),
     "a later attempt": Deviation(asks=lambda r: [replace(r, attempt=r.attempt + 1)]),
-    "asked twice": Deviation(asks=lambda r: [r, r]),
+    "asked twice": Deviation(asks=lambda r: [r, r], deaf=True),
     "not asked": Deviation(asks=lambda _: []),
     # What leaves with noise.
     "no noise of its own": Deviation(noiseless=True),
@@ -308,18 +311,23 @@ def _link(cheat: Cheat) -> None:
 
 
 def _bits(cheat: Cheat) -> None:
+    @_wrapping(ByGates, "note")
+    def note(original: Any, self: Any, submission: Submission, *rest: Any) -> None:
+        original(self, submission, *rest)
+        header = submission.header
+        cheat.note(
+            absorbed=str(submission.context.digest),
+            client=submission.context.client.name,
+            signed=str(header.whole_digest),
+            body=str(header.body_digest),
+        )
+
     @_wrapping(ByGates, "_evaluate")
     def evaluate(original: Any, self: Any, submissions: Sequence[Submission]) -> bytes:
         bits, change = bytearray(original(self, submissions)), cheat.now.own_bits
         for number, submission in enumerate(submissions):
-            own, header = slice(number * WIDTH, (number + 1) * WIDTH), submission.header
-            cheat.note(
-                evaluated=str(submission.context.digest),
-                client=submission.context.client.name,
-                bits=bits[own].hex(),
-                signed=str(header.whole_digest),
-                body=str(header.body_digest),
-            )
+            own = slice(number * WIDTH, (number + 1) * WIDTH)
+            cheat.note(evaluated=str(submission.context.digest), bits=bits[own].hex())
             if change is not None:
                 bits[own] = change(bytes(bits[own]))
                 cheat.did()
@@ -420,6 +428,11 @@ def _dealer(cheat: Cheat) -> None:
                 original(self, each)
             else:
                 self._outgoing.put(_to_wire(each, self._epoch))
+
+    @_wrapping(Answers, "put")
+    def put(original: Any, self: Any, context: bytes, answer: Any) -> None:
+        if not (cheat.now.deaf and isinstance(answer, PrecadError)):
+            original(self, context, answer)
 
 
 def _to_wire(request: SquareRequest, epoch: bytes) -> Any:
