@@ -1063,38 +1063,12 @@ class LinkFrame(_message.Message):
 Global___LinkFrame: _TypeAlias = LinkFrame  # noqa: Y015
 
 @_typing.final
-class AskTurn(_message.Message):
+class OfferTurn(_message.Message):
     """Between the servers, in a frame's payload: who is held, offered and alike. Clients are by their
     places in the attempt's cohort, each as its distance from the one before; the first from -1.
 
-    A's turn while collection is open.
+    What has come to B, whole, since it last offered.
     """
-
-    DESCRIPTOR: _descriptor.Descriptor
-
-    PATIENT_FIELD_NUMBER: _builtins.int
-    OVER_FIELD_NUMBER: _builtins.int
-    patient: _builtins.bool
-    """Whether B is to wait a moment for its next arrival."""
-    over: _builtins.bool
-    """Collection is closed at A: its list follows."""
-    def __init__(
-        self,
-        *,
-        patient: _builtins.bool = ...,
-        over: _builtins.bool = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["over", b"over", "patient", b"patient"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___AskTurn: _TypeAlias = AskTurn  # noqa: Y015
-
-@_typing.final
-class OfferTurn(_message.Message):
-    """What has come to B, whole, since it last offered."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

@@ -240,6 +240,8 @@ class Site:
             payload, step = bytes.fromhex(note["payload"]), note["sent"].split("/")[0]
             match step:
                 case "decide":
+                    unknown = [ctx for ctx in contexts if ctx not in known.bits]
+                    assert not unknown, f"{deviation}: bits of what it can't evaluate"
                     assert payload == b"".join(complement(known.bits[ctx]) for ctx in contexts)
                     bits += len(contexts)
                 case "body":
@@ -300,7 +302,7 @@ class _Known:
     def body(self, pieces: list[bytes]) -> None:
         """What server B forwards is what an owner has signed, and it alone."""
         salt, *words = pieces
-        if words and words[-1] == b"whole":
+        if words and words[-1] == b"w":
             b = b"".join(words[:-1])
             digests = []
             for ctx in self.contexts:

@@ -20,6 +20,7 @@ Outcome = Digest | Rejection
 certificates as received) where it holds a submission, else why not."""
 _REASONS = tuple(Rejection)
 _HELD = len(_REASONS)
+_ALL_FLAGS = 0b11
 _M = TypeVar("_M", bound=Message)
 
 
@@ -33,14 +34,15 @@ class Ask:
     """Collection is closed at A: its list follows."""
 
     def to_bytes(self) -> bytes:
-        """A byte of flags."""
-        return pb.AskTurn(patient=self.patient, over=self.over).SerializeToString()
+        """One byte: there are two turns a submission where clients come one by one."""
+        return bytes([self.patient | self.over << 1])
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
         """Inverse of ``to_bytes``. Raises PeerViolation."""
-        turn = _read(pb.AskTurn, data, cls.__name__)
-        return cls(turn.patient, turn.over)
+        if len(data) != 1 or data[0] > _ALL_FLAGS:
+            raise _unreadable(cls.__name__, "it must be one byte of two flags")
+        return cls(bool(data[0] & 1), bool(data[0] & 2))
 
 
 @dataclass(frozen=True, slots=True)
