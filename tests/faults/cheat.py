@@ -36,7 +36,6 @@ from precad.common.secret import Secret
 from precad.common.share.mask import SALT_BYTES
 from precad.common.share.submission import Submission
 from precad.common.task import Task
-from precad.protos import precad_pb2 as pb
 
 VICTIM = ClientId("ward-0")
 GATES = 41
@@ -92,23 +91,9 @@ def in_words(send: Send) -> Send:
     return lambda data: send(data) if len(data) > SALT_BYTES else [data]
 
 
-def rewritten(kind: type[Any], **fields: Callable[[Any], Any]) -> Send:
-    """A message in protobuf with these fields as they are made of what was said."""
-
-    def rewrite(data: bytes) -> Sequence[bytes]:
-        said = kind.FromString(data)
-        changed = kind.FromString(data)
-        for name, value in fields.items():
-            changed.ClearField(name)
-            changed.MergeFrom(kind(**{name: value(said)}))
-        return [changed.SerializeToString()]
-
-    return rewrite
-
-
-def other_digests(said: Any) -> bytes:
-    """As if clients had signed something else for this server."""
-    return b"\xab" * len(said.signed)
+def other_digests(data: bytes) -> Sequence[bytes]:
+    """As if clients had signed something else for this server: all that it lists is held."""
+    return [b"".join(data[i : i + 1] + b"\xab" * 32 for i in range(0, len(data), 33))]
 
 
 SILENT: Send = lambda _: ()  # noqa: E731
@@ -172,7 +157,7 @@ def _of(step: str, send: Send) -> Deviation:
 DEVIATIONS: dict[str, Deviation] = {
     **{
         # Of the last lists in an outcome's code; "a list of other digests" is about the rest.
-        f"{step} with a bit flipped": _of(step, flipped(16 if step == "held" else None))
+        f"{step} with a bit flipped": _of(step, flipped(0 if step == "held" else None))
         for step in (*sorted(IN_SET_UP), *IN_A_ROUND, *BY_A, *BY_B)
     },
     **{f"{step} never": _of(step, SILENT) for step in (*IN_A_ROUND[2:], *BY_A, *BY_B)},
@@ -184,15 +169,10 @@ DEVIATIONS: dict[str, Deviation] = {
     "a stranger in the cohort": _of("cohort", edited(clients=[1, 9])),
     "an attempt that was used": _of("cohort", edited(attempt=lambda number: number - 1)),
     "another model in the cohort": _of("cohort", edited(model="ab" * 32)),
-    "a list of other digests": _of("held", rewritten(pb.HeldOutcomes, signed=other_digests)),
-    "a list without the first": _of(
-        "held",
-        rewritten(pb.HeldOutcomes, codes=lambda s: s.codes[1:], signed=lambda s: s.signed[32:]),
-    ),
-    "digests offered that nobody signed": _of(
-        "offer", rewritten(pb.OfferTurn, signed=other_digests)
-    ),
-    "somebody alike who wasn't offered": _of("alike", rewritten(pb.AlikeTurn, steps=lambda _: [1])),
+    "a list of other digests": _of("held", other_digests),
+    "a list without the first": _of("held", lambda data: [data[33:]]),
+    "digests offered that nobody signed": _of("offer", other_digests),
+    "somebody alike who wasn't offered": _of("alike", lambda _: [b"\1"]),
     "the victim's submission denied": Deviation(lists=True, denies=True),
     "more opened than there were attempts": _of("opened", edited(count=ATTEMPTS)),
     "more opened than there are numbers": _of("opened", edited(count=2**63 - 1)),

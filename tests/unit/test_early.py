@@ -28,7 +28,6 @@ from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.link import PeerLink, memory_pair
 from precad.common.share.submission import Submission, shard
 from precad.common.task import Task
-from precad.protos import precad_pb2 as pb
 
 MODEL = Digest(b"\2" * 32)
 NAMES = tuple(ClientId(f"ward-{number}") for number in range(5))
@@ -153,7 +152,7 @@ def test_what_came_in_last_is_on_the_last_lists(collecting: Collecting) -> None:
 
 
 def offer_of(*steps: int) -> bytes:
-    return pb.OfferTurn(steps=steps, signed=bytes(32 * len(steps))).SerializeToString()
+    return b"".join(bytes([step]) + bytes(32) for step in steps)
 
 
 @pytest.mark.parametrize(

@@ -1,19 +1,23 @@
 """Who is held, offered and alike: what grows with the submissions, so in few bytes each.
 
 Clients stand by their places in the attempt's cohort, which both servers hold (``places.py``), and
-what each signed as 32 bytes: 33 to 35 bytes a submission where it is listed.
+what each signed as 32 bytes: 33 bytes a submission where it is listed, one where it is named.
+
+    offer   for each client: a step, 32 bytes
+    alike   for each client: a step
+    held    for each client: a code; 32 bytes where the code is that of what is held
+    step    one byte up to 254; else 255 and four bytes, little-endian
+
+There is one encoding of each; whatever isn't it is refused as a whole.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self, TypeVar
-
-from google.protobuf.message import DecodeError, Message
+from typing import Self
 
 from precad.common.aggregator.round.places import Places
 from precad.common.errors import PeerViolation, Rejection
 from precad.common.identifiers import DIGEST_BYTES, ClientId, Digest
-from precad.protos import precad_pb2 as pb
 
 Outcome = Digest | Rejection
 """Of one client at one server: SHA-256 of the whole signed bytes (header, signature and
@@ -21,7 +25,9 @@ certificates as received) where it holds a submission, else why not."""
 _REASONS = tuple(Rejection)
 _HELD = len(_REASONS)
 _ALL_FLAGS = 0b11
-_M = TypeVar("_M", bound=Message)
+_SHORT = 255
+"""The first step that takes more than a byte."""
+_LONG_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,17 +59,18 @@ class Offer:
 
     def to_bytes(self, cohort: Places) -> bytes:
         """By places in the cohort, in its order, which is that of names."""
-        signed = b"".join(self.signed[client].value for client in sorted(self.signed))
-        return pb.OfferTurn(steps=cohort.steps(self.signed), signed=signed).SerializeToString()
+        steps = cohort.steps(self.signed)
+        pairs = zip(steps, sorted(self.signed), strict=True)
+        return b"".join(_step(step) + self.signed[client].value for step, client in pairs)
 
     @classmethod
     def from_bytes(cls, data: bytes, cohort: Places) -> Self:
         """Inverse of ``to_bytes``. Raises PeerViolation."""
-        turn = _read(pb.OfferTurn, data, cls.__name__)
-        clients = cohort.clients(turn.steps)
-        return cls(
-            dict(zip(clients, _digests(turn.signed, len(clients), cls.__name__), strict=True))
-        )
+        reader, steps, signed = _Reader(data, cls.__name__), list[int](), list[Digest]()
+        while reader.left:
+            steps.append(reader.step())
+            signed.append(reader.digest())
+        return cls(dict(zip(cohort.clients(steps), signed, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +81,15 @@ class Alike:
 
     def to_bytes(self, cohort: Places) -> bytes:
         """By places in the cohort."""
-        return pb.AlikeTurn(steps=cohort.steps(self.clients)).SerializeToString()
+        return b"".join(map(_step, cohort.steps(self.clients)))
 
     @classmethod
     def from_bytes(cls, data: bytes, cohort: Places) -> Self:
         """Inverse of ``to_bytes``. Raises PeerViolation."""
-        turn = _read(pb.AlikeTurn, data, cls.__name__)
-        return cls(cohort.clients(turn.steps))
+        reader, steps = _Reader(data, cls.__name__), list[int]()
+        while reader.left:
+            steps.append(reader.step())
+        return cls(cohort.clients(steps))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,42 +117,61 @@ class HeldList:
 
     def to_bytes(self) -> bytes:
         """A byte for each client, and 32 more for what is held."""
-        digests = [each.value for each in self.outcomes if isinstance(each, Digest)]
-        codes = (
-            _HELD if isinstance(each, Digest) else _REASONS.index(each) for each in self.outcomes
+        return b"".join(
+            bytes([_HELD]) + each.value
+            if isinstance(each, Digest)
+            else bytes([_REASONS.index(each)])
+            for each in self.outcomes
         )
-        return pb.HeldOutcomes(codes=bytes(codes), signed=b"".join(digests)).SerializeToString()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
         """Inverse of ``to_bytes``. Raises PeerViolation."""
-        message = _read(pb.HeldOutcomes, data, cls.__name__)
-        if any(code > _HELD for code in message.codes):
-            raise _unreadable(cls.__name__, "a reason that there isn't")
-        held = message.codes.count(_HELD)
-        digests = iter(_digests(message.signed, held, cls.__name__))
-        return cls(
-            tuple(next(digests) if code == _HELD else _REASONS[code] for code in message.codes)
-        )
+        reader, outcomes = _Reader(data, cls.__name__), list[Outcome]()
+        while reader.left:
+            code = reader.byte()
+            if code > _HELD:
+                raise _unreadable(cls.__name__, "a reason that there isn't")
+            outcomes.append(reader.digest() if code == _HELD else _REASONS[code])
+        return cls(tuple(outcomes))
 
 
-def _read(kind: type[_M], data: bytes, name: str) -> _M:
-    """One encoding of each message: whatever isn't it is refused, unknown fields too."""
-    try:
-        message = kind.FromString(data)
-    except DecodeError:
-        raise _unreadable(name, "it isn't one") from None
-    known = kind.FromString(data)
-    known.DiscardUnknownFields()
-    if known.SerializeToString() != data:
-        raise _unreadable(name, "another encoding, or fields that it doesn't have")
-    return message
+def _step(step: int) -> bytes:
+    if step < _SHORT:
+        return bytes([step])
+    return bytes([_SHORT]) + step.to_bytes(_LONG_BYTES, "little")
 
 
-def _digests(data: bytes, count: int, name: str) -> list[Digest]:
-    if len(data) != count * DIGEST_BYTES:
-        raise _unreadable(name, f"{len(data)} bytes of digests of {count} submissions")
-    return [Digest(data[at : at + DIGEST_BYTES]) for at in range(0, len(data), DIGEST_BYTES)]
+class _Reader:
+    """Takes a message from its front. Raises PeerViolation where it ends too early."""
+
+    def __init__(self, data: bytes, name: str) -> None:
+        self._data, self._name, self._at = data, name, 0
+
+    @property
+    def left(self) -> bool:
+        return self._at < len(self._data)
+
+    def byte(self) -> int:
+        return self._take(1)[0]
+
+    def step(self) -> int:
+        if (short := self.byte()) < _SHORT:
+            return short
+        step = int.from_bytes(self._take(_LONG_BYTES), "little")
+        if step < _SHORT:
+            raise _unreadable(self._name, "a small step in a long form")
+        return step
+
+    def digest(self) -> Digest:
+        return Digest(self._take(DIGEST_BYTES))
+
+    def _take(self, size: int) -> bytes:
+        taken = self._data[self._at : self._at + size]
+        if len(taken) < size:
+            raise _unreadable(self._name, "it ends too early")
+        self._at += size
+        return taken
 
 
 def _unreadable(name: str, why: str) -> PeerViolation:
