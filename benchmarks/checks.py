@@ -164,10 +164,11 @@ def tables(document: dict[str, Any]) -> str:
             f"{worst[1]:,})."
         )
         found += ["", said]
-    shares = ", ".join(
-        f"{between_servers(document, check):.0f} under `{check}`" for check in CHECKS
-    )
-    found += ["", f"Between the servers a submission takes, besides its body, {shares} bytes.", ""]
+    each = [f"{between_servers(document, check):,.0f} bytes under `{check}`" for check in CHECKS]
+    found += ["", f"Between the servers a submission takes, besides its body, {', '.join(each)}."]
+    if note := document.get("note"):
+        found += ["", note]
+    found.append("")
     return "\n".join([*found, END])
 
 
