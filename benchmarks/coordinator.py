@@ -24,13 +24,14 @@ from precad.cli.bench.hardware import hardware
 from precad.common.aggregator.collect import Inbox, early
 from precad.common.aggregator.collect.matching import describe, match
 from precad.common.aggregator.round.history import history_after
+from precad.common.aggregator.round.lists import HeldList
 from precad.common.aggregator.round.messages import (
     Cohort,
     EnrolmentEntry,
-    HeldList,
     RosterProposal,
     Verdict,
 )
+from precad.common.aggregator.round.places import Places
 from precad.common.aggregator.round.states import Matched, Opened
 from precad.common.aggregator.service.notice import notice_of
 from precad.common.aggregator.store import open_store
@@ -128,7 +129,7 @@ def matched_by(opened: Opened, task: Task, inboxes: dict[Role, Inbox]) -> tuple[
             held = inbox.close()
             early.say_over(link)
         else:
-            gone = early.offer(inbox, link, lambda _: None, 600)
+            gone = early.offer(opened, inbox, link, lambda _: None, 600)
             held = inbox.close()
         theirs = link.exchange("held", describe(held, gone).to_bytes())
         return match(opened, role, held, HeldList.from_bytes(theirs), gone)
@@ -164,13 +165,14 @@ def measured(clients: int, folder: Path) -> dict[str, Any]:
     timed(seconds, "notices", lambda: [notice_of(done, name) for name in names])
     store.close()
     texts = tuple(name.name for name in names)
+    places = Places(names).steps(names)
     entries = tuple(EnrolmentEntry(client=t, records=10, record_rate=0.2) for t in texts)
     return {
         "clients": clients,
         "bytes": {
             "roster, once": len(RosterProposal(entries=entries).to_bytes()),
-            "cohort": len(Cohort(attempt=0, clients=texts, model=str(MODEL)).to_bytes()),
-            "answer": len(Verdict(clients=texts).to_bytes()),
+            "cohort": len(Cohort(attempt=0, clients=places, model=str(MODEL)).to_bytes()),
+            "answer": len(Verdict(clients=places).to_bytes()),
             "all turns of the match, both directions": sent,
             "a last list of everybody, if nobody matched before": len(
                 describe(matched.submissions).to_bytes()

@@ -7,6 +7,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from precad.common.account.accountant import AccountantName
+from precad.common.account.advantages import ASSUMED
 from precad.common.account.guarantees import (
     PLANNING_QUANTILE,
     Adversary,
@@ -26,9 +27,7 @@ MANY = 12
 """Of more runs than that only what they cost together is computed, and each is named."""
 _RECORDS = (Adversary.ONE_SERVER, Adversary.CLIENTS_ONLY)
 _CHEATING = (
-    "Against a malicious server so does whatever chance it has to break AES-256, SHA-256, ECDSA or "
-    "one of the gates' keys; who is counted, availability, whole owners' privacy and robustness "
-    "aren't claimed against it."
+    "who is counted, availability, whole owners' privacy and robustness aren't claimed against it."
 )
 _NOTES = {
     AccountantName.EXACT: "the guarantee",
@@ -160,7 +159,13 @@ def _rejection(rows: Sequence[PrivacyStatement | JointStatement]) -> str:
     if len(added) < len(exact):
         return "Honest rejection isn't in δ: how often updates are tested is known with --task."
     said = f"Honest rejection adds at most {max(added):.1e} to δ."
-    return f"{said} {_CHEATING}" if any(row.malicious_server for row in exact) else said
+    if not any(row.malicious_server for row in exact):
+        return said
+    broken = [row.advantage_delta for row in exact if row.advantage_delta is not None]
+    return (
+        f"{said} Breaking the cryptography adds at most {max(broken, default=1.0):.1e} for a "
+        f"malicious server ({ASSUMED}); {_CHEATING}"
+    )
 
 
 def _counted(run: Run, adversary: Adversary) -> str:

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -34,9 +35,11 @@ def mine(
 ) -> None:
     """A data owner's own account: what its records have spent in all tasks together.
 
-    Record level, one server corrupted. EXACT ε is that of this list of steps, as if it had been
-    fixed beforehand. Where later tasks were chosen with earlier models in view, the limit's own
-    number is the guarantee: FILTER ε, which the limit is enforced by.
+    Record level, against one server: a malicious one where the task checks norms by function
+    secret sharing, else a curious one, and of all together the weaker. EXACT ε is that of this
+    list of steps, as if it had been fixed beforehand. Where later tasks were chosen with earlier
+    models in view, or a malicious server chose when this owner takes part, the limit's own number
+    is the guarantee: FILTER ε, which the limit is enforced by.
     """
     from precad.client.account_file import ACCOUNT_FILE  # noqa: PLC0415
     from precad.client.own_account import Account  # noqa: PLC0415
@@ -89,7 +92,8 @@ def receipts(
         findings += _against(kept, read_seen(other))
     if identity is not None:
         findings += _signatures(kept, identity)
-    statements = {role.value: _statement(kept, role) for role in kept.statements}
+    charged = _charges(account or folder)
+    statements = {role.value: _statement(kept, role, charged) for role in kept.statements}
     if as_json:
         typer.echo(json.dumps({"sound": not findings, "findings": findings} | statements, indent=2))
     else:
@@ -123,6 +127,7 @@ def _account(account: "Account", delta: float | None) -> dict[str, Any]:
             "record_rate": rate,
             "delta": some[0].delta,
             "epsilon": exact_epsilon(Counter(charge.event for charge in some), some[0].delta),
+            "server": _server(some),
         }
         for (task, client, rate), some in by_task.items()
     ]
@@ -133,6 +138,7 @@ def _account(account: "Account", delta: float | None) -> dict[str, Any]:
         "versions": len(charges),
         "delta": delta,
         "epsilon": 0.0 if delta is None else account.epsilon(delta),
+        "server": _server(charges),
         "limit": None
         if limit is None
         else {
@@ -146,6 +152,12 @@ def _account(account: "Account", delta: float | None) -> dict[str, Any]:
     }
 
 
+def _server(charges: "Collection[Charge]") -> str:
+    """Of what kind one server may be, for what these cost to hold."""
+    gates = charges and all(charge.malicious_server for charge in charges)
+    return "malicious" if gates else "curious"
+
+
 def _show_account(document: dict[str, Any]) -> None:
     from rich.console import Console  # noqa: PLC0415
     from rich.table import Table  # noqa: PLC0415
@@ -155,6 +167,7 @@ def _show_account(document: dict[str, Any]) -> None:
     table.columns[0].no_wrap = True
     for name in ("versions", "repeated", "σ", "p", "δ", "ε"):
         table.add_column(name, justify="right")
+    table.add_column("one server")
     for row in document["tasks"]:
         cells = [f"{x:g}" if isinstance(x, float) else str(x) for x in row.values()]
         table.add_row(cells[0][:12], *cells[1:])
@@ -164,7 +177,7 @@ def _show_account(document: dict[str, Any]) -> None:
         return
     console.print(
         f"{document['versions']} versions; exact ε of all together {document['epsilon']:.4g} at "
-        f"δ = {document['delta']:g}, record level, one server corrupted",
+        f"δ = {document['delta']:g}, record level, one {document['server']} server",
         soft_wrap=True,
     )
     limit = document["limit"]
@@ -186,8 +199,17 @@ def _show_account(document: dict[str, Any]) -> None:
         )
 
 
-def _statement(kept: "Seen", role: Role) -> dict[str, Any]:
+def _charges(folder: Path) -> list["Charge"]:
+    from precad.client.account_file import ACCOUNT_FILE, AccountFile, Charge  # noqa: PLC0415
+
+    entries = AccountFile(folder / ACCOUNT_FILE).new_entries()
+    return [entry for entry in entries if isinstance(entry, Charge)]
+
+
+def _statement(kept: "Seen", role: Role, charged: Sequence["Charge"]) -> dict[str, Any]:
+    """And for what kind of server it holds, by the owner's own account of the task."""
     body = kept.statements[role][1]
+    mine = [charge for charge in charged if charge.task.value == body.task_digest]
     return {
         "client": body.client,
         "task": body.task_digest.hex(),
@@ -197,19 +219,18 @@ def _statement(kept: "Seen", role: Role) -> dict[str, Any]:
         "charged": list(body.charged),
         "opened": body.opened,
         "counted": body.counted,
+        "server": _server(mine),
     }
 
 
 def _findings(kept: "Seen", account: Path) -> list[str]:
-    from precad.client.account_file import ACCOUNT_FILE, AccountFile, Charge  # noqa: PLC0415
     from precad.client.witness import further_counts  # noqa: PLC0415
 
     found = []
     own: dict[tuple[Digest, str, int], int] = {}
-    for entry in AccountFile(account / ACCOUNT_FILE).new_entries():
-        if isinstance(entry, Charge):
-            step = entry.task, entry.client, entry.version
-            own[step] = max(entry.further, own.get(step, 0))
+    for charge in _charges(account):
+        step = charge.task, charge.client, charge.version
+        own[step] = max(charge.further, own.get(step, 0))
     models: dict[int, set[str]] = {}
     for role, (_, body) in kept.statements.items():
         task, digest = Digest(body.task_digest), body.model_digest.hex()

@@ -22,7 +22,12 @@ ACCOUNT_FILE = "participations.log"
 _CUT = "~"
 """Ends a line that may have been cut short by a crash, so that the next one stands on its own."""
 _CHECK_DIGITS = 8
-_CHARGE, _LIMIT, _WHOLE = "charge", "limit", "whole"
+UNKNOWN = "-"
+"""In lines that don't say which check of norms their task has: then the weaker one is meant."""
+_CHECKS = ("crypten", "fss")
+_CHARGE, _LIMIT, _WHOLE = "charge2", "limit", "whole"
+_OLD_CHARGE = "charge"
+"""As versions before wrote it: without the check of norms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +46,13 @@ class Charge:
     """p_i."""
     delta: float
     """δ of this task's own statements."""
+    validation: str = UNKNOWN
+    """The task's check of norms, which says of what server a statement holds."""
+
+    @property
+    def malicious_server(self) -> bool:
+        """Whether its cost holds against one server that departs from the protocol."""
+        return self.validation == "fss"
 
     @property
     def step(self) -> tuple[Digest, str, int, float]:
@@ -145,6 +157,7 @@ def _to_line(entry: Entry) -> str:
                 repr(entry.noise_multiplier),
                 repr(entry.record_rate),
                 repr(entry.delta),
+                entry.validation,
             )
         case Limit():
             words = (_LIMIT, repr(entry.epsilon), repr(entry.delta), repr(entry.order))
@@ -182,13 +195,20 @@ def _from_line(line: bytes, path: Path) -> Entry | None:
         raise unreadable
     try:
         match text.split(" "):
-            case [kind, task, client, version, further, sigma, rate, delta] if kind == _CHARGE:
+            case [kind, *words] if kind in {_CHARGE, _OLD_CHARGE}:
+                task, client, version, further, sigma, rate, delta, *check_of_norms = words
+                (validation,) = check_of_norms if kind == _CHARGE else (UNKNOWN, *check_of_norms)
                 name = "" if client == "-" else client
                 numbers = float(sigma), float(rate), float(delta)
                 charge = Charge(
-                    Digest(bytes.fromhex(task)), name, int(version), int(further), *numbers
+                    Digest(bytes.fromhex(task)),
+                    name,
+                    int(version),
+                    int(further),
+                    *numbers,
+                    validation,
                 )
-                if charge.further >= 0:
+                if charge.further >= 0 and validation in (*_CHECKS, UNKNOWN):
                     return charge
             case [kind, epsilon, delta, task, client, sigma, rate] if kind == _WHOLE:
                 name = "" if client == "-" else client

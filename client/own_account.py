@@ -94,6 +94,8 @@ class Account:
     def epsilon(self, delta: float) -> float:
         """Exact record-level ε at ``delta`` of all that was charged, one server corrupted.
 
+        Against a malicious one where every charge's task checks norms by gates, else a curious one.
+
         Of a list that was fixed beforehand: where later tasks were chosen by earlier models, the
         filter's is the guarantee (docs/privacy-accounting.md).
         """
@@ -263,6 +265,7 @@ class OwnAccount:
             noise_multiplier=privacy.noise_multiplier,
             record_rate=self._record_rate,
             delta=privacy.delta,
+            validation=self._task.validation,
         )
 
     def _limit(self, epsilon_limit: float | None) -> Limit | WholeLimit:

@@ -115,14 +115,20 @@ class DealingService(DealingServicer):
     async def _take(
         self, requests: AsyncIterator[pb.SquareRequest], context: Context, deliver: Deliver
     ) -> None:
-        taken, most = 0, self._task.enrolment.clients
+        taken, most, hurried = 0, self._task.enrolment.clients, False
         async for message in requests:
             # Connections live for weeks: the certificate may have lapsed since the last one.
             role = require(context, self._identity, *SERVERS).role
             self._check(message)
-            if (taken := taken + 1) > most:
+            if message.all_asked:
+                if hurried:
+                    raise Misconfiguration("all_asked", "again", "must be said once at most")
+                hurried = True
+                work = self._dealer.hurry(role, message.attempt)
+            elif (taken := taken + 1) > most:
                 raise Misconfiguration("squares", taken, f"this task has at most {most} clients")
-            work = self._dealer.ask(role, square_request_from_wire(message), deliver)
+            else:
+                work = self._dealer.ask(role, square_request_from_wire(message), deliver)
             if work is not None:
                 asyncio.get_running_loop().run_in_executor(self._squaring, work)
             # While it waits for the next message nothing here holds the seed.

@@ -1458,6 +1458,7 @@ class SquareRequest(_message.Message):
     COMMITMENT_B_FIELD_NUMBER: _builtins.int
     SEED_FIELD_NUMBER: _builtins.int
     SALT_FIELD_NUMBER: _builtins.int
+    ALL_ASKED_FIELD_NUMBER: _builtins.int
     task_digest: _builtins.bytes
     epoch: _builtins.bytes
     attempt: _builtins.int
@@ -1468,6 +1469,10 @@ class SquareRequest(_message.Message):
     seed: _builtins.bytes
     """They open the asking server's commitment."""
     salt: _builtins.bytes
+    all_asked: _builtins.bool
+    """Instead of a context and what follows, once, under validation = "fss": this server has asked for
+    all that it will in this attempt, so that gates wait for no more.
+    """
     def __init__(
         self,
         *,
@@ -1479,10 +1484,11 @@ class SquareRequest(_message.Message):
         commitment_b: _builtins.bytes = ...,
         seed: _builtins.bytes = ...,
         salt: _builtins.bytes = ...,
+        all_asked: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempt", b"attempt", "commitment_a", b"commitment_a", "commitment_b", b"commitment_b", "context", b"context", "epoch", b"epoch", "salt", b"salt", "seed", b"seed", "task_digest", b"task_digest"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["all_asked", b"all_asked", "attempt", b"attempt", "commitment_a", b"commitment_a", "commitment_b", b"commitment_b", "context", b"context", "epoch", b"epoch", "salt", b"salt", "seed", b"seed", "task_digest", b"task_digest"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

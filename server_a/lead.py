@@ -8,7 +8,7 @@ from precad.common.aggregator.enrol.agreement import propose_roster
 from precad.common.aggregator.round.aggregator import Aggregator
 from precad.common.aggregator.round.cohort import cohort_of
 from precad.common.aggregator.round.joint_draw import agree_coin
-from precad.common.aggregator.round.messages import HeldList
+from precad.common.aggregator.round.lists import HeldList
 from precad.common.aggregator.round.opening import propose, require_enough, say_over
 from precad.common.aggregator.round.states import Opened
 from precad.common.aggregator.training.conduct import Outside, persist, train

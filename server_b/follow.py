@@ -3,12 +3,12 @@
 import logging
 
 from precad.common.aggregator.collect import early
-from precad.common.aggregator.collect.matching import Closed, describe
+from precad.common.aggregator.collect.matching import Closed, describe, rest_of
 from precad.common.aggregator.enrol.agreement import accept_roster
 from precad.common.aggregator.round.aggregator import Aggregator
 from precad.common.aggregator.round.cohort import cohort_of
 from precad.common.aggregator.round.joint_draw import agree_coin
-from precad.common.aggregator.round.messages import HeldEntry, HeldList
+from precad.common.aggregator.round.lists import HeldList
 from precad.common.aggregator.round.opening import answer
 from precad.common.aggregator.round.states import Opened
 from precad.common.aggregator.training.conduct import (
@@ -22,7 +22,7 @@ from precad.common.aggregator.training.meet import seals_of
 from precad.common.aggregator.training.session import Phase, Session
 from precad.common.aggregator.validate.validator import Take
 from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError
-from precad.common.identifiers import ClientId
+from precad.common.identifiers import ClientId, Digest
 from precad.common.link import PeerLink
 
 log = logging.getLogger("precad")
@@ -101,11 +101,11 @@ class Helper:
         deadlines = session.task.deadlines
         session.inbox.close_at(closes)
         patience_s = deadlines.collect + deadlines.peer
-        taken = early.offer(session.inbox, link, take, patience_s)
+        taken = early.offer(opened, session.inbox, link, take, patience_s)
         theirs = HeldList.from_bytes(link.receive("held"))
         # A's share is 32 bytes and B's may be long: wait for those that A holds already.
-        at_a = theirs.by_client()
-        held_by_a = [client for client in opened.cohort if isinstance(at_a.get(client), HeldEntry)]
+        at_a = theirs.of(rest_of(opened, taken))
+        held_by_a = [client for client, outcome in at_a.items() if isinstance(outcome, Digest)]
         session.inbox.wait(held_by_a, closes)
         collected = session.inbox.close()
         link.send("held", describe(collected, taken).to_bytes())

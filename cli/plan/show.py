@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from precad.common.account.accountant import AccountantName
+from precad.common.account.advantages import ASSUMED
 from precad.common.account.cheating import against_a_cheating_server
 from precad.common.account.guarantees import PrivacyStatement, Run, guarantees
 from precad.common.account.planning import VACUOUS, Change, Setting, SettingVerdict
@@ -163,7 +164,9 @@ def _say_best(console: Console, made: Plan, statements: tuple[PrivacyStatement, 
     )
     for each in statements:
         what = f"at {each.compositions:,} participations" if each.malicious_server else "planned"
-        console.print(f"  {what}: ε = {each.epsilon:.3g} ({each.adjacency}), {each.against}")
+        broken = each.advantage_delta
+        added = "" if broken is None else f"; δ and {broken:.0e} more ({ASSUMED})"
+        console.print(f"  {what}: ε = {each.epsilon:.3g} ({each.adjacency}), {each.against}{added}")
     _say_robustness(console, best)
 
 

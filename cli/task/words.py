@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from precad.common.account.accountant import AccountantName
+from precad.common.account.advantages import ASSUMED
 from precad.common.account.cheating import against_a_cheating_server
 from precad.common.account.guarantees import PrivacyStatement, Run, guarantees
 from precad.common.task import Task
@@ -62,11 +63,13 @@ def _against_a_cheating_server(at_cap: Sequence[PrivacyStatement], task: Task) -
             "holds against one that follows the protocol."
         )
     (record,) = at_cap
+    # A task says how many attempts it has, so both terms are known.
+    added = (record.rejection_delta or 0.0) + (record.advantage_delta or 0.0)
     return (
         f'For a record, against {record.against}, as validation = "{task.validation}": '
         f"ε = {record.epsilon:.3g}, at {record.compositions:,} participations, the most that "
-        "count; who is counted, availability, whole owners and robustness aren't claimed "
-        "against it."
+        f"count, with δ and {added:.0e} more ({ASSUMED}); who is counted, availability, whole "
+        "owners and robustness aren't claimed against it."
     )
 
 

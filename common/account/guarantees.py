@@ -10,6 +10,7 @@ import numpy as np
 
 from precad.common import checks
 from precad.common.account.accountant import Accountant, AccountantName, BeyondReach
+from precad.common.account.advantages import advantages
 from precad.common.account.events import (
     SampledGaussian,
     poisson_gaussian,
@@ -103,6 +104,8 @@ class PrivacyStatement:
         delta: δ, in (0, 1).
         rejection_delta: what honest rejection adds to δ; None where it isn't known how often the
             range test was made.
+        advantage_delta: what breaking the cryptography adds to δ under the assumption of
+            ``advantages.py``; None where no malicious server is meant.
         epsilon: ε ≥ 0; infinite where the accountant gives no bound.
         mu: μ of the central limit theorem; None for the other accountants.
         malicious_server: whether it holds against one server that departs from the protocol too
@@ -122,6 +125,7 @@ class PrivacyStatement:
     epsilon: float
     mu: float | None
     malicious_server: bool = False
+    advantage_delta: float | None = None
 
     @property
     def against(self) -> str:
@@ -318,6 +322,12 @@ class Run:
         one = adversary is Adversary.ONE_SERVER
         return one and self.malicious_server and self.basis is Basis.CAP
 
+    def advantages(self, epsilon: float) -> float | None:
+        """What breaking the cryptography adds to δ; None where attempts aren't known."""
+        if self.attempts is None or self.projections is None:
+            return None
+        return advantages(epsilon, self.attempts, self.projections)
+
     def at_cap(self, cap: int) -> "Run":
         """The same for a client that takes part ``cap`` times, the most that was fixed beforehand.
 
@@ -434,6 +444,7 @@ def _statement(
     if run.attempts is not None and run.projections is not None:
         rejection = honest_rejection(epsilon, run.attempts, run.projections)
     assert run.basis is not None
+    malicious = run.covers_a_malicious_server(adversary)
     return PrivacyStatement(
         adversary=adversary,
         adjacency=adversary.adjacency,
@@ -447,5 +458,6 @@ def _statement(
         rejection_delta=rejection,
         epsilon=epsilon,
         mu=accountant.mu if isinstance(accountant, GdpCltAccountant) else None,
-        malicious_server=run.covers_a_malicious_server(adversary),
+        malicious_server=malicious,
+        advantage_delta=run.advantages(epsilon) if malicious else None,
     )

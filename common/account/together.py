@@ -38,6 +38,7 @@ class JointStatement:
         rejection_delta: what honest rejection adds to δ; None where a run doesn't say.
         epsilon: ε ≥ 0; infinite where the accountant gives no bound.
         malicious_server: whether it holds in every run against a server that cheats.
+        advantage_delta: what breaking the cryptography of all runs adds to δ then.
     """
 
     adversary: Adversary
@@ -50,6 +51,7 @@ class JointStatement:
     rejection_delta: float | None
     epsilon: float
     malicious_server: bool = False
+    advantage_delta: float | None = None
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object; an infinite ε is null."""
@@ -101,6 +103,9 @@ def _joint(
             added = None
         else:
             added += honest_rejection(epsilon, run.attempts, run.projections)
+    malicious = all(run.covers_a_malicious_server(adversary) for run in runs)
+    broken = [run.advantages(epsilon) if malicious else None for run in runs]
+    known = [each for each in broken if each is not None]
     return JointStatement(
         adversary=adversary,
         adjacency=adversary.adjacency,
@@ -111,7 +116,8 @@ def _joint(
         delta=delta,
         rejection_delta=added if added is None else min(1.0, added),
         epsilon=epsilon,
-        malicious_server=all(run.covers_a_malicious_server(adversary) for run in runs),
+        malicious_server=malicious,
+        advantage_delta=min(1.0, sum(known)) if len(known) == len(runs) else None,
     )
 
 

@@ -121,6 +121,18 @@ class DealerRole:
             self._begin(request)
             return self._squares.ask(role, request, deliver)
 
+    def hurry(self, role: Role, attempt: int) -> Work | None:
+        """A server has asked for all that it will in ``attempt``: return what is left to do.
+
+        Gates are dealt for many submissions together, and who has asked for its last one waits
+        for nobody else's. Raises PeerViolation: the role isn't a server, or no gates are dealt.
+        """
+        self.key_for(role)
+        with self._lock:
+            if not self._deals_gates:
+                raise PeerViolation("no gates are dealt for this task, which could be hurried")
+            return self._squares.hurry() if attempt == self.newest_attempt else None
+
     def forget(self, deliver: Deliver) -> None:
         """A server's conversation is over: the seeds of halves without the other one go."""
         with self._lock:

@@ -75,6 +75,8 @@ class _Conversation:
         return self._answers.share(context)
 
     def gate_keys(self, context: bytes) -> GateKeys:
+        if (work := self._dealer.hurry(self._role, self._answers.attempt)) is not None:
+            work()
         return self._answers.gate_keys(context)
 
     def close(self) -> None:

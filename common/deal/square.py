@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from precad.common.deal.request import SquareRequest
 from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError
@@ -15,6 +16,9 @@ from precad.common.identifiers import Digest, Role
 from precad.common.ring import RingVector, dot, signed
 from precad.common.secret import Secret
 from precad.common.share.mask import mask_stream, opens
+
+if TYPE_CHECKING:
+    from precad.common.deal.gates import Offsets
 
 _PIECE = 1 << 16
 """Words of a that are held at once."""
@@ -55,6 +59,11 @@ class Squares:
     def __init__(self, dimension: int, projections: int | None = None) -> None:
         self._dimension = dimension
         self._projections = projections
+        self._gates = None
+        if projections is not None:
+            from precad.common.deal.gates import Gates  # noqa: PLC0415
+
+            self._gates = Gates()
         self._waiting: dict[bytes, _Half] = {}
         self._closed: dict[bytes, PrecadError] = {}
         """Dealt, or refused: what whoever comes with such a context hears."""
@@ -78,10 +87,17 @@ class Squares:
             row_key = Secret.random()
             first.deliver(ctx, row_key)
             deliver(ctx, row_key)
-            if self._projections is None:
+            if self._gates is None:
                 return partial(self._square, first, half)
-            return partial(self._gates, first, half, row_key, self._projections)
+            of_a, of_b = (first, half) if first.role is Role.SERVER_A else (half, first)
+            compute = partial(self._offsets, of_a, of_b, row_key)
+            return self._gates.begin(ctx, (of_a.deliver, of_b.deliver), compute)
         return None
+
+    def hurry(self) -> Work:
+        """As ``DealerRole.hurry``, where gates are dealt."""
+        assert self._gates is not None
+        return self._gates.hurry()
 
     def forget(self, deliver: Deliver | None = None) -> None:
         """Drop the halves of a conversation that has ended; without one, all of an old attempt."""
@@ -90,8 +106,12 @@ class Squares:
                 half.deliver(ctx, PeerUnavailable("a newer attempt has begun; take that one"))
             if deliver in (None, half.deliver):
                 del self._waiting[ctx]
+        if self._gates is not None:
+            self._gates.forget(deliver)
         if deliver is None:
             self._closed.clear()
+            if self._gates is not None:
+                self._gates = type(self._gates)()
 
     def _refuse(self, half: _Half, why: str) -> None:
         """Which server broke the protocol, the dealer can't know: neither waits in vain."""
@@ -107,16 +127,13 @@ class Squares:
         one.deliver(ctx, signed(drawn))
         other.deliver(ctx, signed(r - drawn))
 
-    def _gates(self, one: _Half, other: _Half, row_key: Secret, k: int) -> None:
-        from precad.common.deal.gates import gates_of_masks  # noqa: PLC0415
+    def _offsets(self, of_a: _Half, of_b: _Half, row_key: Secret) -> "Offsets":
+        from precad.common.deal.gates import offsets_of_masks  # noqa: PLC0415
 
-        of_a, of_b = (one, other) if one.role is Role.SERVER_A else (other, one)
-        seeds, size = (of_a.request.seed, of_b.request.seed), (self._dimension, k)
-        masks = self._masks(one, other)
-        dealt = gates_of_masks(masks, one.request.names, seeds, row_key, size)
-        # Each server its own, and directly: who relayed a key could change it, and look.
-        for half, keys in zip((of_a, of_b), dealt, strict=True):
-            half.deliver(half.request.context, GateKeys(keys))
+        assert self._projections is not None
+        seeds, size = (of_a.request.seed, of_b.request.seed), (self._dimension, self._projections)
+        masks = self._masks(of_a, of_b)
+        return offsets_of_masks(masks, of_a.request.names, seeds, row_key, size)
 
     def _masks(self, one: _Half, other: _Half) -> Iterator[RingVector]:
         """A = a_A + a_B, in pieces."""

@@ -32,7 +32,11 @@ class Squares(Protocol):
         """This server's share of r = a·a, a signed int64; waits for it. Raises as ``row_key``."""
 
     def gate_keys(self, context: bytes) -> GateKeys:
-        """This server's keys of k + 1 gates, unread; waits for them. Raises as ``row_key``."""
+        """This server's keys of k + 1 gates, unread; waits for them, and gives them once.
+
+        With the first call this server has asked for all that it will: gates are dealt for many
+        submissions together. Raises as ``row_key``.
+        """
 
 
 class Answers:
@@ -45,7 +49,7 @@ class Answers:
     """
 
     def __init__(self, attempt: int, timeout_s: float, clock: Clock = CLOCK) -> None:
-        self._attempt = attempt
+        self.attempt = attempt
         self._timeout_s = timeout_s
         self._clock = clock
         self._changed = clock.condition()
@@ -53,13 +57,15 @@ class Answers:
         self._row_keys: dict[bytes, Secret] = {}
         self._shares: dict[bytes, int] = {}
         self._gate_keys: dict[bytes, GateKeys] = {}
+        """Of those not asked for yet: an attempt's keys together are large."""
+        self._gates_dealt: set[bytes] = set()
         self._errors: dict[bytes, PrecadError] = {}
         self._ended: PrecadError | None = None
 
     def expect(self, request: SquareRequest) -> None:
         """The dealer may answer this from now on. Raises ValueError: it is of another attempt."""
-        if request.attempt != self._attempt:
-            raise ValueError(f"a request of attempt {request.attempt} in {self._attempt}")
+        if request.attempt != self.attempt:
+            raise ValueError(f"a request of attempt {request.attempt} in {self.attempt}")
         with self._changed:
             self._asked.add(request.context)
 
@@ -78,7 +84,9 @@ class Answers:
             if isinstance(answer, PrecadError):
                 again = self._errors.setdefault(context, answer) is not answer
             elif isinstance(answer, GateKeys):
-                again = self._gate_keys.setdefault(context, answer) is not answer
+                again = context in self._gates_dealt
+                self._gates_dealt.add(context)
+                self._gate_keys.setdefault(context, answer)
             elif isinstance(answer, Secret):
                 again = self._row_keys.setdefault(context, answer) is not answer
             else:
@@ -104,7 +112,10 @@ class Answers:
 
     def gate_keys(self, context: bytes) -> GateKeys:
         """As ``Squares.gate_keys``."""
-        return self._wait(context, self._gate_keys)
+        keys = self._wait(context, self._gate_keys)
+        with self._changed:
+            del self._gate_keys[context]
+        return keys
 
     def _wait(self, context: bytes, known: dict[bytes, _T]) -> _T:
         deadline = self._clock.now() + self._timeout_s

@@ -6,6 +6,7 @@ then ``share.words.norm_point``. The gates say of each z = c + t that −τβ �
 y = X·X − β² − 1 that it is negative.
 """
 
+import hashlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -24,9 +25,12 @@ _LEAST, _GREATEST = -(2**63), -1
 
 
 def gate_context(ctx: Digest, seed_a: Secret, seed_b: Secret, row_key: Secret) -> Secret:
-    """What a submission's gates are dealt for: all that their offsets depend on."""
+    """What a submission's gates are dealt for: a digest of all that their offsets depend on.
+
+    Whoever keeps it until keys are dealt keeps no seed.
+    """
     named = ctx.value, seed_a.reveal(), seed_b.reveal(), row_key.reveal()
-    return Secret(encode_context("gate-context", *named))
+    return Secret(hashlib.sha256(encode_context("gate-context", *named)).digest())
 
 
 def deal_gates(offsets: RingVector, contexts: Sequence[Secret]) -> tuple[DcfKeys, DcfKeys]:

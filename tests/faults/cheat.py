@@ -26,7 +26,8 @@ from precad.common.aggregator.training import conduct
 from precad.common.aggregator.training.shelf import Shelf
 from precad.common.aggregator.validate.by_gates import ByGates
 from precad.common.deal.request import SquareRequest
-from precad.common.errors import PeerUnavailable, Rejection
+from precad.common.deal.squares import Answers
+from precad.common.errors import PeerUnavailable, PrecadError, Rejection
 from precad.common.identifiers import ATTEMPTS, ClientId, Digest
 from precad.common.link import PeerLink
 from precad.common.norm_check.verdicts import submission_bytes
@@ -90,9 +91,9 @@ def in_words(send: Send) -> Send:
     return lambda data: send(data) if len(data) > SALT_BYTES else [data]
 
 
-def other_digests(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """As if clients had signed something else for this server."""
-    return [entry | {"signed": "ab" * 32} if "signed" in entry else entry for entry in entries]
+def other_digests(data: bytes) -> Sequence[bytes]:
+    """As if clients had signed something else for this server: all that it lists is held."""
+    return [b"".join(data[i : i + 1] + b"\xab" * 32 for i in range(0, len(data), 33))]
 
 
 SILENT: Send = lambda _: ()  # noqa: E731
@@ -110,6 +111,8 @@ class Deviation:
     """Instead of the pieces of these steps' messages."""
     asks: Callable[[SquareRequest], Sequence[SquareRequest]] | None = None
     """The dealer, instead of one request."""
+    deaf: bool = False
+    """What the dealer refuses, it doesn't hear."""
     own_bits: Callable[[bytes], bytes] | None = None
     """What it takes for its own bits of a submission, in what it says and in its verdict."""
     turned: bool = False
@@ -153,7 +156,8 @@ def _of(step: str, send: Send) -> Deviation:
 
 DEVIATIONS: dict[str, Deviation] = {
     **{
-        f"{step} with a bit flipped": _of(step, flipped())
+        # Of the last lists in an outcome's code; "a list of other digests" is about the rest.
+        f"{step} with a bit flipped": _of(step, flipped(0 if step == "held" else None))
         for step in (*sorted(IN_SET_UP), *IN_A_ROUND, *BY_A, *BY_B)
     },
     **{f"{step} never": _of(step, SILENT) for step in (*IN_A_ROUND[2:], *BY_A, *BY_B)},
@@ -162,13 +166,13 @@ DEVIATIONS: dict[str, Deviation] = {
         for step in ("cohort", "held", "decide", "valid-set", "noisy-share", "body")
     },
     # Lists.
-    "a stranger in the cohort": _of("cohort", edited(clients=["ward-0", "ward-9"])),
+    "a stranger in the cohort": _of("cohort", edited(clients=[1, 9])),
     "an attempt that was used": _of("cohort", edited(attempt=lambda number: number - 1)),
     "another model in the cohort": _of("cohort", edited(model="ab" * 32)),
-    "a list of other digests": _of("held", edited(entries=other_digests)),
-    "a list without the first": _of("held", edited(entries=lambda entries: entries[1:])),
-    "digests offered that nobody signed": _of("offer", edited(entries=other_digests)),
-    "somebody alike who wasn't offered": _of("alike", edited(clients=["ward-9"])),
+    "a list of other digests": _of("held", other_digests),
+    "a list without the first": _of("held", lambda data: [data[33:]]),
+    "digests offered that nobody signed": _of("offer", other_digests),
+    "somebody alike who wasn't offered": _of("alike", lambda _: [b"\1"]),
     "the victim's submission denied": Deviation(lists=True, denies=True),
     "more opened than there were attempts": _of("opened", edited(count=ATTEMPTS)),
     "more opened than there are numbers": _of("opened", edited(count=2**63 - 1)),
@@ -201,7 +205,7 @@ DEVIATIONS: dict[str, Deviation] = {
     "another commitment to B": Deviation(asks=lambda r: [replace(r, commitment_b=bytes(32))]),
     "another context": Deviation(asks=lambda r: [replace(r, context=secrets.token_bytes(32))]),
     "a later attempt": Deviation(asks=lambda r: [replace(r, attempt=r.attempt + 1)]),
-    "asked twice": Deviation(asks=lambda r: [r, r]),
+    "asked twice": Deviation(asks=lambda r: [r, r], deaf=True),
     "not asked": Deviation(asks=lambda _: []),
     # What leaves with noise.
     "no noise of its own": Deviation(noiseless=True),
@@ -291,18 +295,24 @@ def _bits(cheat: Cheat) -> None:
     @_wrapping(ByGates, "note")
     def note(original: Any, self: Any, submission: Submission, *rest: Any) -> None:
         original(self, submission, *rest)
-        ctx = submission.context.digest
         header = submission.header
         cheat.note(
-            evaluated=str(ctx),
+            absorbed=str(submission.context.digest),
             client=submission.context.client.name,
-            bits=self._bits[ctx].hex(),
             signed=str(header.whole_digest),
             body=str(header.body_digest),
         )
-        if (change := cheat.now.own_bits) is not None:
-            self._bits[ctx] = change(self._bits[ctx])
-            cheat.did()
+
+    @_wrapping(ByGates, "_evaluate")
+    def evaluate(original: Any, self: Any, submissions: Sequence[Submission]) -> bytes:
+        bits, change = bytearray(original(self, submissions)), cheat.now.own_bits
+        for number, submission in enumerate(submissions):
+            own = slice(number * WIDTH, (number + 1) * WIDTH)
+            cheat.note(evaluated=str(submission.context.digest), bits=bits[own].hex())
+            if change is not None:
+                bits[own] = change(bytes(bits[own]))
+                cheat.did()
+        return bytes(bits)
 
     @_wrapping(ByGates, "decide")
     def decide(original: Any, self: Any, batch: int, submissions: Sequence[Submission]) -> Any:
@@ -399,6 +409,11 @@ def _dealer(cheat: Cheat) -> None:
                 original(self, each)
             else:
                 self._outgoing.put(_to_wire(each, self._epoch))
+
+    @_wrapping(Answers, "put")
+    def put(original: Any, self: Any, context: bytes, answer: Any) -> None:
+        if not (cheat.now.deaf and isinstance(answer, PrecadError)):
+            original(self, context, answer)
 
 
 def _to_wire(request: SquareRequest, epoch: bytes) -> Any:

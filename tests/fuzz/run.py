@@ -5,6 +5,9 @@
 
 Nothing else than the errors of ours may come out of a target, no input may take 10 s, and no
 process may grow beyond 2 GiB. A failing input is kept in ``--artifacts`` and the exit status is 1.
+
+Figures are written target by target, beside those of the targets that weren't asked for; with
+``--missing`` only targets that have none are run, so that a run that is broken off goes on there.
 """
 
 import argparse
@@ -82,7 +85,11 @@ def run(name: str, options: argparse.Namespace) -> Figures:
         "-print_final_stats=1",
     ]
     started = time.monotonic()
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    # Targets import gRPC before precad, which then can't ask for TLS 1.3 itself.
+    environment = os.environ | {
+        "OMP_NUM_THREADS": "1",
+        "GRPC_SSL_CIPHER_SUITES": "ECDHE-PSK-AES128-CBC-SHA",
+    }
     ended = subprocess.run(
         command, capture_output=True, text=True, errors="replace", env=environment, check=False
     )
@@ -132,6 +139,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=30_000, help="inputs for each target")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--write", type=Path, help="JSON file for the figures")
+    parser.add_argument("--missing", action="store_true", help="only targets without figures there")
     parser.add_argument(
         "--artifacts", type=Path, default=Path(tempfile.gettempdir()) / "precad-fuzz"
     )
@@ -139,15 +147,38 @@ def main() -> int:
     sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
     known = list(importlib.import_module("tests.fuzz.targets").TARGETS)
     wanted = known if options.target == "all" else options.target.split(",")
-    results = []
+    kept = {
+        each["target"]: each
+        for each in (_read(options.write) if options.write else [])
+        if each["target"] in known
+    }
+    if options.missing:
+        wanted = [name for name in wanted if name not in kept]
+    crashes = 0
     for name in wanted:
-        results.append(run(name, options))
-        _say(asdict(results[-1]))
+        figures = asdict(run(name, options)) | {"seed": options.seed}
+        _say(figures)
+        crashes += figures["crashes"]
+        kept[name] = figures
+        if options.write:
+            _write(options.write, [kept[each] for each in known if each in kept])
+    return int(crashes > 0)
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
+    document = json.loads(path.read_text(encoding="utf-8"))
+    # As files were before each target had a seed of its own.
+    return [{"seed": document.get("seed")} | each for each in document["targets"]]
+
+
+def _write(path: Path, results: list[dict[str, Any]]) -> None:
     total = {
-        "inputs": sum(each.inputs for each in results),
-        "seconds": round(sum(each.seconds for each in results), 1),
-        "crashes": sum(each.crashes for each in results),
-        "peak_rss_mb": max(each.peak_rss_mb for each in results),
+        "inputs": sum(each["inputs"] for each in results),
+        "seconds": round(sum(each["seconds"] for each in results), 1),
+        "crashes": sum(each["crashes"] for each in results),
+        "peak_rss_mb": max(each["peak_rss_mb"] for each in results),
     }
     limits = {"input_bytes": MOST_BYTES, "seconds": TIMEOUT_S, "rss_mb": RSS_LIMIT_MB}
     document = {
@@ -155,14 +186,10 @@ def main() -> int:
         "tool": "atheris (libFuzzer)",
         "hardware": hardware(),
         "limits_per_input": limits,
-        "seed": options.seed,
         "total": total,
-        "targets": [asdict(each) for each in results],
+        "targets": results,
     }
-    _say(total)
-    if options.write:
-        options.write.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
-    return int(total["crashes"] > 0)
+    path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

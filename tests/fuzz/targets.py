@@ -41,12 +41,13 @@ from precad.client.own_account import Account, OwnAccount
 from precad.client.pending import Pending
 from precad.client.record_file import read_client_data
 from precad.client.settings import JoinSettings
-from precad.common.aggregator.collect.matching import describe
 from precad.common.aggregator.collect.spool import Spool
 from precad.common.aggregator.enrol.tokens import new_token, token_digest
 from precad.common.aggregator.round import messages
 from precad.common.aggregator.round.coin import CoinKey
 from precad.common.aggregator.round.history import adoptable, history_start
+from precad.common.aggregator.round.lists import Alike, Ask, HeldList, Offer
+from precad.common.aggregator.round.places import Places
 from precad.common.aggregator.round.seals import Seals
 from precad.common.aggregator.service.dealing import request_to_wire
 from precad.common.aggregator.service.peer_transport import frame_from_wire, frame_to_wire
@@ -62,11 +63,11 @@ from precad.common.certify.intervals import ScoreBound, vote_counts
 from precad.common.certify.runs import FinishedRun
 from precad.common.deal.squares import Answers, SquareRequest
 from precad.common.enrolment import Enrolment, Roster
-from precad.common.errors import MAX_TEXT, PeerViolation, PrecadError
+from precad.common.errors import MAX_TEXT, PeerViolation, PrecadError, Rejection
 from precad.common.fss.evaluate import evaluate
 from precad.common.fss.generate import generate
 from precad.common.fss.keys import keys_from_bytes
-from precad.common.identifiers import ClientId, Role
+from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.certificate import (
     check_algorithm,
     check_purpose,
@@ -328,7 +329,6 @@ MESSAGES: tuple[type[messages.Message], ...] = (
     messages.RosterProposal,
     messages.Cohort,
     messages.Verdict,
-    messages.HeldList,
     messages.SetCheck,
     messages.Evidence,
     messages.CoinState,
@@ -337,9 +337,6 @@ MESSAGES: tuple[type[messages.Message], ...] = (
     messages.OpenedCount,
     messages.Fact,
     messages.SealMessage,
-    messages.Ask,
-    messages.Offer,
-    messages.Alike,
     messages.WorkerCount,
     messages.Workers,
 )
@@ -354,10 +351,6 @@ def _peer_message(data: bytes) -> None:
             sealed = None if message.sealed is None else _read_seal(message.sealed)
             start = history_start(stage().task.digest)
             adoptable(start, [message], sealed)
-        case messages.HeldList():
-            for entry in message.by_client().values():
-                if isinstance(entry, messages.HeldEntry):
-                    bytes.fromhex(entry.signed)
         case messages.RosterProposal():
             claims = [
                 Enrolment(ClientId(e.client), e.records, e.record_rate) for e in message.entries
@@ -372,6 +365,39 @@ def _peer_message(data: bytes) -> None:
                     struct.pack("<q", value)
         case _:
             pass
+
+
+_COHORT = Places(ClientId(f"ward-{number}") for number in range(5))
+
+
+def _lists(data: bytes) -> None:
+    """What the other server says of who is held, offered and alike."""
+    kind, rest = data[:1], data[1:]
+    match kind:
+        case b"\0":
+            Ask.from_bytes(rest)
+        case b"\1":
+            found = Offer.from_bytes(rest, _COHORT)
+            assert Offer.from_bytes(found.to_bytes(_COHORT), _COHORT) == found
+        case b"\2":
+            alike = Alike.from_bytes(rest, _COHORT)
+            assert alike.to_bytes(_COHORT) == rest
+        case b"\3":
+            held = HeldList.from_bytes(rest)
+            assert held.to_bytes() == rest
+        case _:
+            pass
+
+
+def _list_seeds() -> list[bytes]:
+    one, two = ClientId("ward-1"), ClientId("ward-4")
+    digest = Digest.of(b"signed")
+    return [
+        b"\0" + Ask(patient=True).to_bytes(),
+        b"\1" + Offer({one: digest, two: digest}).to_bytes(_COHORT),
+        b"\2" + Alike((one, two)).to_bytes(_COHORT),
+        b"\3" + HeldList((digest, *Rejection)).to_bytes(),
+    ]
 
 
 def _read_seal(message: messages.SealMessage) -> messages.HeadBody:
@@ -436,7 +462,6 @@ def _peer_messages() -> list[bytes]:
     digest, seal = "ab" * 32, _head()
     prepared = {"attempt": 1, "valid_set": digest, "bound": True}
     fact = {"version": 0, "attempt": 0, "voided": False, "clients": ["ward-1"]}
-    entry = {"client": "ward-1", "own": digest, "other": digest, "signed": digest}
     values: list[dict[str, Any]] = [
         {
             "role": "server-a",
@@ -449,9 +474,8 @@ def _peer_messages() -> list[bytes]:
             "nonce": digest,
         },
         {"entries": [{"client": "ward-1", "records": 9, "record_rate": 0.1}]},
-        {"attempt": 1, "clients": ["ward-1"], "model": digest, "over": False},
+        {"attempt": 1, "clients": [1, 3], "model": digest, "over": False},
         {"refusal": "no"},
-        {"entries": [entry, {"client": "ward-2", "reason": "absent"}]},
         {"digest": digest, "count": 3},
         {"versions": 1, "facts": [fact], "sealed": seal, "pending": {**fact, "attempt": 1}},
         {"commitment": seal, "known": digest, "held": seal, "discard": True},
@@ -460,24 +484,16 @@ def _peer_messages() -> list[bytes]:
         {"count": 1},
         fact,
         seal,
-        {"patient": True},
-        {"entries": [{"client": "ward-1", "signed": digest}]},
-        {"clients": ["ward-1"]},
         {"count": 2},
         {"workers": [{"address": ":7311", "ready": True}]},
     ]
     for message, value in zip(MESSAGES, values, strict=True):
-        if message is not messages.HeldList:
-            message.model_validate_json(json.dumps(value))
+        message.model_validate_json(json.dumps(value))
     seeds = [bytes([i]) + json.dumps(value).encode() for i, value in enumerate(values)]
-    signed = {**entry, "signature": "00", "certificate": digest}
     pending = {**values[0], "prepared": prepared}
-    empty = bytes([4]) + describe({}).to_bytes()
     return [
         *seeds,
-        bytes([4]) + json.dumps({"entries": [signed]}).encode(),
         bytes([0]) + json.dumps(pending).encode(),
-        empty,
     ]
 
 
@@ -910,6 +926,7 @@ TARGETS: dict[str, Target] = {
     "deal-words": Target(_deal_words, _word_seeds),
     "link": Target(_link, _frames),
     "peer-messages": Target(_peer_message, _peer_messages),
+    "peer-lists": Target(_lists, _list_seeds),
     "client": Target(_client, _conversations),
     "statement": Target(_statement, _statements),
     "account": Target(_account, _accounts),

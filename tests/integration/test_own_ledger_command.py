@@ -1,5 +1,6 @@
 """`precad ledger mine` and `precad ledger receipts`, on what owners' processes left behind."""
 
+import hashlib
 import json
 import math
 import shutil
@@ -117,6 +118,43 @@ def test_mine_says_what_each_task_cost(played: Played) -> None:
     assert (row["client"], row["versions"], row["further_releases"]) == ("ward-1", 3, 1)
 
 
+def test_mine_says_malicious_only_where_norms_are_checked_by_gates(
+    make_task: Any, tmp_path: Path
+) -> None:
+    gates = make_task(8, {"validation": "fss"})
+    for task in (gates, make_task(8)):
+        OwnAccount(task, 0.2, None, tmp_path / task.validation, ClientId("ward-1")).charge(0)
+    lines = [(tmp_path / name).read_text() for name in ("fss", "crypten")]
+    # As a version before wrote it.
+    words = lines[0].split()[1:-2]
+    old = " ".join(["charge", *words])
+    lines.append(f"{old} {hashlib.sha256(old.encode()).hexdigest()[:8]}\n")
+    for kept, servers, weaker in (
+        (lines[:1], ["malicious"], "malicious"),
+        (lines[1:2], ["curious"], "curious"),
+        (lines[:2], ["malicious", "curious"], "curious"),
+        (lines[2:], ["curious"], "curious"),
+    ):
+        (tmp_path / "participations.log").write_text("".join(kept))
+        document = json.loads(run("mine", tmp_path, "--json")[1])
+        assert [task["server"] for task in document["tasks"]] == servers
+        assert document["server"] == weaker
+        assert f"record level, one {weaker} server" in run("mine", tmp_path)[1]
+
+
+@pytest.mark.parametrize("check", ["neither", "", "FSS"])
+def test_a_check_of_norms_that_there_is_not_is_refused(
+    make_task: Any, tmp_path: Path, check: str
+) -> None:
+    path = tmp_path / "participations.log"
+    OwnAccount(make_task(8), 0.2, None, path, ClientId("ward-1")).charge(0)
+    text = " ".join([*path.read_text().split()[:-2], check])
+    path.write_text(f"{text} {hashlib.sha256(text.encode()).hexdigest()[:8]}\n")
+    code, said = run("mine", tmp_path)
+    assert code == 2
+    assert "can't be read" in said
+
+
 def test_mine_without_an_account_says_where_it_looked(tmp_path: Path) -> None:
     code, text = run("mine", tmp_path)
     assert code == 2
@@ -139,6 +177,7 @@ def test_receipts_that_agree_are_sound(played: Played) -> None:
     assert "server-a: client ward-1" in text
     assert "server-b: client ward-1" in text
     assert "charged [3]" in text
+    assert "server curious" in text
     assert text.endswith("sound\n")
     document = json.loads(run("receipts", one.folder, "--json")[1])
     assert document["sound"]

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from precad.common.aggregator.collect.matching import describe, match
-from precad.common.aggregator.round.messages import HeldEntry, HeldList, MissingEntry
+from precad.common.aggregator.round.lists import Alike, HeldList, Offer
+from precad.common.aggregator.round.places import Places
 from precad.common.aggregator.round.states import Matched, Opened
 from precad.common.errors import PeerViolation, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
@@ -20,6 +21,7 @@ from precad.common.share.header import SignedHeader
 from precad.common.share.signature import Signature
 from precad.common.share.submission import Submission
 
+HELD = len(Rejection)
 TASK, MODEL = Digest(b"\1" * 32), Digest(b"\2" * 32)
 NAMES = [ClientId(f"c{i}") for i in range(6)]
 Item = Submission | Rejection
@@ -147,33 +149,30 @@ def test_what_does_not_match_is_discarded(theirs: Claim | Rejection) -> None:
     assert NotedBody.discarded == ([] if theirs == Claim(0) else [b"8 bytes."])
 
 
-@pytest.mark.parametrize("listed", [[], [0], [0, 1, 2], [0, 0], [0, 5], [0, 1, 1]])
-def test_a_list_over_another_cohort_is_a_violation(listed: list[int]) -> None:
-    entries = tuple(MissingEntry(client=NAMES[i].name, reason=Rejection.ABSENT) for i in listed)
+@pytest.mark.parametrize("listed", [0, 1, 3])
+def test_a_list_over_another_cohort_is_a_violation(listed: int) -> None:
+    theirs = HeldList((Rejection.ABSENT,) * listed)
     own = collected(Role.SERVER_A, [Rejection.ABSENT, Rejection.ABSENT])
     with pytest.raises(PeerViolation, match="cohort"):
         match(
             Opened(0, 0, tuple(NAMES[:2]), MODEL, frozenset(NAMES[:2])),
             Role.SERVER_A,
             own,
-            HeldList(entries=entries),
+            theirs,
         )
 
 
 @pytest.mark.parametrize(
     "data",
     [
-        b"",
         b"{}",
-        b'{"entries":[{"client":"C"}]}',
-        b'{"entries":[{"client":"c","signed":"00"}]}',
-        b'{"entries":[{"client":"c"}]}',
-        b'{"entries":[{"client":"c","reason":"absent","signed":"' + b"00" * 32 + b'"}]}',
-        b'{"entries":[{"client":"c","reason":"no-such"}]}',
-        b'{"entries":[{"client":"c","more":1}]}',
-        b'{"entries":[{"client":"c\\n"}]}',
         b"[" * 10_000,
         b"\xff",
+        # Held without a digest, with half of one; no such reason.
+        bytes([HELD]),
+        bytes([HELD]) + bytes(16),
+        bytes([HELD + 1]),
+        bytes([0, 255]),
     ],
 )
 def test_an_unreadable_list_is_a_violation(data: bytes) -> None:
@@ -185,7 +184,45 @@ def test_an_unreadable_list_is_a_violation(data: bytes) -> None:
 def test_what_crosses_is_digests_and_reasons_only(
     pairs: list[tuple[Claim | Rejection, Claim | Rejection]],
 ) -> None:
+    """And no name: a byte each, and 32 more for what is held."""
     at_a = collected(Role.SERVER_A, [a for a, _ in pairs])
-    for entry in describe(at_a).entries:
-        what = "signed" if isinstance(entry, HeldEntry) else "reason"
-        assert set(entry.model_dump()) == {"client", what}
+    held_here = sum(isinstance(each, Submission) for each in at_a.values())
+    assert len(describe(at_a).to_bytes()) <= len(at_a) + 32 * held_here
+
+
+@given(st.sets(st.sampled_from(NAMES)))
+def test_offers_cross_by_places(clients: set[ClientId]) -> None:
+    offer, places = (
+        Offer({client: Digest.of(client.encoded()) for client in clients}),
+        Places(NAMES),
+    )
+    assert Offer.from_bytes(offer.to_bytes(places), places) == offer
+    assert len(offer.to_bytes(places)) == 33 * len(clients)
+
+
+@given(st.sets(st.integers(0, 599)))
+def test_names_far_apart_cross_too(numbers: set[int]) -> None:
+    """Also where a step takes more than a byte."""
+    many = [ClientId(f"c{number:03d}") for number in range(600)]
+    alike, places = Alike(tuple(many[number] for number in sorted(numbers))), Places(many)
+    assert Alike.from_bytes(alike.to_bytes(places), places) == alike
+
+
+@pytest.mark.parametrize("data", [b"\xff", b"\xff\x02\0\0\0", b"\xff\0\x01\0", b"\0", b"\x07"])
+def test_steps_that_are_none_are_a_violation(data: bytes) -> None:
+    with pytest.raises(PeerViolation):
+        Alike.from_bytes(data, Places(NAMES))
+
+
+@given(st.sets(st.sampled_from(NAMES)))
+def test_places_are_found_again_and_nobody_stands_twice(clients: set[ClientId]) -> None:
+    places = Places(NAMES)
+    steps = places.steps(clients)
+    assert places.clients(steps) == tuple(sorted(clients))
+    assert min(steps, default=1) >= 1
+
+
+@pytest.mark.parametrize("steps", [[0], [-1], [7], [3, 0], [1, -1], [2, 5], [2**31]])
+def test_places_that_are_nobodys_are_a_violation(steps: list[int]) -> None:
+    with pytest.raises(PeerViolation, match="isn't among 6 clients"):
+        Places(NAMES).clients(steps)

@@ -1,6 +1,5 @@
 """A submission counts only where both servers hold the same header, signed by its client."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -21,9 +20,9 @@ from tests.rig.submissions import signed_anew, upload
 
 from precad.common.aggregator.collect import Inbox
 from precad.common.aggregator.collect.matching import describe, match
-from precad.common.aggregator.round.messages import HeldList
+from precad.common.aggregator.round.lists import HeldList
 from precad.common.aggregator.round.states import Matched, Opened
-from precad.common.errors import PeerViolation, RejectedSubmission, Rejection
+from precad.common.errors import RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment import Deployment, create_local_keys
@@ -511,40 +510,12 @@ def test_what_the_other_server_says_otherwise_is_unmatched_and_touches_nobody_el
             servers.send(submission)
 
     def meddle(held: HeldList) -> HeldList:
-        one, two = held.entries
-        return HeldList(entries=(one.model_copy(update={"signed": "00" * 32}), two))
+        _, two = held.outcomes
+        return HeldList((Digest(bytes(32)), two))
 
     at_b = servers.match(meddle)[1]
     assert at_b.rejections == {ONE: Rejection.UNMATCHED}
     assert list(at_b.submissions) == [TWO]
-
-
-HELD = {"client": "c", "signed": "00" * 32}
-
-
-@pytest.mark.parametrize("entry", [HELD, {"client": "c", "reason": "absent"}])
-def test_whole_entries_are_read(entry: dict[str, str]) -> None:
-    HeldList.from_bytes(json.dumps({"entries": [entry]}).encode())
-
-
-@pytest.mark.parametrize(
-    "entry",
-    [
-        {"client": "c"},
-        {**HELD, "reason": "absent"},
-        *({key: value for key, value in HELD.items() if key != missing} for missing in HELD),
-        {**HELD, "signed": None},
-        {**HELD, "signed": ""},
-        {**HELD, "signed": "00" * 31},
-        {**HELD, "signed": "00" * 33},
-        {**HELD, "signed": "0g" * 32},
-        {**HELD, "own": "00" * 32},
-        {"client": "c", "reason": "absent", "signed": "00" * 32},
-    ],
-)
-def test_an_entry_is_held_or_has_a_reason(entry: dict[str, str]) -> None:
-    with pytest.raises(PeerViolation, match="HeldList"):
-        HeldList.from_bytes(json.dumps({"entries": [entry]}).encode())
 
 
 def test_what_a_held_submission_shows_has_no_secret(servers: Servers, ward_1: Identity) -> None:

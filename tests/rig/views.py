@@ -73,7 +73,7 @@ class View:
         """salt_h and b: as B sent it on, as A received it."""
         frames = self.received if self.role is Role.SERVER_A else self.sent
         whole = self.messages(frames, "body/")[self.place(client)]
-        return whole[:SALT_BYTES], from_bytes(whole[SALT_BYTES : -len(b"whole")])
+        return whole[:SALT_BYTES], from_bytes(whole[SALT_BYTES : -len(b"w")])
 
     def expanded(self, client: ClientId, dimension: int) -> Words:
         """This server's share of a client's update, ``[d] int64``: a_A at A, b + a_B at B."""

@@ -39,14 +39,14 @@ def test_a_rounds_processor_time_is_that_of_its_phases_alone(checks: ModuleType)
 
 
 def test_a_run_that_was_broken_off_goes_on_there(checks: ModuleType, tmp_path: Path) -> None:
-    output, sizes = tmp_path / "checks.json", [(1, 10), (2, 10), (1, 20)]
-    asked: list[tuple[int, int]] = []
+    output, sizes = tmp_path / "checks.json", [(1, 10, "l"), (2, 10, "l"), (1, 10, checks.SLOW)]
+    asked: list[tuple[int, int, str]] = []
 
-    def measure(clients: int, dimension: int, rounds: int) -> dict[str, Any]:
+    def measure(clients: int, dimension: int, link: str, rounds: int) -> dict[str, Any]:
         if len(asked) == 2:
             raise KeyboardInterrupt
-        asked.append((clients, dimension))
-        return {"clients": clients, "dimension": dimension, "rounds": rounds}
+        asked.append((clients, dimension, link))
+        return {"clients": clients, "dimension": dimension, "link": link, "rounds": rounds}
 
     with pytest.raises(KeyboardInterrupt):
         checks.measure_all(sizes, 5, output, measure)
@@ -57,7 +57,8 @@ def test_a_run_that_was_broken_off_goes_on_there(checks: ModuleType, tmp_path: P
     checks.measure_all(sizes, 5, output, measure)
     assert asked == sizes[2:]
     measured = json.loads(output.read_text(encoding="utf-8"))["measured"]
-    assert [(each["clients"], each["dimension"]) for each in measured] == sizes
+    assert [(each["clients"], each["dimension"], each["link"]) for each in measured] == sizes
+    assert [each["rounds"] for each in measured] == [5, 5, checks.SLOW_ROUNDS]
     # A whole result is measured anew.
     asked.clear()
     checks.measure_all(sizes[:1], 5, output, measure)

@@ -89,7 +89,10 @@ def test_nothing_is_dealt_before_both_agree_and_then_once(at: dict[Role, Squares
     assert dealt[0][roots.stop :] == dealt[1][roots.stop :]
     at[A].ask(both.of[A])
     at[B].ask(both.of[B])
-    assert [at[role].gate_keys(both.context).reveal() for role in SERVERS] == dealt
+    for role in SERVERS:
+        # They were given, and are kept nowhere.
+        with pytest.raises(PeerUnavailable, match="dealt for once"):
+            at[role].gate_keys(both.context)
 
 
 def test_halves_that_differ_get_no_keys(at: dict[Role, Squares]) -> None:
@@ -125,7 +128,9 @@ def test_the_dealer_is_asked_with_seeds_and_names_alone() -> None:
     names = {"task", "attempt", "context", "commitment_a", "commitment_b"}
     assert asked == names | {"seed", "salt"}
     on_the_wire = {field.name for field in pb.SquareRequest.DESCRIPTOR.fields}
-    assert on_the_wire == (names - {"task"}) | {"task_digest", "epoch", "seed", "salt"}
+    assert on_the_wire == (names - {"task"}) | {
+        *("task_digest", "epoch", "seed", "salt", "all_asked")
+    }
 
 
 def test_no_binary_triples_are_dealt(make_task: Callable[..., Task]) -> None:

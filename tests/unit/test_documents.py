@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
+from precad.common.account.advantages import advantages
 from precad.common.aggregator.enrol.tokens import TOKEN_BYTES
 from precad.common.aggregator.round.journal import AttemptState
 from precad.common.aggregator.service.connections import (
@@ -358,6 +359,8 @@ NUMBERS: list[tuple[str, str, float]] = [
     ("docs/privacy-accounting.md", r"at least ([\d,]+) units; the denominator", MIN_NOISE_UNITS),
     ("docs/privacy-accounting.md", r": ([\d.e-]+) for ε = 4, n = 1,000 and k = 40",
      float(f"{(1 + exp(4)) * 1000 * ROWS * HONEST:.2g}")),
+    ("docs/privacy-accounting.md", r": ([\d.e-]+) for 1,000 attempts at ε = 4 and k = 40",
+     float(f"{advantages(4.0, 1000, 40):.2g}")),
     ("docs/certificates.md", r"\(b = rows, (\d+) by default\)", ROWS),
     ("docs/decisions/range-test.md", r"\bk = (\d+) secret random projections", ROWS),
     ("docs/decisions/range-test.md", r"lie within ±(\d+)β", TAU),

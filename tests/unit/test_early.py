@@ -19,8 +19,9 @@ from tests.rig.keys import signer, verifier
 from tests.rig.submissions import body_of, upload
 
 from precad.common.aggregator.collect import Inbox, early
-from precad.common.aggregator.collect.matching import describe, match
-from precad.common.aggregator.round.messages import Alike, Ask, HeldEntry, Offer
+from precad.common.aggregator.collect.matching import describe, match, rest_of
+from precad.common.aggregator.round.lists import Alike, Ask, HeldList
+from precad.common.aggregator.round.places import Places
 from precad.common.aggregator.round.states import Matched, Opened
 from precad.common.errors import PeerViolation, RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
@@ -83,11 +84,11 @@ class Collecting:
             collected = inbox.close()
             early.say_over(link)
         else:
-            taken = early.offer(inbox, link, self.take(B), DEADLINE_S)
+            taken = early.offer(OPENED, inbox, link, self.take(B), DEADLINE_S)
             collected = inbox.close()
         theirs = link.exchange("held", describe(collected, taken).to_bytes())
-        listed = type(describe({})).from_bytes(theirs)
-        assert not taken & set(listed.by_client())
+        listed = HeldList.from_bytes(theirs)
+        assert not taken & set(listed.of(rest_of(OPENED, taken)))
         return match(OPENED, role, collected, listed, taken)
 
     @contextmanager
@@ -150,18 +151,25 @@ def test_what_came_in_last_is_on_the_last_lists(collecting: Collecting) -> None:
     assert a.early == b.early == frozenset()
 
 
-def entry(client: str, signed: str = "00" * 32) -> HeldEntry:
-    return HeldEntry(client=client, signed=signed)
+def offer_of(*steps: int) -> bytes:
+    return b"".join(bytes([step]) + bytes(32) for step in steps)
 
 
 @pytest.mark.parametrize(
-    "entries", [(entry("nobody"),), (entry("ward-1"), entry("ward-1"))], ids=["stranger", "twice"]
+    ("offers", "why"),
+    [
+        ([offer_of(6)], "isn't among 5"),
+        ([offer_of(2, 0)], "isn't among 5"),
+        ([offer_of(2), offer_of(2)], "ward-1, who isn't to be offered"),
+    ],
+    ids=["stranger", "twice at once", "twice"],
 )
 def test_a_refuses_offers_that_can_not_be(
-    collecting: Collecting, entries: tuple[HeldEntry, ...]
+    collecting: Collecting, offers: list[bytes], why: str
 ) -> None:
-    collecting.links[B].send("offer", Offer(entries=entries).to_bytes())
-    with pytest.raises(PeerViolation, match="isn't to be offered"):
+    for offer in offers:
+        collecting.links[B].send("offer", offer)
+    with pytest.raises(PeerViolation, match=why):
         collecting.play(A)
     assert collecting.taken[A] == []
 
@@ -174,7 +182,7 @@ def test_b_refuses_names_that_it_has_not_offered_or_has_given_already(
     collecting.upload(collecting.pair(NAMES[0])[B])
     for _ in range(times):
         collecting.links[A].send("ask", Ask().to_bytes())
-        collecting.links[A].send("alike", Alike(clients=(offered.name,)).to_bytes())
+        collecting.links[A].send("alike", Alike((offered,)).to_bytes(Places(NAMES)))
     with pytest.raises(PeerViolation, match="weren't offered"):
         collecting.play(B)
     assert len(collecting.taken[B]) == times - 1

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from precad.common.account.accountant import AccountantName
+from precad.common.account.advantages import advantages
 from precad.common.account.events import poisson_gaussian
 from precad.common.account.exact import ExactAccountant
 from precad.common.account.guarantees import (
@@ -133,6 +134,7 @@ def test_json_has_the_agreed_keys_and_no_infinity() -> None:
             "epsilon",
             "mu",
             "malicious_server",
+            "advantage_delta",
         ]
         assert document["record_rate"] == 0.2
         if statement.accountant is not AccountantName.GDP_CLT:
@@ -267,6 +269,16 @@ def test_honest_rejection_is_what_the_range_test_adds_to_delta() -> None:
     assert one(Adversary.ONE_SERVER, **DEMO).rejection_delta is None
 
 
+def test_breaking_the_cryptography_adds_what_the_assumption_says() -> None:
+    """By hand: 8 uses at 2^−80, and 41 · 58 seeds of 126 bits against 2^64 tries, each dealing."""
+    one_dealing = 8 * 2.0**-80 + 41 * 58 * 2.0**-62
+    assert advantages(0.0, 1, 40) == pytest.approx(2 * one_dealing)
+    assert advantages(4.0, 1000, 40) == pytest.approx((1 + math.exp(4)) * 1000 * one_dealing)
+    assert 1e-12 < advantages(4.0, 1000, 40) < 1e-10
+    assert advantages(math.inf, 1, 40) == advantages(1e4, 1, 40) == 1
+    assert advantages(math.inf, 0, 40) == 0
+
+
 def test_where_the_exact_accountant_cannot_answer_the_others_stand() -> None:
     statements = stated(DEMO | {"delta": 1e-40})
     found = {(s.adversary, s.accountant): s.epsilon for s in statements}
@@ -293,6 +305,12 @@ def test_only_gates_and_only_at_the_cap_a_statement_covers_a_malicious_server(
             assert statement.to_json()["malicious_server"] == statement.malicious_server
             assert statement.rejection_delta is not None
             assert statement.rejection_delta > 0
+            if statement.malicious_server:
+                assert run.attempts is not None
+                added = advantages(statement.epsilon, run.attempts, run.projections or 0)
+                assert statement.advantage_delta == added
+            else:
+                assert statement.advantage_delta is None
         joint = together([run.at_cap(3), Run.of(make_task(8)).at_cap(3)], 1e-5)
         assert not any(each.malicious_server for each in joint)
         joint = together([run.at_cap(3)] * 2, 1e-5)

@@ -16,6 +16,7 @@ from precad.common.aggregator.round.journal import AttemptState, Word
 from precad.common.aggregator.round.messages import Cohort, Fact, OpenedCount, Verdict
 from precad.common.aggregator.round.opening import answer, propose, require_enough, say_over
 from precad.common.aggregator.round.operators import OPENED_CAP, NeedsOperators, doubt
+from precad.common.aggregator.round.places import Places
 from precad.common.aggregator.round.states import Opened
 from precad.common.aggregator.store import Store, open_store
 from precad.common.aggregator.training.conduct import count_opened
@@ -67,8 +68,13 @@ def pair(make_task: Callable[..., Task], tmp_path: Path) -> tuple[Aggregator, Ag
     return made[0], made[1]
 
 
-def opened(pair: tuple[Aggregator, Aggregator], cohort: list[ClientId], at_b: Any) -> Any:
-    """What A's and B's sides return or raise; the coin drew everybody."""
+def opened(
+    pair: tuple[Aggregator, Aggregator],
+    cohort: list[ClientId],
+    at_b: Any,
+    drawn_at_b: list[ClientId] = NAMES,
+) -> Any:
+    """What A's and B's sides return or raise; B's coin drew everybody, or as told."""
 
     def play(call: Callable[[], Any]) -> Any:
         try:
@@ -78,7 +84,9 @@ def opened(pair: tuple[Aggregator, Aggregator], cohort: list[ClientId], at_b: An
 
     with ThreadPoolExecutor(2) as threads:
         a = threads.submit(play, lambda: propose(pair[0], 4, 3, cohort, MODEL))
-        b = threads.submit(play, lambda: answer(pair[1], 3, NAMES, MODEL, before_agreeing=at_b))
+        b = threads.submit(
+            play, lambda: answer(pair[1], 3, drawn_at_b, MODEL, before_agreeing=at_b)
+        )
         return a.result(), b.result()
 
 
@@ -103,12 +111,16 @@ def never(*_: object) -> None:
     raise AssertionError("a refused round must not open")
 
 
+def steps(*clients: str) -> tuple[int, ...]:
+    return Places(NAMES).steps(map(ClientId, clients))
+
+
 def refused(pair: tuple[Aggregator, Aggregator], proposal: Cohort) -> tuple[PeerViolation, str]:
     """B's error, and what it tells A, about a proposal that an honest A wouldn't make."""
     link = pair[0].link
     link.send("cohort", proposal.to_bytes())
     with pytest.raises(PeerViolation) as violation:
-        answer(pair[1], 3, NAMES, MODEL, before_agreeing=never)
+        answer(pair[1], 3, NAMES[:4], MODEL, before_agreeing=never)
     assert states(pair[1]) == {}
     return violation.value, Verdict.from_bytes(link.receive("cohort")).refusal
 
@@ -116,15 +128,16 @@ def refused(pair: tuple[Aggregator, Aggregator], proposal: Cohort) -> tuple[Peer
 @pytest.mark.parametrize(
     ("clients", "model", "words"),
     [
-        (("c0", "stranger"), MODEL, "the coin didn't draw"),
-        (("stranger",), MODEL, "stranger"),
+        (("c0", "c4"), MODEL, "the coin didn't draw"),
+        (("c4",), MODEL, "c4"),
         (("c0",), OTHER_MODEL, str(OTHER_MODEL)),
     ],
 )
 def test_b_refuses_and_says_why(
     pair: tuple[Aggregator, Aggregator], clients: tuple[str, ...], model: Digest, words: str
 ) -> None:
-    error, told = refused(pair, Cohort(attempt=4, clients=clients, model=str(model)))
+    proposal = Cohort(attempt=4, clients=steps(*clients), model=str(model))
+    error, told = refused(pair, proposal)
     assert words in str(error)
     assert words in told
 
@@ -135,7 +148,7 @@ def test_b_refuses_an_attempt_that_was_used(
 ) -> None:
     pair[1].journal.begin_attempt(4, 0, 0, MODEL)
     link = pair[0].link
-    link.send("cohort", Cohort(attempt=number, clients=("c0",), model=str(MODEL)).to_bytes())
+    link.send("cohort", Cohort(attempt=number, clients=steps("c0"), model=str(MODEL)).to_bytes())
     # An owner may just have shown B a later one: the servers meet again, and nothing stops.
     with pytest.raises(PeerUnavailable, match=f"attempt {number} was used"):
         answer(pair[1], 3, NAMES, MODEL, before_agreeing=never)
@@ -146,7 +159,7 @@ def test_b_refuses_an_attempt_that_was_used(
 
 def test_b_opens_no_attempt_after_which_there_is_none(pair: tuple[Aggregator, Aggregator]) -> None:
     """Else a server that cheats would use up all numbers at once, for ever."""
-    proposal = Cohort(attempt=ATTEMPTS, clients=("c0",), model=str(MODEL))
+    proposal = Cohort(attempt=ATTEMPTS, clients=steps("c0"), model=str(MODEL))
     pair[0].link.send("cohort", proposal.to_bytes())
     with pytest.raises(PeerViolation, match="the last number that there is"):
         answer(pair[1], 3, NAMES, MODEL, before_agreeing=never)
@@ -176,19 +189,28 @@ def test_b_refuses_clients_that_the_coin_did_not_draw(
     pair: tuple[Aggregator, Aggregator],
 ) -> None:
     """Enrolled they are: A picks nobody."""
-    proposal = Cohort(attempt=4, clients=("c0", "c2"), model=str(MODEL))
+    proposal = Cohort(attempt=4, clients=steps("c0", "c2"), model=str(MODEL))
     pair[0].link.send("cohort", proposal.to_bytes())
     with pytest.raises(PeerViolation, match=r"didn't draw \['c2'\]"):
         answer(pair[1], 3, NAMES[:2], MODEL, before_agreeing=never)
     assert states(pair[1]) == {}
 
 
-def test_a_client_that_is_named_twice_counts_once(pair: tuple[Aggregator, Aggregator]) -> None:
-    proposal = Cohort(attempt=4, clients=("c0", "c1", "c0"), model=str(MODEL))
+@pytest.mark.parametrize("places", [(1, 1, 4), (6,)], ids=["behind the last", "nobody"])
+def test_b_refuses_whoever_is_not_enrolled(
+    pair: tuple[Aggregator, Aggregator], places: tuple[int, ...]
+) -> None:
+    proposal = Cohort(attempt=4, clients=places, model=str(MODEL))
     pair[0].link.send("cohort", proposal.to_bytes())
-    opened = answer(pair[1], 3, NAMES, MODEL, before_agreeing=lambda _: None)
-    assert opened is not None
-    assert opened.cohort == (NAMES[0], NAMES[1])
+    with pytest.raises(PeerViolation, match="isn't among 5 clients"):
+        answer(pair[1], 3, NAMES, MODEL, before_agreeing=never)
+    assert states(pair[1]) == {}
+
+
+def test_a_proposal_that_names_one_twice_is_none() -> None:
+    data = Cohort(attempt=4, clients=(1,), model=str(MODEL)).to_bytes()
+    with pytest.raises(PeerViolation, match="unreadable Cohort"):
+        Cohort.from_bytes(data.replace(b"[1]", b"[1,0]"))
 
 
 @pytest.mark.parametrize("tight", [0, 1], ids=["A", "B"])
@@ -224,17 +246,17 @@ def test_with_cover_everybody_uploads_and_the_drawn_count(
 
 
 def test_a_takes_nobody_whom_it_did_not_propose(pair: tuple[Aggregator, Aggregator]) -> None:
-    pair[1].link.send("cohort", Verdict(clients=("c0", "c1")).to_bytes())
+    pair[1].link.send("cohort", Verdict(clients=steps("c0", "c1")).to_bytes())
     with pytest.raises(PeerViolation, match="that A proposed"):
         propose(pair[0], 4, 3, [NAMES[0]], MODEL)
     assert states(pair[0]) == {}
 
 
 def test_a_learns_of_the_refusal(pair: tuple[Aggregator, Aggregator]) -> None:
-    a, b = opened(pair, [NAMES[0], ClientId("stranger")], never)
+    a, b = opened(pair, [NAMES[0], NAMES[4]], never, drawn_at_b=NAMES[:4])
     assert isinstance(a, PeerViolation)
     assert isinstance(b, PeerViolation)
-    assert "stranger" in str(a)
+    assert "c4" in str(a)
     assert states(pair[0]) == {}
 
 

@@ -18,6 +18,7 @@ from precad.common.aggregator.round.aggregator import Aggregator
 from precad.common.aggregator.round.cap import may_take_part, participation_cap
 from precad.common.aggregator.round.messages import Cohort, Fact, Verdict
 from precad.common.aggregator.round.opening import propose
+from precad.common.aggregator.round.places import Places
 from precad.common.aggregator.store import Store, open_store
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import Misconfiguration, PeerViolation
@@ -121,7 +122,8 @@ def test_server_a_proposes_nobody_at_the_limit(task: Task, store: Store) -> None
     b.send("cohort", Verdict(refusal="that is all").to_bytes())
     with pytest.raises(PeerViolation, match="that is all"):
         propose(replace(aggregator_of(task, store), link=a), cap, cap, list(RATES), MODEL)
-    assert Cohort.from_bytes(b.receive("cohort")).clients == (NEW.name, SELDOM.name)
+    proposed = Cohort.from_bytes(b.receive("cohort")).clients
+    assert Places(sorted(RATES)).clients(proposed) == (NEW, SELDOM)
 
 
 @pytest.mark.parametrize("lost", ["written off", "learned"])

@@ -11,11 +11,12 @@ from collections import deque
 from collections.abc import Callable
 
 from precad.common.aggregator.collect.inbox import Inbox
-from precad.common.aggregator.round.messages import Alike, Ask, HeldEntry, Offer
+from precad.common.aggregator.round.lists import Alike, Ask, Offer
+from precad.common.aggregator.round.places import Places
 from precad.common.aggregator.round.states import Opened
 from precad.common.aggregator.validate.validator import MAX_BATCH_CLIENTS, Take
 from precad.common.errors import PeerViolation
-from precad.common.identifiers import ClientId
+from precad.common.identifiers import ClientId, Digest
 from precad.common.link import PeerLink
 from precad.common.share.submission import Submission
 
@@ -42,21 +43,23 @@ def ask(
         PeerViolation: B offers who isn't in the cohort, or somebody twice.
         PeerUnavailable: B is gone.
     """
-    pairs, taken = _Pairs(opened), set[ClientId]()
+    pairs, places, taken = _Pairs(), Places(opened.cohort), set[ClientId]()
     while not over():
         if pairs.expected:
             inbox.wait_arrival(LOOK_S)
         # B waits for its next arrival only where A waits for none.
         patient = not pairs.expected and not pairs.alike
         link.send("ask", Ask(patient=patient).to_bytes())
-        for entry in Offer.from_bytes(link.receive("offer")).entries:
-            pairs.offered(entry)
+        offered = Offer.from_bytes(link.receive("offer"), places)
+        for client, signed in offered.signed.items():
+            pairs.offered(client, signed)
         for submission in inbox.arrivals():
             pairs.held(submission)
         size = min(len(pairs.alike), MAX_BATCH_CLIENTS)
         alike = [pairs.alike.popleft() for _ in range(size)]
-        clients = [submission.context.client for submission in alike]
-        link.send("alike", Alike(clients=tuple(c.name for c in clients)).to_bytes())
+        alike.sort(key=lambda submission: submission.context.client)
+        clients = tuple(submission.context.client for submission in alike)
+        link.send("alike", Alike(clients).to_bytes(places))
         take(alike)
         taken.update(clients)
     return frozenset(taken)
@@ -67,10 +70,13 @@ def say_over(link: PeerLink) -> None:
     link.send("ask", Ask(over=True).to_bytes())
 
 
-def offer(inbox: Inbox, link: PeerLink, take: Take, patience_s: float) -> frozenset[ClientId]:
+def offer(
+    opened: Opened, inbox: Inbox, link: PeerLink, take: Take, patience_s: float
+) -> frozenset[ClientId]:
     """B's part: turn after turn until A says that collection is over.
 
     Args:
+        opened: the attempt.
         inbox: B's; open.
         link: to A.
         take: validates what both hold alike.
@@ -84,46 +90,41 @@ def offer(inbox: Inbox, link: PeerLink, take: Take, patience_s: float) -> frozen
         PeerUnavailable: A is gone.
     """
     offered: dict[ClientId, Submission] = {}
-    taken: set[ClientId] = set()
+    places, taken = Places(opened.cohort), set[ClientId]()
     while not (turn := Ask.from_bytes(link.receive("ask", timeout_s=patience_s))).over:
         if turn.patient:
             inbox.wait_arrival(LOOK_S)
         new = {s.context.client: s for s in inbox.arrivals(MAX_BATCH_CLIENTS)}
         offered |= new
-        entries = tuple(
-            HeldEntry(client=client.name, signed=str(s.header.whole_digest))
-            for client, s in new.items()
-        )
-        link.send("offer", Offer(entries=entries).to_bytes())
-        names = [ClientId(c) for c in Alike.from_bytes(link.receive("alike")).clients]
-        if len(set(names)) != len(names) or not set(names) <= set(offered):
+        signed = {client: submission.header.whole_digest for client, submission in new.items()}
+        link.send("offer", Offer(signed).to_bytes(places))
+        alike = Alike.from_bytes(link.receive("alike"), places).clients
+        if not offered.keys() >= set(alike):
             raise PeerViolation("server A names submissions that weren't offered")
-        take([offered.pop(client) for client in names])
-        taken.update(names)
+        take([offered.pop(client) for client in alike])
+        taken.update(alike)
     return frozenset(taken)
 
 
 class _Pairs:
     """A's view: who is held here, who was offered, and who is alike. Each client comes once."""
 
-    def __init__(self, opened: Opened) -> None:
-        self._cohort = frozenset(opened.cohort)
+    def __init__(self) -> None:
         self._offered: set[ClientId] = set()
         self._here: dict[ClientId, Submission] = {}
-        self.expected: dict[ClientId, str] = {}
+        self.expected: dict[ClientId, Digest] = {}
         """Offered, and not here yet."""
         self.alike: deque[Submission] = deque()
 
-    def offered(self, entry: HeldEntry) -> None:
+    def offered(self, client: ClientId, signed: Digest) -> None:
         """B holds it whole. Raises PeerViolation."""
-        client = ClientId(entry.client)
-        if client not in self._cohort or client in self._offered:
+        if client in self._offered:
             raise PeerViolation(f"server B offers {client}, who isn't to be offered now")
         self._offered.add(client)
         if (submission := self._here.pop(client, None)) is None:
-            self.expected[client] = entry.signed
+            self.expected[client] = signed
         else:
-            self._compare(submission, entry.signed)
+            self._compare(submission, signed)
 
     def held(self, submission: Submission) -> None:
         """It has come to A."""
@@ -133,7 +134,7 @@ class _Pairs:
         else:
             self._compare(submission, signed)
 
-    def _compare(self, submission: Submission, signed: str) -> None:
+    def _compare(self, submission: Submission, signed: Digest) -> None:
         # What differs is left to the last lists, which say so.
-        if signed == str(submission.header.whole_digest):
+        if signed == submission.header.whole_digest:
             self.alike.append(submission)

@@ -3,10 +3,10 @@
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from precad.common.aggregator.round.messages import HeldEntry, HeldList, MissingEntry
+from precad.common.aggregator.round.lists import HeldList
 from precad.common.aggregator.round.states import Matched, Opened
-from precad.common.errors import PeerViolation, Rejection
-from precad.common.identifiers import ClientId, Role
+from precad.common.errors import Rejection
+from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.share.submission import Submission
 
 Collected = Mapping[ClientId, Submission | Rejection]
@@ -30,16 +30,13 @@ def describe(collected: Collected, early: Collection[ClientId] = ()) -> HeldList
         collected: all of the cohort.
         early: left out: both servers know of them.
     """
-    entries: list[HeldEntry | MissingEntry] = []
-    for client, item in collected.items():
-        if client in early:
-            continue
-        if isinstance(item, Submission):
-            signed = str(item.header.whole_digest)
-            entries.append(HeldEntry(client=client.name, signed=signed))
-        else:
-            entries.append(MissingEntry(client=client.name, reason=item))
-    return HeldList(entries=tuple(entries))
+    rest = (collected[client] for client in sorted(collected) if client not in early)
+    return HeldList(tuple(i.header.whole_digest if isinstance(i, Submission) else i for i in rest))
+
+
+def rest_of(opened: Opened, early: Collection[ClientId]) -> list[ClientId]:
+    """Whom the last lists are over, in their order."""
+    return [client for client in opened.cohort if client not in early]
 
 
 def match(
@@ -66,10 +63,7 @@ def match(
     Raises:
         PeerViolation: the other server's list isn't over this attempt's cohort.
     """
-    other = theirs.by_client()
-    expected = set(opened.cohort) - early
-    if len(theirs.entries) != len(expected) or set(other) != expected:
-        raise PeerViolation(f"the other server's list isn't over attempt {opened.attempt}'s cohort")
+    other = theirs.of(rest_of(opened, early))
     submissions: dict[ClientId, Submission] = {}
     rejections: dict[ClientId, Rejection] = {}
     for client in opened.cohort:
@@ -78,15 +72,15 @@ def match(
             submissions[client] = own
             continue
         entry = other[client]
-        if isinstance(own, Submission) and isinstance(entry, HeldEntry):
-            if entry.signed == str(own.header.whole_digest):
+        if isinstance(own, Submission) and isinstance(entry, Digest):
+            if entry == own.header.whole_digest:
                 submissions[client] = own
             else:
                 # Whoever can read an upload's header can cause it: nothing is held against anyone.
                 rejections[client] = Rejection.UNMATCHED
         else:
             own_reason = None if isinstance(own, Submission) else own
-            other_reason = entry.reason if isinstance(entry, MissingEntry) else None
+            other_reason = None if isinstance(entry, Digest) else entry
             reasons = [own_reason, other_reason]
             if role is Role.SERVER_B:
                 reasons.reverse()

@@ -4,8 +4,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from precad.common.errors import PeerViolation, Rejection
-from precad.common.identifiers import ATTEMPTS, ClientId
+from precad.common.errors import PeerViolation
+from precad.common.identifiers import ATTEMPTS
 
 Hex32 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 ClientName = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
@@ -15,6 +15,10 @@ HexText = Annotated[str, Field(pattern=r"^([0-9a-f]{2})+$", max_length=16384)]
 
 Number = Annotated[int, Field(ge=0, le=ATTEMPTS)]
 """Of an attempt, or how many there are: sums of them, and the next one, fit what databases hold."""
+
+
+Step = Annotated[int, Field(ge=1, lt=2**31)]
+"""From one client's place in a list to the next one's."""
 
 
 class Message(BaseModel):
@@ -226,8 +230,8 @@ class Cohort(Message):
     """A's proposal for an attempt, or its word that training is over."""
 
     attempt: Number
-    clients: tuple[ClientName, ...]
-    """Whom the coin drew and A's ledger lets take part."""
+    clients: tuple[Step, ...]
+    """Whom the coin drew and A's ledger lets take part, by places in the roster (``places.py``)."""
     model: Hex32
     over: bool = False
     doubt: str = ""
@@ -238,58 +242,12 @@ class Verdict(Message):
     """B's answer to a proposal: empty when it agrees."""
 
     refusal: str = ""
-    clients: tuple[ClientName, ...] = ()
-    """Those of the proposal whom B's ledger lets take part too."""
+    clients: tuple[Step, ...] = ()
+    """Those of the proposal whom B's ledger lets take part too, by places in the roster."""
     operators: bool = False
     """The refusal is that B's operators haven't given their word."""
     used: bool = False
     """The refusal is that the attempt's number was used: an owner may just have told B so."""
-
-
-class HeldEntry(Message):
-    """One client's submission as the sender of this message holds it."""
-
-    client: ClientName
-    signed: Hex32
-    """SHA-256 of the whole signed bytes: header, signature and certificates as received."""
-
-
-class MissingEntry(Message):
-    """Why the sender holds nothing of one client."""
-
-    client: ClientName
-    reason: Rejection
-
-
-class Ask(Message):
-    """A's turn while collection is open."""
-
-    patient: bool = False
-    """Whether B is to wait a moment for its next arrival."""
-    over: bool = False
-    """Collection is closed at A: its list follows."""
-
-
-class Offer(Message):
-    """What has come to B, whole, since it last offered."""
-
-    entries: Annotated[tuple[HeldEntry, ...], Field(max_length=256)]
-
-
-class Alike(Message):
-    """Of all that was offered, what A holds alike and goes on now, in this order."""
-
-    clients: Annotated[tuple[ClientName, ...], Field(max_length=256)]
-
-
-class HeldList(Message):
-    """A round's cohort as one server holds it, without those who have gone on already."""
-
-    entries: tuple[HeldEntry | MissingEntry, ...]
-
-    def by_client(self) -> dict[ClientId, HeldEntry | MissingEntry]:
-        """Entries by client."""
-        return {ClientId(entry.client): entry for entry in self.entries}
 
 
 class WorkerCount(Message):

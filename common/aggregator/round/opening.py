@@ -6,6 +6,7 @@ from precad.common.aggregator.round.aggregator import Aggregator
 from precad.common.aggregator.round.journal import Word
 from precad.common.aggregator.round.messages import Cohort, Verdict
 from precad.common.aggregator.round.operators import NeedsOperators, doubt
+from precad.common.aggregator.round.places import Places
 from precad.common.aggregator.round.states import Opened
 from precad.common.enrolment import Roster
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation
@@ -27,7 +28,7 @@ def propose(
     why = doubt(aggregator.journal, aggregator.task, attempt, version)
     verdict = _ask(
         aggregator,
-        Cohort(attempt=attempt, clients=_names(within), model=str(model), doubt=why),
+        Cohort(attempt=attempt, clients=_steps(aggregator, within), model=str(model), doubt=why),
     )
     if why or verdict.operators:
         raise NeedsOperators(Word.ATTEMPTS, version, why or verdict.refusal)
@@ -36,7 +37,7 @@ def propose(
         raise PeerUnavailable(f"server B refused attempt {attempt}: {verdict.refusal}")
     if verdict.refusal:
         raise PeerViolation(f"server B refused attempt {attempt}: {verdict.refusal}")
-    counted = {ClientId(name) for name in verdict.clients}
+    counted = set(Places(aggregator.roster).clients(verdict.clients))
     if not counted <= set(within):
         raise PeerViolation("server B's cohort isn't made of the clients that A proposed")
     opened = _opened(aggregator, attempt, version, counted, model)
@@ -81,7 +82,7 @@ def answer(
     link.begin_attempt(SETUP_ATTEMPT)
     proposal = Cohort.from_bytes(link.receive("cohort"))
     attempt = proposal.attempt
-    proposed = {ClientId(name) for name in proposal.clients}
+    proposed = set(Places(aggregator.roster).clients(proposal.clients))
     refusal, why, used = "", "", False
     if strangers := sorted(map(str, proposed - set(drawn))):
         refusal = f"the coin didn't draw {strangers[:3]}"
@@ -104,7 +105,7 @@ def answer(
     counted = aggregator.within_budget(sorted(proposed), version)
     opened = _opened(aggregator, attempt, version, counted, model)
     before_agreeing(opened)
-    link.send("cohort", Verdict(clients=_names(counted)).to_bytes())
+    link.send("cohort", Verdict(clients=_steps(aggregator, counted)).to_bytes())
     link.begin_attempt(attempt)
     return opened
 
@@ -146,5 +147,6 @@ def _ask(aggregator: Aggregator, proposal: Cohort) -> Verdict:
     return Verdict.from_bytes(link.receive("cohort"))
 
 
-def _names(clients: Iterable[ClientId]) -> tuple[str, ...]:
-    return tuple(client.name for client in sorted(clients))
+def _steps(aggregator: Aggregator, clients: Iterable[ClientId]) -> tuple[int, ...]:
+    """By places in the roster, which both servers have signed."""
+    return Places(aggregator.roster).steps(clients)

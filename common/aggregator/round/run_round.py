@@ -24,7 +24,7 @@ from precad.common.aggregator.round.cohort import cohort_of
 from precad.common.aggregator.round.coin import CoinKey
 from precad.common.aggregator.round.joint_draw import agree_coin
 from precad.common.aggregator.round.journal import Journal
-from precad.common.aggregator.round.messages import HeldList
+from precad.common.aggregator.round.lists import HeldList
 from precad.common.aggregator.round.opening import answer, propose
 from precad.common.aggregator.round.seals import Seals
 from precad.common.aggregator.round.states import Finished, Opened

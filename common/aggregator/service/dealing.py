@@ -93,7 +93,8 @@ class RemoteDealer:
     def squares(self, attempt: int) -> Iterator[Squares]:
         """A conversation for one attempt; its errors come from its answers."""
         answers = Answers(attempt, self._timeout_s)
-        to, gates = (self._stub, self._address, self.epoch), self._task.validation == "fss"
+        to = self._stub, self._address, self._task.digest, self.epoch
+        gates = self._task.validation == "fss"
         remote = RemoteSquares(*to, answers, self._count, gates=gates)
         with closing(remote):
             yield remote

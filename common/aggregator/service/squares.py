@@ -9,6 +9,7 @@ import grpc
 from precad.common.deal.square import GateKeys
 from precad.common.deal.squares import Answers, SquareRequest
 from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError
+from precad.common.identifiers import Digest
 from precad.common.secret import Secret
 from precad.common.wire.status import error_of
 from precad.protos import precad_pb2 as pb
@@ -59,6 +60,7 @@ class RemoteSquares:
     Args:
         stub: the dealer.
         address: where it is, for errors.
+        task: digest of the task.
         epoch: which start of the dealer is meant.
         answers: takes what comes, and the stream's end.
         count: hears how many bytes each reply has.
@@ -69,6 +71,7 @@ class RemoteSquares:
         self,
         stub: DealingStub,
         address: str,
+        task: Digest,
         epoch: bytes,
         answers: Answers,
         count: Callable[[int], None],
@@ -77,7 +80,9 @@ class RemoteSquares:
     ) -> None:
         self._gates = gates
         self._address = address
+        self._task = task
         self._epoch = epoch
+        self._all_asked = False
         self._answers = answers
         self._count = count
         self._outgoing: queue.SimpleQueue[pb.SquareRequest | None] = queue.SimpleQueue()
@@ -100,6 +105,16 @@ class RemoteSquares:
 
     def gate_keys(self, context: bytes) -> GateKeys:
         """As ``Squares.gate_keys``."""
+        if not self._all_asked:
+            self._all_asked = True
+            self._outgoing.put(
+                pb.SquareRequest(
+                    task_digest=self._task.value,
+                    epoch=self._epoch,
+                    attempt=self._answers.attempt,
+                    all_asked=True,
+                )
+            )
         return self._answers.gate_keys(context)
 
     def close(self) -> None:

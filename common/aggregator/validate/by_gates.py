@@ -7,6 +7,7 @@ protocol hears, of an honest update, the complement of what it could compute
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,7 @@ from precad.common.fss.keys import DcfKeys, keys_from_bytes
 from precad.common.identifiers import Digest, Role
 from precad.common.norm_check.gates import evaluate_gates
 from precad.common.norm_check.verdicts import pack, verdicts
+from precad.common.ring import RingVector
 from precad.common.share.header import NormWords, SignedHeader
 from precad.common.share.submission import Submission
 from precad.common.share.words import norm_word
@@ -35,29 +37,57 @@ class ByGates:
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._bits: dict[Digest, bytes] = {}
-        """Of each submission, by its context: what this server will send, and nobody has seen."""
+        self._noted: dict[Digest, _Noted] = {}
+        """By the submission's context."""
+        self._squares: Squares | None = None
 
     def note(self, submission: Submission, absorber: Absorber, squares: Squares) -> None:
-        """As ``Check.note``: this server's keys, used at once and dropped.
+        """As ``Check.note``, but that keys are waited for when all are decided on.
 
         The whole body is absorbed: it had the signed hash, at B as it came, at A as it was
         forwarded (``forward.receive``).
         """
-        ctx, bound = submission.context.digest, self._server.task.bound
+        ctx = submission.context.digest
         word_a, word_b = signed_words(submission.header)
-        points = absorber.points(word_a, word_b)
-        keys = dealt_keys(squares.gate_keys(ctx.value), self._server.role, self._server.task)
-        bits = evaluate_gates(keys, points[None], bound)
         own = word_a if submission.role is Role.SERVER_A else word_b
         right = own == norm_word(absorber.crossed, submission.word_mask)
-        self._bits[ctx] = pack(bits, np.array([right]))
+        self._noted[ctx] = _Noted(absorber.points(word_a, word_b), right)
+        self._squares = squares
 
     def decide(self, batch: int, submissions: Sequence[Submission]) -> NDArray[np.bool_]:
         """As ``Check.decide``."""
-        own = b"".join(self._bits[each.context.digest] for each in submissions)
+        own = self._evaluate(submissions)
         other = self._server.link.exchange(f"decide/{batch}/{label(submissions)}", own)
         return verdicts(own, other, self._server.task.projections + 1)
+
+    def _evaluate(self, submissions: Sequence[Submission]) -> bytes:
+        """What this server will send of them, and nobody has seen; their keys are dropped."""
+        task, squares = self._server.task, self._squares
+        assert squares is not None
+        noted = [self._noted.pop(each.context.digest) for each in submissions]
+        batches: dict[bytes, list[tuple[int, DcfKeys]]] = {}
+        for number, each in enumerate(submissions):
+            dealt = squares.gate_keys(each.context.digest.value)
+            keys = dealt_keys(dealt, self._server.role, task)
+            batches.setdefault(keys.prg_key, []).append((number, keys))
+        points = np.stack([each.points for each in noted])
+        bits = np.empty(points.shape, dtype=np.uint8)
+        # What was dealt together is evaluated together: a fraction of the time of one by one.
+        for together in batches.values():
+            numbers = [number for number, _ in together]
+            joined = DcfKeys.joined([keys for _, keys in together])
+            bits[numbers] = evaluate_gates(joined, points[numbers], task.bound)
+        return pack(bits, np.array([each.word_right for each in noted]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Noted:
+    """What is known of an absorbed submission."""
+
+    points: RingVector
+    """``[k + 1] int64``, public."""
+    word_right: bool
+    """Whether the client's word to this server is what its mask and the body make."""
 
 
 def dealt_keys(dealt: GateKeys, role: Role, task: Task) -> DcfKeys:

@@ -54,7 +54,7 @@ class Check(Protocol):
     """Says of one attempt's absorbed submissions whether their norms are within the bound."""
 
     def note(self, submission: Submission, absorber: Absorber, squares: Squares) -> None:
-        """Take what is dealt for a submission whose body is absorbed; waits for it.
+        """Take a submission whose body is absorbed; may wait for what is dealt for it.
 
         Nothing of it leaves before ``decide``. Raises PeerUnavailable, PeerViolation.
         """

@@ -11,7 +11,8 @@ from precad.common.share.body import PIECE_BYTES, body_hasher
 from precad.common.share.mask import SALT_BYTES
 from precad.common.share.submission import Submission
 
-_WHOLE, _DROPPED = b"whole", b"dropped"
+_WHOLE, _DROPPED = b"w", b"d"
+"""In a byte: the last piece of a body that was whole, or that couldn't be read again."""
 
 
 class Dropped(Exception):

@@ -4,7 +4,7 @@ Whatever it does, everything that the honest server sends before its noisy share
 computed itself, and it ends in a named fault or a refused submission.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -24,7 +24,7 @@ from tests.rig.submissions import words_of
 from precad.common.aggregator.release.aggregate import aggregate
 from precad.common.aggregator.round.states import Matched, Opened, Summed
 from precad.common.aggregator.validate.by_gates import ByGates
-from precad.common.deal import square
+from precad.common.deal import gates
 from precad.common.deal.dealer import DealerRole
 from precad.common.deal.local import LocalDealing
 from precad.common.deal.request import SquareRequest
@@ -160,12 +160,14 @@ def play(task: Task, halves: Halves, cheater: Role, cheat: Cheat) -> Played:
         for role, end in zip(SERVERS, memory_pair(), strict=True)
     }
     noted: list[bytes] = []
-    unchanged = ByGates.note
+    unchanged = ByGates._evaluate
 
-    def note(self: ByGates, submission: Submission, *rest: Any) -> None:
-        unchanged(self, submission, *rest)
-        if submission.role is cheater:
-            noted.append(self._bits[submission.context.digest])
+    def evaluate(self: ByGates, submissions: Sequence[Submission]) -> bytes:
+        bits = unchanged(self, submissions)
+        if submissions[0].role is cheater:
+            width = len(bits) // len(submissions)
+            noted.extend(bits[start : start + width] for start in range(0, len(bits), width))
+        return bits
 
     def serve(role: Role) -> Summed:
         link = PeerLink(wires[role], task.digest, max_message_bytes=1 << 20, timeout_s=TIMEOUT_S)
@@ -185,7 +187,7 @@ def play(task: Task, halves: Halves, cheater: Role, cheat: Cheat) -> Played:
         return aggregate(replace(aggregator, dealing=dealing), Matched(opened, held, {}))
 
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(2) as threads:
-        patch.setattr(ByGates, "note", note)
+        patch.setattr(ByGates, "_evaluate", evaluate)
         futures = {role: threads.submit(serve, role) for role in SERVERS}
         errors = {role: future.exception() for role, future in futures.items()}
     honest = B if cheater is A else A
@@ -451,7 +453,7 @@ def test_a_key_that_is_not_a_key_is_never_evaluated(
     def spoiled(data: bytes) -> GateKeys:
         return GateKeys(change[fault](data))
 
-    monkeypatch.setattr(square, "GateKeys", spoiled)
+    monkeypatch.setattr(gates, "GateKeys", spoiled)
     played = play(task, submissions_of(task, updates(task)), A, Cheat())
     assert isinstance(played.outcome, PeerViolation)
     assert "keys can't be used" in str(played.outcome)
