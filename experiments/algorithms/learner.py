@@ -13,6 +13,7 @@ from precad.client.train import load_vector
 
 Reals = NDArray[np.float64]
 _TESTED_AT_ONCE = 2000
+_VOTED_AT_ONCE = 20_000
 
 
 class Learner:
@@ -27,6 +28,11 @@ class Learner:
         self._module, self._device = module.float().to(device), device
         self._shapes = {name: value.shape for name, value in module.named_parameters()}
         self.dimension = sum(shape.numel() for shape in self._shapes.values())
+        ends = np.cumsum([shape.numel() for shape in self._shapes.values()]).tolist()
+        self.layers = tuple(
+            slice(start, end) for start, end in zip([0, *ends[:-1]], ends, strict=True)
+        )
+        """Where each tensor lies in the vector."""
         self._stacked: Callable[..., torch.Tensor] = vmap(grad(self._loss))
 
     def named(self, theta: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -53,11 +59,22 @@ class Learner:
         """
         return self._stacked(thetas, x, y, weights)
 
+    def votes(self, thetas: torch.Tensor, x: NDArray[np.float32]) -> NDArray[np.int64]:
+        """What each of many models names the records, ``[models, n]``."""
+        each = vmap(lambda theta, some: functional_call(self._module, self.named(theta), (some,)))
+        inputs = torch.from_numpy(x).to(self._device)
+        with torch.no_grad():
+            found = [
+                each(some, inputs.expand(len(some), *inputs.shape)).argmax(dim=2).cpu()
+                for some in torch.split(thetas, max(1, _VOTED_AT_ONCE // len(x)))
+            ]
+        return torch.cat(found).numpy()
+
     def descend(
         self, theta: Reals, x: NDArray[np.float32], y: NDArray[np.int64], rate: float, steps: int
     ) -> Reals:
         """One model after so many steps on the mean loss of all records, ``[d]``."""
-        at = torch.from_numpy(theta).float()[None].to(self._device)
+        at = torch.tensor(theta, dtype=torch.float32, device=self._device)[None]
         inputs = torch.from_numpy(x)[None].to(self._device)
         targets = torch.from_numpy(y)[None].to(self._device)
         weights = torch.full(targets.shape, 1 / len(y), device=self._device)

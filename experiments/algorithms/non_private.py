@@ -79,5 +79,5 @@ def _update(learner: Learner, theta: Reals, parts: list[Any]) -> Reals:
         return np.zeros(learner.dimension)
     x = torch.from_numpy(np.concatenate([records[0][rows] for records, rows in parts]))
     y = torch.from_numpy(np.concatenate([records[1][rows] for records, rows in parts]))
-    at = torch.from_numpy(theta).float()
+    at = torch.tensor(theta, dtype=torch.float32)
     return -learner.gradients(at[None], x[None], y[None], torch.ones(1, len(y)))[0].double().numpy()

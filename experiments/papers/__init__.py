@@ -1,11 +1,23 @@
 """The papers' experiments, a module for each figure; importing this registers all of them."""
 
 from precad.experiments.papers import (
+    precad_check,
     precad_fig2,
     precad_fig3,
     precad_fig4,
     precad_fig5,
     precad_table1,
+    xie_fig1,
+    xie_fig2,
 )
 
-__all__ = ["precad_fig2", "precad_fig3", "precad_fig4", "precad_fig5", "precad_table1"]
+__all__ = [
+    "precad_check",
+    "precad_fig2",
+    "precad_fig3",
+    "precad_fig4",
+    "precad_fig5",
+    "precad_table1",
+    "xie_fig1",
+    "xie_fig2",
+]

@@ -75,7 +75,7 @@ def table(results: Sequence[Result]) -> Table:
                 *(percent([r.values["accuracy"] for r in by_size.get(size, [])]) for size in sizes),
             ]
         )
-    headings = ["algorithm", "σ", "ε published", "ε exact", "published: accuracy by n"]
+    headings = ["algorithm", "σ", "ε published, its scale", "ε exact, here", "published"]
     return Table([*headings, *(f"n = {size}" for size in sizes)], rows)
 
 
