@@ -9,6 +9,7 @@ from precad.experiments.algorithms import ALGORITHMS, Problem, Trained
 from precad.experiments.algorithms.learner import Learner, Reals
 from precad.experiments.algorithms.start import model_and_section
 from precad.experiments.data import load
+from precad.experiments.defences import DEFENCES
 from precad.experiments.partition import shards
 from precad.experiments.poisoning import ATTACKS
 from precad.experiments.study import Scale, Settings, Surroundings
@@ -75,6 +76,7 @@ def train(settings: Settings, around: Surroundings) -> dict[str, Any]:
         seed=settings["seed"],
         attack=attack,
         attackers=settings["attackers"],
+        defence=DEFENCES[settings["defence"]] if settings.get("defence") else None,
         watch=watch,
     )
     learner = Learner(model_and_section(problem)[0])

@@ -114,12 +114,15 @@ def plot(results: Sequence[Result], figure: Any) -> None:
         low, high = curves.min(axis=0), curves.max(axis=0)
         right.fill_between(places, low, high, color=colour, alpha=0.2)
     left.set_ylabel("ε of a record at T_i = qT")
+    # Room for the legend above the lines.
+    left.set_ylim(0, 1.6 * left.get_ylim()[1])
     right.set_ylabel("accuracy on held-out records")
     right.set_ylim(0, 1)
+    left.legend(fontsize="small", loc="upper left")
+    right.legend(loc="lower right")
     for axes in (left, right):
         axes.set_xlabel("round")
         axes.grid(alpha=0.3)
-        axes.legend(fontsize="small")
 
 
 EXPERIMENTS.register("precad-fig2")(

@@ -32,7 +32,7 @@ _SAID = {
 _FORMULAS: dict[str, Callable[[int], float]] = {
     "central-dp": lambda _: 1.0,
     "precad": lambda _: 2**0.5,
-    "distributed-dp": lambda _: HONEST_PART**0.5,
+    "distributed-dp": lambda n: (n / max(1, n // HONEST_PART)) ** 0.5,
     "local-dp": lambda n: n**0.5,
 }
 _SETTINGS = {
@@ -40,7 +40,7 @@ _SETTINGS = {
     "model": "logistic",
     "rounds": 20,
     "learning_rate": 1.0,
-    "record_clip": 1e-3,
+    "record_clip": 1.0,
     "client_clip": None,
     "record_rate": 1e-3,
     "client_rate": 1.0,
@@ -60,10 +60,7 @@ def cells(scale: Scale) -> list[Settings]:
 
 
 def measure(settings: Settings, around: Surroundings) -> dict[str, Any]:
-    """Standard deviation over σ·R of what moves the model, apart from gradients that are nothing.
-
-    Hardly a record is drawn, so that a round's sum is noise.
-    """
+    """Standard deviation over σ·R of what moves the model: hardly a record is drawn."""
     data = load(settings["data"], around.data)
     models: list[Reals] = []
 

@@ -83,7 +83,7 @@ def measure(settings: Settings, around: Surroundings) -> dict[str, Any]:
     module = MODELS[settings["model"]](data)
     learner = Learner(module, around.device)
     initial = "zeros" if settings["model"] == "logistic" else "uniform"
-    section = model_section(module, settings["model"], initial, settings["seed"])
+    section = model_section(module, settings["model"], initial, initial_seed=0)
     start = torch.tensor(initial_vector(ModelSection.model_validate(section)), dtype=torch.float32)
     parts = iid(len(data.train_y), settings["users"], seed=0)
     users = Users.of([(data.train_x[mine], data.train_y[mine]) for mine in parts], around.device)
