@@ -1,6 +1,6 @@
 """Throughput of models trained at once by torch.func beside the same ones, one after another.
 
-    python benchmarks/ensembles.py --out benchmarks/results/ensembles.json
+    python benchmarks/ensembles.py
 
 Both train UserDP-FedAvg on scikit-learn's zeros and ones, in this process, on one thread, in turn;
 the seeds are those of the models, 0 and up.
@@ -33,6 +33,7 @@ SETTINGS = UserLevel(
 )
 USERS = 200
 REPEATS = 3
+RESULT = Path(__file__).parent / "results" / "ensembles.json"
 
 
 def measure(model: str, models: int, device: str) -> dict[str, float | str | int]:
@@ -67,9 +68,9 @@ def measure(model: str, models: int, device: str) -> dict[str, float | str | int
 def main() -> None:
     """Measure both models, and write what was found."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--out", type=Path, required=True, help="JSON file")
+    parser.add_argument("--out", type=Path, default=RESULT, help="JSON file")
     parser.add_argument("--device", default="cpu", help="where torch computes")
-    parser.add_argument("--models", type=int, default=100, help="trained at once")
+    parser.add_argument("--models", type=int, default=40, help="trained at once")
     given = parser.parse_args()
     torch.set_num_threads(1)
     found = [measure(model, given.models, given.device) for model in ("logistic", "mlp")]
