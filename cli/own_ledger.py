@@ -103,6 +103,7 @@ def receipts(
 
 
 def _account(account: "Account", delta: float | None) -> dict[str, Any]:
+    from precad.client.account_file import Limit  # noqa: PLC0415
     from precad.client.own_account import exact_epsilon  # noqa: PLC0415
 
     charges = list(account.charges.values())
@@ -137,7 +138,8 @@ def _account(account: "Account", delta: float | None) -> dict[str, Any]:
         else {
             "epsilon": limit.epsilon,
             "delta": limit.delta,
-            "order": limit.order,
+            "order": limit.order if isinstance(limit, Limit) else None,
+            "only_task": None if isinstance(limit, Limit) else str(limit.task),
             "filter_epsilon": None if spent is None else spent.epsilon(),
             "overdrawn": spent is None,
         },
@@ -170,6 +172,12 @@ def _show_account(document: dict[str, Any]) -> None:
         console.print("no limit")
     elif limit["overdrawn"]:
         console.print(f"limit ε = {limit['epsilon']:g}: PASSED; nothing more is shared")
+    elif limit["only_task"] is not None:
+        console.print(
+            f"limit ε = {limit['epsilon']:g} at δ = {limit['delta']:g}, all of it for task "
+            f"{limit['only_task'][:12]}, counted exactly: {limit['filter_epsilon']:.4g} so far",
+            soft_wrap=True,
+        )
     else:
         console.print(
             f"limit ε = {limit['epsilon']:g} at δ = {limit['delta']:g}, enforced by a Rényi filter "

@@ -22,7 +22,7 @@ ACCOUNT_FILE = "participations.log"
 _CUT = "~"
 """Ends a line that may have been cut short by a crash, so that the next one stands on its own."""
 _CHECK_DIGITS = 8
-_CHARGE, _LIMIT = "charge", "limit"
+_CHARGE, _LIMIT, _WHOLE = "charge", "limit", "whole"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +58,31 @@ class Charge:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The account's limit, as it was fixed when the account opened."""
+    """The account's limit, as it was fixed when the account opened: a Rényi filter's."""
 
     epsilon: float
     delta: float
     order: float
 
 
-Entry = Charge | Limit
+@dataclass(frozen=True, slots=True)
+class WholeLimit:
+    """The account's limit where all of it goes to one task, whose exact ε is counted."""
+
+    epsilon: float
+    delta: float
+    task: Digest
+    client: str
+    noise_multiplier: float
+    record_rate: float
+
+    def covers(self, charge: Charge) -> bool:
+        """Whether this is a step of that task, at the rate that it was opened with."""
+        mine = self.task, self.client, self.noise_multiplier, self.record_rate
+        return mine == (charge.task, charge.client, charge.noise_multiplier, charge.record_rate)
+
+
+Entry = Charge | Limit | WholeLimit
 
 
 class AccountFile:
@@ -131,6 +148,16 @@ def _to_line(entry: Entry) -> str:
             )
         case Limit():
             words = (_LIMIT, repr(entry.epsilon), repr(entry.delta), repr(entry.order))
+        case WholeLimit():
+            words = (
+                _WHOLE,
+                repr(entry.epsilon),
+                repr(entry.delta),
+                str(entry.task),
+                entry.client or "-",
+                repr(entry.noise_multiplier),
+                repr(entry.record_rate),
+            )
     text = " ".join(words)
     return f"{text} {_check(text)}"
 
@@ -163,6 +190,16 @@ def _from_line(line: bytes, path: Path) -> Entry | None:
                 )
                 if charge.further >= 0:
                     return charge
+            case [kind, epsilon, delta, task, client, sigma, rate] if kind == _WHOLE:
+                name = "" if client == "-" else client
+                return WholeLimit(
+                    float(epsilon),
+                    float(delta),
+                    Digest(bytes.fromhex(task)),
+                    name,
+                    float(sigma),
+                    float(rate),
+                )
             case [kind, epsilon, delta, order] if kind == _LIMIT:
                 return Limit(float(epsilon), float(delta), float(order))
     except (ValueError, Misconfiguration):

@@ -164,7 +164,9 @@ class DataOwner:
             our errors.
         """
         addresses = dict(zip((Role.SERVER_A, Role.SERVER_B), self._addresses, strict=True))
-        servers = look_at_servers(self.task, self.client, self._identity, addresses, wait_s)
+        servers = look_at_servers(
+            self.task, self.client, self._identity, addresses, wait_s, self._token
+        )
         findings = Findings()
         findings.passes("identity", lambda: check_name(self.client, self._identity))
         rate, training = self._record_rate, (self._model, self._loss, self._most)

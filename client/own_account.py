@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from precad.client.account_file import AccountFile, Charge, Limit
+from precad.client.account_file import AccountFile, Charge, Limit, WholeLimit
 from precad.common import checks
 from precad.common.errors import BudgetExceeded, Misconfiguration
 from precad.common.identifiers import ClientId, Digest
@@ -17,7 +17,7 @@ from precad.common.task import Task
 
 if TYPE_CHECKING:
     from precad.common.account.events import SampledGaussian
-    from precad.common.account.filter import RenyiFilter, RenyiLimit
+    from precad.common.account.filter import ExactFilter, RenyiFilter
 
 
 class Account:
@@ -37,8 +37,8 @@ class Account:
         self._file = AccountFile(path)
         self.charges: dict[tuple[Digest, str, int, float], Charge] = {}
         """By ``Charge.step``."""
-        self.limit: Limit | None = None
-        self.filter: RenyiFilter | None = None
+        self.limit: Limit | WholeLimit | None = None
+        self.filter: RenyiFilter | ExactFilter | None = None
         """Of the limit, with all charges."""
         self._events: Counter[SampledGaussian] = Counter()
         self._overdrawn = False
@@ -48,17 +48,17 @@ class Account:
         """Read what was appended since, by whomever."""
         for entry in self._file.new_entries():
             match entry:
-                case Limit():
+                case Limit() | WholeLimit():
                     if self.limit is None:
                         self._open(entry)
                 case Charge():
                     if self.admits(entry):
                         self._count(entry)
 
-    def open(self, limit: "RenyiLimit") -> None:
+    def open(self, limit: Limit | WholeLimit) -> None:
         """Fix the account's limit, durably; the first one stands."""
         if self.limit is None:
-            self._file.append(Limit(limit.epsilon, limit.delta, limit.order))
+            self._file.append(limit)
             self.catch_up()
 
     def admits(self, charge: Charge) -> bool:
@@ -67,6 +67,8 @@ class Account:
         if earlier is not None and earlier.further >= charge.further:
             return True
         if self._overdrawn:
+            return False
+        if isinstance(self.limit, WholeLimit) and not self.limit.covers(charge):
             return False
         instead_of = None if earlier is None else earlier.event
         return self.filter is None or self.filter.allows(charge.event, instead_of=instead_of)
@@ -113,22 +115,31 @@ class Account:
         self._events[charge.event] += 1
         self.charges[charge.step] = charge
 
-    def under(self, limit: "RenyiLimit") -> "RenyiFilter":
+    def under(self, limit: Limit | WholeLimit) -> "RenyiFilter | ExactFilter":
         """A filter of ``limit`` with all charges. Raises BudgetExceeded: they pass it."""
-        from precad.common.account.filter import RenyiFilter  # noqa: PLC0415
+        # NumPy and SciPy load here: an owner without a limit, and without a question, does without.
+        from precad.common.account.filter import (  # noqa: PLC0415
+            ExactFilter,
+            RenyiFilter,
+            RenyiLimit,
+        )
 
-        found = RenyiFilter(limit)
+        found: RenyiFilter | ExactFilter
+        match limit:
+            case Limit():
+                found = RenyiFilter(RenyiLimit(limit.epsilon, limit.delta, limit.order))
+            case WholeLimit():
+                if not all(map(limit.covers, self.charges.values())):
+                    raise BudgetExceeded("these records have taken part in other tasks")
+                found = ExactFilter(limit.epsilon, limit.delta)
         for event, count in self.events().items():
             found.charge(event.times(count))
         return found
 
-    def _open(self, limit: Limit) -> None:
-        # NumPy and SciPy load here: an owner without a limit, and without a question, does without.
-        from precad.common.account.filter import RenyiLimit  # noqa: PLC0415
-
+    def _open(self, limit: Limit | WholeLimit) -> None:
         self.limit = limit
         try:
-            self.filter = self.under(RenyiLimit(limit.epsilon, limit.delta, limit.order))
+            self.filter = self.under(limit)
         except BudgetExceeded:
             # Another task was charged while this limit was being written.
             self._overdrawn = True
@@ -162,7 +173,7 @@ class OwnAccount:
         self._record_rate = record_rate
         self._client = "" if client is None else client.name
         self._account = Account(path)
-        self.limit: RenyiLimit | None = None
+        self.limit: Limit | WholeLimit | None = None
         """What holds over all tasks; written into the account with its first charge."""
         if epsilon_limit is not None or self._account.limit is not None:
             self.limit = self._limit(epsilon_limit)
@@ -254,32 +265,61 @@ class OwnAccount:
             delta=privacy.delta,
         )
 
-    def _limit(self, epsilon_limit: float | None) -> "RenyiLimit":
+    def _limit(self, epsilon_limit: float | None) -> Limit | WholeLimit:
         """The account's limit, or the one that it will open with."""
-        from precad.common.account.filter import RenyiFilter, RenyiLimit, order_for  # noqa: PLC0415
-
-        opened, step = self._account.limit, self._charge(0, 0).event
-        if opened is not None:
-            if epsilon_limit not in (None, opened.epsilon):
+        opened = self._account.limit
+        if opened is None:
+            assert epsilon_limit is not None
+            return self._new_limit(epsilon_limit)
+        if epsilon_limit not in (None, opened.epsilon):
+            raise Misconfiguration(
+                "epsilon_limit",
+                epsilon_limit,
+                f"this account's limit was fixed at ε = {opened.epsilon:g}, δ = {opened.delta:g} "
+                "when it opened, for all its tasks together; give that one, or none",
+            )
+        if isinstance(opened, WholeLimit):
+            if not opened.covers(self._charge(0, 0)):
                 raise Misconfiguration(
                     "epsilon_limit",
-                    epsilon_limit,
-                    f"this account's limit was fixed at ε = {opened.epsilon:g}, δ = "
-                    f"{opened.delta:g} when it opened, for all its tasks together; give that one, "
-                    "or none",
+                    opened.epsilon,
+                    f"all of it went to task {str(opened.task)[:8]}…, which these records joined "
+                    f"as {opened.client or 'its client'} at a rate of {opened.record_rate:g}: they "
+                    "take part in nothing else; give records that have an account of their own",
                 )
-            limit = RenyiLimit(opened.epsilon, opened.delta, opened.order)
-            if not RenyiFilter(limit).allows(step):
-                raise self._too_low(limit.epsilon, limit.delta)
-            return limit
-        assert epsilon_limit is not None
-        delta = self._task.privacy.delta
+        elif not Account(None).under(opened).allows(self._charge(0, 0).event):
+            raise self._too_low(opened.epsilon, opened.delta)
+        return opened
+
+    def _new_limit(self, epsilon_limit: float) -> Limit | WholeLimit:
+        """A filter's; or this task's alone, where a filter would end it early and that wouldn't.
+
+        Decided by parameters, before anything is sent.
+        """
+        from precad.common.account.filter import order_for  # noqa: PLC0415
+
         checks.positive("epsilon_limit", epsilon_limit, "the limit of a data set's account")
+        step, delta = self._charge(0, 0), self._task.privacy.delta
+        limit = None
         try:
-            limit = order_for(epsilon_limit, delta, step)
+            found = order_for(epsilon_limit, delta, step.event)
         except Misconfiguration:
-            raise self._too_low(epsilon_limit, delta) from None
-        if not RenyiFilter(limit).allows(step):
+            pass  # a filter leaves nothing to spend
+        else:
+            limit = Limit(found.epsilon, found.delta, found.order)
+        planned = self._planned() - self.participations
+        if limit is None or not self._lasts(limit, planned):
+            whole = WholeLimit(
+                epsilon_limit,
+                delta,
+                step.task,
+                step.client,
+                step.noise_multiplier,
+                step.record_rate,
+            )
+            if self._lasts(whole, planned):
+                return whole
+        if limit is None or not Account(None).under(limit).allows(step.event):
             raise self._too_low(epsilon_limit, delta)
         try:
             self._account.under(limit)
@@ -293,6 +333,23 @@ class OwnAccount:
             ) from None
         return limit
 
+    def _planned(self) -> int:
+        """How many rounds of this task a client is drawn for, with .999 of certainty."""
+        rate, rounds = self._task.privacy.client_rate, self._task.training.rounds
+        if rate == 1:
+            return rounds
+        from precad.common.account.guarantees import planned_participations  # noqa: PLC0415
+
+        return planned_participations(rate, rounds)
+
+    def _lasts(self, limit: Limit | WholeLimit, rounds: int) -> bool:
+        """Whether ``limit`` has room for so many further rounds of this task."""
+        try:
+            room = self._account.under(limit)
+        except BudgetExceeded:
+            return False
+        return rounds <= 0 or room.allows(self._charge(-1, 0).event.times(rounds))
+
     def _too_low(self, epsilon_limit: float, delta: float) -> Misconfiguration:
         one = exact_epsilon(Counter([self._charge(0, 0).event]), delta)
         return Misconfiguration(
@@ -301,6 +358,31 @@ class OwnAccount:
             f"a single round of this task costs ε = {one:.3f} exactly, and more by the filter that "
             "enforces a limit over tasks; raise the limit above it or don't take part",
         )
+
+    def whole_task(self) -> bool:
+        """Whether the limit goes to this task alone, whose exact ε is counted."""
+        return isinstance(self.limit, WholeLimit)
+
+    def ample(self) -> float:
+        """The least limit, ε to two digits, under whose filter this task lasts to its end.
+
+        Room is left under it only for what other tasks the filter then still admits.
+        """
+        from precad.common.account.filter import order_for  # noqa: PLC0415
+
+        step, delta = self._charge(0, 0).event, self._task.privacy.delta
+        all_rounds = step.times(self._planned())
+        low, high = 0, 2**20  # hundredths of ε
+        while high - low > 1:
+            middle = (low + high) // 2
+            try:
+                found = order_for(middle / 100, delta, step)
+                limit = Limit(found.epsilon, found.delta, found.order)
+                enough = Account(None).under(limit).allows(all_rounds)
+            except Misconfiguration:
+                enough = False
+            low, high = (low, middle) if enough else (middle, high)
+        return high / 100
 
 
 def exact_epsilon(events: "Counter[SampledGaussian]", delta: float) -> float:

@@ -46,7 +46,8 @@ class ModelSection(_Section):
     """The model's parameters and where training starts."""
 
     architecture: Annotated[str, Field(min_length=1, max_length=100)] = "custom"
-    """`logistic`, `mlp`, or any name that the data owners agree on."""
+    """`logistic`, `mlp`, `cnn` (a small one for grey images of 28 × 28), which are built in; or any
+    name that the data owners agree on."""
     parameters: Annotated[
         tuple[Parameter, ...], Field(strict=False, min_length=1, max_length=10_000)
     ]
@@ -186,7 +187,8 @@ class EnrolmentSection(_Section):
     min_clients: Annotated[int, Field(ge=1, le=100_000)] = 1
     """Least number of enrolled clients to start with."""
     max_expected_records: Positive
-    """Cap of p_i·|D_i| per client: an inflated claim would stall training."""
+    """Cap of p_i·|D_i| per client: an inflated claim would stall training. Leave room above the
+    largest data set, which may grow before it enrols."""
 
 
 class DeadlineSection(_Section):

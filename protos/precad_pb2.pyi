@@ -24,12 +24,17 @@ DESCRIPTOR: _descriptor.FileDescriptor
 class DescribeRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    TOKEN_FIELD_NUMBER: _builtins.int
+    token: _builtins.str
+    """The caller's enrolment token, if it has one: looked at, and left unused."""
     def __init__(
         self,
+        *,
+        token: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["token", b"token"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -47,6 +52,7 @@ class DescribeReply(_message.Message):
     FINISHED_FIELD_NUMBER: _builtins.int
     ENROLLED_FIELD_NUMBER: _builtins.int
     PRESENT_FIELD_NUMBER: _builtins.int
+    REFUSAL_FIELD_NUMBER: _builtins.int
     role: _builtins.str
     task_digest: _builtins.bytes
     canonical_task: _builtins.bytes
@@ -60,6 +66,8 @@ class DescribeReply(_message.Message):
     that name takes part now (at server A, which is watched).
     """
     present: _builtins.bool
+    refusal: _builtins.str
+    """Why the caller wouldn't be enrolled, whatever it claimed; empty where nothing is known."""
     def __init__(
         self,
         *,
@@ -71,10 +79,11 @@ class DescribeReply(_message.Message):
         finished: _builtins.bool = ...,
         enrolled: _builtins.bool = ...,
         present: _builtins.bool = ...,
+        refusal: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["canonical_task", b"canonical_task", "clock_ms", b"clock_ms", "enrolled", b"enrolled", "enrolling", b"enrolling", "finished", b"finished", "present", b"present", "role", b"role", "task_digest", b"task_digest"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["canonical_task", b"canonical_task", "clock_ms", b"clock_ms", "enrolled", b"enrolled", "enrolling", b"enrolling", "finished", b"finished", "present", b"present", "refusal", b"refusal", "role", b"role", "task_digest", b"task_digest"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

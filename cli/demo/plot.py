@@ -9,6 +9,7 @@ def plot(outcome: Outcome, path: Path) -> None:
     """Write a PNG: accuracy above, exact ε of both adversaries and rejections below."""
     # A second to import. A Figure alone needs no display and keeps no global state.
     from matplotlib.figure import Figure  # noqa: PLC0415
+    from matplotlib.ticker import MaxNLocator  # noqa: PLC0415
 
     rows = outcome.rows
     scenario = outcome.scenario
@@ -42,6 +43,7 @@ def plot(outcome: Outcome, path: Path) -> None:
             axes[2].bar(rounds, counts, bottom=below, width=0.8, label=reason)
             below = [low + count for low, count in zip(below, counts, strict=True)]
         axes[2].set_ylabel("not counted")
+        axes[2].yaxis.set_major_locator(MaxNLocator(integer=True))
         axes[2].legend(loc="upper right", fontsize="small")
     axes[-1].set_xlabel("round")
     figure.savefig(path, dpi=120)

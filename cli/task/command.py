@@ -1,5 +1,6 @@
 """`precad task new`, `check`, `show` and `reference`."""
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -12,6 +13,7 @@ from precad.common.errors import Misconfiguration
 if TYPE_CHECKING:
     from precad.common.account.planning import Setting
     from precad.common.description import DataSection
+    from precad.common.task import Task
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 File = Annotated[Path, typer.Argument(help="The task file.", show_default=False)]
@@ -120,8 +122,11 @@ def new(
     head = (
         f"Planned for owners of {sizes.written(held)} records: ε = {setting.epsilon:.3g} at "
         f"δ = {delta:g} for a record against one curious server; accuracy "
-        f"{setting.forecast.accuracy:.0%} by a forecast for MNIST-like data. precad task show says "
-        "what it guarantees. Everybody has the same file: its digest is in every message."
+        f"{setting.forecast.accuracy:.0%} by a forecast for MNIST-like data. An owner may hold up "
+        f"to {_most_records(made):,} records, twice the most that was planned for "
+        "(enrolment.max_expected_records); one with more claims a lower record_rate. "
+        "precad task show says what it guarantees. Everybody has the same file: its digest is in "
+        "every message."
     )
     try:
         out.write_text(written(made, head), encoding="utf-8")
@@ -179,6 +184,11 @@ def reference() -> None:
     from precad.cli.task.reference import reference as text  # noqa: PLC0415
 
     typer.echo(text(), nl=False)
+
+
+def _most_records(made: "Task") -> int:
+    """|D_i| that may enrol at the task's p."""
+    return math.floor(made.enrolment.max_expected_records / made.privacy.record_rate)
 
 
 def _loaded(file: Path) -> Any:
@@ -300,8 +310,6 @@ def _planned(
     deep: bool,
 ) -> "Setting":
     """The best setting of the plan for this model, with all that a plan doesn't choose."""
-    import math  # noqa: PLC0415
-
     from precad.common.account import planning, search  # noqa: PLC0415
     from precad.common.account.forecast import Architecture  # noqa: PLC0415
 

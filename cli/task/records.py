@@ -6,6 +6,7 @@ from precad.client.check.owner import look_at_owner
 from precad.client.own_code import own_model
 from precad.client.read import read_records
 from precad.client.train import as_records, build, most_records
+from precad.client.train.models import BUILT_IN
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId
 from precad.common.task import Task
@@ -26,7 +27,7 @@ def said_of(task: Task, data: Path, model: str | None) -> str:
 
     records = as_records(read_records(data, task.data))
     rate = task.privacy.record_rate
-    known = task.model.architecture in {"logistic", "mlp"}
+    known = task.model.architecture in BUILT_IN
     if model is None and not known:
         shape = list(records.inputs.shape[1:])
         return (

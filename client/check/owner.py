@@ -80,7 +80,13 @@ def look_at_limit(task: Task, account: OwnAccount) -> Findings:
         return findings
     rounds, planned = account.rounds_left(task.training.rounds), task.training.rounds
     said = f"ε = {account.limit.epsilon:g} allows {rounds:,} of the task's {planned:,} rounds"
-    if rounds < planned:
+    if account.whole_task():
+        findings.note(
+            "limit",
+            f"{said}, and goes to this task alone: these records take part in no other under it; "
+            f"for that, an epsilon_limit of {account.ample():.2f} or more",
+        )
+    elif rounds < planned:
         findings.note("limit", f"{said}: raise epsilon_limit to take part to the end")
     else:
         findings.good("limit", said)

@@ -20,12 +20,15 @@ from precad.common.identifiers import ClientId, Role
 from precad.common.identity.channel import open_channel
 from precad.common.identity.credentials import Identity
 from precad.common.identity.probe import why_unreachable
+from precad.common.secret import Secret
 from precad.common.wire.status import error_of
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub
 
 WITHIN_S = 4.0
 """For all of it, both servers at once, a name's look-up included."""
+_LONGEST = 300
+"""Letters of a server's own words that are shown."""
 SKEW_S = 60.0
 """Clocks that are further apart are worth a word: certificates last by them."""
 
@@ -36,6 +39,7 @@ def look_at_servers(
     identity: Identity,
     addresses: Mapping[Role, str],
     within_s: float = WITHIN_S,
+    token: Secret | None = None,
 ) -> Callable[[], Findings]:
     """Begin to look, each server in a thread of its own.
 
@@ -45,13 +49,15 @@ def look_at_servers(
         identity: its certificate.
         addresses: of both servers.
         within_s: for all of it.
+        token: the enrolment token, for the servers to look at; it stays unused.
 
     Returns:
         Waits, and gives what was found.
     """
     until = time.monotonic() + within_s
     looks = {
-        role: _begin(task, identity, role, address, until) for role, address in addresses.items()
+        role: _begin(task, identity, role, address, until, token)
+        for role, address in addresses.items()
     }
 
     def found() -> Findings:
@@ -78,13 +84,18 @@ def look_at_servers(
 
 
 def _begin(
-    task: Description | None, identity: Identity, role: Role, address: str, until: float
+    task: Description | None,
+    identity: Identity,
+    role: Role,
+    address: str,
+    until: float,
+    token: Secret | None,
 ) -> "Future[tuple[pb.DescribeReply, float]]":
     look: Future[tuple[pb.DescribeReply, float]] = Future()
 
     def run() -> None:
         try:
-            look.set_result(_look(task, identity, role, address, until))
+            look.set_result(_look(task, identity, role, address, until, token))
         except BaseException as error:  # noqa: BLE001 -- raised again where it is asked for
             look.set_exception(error)
 
@@ -94,7 +105,12 @@ def _begin(
 
 
 def _look(
-    task: Description | None, identity: Identity, role: Role, address: str, until: float
+    task: Description | None,
+    identity: Identity,
+    role: Role,
+    address: str,
+    until: float,
+    token: Secret | None,
 ) -> tuple[pb.DescribeReply, float]:
     """What the server says, and how far its clock is ahead of this machine's, in seconds."""
     fault = why_unreachable(address, identity, role)
@@ -105,7 +121,7 @@ def _look(
         try:
             # Whoever answers there is the server: a first connection that is slow is tried again.
             reply = AggregationStub(channel).Describe(
-                pb.DescribeRequest(),
+                pb.DescribeRequest(token="" if token is None else token.reveal().decode()),
                 timeout=max(0.0, until - time.monotonic()),
                 wait_for_ready=True,
             )
@@ -132,10 +148,17 @@ def _standing(about: str, address: str, client: ClientId, reply: pb.DescribeRepl
             f"enrolment at {address} is over and client {client} isn't enrolled: it is too late "
             "for this task; ask the operator for the next"
         )
+    elif reply.refusal:
+        said = f"{about} at {address} wouldn't enrol this client: {_printable(reply.refusal)}"
     else:
         where = "this client is enrolled" if reply.enrolled else "enrolment is open"
         return Finding(about, Kind.GOOD, f"answers at {address} with the same task; {where}")
     return Finding(about, Kind.BAD, said)
+
+
+def _printable(said: str) -> str:
+    """A server's words, as a line of ours."""
+    return "".join(character for character in said[:_LONGEST] if character.isprintable())
 
 
 def _clocks(ahead: Mapping[Role, float]) -> Findings:

@@ -12,6 +12,7 @@ from precad.client.settings import JoinSettings
 from precad.common.enrolment import on_grid
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
+from precad.common.secret import Secret
 from precad.common.task import Task
 
 
@@ -35,7 +36,10 @@ def look_at_settings(path: Path, within_s: float = WITHIN_S) -> Findings:
     servers = None
     if identity is not None and client is not None:
         addresses = {Role.SERVER_A: settings.server_a, Role.SERVER_B: settings.server_b}
-        servers = look_at_servers(task, client, identity, addresses, within_s)
+        token = (
+            None if settings.token is None else Secret(settings.token.get_secret_value().encode())
+        )
+        servers = look_at_servers(task, client, identity, addresses, within_s, token)
     # From here on torch is loaded: while it is, the servers answer.
     from precad.client.check.owner import check_name, look_at_limit  # noqa: PLC0415
 

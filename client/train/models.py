@@ -11,6 +11,8 @@ from precad.common.description import ModelSection, Parameter
 from precad.common.errors import Misconfiguration
 from precad.common.model import tensors
 
+BUILT_IN = ("logistic", "mlp", "cnn")
+"""Architectures that need no module of the owner's own."""
 _MATRIX = 2
 
 
@@ -30,8 +32,17 @@ def mlp(features: int, hidden: int, classes: int) -> nn.Module:
     )
 
 
+def cnn(classes: int) -> nn.Module:
+    """Two convolutions of tanh units, for grey images ``[n, 1, 28, 28]``; 1,376 + 145·classes."""
+    return nn.Sequential(
+        *(nn.Conv2d(1, 8, 5, stride=2, padding=2), nn.Tanh(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(8, 16, 3, padding=1), nn.Tanh(), nn.MaxPool2d(2)),
+        *(nn.Flatten(), nn.Linear(144, classes)),
+    )
+
+
 def build(section: ModelSection) -> nn.Module:
-    """The task's model, where its architecture is one of ours: ``logistic`` or ``mlp``.
+    """The task's model, where its architecture is one of ours: ``BUILT_IN``.
 
     Its sizes are read from the parameters' shapes; its values are torch's own and are replaced
     by θ_t in training.
@@ -45,7 +56,9 @@ def build(section: ModelSection) -> nn.Module:
             module = logistic(features, classes)
         case "mlp", [(hidden, features), (classes, _)]:
             module = mlp(features, hidden, classes)
-        case "logistic" | "mlp", _:
+        case "cnn", [(classes, _)]:
+            module = cnn(classes)
+        case "logistic" | "mlp" | "cnn", _:
             raise Misconfiguration(
                 "model.parameters", shapes, f"don't belong to {section.architecture}"
             )
@@ -53,7 +66,7 @@ def build(section: ModelSection) -> nn.Module:
             raise Misconfiguration(
                 "model.architecture",
                 section.architecture,
-                "only logistic and mlp are built in; give the model yourself",
+                f"only {', '.join(BUILT_IN)} are built in; give the model yourself",
             )
     check_parameters(module, section.parameters)
     return module
@@ -71,7 +84,7 @@ def model_section(
 
     Args:
         module: every parameter is described, by name and shape, in the module's own order.
-        architecture: what the data owners call it; ``logistic`` and ``mlp`` are built in.
+        architecture: what the data owners call it; those in ``BUILT_IN`` are built in.
         initial: ``zeros``, or ``uniform`` for more than one layer.
         initial_seed: public; with ``uniform`` everybody expands the same start from it.
 

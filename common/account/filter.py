@@ -1,4 +1,6 @@
-"""A limit that holds for tasks chosen as one goes: the Rényi filter of an owner's account.
+"""What keeps an owner's account within its limit, as it is charged step by step.
+
+A limit for tasks chosen as one goes: the Rényi filter.
 
 Accountants say what was spent by a list that was fixed beforehand. An owner chooses its next task
 after it has seen models, so the list itself depends on the data, and the composed (ε, δ) of what
@@ -6,6 +8,9 @@ happened to be chosen isn't a guarantee (after two tasks, δ can be 1.75 times t
 Rényi filter is one: fix an order α and a budget of ρ(α) when the account opens, and refuse
 whatever would pass it; all that is ever admitted is (α, budget)-RDP together, however it was
 chosen (Feldman and Zrnic 2021, "Individual Privacy Accounting via a Rényi Filter", Theorem 3.3).
+
+A limit that goes to one task alone: the exact number, which admits more. It is a guarantee there,
+because the list of steps is that task's, fixed before the first model.
 """
 
 import math
@@ -125,7 +130,7 @@ class RenyiFilter:
         Raises:
             Misconfiguration: the event has no bound here, or ``instead_of`` was never charged.
         """
-        return self._total(self._after(event, instead_of)) <= self._most
+        return self._total(_after(self._charged, event, instead_of)) <= self._most
 
     def charge(self, event: SampledGaussian, *, instead_of: SampledGaussian | None = None) -> None:
         """Admit ``event``, or change nothing.
@@ -141,7 +146,7 @@ class RenyiFilter:
             Misconfiguration: the event has no bound here, or ``instead_of`` was never charged;
                 nothing changed.
         """
-        after = self._after(event, instead_of)
+        after = _after(self._charged, event, instead_of)
         total = self._total(after)
         if total > self._most:
             limit = self.limit
@@ -155,24 +160,73 @@ class RenyiFilter:
     def _most(self) -> float:
         return self.limit.budget * (1 - _ROUNDING)
 
-    def _after(
-        self, event: SampledGaussian, instead_of: SampledGaussian | None
-    ) -> Counter[SampledGaussian]:
-        require_bound(event, "Rényi filter")
-        after = self._charged.copy()
-        if instead_of is not None:
-            one = instead_of.times(1)
-            if after[one] < instead_of.count:
-                raise Misconfiguration(
-                    "instead_of", instead_of, "give an event that this account was charged for"
-                )
-            after[one] -= instead_of.count
-        after[event.times(1)] += event.count
-        return after
-
     def _total(self, charged: Counter[SampledGaussian]) -> float:
         order = self.limit.order
         return math.fsum(n * _divergence(one, order) for one, n in charged.items() if n)
+
+
+class ExactFilter:
+    """Admits steps of a list that was fixed beforehand while their exact ε stays within a limit.
+
+    Who chooses steps by what earlier ones told must not ask this, but ``RenyiFilter``.
+
+    Args:
+        epsilon: ε, above 0.
+        delta: δ, in (0, 1).
+
+    Raises:
+        Misconfiguration: one of them is out of its range.
+    """
+
+    def __init__(self, epsilon: float, delta: float) -> None:
+        self._most = checks.positive("epsilon", epsilon, "the limit of the account")
+        self._delta = checks.inside_unit_interval("delta", delta)
+        self._charged: Counter[SampledGaussian] = Counter()
+
+    def epsilon(self) -> float:
+        """Exact ε ≥ 0 of what was charged."""
+        return self._epsilon(self._charged)
+
+    def allows(self, event: SampledGaussian, *, instead_of: SampledGaussian | None = None) -> bool:
+        """As ``RenyiFilter.allows``."""
+        return self._epsilon(_after(self._charged, event, instead_of)) <= self._most
+
+    def charge(self, event: SampledGaussian, *, instead_of: SampledGaussian | None = None) -> None:
+        """As ``RenyiFilter.charge``."""
+        after = _after(self._charged, event, instead_of)
+        if (epsilon := self._epsilon(after)) > self._most:
+            raise BudgetExceeded(
+                f"the account's limit is ε = {self._most:g} at δ = {self._delta:g}; with this it "
+                f"would be {epsilon:.6g}"
+            )
+        self._charged = after
+
+    def _epsilon(self, charged: Counter[SampledGaussian]) -> float:
+        # SciPy loads here.
+        from precad.common.account.exact import ExactAccountant  # noqa: PLC0415
+
+        accountant = ExactAccountant()
+        for one, count in sorted(charged.items(), key=lambda item: repr(item[0])):
+            if count:
+                accountant.compose(one.times(count))
+        return accountant.epsilon(self._delta)
+
+
+def _after(
+    charged: Counter[SampledGaussian], event: SampledGaussian, instead_of: SampledGaussian | None
+) -> Counter[SampledGaussian]:
+    """All steps, one by one, with ``event``."""
+    require_bound(event, "filter")
+    after = charged.copy()
+    if instead_of is not None:
+        one = instead_of.times(1)
+        if after[one] < instead_of.count:
+            raise Misconfiguration(
+                "instead_of", instead_of, "give an event that this account was charged for"
+            )
+        after[one] -= instead_of.count
+    after[event.times(1)] += event.count
+    return after
 
 
 def _divergence(one: SampledGaussian, order: float) -> float:

@@ -40,6 +40,8 @@ ALIKE = 0.001
 """Of settings with the same uploads that differ by less, the one with the least work is taken."""
 MOST_EXACT = 24
 """Settings that get an exact σ; each takes about a second."""
+_ROOM_IN_SIZES = 2.0
+"""A data set may have grown to so many times the largest that was planned for."""
 _MOST_FRACTIONAL_BITS = 20
 _STEPS = np.geomspace(0.1, 1e4, 18)
 """η·R to try, in the reference's unit."""
@@ -379,7 +381,7 @@ def _made(
     }
     enrolment = template["enrolment"] | {
         "clients": max(template["enrolment"]["clients"], len(wanted.records)),
-        "max_expected_records": max(1.0, suited.record_rate * max(wanted.records)),
+        "max_expected_records": max(1.0, _ROOM_IN_SIZES * suited.record_rate * max(wanted.records)),
     }
     try:
         task = Task.parse(template | values | {"enrolment": enrolment})

@@ -9,6 +9,7 @@ def plot(training: SimulatedTraining, path: Path) -> None:
     """Write the picture in the format that the file's name ends with: PNG, PDF, SVG."""
     # A second to import. A Figure alone needs no display and keeps no global state.
     from matplotlib.figure import Figure  # noqa: PLC0415
+    from matplotlib.ticker import MaxNLocator  # noqa: PLC0415
 
     rows = training.table()
     numbers = [row["round"] for row in rows]
@@ -55,6 +56,7 @@ def plot(training: SimulatedTraining, path: Path) -> None:
         bottom.bar(numbers, counts, bottom=below, width=0.8, label=reason)
         below = [low + count for low, count in zip(below, counts, strict=True)]
     bottom.set_ylabel("updates")
+    bottom.yaxis.set_major_locator(MaxNLocator(integer=True))
     bottom.legend(loc="lower right", fontsize="small")
     bottom.set_xlabel("round")
     figure.savefig(path, dpi=120)

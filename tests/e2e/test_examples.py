@@ -72,7 +72,7 @@ def test_fixed_features_beat_a_cnn_at_the_same_epsilon(tmp_path: Path) -> None:
     assert features > cnn + 3
     assert said.count("ε = 3.00") == 2
     figures = json.loads((tmp_path / "figures.json").read_text("utf-8"))
-    assert round(100 * figures["features"]["accuracy"], 1) == features
+    assert round(100 * figures["models"]["features, 40 rounds"]["accuracy"], 1) == features
 
 
 @pytest.mark.timeout(900)

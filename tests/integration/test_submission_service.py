@@ -21,7 +21,7 @@ from tests.rig.submissions import signed_anew
 from precad.client.connection import NAME_FREE_S, Receipt, Servers
 from precad.common.aggregator.collect import Inbox
 from precad.common.aggregator.collect.matching import describe, match
-from precad.common.aggregator.enrol.admission import Admission, anybody, by_token
+from precad.common.aggregator.enrol.admission import Admission, ByToken, anybody
 from precad.common.aggregator.enrol.register import Register
 from precad.common.aggregator.enrol.tokens import TokenBook, new_token, token_digest
 from precad.common.aggregator.round.coin import CoinKey
@@ -616,7 +616,7 @@ def test_one_token_enrols_one_client_at_both_servers(
     deploy: Deploy, identities: dict[ClientId, Identity], tmp_path: Path
 ) -> None:
     books = {role: TokenBook(tmp_path / role.value) for role in (A, B)}
-    deployed = deploy(admissions={role: by_token(book) for role, book in books.items()})
+    deployed = deploy(admissions={role: ByToken(book) for role, book in books.items()})
     token = new_token()
     for book in books.values():
         book.add(token_digest(token))
@@ -628,6 +628,10 @@ def test_one_token_enrols_one_client_at_both_servers(
             one.enrol(100, 0.2)
         with pytest.raises(AccessDenied, match="no such token"):
             one.enrol(100, 0.2, Secret(new_token().encode()))
+        # As the doctor asks; it spends nothing.
+        for stub in one._stubs.values():
+            assert stub.Describe(pb.DescribeRequest(token=token)).refusal == ""
+            assert "brings no token" in stub.Describe(pb.DescribeRequest()).refusal
         one.enrol(100, 0.2, Secret(token.encode()))
         one.enrol(100, 0.2, Secret(token.encode()))
         with pytest.raises(AccessDenied, match="another client") as denied:
@@ -641,7 +645,7 @@ def test_after_round_0_no_token_helps(
     deploy: Deploy, identities: dict[ClientId, Identity], tmp_path: Path
 ) -> None:
     books = {role: TokenBook(tmp_path / role.value) for role in (A, B)}
-    deployed = deploy(admissions={role: by_token(book) for role, book in books.items()})
+    deployed = deploy(admissions={role: ByToken(book) for role, book in books.items()})
     token = new_token()
     for role, book in books.items():
         book.add(token_digest(token))

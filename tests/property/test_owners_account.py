@@ -17,7 +17,7 @@ from tests.rig.scripted_servers import Killed, Open, Over, Owner, Script
 from precad.client.own_account import OwnAccount
 from precad.common.account.events import poisson_gaussian
 from precad.common.account.exact import ExactAccountant
-from precad.common.errors import BudgetExceeded
+from precad.common.errors import BudgetExceeded, Misconfiguration
 from precad.common.identifiers import ClientId
 from precad.common.task import Task
 
@@ -115,11 +115,13 @@ def test_no_interleaving_of_tasks_and_processes_passes_the_limit(
         def opened(which: int) -> OwnAccount:
             return OwnAccount(tasks[which], 0.2, None if path.exists() else limit, path, mine)
 
-        OwnAccount(tasks[0], 0.2, limit, path, mine).charge(100)
+        # Those of the first round have seen no account yet.
         processes = {(t, p): opened(t) for t in (0, 1) for p in (0, 1)}
+        first = opened(0)
+        first.charge(100)
         admitted: dict[tuple[int, int], int] = {(0, 100): 0}
         for number, (which, process, version, further) in enumerate(plan):
-            if number in reopen:
+            if number in reopen and not (which and first.whole_task()):
                 processes[which, process] = opened(which)
             own = processes[which, process]
             with contextlib.suppress(BudgetExceeded):
@@ -131,7 +133,11 @@ def test_no_interleaving_of_tasks_and_processes_passes_the_limit(
                 sigma = tasks[task].privacy.noise_multiplier / math.sqrt(1 + m)
                 composed.compose(poisson_gaussian(rate=0.2, noise_multiplier=sigma))
             assert composed.epsilon(1e-5) <= limit
-        for which in (0, 1):
+        if first.whole_task():
+            assert not any(task for task, _ in admitted)
+            with pytest.raises(Misconfiguration, match="all of it went to task"):
+                opened(1)
+        for which in (0,) if first.whole_task() else (0, 1):
             final = opened(which)
             assert final.epsilon() == pytest.approx(
                 composed_epsilon(tasks, admitted, tasks[which].privacy.delta)

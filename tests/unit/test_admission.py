@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from precad.common.aggregator.enrol.admission import admission_of, anybody, by_token, listed
+from precad.common.aggregator.enrol.admission import ByToken, Listed, admission_of, anybody
 from precad.common.aggregator.enrol.register import Register
 from precad.common.aggregator.enrol.tokens import TokenBook, new_token, token_digest
 from precad.common.aggregator.settings import ServerBSettings
@@ -147,7 +147,7 @@ def register(task: Task, admission: Any) -> Register:
 
 def test_a_token_is_not_spent_on_a_claim_that_is_refused(task: Task, book: TokenBook) -> None:
     token = issue(book)
-    enrolling = register(task, by_token(book))
+    enrolling = register(task, ByToken(book))
     with pytest.raises(Misconfiguration, match="max_expected_records"):
         enrolling.enrol(Enrolment(TWO, 501, 0.2), token)
     assert enrolling.enrol(CLAIM, token) == 1
@@ -155,7 +155,7 @@ def test_a_token_is_not_spent_on_a_claim_that_is_refused(task: Task, book: Token
 
 def test_without_a_token_nobody_enrols(task: Task, book: TokenBook) -> None:
     issue(book)
-    enrolling = register(task, by_token(book))
+    enrolling = register(task, ByToken(book))
     with pytest.raises(AccessDenied, match="brings no token"):
         enrolling.enrol(CLAIM)
     assert len(enrolling.roster()) == 0
@@ -163,7 +163,7 @@ def test_without_a_token_nobody_enrols(task: Task, book: TokenBook) -> None:
 
 def test_a_used_token_enrols_nobody_else(task: Task, book: TokenBook) -> None:
     token = issue(book)
-    enrolling = register(task, by_token(book))
+    enrolling = register(task, ByToken(book))
     enrolling.enrol(CLAIM, token)
     with pytest.raises(AccessDenied, match="another client"):
         enrolling.enrol(OTHER, token)
@@ -172,9 +172,33 @@ def test_a_used_token_enrols_nobody_else(task: Task, book: TokenBook) -> None:
     assert enrolling.enrol(CLAIM, token) == 1
 
 
+def test_a_doctor_hears_what_enrolling_would_and_spends_no_token(
+    task: Task, book: TokenBook
+) -> None:
+    token = issue(book)
+    enrolling = register(task, ByToken(book))
+    assert "brings no token" in enrolling.foresee(ONE, "")
+    assert "no such token" in enrolling.foresee(ONE, new_token())
+    assert "characters of base32" in enrolling.foresee(ONE, "guess")
+    assert enrolling.foresee(ONE, token) == enrolling.foresee(TWO, token) == ""
+    assert [state.client for state in book.states()] == [None]
+    enrolling.enrol(CLAIM, token)
+    # Of the enrolled one nothing is asked any more; of the others what enrolling would say.
+    assert enrolling.foresee(ONE, "") == ""
+    assert "another client" in enrolling.foresee(TWO, token)
+
+
+def test_a_doctor_hears_whether_its_name_is_on_the_list_and_not_what_the_list_says(
+    task: Task,
+) -> None:
+    enrolling = register(task, Listed(Roster({ONE: CLAIM})))
+    assert enrolling.foresee(ONE, "") == ""
+    assert enrolling.foresee(TWO, "") == f"client {TWO} isn't on the operator's roster"
+
+
 def test_no_token_and_no_list_opens_a_frozen_roster(task: Task, book: TokenBook) -> None:
     token = issue(book)
-    for admission in (by_token(book), listed(Roster({TWO: OTHER})), anybody):
+    for admission in (ByToken(book), Listed(Roster({TWO: OTHER})), anybody):
         store = open_store("sqlite://", task, Role.SERVER_B)
         store.claim(CLAIM)
         enrolling = Register(task, store, admission)
@@ -185,7 +209,7 @@ def test_no_token_and_no_list_opens_a_frozen_roster(task: Task, book: TokenBook)
 
 
 def test_the_listed_enrol_with_what_the_list_says(task: Task) -> None:
-    enrolling = register(task, listed(Roster({ONE: CLAIM})))
+    enrolling = register(task, Listed(Roster({ONE: CLAIM})))
     for claim in (Enrolment(ONE, 101, 0.2), Enrolment(ONE, 100, 0.1)):
         with pytest.raises(AccessDenied, match=r"says 100 at rate 0\.2"):
             enrolling.enrol(claim)

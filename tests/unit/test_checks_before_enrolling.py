@@ -74,6 +74,11 @@ def test_a_server_that_never_answers_costs_no_longer_than_allowed(silent: str) -
     [
         ({"enrolling": True}, Kind.GOOD, "enrolment is open"),
         ({"enrolled": True}, Kind.GOOD, "this client is enrolled"),
+        (
+            {"enrolling": True, "refusal": "this server knows no such token; ask\x1b[2J"},
+            Kind.BAD,
+            "server A at a:1 wouldn't enrol this client: this server knows no such token; ask[2J",
+        ),
         ({}, Kind.BAD, "too late"),
         ({"enrolled": True, "finished": True}, Kind.BAD, "is over"),
         ({"enrolled": True, "present": True}, Kind.BAD, "another process takes part"),
@@ -148,6 +153,17 @@ def test_a_limit_says_how_many_rounds_it_allows(make_task: Any, tmp_path: Path) 
     assert not account.allows(left)
     ample = OwnAccount(task, 0.2, 50.0, None, WARD)
     assert look_at_limit(task, ample)[0].kind is Kind.GOOD
+
+
+def test_a_limit_that_one_task_uses_up_says_so_and_the_number_that_leaves_room(
+    make_task: Any,
+) -> None:
+    task = make_task(8, {"training.rounds": 40})
+    needed = OwnAccount(task, 0.2, 50.0, None, WARD).ample()
+    tight = OwnAccount(task, 0.2, needed - 0.05, None, WARD)
+    (found,) = look_at_limit(task, tight)
+    assert "allows 40 of the task's 40 rounds, and goes to this task alone" in found.said
+    assert f"an epsilon_limit of {needed:.2f} or more" in found.said
 
 
 # --- records and model ----------------------------------------------------------------------------

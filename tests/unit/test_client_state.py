@@ -407,6 +407,71 @@ def test_the_limit_of_an_account_is_fixed_with_its_first_charge(task: Task, tmp_
     assert budget(task, path).limit == budget(task, path, 2.0).limit == own.limit
 
 
+@pytest.fixture
+def tight(task: Task) -> float:
+    """A limit that the task's exact ε meets, and that a filter over tasks would pass early."""
+    return cost(task, *[0] * task.training.rounds)
+
+
+def test_a_limit_equal_to_the_tasks_epsilon_lasts_to_its_end(
+    task: Task, tight: float, tmp_path: Path
+) -> None:
+    path, rounds = tmp_path / "participations.log", task.training.rounds
+    own = budget(task, path, tight)
+    assert own.whole_task()
+    assert own.rounds_left(2 * rounds) == rounds
+    for version in range(rounds):
+        own.charge(version)
+    with pytest.raises(BudgetExceeded):
+        own.charge(rounds)
+    again = budget(task, path)
+    assert (again.exhausted, again.epsilon()) == (True, tight)
+
+
+def test_further_releases_count_against_a_limit_of_one_task(
+    task: Task, tight: float, tmp_path: Path
+) -> None:
+    own = budget(task, tmp_path / "participations.log", tight)
+    own.charge(0, 1)
+    left = own.rounds_left(task.training.rounds)
+    assert left < task.training.rounds - 1
+    for version in range(1, left + 1):
+        own.charge(version)
+    assert own.epsilon() <= tight
+    with pytest.raises(BudgetExceeded):
+        own.charge(left + 1)
+
+
+def test_a_limit_that_went_to_one_task_refuses_others_and_another_rate(
+    task: Task, tight: float, tmp_path: Path, make_task: Any
+) -> None:
+    path = tmp_path / "participations.log"
+    other = make_task(8, {"privacy.noise_multiplier": 9.0})
+    early = budget(other, path, tight)  # has seen an empty account
+    budget(task, path, tight).charge(0)
+    with pytest.raises(BudgetExceeded):
+        early.charge(0)
+    for of, rate, name in ((other, 0.2, None), (task, 0.1, None), (task, 0.2, OTHER)):
+        with pytest.raises(Misconfiguration, match=r"all of it went to task .* of their own"):
+            OwnAccount(of, rate, None, path, name)
+
+
+def test_a_limit_never_goes_to_one_task_once_others_were_charged(
+    task: Task, tight: float, tmp_path: Path, make_task: Any
+) -> None:
+    path = tmp_path / "participations.log"
+    budget(make_task(8, {"privacy.noise_multiplier": 50.0}), path).charge(0)
+    assert not budget(task, path, 1.01 * tight).whole_task()
+
+
+def test_the_limit_that_leaves_room_for_other_tasks_is_the_least_one(task: Task) -> None:
+    ample = budget(task, None, 1.0).ample()
+    enough, short = budget(task, None, ample), budget(task, None, ample - 0.01)
+    assert not enough.whole_task()
+    assert enough.rounds_left(task.training.rounds) == task.training.rounds
+    assert short.whole_task()
+
+
 def test_of_two_limits_at_once_the_stricter_one_is_kept(task: Task, tmp_path: Path) -> None:
     """Both processes started before either had charged anything."""
     path = tmp_path / "participations.log"

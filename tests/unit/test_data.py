@@ -10,12 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
 from precad.cli.demo.scenario import make_scenario
+from precad.client.train import build
 from precad.common.errors import Misconfiguration
 from precad.experiments.data import NAMES, DataSet, load
 from precad.experiments.data.images import torchvision_datasets
+from precad.experiments.data.oriented_gradients import LENGTH, oriented_gradients
 from precad.experiments.data.tweets import TEST_FILE, TRAIN_FILE, sentiment140
 
 
@@ -75,6 +78,37 @@ def test_the_demo_takes_a_named_set_from_its_folder(tmp_path: Path) -> None:
     assert records[0].shape == (6, 1, 28, 28)
     with pytest.raises(Misconfiguration, match="nothing is downloaded"):
         make_scenario("mnist", "logistic", *size, *bad, seed=1)
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "weights"), [("cnn", (6, 1, 28, 28), 2826), ("features", (6, 392), 3930)]
+)
+def test_the_demo_takes_a_cnn_or_fixed_features_of_images(
+    tmp_path: Path, model: str, shape: tuple[int, ...], weights: int
+) -> None:
+    write_idx(tmp_path)
+    scenario = make_scenario("mnist", model, 1, 3, 1.0, None, None, seed=1, folder=tmp_path)
+    assert scenario.task.dimension == weights
+    (records,) = scenario.data.values()
+    assert records[0].shape == shape
+    module = build(scenario.task.model)
+    assert module(torch.from_numpy(records[0])).shape == (6, 10)
+    with pytest.raises(Misconfiguration, match="settings exist for"):
+        make_scenario("digits", model, 1, 3, 1.0, None, None, seed=1)
+
+
+def test_an_image_of_one_grey_has_no_features_and_others_have_one_length() -> None:
+    images = np.zeros((3, 1, 8, 8), np.float32)
+    images[1, 0, 2:5, 3] = 1.0
+    images[2, 0, 4, 1:7] = 0.5
+    found = oriented_gradients(images)
+    assert found.shape == (3, 128)
+    assert np.linalg.norm(found, axis=1).tolist() == pytest.approx([0.0, LENGTH, LENGTH], rel=1e-6)
+    # A record's features are its own.
+    assert (oriented_gradients(images[1:2]) == found[1:2]).all()
+    for wrong in (np.zeros((1, 3, 8, 8)), np.zeros((1, 1, 30, 30)), np.zeros((1, 64))):
+        with pytest.raises(Misconfiguration, match="images"):
+            oriented_gradients(wrong.astype(np.float32))
 
 
 def test_cifar_images_are_read_from_batches(

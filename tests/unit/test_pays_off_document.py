@@ -59,7 +59,9 @@ def test_the_settings_are_the_results() -> None:
 
 def test_the_fixed_features_are_the_results() -> None:
     text, made = PAGES[1].read_text(encoding="utf-8"), result("fixed_features")
-    assert (made["data"], made["epsilon"], made["rounds"]) == ("mnist", 3.0, 100)
-    for model in ("features", "cnn"):
-        assert f"| {made[model]['weights']:,} | {shown(made[model]['accuracy'])} |" in text
+    assert (made["data"], made["epsilon"], made["record_rate"]) == ("mnist", 3.0, 0.05)
+    assert made["models"]
+    for model in made["models"].values():
+        row = (f"{model['weights']:,}", str(model["rounds"]), shown(model["accuracy"]))
+        assert f"| {' | '.join(row)} |" in text
     assert made["hardware"]["cpu"]

@@ -3,32 +3,53 @@
 Whatever the way, the task's caps hold, and nobody enrols once the roster is frozen.
 """
 
-from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
 
 from precad.common.aggregator.enrol.tokens import TokenBook
 from precad.common.aggregator.settings import ServerSettings
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import AccessDenied, Misconfiguration
+from precad.common.identifiers import ClientId
 from precad.common.task import Task
 
-Admission = Callable[[Enrolment, str], None]
-"""Lets a claim with its token pass, or raises AccessDenied.
 
-Asked once for each new client, after its claim passed the task's caps.
-"""
+class Admission(Protocol):
+    """Who may enrol. Asked once for each new client, after its claim passed the task's caps."""
+
+    def __call__(self, claim: Enrolment, token: str, /) -> None:
+        """Let a claim with its token pass, or raise AccessDenied."""
+
+    def foresee(self, client: ClientId, token: str) -> None:
+        """Raise AccessDenied where a call would, whatever is claimed; nothing is changed by it.
+
+        Tells a client no more of others than its enrolment would.
+        """
 
 
-def anybody(_claim: Enrolment, _token: str) -> None:
+class Anybody:
     """Every client that the authority named may take part."""
 
+    def __call__(self, _claim: Enrolment, _token: str, /) -> None:
+        """Passes."""
 
-def listed(roster: Roster) -> Admission:
+    def foresee(self, client: ClientId, token: str) -> None:
+        """Passes."""
+
+
+anybody = Anybody()
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
     """Only clients on the operator's list, with the records and the rate that it says."""
 
-    def admit(claim: Enrolment, _token: str) -> None:
-        entry = roster.get(claim.client)
-        if entry is None:
-            raise AccessDenied(f"client {claim.client} isn't on the operator's roster")
+    roster: Roster
+
+    def __call__(self, claim: Enrolment, _token: str, /) -> None:
+        """Compare the claim with the list's."""
+        self.foresee(claim.client, "")
+        entry = self.roster[claim.client]
         if claim != entry:
             raise AccessDenied(
                 f"client {claim.client} claims {claim.records} records at rate "
@@ -36,21 +57,34 @@ def listed(roster: Roster) -> Admission:
                 f"{entry.record_rate}"
             )
 
-    return admit
+    def foresee(self, client: ClientId, token: str) -> None:  # noqa: ARG002
+        """Look for the name."""
+        if client not in self.roster:
+            raise AccessDenied(f"client {client} isn't on the operator's roster")
 
 
-def by_token(tokens: TokenBook) -> Admission:
+@dataclass(frozen=True, slots=True)
+class ByToken:
     """Who brings a one-time token of the operator's; it becomes that client's."""
 
-    def admit(claim: Enrolment, token: str) -> None:
-        if not token:
-            raise AccessDenied(
-                f"client {claim.client} brings no token; ask the operator for one and put "
-                'token = "…" in the settings'
-            )
-        tokens.redeem(token, claim.client)
+    tokens: TokenBook
 
-    return admit
+    def __call__(self, claim: Enrolment, token: str, /) -> None:
+        """Bind the token to the client."""
+        self.tokens.redeem(_brought(claim.client, token), claim.client)
+
+    def foresee(self, client: ClientId, token: str) -> None:
+        """Look at the token, which stays as it is."""
+        self.tokens.look(_brought(client, token), client)
+
+
+def _brought(client: ClientId, token: str) -> str:
+    if not token:
+        raise AccessDenied(
+            f"client {client} brings no token; ask the operator for one and put "
+            'token = "…" in the settings'
+        )
+    return token
 
 
 def admission_of(settings: ServerSettings, task: Task) -> Admission:
@@ -67,8 +101,8 @@ def admission_of(settings: ServerSettings, task: Task) -> Admission:
         case "open":
             return anybody
         case "token":
-            return by_token(TokenBook(settings.state))
+            return ByToken(TokenBook(settings.state))
         case "roster":
             if settings.roster is None:
                 raise Misconfiguration("roster", None, "name the operator's roster file")
-            return listed(Roster.load(settings.roster, task))
+            return Listed(Roster.load(settings.roster, task))

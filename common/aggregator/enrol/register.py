@@ -8,7 +8,7 @@ from precad.common.aggregator.round.messages import SealMessage
 from precad.common.aggregator.store import Store
 from precad.common.clock import CLOCK, Clock
 from precad.common.enrolment import Enrolment, Roster
-from precad.common.errors import Misconfiguration
+from precad.common.errors import AccessDenied, Misconfiguration
 from precad.common.identifiers import ClientId
 from precad.common.task import Task
 
@@ -103,6 +103,19 @@ class Register:
         """Everybody enrolled so far."""
         with self._changed:
             return Roster(self._enrolments)
+
+    def foresee(self, client: ClientId, token: str) -> str:
+        """Why a claim of this client would be refused now, whatever it says; empty otherwise.
+
+        Without the lock: it is a forecast, and enrolling asks again.
+        """
+        if client in self._enrolments or self._frozen:
+            return ""
+        try:
+            self._admission.foresee(client, token)
+        except AccessDenied as error:
+            return error.detail
+        return ""
 
     def has(self, client: ClientId) -> bool:
         """Whether it is enrolled. Without the lock, which is held while a disk writes."""

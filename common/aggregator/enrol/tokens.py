@@ -85,6 +85,23 @@ class TokenBook:
         Raises:
             AccessDenied: no such token, or another client's.
         """
+        known = self._known(token)
+        # Two redemptions can't both win.
+        with contextlib.suppress(FileExistsError):
+            write_file(self._binding(known), client.name.encode(), replace=False)
+        self._check_owner(known, client)
+
+    def look(self, token: str, client: ClientId) -> None:
+        """Raise what ``redeem`` would raise now, and bind nothing.
+
+        Raises:
+            AccessDenied: no such token, or another client's.
+        """
+        known = self._known(token)
+        if self._owner(known) is not None:
+            self._check_owner(known, client)
+
+    def _known(self, token: str) -> str:
         offered = str(token_digest(token))
         known = ""
         # Every digest is compared, each in constant time: how long it takes tells nothing.
@@ -93,9 +110,9 @@ class TokenBook:
                 known = digest
         if not known:
             raise AccessDenied("this server knows no such token; ask the operator for another")
-        # Two redemptions can't both win.
-        with contextlib.suppress(FileExistsError):
-            write_file(self._binding(known), client.name.encode(), replace=False)
+        return known
+
+    def _check_owner(self, known: str, client: ClientId) -> None:
         if self._owner(known) != client.name:
             raise AccessDenied("this token was used by another client; ask the operator for one")
 

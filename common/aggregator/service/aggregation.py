@@ -47,7 +47,7 @@ class AggregationService(AggregationServicer):
 
     async def Describe(  # noqa: N802 -- gRPC's name
         self,
-        request: pb.DescribeRequest,  # noqa: ARG002 -- it is empty
+        request: pb.DescribeRequest,
         context: Context,
     ) -> pb.DescribeReply:
         """The task that this server runs, where it stands, and whether the caller is in it."""
@@ -56,6 +56,10 @@ class AggregationService(AggregationServicer):
         session, task = self._session, self._session.task
         # Nothing of anybody else: who takes part is no client's business.
         client = ClientId(caller.name) if caller.role is Role.CLIENT else None
+        refusal = ""
+        if client is not None:
+            look = session.register.foresee
+            refusal = await asyncio.to_thread(look, client, request.token)
         return pb.DescribeReply(
             role=session.role.value,
             task_digest=task.digest.value,
@@ -65,6 +69,7 @@ class AggregationService(AggregationServicer):
             finished=session.finished,
             enrolled=client is not None and session.register.has(client),
             present=client is not None and self._watches.has(client),
+            refusal=refusal,
         )
 
     async def Enrol(  # noqa: N802
