@@ -13,7 +13,7 @@ from precad.common.errors import PrecadError
 from precad.common.extras import missing
 
 COMMANDS = (
-    *("demo", "simulate", "plan", "task", "account", "certify", "keys", "enrol"),
+    *("demo", "simulate", "experiment", "plan", "task", "account", "certify", "keys", "enrol"),
     *("setup", "serve", "doctor", "join", "predict", "evaluate", "status", "allow", "ledger"),
     "bench",
 )
@@ -21,6 +21,7 @@ COMMANDS = (
 EXTRAS = {
     "demo": "demo",
     "simulate": "experiments",
+    "experiment": "experiments",
     "serve": "server",
     "join": "client",
     "bench": "demo",

@@ -6,6 +6,7 @@ LEAST_EXTRA = {
     "alembic": "server",
     "crypten": "server",
     "dp_accounting": "plan",
+    "joblib": "experiments",
     "matplotlib": "plan",
     "scipy": "plan",
     "sklearn": "experiments",

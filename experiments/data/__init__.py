@@ -9,19 +9,36 @@ from precad.experiments.data.built_in import breast_cancer, digits
 from precad.experiments.data.dataset import DataSet
 from precad.experiments.data.images import IMAGE_SETS, read_images
 from precad.experiments.data.tweets import sentiment140
+from precad.experiments.registry import Registry
 
-__all__ = ["NAMES", "DataSet", "load"]
+__all__ = ["DATASETS", "NAMES", "DataSet", "load"]
 
-_BUILT_IN = {"digits": digits, "breast-cancer": breast_cancer}
-_FROM_FOLDER: dict[str, Callable[[Path], DataSet]] = {
-    **{name: partial(read_images, name) for name in IMAGE_SETS},
-    "sentiment140": sentiment140,
-}
-NAMES = (*_BUILT_IN, *_FROM_FOLDER)
+DATASETS: Registry[Callable[[Path | None], DataSet]] = Registry("dataset")
+"""Each from the folder that holds its files, which some don't need."""
+
+
+def _built_in(read: Callable[[], DataSet], _folder: Path | None) -> DataSet:
+    return read()
+
+
+def _from_folder(name: str, read: Callable[[Path], DataSet], folder: Path | None) -> DataSet:
+    if folder is None:
+        raise Misconfiguration(
+            "data folder", None, f"name the folder that holds {name}; nothing is downloaded"
+        )
+    return read(folder)
+
+
+DATASETS.register("digits")(partial(_built_in, digits))
+DATASETS.register("breast-cancer")(partial(_built_in, breast_cancer))
+for _name in IMAGE_SETS:
+    DATASETS.register(_name)(partial(_from_folder, _name, partial(read_images, _name)))
+DATASETS.register("sentiment140")(partial(_from_folder, "sentiment140", sentiment140))
+NAMES = tuple(DATASETS)
 
 
 def load(name: str, folder: Path | None = None) -> DataSet:
-    """The data set of this name; one of ``NAMES``.
+    """The data set of this name; one of ``DATASETS``.
 
     Args:
         name: ``digits`` and ``breast-cancer`` come with scikit-learn.
@@ -30,12 +47,4 @@ def load(name: str, folder: Path | None = None) -> DataSet:
     Raises:
         Misconfiguration: an unknown name, no folder given, or files missing: it says which.
     """
-    if name in _BUILT_IN:
-        return _BUILT_IN[name]()
-    if name not in _FROM_FOLDER:
-        raise Misconfiguration("dataset", name, f"use one of {', '.join(NAMES)}")
-    if folder is None:
-        raise Misconfiguration(
-            "data folder", None, f"name the folder that holds {name}; nothing is downloaded"
-        )
-    return _FROM_FOLDER[name](folder)
+    return DATASETS[name](folder)

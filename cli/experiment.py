@@ -1,0 +1,259 @@
+"""`precad experiment`: what the papers measured, run again on this project's own arithmetic."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from precad.cli.options import Json, print_json
+from precad.common.errors import Misconfiguration
+
+if TYPE_CHECKING:
+    from precad.experiments.registry import Registry
+    from precad.experiments.study import Experiment, Result, Scale
+
+app = typer.Typer(
+    help="""The papers' experiments: their claims, and what is measured here.
+
+    All of it is simulated, in this process, on public data. Results are kept as JSON after each
+    cell (one training, or one part of one), so that a run that was broken off goes on.
+    """,
+    no_args_is_help=True,
+)
+RESULTS = Path("experiment-results")
+
+Name = Annotated[str, typer.Argument(help="As `precad experiment list` has it.")]
+AtScale = Annotated[
+    str,
+    typer.Option("--scale", help="small: minutes, on digits; paper: the paper's own settings."),
+]
+Folder = Annotated[
+    Path | None, typer.Option("--data", help="Folder with data sets' files; none is downloaded.")
+]
+Output = Annotated[Path, typer.Option(help="Folder of results.")]
+Device = Annotated[str, typer.Option(help="Where torch computes: cpu, cuda.")]
+Plugins = Annotated[
+    list[Path] | None,
+    typer.Option("--plugin", help="A Python file of your own that registers parts; repeat it."),
+]
+
+
+@app.command(name="list")
+def list_experiments(*, plugin: Plugins = None, as_json: Json = False) -> None:
+    """All experiments."""
+    found = _experiments(plugin)
+    if as_json:
+        print_json(
+            [
+                {"name": name, "paper": one.paper, "figure": one.figure, "claim": one.claim}
+                for name, one in found.items()
+            ],
+            indent=2,
+        )
+        return
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("name", "paper", "figure", "claim"):
+        table.add_column(heading, overflow="fold", no_wrap=heading == "name")
+    for name, one in found.items():
+        table.add_row(name, one.paper, one.figure, one.claim)
+    Console().print(table, highlight=False)
+
+
+@app.command()
+def show(
+    name: Name,
+    *,
+    scale: AtScale = "small",
+    data: Folder = None,
+    output: Output = RESULTS,
+    device: Device = "cpu",
+    plugin: Plugins = None,
+    estimate: Annotated[
+        bool, typer.Option(help="Try the first cell for some seconds, if none was measured.")
+    ] = True,
+    as_json: Json = False,
+) -> None:
+    """What an experiment does, its settings, how long it takes, and its results so far."""
+    from precad.experiments.study.kept import Kept  # noqa: PLC0415
+    from precad.experiments.study.run import estimated_hours  # noqa: PLC0415
+
+    one, size = _experiments(plugin)[name], _scale(scale)
+    cells = one.all_cells(size)
+    kept = Kept(output, name, size)
+    results = kept.of(cells)
+    hours = estimated_hours(name, size, output, data, device)[1] if estimate else None
+    if as_json:
+        print_json(
+            {
+                **_described(name, one, size),
+                "cells": len(cells),
+                "measured": len(results),
+                "hours_left": hours,
+            },
+            indent=2,
+        )
+        return
+    typer.echo(f"{name}: {one.paper}, {one.figure}\n\nThe paper: {one.claim}\n\nHere: {one.does}\n")
+    for key, value in one.settings[size].items():
+        typer.echo(f"  {key:20} {'–' if value is None else value}")
+    left = "" if hours is None else f", about {_duration(hours)} left on one process"
+    typer.echo(f"\n{len(results)} of {len(cells)} cells are measured{left}.")
+    _table(one, results)
+
+
+@app.command()
+def run(
+    name: Name,
+    *,
+    scale: AtScale = "small",
+    data: Folder = None,
+    output: Output = RESULTS,
+    device: Device = "cpu",
+    workers: Annotated[int, typer.Option(min=1, help="Processes at a time.")] = 1,
+    backend: Annotated[
+        str, typer.Option(help="joblib's: loky, this machine; ray or dask, a cluster.")
+    ] = "loky",
+    plugin: Plugins = None,
+    plot: Annotated[bool, typer.Option(help="Draw what was measured, beside the results.")] = True,
+    as_json: Json = False,
+) -> None:
+    """Measure the cells that the results lack, then print and draw all.
+
+    precad experiment run precad-fig3 --workers 2
+
+    precad experiment run precad-fig3 --scale paper --data ~/mnist
+    """
+    from rich.console import Console  # noqa: PLC0415
+    from rich.progress import (  # noqa: PLC0415
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    from precad.experiments.study.kept import Kept  # noqa: PLC0415
+    from precad.experiments.study.run import estimated_hours  # noqa: PLC0415
+    from precad.experiments.study.run import run as play  # noqa: PLC0415
+
+    one, size = _experiments(plugin)[name], _scale(scale)
+    console = Console(stderr=as_json)
+    missing, hours = estimated_hours(name, size, output, data, device)
+    total = len(one.all_cells(size))
+    if missing:
+        console.print(
+            f"{missing} of {total} cells to measure: about {_duration(hours / workers)}.",
+            highlight=False,
+        )
+    progress = Progress(
+        TextColumn("cell"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=console,
+    )
+    bar = progress.add_task("cells", total=total, completed=total - missing)
+
+    def on_cell(result: "Result", done: int, of: int) -> None:
+        progress.update(bar, completed=done)
+        if not console.is_terminal:
+            left = (of - done) * result.seconds / workers / 3600
+            console.print(
+                f"cell {done}/{of}: {result.seconds:.1f} s, about {_duration(left)} left",
+                highlight=False,
+            )
+
+    if console.is_terminal:
+        progress.start()
+    try:
+        results = play(
+            name,
+            size,
+            output,
+            data=data,
+            device=device,
+            workers=workers,
+            backend=backend,
+            plugins=tuple(plugin or ()),
+            on_cell=on_cell,
+        )
+    finally:
+        progress.stop()
+    written = [str(Kept(output, name, size).path)]
+    if plot:
+        written.append(str(_plot(one, name, size, output, results)))
+    if as_json:
+        table = one.table(results)
+        rows = [dict(zip(table.headings, row, strict=True)) for row in table.rows]
+        print_json({**_described(name, one, size), "table": rows, "files": written}, indent=2)
+        return
+    _table(one, results)
+    typer.echo(f"\nFiles: {', '.join(written)}")
+
+
+def _experiments(plugins: list[Path] | None) -> "Registry[Experiment]":
+    from precad.experiments.registry import load_plugins  # noqa: PLC0415
+    from precad.experiments.study import EXPERIMENTS  # noqa: PLC0415
+
+    load_plugins(tuple(plugins or ()))
+    return EXPERIMENTS
+
+
+def _scale(name: str) -> "Scale":
+    from precad.experiments.study import Scale  # noqa: PLC0415
+
+    if name not in list(Scale):
+        raise Misconfiguration("--scale", name, f"use one of {', '.join(Scale)}")
+    return Scale(name)
+
+
+def _described(name: str, one: "Experiment", scale: "Scale") -> dict[str, Any]:
+    return {
+        "name": name,
+        "paper": one.paper,
+        "figure": one.figure,
+        "claim": one.claim,
+        "does": one.does,
+        "scale": str(scale),
+        "settings": dict(one.settings[scale]),
+    }
+
+
+def _duration(hours: float) -> str:
+    if hours >= 1:
+        return f"{hours:.1f} hours"
+    return f"{hours * 60:.0f} minutes" if hours * 60 >= 1 else f"{hours * 3600:.0f} s"
+
+
+def _table(one: "Experiment", results: "list[Result]") -> None:
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+
+    if not results:
+        return
+    found = one.table(results)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in found.headings:
+        table.add_column(heading, overflow="fold")
+    for row in found.rows:
+        table.add_row(*row)
+    typer.echo("")
+    Console().print(table, highlight=False)
+
+
+def _plot(
+    one: "Experiment", name: str, scale: "Scale", folder: Path, results: "list[Result]"
+) -> Path:
+    # A second to import. A Figure alone needs no display and keeps no global state.
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    figure = Figure(figsize=(9, 5), layout="constrained")
+    one.plot(results, figure)
+    settings = one.settings[scale]
+    figure.suptitle(f"SIMULATED: {one.paper} {one.figure}, {settings.get('data', '')}, {scale}")
+    path = folder / f"{name}-{scale}.png"
+    figure.savefig(path, dpi=100)
+    return path

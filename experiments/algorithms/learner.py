@@ -1,0 +1,103 @@
+"""Gradients of plain losses at any weights, of one model or of many at once (torch.func)."""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.func import functional_call, grad, vmap
+from torch.nn import functional
+
+from precad.client.train import load_vector
+
+Reals = NDArray[np.float64]
+_TESTED_AT_ONCE = 2000
+_VOTED_AT_ONCE = 20_000
+
+
+class Learner:
+    """A module as a function of its weights in one vector.
+
+    Args:
+        module: without buffers that training changes.
+        device: where it computes.
+    """
+
+    def __init__(self, module: nn.Module, device: str = "cpu") -> None:
+        self._module, self._device = module.float().to(device), device
+        self._shapes = {name: value.shape for name, value in module.named_parameters()}
+        self.dimension = sum(shape.numel() for shape in self._shapes.values())
+        ends = np.cumsum([shape.numel() for shape in self._shapes.values()]).tolist()
+        self.layers = tuple(
+            slice(start, end) for start, end in zip([0, *ends[:-1]], ends, strict=True)
+        )
+        """Where each tensor lies in the vector."""
+        self._stacked: Callable[..., torch.Tensor] = vmap(grad(self._loss))
+
+    def named(self, theta: torch.Tensor) -> dict[str, torch.Tensor]:
+        """One vector, ``[…, d]``, as tensors by name, ``[…, *shape]``."""
+        pieces = torch.split(theta, [shape.numel() for shape in self._shapes.values()], dim=-1)
+        return {
+            name: piece.reshape(*theta.shape[:-1], *shape)
+            for (name, shape), piece in zip(self._shapes.items(), pieces, strict=True)
+        }
+
+    def gradients(
+        self, thetas: torch.Tensor, x: torch.Tensor, y: torch.Tensor, weights: torch.Tensor
+    ) -> torch.Tensor:
+        """Of each model's weighted loss on records of its own.
+
+        Args:
+            thetas: ``[models, d] float32``.
+            x: ``[models, records, …]``.
+            y: ``[models, records]``.
+            weights: ``[models, records]``, 0 for what only fills up.
+
+        Returns:
+            ``[models, d]``.
+        """
+        return self._stacked(thetas, x, y, weights)
+
+    def votes(self, thetas: torch.Tensor, x: NDArray[np.float32]) -> NDArray[np.int64]:
+        """What each of many models names the records, ``[models, n]``."""
+        each = vmap(lambda theta, some: functional_call(self._module, self.named(theta), (some,)))
+        inputs = torch.from_numpy(x).to(self._device)
+        with torch.no_grad():
+            found = [
+                each(some, inputs.expand(len(some), *inputs.shape)).argmax(dim=2).cpu()
+                for some in torch.split(thetas, max(1, _VOTED_AT_ONCE // len(x)))
+            ]
+        return torch.cat(found).numpy()
+
+    def descend(
+        self, theta: Reals, x: NDArray[np.float32], y: NDArray[np.int64], rate: float, steps: int
+    ) -> Reals:
+        """One model after so many steps on the mean loss of all records, ``[d]``."""
+        at = torch.tensor(theta, dtype=torch.float32, device=self._device)[None]
+        inputs = torch.from_numpy(x)[None].to(self._device)
+        targets = torch.from_numpy(y)[None].to(self._device)
+        weights = torch.full(targets.shape, 1 / len(y), device=self._device)
+        for _ in range(steps):
+            at = at - rate * self.gradients(at, inputs, targets, weights)
+        return at[0].double().cpu().numpy()
+
+    def accuracy(self, theta: Reals, x: NDArray[np.float32], y: NDArray[np.int64]) -> float:
+        """Share of records that the model names as ``y`` does."""
+        return float((self.labels(theta, x) == y).mean())
+
+    def labels(self, theta: Reals, x: NDArray[np.float32]) -> NDArray[np.int64]:
+        """What the model names the records, ``[n]``."""
+        load_vector(self._module, theta)
+        with torch.no_grad():
+            found = [
+                self._module(some.to(self._device)).argmax(dim=1).cpu()
+                for some in torch.split(torch.from_numpy(x), _TESTED_AT_ONCE)
+            ]
+        return torch.cat(found).numpy()
+
+    def _loss(
+        self, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor, weights: torch.Tensor
+    ) -> torch.Tensor:
+        outputs = functional_call(self._module, self.named(theta), (x,))
+        return (functional.cross_entropy(outputs, y, reduction="none") * weights).sum()

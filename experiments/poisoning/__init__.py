@@ -1,0 +1,5 @@
+"""Attacks by name: what one adversary in control of all bad clients does."""
+
+from precad.experiments.poisoning.attack import ATTACKS, Attack, Scene, per_client_share
+
+__all__ = ["ATTACKS", "Attack", "Scene", "per_client_share"]

@@ -1,0 +1,75 @@
+"""The interface of an attack, and the table of all."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precad.experiments.registry import Registry
+
+Reals = NDArray[np.float64]
+Images = NDArray[np.float32]
+Labels = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """A round as the adversary sees it.
+
+    Attributes:
+        theta: the model before it, ``[d]``.
+        others: honest clients' updates, ``[m, d]``: more than a real adversary knows.
+        step: the model moves by this times the sum of all updates.
+        bound: an update beyond this norm doesn't count; infinite where nothing is checked.
+        learn: bad client's number, learning rate and steps in; what gradient descent on its own
+            records makes of the model out, ``[d]``.
+        numbers: of the bad clients that were drawn, one for each row, from 0.
+        generator: seeded by run and round.
+    """
+
+    theta: Reals = field(repr=False)
+    others: Reals = field(repr=False)
+    step: float
+    bound: float
+    learn: Callable[[int, float, int], Reals] = field(repr=False)
+    numbers: tuple[int, ...]
+    generator: np.random.Generator = field(repr=False)
+
+
+class Attack:
+    """Honest in everything; a real one overrides what it does otherwise."""
+
+    def poison(self, x: Images, y: Labels, number: int, classes: int) -> tuple[Images, Labels]:
+        """Bad client ``number``'s records, once, before training; not changed in place."""
+        del number, classes
+        return x, y
+
+    def submit(self, honest: Reals, scene: Scene) -> Reals:
+        """In place of the bad clients' updates on those records, ``[k, d]``; clipped afterwards."""
+        del scene
+        return honest
+
+    def goal(self, x: Images, y: Labels, classes: int) -> tuple[Images, Labels] | None:
+        """Of held-out records, those that it aims at and the labels that it wants there."""
+        del x, y, classes
+        return None
+
+
+ATTACKS: Registry[Callable[..., Attack]] = Registry(
+    "attack",
+    "precad.experiments.poisoning.backdoors",
+    "precad.experiments.poisoning.distributed_backdoor",
+    "precad.experiments.poisoning.label_flipping",
+    "precad.experiments.poisoning.stat_opt",
+)
+ATTACKS.register("none")(Attack)
+
+
+def per_client_share(wanted: Reals, scene: Scene) -> Reals:
+    """The updates by which all bad clients of a round together put ``wanted`` in the model's place.
+
+    Model replacement (Bagdasaryan et al. 2020): as if the others' updates cancelled.
+    """
+    one = (wanted - scene.theta) / (scene.step * len(scene.numbers))
+    return np.tile(one, (len(scene.numbers), 1))

@@ -1,0 +1,104 @@
+"""`precad experiment`, and the parts of one's own that docs/experiments.md shows."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from precad.cli.main import app
+from precad.experiments.algorithms import ALGORITHMS, Problem
+from precad.experiments.data import DATASETS, load
+from precad.experiments.defences import DEFENCES
+from precad.experiments.models import MODELS
+from precad.experiments.papers.xie_table9 import cells
+from precad.experiments.partition import iid
+from precad.experiments.poisoning import ATTACKS
+from precad.experiments.registry import load_plugins
+from precad.experiments.study import EXPERIMENTS, Scale
+
+PAGE = Path(__file__).parents[2] / "docs" / "experiments.md"
+TINY = """
+from precad.experiments.study import EXPERIMENTS, Experiment, Scale, Table
+
+EXPERIMENTS.register("tiny")(
+    Experiment(
+        paper="none",
+        figure="Fig. 0",
+        claim="Squares grow.",
+        does="Squares some numbers.",
+        settings={scale: {"data": "none", "seed": 0} for scale in Scale},
+        cells=lambda scale: [{"number": n} for n in range(3)],
+        measure=lambda settings, around: {"square": settings["number"] ** 2},
+        table=lambda results: Table(["square"], [[str(r.values["square"])] for r in results]),
+        plot=lambda results, figure: figure.subplots().plot([r.values["square"] for r in results]),
+    )
+)
+"""
+
+
+@pytest.fixture
+def restored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test registers is gone after it."""
+    for registry in (EXPERIMENTS, ATTACKS, DEFENCES, DATASETS, MODELS, ALGORITHMS):
+        assert len(registry) > 0
+        monkeypatch.setattr(registry, "_parts", dict(registry._parts))
+
+
+def said(*arguments: str, code: int = 0) -> str:
+    ended = CliRunner().invoke(app, ["experiment", *arguments])
+    assert ended.exit_code == code, ended.output
+    return ended.stdout
+
+
+@pytest.mark.usefixtures("restored")
+def test_an_experiment_of_ones_own_is_shown_run_and_taken_up(tmp_path: Path) -> None:
+    (tmp_path / "tiny.py").write_text(TINY)
+    output = ("--output", str(tmp_path / "kept"))
+    plugin = ("--plugin", str(tmp_path / "tiny.py"))
+    assert "0 of 3 cells are measured, about 0 s left" in said("show", "tiny", *plugin, *output)
+    first = said("run", "tiny", *output)
+    assert "cell 3/3" in first
+    assert (tmp_path / "kept" / "tiny-small.png").stat().st_size > 1000
+    before = (tmp_path / "kept" / "tiny-small.json").read_bytes()
+    document = json.loads(said("run", "tiny", "--json", "--no-plot", *output))
+    assert document["table"] == [{"square": "0"}, {"square": "1"}, {"square": "4"}]
+    assert (tmp_path / "kept" / "tiny-small.json").read_bytes() == before
+    assert "3 of 3 cells are measured" in said("show", "tiny", *output)
+
+
+def test_the_list_has_all_and_what_is_wrong_is_refused(tmp_path: Path) -> None:
+    names = [one["name"] for one in json.loads(said("list", "--json"))]
+    assert names == list(EXPERIMENTS)
+    assert "precad-fig3" in said("list")
+    said("show", "precad-fig9", code=2)
+    said("show", "precad-fig3", "--scale", "huge", code=2)
+    said("run", "precad-fig3", "--scale", "paper", "--output", str(tmp_path), code=2)
+
+
+@pytest.mark.usefixtures("restored")
+def test_the_pages_parts_take_part(tmp_path: Path) -> None:
+    (block,) = re.findall(
+        r"^```python\n(.*?)^```", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL
+    )
+    (tmp_path / "mine.py").write_text(block)
+    load_plugins((tmp_path / "mine.py",))
+    mine = [cell for cell in cells(Scale.SMALL) if cell["attack"] == "backwards"]
+    assert "clipped-mean" in {cell.get("defence") for cell in mine}
+    data = load("stripes")
+    problem = Problem(
+        data=data,
+        shares=iid(len(data.train_y), 8, 0),
+        model="wide-mlp",
+        seed=1,
+        attack=ATTACKS["backwards"](),
+        attackers=2,
+        defence=DEFENCES["clipped-mean"],
+    )
+    settings = {"rounds": 3, "learning_rate": 0.5, "record_rate": 0.5, "client_rate": 1.0}
+    moved = ALGORITHMS["non-private"](problem, settings).theta
+    stood = ALGORITHMS["standing-still"](problem, settings).theta
+    assert moved.shape == stood.shape == (8 * 128 + 128 + 128 * 8 + 8,)
+    assert not np.array_equal(moved, stood)

@@ -1,0 +1,143 @@
+"""Attacks and defences that are registered: what each does, and that a defence withstands it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from precad.common.errors import Misconfiguration
+from precad.experiments.algorithms import ALGORITHMS, Problem
+from precad.experiments.data import load
+from precad.experiments.defences import DEFENCES
+from precad.experiments.papers.precad_check import published_check
+from precad.experiments.partition import shards
+from precad.experiments.poisoning import ATTACKS, Scene
+
+Reals = NDArray[np.float64]
+HONEST = np.random.default_rng(1).normal(1.0, 0.1, (10, 6))
+
+
+def scene(learn: Callable[[int, float, int], Reals] | None = None) -> Scene:
+    return Scene(
+        theta=np.zeros(6),
+        others=HONEST,
+        step=0.5,
+        bound=10.0,
+        learn=learn or (lambda _number, _rate, _steps: np.ones(6)),
+        numbers=(0, 1),
+        generator=np.random.default_rng(2),
+    )
+
+
+def test_model_replacement_puts_its_model_in_the_models_place() -> None:
+    view = scene()
+    submitted = ATTACKS["pixel-backdoor"]().submit(HONEST[:2], view)
+    assert submitted.shape == (2, 6)
+    np.testing.assert_allclose(view.theta + view.step * submitted.sum(axis=0), np.ones(6))
+
+
+def test_a_backdoors_records_are_there_with_and_without_the_pattern() -> None:
+    x, y = np.zeros((2, 64), np.float32), np.array([3, 0])
+    attack = ATTACKS["pixel-backdoor"]()
+    poisoned, labels = attack.poison(x, y, 0, 10)
+    assert labels.tolist() == [3, 0, 0, 0]
+    assert not poisoned[:2].any()
+    assert np.flatnonzero(poisoned[2]).tolist() == [54, 55, 62, 63]
+    aimed = attack.goal(x, y, 10)
+    # A zero is a zero without any backdoor.
+    assert aimed is not None
+    assert (aimed[0].shape, aimed[1].tolist()) == ((1, 64), [0])
+
+
+def test_parts_of_a_distributed_pattern_make_the_whole() -> None:
+    x, y = np.zeros((1, 1, 28, 28), np.float32), np.array([3])
+    attack = ATTACKS["distributed-backdoor"]()
+    parts = [attack.poison(x, y, number, 10)[0][1] for number in (0, 1)]
+    whole = ATTACKS["pixel-backdoor"]().poison(x, y, 0, 10)[0][1]
+    assert not (parts[0] * parts[1]).any()
+    np.testing.assert_array_equal(parts[0] + parts[1], whole)
+
+
+def test_labels_are_flipped_and_updates_scaled() -> None:
+    x, y = np.zeros((2, 64), np.float32), np.array([3, 9])
+    assert ATTACKS["label-flipping"]().poison(x, y, 0, 10)[1].tolist() == [4, 0]
+    scaled = ATTACKS["scaled-label-flipping"](gamma=7.0).submit(HONEST[:2], scene())
+    np.testing.assert_allclose(scaled, 7 * HONEST[:2])
+
+
+@pytest.mark.parametrize(("name", "of"), [("min-max", np.max), ("min-sum", np.sum)])
+def test_stat_opt_goes_as_far_as_honest_updates_lie_apart(name: str, of: Any) -> None:
+    (one, other) = ATTACKS[name]().submit(HONEST[:2], scene())
+    np.testing.assert_array_equal(one, other)
+    known = np.concatenate([HONEST, HONEST[:2]])
+    among = ((known[:, None] - known) ** 2).sum(axis=2)
+    most = among.max() if name == "min-max" else among.sum(axis=1).max()
+    own = of(((known - one) ** 2).sum(axis=1))
+    assert 0.999 * most <= own <= most
+    assert (one < known.mean(axis=0)).all()
+
+
+@pytest.mark.parametrize("name", sorted(set(DEFENCES) - {"mean"}))
+def test_a_defence_withstands_what_the_mean_does_not(name: str) -> None:
+    updates = np.concatenate([HONEST, np.full((2, 6), -1000.0)])
+    assert np.abs(DEFENCES["mean"](updates, 2) - 1).max() > 100
+    assert np.abs(DEFENCES[name](updates, 2) - 1).max() < 0.35
+
+
+def test_krum_counts_as_its_paper_does() -> None:
+    # n − f − 2 = 1 neighbour: the pair that lies closest wins. With n − f it would be 0 or 1.
+    updates = np.array([[-1.0], [1.0], [2.4], [2.5], [9.0]])
+    assert DEFENCES["krum"](updates, 2).item() in {2.4, 2.5}
+    assert DEFENCES["multi-krum"](updates, 2).item() == pytest.approx((2.4 + 2.5 + 1.0) / 3)
+
+
+def test_rfa_is_the_point_of_least_distance() -> None:
+    corners = np.array([[0.0, 0.0], [4.0, 0.0], [4.0, 3.0], [0.0, 3.0]])
+    np.testing.assert_allclose(DEFENCES["rfa"](corners, 0), [2.0, 1.5], atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["krum", "multi-krum", "bulyan", "trimmed-mean"])
+def test_too_few_updates_are_refused(name: str) -> None:
+    with pytest.raises(Misconfiguration, match="at least"):
+        DEFENCES[name](HONEST[:4], 2)
+
+
+def test_the_papers_check_takes_what_wraps_and_refuses_what_does_not() -> None:
+    assert published_check(np.full(6, 2**32), 1000)
+    assert published_check(np.full(6, 10), 1000)
+    assert not published_check(np.full(6, 1000), 1000)
+
+
+SETTINGS = {
+    "rounds": 3,
+    "learning_rate": 1.0,
+    "record_clip": 1.0,
+    "client_clip": 5.0,
+    "noise_multiplier": 1.5,
+    "record_rate": 0.3,
+    "client_rate": 1.0,
+}
+
+
+def play(name: str, attackers: int, seed: int = 3) -> Any:
+    data = load("digits")
+    problem = Problem(
+        data=data,
+        shares=shards(data.train_y, 6, 4, 0),
+        model="logistic",
+        seed=seed,
+        attack=ATTACKS["pixel-backdoor"](),
+        attackers=attackers,
+    )
+    return ALGORITHMS[name](problem, SETTINGS)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_an_algorithm_repeats_to_the_bit_and_its_attackers_matter(name: str) -> None:
+    once, again, attacked = play(name, 0), play(name, 0), play(name, 2)
+    np.testing.assert_array_equal(once.theta, again.theta)
+    assert not np.array_equal(once.theta, play(name, 0, seed=4).theta)
+    assert np.linalg.norm(once.theta - attacked.theta) > 0.01
+    assert bool(once.epsilon) == (name != "non-private")
