@@ -45,7 +45,7 @@ def rehearse(
             loss raises or isn't finite; the loss or the model mixes records.
     """
     chunk = chunk_records(task.dimension, most=most)
-    gradients = RecordGradients(model, loss, task.model.parameters, chunk)
+    gradients = RecordGradients(model, loss, task.model.parameters, chunk, task.objective)
     try:
         gradients.prepare(records)
     except Misconfiguration:
