@@ -12,6 +12,7 @@ from torch import nn
 from precad.client.train import RecordGradients, local_update
 from precad.client.train.augment import Augmentation
 from precad.client.train.gradients import CHUNK_BYTES, Loss
+from precad.common.description import ObjectiveSection
 from precad.common.encode.clip import RECORD_MARGIN, clip_update
 from precad.common.secret import Secret
 from precad.common.task import Task
@@ -145,7 +146,9 @@ class Stacked:
         self.failed += int(bad.sum())
         found[bad] = 0.0
         # Squares of float32 numbers can't overflow in float64.
-        factors = record_factors(torch.linalg.vector_norm(found, dim=1), self._task)
+        clip = self._task.privacy.record_clip * RECORD_MARGIN
+        norms = torch.linalg.vector_norm(found, dim=1)
+        factors = factors_of(norms, clip, self._task.objective)
         found *= (-factors * 2.0**self._task.fractional_bits)[:, None]
         return found.trunc_().long()
 
@@ -158,9 +161,10 @@ class Stacked:
         return torch.from_numpy(found).to(self._device)
 
 
-def record_factors(norms: torch.Tensor, task: Task) -> torch.Tensor:
-    """What each gradient is multiplied by, ``[n]``, from its norm: as ``clip_record`` does."""
-    objective, clip = task.objective, task.privacy.record_clip * RECORD_MARGIN
+def factors_of(
+    norms: torch.Tensor, clip: float, objective: ObjectiveSection | None
+) -> torch.Tensor:
+    """What each gradient is multiplied by, ``[n]``, from its norm: the rules of ``clip_record``."""
     if objective is None or objective.clipping == "flat":
         return torch.clamp(clip / norms, max=1.0)
     return clip / (norms + objective.stabiliser / (norms + objective.stabiliser))
