@@ -48,6 +48,13 @@ def demo(
             "that departs from the protocol learns no more."
         ),
     ] = Validation.CRYPTEN,
+    objective: Annotated[
+        str | None,
+        Option(
+            help="Of a record: dp-gaussian or another of docs/robustness.md. The model is then "
+            "certified against changed inputs too."
+        ),
+    ] = None,
     seed: Annotated[int, Option(min=0, help="Of the partition of the data; noise has none.")] = 1,
     output: Annotated[
         Path | None,
@@ -76,12 +83,14 @@ def demo(
     from precad.cli.demo.show import Display, announce, conclude  # noqa: PLC0415
 
     size, bad = (clients, rounds, client_rate), (attack, attackers)
-    scenario = make_scenario(dataset, model, *size, *bad, seed, validation.value, data)
+    scenario = make_scenario(dataset, model, *size, *bad, seed, validation.value, data, objective)
     folder = output or Path("precad-demo") / time.strftime("%Y%m%d-%H%M%S")
     prepare_folder(folder)
     announce(console, scenario)
     outcome, result = run(scenario, folder, Display(console, scenario))
-    names = ("model.safetensors", "training.png", "summary.json", "history.csv", "logs")
+    names = ["model.safetensors", "training.png", "summary.json", "history.csv", "logs"]
+    if scenario.task.objective is not None:
+        names += ["robustness.md", "certificate.png"]
     conclude(console, outcome, result, [str(folder / name) for name in names])
     if json_output:
         print_json(result)

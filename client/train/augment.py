@@ -7,7 +7,6 @@ import torch
 from numpy.typing import NDArray
 
 from precad.common.keystream import Keystream
-from precad.common.ring import WORD_BYTES
 from precad.common.secret import Secret
 
 _BITS = 53
@@ -42,7 +41,7 @@ class Augmentation:
         nobody = range(-1, len(indices) - rows - 1, -1)
         for row, index in zip(words, [*indices.tolist(), *nobody], strict=True):
             stream = Keystream(self._key, "augmentation", index % 2**64)
-            stream.read_into(memoryview(row.view(np.uint8)).cast("B")[: row.size * WORD_BYTES])
+            row[:] = stream.words(len(row)).view(np.uint64)
         # In (0, 1): Box and Muller's logarithm is finite.
         uniform = ((words >> np.uint64(64 - _BITS)).astype(np.float64) + _HALF) * 2.0**-_BITS
         lengths = np.sqrt(-2 * np.log(uniform[:, :pairs]))

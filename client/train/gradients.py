@@ -284,13 +284,13 @@ class RecordGradients:
         """
         # Parameters have an axis of their own for the records, see above; buffers are shared.
         copies = {name: tensor.expand(self.chunk, *tensor.shape) for name, tensor in named.items()}
-        filled = self._filled(inputs, targets)
+        x, y = self._filled(inputs, targets)
         shape = (self.chunk, self.objective.noisy, *inputs.shape[1:])
         if noise is None:
             noise = synthetic(torch.empty(shape[1:]), self.objective.noisy).expand(shape)
         elif len(noise) < self.chunk:
             noise = torch.cat([noise, noise.new_zeros(self.chunk - len(noise), *shape[1:])])
-        rows: NDArray[np.float64] = self._of(copies, 0, *filled, noise).double().cpu().numpy()
+        rows: NDArray[np.float64] = self._of(copies, 0, x, y, noise).double().cpu().numpy()
         return rows
 
     def shared(
@@ -345,12 +345,12 @@ class RecordGradients:
         self, named: dict[str, torch.Tensor], axis: int | None, seen: torch.Tensor, y: torch.Tensor
     ) -> dict[str, torch.Tensor]:
         """The gradient by the chain rule through the outputs: Σ_j (∂out_j/∂θ)ᵀ ∂L/∂out_j."""
-        pieces = seen.split(MOST_COPIES, dim=1)
+        pieces = torch.split(seen, MOST_COPIES, dim=1)
         with torch.no_grad():
             outputs = [self._mapped(self._outputs, axis, 1)(named, piece) for piece in pieces]
         slopes = vmap(grad(self.objective.of_outputs))(torch.cat(outputs, dim=1), y)
         total: dict[str, torch.Tensor] = {}
-        for piece, slope in zip(pieces, slopes.split(MOST_COPIES, dim=1), strict=True):
+        for piece, slope in zip(pieces, torch.split(slopes, MOST_COPIES, dim=1), strict=True):
             part = self._mapped(grad(self._product), axis, 2)(named, piece, slope)
             total = {name: total[name] + part[name] for name in part} if total else part
         return total

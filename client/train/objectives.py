@@ -113,7 +113,7 @@ class Objective:
     def _adversarial(
         self, model: Model, x: torch.Tensor, y: torch.Tensor, around: torch.Tensor
     ) -> torch.Tensor:
-        """x' near x with a high −log of the mean probability of y over the noise (eq. 4)."""
+        """X' near x with a high −log of the mean probability of y over the noise (eq. 4)."""
         radius, steps = self.section.attack_radius, self.section.attack_steps
 
         def smoothed_loss(moved: torch.Tensor) -> torch.Tensor:

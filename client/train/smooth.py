@@ -29,19 +29,20 @@ class Sampling:
         sigma: of the noise, in the inputs' units.
         selection: n0 copies choose the label.
         copies: n fresh ones estimate how often it wins.
-        seed: of the noise. Inputs must not be chosen by somebody who knows it.
+        draw: which draw of the noise: a fresh one, unless a certificate is to be repeated. Inputs
+            must not be chosen by somebody who knows it.
     """
 
     sigma: float
     selection: int = 100
     copies: int = 10_000
-    seed: int = 0
+    draw: int = 0
 
     def __post_init__(self) -> None:
         checks.positive("sigma", self.sigma)
         checks.count("selection", self.selection, least=1)
         checks.count("copies", self.copies, least=1)
-        checks.count("seed", self.seed)
+        checks.count("draw", self.draw)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +127,7 @@ def _votes(
     batch: int,
 ) -> list[int]:
     """How many of ``count`` copies got each label."""
-    seed = int(np.random.SeedSequence([how.seed, *stream]).generate_state(1, np.uint64)[0])
+    seed = int(np.random.SeedSequence([how.draw, *stream]).generate_state(1, np.uint64)[0])
     generator = torch.Generator().manual_seed(seed)
     total = np.zeros(classes, np.int64)
     with torch.no_grad():
@@ -138,6 +139,20 @@ def _votes(
             total += np.bincount(labels.cpu().numpy(), minlength=classes)
     found: list[int] = total.tolist()
     return found
+
+
+def kept_draw(path: Path) -> int:
+    """The draw that a kept file is of. Raises Misconfiguration: it holds no votes."""
+    try:
+        return int(json.loads(path.read_text(encoding="utf-8").split("\n")[0])["draw"])
+    except (ValueError, KeyError, TypeError):
+        raise _foreign(path) from None
+
+
+def _foreign(path: Path) -> Misconfiguration:
+    return Misconfiguration(
+        "keep", str(path), "holds votes of another model or other sampling; name another file"
+    )
 
 
 def _kept(path: Path, head: dict[str, object]) -> dict[int, tuple[list[int], list[int]]]:
@@ -153,9 +168,7 @@ def _kept(path: Path, head: dict[str, object]) -> dict[int, tuple[list[int], lis
     except ValueError:
         same, rows = False, []
     if not same:
-        raise Misconfiguration(
-            "keep", str(path), "holds votes of another model or other sampling; name another file"
-        )
+        raise _foreign(path)
     if lines[-1]:
         path.write_text("\n".join([*lines[:-1], ""]), encoding="utf-8")
     return {int(point): (first, second) for point, first, second in rows}

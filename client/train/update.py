@@ -9,7 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from precad.client.train.gradients import Loss, RecordGradients, chunk_records
+from precad.client.train.gradients import RecordGradients, chunk_records
+from precad.client.train.objectives import Loss
 from precad.client.train.records import as_records
 from precad.common.encode import clip_record_adaptively, clip_record_norm, clip_update, encode
 from precad.common.errors import Misconfiguration

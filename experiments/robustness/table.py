@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
+import typer
 
 from precad.client.train.smooth import Sampling, sample_votes
 from precad.common.certify.intervals import ConfidenceBudget
@@ -121,7 +121,7 @@ def mnist(
         momentum=0.9,
     )
     free = {"learning_rate": 0.1, "rate": 1 / 240, "rounds": 1200}
-    yield from _rows(plain, free, seeds, methods, sigmas, copies, every=40)
+    yield from _rows(plain, free, seeds, methods, sigmas, copies, every=100)
 
 
 def _rows(
@@ -206,9 +206,13 @@ def measured(
 
 
 def run(
-    rows: Iterator[Row], data: DataSet, work: Path, out: Path, said: Callable[[str], object] = print
+    rows: Iterator[Row],
+    data: DataSet,
+    work: Path,
+    out: Path,
+    said: Callable[[str], object] = typer.echo,
 ) -> dict[str, Any]:
-    """All rows; the file has each as soon as it is there, and rows that it has aren't made again."""
+    """All rows, each into the file as soon as it is there; what the file has isn't made again."""
     work.mkdir(parents=True, exist_ok=True)
     found: dict[str, Any] = {"radii": list(RADII), "confidence": CONFIDENCE, "rows": []}
     if out.exists():
@@ -231,11 +235,15 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="the data set's files, for mnist")
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--methods", nargs="+", choices=METHODS, help="only these")
+    parser.add_argument("--sigmas", nargs="+", type=float, help="only these")
     given = parser.parse_args()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     torch.set_flush_denormal(True)
-    rows = {"digits": digits, "mnist": mnist}[given.data]()
-    run(rows, load(given.data, given.folder), given.work, given.out, lambda t: print(t, flush=True))
+    some = {"methods": given.methods, "sigmas": given.sigmas}
+    chosen = {name: tuple(values) for name, values in some.items() if values}
+    rows = {"digits": digits, "mnist": mnist}[given.data](**chosen)
+    run(rows, load(given.data, given.folder), given.work, given.out)
 
 
 if __name__ == "__main__":

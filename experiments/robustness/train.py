@@ -111,9 +111,7 @@ def train(
         draw = np.random.default_rng([how.seed, number])
         drawn = np.flatnonzero(draw.random(len(records)) < how.rate)
         named = gradients.loaded(theta)
-        noise = Augmentation(
-            derive(key, "experiment", number), gradients.objective.noisy, shape
-        )
+        noise = Augmentation(derive(key, "experiment", number), gradients.objective.noisy, shape)
         total = torch.zeros(gradients.dimension, dtype=torch.float64)
         for start in range(0, len(drawn), PIECE):
             some = drawn[start : start + PIECE]

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 from precad.client.train import as_records, build, load_vector, rehearse
-from precad.client.train.gradients import Loss
+from precad.client.train.objectives import Loss
 from precad.common.description import ObjectiveSection
 from precad.common.errors import Misconfiguration
 from precad.common.model import initial_vector

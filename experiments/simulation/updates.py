@@ -11,7 +11,8 @@ from torch import nn
 
 from precad.client.train import RecordGradients, local_update
 from precad.client.train.augment import Augmentation
-from precad.client.train.gradients import CHUNK_BYTES, Loss
+from precad.client.train.gradients import CHUNK_BYTES
+from precad.client.train.objectives import Loss
 from precad.common.description import ObjectiveSection
 from precad.common.encode.clip import RECORD_MARGIN, clip_update
 from precad.common.secret import Secret
@@ -119,7 +120,7 @@ class Stacked:
         """``[n, K, …]``: what each record's owner draws for its copies."""
         copies, shape = self._gradients.objective.noisy, tuple(self._records.inputs.shape[1:])
         found = torch.zeros(len(rows), copies, *shape)
-        for number in places.unique().tolist() if copies else ():
+        for number in np.unique(places.numpy()).tolist() if copies else ():
             one, mine = drawn[number], places == number
             indices = rows[mine.numpy()] - one.owner.start
             found[mine] = Augmentation(one.copies, copies, shape).of(indices, len(indices))
