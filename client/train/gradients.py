@@ -27,7 +27,7 @@ from torch.nn import functional
 
 from precad.client.train.augment import Augmentation
 from precad.client.train.models import check_parameters
-from precad.client.train.objectives import Loss, Objective, check_usable
+from precad.client.train.objectives import MOST_COPIES, Loss, Objective, check_usable
 from precad.client.train.records import Records
 from precad.common.description import ObjectiveSection, Parameter
 from precad.common.errors import Misconfiguration
@@ -38,8 +38,6 @@ CHUNK_BYTES = 256 * 2**20
 """Memory that one chunk's gradients, clipping and encoding may take."""
 MOST_RECORDS = 64
 """No chunk is longer: padding to it costs little, and more isn't faster on a CPU."""
-MOST_COPIES = 8
-"""Of a record that go through the model at once; more are taken in pieces, in the same memory."""
 _BYTES_PER_ELEMENT = 64
 """Gradient in float32 twice, then float64 and int64 arrays of clip and encoding."""
 

@@ -20,6 +20,9 @@ Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 Model = Callable[[torch.Tensor], torch.Tensor]
 """``[copies, …]`` to ``[copies, classes]``, at one θ."""
 
+MOST_COPIES = 4
+"""Of a record that go through the model at once; more are taken in pieces, in the same memory.
+With five and more, a convolution's gradient has other last bits in another slot of its chunk."""
 _SURE = 1e-6
 """Nearest that an averaged probability comes to 0 or 1 before Φ⁻¹, which is infinite there."""
 _TINY = 1e-30
@@ -116,14 +119,25 @@ class Objective:
         """X' near x with a high −log of the mean probability of y over the noise (eq. 4)."""
         radius, steps = self.section.attack_radius, self.section.attack_steps
 
-        def smoothed_loss(moved: torch.Tensor) -> torch.Tensor:
-            logs = functional.log_softmax(model(moved.unsqueeze(0) + around), dim=1)
-            return -torch.logsumexp(logs.gather(1, y.expand(len(logs), 1)).squeeze(1), dim=0)
+        pieces = torch.split(around, MOST_COPIES)
+
+        def logs_of(moved: torch.Tensor, piece: torch.Tensor) -> torch.Tensor:
+            logs = functional.log_softmax(model(moved.unsqueeze(0) + piece), dim=1)
+            return logs.gather(1, y.expand(len(logs), 1)).squeeze(1)
+
+        def slope(moved: torch.Tensor) -> torch.Tensor:
+            if len(pieces) == 1:
+                return grad(lambda at: -torch.logsumexp(logs_of(at, pieces[0]), dim=0))(moved)
+            # The gradient of a log of a sum: each copy's own, weighted by its part of the sum.
+            parts = torch.softmax(torch.cat([logs_of(moved, piece) for piece in pieces]), dim=0)
+            found = torch.zeros_like(moved)
+            for piece, part in zip(pieces, torch.split(parts, MOST_COPIES), strict=True):
+                found = found + grad(lambda at, p=piece, w=part: -(w * logs_of(at, p)).sum())(moved)
+            return found
 
         moved = x
         for _ in range(steps):
-            found = grad(smoothed_loss)(moved)
-            moved = moved + (2 * radius / steps) * _unit(found)
+            moved = moved + (2 * radius / steps) * _unit(slope(moved))
             away = moved - x
             length = away.square().sum().clamp_min(_TINY).sqrt()
             moved = x + away * torch.clamp(radius / length, max=1.0)
