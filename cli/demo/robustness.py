@@ -1,5 +1,6 @@
 """One report of a run: a record's ε, what bad records can do, and what changed inputs can do."""
 
+import secrets
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,7 @@ def _smoothing(scenario: Scenario, theta: NDArray[np.float64], folder: Path) -> 
     assert section is not None
     module = build(scenario.task.model)
     load_vector(module, theta)
-    how = Sampling(section.noise, 100, COPIES)
+    how = Sampling(section.noise, 100, COPIES, secrets.randbelow(2**63))
     votes = sample_votes(module, torch.from_numpy(data.test_x), how)
     budget = ConfidenceBudget(CONFIDENCE, data.classes)
     certificates = certify_smoothing(votes.votes, section.noise, budget, votes.selection)

@@ -123,11 +123,15 @@ class Objective:
 
         def logs_of(moved: torch.Tensor, piece: torch.Tensor) -> torch.Tensor:
             logs = functional.log_softmax(model(moved.unsqueeze(0) + piece), dim=1)
-            return logs.gather(1, y.expand(len(logs), 1)).squeeze(1)
+            mine: torch.Tensor = logs.gather(1, y.expand(len(logs), 1)).squeeze(1)
+            return mine
 
         def slope(moved: torch.Tensor) -> torch.Tensor:
             if len(pieces) == 1:
-                return grad(lambda at: -torch.logsumexp(logs_of(at, pieces[0]), dim=0))(moved)
+                whole: torch.Tensor = grad(
+                    lambda at: -torch.logsumexp(logs_of(at, pieces[0]), dim=0)
+                )(moved)
+                return whole
             # The gradient of a log of a sum: each copy's own, weighted by its part of the sum.
             parts = torch.softmax(torch.cat([logs_of(moved, piece) for piece in pieces]), dim=0)
             found = torch.zeros_like(moved)

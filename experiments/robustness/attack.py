@@ -52,7 +52,8 @@ def attacked(
 def _length(rows: torch.Tensor) -> torch.Tensor:
     """L2 norm of each row, shaped to divide it."""
     found = rows.flatten(1).norm(dim=1).clamp_min(_TINY)
-    return found.reshape(-1, *[1] * (rows.ndim - 1))
+    shaped: torch.Tensor = found.reshape(-1, *[1] * (rows.ndim - 1))
+    return shaped
 
 
 def _within(away: torch.Tensor, limit: torch.Tensor) -> torch.Tensor:

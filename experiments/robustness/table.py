@@ -240,9 +240,10 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     torch.set_flush_denormal(True)
-    some = {"methods": given.methods, "sigmas": given.sigmas}
-    chosen = {name: tuple(values) for name, values in some.items() if values}
-    rows = {"digits": digits, "mnist": mnist}[given.data](**chosen)
+    methods = METHODS if given.methods is None else tuple(given.methods)
+    sigmas = SIGMAS if given.sigmas is None else tuple(given.sigmas)
+    plan = {"digits": digits, "mnist": mnist}[given.data]
+    rows = plan(methods=methods, sigmas=sigmas)
     run(rows, load(given.data, given.folder), given.work, given.out)
 
 

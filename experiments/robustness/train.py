@@ -42,6 +42,7 @@ class Training:
         clip: C.
         seed: of start, samples, copies and noise: an experiment protects nobody.
         momentum: of the steps; it is applied to what was released, and costs nothing.
+        given_noise: ρ, where it isn't to be the least for ``epsilon``.
     """
 
     data: str
@@ -55,10 +56,13 @@ class Training:
     seed: int
     delta: float = 1e-5
     momentum: float = 0.0
+    given_noise: float | None = None
 
     @property
     def noise_multiplier(self) -> float:
         """ρ: the least for (ε, δ); 0 without privacy. No objective is asked."""
+        if self.given_noise is not None:
+            return self.given_noise
         if self.epsilon is None:
             return 0.0
         return _calibrated(self.rate, self.rounds, self.epsilon, self.delta)
@@ -66,6 +70,7 @@ class Training:
     def to_json(self) -> dict[str, object]:
         """Everything, and ρ."""
         plain = asdict(self) | {"objective": self.objective.model_dump()}
+        del plain["given_noise"]
         return plain | {"noise_multiplier": self.noise_multiplier}
 
 

@@ -16,9 +16,11 @@ from precad.common.errors import Misconfiguration
 from precad.experiments.data import load
 from precad.experiments.robustness.attack import attacked
 
+Trained = tuple[nn.Module, torch.Tensor, torch.Tensor]
+
 
 @pytest.fixture(scope="module")
-def trained() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
+def trained() -> Trained:
     """A small network on scikit-learn's digits, and held-out records."""
     data = load("digits")
     torch.manual_seed(0)
@@ -27,12 +29,13 @@ def trained() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
     optimiser = torch.optim.Adam(module.parameters(), 0.02)
     for _ in range(100):
         optimiser.zero_grad()
-        functional.cross_entropy(module(x + 0.25 * torch.randn_like(x)), y).backward()
+        loss = functional.cross_entropy(module(x + 0.25 * torch.randn_like(x)), y)
+        loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
     return module, torch.from_numpy(data.test_x), torch.from_numpy(data.test_y)
 
 
-def test_votes_are_each_inputs_own_and_of_the_asked_number(trained: tuple[nn.Module, ...]) -> None:
+def test_votes_are_each_inputs_own_and_of_the_asked_number(trained: Trained) -> None:
     module, x, _ = trained
     how = Sampling(0.25, 30, 200, 7)
     whole = sample_votes(module, x[:6], how)
@@ -44,9 +47,7 @@ def test_votes_are_each_inputs_own_and_of_the_asked_number(trained: tuple[nn.Mod
     assert (other.votes != whole.votes).any()
 
 
-def test_broken_off_it_goes_on_where_it_ended(
-    trained: tuple[nn.Module, ...], tmp_path: Path
-) -> None:
+def test_broken_off_it_goes_on_where_it_ended(trained: Trained, tmp_path: Path) -> None:
     module, x, _ = trained
     how, keep = Sampling(0.25, 10, 100), tmp_path / "votes.jsonl"
     whole = sample_votes(module, x[:5], how, keep=keep, model="m")
@@ -62,7 +63,7 @@ def test_broken_off_it_goes_on_where_it_ended(
             sample_votes(module, x[:5], **({"how": how, "model": "m"} | changed), keep=keep)  # type: ignore[arg-type]
 
 
-def test_whole_numbers_and_single_outputs_are_refused(trained: tuple[nn.Module, ...]) -> None:
+def test_whole_numbers_and_single_outputs_are_refused(trained: Trained) -> None:
     module, x, _ = trained
     with pytest.raises(Misconfiguration, match="real numbers"):
         sample_votes(module, x[:2].long(), Sampling(0.5))
@@ -71,7 +72,7 @@ def test_whole_numbers_and_single_outputs_are_refused(trained: tuple[nn.Module, 
 
 
 def test_an_attack_within_the_radius_never_wins_and_one_beyond_it_does(
-    trained: tuple[nn.Module, ...],
+    trained: Trained,
 ) -> None:
     """PGD in L2 on the smoothed model; an attack wins where fresh votes change the label."""
     module, x, _ = trained
