@@ -29,9 +29,10 @@ $(READY): $(SOURCES)
 demo: $(DEMO) ## a private training on real data, every part its own process (ARGS=…)
 	$(BIN)/precad demo $(ARGS)
 
-# One thread a process: more of them on the same cores wait for each other, at full speed.
+# One thread a process: more of them on the same cores wait for each other, at full speed. Two
+# processes more than cores: many tests wait for a deadline of the servers that they started.
 test: $(READY) ## all tests (ARGS=…: pytest's arguments)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $$(($$(nproc) + 2)) --dist worksteal $(ARGS)
 
 # Flower itself and what its client's side imports beside ours: all that it depends on has 300 MB.
 FLOWER := 'flwr==1.41.*' 'httpx<1' 'iterators<0.0.3' 'pycryptodome<4'
