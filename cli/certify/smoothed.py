@@ -18,8 +18,6 @@ from precad.common.npy import Array
 if TYPE_CHECKING:
     from precad.client.trained_model import TrainedModel
 
-_DRAWS = 2**63
-
 
 @dataclass(frozen=True, slots=True)
 class Smoothed:
@@ -61,7 +59,7 @@ def of_model(request: Smoothing) -> Smoothed:
     # Seconds of torch.
     from precad.client.read import read_records  # noqa: PLC0415
     from precad.client.train import as_records  # noqa: PLC0415
-    from precad.client.train.smooth import Sampling, sample_votes  # noqa: PLC0415
+    from precad.client.train.smooth import DRAWS, Sampling, sample_votes  # noqa: PLC0415
 
     beside = {"votes": request.votes, "--selection": request.selection, "--labels": request.labels}
     for name, value in beside.items():
@@ -74,7 +72,7 @@ def of_model(request: Smoothing) -> Smoothed:
     columns = None if settings is None else settings.columns
     records = as_records(read_records(request.data, found.task.data, columns))
     inputs, labels = records.inputs[: request.first], records.targets[: request.first]
-    draw = secrets.randbelow(_DRAWS) if request.draw is None else request.draw
+    draw = secrets.randbelow(DRAWS) if request.draw is None else request.draw
     if request.keep is not None and request.keep.exists() and request.draw is None:
         draw = _kept_draw(request)
     how = Sampling(_sigma(request, found), request.select, request.copies, draw)

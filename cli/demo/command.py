@@ -90,7 +90,7 @@ def demo(
     outcome, result = run(scenario, folder, Display(console, scenario))
     names = ["model.safetensors", "training.png", "summary.json", "history.csv", "logs"]
     if scenario.task.objective is not None:
-        names += ["robustness.md", "certificate.png"]
+        names += ["robustness.txt", "certificate.png"]
     conclude(console, outcome, result, [str(folder / name) for name in names])
     if json_output:
         print_json(result)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from precad.cli.demo.scenario import Scenario
 from precad.client.train import build, load_vector
-from precad.client.train.smooth import Sampling, sample_votes
+from precad.client.train.smooth import DRAWS, Sampling, sample_votes
 from precad.common.certify.exact import ExactGroups
 from precad.common.certify.inefficacy import attack_bounds
 from precad.common.certify.intervals import ConfidenceBudget
@@ -29,7 +29,7 @@ COPIES = 10_000
 def robustness(
     scenario: Scenario, theta: NDArray[np.float64], result: dict[str, Any], folder: Path
 ) -> dict[str, Any]:
-    """The report as one object; robustness.md and certificate.png are written beside the model.
+    """The report as one object; robustness.txt and certificate.png are written beside the model.
 
     Args:
         scenario: what ran, with an objective.
@@ -47,8 +47,8 @@ def robustness(
         "smoothing": _smoothing(scenario, theta, folder),
     }
     found["words"] = _words(found)
-    title = f"# What {scenario.dataset.name}, {scenario.model} promises"
-    (folder / "robustness.md").write_text(f"{title}\n\n{found['words']}\n", encoding="utf-8")
+    title = f"What {scenario.dataset.name}, {scenario.model} promises"
+    (folder / "robustness.txt").write_text(f"{title}\n\n{found['words']}\n", encoding="utf-8")
     return found
 
 
@@ -73,7 +73,7 @@ def _smoothing(scenario: Scenario, theta: NDArray[np.float64], folder: Path) -> 
     assert section is not None
     module = build(scenario.task.model)
     load_vector(module, theta)
-    how = Sampling(section.noise, 100, COPIES, secrets.randbelow(2**63))
+    how = Sampling(section.noise, 100, COPIES, secrets.randbelow(DRAWS))
     votes = sample_votes(module, torch.from_numpy(data.test_x), how)
     budget = ConfidenceBudget(CONFIDENCE, data.classes)
     certificates = certify_smoothing(votes.votes, section.noise, budget, votes.selection)

@@ -15,6 +15,8 @@ from precad.common import checks
 from precad.common.durable import append_line
 from precad.common.errors import Misconfiguration
 
+DRAWS = 2**63
+"""Draws of the noise are numbered below."""
 BATCH = 512
 """Copies at a time: bounds the memory, and changes no vote."""
 _CLASSES = 2
@@ -42,7 +44,8 @@ class Sampling:
         checks.positive("sigma", self.sigma)
         checks.count("selection", self.selection, least=1)
         checks.count("copies", self.copies, least=1)
-        checks.count("draw", self.draw)
+        if not 0 <= self.draw < DRAWS:
+            raise Misconfiguration("draw", self.draw, "must be from 0 to below 2^63")
 
 
 @dataclass(frozen=True, slots=True)
