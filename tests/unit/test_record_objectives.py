@@ -260,7 +260,7 @@ def test_regularisers_are_zero_where_copies_agree_and_positive_where_they_do_not
 def test_the_hinge_is_of_right_predictions_only(top: float, *, applies: bool) -> None:
     probabilities = torch.tensor([top, 0.9 - top, 0.1], requires_grad=True)
     hinge = macer_hinge(probabilities, torch.tensor(0), 8.0)
-    assert (float(hinge) > 0) is applies
+    assert bool(hinge > 0) is applies
     (slope,) = torch.autograd.grad(hinge, probabilities)
     assert bool(slope.any()) is applies
     assert torch.isfinite(slope).all()

@@ -264,7 +264,7 @@ def test_another_aggregation_takes_the_sums_place_and_no_epsilon_is_stated(data:
 
 
 def test_a_named_objective_takes_the_place_of_the_tasks(data: Data) -> None:
-    task = small(model_section(nets()["mlp"](), "mlp", "uniform", 5))
+    task = small(model_section(mlp(FEATURES, 8, CLASSES), "mlp", "uniform", 5))
     plain, *named = (
         precad.simulate(task, data, clients=3, rounds=2, seed=4, objective=one)
         for one in (None, "dp-gaussian", ObjectiveSection(name="dp-gaussian"), "dp-stability")
