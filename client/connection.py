@@ -50,6 +50,7 @@ log = logging.getLogger("precad")
 PIECE_BYTES = 1 << 17
 """128 KiB: a server holds a piece or two of each upload that is under way, and not whole shares."""
 CALL_TIMEOUT_S = 30.0
+"""For a call of one message each way."""
 WAITS = Waits(0.5, 0.5)
 """Between tries of one upload."""
 NAME_FREE_S = 45.0
@@ -207,7 +208,10 @@ class Servers:
         data = bytearray()
         limit = self.task.dimension * 8
         try:
-            pieces = self._stubs[Role.SERVER_A].FetchModel(request, timeout=CALL_TIMEOUT_S)
+            # A long model on a slow line, or one of a thousand that fetch it at once, takes longer
+            # than one message may.
+            timeout_s = max(CALL_TIMEOUT_S, self.task.deadlines.collect)
+            pieces = self._stubs[Role.SERVER_A].FetchModel(request, timeout=timeout_s)
             for piece in pieces:
                 data += piece.data
                 if len(data) > limit:

@@ -34,8 +34,10 @@ class Part:
     ) -> None:
         self._name = name
         self._log = folder / f"{name}.log"
-        # One thread a process, as in a deployment: the parts share this machine's cores.
-        variables = os.environ | {"OMP_NUM_THREADS": "1"} | dict(environment or {})
+        # One thread a process, as in a deployment: the parts share this machine's cores. And no
+        # lines of gRPC's on connections that were idle: a log's end is to say why a part ended.
+        own = {"OMP_NUM_THREADS": "1", "GRPC_VERBOSITY": "ERROR"}
+        variables = os.environ | own | dict(environment or {})
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603 -- our own interpreter and modules
                 [sys.executable, "-m", module],

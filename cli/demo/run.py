@@ -2,7 +2,9 @@
 
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
+from subprocess import Popen
 from typing import Any
 
 import numpy as np
@@ -26,7 +28,11 @@ _LOOK_S = 0.2
 
 
 def run(
-    scenario: Scenario, folder: Path, display: Display, owners_s: float = SHUTDOWN_S
+    scenario: Scenario,
+    folder: Path,
+    display: Display,
+    owners_s: float = SHUTDOWN_S,
+    popen: Callable[..., Popen[bytes]] | None = None,
 ) -> tuple[Outcome, dict[str, Any]]:
     """Train in ``folder`` and return the rounds and the summary.
 
@@ -35,6 +41,7 @@ def run(
         folder: receives everything.
         display: shows it.
         owners_s: how long owners have to end once the training is over.
+        popen: starts a part's process; ``subprocess.Popen`` unless given.
 
     Raises:
         PeerUnavailable: a part didn't start; with the end of its log.
@@ -44,7 +51,9 @@ def run(
     outcome = Outcome(scenario)
     with display:
         display.doing("making keys, and writing each party's settings and records")
-        deployment = LocalDeployment(folder, scenario.task, scenario.data, bad=scenario.bad)
+        deployment = LocalDeployment(
+            folder, scenario.task, scenario.data, bad=scenario.bad, popen=popen
+        )
     with deployment:
         with display:
             display.doing("the dealer, server B and server A start")

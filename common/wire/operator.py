@@ -72,7 +72,8 @@ class OperatorConnection:
         request = pb.ModelRequest(task_digest=task.digest.value, version=version)
         data = bytearray()
         try:
-            for piece in self._aggregation.FetchModel(request, timeout=CALL_TIMEOUT_S):
+            timeout_s = max(CALL_TIMEOUT_S, task.deadlines.collect)
+            for piece in self._aggregation.FetchModel(request, timeout=timeout_s):
                 data += piece.data
                 if len(data) > task.dimension * WORD_BYTES:
                     raise PeerViolation(f"{self._who} sent a model longer than the task's")

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from subprocess import Popen
 from typing import Self
@@ -31,6 +31,16 @@ OWNERS = "owners"
 STOP_S = 10.0
 
 
+def environment_of_parts() -> dict[str, str]:
+    """What a part's process has as its environment.
+
+    One thread a process: the parts share this machine's cores. And vectors go back to the system
+    when they are freed; glibc would keep up to 32 MiB of each kind.
+    """
+    own = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "MALLOC_MMAP_THRESHOLD_": str(2**20)}
+    return os.environ | own
+
+
 class LocalDeployment:
     """Servers, dealer and clients as processes of this machine.
 
@@ -43,6 +53,7 @@ class LocalDeployment:
         bad: clients that misbehave, and how (``experiments.bad_client.KINDS``).
         linger_s: how long servers whose training ended stay; until stopped unless given.
         way: what a part dials to reach another part's address; that address unless given.
+        popen: starts a process; ``subprocess.Popen`` unless given.
     """
 
     def __init__(
@@ -54,7 +65,9 @@ class LocalDeployment:
         bad: Mapping[ClientId, str] | None = None,
         linger_s: float = LINGER_S,
         way: Way = straight,
+        popen: Callable[..., Popen[bytes]] | None = None,
     ) -> None:
+        self._popen = Popen if popen is None else popen
         self.folder = folder
         self.task = task
         self.clients = tuple(data)
@@ -165,20 +178,13 @@ class LocalDeployment:
         self._run(name, *command, "--config", str(self.folder / f"{name}.toml"))
 
     def _run(self, name: str, *command: str) -> None:
-        # One thread a process: the parts share this machine's cores. And vectors go back to the
-        # system when they are freed; glibc would keep up to 32 MiB of each kind.
-        environment = os.environ | {
-            "OMP_NUM_THREADS": "1",
-            "PYTHONUNBUFFERED": "1",
-            "MALLOC_MMAP_THRESHOLD_": str(2**20),
-        }
         arguments = [sys.executable, *command]
         with (self.folder / "logs" / f"{name}.log").open("ab") as log:
-            self.processes[name] = Popen(  # noqa: S603 -- our own interpreter and modules
+            self.processes[name] = self._popen(
                 arguments,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=environment,
+                env=environment_of_parts(),
                 # With children of its own: they can be stopped together.
                 process_group=0 if name == OWNERS else None,
             )

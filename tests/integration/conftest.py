@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 
 import pytest
-from tests.rig.warm import WarmStarter
 
+from precad.cli.demo.warm import WarmStarter
 from precad.common.aggregator.validate import by_shares
 from precad.common.kernel.kernel import NUMPY, VARIABLE, kernel_in_use
 from precad.experiments.local import deployment
@@ -26,10 +26,10 @@ def either_kernel(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture(scope="package", autouse=True)
-def _warm_starts() -> Iterator[None]:
+def starter() -> Iterator[WarmStarter]:
     """Deployments' parts are forked from one parent that has imported everything."""
     starter = WarmStarter()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(deployment, "Popen", starter)
-        yield
+        yield starter
     starter.close()

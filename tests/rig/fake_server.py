@@ -54,6 +54,8 @@ class FakeServer(AggregationServicer):
     """What came, in order, with the sizes of all messages; without signatures, which vary."""
     opened: dict[int, float] = field(default_factory=dict)
     """When an attempt was announced, both servers'."""
+    fetch_s: list[float] = field(default_factory=list)
+    """How long each fetch of the model may take, as its caller says."""
     came_after: list[float] = field(default_factory=list)
     """Seconds from an attempt's announcement to the first byte of its upload."""
 
@@ -105,7 +107,7 @@ class FakeServer(AggregationServicer):
 
     def FetchModel(self, request: Any, context: Any) -> Iterator[pb.ModelPiece]:  # noqa: N802
         self.note("FetchModel", request.ByteSize())
-        del context
+        self.fetch_s.append(context.time_remaining())
         for data in self.pieces() if self.pieces else iter([to_bytes(self.theta)]):
             yield pb.ModelPiece(data=data)
 

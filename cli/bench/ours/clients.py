@@ -3,32 +3,50 @@
 They submit prepared vectors, so that a round's time is the system's and no gradient's. Nothing
 happens before it is told: the other systems are measured in between. Run as a program: see
 ``Part``.
+
+A thousand clients are no thousand threads: gRPC's wait for a stream in a thread of its own looks
+ten times a second, and so many of them leave no processor to the servers. So all notices are heard
+on one event loop, and ``AT_ONCE`` clients take part at a time.
 """
 
+import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import grpc
+import grpc.aio
 import numpy as np
 
 from precad.cli.bench.part import ANSWER_S, Message, Orders
 from precad.cli.bench.vectors import is_sum, vectors
 from precad.client.connection import Receipt, Servers
-from precad.common.errors import PeerUnavailable, PrecadError
-from precad.common.identifiers import ClientId, Digest
+from precad.common.errors import PeerUnavailable
+from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.identity.channel import dialling
 from precad.common.identity.credentials import Identity
+from precad.common.retry import Patience, Waits
 from precad.common.ring import RingVector
 from precad.common.share.submission import Submission
 from precad.common.task import Task
 from precad.protos import precad_pb2 as pb
+from precad.protos.precad_pb2_grpc import AggregationStub
 
+Item = TypeVar("Item")
 Result = TypeVar("Result")
+Line = tuple[str, grpc.ChannelCredentials, list[tuple[str, Any]]]
+"""What a channel is made from."""
 START_S = 120.0
 """How long servers may take to start."""
+WAITS = Waits(0.2, 2.0)
+"""Before a model is fetched again."""
+AT_ONCE = 128
+"""Clients that take part at the same time; of more, the others wait for their turn."""
 
 
 class Notices:
@@ -42,13 +60,13 @@ class Notices:
         self._counted: Counter[int] = Counter()
         self._ended: Exception | None = None
 
-    def follow(self, notices: Iterable[pb.Notice]) -> None:
+    async def follow(self, notices: AsyncIterable[pb.Notice]) -> None:
         """Hear one client's notices until they end."""
         ended: Exception = PeerUnavailable("server A ended the notices")
         try:
-            for notice in notices:
+            async for notice in notices:
                 self._hear(notice)
-        except PrecadError as error:
+        except (grpc.RpcError, PeerUnavailable) as error:
             ended = error
         with self._changed:
             self._ended = ended
@@ -103,31 +121,32 @@ class Clients:
     ) -> None:
         self._task = task
         self._vectors = vectors(len(names), task.dimension, task.bound)
+        identities = [Identity.load(keys / name) for name in names]
         self._servers = [
-            Servers(
-                task,
-                ClientId(name),
-                server_a,
-                server_b,
-                Identity.load(keys / name),
-                patience_s=START_S,
-            )
-            for name in names
+            Servers(task, ClientId(name), server_a, server_b, identity, patience_s=START_S)
+            for name, identity in zip(names, identities, strict=True)
         ]
+        self._lines = [dialling(server_a, identity, Role.SERVER_A) for identity in identities]
         self._notices = Notices(len(names))
-        self._threads = ThreadPoolExecutor(max_workers=len(names))
+        self._threads = ThreadPoolExecutor(max_workers=min(AT_ONCE, len(names)))
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, daemon=True).start()
         self._theta = np.zeros(task.dimension)
         self._counted = 0
         self._following = pb.RoundOpen()
 
     def join(self) -> None:
         """Enrol everybody and wait until the first attempt is open. Raises PrecadError."""
-        for servers in self._servers:
+        for servers, line in zip(self._servers, self._lines, strict=True):
             servers.enrol(1, self._task.privacy.record_rate)
-            threading.Thread(
-                target=self._notices.follow, args=(servers.watch(),), daemon=True
-            ).start()
+            asyncio.run_coroutine_threadsafe(self._watch(servers.client, line), self._loop)
         self._notices.opened(0)
+
+    async def _watch(self, client: ClientId, line: Line) -> None:
+        request = pb.WatchRequest(task_digest=self._task.digest.value, client=client.name)
+        async with grpc.aio.secure_channel(*line) as channel:
+            stub = AggregationStub(channel)
+            await self._notices.follow(stub.Watch(request, wait_for_ready=True))
 
     def play(self, attempt: int, *, held: bool) -> Iterator[Message]:
         """One attempt; what it yields is said at once: "received", "over", "opened".
@@ -141,16 +160,12 @@ class Clients:
             PrecadError: a server failed.
         """
         event = self._notices.opened(attempt)
-        rest = threading.Barrier(len(self._servers) + 1) if held else None
-        parts = [
-            self._threads.submit(self._take_part, event, servers, x, rest)
-            for servers, x in zip(self._servers, self._vectors, strict=True)
-        ]
-        if rest is not None:
-            rest.wait(ANSWER_S)
+        if held:
+            halves = self._all(partial(_send_to_b, event), self._vectors)
             yield {"mark": "received"}
-        took = [part.result() for part in parts]
-        if rest is None:
+            self._all(_send_half, halves)
+        else:
+            took = self._all(partial(_take_part, event), self._vectors)
             yield {
                 "mark": "received",
                 **{name: float(np.mean([each[name] for each in took])) for name in took[0]},
@@ -168,37 +183,59 @@ class Clients:
         self._theta = theta
         return self._counted == len(self._servers) and is_sum(moved, self._vectors, deviation)
 
-    def _take_part(
-        self, event: pb.RoundOpen, servers: Servers, x: RingVector, rest: threading.Barrier | None
-    ) -> dict[str, float]:
-        """One client's part, as ``client/participant.py`` does it: fetch, prepare, submit."""
-        _, fetch_s, _ = _timed(lambda: servers.fetch_model(event.version, event.model_digest))
-        pair, prepare_s, prepare_cpu_s = _timed(
-            lambda: servers.prepare(event.version, event.attempt, Digest(event.model_digest), x)
+    def _all(self, part: Callable[[Servers, Item], Result], items: Iterable[Item]) -> list[Result]:
+        """Every client's part, ``AT_ONCE`` at a time. Raises what the first failed one raised."""
+        return list(self._threads.map(part, self._servers, items))
+
+
+def _take_part(event: pb.RoundOpen, servers: Servers, x: RingVector) -> dict[str, float]:
+    """One client's part, as ``client/participant.py`` does it: fetch, prepare, submit."""
+    _, fetch_s, _ = _timed(lambda: _fetch(event, servers))
+    pair, prepare_s, prepare_cpu_s = _timed(lambda: _prepare(event, servers, x))
+    receipts, upload_s, _ = _timed(lambda: servers.submit(pair, ANSWER_S))
+    for receipt in receipts:
+        _require_taken(servers, receipt)
+    return {
+        "fetch_s": fetch_s,
+        "prepare_s": prepare_s,
+        "prepare_cpu_s": prepare_cpu_s,
+        "upload_s": upload_s,
+    }
+
+
+def _send_to_b(event: pb.RoundOpen, servers: Servers, x: RingVector) -> Submission:
+    """As ``_take_part``, to server B alone; returns server A's half."""
+    _fetch(event, servers)
+    for_a, for_b = _prepare(event, servers, x)
+    _send_half(servers, for_b)
+    return for_a
+
+
+def _send_half(servers: Servers, half: Submission) -> None:
+    _require_taken(servers, servers.submit_half(half, ANSWER_S))
+
+
+def _fetch(event: pb.RoundOpen, servers: Servers) -> None:
+    """The model; again where a busy server took too long to shake hands, as owners do."""
+    patience = Patience(START_S, WAITS)
+    while True:
+        try:
+            servers.fetch_model(event.version, event.model_digest)
+        except PeerUnavailable as error:
+            patience.wait(error)
+        else:
+            return
+
+
+def _prepare(event: pb.RoundOpen, servers: Servers, x: RingVector) -> tuple[Submission, Submission]:
+    return servers.prepare(event.version, event.attempt, Digest(event.model_digest), x)
+
+
+def _require_taken(servers: Servers, receipt: Receipt) -> None:
+    if receipt.rejection is not None:
+        raise PeerUnavailable(
+            f"{receipt.role.value} refused {servers.client}: {receipt.rejection.value}"
         )
-        receipts, upload_s, _ = _timed(lambda: _submit(servers, pair, rest))
-        for receipt in receipts:
-            if receipt.rejection is not None:
-                raise PeerUnavailable(
-                    f"{receipt.role.value} refused {servers.client}: {receipt.rejection.value}"
-                )
-        return {
-            "fetch_s": fetch_s,
-            "prepare_s": prepare_s,
-            "prepare_cpu_s": prepare_cpu_s,
-            "upload_s": upload_s,
-        }
-
-
-def _submit(
-    servers: Servers, pair: tuple[Submission, Submission], rest: threading.Barrier | None
-) -> tuple[Receipt, Receipt]:
-    """Both halves at once, or A's once everybody's is at B."""
-    if rest is None:
-        return servers.submit(pair, ANSWER_S)
-    at_b = servers.submit_half(pair[1], ANSWER_S)
-    rest.wait(ANSWER_S)
-    return servers.submit_half(pair[0], ANSWER_S), at_b
 
 
 def _timed(work: Callable[[], Result]) -> tuple[Result, float, float]:

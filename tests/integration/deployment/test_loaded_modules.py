@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from precad.experiments.local import LocalDeployment
+from precad.experiments.local import deployment as local
 
 ROOT = Path(__file__).parents[3]
 LISTER = """
@@ -68,6 +69,8 @@ def trained(
     lists = folder / "lists"
     lists.mkdir()
     with pytest.MonkeyPatch.context() as patch:
+        # Really started: a fork has what its parent loaded.
+        patch.setattr(local, "Popen", subprocess.Popen)
         patch.setenv("PRECAD_TEST_LOADED", str(lists))
         patch.setenv("PYTHONPATH", os.pathsep.join([str(folder), os.environ["PYTHONPATH"]]))
         changes = {} if check is None else {"validation": check}

@@ -11,7 +11,7 @@ from tests.rig.clock import LeapingClock
 from tests.rig.fake_server import FakeServer, opening, started
 from tests.rig.keys import identity
 
-from precad.client.connection import Servers
+from precad.client.connection import CALL_TIMEOUT_S, Servers
 from precad.client.own_account import OwnAccount
 from precad.client.participant import Participation, RoundView, take_part
 from precad.client.pending import Pending
@@ -136,6 +136,16 @@ def test_a_model_that_is_none(pair: Pair, pieces: Callable[[], Iterator[bytes]])
     with pytest.raises((PeerViolation, Misconfiguration)):
         pair.take_part(budget)
     assert pair.nothing_was_sent(budget)
+
+
+def test_a_long_model_on_a_slow_line_has_the_tasks_time(pair: Pair, make_task: Any) -> None:
+    """A thousand owners who fetch at once, or 80 MB on a home's line, take longer than a call of
+    one message may."""
+    pair.task = pair.a.task = pair.b.task = make_task(D, {"deadlines.collect": 1000.0})
+    with pair.servers() as servers:
+        servers.fetch_model(0, pair.a.model())
+    (fetch_s,) = pair.a.fetch_s
+    assert CALL_TIMEOUT_S < fetch_s <= 1000.0
 
 
 @pytest.mark.parametrize("who", ["a", "b"])

@@ -11,15 +11,17 @@ import signal
 import subprocess
 import sys
 import threading
-from typing import Any
+from typing import Any, Self
 
-EARLY = ("GRPC_", "LD_", "MALLOC_", "OMP_", "PRECAD_TEST_", "PYTHON")
+EARLY = ("GRPC_", "LD_", "MALLOC_", "OMP_", "PRECAD_", "PYTHON")
 """Beginnings of their names."""
 START_S = 120.0
 
 
 class WarmStarter:
-    """In place of ``subprocess.Popen`` where a deployment starts its parts; used by one test run.
+    """In place of ``subprocess.Popen`` where a deployment starts its parts.
+
+    Use it as a context manager, or close it.
 
     Args:
         popen: the real one, for whatever can't be forked.
@@ -34,21 +36,44 @@ class WarmStarter:
         self._statuses: dict[str, int] = {}
         self._starts = 0
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
     def __call__(self, arguments: list[str], **options: Any) -> Any:
         """A started process."""
         environment = options["env"]
         python, dash_m, *rest = arguments
-        # A group of its own is made between fork and exec.
         forkable = (python, dash_m) == (sys.executable, "-m") and "process_group" in options
-        if not forkable or options["process_group"] is not None or not self._like(environment):
+        if not forkable or not self.warm(environment):
             return self._popen(arguments, **options)
-        return self._fork(rest, environment, os.fspath(options["stdout"].name))
+        own_group = options["process_group"] is not None
+        return self._fork(rest, environment, os.fspath(options["stdout"].name), own_group)
+
+    def warm(self, environment: dict[str, str]) -> bool:
+        """Start the parent, if there is none; whether a part with this environment is forked."""
+        early = {name: text for name, text in environment.items() if name.startswith(EARLY)}
+        if self._parent is None:
+            self._environment = early
+            self._parent = self._popen(
+                [sys.executable, "-m", "precad.cli.demo.warm_parent"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=environment,
+            )
+            threading.Thread(target=self._listen, name="warm", daemon=True).start()
+        return early == self._environment
 
     def close(self) -> None:
         """End the parent, and whatever it started and still runs."""
         if self._parent is not None:
             assert self._parent.stdin is not None
             assert self._parent.stdout is not None
+            if not self._starts:
+                # It may be in the middle of its imports.
+                self._parent.kill()
             self._parent.stdin.close()
             self._parent.wait(30)
             self._parent.stdout.close()
@@ -64,26 +89,21 @@ class WarmStarter:
             self._changed.wait_for(lambda: key in self._statuses, timeout_s)
             return self._statuses.get(key)
 
-    def _like(self, environment: dict[str, str]) -> bool:
-        early = {name: text for name, text in environment.items() if name.startswith(EARLY)}
-        if self._parent is None:
-            self._environment = early
-            self._parent = self._popen(
-                [sys.executable, "-m", "tests.rig.warm_parent"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                env=environment,
-            )
-            threading.Thread(target=self._listen, name="warm", daemon=True).start()
-        return early == self._environment
-
-    def _fork(self, arguments: list[str], environment: dict[str, str], log: str) -> "Forked":
+    def _fork(
+        self, arguments: list[str], environment: dict[str, str], log: str, own_group: bool
+    ) -> "Forked":
         assert self._parent is not None
         assert self._parent.stdin is not None
         with self._changed:
             self._starts += 1
             key = str(self._starts)
-            order = {"key": key, "arguments": arguments, "environment": environment, "log": log}
+            order = {
+                "key": key,
+                "arguments": arguments,
+                "environment": environment,
+                "log": log,
+                "group": own_group,
+            }
             self._parent.stdin.write(json.dumps(order).encode() + b"\n")
             self._parent.stdin.flush()
             started = self._changed.wait_for(lambda: key in self._pids, START_S)
