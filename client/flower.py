@@ -19,7 +19,7 @@ from torch import nn
 
 from precad.client.settings import JoinSettings
 from precad.client.train import Records
-from precad.client.train.gradients import Loss
+from precad.client.train.objectives import Loss
 from precad.common.errors import Misconfiguration
 
 if TYPE_CHECKING:

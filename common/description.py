@@ -168,6 +168,36 @@ class PrivacySection(_Section):
     """Whether clients that aren't drawn upload zeros at the same time: hides the coin."""
 
 
+class ObjectiveSection(_Section):
+    """What is minimised for a record, and how its gradient is clipped (DP-CERT); costs no ε."""
+
+    name: Literal[
+        "plain", "dp-gaussian", "dp-smoothadv", "dp-stability", "dp-macer", "dp-consistency"
+    ] = "plain"
+    """`plain`: the owners' loss of the record; `dp-gaussian`: its mean over the record and noisy
+    copies; `dp-smoothadv`: copies around an adversarial one; the others add a regulariser to
+    `dp-gaussian`. All for models that are smoothed when they are used: docs/robustness.md."""
+    noise: Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)] = 0.25
+    """Standard deviation of a copy's Gaussian noise, in the inputs' units; the smoothing's too."""
+    copies: Annotated[int, Field(ge=1, le=256)] = 2
+    """K: noisy copies of each record; more than two don't help and cost their work."""
+    original: bool = True
+    """Whether the record itself counts beside its copies."""
+    weight: Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)] = 2.0
+    """Of the regulariser of `dp-stability`, `dp-macer` and `dp-consistency`."""
+    margin: Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)] = 8.0
+    """`dp-macer`: the hinge's γ."""
+    attack_radius: Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)] = 0.5
+    """`dp-smoothadv`: how far in L2 the adversarial record may lie."""
+    attack_steps: Annotated[int, Field(ge=1, le=100)] = 4
+    """`dp-smoothadv`: steps to it, each a gradient of K copies."""
+    clipping: Literal["flat", "psac"] = "flat"
+    """`flat`: a gradient longer than R is scaled to R; `psac`: every gradient g is scaled to
+    R·g/(‖g‖ + s/(‖g‖ + s)), below R too."""
+    stabiliser: Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)] = 0.1
+    """`psac`: its s (r in the paper)."""
+
+
 class TrainingSection(_Section):
     """Optimisation."""
 
@@ -225,6 +255,8 @@ class Description(_Section):
     projections: Annotated[int, Field(ge=40, le=256)] = 40
     """k: rows of the range test; soundness error 2^−k a submission."""
     deadlines: DeadlineSection = DeadlineSection()
+    objective: ObjectiveSection | None = None
+    """What a record's gradient is of, alike for all owners; the owners' plain loss without it."""
     data: DataSection | None = None
     """How tables become numbers, where owners bring tables: a public constant."""
 
@@ -242,9 +274,10 @@ class Description(_Section):
     def canonical(self) -> bytes:
         """The bytes that the digest is of: JSON with sorted keys and shortest floats."""
         values = self.model_dump(mode="json")
-        if self.data is None:
-            # A task for arrays has the digest that it had before tables could be described.
-            del values["data"]
+        for later in ("data", "objective"):
+            # A task without it has the digest that it had before it could be described.
+            if values[later] is None:
+                del values[later]
         return json.dumps(values, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
     @cached_property

@@ -11,7 +11,7 @@ from typing import Self
 from pydantic import model_validator
 
 from precad.common import headroom
-from precad.common.description import Description
+from precad.common.description import Description, ObjectiveSection
 
 
 class Task(Description):
@@ -49,3 +49,14 @@ class Task(Description):
 
             raise fitting.refusal(self)
         return self
+
+
+def with_objective(task: Task, objective: ObjectiveSection | str) -> Task:
+    """The same task with another record objective, by its name or in full.
+
+    Raises:
+        Misconfiguration: there is none of this name.
+    """
+    section = {"name": objective} if isinstance(objective, str) else objective.model_dump()
+    values = task.model_dump(mode="json", exclude={"objective"})
+    return Task.parse(values | {"objective": section})

@@ -5,14 +5,14 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from precad.cli.certify.read import budget, expectation, read_array, right, vote_intervals
+from precad.cli.certify.read import budget, expectation, right, vote_intervals
 from precad.cli.certify.request import Loss, Prediction, Request, Smoothing
+from precad.cli.certify.smoothed import of_file, of_model
 from precad.cli.certify.trained import DIRECTIONS, Trained
 from precad.cli.options import writable_picture
 from precad.common.certify.guarantee import Direction, Guarantee
 from precad.common.certify.inefficacy import MeanInterval, attack_bounds, fewest_attackers
 from precad.common.certify.inputs import Booleans
-from precad.common.certify.intervals import vote_counts
 from precad.common.certify.plot import plot_certified_accuracy, plot_loss_bounds, plot_smoothing
 from precad.common.certify.prediction import (
     PredictionCertificates,
@@ -197,21 +197,29 @@ def _fewest(
 
 
 def _smoothing(request: Smoothing) -> Document:
-    counts = vote_counts(read_array("votes", request.votes))
-    other = None if request.selection is None else read_array("selection", request.selection)
-    shares = budget(request, *counts.shape)
-    found = certify_smoothing(counts, request.sigma, shares, other)
-    counted = found.certified & right(request.labels, found.labels)
+    source = of_model(request) if request.data is not None else of_file(request)
+    shares = budget(request, *source.votes.shape)
+    found = certify_smoothing(source.votes, source.sigma, shares, source.selection)
+    known = source.labels is not None
+    counted = found.certified & (found.labels == source.labels if known else True)
     if request.plot is not None:
-        known = request.labels is not None
-        plot_smoothing(request.plot, found, counted, known=known, noise=request.sigma)
+        plot_smoothing(request.plot, found, counted, known=known, noise=source.sigma)
+    highest = float(found.radius.max(initial=0.0))
+    radii = [step * source.sigma for step in range(9) if step == 0 or step * source.sigma < highest]
+    shares_at = certified_accuracy(found.radius, counted, radii).tolist()
     return {
         "certificate": "smoothing",
-        "sigma": request.sigma,
+        "sigma": source.sigma,
         "confidence": request.confidence,
         "simultaneous": request.simultaneous,
-        "copies": int(counts[0].sum()),
+        "copies": int(source.votes[0].sum()),
+        **source.facts,
+        "of_true_labels": known,
         "abstained": int((~found.certified).sum()),
         "average_certified_radius": average_certified_radius(found.radius, counted),
+        "certified_accuracy": [
+            {"radius": radius, "share": share}
+            for radius, share in zip(radii, shares_at, strict=True)
+        ],
         "points": _points(found.results()),
     }

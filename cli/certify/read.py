@@ -62,12 +62,15 @@ def right(path: Path | None, labels: Integers) -> Booleans:
     """[points] bool: which labels are the file's true ones; all count where none is given."""
     if path is None:
         return np.ones(len(labels), dtype=bool)
+    return np.asarray(labels == true_labels(path, len(labels)))
+
+
+def true_labels(path: Path, points: int) -> Array:
+    """The file's labels, ``[points]``. Raises Misconfiguration: they aren't so many numbers."""
     truth = np.ravel(read_array("labels", path))
-    if len(truth) != len(labels) or not np.all(truth % 1 == 0):
-        raise Misconfiguration(
-            "labels", f"{len(truth)} values", f"give {len(labels)} whole numbers"
-        )
-    return np.asarray(labels == truth)
+    if len(truth) != points or not np.all(truth % 1 == 0):
+        raise Misconfiguration("labels", f"{len(truth)} values", f"give {points} whole numbers")
+    return truth
 
 
 def budget(request: Prediction | Smoothing, points: int, classes: int) -> ConfidenceBudget:

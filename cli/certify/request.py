@@ -11,6 +11,8 @@ from typing import Annotated, Literal, TypeAlias
 
 from typer import Argument, Option
 
+from precad.cli.trained import Config, ModelFile, OwnModel, TaskFile
+
 
 class GuaranteeKind(StrEnum):
     """Which guarantee of the training is used. Typer takes no lists of a Literal."""
@@ -193,15 +195,38 @@ class Loss:
 class Smoothing:
     """Certify predictions against changed inputs (Cohen et al.'s randomised smoothing).
 
-    The radius is an ℓ2 distance between inputs, in their own units.
+    Of a trained model, whose noisy votes are drawn here, or of votes in a file. The radius is an
+    ℓ2 distance between inputs, in their own units; where the top class isn't sure, it abstains.
 
     \b
+    A trained model on held-out records; broken off, it goes on where --keep ended:
+      precad certify smoothing --task task.toml --model-file model.safetensors \\
+        --data held-out.npz --sigma 0.25 --keep votes.jsonl --plot radius.png
     10,000 noisy copies of each input, σ = 0.5:
       precad certify smoothing noisy-votes.npy --sigma 0.5 --labels truth.npy
     """  # noqa: D301 -- click reads the control character
 
-    votes: Annotated[Path, Argument(help="Votes [points, classes] under input noise: .npy or CSV.")]
-    sigma: Annotated[float, Option(help="Standard deviation of the input noise.")]
+    votes: Annotated[
+        Path | None, Argument(help="Votes [points, classes] under input noise: .npy or CSV.")
+    ] = None
+    sigma: Annotated[
+        float | None,
+        Option(help="Standard deviation of the input noise; the task's objective's unless given."),
+    ] = None
+    data: Annotated[Path | None, Option(help="Records with labels, as for precad evaluate.")] = None
+    config: Config = None
+    task: TaskFile = None
+    model_file: ModelFile = None
+    model: OwnModel = None
+    copies: Annotated[int, Option(help="n: fresh noisy copies of each record that count.")] = 10_000
+    select: Annotated[int, Option(help="n0: copies that choose the label.")] = 100
+    first: Annotated[int | None, Option(help="Only so many of the records.")] = None
+    draw: Annotated[
+        int | None, Option(help="Which draw of the noise, to repeat one; fresh unless given.")
+    ] = None
+    keep: Annotated[
+        Path | None, Option(help="Keep votes as they come; another call goes on from there.")
+    ] = None
     confidence: Confidence = 0.999
     selection: Annotated[
         Path | None,

@@ -175,10 +175,20 @@ def _loss(request: Loss, found: Document) -> Parts:
 
 
 def _smoothing(request: Smoothing, found: Document) -> Parts:
+    known = found["of_true_labels"]
     yield (
-        f"Input noise σ = {request.sigma:g}, {found['copies']:,} noisy copies of each of "
+        f"Input noise σ = {found['sigma']:g}, {found['copies']:,} noisy copies of each of "
         f"{len(found['points']):,} inputs; confidence {request.confidence:g}. Average certified "
         f"radius {found['average_certified_radius']:.4f}"
-        + ("." if request.labels is None else " (right predictions only).")
+        + (" (right predictions only)." if known else ".")
+        + f" Abstained: {found['abstained']:,}."
     )
+    accuracy = found["certified_accuracy"]
+    yield _table(
+        f"{'Certified accuracy' if known else 'Points certified'}, in %, at an ℓ2 radius of",
+        [f"{at['radius']:g}" for at in accuracy],
+        [[f"{100 * at['share']:.1f}" for at in accuracy]],
+    )
+    if "draw" in found:
+        yield f"The noise can be drawn again with --draw {found['draw']}."
     yield from _points(found["points"], "radius (ℓ2)")

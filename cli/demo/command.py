@@ -54,6 +54,13 @@ def demo(
             "that departs from the protocol learns no more."
         ),
     ] = Validation.CRYPTEN,
+    objective: Annotated[
+        str | None,
+        Option(
+            help="Of a record: dp-gaussian or another of docs/robustness.md. The model is then "
+            "certified against changed inputs too."
+        ),
+    ] = None,
     seed: Annotated[int, Option(min=0, help="Of the partition of the data; noise has none.")] = 1,
     output: Annotated[
         Path | None,
@@ -92,13 +99,17 @@ def demo(
         # As each part has: they share this machine's cores, and the owners' wait is measured here.
         torch.set_num_threads(1)
         size, bad = (clients, rounds, client_rate), (attack, attackers)
-        scenario = make_scenario(dataset, model, *size, *bad, seed, validation.value, data)
+        scenario = make_scenario(
+            dataset, model, *size, *bad, seed, validation.value, data, objective
+        )
         folder = output or Path("precad-demo") / time.strftime("%Y%m%d-%H%M%S")
         prepare_folder(folder)
         announce(console, scenario)
         display = Display(console, scenario)
         outcome, result = run(scenario, folder, display, popen=starter)
-    names = ("model.safetensors", "training.png", "summary.json", "history.csv", "logs")
+    names = ["model.safetensors", "training.png", "summary.json", "history.csv", "logs"]
+    if scenario.task.objective is not None:
+        names += ["robustness.txt", "certificate.png"]
     conclude(console, outcome, result, [str(folder / name) for name in names])
     if json_output:
         print_json(result)

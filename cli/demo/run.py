@@ -11,6 +11,7 @@ import numpy as np
 
 from precad.cli.demo.outcome import Evaluation, Outcome, summary, write_history
 from precad.cli.demo.plot import plot
+from precad.cli.demo.robustness import robustness
 from precad.cli.demo.scenario import Scenario
 from precad.cli.demo.show import Display
 from precad.cli.options import json_of
@@ -79,6 +80,9 @@ def run(
     np.save(folder / "losses.npy", evaluation.losses(theta))
     seconds = time.monotonic() - started
     result = summary(outcome, status_a, status_b, evaluation.accuracy(theta), seconds)
+    if scenario.task.objective is not None:
+        display.say("certifying the model against changed inputs …")
+        result["robustness"] = robustness(scenario, theta, result, folder)
     shutil.copyfile(model, folder / "model.safetensors")
     write_history(folder / "history.csv", result["history"])
     (folder / "summary.json").write_text(json_of(result, indent=2) + "\n", encoding="utf-8")

@@ -55,6 +55,7 @@ def make_scenario(
     seed: int,
     validation: str = "crypten",
     folder: Path | None = None,
+    objective: str | None = None,
 ) -> Scenario:
     """Decide everything, or refuse.
 
@@ -67,6 +68,8 @@ def make_scenario(
         data = with_features(data)
     values = demo_task(data, model, clients, rounds, client_rate)
     values["validation"] = validation
+    if objective is not None:
+        values["objective"] = {"name": objective}
     deadlines = {"collect": COLLECT_S, "rejoin": REJOIN_S}
     values["deadlines"] = deadlines
     parts = shards(data.train_y, clients, SHARDS_PER_CLIENT, seed)

@@ -165,6 +165,7 @@ def conclude(console: Console, outcome: Outcome, result: dict[str, Any], files: 
             f"Guaranteed, as (ε, δ = {result['delta']:g})-differential privacy (zero-out):"
         ),
         bounds,
+        *([] if "robustness" not in result else ["\n" + result["robustness"]["words"] + "\n"]),
         (
             f"The paper's central-limit formula says {result['epsilon_clt_server']:.2f} for the "
             "first line: an approximation, not a guarantee.\nThe accuracy is measured on public "

@@ -72,6 +72,16 @@ def new(
             "record; see docs/cheating-server.md."
         ),
     ] = "crypten",
+    objective: Annotated[
+        str | None,
+        typer.Option(
+            help="What a record's gradient is of, for a model that is smoothed when it is used: "
+            "dp-gaussian or another of docs/robustness.md; costs no ε."
+        ),
+    ] = None,
+    input_noise: Annotated[
+        float, typer.Option(help="With --objective: σ of the copies and of the smoothing.")
+    ] = 0.25,
     name: Annotated[str | None, typer.Option(help="By default the file's name.")] = None,
 ) -> None:
     """Write a task that gives the privacy that is wanted, with a comment at each field.
@@ -112,7 +122,8 @@ def new(
             "model": section,
             "validation": validation,
         }
-        | ({} if data is None else {"data": data.model_dump(mode="json")}),
+        | ({} if data is None else {"data": data.model_dump(mode="json")})
+        | ({} if objective is None else {"objective": {"name": objective, "noise": input_noise}}),
         held,
         (epsilon, delta),
         (rounds, (record_clip, client_clip), tolerate),

@@ -12,8 +12,8 @@ from torch.func import vmap
 from torch.nn import functional
 
 from precad.client.progress import Evaluation
-from precad.client.train.gradients import Loss
 from precad.client.train.models import check_parameters, load_vector
+from precad.client.train.objectives import Loss
 from precad.client.train.records import Records
 from precad.common.description import Parameter
 from precad.common.errors import Misconfiguration

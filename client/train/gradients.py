@@ -25,14 +25,14 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
+from precad.client.train.augment import Augmentation
 from precad.client.train.models import check_parameters
+from precad.client.train.objectives import MOST_COPIES, Loss, Objective, check_usable
 from precad.client.train.records import Records
-from precad.common.description import Parameter
+from precad.common.description import ObjectiveSection, Parameter
 from precad.common.errors import Misconfiguration
 from precad.common.model import tensors
-
-Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-"""``loss(outputs, targets)`` as torch has it, for a batch of one record; its sum is taken."""
+from precad.common.secret import Secret
 
 CHUNK_BYTES = 256 * 2**20
 """Memory that one chunk's gradients, clipping and encoding may take."""
@@ -83,6 +83,7 @@ class RecordGradients:
         loss: per-record loss, such as ``torch.nn.functional.cross_entropy``.
         parameters: the task's ``model.parameters``.
         chunk: records per chunk; by default ``chunk_records``. Keep it for a whole task.
+        objective: the task's; the loss of the record alone without it.
 
     Raises:
         Misconfiguration: the parameters aren't the task's, one is frozen, the model has batch
@@ -95,6 +96,7 @@ class RecordGradients:
         loss: Loss,
         parameters: tuple[Parameter, ...],
         chunk: int | None = None,
+        objective: ObjectiveSection | None = None,
     ) -> None:
         check_parameters(model, parameters)
         _check_layers(model)
@@ -108,11 +110,9 @@ class RecordGradients:
             if isinstance(layer, nn.Embedding):
                 _refuse_foreign_tokens(layer)
         self._loss = loss
+        self.objective = Objective(objective or ObjectiveSection(), loss)
         self._device = next(self._module.parameters()).device
-        # Parameters have an axis of their own for the records, see above; buffers are shared.
-        self._batched = vmap(grad(self._record_loss), in_dims=(0, 0, 0), randomness="error")
         self._losses = vmap(self._record_loss, in_dims=(None, 0, 0), randomness="error")
-        self._shared = vmap(grad(self._record_loss), in_dims=(None, 0, 0), randomness="error")
         self._filler: list[torch.Tensor] = []
         self.classes: int | None = None
         """How many labels the loss takes, where that is known."""
@@ -125,6 +125,7 @@ class RecordGradients:
         theta: NDArray[np.float64],
         most: int | None = None,
         on_failure: Callable[[int], object] = lambda _: None,
+        randomness: Secret | None = None,
     ) -> Iterator[NDArray[np.float64]]:
         """Gradients of the records at these indices, chunk by chunk; Algorithm 2, line 3.
 
@@ -135,6 +136,7 @@ class RecordGradients:
             most: M ≥ n: the number of chunks is that of M records, whatever n is.
             on_failure: told the index of each record whose label the loss can't take, or whose
                 gradient isn't finite or can't be computed.
+            randomness: the key of the copies' noise; fresh unless given.
 
         Yields:
             ``[chunk, d] float64``, in the order of the indices; zero for records that failed, and
@@ -146,11 +148,13 @@ class RecordGradients:
         """
         named = self.loaded(theta)
         self.prepare(records)
+        draws = self.augmentation(records, randomness)
         for start in range(0, len(indices) if most is None else most, self.chunk):
             some = indices[start : start + self.chunk]
             inputs, targets = records.take(some)
             wrong = self.wrong_labels(targets)
-            rows = self._gradients(named, inputs, torch.where(wrong, 0, targets))
+            noise = draws.of(some, self.chunk)
+            rows = self._gradients(named, inputs, torch.where(wrong, 0, targets), noise)
             good: NDArray[np.bool_] = np.asarray(np.isfinite(rows).all(axis=1))
             good[: len(some)] &= ~(wrong.flatten(1).any(dim=1) if wrong.ndim > 1 else wrong).numpy()
             good[len(some) :] = False
@@ -158,6 +162,11 @@ class RecordGradients:
             for record in some[~good[: len(some)]].tolist():
                 on_failure(record)
             yield rows
+
+    def augmentation(self, records: Records, key: Secret | None) -> Augmentation:
+        """The noise of these records' copies."""
+        shape = tuple(records.inputs.shape[1:])
+        return Augmentation(key or Secret.random(), self.objective.noisy, shape)
 
     def loaded(self, theta: NDArray[np.float64]) -> dict[str, torch.Tensor]:
         """θ as the model's parameters in float32."""
@@ -191,6 +200,7 @@ class RecordGradients:
                     "training changes it, so it would leave the data owner unprotected or get "
                     "lost; use layers without running statistics, such as GroupNorm",
                 )
+        check_usable(self.objective, outputs, records.inputs, records.targets)
         self.classes = self._classes(outputs, records.targets)
 
     def wrong_labels(self, targets: torch.Tensor) -> torch.Tensor:
@@ -198,7 +208,8 @@ class RecordGradients:
         if self.classes is None:
             return torch.zeros_like(targets, dtype=torch.bool)
         outside = (targets < 0) | (targets >= self.classes)
-        return outside & (targets != self._ignored)
+        # An ignored label is nobody's class: what needs one takes it as wrong, so as zero too.
+        return outside if self.objective.needs_labels else outside & (targets != self._ignored)
 
     def _classes(self, outputs: Any, targets: torch.Tensor) -> int | None:
         """How many labels the loss takes, where it is one of torch's that index by them."""
@@ -214,12 +225,17 @@ class RecordGradients:
                 str(targets.dtype).removeprefix("torch."),
                 "this loss takes labels, and labels are whole numbers: give them as int64",
             )
+        indexes = indexes or self.objective.needs_labels
         if indexes and whole and isinstance(outputs, torch.Tensor) and outputs.ndim > 1:
             return outputs.shape[1]
         return None
 
     def _gradients(
-        self, named: dict[str, torch.Tensor], inputs: torch.Tensor, targets: torch.Tensor
+        self,
+        named: dict[str, torch.Tensor],
+        inputs: torch.Tensor,
+        targets: torch.Tensor,
+        noise: torch.Tensor,
     ) -> NDArray[np.float64]:
         """``kernel``, but where that raises each record alone, and NaN where it still does.
 
@@ -227,15 +243,14 @@ class RecordGradients:
         One record must not cost its neighbours their gradients.
         """
         try:
-            return self.kernel(named, inputs, targets)
+            return self.kernel(named, inputs, targets, noise)
         except Exception as error:  # noqa: BLE001 -- whatever a model's operations raise
             self.reraise_what_no_record_causes(error)
         rows = np.full((self.chunk, self.dimension), np.nan)
         for slot in range(len(inputs)):
+            one = slice(slot, slot + 1)
             try:
-                rows[slot] = self.kernel(named, inputs[slot : slot + 1], targets[slot : slot + 1])[
-                    0
-                ]
+                rows[slot] = self.kernel(named, inputs[one], targets[one], noise[slot:])[0]
             except Exception as error:  # noqa: BLE001
                 self.reraise_what_no_record_causes(error)
         return rows
@@ -249,20 +264,39 @@ class RecordGradients:
             raise error
 
     def kernel(
-        self, named: dict[str, torch.Tensor], inputs: torch.Tensor, targets: torch.Tensor
+        self,
+        named: dict[str, torch.Tensor],
+        inputs: torch.Tensor,
+        targets: torch.Tensor,
+        noise: torch.Tensor | None = None,
     ) -> NDArray[np.float64]:
         """Gradients of at most ``chunk`` records, and of what fills the chunk: ``[chunk, d]``.
 
+        Args:
+            named: θ.
+            inputs: ``[n, …]``.
+            targets: ``[n, …]``.
+            noise: of the copies, ``[at most chunk, K, …]``; the same for every record unless given.
+
         Raises whatever the model and the loss do.
         """
+        # Parameters have an axis of their own for the records, see above; buffers are shared.
         copies = {name: tensor.expand(self.chunk, *tensor.shape) for name, tensor in named.items()}
-        found = self._batched(copies, *self._filled(inputs, targets))
-        flat = [found[parameter.name].reshape(self.chunk, -1) for parameter in self.parameters]
-        rows: NDArray[np.float64] = torch.cat(flat, dim=1).double().cpu().numpy()
+        x, y = self._filled(inputs, targets)
+        shape = (self.chunk, self.objective.noisy, *inputs.shape[1:])
+        if noise is None:
+            noise = synthetic(torch.empty(shape[1:]), self.objective.noisy).expand(shape)
+        elif len(noise) < self.chunk:
+            noise = torch.cat([noise, noise.new_zeros(self.chunk - len(noise), *shape[1:])])
+        rows: NDArray[np.float64] = self._of(copies, 0, x, y, noise).double().cpu().numpy()
         return rows
 
     def shared(
-        self, named: dict[str, torch.Tensor], inputs: torch.Tensor, targets: torch.Tensor
+        self,
+        named: dict[str, torch.Tensor],
+        inputs: torch.Tensor,
+        targets: torch.Tensor,
+        noise: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Gradients of any number of records at once; faster than ``kernel``, to fewer bits.
 
@@ -272,9 +306,58 @@ class RecordGradients:
         Returns:
             ``[n, d] float32`` on the model's device. Raises whatever the model and the loss do.
         """
-        found = self._shared(named, inputs.to(self._device), targets.to(self._device))
-        flat = [found[parameter.name].reshape(len(inputs), -1) for parameter in self.parameters]
+        if noise is None:
+            noise = inputs.new_zeros(len(inputs), self.objective.noisy, *inputs.shape[1:])
+        return self._of(named, None, inputs, targets, noise)
+
+    def _of(
+        self,
+        named: dict[str, torch.Tensor],
+        axis: int | None,
+        inputs: torch.Tensor,
+        targets: torch.Tensor,
+        noise: torch.Tensor,
+    ) -> torch.Tensor:
+        """``[n, d] float32``: each record's gradient of the objective.
+
+        Args:
+            named: θ, or a copy of it for each record.
+            axis: 0 where there are such copies.
+            inputs: ``[n, …]``.
+            targets: ``[n, …]``.
+            noise: ``[n, K, …]``.
+        """
+        x, y, noise = (each.to(self._device) for each in (inputs, targets, noise))
+        if not self.objective.noisy:
+            found = self._mapped(grad(self._record_loss), axis, 2)(named, x, y)
+        else:
+            seen = self._mapped(self._copies, axis, 3)(named, x, y, noise)
+            if seen.shape[1] <= MOST_COPIES:
+                found = self._mapped(grad(self._loss_of_copies), axis, 2)(named, seen, y)
+            else:
+                found = self._in_pieces(named, axis, seen, y)
+        flat = [found[parameter.name].reshape(len(x), -1) for parameter in self.parameters]
         return torch.cat(flat, dim=1)
+
+    def _in_pieces(
+        self, named: dict[str, torch.Tensor], axis: int | None, seen: torch.Tensor, y: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
+        """The gradient by the chain rule through the outputs: Σ_j (∂out_j/∂θ)ᵀ ∂L/∂out_j."""
+        pieces = torch.split(seen, MOST_COPIES, dim=1)
+        with torch.no_grad():
+            outputs = [self._mapped(self._outputs, axis, 1)(named, piece) for piece in pieces]
+        slopes = vmap(grad(self.objective.of_outputs))(torch.cat(outputs, dim=1), y)
+        total: dict[str, torch.Tensor] = {}
+        for piece, slope in zip(pieces, torch.split(slopes, MOST_COPIES, dim=1), strict=True):
+            part = self._mapped(grad(self._product), axis, 2)(named, piece, slope)
+            total = {name: total[name] + part[name] for name in part} if total else part
+        return total
+
+    def _mapped(
+        self, function: Callable[..., Any], axis: int | None, arguments: int
+    ) -> Callable[..., Any]:
+        """Over records: θ along ``axis``, and so many arguments that have a row for each."""
+        return vmap(function, in_dims=(axis, *(0,) * arguments), randomness="error")
 
     def losses(
         self, named: dict[str, torch.Tensor], inputs: torch.Tensor, targets: torch.Tensor
@@ -300,6 +383,31 @@ class RecordGradients:
     ) -> torch.Tensor:
         outputs = functional_call(self._module, named, (record.unsqueeze(0),))
         return self._loss(outputs, target.unsqueeze(0)).sum()
+
+    def _outputs(self, named: dict[str, torch.Tensor], copies: torch.Tensor) -> Any:
+        return functional_call(self._module, named, (copies,))
+
+    def _copies(
+        self,
+        named: dict[str, torch.Tensor],
+        record: torch.Tensor,
+        target: torch.Tensor,
+        noise: torch.Tensor,
+    ) -> torch.Tensor:
+        return self.objective.copies(
+            lambda inputs: self._outputs(named, inputs), record, target, noise
+        )
+
+    def _loss_of_copies(
+        self, named: dict[str, torch.Tensor], copies: torch.Tensor, target: torch.Tensor
+    ) -> torch.Tensor:
+        return self.objective.of_outputs(self._outputs(named, copies), target)
+
+    def _product(
+        self, named: dict[str, torch.Tensor], copies: torch.Tensor, slope: torch.Tensor
+    ) -> torch.Tensor:
+        found: torch.Tensor = (self._outputs(named, copies) * slope).sum()
+        return found
 
 
 def _refuse_foreign_tokens(layer: nn.Embedding) -> None:

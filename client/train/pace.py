@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from precad.client.train.gradients import Loss
+from precad.client.train.objectives import Loss
 from precad.client.train.sample import most_records
 from precad.client.train.update import local_update
 from precad.common.task import Task

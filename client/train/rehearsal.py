@@ -11,8 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from precad.client.train.gradients import Loss, RecordGradients, chunk_records, synthetic
+from precad.client.train.gradients import RecordGradients, chunk_records, synthetic
 from precad.client.train.models import load_vector
+from precad.client.train.objectives import Loss
 from precad.client.train.records import MEND, Records
 from precad.common.errors import Misconfiguration
 from precad.common.model import initial_vector
@@ -45,7 +46,7 @@ def rehearse(
             loss raises or isn't finite; the loss or the model mixes records.
     """
     chunk = chunk_records(task.dimension, most=most)
-    gradients = RecordGradients(model, loss, task.model.parameters, chunk)
+    gradients = RecordGradients(model, loss, task.model.parameters, chunk, task.objective)
     try:
         gradients.prepare(records)
     except Misconfiguration:

@@ -9,11 +9,13 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from precad.client.train.gradients import Loss, RecordGradients, chunk_records
+from precad.client.train.gradients import RecordGradients, chunk_records
+from precad.client.train.objectives import Loss
 from precad.client.train.records import as_records
-from precad.common.encode import clip_record_norm, clip_update, encode
+from precad.common.encode import clip_record_adaptively, clip_record_norm, clip_update, encode
 from precad.common.errors import Misconfiguration
 from precad.common.ring import RingVector
+from precad.common.secret import Secret
 from precad.common.task import Task
 
 
@@ -27,6 +29,7 @@ def local_update(
     chunk: int | None = None,
     most: int | None = None,
     on_failure: Callable[[int], object] = lambda _: None,
+    randomness: Secret | None = None,
 ) -> RingVector:
     """−Σ of clipped record gradients at θ, in fixed point, clipped to β.
 
@@ -41,11 +44,13 @@ def local_update(
         data: a pair of arrays, a map-style Dataset, or ``Records``.
         indices: the sampled records, ``[n] int64``; none gives the zero vector.
         theta: θ_t, ``[d] float64``.
-        task: gives R, β, f and the parameters' names and shapes.
+        task: gives R, β, f, the objective and the parameters' names and shapes.
         chunk: records per chunk; by default ``chunk_records``. Keep it for a whole task.
         most: M of ``most_records``: the work is that of M records, and a larger sample is
             replaced by the empty one. Without it the work shows n.
         on_failure: told the index of each record that counts as zero.
+        randomness: the key of the noise that the task's objective gives copies of records; fresh
+            unless given.
 
     Returns:
         X, ``[d] int64``, with X·X ≤ β² over the integers.
@@ -63,10 +68,11 @@ def local_update(
         indices = indices[:0]
     if chunk is None:
         chunk = chunk_records(task.dimension, most=most)
-    gradients = RecordGradients(model, loss, task.model.parameters, chunk)
+    gradients = RecordGradients(model, loss, task.model.parameters, chunk, task.objective)
 
     def summed() -> RingVector:
-        return sum_encoded(gradients.chunks(records, indices, theta, most, on_failure), task)
+        chunks = gradients.chunks(records, indices, theta, most, on_failure, randomness)
+        return sum_encoded(chunks, task)
 
     # Denormal numbers are slow, so they would show in the time. A thread of its own, because the
     # processor's mode is a thread's: torch's workers have that of the thread that starts them.
@@ -93,6 +99,18 @@ def sum_encoded(chunks: Iterable[NDArray[np.float64]], task: Task) -> RingVector
     """
     total = np.zeros(task.dimension, np.int64)
     for gradients in chunks:
-        clipped = clip_record_norm(gradients, task.privacy.record_clip)
+        clipped = clip_record(gradients, task)
         total -= encode(clipped, task.fractional_bits).sum(axis=0, dtype=np.int64)
     return total
+
+
+def clip_record(gradients: NDArray[np.float64], task: Task) -> NDArray[np.float64]:
+    """Rows of norm at most R by the task's rule; Algorithm 2, line 4.
+
+    Raises:
+        Misconfiguration: a gradient isn't finite.
+    """
+    objective, clip = task.objective, task.privacy.record_clip
+    if objective is None or objective.clipping == "flat":
+        return clip_record_norm(gradients, clip)
+    return clip_record_adaptively(gradients, clip, objective.stabiliser)

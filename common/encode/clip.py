@@ -35,6 +35,52 @@ def clip_record_norm(gradients: NDArray[np.float64], record_clip: float) -> NDAr
     Raises:
         Misconfiguration: a gradient holds NaN or an infinity.
     """
+    relative, unit, lengths = _relative(gradients)
+    bound = record_clip * RECORD_MARGIN
+    with np.errstate(over="ignore"):
+        limits = bound / unit
+    # Never through the absolute norm: it may overflow though every entry is finite.
+    factors = np.divide(bound, lengths, out=np.ones_like(lengths), where=lengths > limits)
+    clipped: NDArray[np.float64] = np.where(lengths > limits, relative * factors, gradients)
+    return clipped
+
+
+def clip_record_adaptively(
+    gradients: NDArray[np.float64], record_clip: float, stabiliser: float
+) -> NDArray[np.float64]:
+    """Each row g as R(1−2^−20)·g/(‖g‖ + s/(‖g‖ + s)): PSAC (Xia et al. 2023; DP-CERT eq. 9).
+
+    The divisor is above ‖g‖, so every row's norm is below R, as ``clip_record_norm`` has it: R
+    stays the sensitivity. Zero stays zero.
+
+    Args:
+        gradients: ``[records, d] float64``, one record's gradient a row.
+        record_clip: R.
+        stabiliser: s, r in the paper; above 0.
+
+    Returns:
+        ``[records, d] float64``.
+
+    Raises:
+        Misconfiguration: a gradient holds NaN or an infinity.
+    """
+    relative, unit, lengths = _relative(gradients)
+    with np.errstate(over="ignore"):
+        # Of a norm that overflows the correction is 0; of a tiny unit it may be infinite, and the
+        # row, which encodes to zero anyway, becomes zero.
+        correction = stabiliser / (lengths * unit + stabiliser) / unit
+    scaled: NDArray[np.float64] = relative * (record_clip * RECORD_MARGIN / (lengths + correction))
+    return scaled
+
+
+def _relative(
+    gradients: NDArray[np.float64],
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Rows over their largest entries, those entries, and the norms of the rows so scaled.
+
+    Raises:
+        Misconfiguration: a gradient holds NaN or an infinity.
+    """
     # Scaled by the largest entry first: squares of huge gradients would overflow.
     largest = np.max(np.abs(gradients), axis=1, initial=0.0)
     if not np.isfinite(largest).all():
@@ -47,13 +93,7 @@ def clip_record_norm(gradients: NDArray[np.float64], record_clip: float) -> NDAr
     unit = np.where(largest > 0, largest, 1.0)[:, None]
     relative = gradients / unit
     lengths = np.linalg.norm(relative, axis=1, keepdims=True)
-    bound = record_clip * RECORD_MARGIN
-    with np.errstate(over="ignore"):
-        limits = bound / unit
-    # Never through the absolute norm: it may overflow though every entry is finite.
-    factors = np.divide(bound, lengths, out=np.ones_like(lengths), where=lengths > limits)
-    clipped: NDArray[np.float64] = np.where(lengths > limits, relative * factors, gradients)
-    return clipped
+    return relative, unit, lengths
 
 
 def clip_update(total: RingVector, bound: int, fractional_bits: int) -> RingVector:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from precad.client.train import poisson_sample
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
-from precad.common.keystream import Keystream, encode_context
+from precad.common.keystream import Keystream, derive, encode_context
 from precad.common.noise import DiscreteGaussian
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
@@ -61,6 +61,10 @@ class Draws:
     def sample(self, version: int, client: str, count: int, rate: float) -> NDArray[np.int64]:
         """An owner's Poisson sample of its records, by the owner's own code."""
         return poisson_sample(count, rate, self._stream("records", version, client.encode()))
+
+    def copies(self, version: int, client: str) -> Secret:
+        """The key of the noise of an owner's copies of its records."""
+        return derive(self._key, "simulated-copies", version, client.encode())
 
     def noise(self, server: Role, version: int, dimension: int) -> RingVector:
         """A server's discrete Gaussian noise, by the server's own sampler."""

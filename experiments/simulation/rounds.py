@@ -17,7 +17,7 @@ from precad.common.ring import RingVector
 from precad.common.task import Task
 from precad.experiments.simulation.draws import Draws
 from precad.experiments.simulation.owners import Owners
-from precad.experiments.simulation.updates import PerClient, Stacked
+from precad.experiments.simulation.updates import Drawn, PerClient, Stacked
 from precad.experiments.simulation.view import (
     Absent,
     Aggregate,
@@ -77,9 +77,11 @@ class Rounds:
         for block in self._blocks(present):
             samples = [(name, self._sample(version, name)) for name in block]
             records += sum(len(indices) for _, indices in samples)
-            updates = self._honest.updates(
-                theta, [(self._owners[name], indices) for name, indices in samples]
-            )
+            drawn_of = [
+                Drawn(self._owners[name], indices, self._draws.copies(version, name))
+                for name, indices in samples
+            ]
+            updates = self._honest.updates(theta, drawn_of)
             updates = self._attacked(updates, block, version, theta)
             valid = [squared_norm(row) <= task.bound**2 for row in updates]
             counted = [name for name, good in zip(block, valid, strict=True) if good]

@@ -13,10 +13,11 @@ from torch import nn
 from torch.nn import functional
 
 from precad.client.train import as_records, build, load_vector, rehearse
-from precad.client.train.gradients import Loss
+from precad.client.train.objectives import Loss
+from precad.common.description import ObjectiveSection
 from precad.common.errors import Misconfiguration
 from precad.common.model import initial_vector
-from precad.common.task import Task
+from precad.common.task import Task, with_objective
 from precad.experiments.data import DataSet, load
 from precad.experiments.simulation.attacks import named
 from precad.experiments.simulation.draws import Draws, checked_seed
@@ -55,7 +56,7 @@ def simulate(
     sampler: Sampler | None = None,
     cohort: Cohort | None = None,
     noise: Noise | None = None,
-    objective: Loss | None = None,
+    objective: Loss | ObjectiveSection | str | None = None,
     workers: int = 1,
     device: str | torch.device = "cpu",
     on_round: OnRound | None = None,
@@ -86,7 +87,9 @@ def simulate(
         sampler: takes the place of Poisson sampling of records.
         cohort: takes the place of the servers' coin.
         noise: takes the place of a server's discrete Gaussian.
-        objective: per-record loss as in torch.nn.functional; cross-entropy unless given.
+        objective: a record objective by its name (``dp-gaussian`` …) or as a section, which takes
+            the place of the task's; or a per-record loss as in torch.nn.functional, cross-entropy
+            unless given.
         workers: clients at a time, in threads, of the per-client path; torch itself has threads.
         device: where gradients are computed; one with float64.
         on_round: told each round as it ends.
@@ -109,10 +112,14 @@ def simulate(
         raise Misconfiguration(
             "workers", workers, "the stacked path has torch's threads: torch.set_num_threads"
         )
+    loss: Loss = functional.cross_entropy
+    if isinstance(objective, str | ObjectiveSection):
+        task = with_objective(task, objective)
+    elif objective is not None:
+        loss = objective
     owners = Owners(data, clients, task, seed)
     task = owners.fitted(task, rounds)
     module = _on(device, build(task.model) if model is None else model)
-    loss = functional.cross_entropy if objective is None else objective
     first = next(iter(owners.values()))
     rehearse(module, loss, first.records, task, first.most)
     draws = Draws(task, seed)

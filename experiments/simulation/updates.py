@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -9,16 +10,29 @@ from numpy.typing import NDArray
 from torch import nn
 
 from precad.client.train import RecordGradients, local_update
-from precad.client.train.gradients import CHUNK_BYTES, Loss
+from precad.client.train.augment import Augmentation
+from precad.client.train.gradients import CHUNK_BYTES
+from precad.client.train.objectives import Loss
+from precad.common.description import ObjectiveSection
 from precad.common.encode.clip import RECORD_MARGIN, clip_update
+from precad.common.secret import Secret
 from precad.common.task import Task
 from precad.experiments.simulation.owners import Owner, Owners
 from precad.experiments.simulation.view import Matrix
 
 _BYTES_PER_ELEMENT = 64
 """Of a record's gradient: float32 twice, float64, int64 and what lies between."""
-Drawn = tuple[Owner, NDArray[np.int64]]
-"""An owner and the records that it sampled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """An owner in one version."""
+
+    owner: Owner
+    indices: NDArray[np.int64]
+    """The records that it sampled."""
+    copies: Secret
+    """The key of the noise of their copies."""
 
 
 class PerClient:
@@ -38,16 +52,16 @@ class PerClient:
         """``[owners, d] int64``, each as ``local_update`` gives it."""
 
         def update(one: Drawn) -> NDArray[np.int64]:
-            owner, indices = one
             return local_update(
                 self._model,
                 self._loss,
-                owner.records,
-                indices,
+                one.owner.records,
+                one.indices,
                 theta,
                 self._task,
-                most=owner.most,
+                most=one.owner.most,
                 on_failure=lambda _: failed.append(1),
+                randomness=one.copies,
             )
 
         failed: list[int] = []
@@ -70,7 +84,9 @@ class Stacked:
 
     def __init__(self, model: nn.Module, loss: Loss, task: Task, owners: Owners) -> None:
         self._task, self._records = task, owners.stacked
-        self._gradients = RecordGradients(model, loss, task.model.parameters)
+        self._gradients = RecordGradients(
+            model, loss, task.model.parameters, objective=task.objective
+        )
         self._gradients.prepare(self._records)
         self._device = next(model.parameters()).device
         self._chunk = max(1, CHUNK_BYTES // (_BYTES_PER_ELEMENT * task.dimension))
@@ -79,18 +95,18 @@ class Stacked:
 
     def updates(self, theta: NDArray[np.float64], drawn: Sequence[Drawn]) -> Matrix:
         """``[owners, d] int64``, each clipped to β."""
-        rows, place = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-        for number, (owner, indices) in enumerate(drawn):
-            if len(indices) <= owner.most:
-                rows.append(owner.start + indices)
-                place.append(np.full(len(indices), number))
-        every, places = np.concatenate(rows), torch.from_numpy(np.concatenate(place))
+        whole = [one for one in drawn if len(one.indices) <= one.owner.most]
+        rows = [np.empty(0, np.int64), *(one.owner.start + one.indices for one in whole)]
+        numbers = [n for n, one in enumerate(drawn) if len(one.indices) <= one.owner.most]
+        place = np.repeat(np.array(numbers, np.int64), [len(one.indices) for one in whole])
+        every, places = np.concatenate(rows), torch.from_numpy(place)
         shape = (len(drawn), self._task.dimension)
         sums = torch.zeros(shape, dtype=torch.int64, device=self._device)
         named = self._gradients.loaded(theta)
         for start in range(0, len(every), self._chunk):
             some = slice(start, start + self._chunk)
-            encoded = self._encoded(named, theta, every[some])
+            noise = self._noise(drawn, every[some], places[some])
+            encoded = self._encoded(named, theta, every[some], noise)
             sums.index_add_(0, places[some].to(self._device), encoded)
         found = sums.cpu().numpy()
         bound, bits = self._task.bound, self._task.fractional_bits
@@ -98,14 +114,31 @@ class Stacked:
             found[number] = clip_update(found[number], bound, bits)
         return found
 
+    def _noise(
+        self, drawn: Sequence[Drawn], rows: NDArray[np.int64], places: torch.Tensor
+    ) -> torch.Tensor:
+        """``[n, K, …]``: what each record's owner draws for its copies."""
+        copies, shape = self._gradients.objective.noisy, tuple(self._records.inputs.shape[1:])
+        found = torch.zeros(len(rows), copies, *shape)
+        for number in np.unique(places.numpy()).tolist() if copies else ():
+            one, mine = drawn[number], places == number
+            indices = rows[mine.numpy()] - one.owner.start
+            found[mine] = Augmentation(one.copies, copies, shape).of(indices, len(indices))
+        return found
+
     def _encoded(
-        self, named: dict[str, torch.Tensor], theta: NDArray[np.float64], rows: NDArray[np.int64]
+        self,
+        named: dict[str, torch.Tensor],
+        theta: NDArray[np.float64],
+        rows: NDArray[np.int64],
+        noise: torch.Tensor,
     ) -> torch.Tensor:
         """``[n, d] int64``: −gradients clipped to R and encoded toward zero."""
         inputs, targets = self._records.take(rows)
         wrong = self._gradients.wrong_labels(targets)
+        usable = torch.where(wrong, 0, targets)
         try:
-            found = self._gradients.shared(named, inputs, torch.where(wrong, 0, targets)).double()
+            found = self._gradients.shared(named, inputs, usable, noise).double()
         except Exception as error:  # noqa: BLE001 -- whatever a model's operations raise
             self._gradients.reraise_what_no_record_causes(error)
             found = self._one_by_one(theta, rows)
@@ -114,8 +147,9 @@ class Stacked:
         self.failed += int(bad.sum())
         found[bad] = 0.0
         # Squares of float32 numbers can't overflow in float64.
+        clip = self._task.privacy.record_clip * RECORD_MARGIN
         norms = torch.linalg.vector_norm(found, dim=1)
-        factors = torch.clamp(self._task.privacy.record_clip * RECORD_MARGIN / norms, max=1.0)
+        factors = factors_of(norms, clip, self._task.objective)
         found *= (-factors * 2.0**self._task.fractional_bits)[:, None]
         return found.trunc_().long()
 
@@ -126,3 +160,12 @@ class Stacked:
         found = np.concatenate(list(chunks))[: len(rows)]
         found[np.isin(rows, failed)] = np.nan
         return torch.from_numpy(found).to(self._device)
+
+
+def factors_of(
+    norms: torch.Tensor, clip: float, objective: ObjectiveSection | None
+) -> torch.Tensor:
+    """What each gradient is multiplied by, ``[n]``, from its norm: the rules of ``clip_record``."""
+    if objective is None or objective.clipping == "flat":
+        return torch.clamp(clip / norms, max=1.0)
+    return clip / (norms + objective.stabiliser / (norms + objective.stabiliser))

@@ -14,7 +14,7 @@ from precad.cli.task.fields import entries
 from precad.cli.task.reference import reference
 from precad.cli.task.write import written
 from precad.common.account.participations import record_epsilon
-from precad.common.description import Column, DataSection, Description
+from precad.common.description import Column, DataSection, Description, ObjectiveSection
 from precad.common.task import Task
 
 ROOT = Path(__file__).parents[2]
@@ -54,7 +54,7 @@ def test_what_new_writes_loads_at_once_and_keeps_what_was_asked(made: Path) -> N
 def test_every_field_stands_in_it_with_a_comment(made: Path) -> None:
     text = made.read_text()
     for each in entries():
-        if each.section != "model.parameters" and not each.section.startswith("data"):
+        if not each.section.startswith(("model.parameters", "data", "objective")):
             assert f"\n{each.name} = " in text or f"\n# {each.name} =\n" in text
     lines = text.splitlines()
     keys = [place for place, line in enumerate(lines) if line and line[0].islower()]
@@ -181,9 +181,10 @@ def test_the_reference_is_current_and_complete() -> None:
                 found += 1
         return found
 
-    # Beside those of each of model.parameters; of data, which is a table and may be left out, and
-    # of each of its columns.
-    assert len(entries()) == count(Description) + 2 - 1 + count(DataSection) + count(Column)
+    # Beside those of each of model.parameters; of data and objective, which are tables and may be
+    # left out, and of each column.
+    optional = count(DataSection) + count(Column) + count(ObjectiveSection)
+    assert len(entries()) == count(Description) + 2 - 2 + optional
     for each in entries():
         assert each.says, (each.section, each.name)
         assert f"| `{each.name}` |" in text

@@ -26,7 +26,7 @@ from precad.client.train import (
     most_records,
 )
 from precad.client.train import update as update_module
-from precad.client.train.gradients import Loss
+from precad.client.train.objectives import Loss
 from precad.common.encode.clip import squared_norm
 from precad.common.identifiers import Digest
 from precad.common.task import Task
@@ -216,8 +216,10 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     calls: list[tuple[int, int]] = []
     real = RecordGradients.kernel
 
-    def counted(self: RecordGradients, named: Any, inputs: Any, targets: Any) -> Any:
-        rows = real(self, named, inputs, targets)
+    def counted(
+        self: RecordGradients, named: Any, inputs: Any, targets: Any, noise: Any = None
+    ) -> Any:
+        rows = real(self, named, inputs, targets, noise)
         calls.append((len(inputs), len(rows)))
         return rows
 

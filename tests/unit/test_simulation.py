@@ -17,10 +17,11 @@ from torch import nn
 import precad
 from precad.client.train import as_records, build, logistic, mlp, model_section, most_records
 from precad.common.account.guarantees import Adversary, Run, guarantees
+from precad.common.description import ObjectiveSection
 from precad.common.errors import Misconfiguration, TaskMismatch
 from precad.common.identifiers import Role
 from precad.common.model import initial_vector, load_model
-from precad.common.task import Task
+from precad.common.task import Task, with_objective
 from precad.experiments.simulation import (
     SimulatedRound,
     SimulatedTraining,
@@ -31,7 +32,7 @@ from precad.experiments.simulation import (
 from precad.experiments.simulation.draws import Draws
 from precad.experiments.simulation.owners import Owners
 from precad.experiments.simulation.simulate import PATHS
-from precad.experiments.simulation.updates import PerClient, Stacked
+from precad.experiments.simulation.updates import Drawn, PerClient, Stacked
 
 Data = tuple[NDArray[np.float32], NDArray[np.int64]]
 FEATURES, CLASSES = 12, 3
@@ -91,11 +92,18 @@ def nets() -> dict[str, Callable[[], nn.Module]]:
 
 @pytest.mark.parametrize("kind", nets())
 @pytest.mark.parametrize("clip", [4.0, 30.0])
-def test_stacked_updates_are_the_clients_to_two_units_a_record(kind: str, clip: float) -> None:
+@pytest.mark.parametrize(
+    "objective", [None, {"name": "dp-gaussian"}, {"name": "plain", "clipping": "psac"}]
+)
+def test_stacked_updates_are_the_clients_to_two_units_a_record(
+    kind: str, clip: float, objective: Any
+) -> None:
     """An element's difference is at most 2 units of the last place for each sampled record."""
     rng = np.random.default_rng(11)
     module = nets()[kind]()
     task = small(model_section(module, kind, "uniform", 5), privacy={"client_clip": clip})
+    if objective is not None:
+        task = with_objective(task, ObjectiveSection.model_validate(objective))
     shares = [
         ((3 * rng.standard_normal((n, 1, 8, 8))).astype(np.float32), rng.integers(CLASSES, size=n))
         for n in (1, 7, 40, 130)
@@ -103,16 +111,17 @@ def test_stacked_updates_are_the_clients_to_two_units_a_record(kind: str, clip: 
     owners = Owners(shares, None, task, 0)
     draws = Draws(task, 5)
     drawn = [
-        (owner, draws.sample(0, name, len(owner.records), 0.5)) for name, owner in owners.items()
+        Drawn(owner, draws.sample(0, name, len(owner.records), 0.5), draws.copies(0, name))
+        for name, owner in owners.items()
     ]
     theta = initial_vector(task.model)
     loss = nn.functional.cross_entropy
     exact = PerClient(module, loss, task, 2).updates(theta, drawn)
     stacked = Stacked(module, loss, task, owners).updates(theta, drawn)
     assert exact.any()
-    for number, (_, indices) in enumerate(drawn):
+    for number, one in enumerate(drawn):
         apart = np.abs(exact[number] - stacked[number]).max(initial=0)
-        assert apart <= UNITS_A_RECORD * len(indices), (number, apart)
+        assert apart <= UNITS_A_RECORD * len(one.indices), (number, apart)
         assert int((stacked[number].astype(object) ** 2).sum()) <= task.bound**2
 
 
@@ -252,6 +261,17 @@ def test_another_aggregation_takes_the_sums_place_and_no_epsilon_is_stated(data:
     total = precad.simulate(task, data, seed=0, aggregate=lambda updates, _: updates.sum(axis=0))
     assert total.theta.tobytes() == precad.simulate(task, data, seed=0).theta.tobytes()
     assert total.theta.tobytes() != found.theta.tobytes()
+
+
+def test_a_named_objective_takes_the_place_of_the_tasks(data: Data) -> None:
+    task = small(model_section(mlp(FEATURES, 8, CLASSES), "mlp", "uniform", 5))
+    plain, *named = (
+        precad.simulate(task, data, clients=3, rounds=2, seed=4, objective=one)
+        for one in (None, "dp-gaussian", ObjectiveSection(name="dp-gaussian"), "dp-stability")
+    )
+    assert named[0].task.objective == ObjectiveSection(name="dp-gaussian")
+    assert (named[0].theta == named[1].theta).all()
+    assert len({each.theta.tobytes() for each in (plain, named[0], named[2])}) == 3
 
 
 def test_an_objective_of_ones_own_is_trained(data: Data) -> None:

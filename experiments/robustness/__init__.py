@@ -1,0 +1,1 @@
+"""DP-CERT's experiments: private models, smoothed when they are used, and certified."""

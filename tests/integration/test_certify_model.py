@@ -1,0 +1,100 @@
+"""`precad certify smoothing` of a trained model: votes are drawn, kept, and certified."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from precad.cli.main import app
+from precad.cli.task.write import written
+from precad.client.train import model_section
+from precad.client.trained_model import TrainedModel
+from precad.common.model import model_digest
+from precad.common.task import Task
+from precad.experiments.robustness.models import make
+
+
+@pytest.fixture
+def trained(tmp_path: Path) -> list[str]:
+    """Options that name a task, a model that tells two halves apart, and records."""
+    task = Task.parse(
+        {
+            "name": "halves",
+            "model": model_section(make("logistic", 4, 2), "logistic"),
+            "privacy": {
+                "record_clip": 1.0,
+                "client_clip": 20.0,
+                "noise_multiplier": 2.0,
+                "record_rate": 0.2,
+                "client_rate": 1.0,
+            },
+            "training": {"learning_rate": 0.5, "rounds": 10},
+            "enrolment": {"clients": 10, "max_expected_records": 100.0},
+            "objective": {"name": "dp-gaussian", "noise": 0.5},
+        }
+    )
+    (tmp_path / "task.toml").write_text(written(task, "a test"))
+    theta = np.array([[5.0, 5, 0, 0], [-5.0, -5, 0, 0]]).ravel()
+    theta = np.concatenate([theta, [0.0, 0.0]])
+    digest = model_digest(task.digest, 0, task.model.parameters, theta)
+    TrainedModel(task, 0, theta, digest).save(tmp_path / "m.safetensors")
+    x = np.array([[1, 1, 0, 0], [-1, -1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 1]], np.float32)
+    np.savez(tmp_path / "held-out.npz", x=x, y=np.array([0, 1, 1, 0]))
+    return [
+        *("--task", str(tmp_path / "task.toml"), "--model-file", str(tmp_path / "m.safetensors")),
+        *("--data", str(tmp_path / "held-out.npz"), "--copies", "2000"),
+    ]
+
+
+def certify(*options: str) -> Any:
+    return CliRunner().invoke(app, ["certify", "smoothing", *options])
+
+
+def test_a_trained_model_is_certified_at_its_objectives_noise(trained: list[str]) -> None:
+    found = json.loads(certify(*trained, "--json").stdout)
+    assert found["sigma"] == 0.5
+    assert [point.get("label") for point in found["points"]] == [0, 1, 0, None]
+    # A linear model: the true radius is the distance to its plane, √2.
+    for point in found["points"][:3]:
+        assert 0.5 < point["radius"] <= 2**0.5
+    assert found["certified_accuracy"][0] == {"radius": 0, "share": 0.5}
+    assert found["abstained"] == 1
+
+
+def test_kept_votes_are_gone_on_with_and_a_draw_repeats(trained: list[str], tmp_path: Path) -> None:
+    keep = ["--keep", str(tmp_path / "votes.jsonl"), "--json"]
+    first = json.loads(certify(*trained, *keep, "--sigma", "1").stdout)
+    again = json.loads(certify(*trained, *keep, "--sigma", "1").stdout)
+    repeated = json.loads(
+        certify(*trained, "--sigma", "1", "--draw", str(first["draw"]), "--json").stdout
+    )
+    assert first == again == repeated
+    other = certify(*trained, *keep, "--sigma", "2")
+    assert other.exit_code == 2
+    assert "name another file" in other.stderr
+
+
+def test_people_get_tables_and_a_picture(trained: list[str], tmp_path: Path) -> None:
+    said = certify(*trained, "--plot", str(tmp_path / "radius.png"), "--first", "2")
+    assert said.exit_code == 0, said.output
+    assert "Certified accuracy" in said.stdout
+    assert "--draw" in said.stdout
+    assert (tmp_path / "radius.png").stat().st_size > 1000
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ([], "give a file of votes, or a model"),
+        (["--data", "x.npz"], "--config"),
+        (["votes.npy"], "say how much noise"),
+        (["votes.npy", "--data", "x.npz"], "leave it out"),
+    ],
+)
+def test_what_is_missing_or_beside_the_point_is_named(options: list[str], said: str) -> None:
+    result = certify(*options)
+    assert result.exit_code == 2
+    assert said in result.stderr

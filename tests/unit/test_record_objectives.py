@@ -1,0 +1,324 @@
+"""DP-CERT's record objectives: their gradients, their formulas, and what they cost: nothing."""
+
+import json
+import math
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.nn import functional
+
+from precad.cli.task.words import statements
+from precad.client.train import (
+    RecordGradients,
+    as_records,
+    load_vector,
+    local_update,
+    model_section,
+    rehearse,
+)
+from precad.client.train.augment import Augmentation
+from precad.client.train.objectives import MOST_COPIES, Objective, divergence, macer_hinge
+from precad.common.description import ModelSection, ObjectiveSection
+from precad.common.encode import clip_record_adaptively
+from precad.common.errors import Misconfiguration
+from precad.common.secret import Secret
+from precad.common.task import Task, with_objective
+
+NAMES = get_args(ObjectiveSection.model_fields["name"].annotation)
+KEY = Secret(bytes(range(32)))
+MANY = MOST_COPIES + 3
+RECORDS, FEATURES, CLASSES = 13, 12, 4
+
+
+def net() -> nn.Module:
+    return nn.Sequential(nn.Linear(FEATURES, 9), nn.Tanh(), nn.Linear(9, CLASSES))
+
+
+def convolution() -> nn.Module:
+    return nn.Sequential(
+        nn.Unflatten(1, (1, 3, 4)), nn.Conv2d(1, 4, 2), nn.Tanh(), nn.Conv2d(4, 5, 2),
+        nn.GroupNorm(1, 5), nn.Flatten(), nn.Linear(10, 4),
+    )  # fmt: skip
+
+
+def data() -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    x = torch.rand(RECORDS, FEATURES, generator=generator)
+    return x, torch.randint(0, CLASSES, (RECORDS,), generator=generator)
+
+
+def theta_of(model: nn.Module) -> NDArray[np.float64]:
+    return np.random.default_rng(2).normal(0, 0.7, sum(p.numel() for p in model.parameters()))
+
+
+def made(section: ObjectiveSection, model: nn.Module, chunk: int = 5) -> RecordGradients:
+    parameters = ModelSection.model_validate(model_section(model, "custom")).parameters
+    return RecordGradients(model, functional.cross_entropy, parameters, chunk, section)
+
+
+def rows(
+    section: ObjectiveSection, indices: NDArray[np.int64], model: nn.Module
+) -> NDArray[np.float64]:
+    found = made(section, model).chunks(
+        as_records(data()), indices, theta_of(model), randomness=KEY
+    )
+    return np.concatenate(list(found))[: len(indices)]
+
+
+def task_of(model: nn.Module, **changes: Any) -> Task:
+    return Task.parse(
+        {
+            "name": "small",
+            "model": model_section(model, "custom", "uniform"),
+            "privacy": {
+                "record_clip": 1.0,
+                "client_clip": 20.0,
+                "noise_multiplier": 2.0,
+                "record_rate": 0.2,
+                "client_rate": 1.0,
+            },
+            "training": {"learning_rate": 0.5, "rounds": 10},
+            "enrolment": {"clients": 10, "max_expected_records": 100.0},
+        }
+        | changes
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("copies", [1, 2, MANY])
+@pytest.mark.parametrize("original", [True, False])
+def test_one_call_gives_every_records_gradient_of_the_objective(
+    name: str, copies: int, *, original: bool
+) -> None:
+    model = net()
+    section = ObjectiveSection.model_validate(
+        {"name": name, "copies": copies, "original": original, "noise": 0.4}
+    )
+    found = rows(section, np.arange(RECORDS), model)
+    load_vector(model, theta_of(model))
+    objective = Objective(section)
+    x, y = data()
+    for record in (0, 7, RECORDS - 1):
+        shape = (FEATURES,)
+        noise = Augmentation(KEY, objective.noisy, shape).of(np.array([record]), 1)[0]
+        loss = objective.loss(model, x[record], y[record], noise)
+        expected = torch.autograd.grad(loss, list(model.parameters()))
+        flat = torch.cat([each.ravel() for each in expected]).numpy()
+        np.testing.assert_allclose(found[record], flat, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("copies", [2, MANY])
+def test_a_records_gradient_has_the_same_bits_whatever_its_neighbours_and_place(
+    name: str, copies: int
+) -> None:
+    section = ObjectiveSection.model_validate({"name": name, "copies": copies})
+    whole = rows(section, np.arange(RECORDS), net())
+    for some in ([3], [9, 3, 0], [12, 11, 10, 9, 8, 7, 3]):
+        indices = np.array(some, np.int64)
+        assert (rows(section, indices, net()) == whole[indices]).all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("copies", [2, MOST_COPIES, MANY])
+def test_neighbours_change_no_bit_of_a_record_that_keeps_its_place(name: str, copies: int) -> None:
+    """What the guarantee needs: a record replaced by one with zero gradient moves no other."""
+    model = convolution()
+    section = ObjectiveSection.model_validate({"name": name, "copies": copies})
+    one = rows(section, np.array([0, 3, 2, 5, 6, 7, 8]), model)
+    other = rows(section, np.array([9, 3, 12, 10, 11, 7, 1]), model)
+    assert (one[[1, 5]] == other[[1, 5]]).all()
+
+
+@pytest.mark.parametrize("clipping", ["flat", "psac"])
+@pytest.mark.parametrize("name", NAMES)
+def test_one_record_moves_the_sum_by_at_most_its_clip(name: str, clipping: str) -> None:
+    model = net()
+    section = ObjectiveSection.model_validate({"name": name, "clipping": clipping})
+    task = with_objective(task_of(model), section)
+    # A loud record: what it adds must be bounded, not small by luck.
+    x, y = data()
+    x[4] *= 1000
+
+    def update(indices: list[int]) -> NDArray[np.int64]:
+        some = np.array(indices, np.int64)
+        return local_update(model, functional.cross_entropy, (x, y), some, theta_of(model), task,
+                            most=RECORDS, randomness=KEY)  # fmt: skip
+
+    whole = list(range(RECORDS))
+    for record in whole:
+        without = [each for each in whole if each != record]
+        moved = (update(whole) - update(without)).astype(object)
+        assert 0 < int((moved**2).sum()) <= 2 ** (2 * task.fractional_bits)
+
+
+def test_epsilon_is_the_same_for_every_objective() -> None:
+    task = task_of(net())
+    found = [
+        statements(with_objective(task, ObjectiveSection.model_validate({"name": name} | how)))
+        for name in NAMES
+        for how in ({}, {"copies": 64, "clipping": "psac", "noise": 3.0, "original": False})
+    ]
+    assert all(each == statements(task) for each in found)
+
+
+def test_the_objective_is_in_the_digest_and_a_task_without_one_is_as_before() -> None:
+    task = task_of(net())
+    assert b"objective" not in task.canonical
+    others = [with_objective(task, name) for name in NAMES]
+    assert len({each.digest for each in (task, *others)}) == len(NAMES) + 1
+    assert Task.parse(json.loads(others[1].canonical)) == others[1]
+    with pytest.raises(Misconfiguration, match=r"objective\.name"):
+        with_objective(task, "dp-nothing")
+
+
+@pytest.mark.parametrize(("drawn", "most"), [(0, 12), (1, 12), (9, 12), (12, 12)])
+def test_the_work_is_that_of_the_padded_sample(
+    drawn: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[int, ...]] = []
+    real = RecordGradients._of
+
+    def counted(self: Any, named: Any, axis: Any, *tensors: torch.Tensor) -> torch.Tensor:
+        calls.append(tuple(tensors[2].shape))
+        return real(self, named, axis, *tensors)
+
+    monkeypatch.setattr(RecordGradients, "_of", counted)
+    model = net()
+    task = with_objective(task_of(model), "dp-gaussian")
+    local_update(
+        model, functional.cross_entropy, data(), np.arange(drawn), theta_of(model), task, 5, most
+    )
+    assert calls == [(5, 2, FEATURES)] * 3
+
+
+def test_fresh_noise_is_drawn_for_every_update() -> None:
+    model = net()
+    task = with_objective(task_of(model), "dp-gaussian")
+    first, second = (
+        local_update(model, functional.cross_entropy, data(), np.arange(5), theta_of(model), task)
+        for _ in range(2)
+    )
+    assert (first != second).any()
+
+
+def test_a_records_noise_is_its_own_and_normal() -> None:
+    draws = Augmentation(KEY, 3, (50, 7))
+    whole = draws.of(np.arange(200), 210)
+    assert whole.shape == (210, 3, 50, 7)
+    assert torch.equal(whole[[7, 3]], draws.of(np.array([7, 3]), 2))
+    assert not torch.equal(
+        whole, Augmentation(Secret(bytes(32)), 3, (50, 7)).of(np.arange(200), 210)
+    )
+    values = np.sort(whole.numpy().ravel())
+    assert len(np.unique(values)) > 0.9 * len(values)
+    # Kolmogorov and Smirnov: beyond 2.5/√n about once in 130,000.
+    expected = torch.special.ndtr(torch.from_numpy(values.astype(np.float64))).numpy()
+    ranks = np.arange(len(values)) / len(values)
+    assert np.abs(expected - ranks).max() < 2.5 / math.sqrt(len(values))
+
+
+def test_the_gaussian_objective_is_the_mean_of_the_copies_losses() -> None:
+    model, (x, y) = net(), data()
+    noise = torch.randn(2, FEATURES, generator=torch.Generator().manual_seed(1))
+    found = Objective(ObjectiveSection(name="dp-gaussian", noise=0.5)).loss(
+        model, x[0], y[0], noise
+    )
+    copies = torch.stack([x[0], x[0] + 0.5 * noise[0], x[0] + 0.5 * noise[1]])
+    expected = functional.cross_entropy(model(copies), y[0].expand(3))
+    torch.testing.assert_close(found, expected)
+
+
+def test_the_adversarial_copies_lie_in_the_ball_and_cost_more() -> None:
+    model, (x, y) = net().requires_grad_(requires_grad=False), data()
+    section = ObjectiveSection(name="dp-smoothadv", noise=0.1, attack_radius=0.7, attack_steps=6)
+    noise = torch.randn(16, FEATURES, generator=torch.Generator().manual_seed(1))
+    copies = Objective(section).copies(model, x[0], y[0], noise)
+    moved = copies[1:] - 0.1 * noise - x[0]
+    assert torch.equal(copies[0], x[0])
+    assert 0.5 < float(moved.norm(dim=1).max()) <= 0.7 * (1 + 1e-5)
+
+    def cost(inputs: torch.Tensor) -> float:
+        return float(-torch.log(torch.softmax(model(inputs), dim=1)[:, y[0]].mean()))
+
+    assert cost(copies[1:]) > cost(x[0] + 0.1 * noise)
+
+
+def test_regularisers_are_zero_where_copies_agree_and_positive_where_they_do_not() -> None:
+    logits = torch.tensor([[2.0, -1.0, 0.5]])
+    assert float(divergence(logits, logits.expand(3, 3)).abs().max()) < 1e-6
+    other = torch.tensor([[0.0, 1.0, 0.5]])
+    p, q = torch.softmax(logits, dim=1), torch.softmax(other, dim=1)
+    torch.testing.assert_close(divergence(logits, other), (p * (p / q).log()).sum(dim=1))
+
+
+@pytest.mark.parametrize(("top", "applies"), [(0.7, True), (0.2, False)])
+def test_the_hinge_is_of_right_predictions_only(top: float, *, applies: bool) -> None:
+    probabilities = torch.tensor([top, 0.9 - top, 0.1], requires_grad=True)
+    hinge = macer_hinge(probabilities, torch.tensor(0), 8.0)
+    assert bool(hinge > 0) is applies
+    (slope,) = torch.autograd.grad(hinge, probabilities)
+    assert bool(slope.any()) is applies
+    assert torch.isfinite(slope).all()
+
+
+def test_psac_keeps_every_norm_below_the_clip_and_raises_middling_ones() -> None:
+    lengths = np.array([0.0, 1e-300, 1e-9, 0.01, 0.5, 1.0, 3.0, 1e30, 1e300])
+    gradients = lengths[:, None] * np.array([[0.6, 0.8, 0.0]])
+    norms = np.linalg.norm(clip_record_adaptively(gradients, 0.5, 0.1), axis=1)
+    assert (norms < 0.5).all()
+    assert (np.diff(norms) >= 0).all()
+    assert norms[0] == 0
+    assert norms[4] > 0.35
+    with pytest.raises(Misconfiguration, match="must be finite"):
+        clip_record_adaptively(np.array([[np.nan]]), 1.0, 0.1)
+
+
+def test_a_label_that_no_class_has_costs_its_record_alone() -> None:
+    x, y = data()
+    y[2], y[5] = 77, -100
+    model = net()
+    task = with_objective(task_of(model), "dp-smoothadv")
+    failed: list[int] = []
+
+    def update(indices: list[int]) -> NDArray[np.int64]:
+        some = np.array(indices, np.int64)
+        return local_update(model, functional.cross_entropy, (x, y), some, theta_of(model), task,
+                            chunk=RECORDS, on_failure=failed.append, randomness=KEY)  # fmt: skip
+
+    whole = update([*range(RECORDS)])
+    assert failed == [2, 5]
+    assert whole.any()
+    assert (whole == update([each for each in range(RECORDS) if each not in (2, 5)])).all()
+
+
+@pytest.mark.parametrize(
+    ("inputs", "targets", "name", "said"),
+    [
+        (torch.ones(3, FEATURES, dtype=torch.int64), torch.zeros(3).long(), "dp-gaussian", "noise"),
+        (torch.ones(3, FEATURES), torch.zeros(3, CLASSES), "dp-macer", "classes"),
+    ],
+)
+def test_records_that_an_objective_cannot_be_of_are_refused_before_training(
+    inputs: torch.Tensor, targets: torch.Tensor, name: str, said: str
+) -> None:
+    class Whole(nn.Linear):
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            return super().forward(rows.float())
+
+    model = nn.Sequential(Whole(FEATURES, CLASSES))
+    task = with_objective(task_of(model), name)
+    loss = functional.mse_loss if targets.is_floating_point() else functional.cross_entropy
+    with pytest.raises(Misconfiguration, match=said):
+        rehearse(model, loss, as_records((inputs, targets)), task)
+
+
+def test_an_objective_passes_the_rehearsal() -> None:
+    for name in NAMES:
+        model = net()
+        rehearse(model, functional.cross_entropy, as_records(data()),
+                 with_objective(task_of(model), name), most=9)  # fmt: skip

@@ -1,0 +1,96 @@
+"""Votes under noise: whose they are, how they go on, and that their certificates hold."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from precad.client.train.smooth import Sampling, sample_votes
+from precad.common.certify.intervals import ConfidenceBudget
+from precad.common.certify.smoothing import certify_smoothing
+from precad.common.errors import Misconfiguration
+from precad.experiments.data import load
+from precad.experiments.robustness.attack import attacked
+
+Trained = tuple[nn.Module, torch.Tensor, torch.Tensor]
+
+
+@pytest.fixture(scope="module")
+def trained() -> Trained:
+    """A small network on scikit-learn's digits, and held-out records."""
+    data = load("digits")
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 10))
+    x, y = torch.from_numpy(data.train_x), torch.from_numpy(data.train_y)
+    optimiser = torch.optim.Adam(module.parameters(), 0.02)
+    for _ in range(100):
+        optimiser.zero_grad()
+        loss = functional.cross_entropy(module(x + 0.25 * torch.randn_like(x)), y)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+    return module, torch.from_numpy(data.test_x), torch.from_numpy(data.test_y)
+
+
+def test_votes_are_each_inputs_own_and_of_the_asked_number(trained: Trained) -> None:
+    module, x, _ = trained
+    how = Sampling(0.25, 30, 200, 7)
+    whole = sample_votes(module, x[:6], how)
+    assert (whole.selection.sum(axis=1) == 30).all()
+    assert (whole.votes.sum(axis=1) == 200).all()
+    assert (sample_votes(module, x[:3], how).votes == whole.votes[:3]).all()
+    assert (sample_votes(module, x[:6], how, batch=64).votes.sum(axis=1) == 200).all()
+    other = sample_votes(module, x[:6], Sampling(0.25, 30, 200, 8))
+    assert (other.votes != whole.votes).any()
+
+
+def test_broken_off_it_goes_on_where_it_ended(trained: Trained, tmp_path: Path) -> None:
+    module, x, _ = trained
+    how, keep = Sampling(0.25, 10, 100), tmp_path / "votes.jsonl"
+    whole = sample_votes(module, x[:5], how, keep=keep, model="m")
+    lines = keep.read_text().splitlines()
+    keep.write_text("\n".join([*lines[:3], lines[3][:7]]))
+    done: list[int] = []
+    again = sample_votes(module, x[:5], how, keep=keep, model="m", progress=done.append)
+    assert done == [2, 3, 4, 5]
+    assert (again.votes == whole.votes).all()
+    assert sorted(json.loads(line)[0] for line in keep.read_text().splitlines()[1:]) == [*range(5)]
+    for changed in ({"model": "n"}, {"how": Sampling(0.5, 10, 100)}):
+        with pytest.raises(Misconfiguration, match="another model or other sampling"):
+            sample_votes(module, x[:5], **({"how": how, "model": "m"} | changed), keep=keep)  # type: ignore[arg-type]
+
+
+def test_whole_numbers_and_single_outputs_are_refused(trained: Trained) -> None:
+    module, x, _ = trained
+    with pytest.raises(Misconfiguration, match="real numbers"):
+        sample_votes(module, x[:2].long(), Sampling(0.5))
+    with pytest.raises(Misconfiguration, match="column for each class"):
+        sample_votes(nn.Linear(64, 1), x[:2], Sampling(0.5))
+
+
+def test_an_attack_within_the_radius_never_wins_and_one_beyond_it_does(
+    trained: Trained,
+) -> None:
+    """PGD in L2 on the smoothed model; an attack wins where fresh votes change the label."""
+    module, x, _ = trained
+    x, sigma = x[:40], 0.25
+    votes = sample_votes(module, x, Sampling(sigma, 100, 2000, 1))
+    budget = ConfidenceBudget(0.999, 10, points=len(x))
+    found = certify_smoothing(votes.votes, sigma, budget, votes.selection)
+    some = np.flatnonzero(found.certified)
+    assert len(some) > 25
+    inside = torch.from_numpy(0.999 * found.radius[some])
+    won = {}
+    for name, radius in {"inside": inside, "beyond": inside + 1.0}.items():
+        moved = attacked(module, x[some], torch.from_numpy(found.labels[some]), radius, sigma)
+        assert ((moved - x[some]).flatten(1).norm(dim=1) <= radius * (1 + 1e-5)).all()
+        fresh = sample_votes(module, moved, Sampling(sigma, 1, 4000, 2)).votes
+        # Wins surely: another class leads by four standard deviations of the vote.
+        held = fresh[np.arange(len(some)), found.labels[some]]
+        best = np.where(np.arange(10) == found.labels[some][:, None], 0, fresh).max(axis=1)
+        won[name] = int((best - held > 4 * np.sqrt(best + held)).sum())
+    assert won["inside"] == 0
+    assert won["beyond"] > len(some) / 2
