@@ -15,12 +15,13 @@ from precad.common.extras import missing
 COMMANDS = (
     *("demo", "simulate", "plan", "task", "account", "certify", "keys", "enrol"),
     *("setup", "serve", "doctor", "join", "predict", "evaluate", "status", "allow", "ledger"),
-    "bench",
+    *("audit", "bench"),
 )
 """In the order of a newcomer's interest; a module each, with an ``app`` or a function so named."""
 EXTRAS = {
     "demo": "demo",
     "simulate": "experiments",
+    "audit": "experiments",
     "serve": "server",
     "join": "client",
     "bench": "demo",
