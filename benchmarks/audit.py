@@ -20,10 +20,10 @@ RESULT = Path(__file__).parent / "results" / "audit.json"
 SOUND, SOUND_CANARIES = 100, 500
 # Canaries and trainings at which each fault shows; the half noise is the hardest.
 BROKEN = {
-    Build.HALF_NOISE: (2000, 24),
+    Build.HALF_NOISE: (1000, 64),
     Build.OTHER_SILENT: (1000, 1),
-    Build.REDRAWN: (2000, 4),
-    Build.UNCLIPPED: (1000, 1),
+    Build.REDRAWN: (1000, 16),
+    Build.UNCLIPPED: (1000, 4),
 }
 DEMO_CANARIES = 2000
 

@@ -13,7 +13,7 @@ from precad.common.task import Task
 from precad.experiments.audit.canaries import LOUD, Canaries, loud_canaries
 
 _CLASSES = 10
-_PARAMETERS_A_CANARY = 2.0
+_PARAMETERS_A_CANARY = 8.0
 _NOISE, _ROUNDS = 2.0, 4
 LOUDER = 12.0
 """Gradients pass eight times the clip: what a clip that isn't kept lets through."""

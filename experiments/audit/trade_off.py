@@ -12,13 +12,13 @@ TradeOff = Callable[[float], float]
 _NORMAL = NormalDist()
 
 _EPSILONS = (
-    *(0.0, 0.03, 0.06, 0.1, 0.2, 0.3, 0.45, 0.6, 0.8, 1.0),
-    *(1.3, 1.6, 2.0, 2.5, 3.0, 4.0, 5.5, 7.0, 10.0),
+    *(0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.15, 1.3, 1.5, 1.7),
+    *(1.9, 2.1, 2.3, 2.6, 2.9, 3.2, 3.5, 3.8, 4.2, 4.6, 5.0, 5.5, 6.0, 6.5, 7.0, 8.0, 10.0),
 )
 
 
 def gaussian(mu: float) -> TradeOff:
-    """F of N(0, 1) against N(μ, 1); Dong, Roth and Su 2022, eq. (6).
+    """Trade-off of N(0, 1) against N(μ, 1); Dong, Roth and Su 2022, eq. (6).
 
     Raises:
         Misconfiguration: μ isn't positive.
@@ -34,12 +34,12 @@ def gaussian(mu: float) -> TradeOff:
 
 
 def approximate(epsilon: float, delta: float) -> TradeOff:
-    """F of an (ε, δ) statement alone; Dong, Roth and Su 2022, eq. (5)."""
+    """Trade-off of an (ε, δ) statement alone; Dong, Roth and Su 2022, eq. (5)."""
     return from_profile({epsilon: delta})
 
 
 def from_profile(profile: dict[float, float]) -> TradeOff:
-    """F of all (ε, δ) statements at once: the largest of their trade-offs, pointwise.
+    """Trade-off of all (ε, δ) statements at once: the largest of their trade-offs, pointwise.
 
     Args:
         profile: δ by ε ≥ 0, each an upper bound. Fewer or larger ones give a smaller f, so that an
@@ -61,5 +61,5 @@ def from_profile(profile: dict[float, float]) -> TradeOff:
 
 
 def of_statement(delta_of_epsilon: Callable[[float], float]) -> TradeOff:
-    """F of a mechanism whose δ at any ε an accountant bounds."""
+    """Trade-off of a mechanism whose δ at any ε an accountant bounds."""
     return from_profile({epsilon: delta_of_epsilon(epsilon) for epsilon in _EPSILONS})
