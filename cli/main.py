@@ -15,13 +15,14 @@ from precad.common.extras import missing
 COMMANDS = (
     *("demo", "simulate", "experiment", "plan", "task", "account", "certify", "keys", "enrol"),
     *("setup", "serve", "doctor", "join", "predict", "evaluate", "status", "allow", "ledger"),
-    "bench",
+    *("audit", "bench"),
 )
 """In the order of a newcomer's interest; a module each, with an ``app`` or a function so named."""
 EXTRAS = {
     "demo": "demo",
     "simulate": "experiments",
     "experiment": "experiments",
+    "audit": "experiments",
     "serve": "server",
     "join": "client",
     "bench": "demo",

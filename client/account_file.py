@@ -89,9 +89,19 @@ class WholeLimit:
     record_rate: float
 
     def covers(self, charge: Charge) -> bool:
-        """Whether this is a step of that task, at the rate that it was opened with."""
-        mine = self.task, self.client, self.noise_multiplier, self.record_rate
-        return mine == (charge.task, charge.client, charge.noise_multiplier, charge.record_rate)
+        """Whether this is one of that task's equal steps, at the rate that it was opened with.
+
+        A further release is none: who cuts a link chooses where there is one, by what it has seen,
+        and the exact number holds of a list that was fixed beforehand.
+        """
+        mine = self.task, self.client, self.noise_multiplier, self.record_rate, 0
+        return mine == (
+            charge.task,
+            charge.client,
+            charge.noise_multiplier,
+            charge.record_rate,
+            charge.further,
+        )
 
 
 Entry = Charge | Limit | WholeLimit

@@ -202,6 +202,8 @@ class OwnAccount:
         charge = self._charge(version, further)
         if self._account.limit is not None or self.limit is None:
             return self._own_limit_stands() and self._account.admits(charge)
+        if isinstance(self.limit, WholeLimit) and not self.limit.covers(charge):
+            return False
         try:
             return self._account.under(self.limit).allows(charge.event)
         except BudgetExceeded:

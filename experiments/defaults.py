@@ -8,6 +8,7 @@ the held-out part, which has no privacy cost here only because these data sets a
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from precad.client.train.models import cnn, logistic, mlp, model_section
 from precad.common.errors import Misconfiguration
@@ -59,7 +60,7 @@ SETTINGS = {
 
 def demo_task(
     data: DataSet, model: str, clients: int, rounds: int | None = None, client_rate: float = 1.0
-) -> dict[str, object]:
+) -> dict[str, Any]:
     """Input for ``Task.parse``: a task that trains ``model`` on ``data``.
 
     Args:

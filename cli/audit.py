@@ -1,0 +1,146 @@
+"""`precad audit`: canaries in trainings, and what an adversary really learns of them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+from typer import Option
+
+from precad.cli.options import Json, json_of, print_json
+from precad.common.errors import Misconfiguration
+
+if TYPE_CHECKING:
+    from precad.experiments.audit.run import Repetition
+    from precad.experiments.audit.simulated import Build
+    from precad.experiments.audit.verdict import Verdict
+
+REFUTED = 1
+
+
+def audit(
+    *,
+    canaries: Annotated[
+        int, Option(min=50, help="m: records that count or not by a fair coin, in each training.")
+    ] = 2000,
+    repetitions: Annotated[
+        int, Option(min=1, help="Trainings, each with canaries of its own; more prove more.")
+    ] = 1,
+    dataset: Annotated[
+        str | None,
+        Option(
+            help="Audit the demo's task for digits or breast-cancer, in place of one made for it."
+        ),
+    ] = None,
+    build: Annotated[
+        str,
+        Option(
+            help="What runs: sound, or a build broken on purpose that the audit must find: "
+            "half-noise, other-silent, redrawn, unclipped."
+        ),
+    ] = "sound",
+    seed: Annotated[int | None, Option(min=0, help="Repeats an audit.")] = None,
+    save: Annotated[Path | None, Option(help="Plan and verdicts as JSON.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Attack simulated trainings as the stated adversaries may, and bound ε from below.
+
+    A consenting owner's canaries are records that count, or count as zero, by
+    coin flips. Who sees the models, and a server that takes its own noise off,
+    guess the coins. So many right guesses would be rare if the statement held:
+    that bounds the true ε from below, with 99.99 % confidence. A bound that
+    passes the stated ε refutes the statement; the command then exits with 1.
+
+        precad audit
+
+        precad audit --build other-silent
+    """
+    if save is not None and not save.parent.is_dir():
+        raise Misconfiguration("--save", str(save), "there is no such folder; make it first")
+    from precad.experiments.audit.run import audit as judged  # noqa: PLC0415
+    from precad.experiments.audit.run import planned  # noqa: PLC0415
+    from precad.experiments.audit.simulated import Build  # noqa: PLC0415
+    from precad.experiments.simulation.draws import checked_seed  # noqa: PLC0415
+
+    known = {each.value: each for each in Build}
+    if build not in known:
+        raise Misconfiguration("--build", build, f"use one of {', '.join(known)}")
+    first = checked_seed(seed)
+    trainings = _trainings(dataset, canaries, repetitions, known[build], first)
+    console = Console(stderr=as_json)
+    console.print(f"seed {first}", highlight=False)
+    task = next(_trainings(dataset, canaries, 1, None, first)).trained.task
+    plans = planned(task, canaries, repetitions)
+    for statement, power in plans.items():
+        console.print(
+            f"{statement.name}: ε = {statement.epsilon:.2f} is stated. A sound build should give "
+            f"about {power.expected:.2f}, half the noise {power.expected_of_half:.2f}, which is "
+            f"caught in {power.caught:.0%} of {power.trials} trials.",
+            highlight=False,
+        )
+    with Progress(console=console, transient=True) as progress:
+        line = progress.add_task("trainings", total=repetitions)
+        found = judged(plans, trainings, on_repetition=lambda _: progress.advance(line))
+    _show(console, found)
+    document = {
+        "seed": first,
+        "build": build,
+        "dataset": dataset,
+        "repetitions": repetitions,
+        "simulated": True,
+        "verdicts": [verdict.to_json() for verdict in found],
+    }
+    if save is not None:
+        save.write_text(json_of(document, indent=2) + "\n", encoding="utf-8")
+    if as_json:
+        print_json(document)
+    if any(verdict.refuted for verdict in found):
+        raise typer.Exit(REFUTED)
+
+
+def _trainings(
+    dataset: str | None, canaries: int, repetitions: int, build: "Build | None", seed: int
+) -> "Iterator[Repetition]":
+    """Each trained when it is asked for; without a build, only planned."""
+    from precad.experiments.audit.demo import demo_audit  # noqa: PLC0415
+    from precad.experiments.audit.designed import LOUDER, designed  # noqa: PLC0415
+    from precad.experiments.audit.run import Repetition  # noqa: PLC0415
+    from precad.experiments.audit.simulated import Audited, train  # noqa: PLC0415
+
+    for number in range(repetitions):
+        made = (
+            designed(canaries, seed + number, LOUDER)
+            if dataset is None
+            else demo_audit(dataset, canaries, seed + number)
+        )
+        trained = (
+            Audited(made.task, [], {}, 1.0)
+            if build is None
+            else train(made.task, made.shares, made.canaries, build_of=build, seed=seed + number)
+        )
+        yield Repetition(trained, made.shares, made.canaries)
+
+
+def _show(console: Console, found: "tuple[Verdict, ...]") -> None:
+    table = Table("who looks", "canaries", "right guesses", "ε at least", "ε stated", "")
+    for verdict in found:
+        guesses = verdict.guesses
+        table.add_row(
+            verdict.statement.name,
+            str(guesses.canaries),
+            f"{guesses.correct} of {guesses.made}",
+            f"{verdict.by_family:.2f}",
+            f"{verdict.epsilon:.2f}",
+            "REFUTED" if verdict.refuted else "not refuted",
+        )
+    console.print(table)
+    for verdict in found:
+        if verdict.refuted:
+            console.print(
+                f"audit failed: {verdict.statement.name} stated ε = {verdict.epsilon:.4f}; what "
+                f"was learnt needs at least {verdict.by_family:.4f}",
+                highlight=False,
+            )

@@ -1,0 +1,78 @@
+"""A task made for auditing: every record counts in every round, so that little hides a canary."""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from precad.client.train import Records, logistic, model_section
+from precad.common.task import Task
+from precad.experiments.audit.canaries import LOUD, Canaries, loud_canaries
+
+_CLASSES = 10
+_PARAMETERS_A_CANARY = 8.0
+_NOISE, _ROUNDS = 2.0, 4
+LOUDER = 12.0
+"""Gradients pass eight times the clip: what a clip that isn't kept lets through."""
+_OWNERS, _RECORDS = 2, 50
+_ROOM = 10.0
+"""Of the client clip: it shall hide nothing that the record clip should have stopped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Designed:
+    """What an audit needs.
+
+    Attributes:
+        task: σ = 2 and T = 4 at p = q = 1: Gaussian with μ = 1 against one server.
+        shares: the other owners' records, of no meaning.
+        canaries: the audited owner's.
+    """
+
+    task: Task
+    shares: dict[str, tuple[NDArray[np.float32], NDArray[np.int64]]] = field(repr=False)
+    canaries: Canaries = field(repr=False)
+
+
+def designed(canaries: int, seed: int, loud: float = LOUD) -> Designed:
+    """The task, its owners and canaries.
+
+    Args:
+        canaries: m; the client clip has room for all of them.
+        seed: of records, canaries and coins.
+        loud: see ``loud_canaries``; larger finds a clip that isn't kept.
+
+    Raises:
+        Misconfiguration: more canaries than a client's clip can hold.
+    """
+    generator = np.random.default_rng(seed)
+    features = math.ceil(_PARAMETERS_A_CANARY * canaries / _CLASSES)
+    shares = {
+        f"owner-{number}": (
+            generator.standard_normal((_RECORDS, features), np.float32),
+            generator.integers(0, _CLASSES, _RECORDS),
+        )
+        for number in range(1, _OWNERS + 1)
+    }
+    values: dict[str, Any] = {
+        "name": "audit",
+        "model": model_section(logistic(features, _CLASSES), "logistic"),
+        "privacy": {
+            "record_clip": 1.0,
+            "client_clip": _ROOM * math.sqrt(canaries),
+            "noise_multiplier": _NOISE,
+            "record_rate": 1.0,
+            "client_rate": 1.0,
+        },
+        "training": {"learning_rate": 0.01 * canaries, "rounds": _ROUNDS},
+        "enrolment": {
+            "clients": _OWNERS + 1,
+            "max_expected_records": float(max(canaries, _RECORDS)),
+        },
+        "fractional_bits": 14,
+    }
+    like = Records(*(torch.from_numpy(part) for part in shares["owner-1"]))
+    return Designed(Task.parse(values), shares, loud_canaries(like, canaries, _CLASSES, seed, loud))

@@ -1,0 +1,147 @@
+"""Before an audit: how many coins to guess, and what bound a sound system is expected to give."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precad.common.account import gdp
+from precad.experiments.audit.one_run import Guesses, lower_bound
+from precad.experiments.audit.trade_off import gaussian
+
+_SHARES = (0.01, 0.02, 0.04, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0)
+_LEAST = 10
+_LEAST_MU, _MOST_MU = 1e-3, 16.0
+_STEPS = 14
+
+
+@dataclass(frozen=True, slots=True)
+class Power:
+    """What is planned, by audits that are played with ideal scores.
+
+    Attributes:
+        guesses: r, how many coins are guessed in a training: those with the surest scores.
+        expected: the median lower bound of ε, were the statement just met.
+        expected_of_half: the same of a training with half of the noise.
+        caught: share of the trials in which such a training is refuted.
+        trials: how many audits were played of each.
+    """
+
+    guesses: int
+    expected: float
+    expected_of_half: float
+    caught: float
+    trials: int
+
+
+def guess(scores: NDArray[np.float64], coins: NDArray[np.bool_], made: int) -> Guesses:
+    """The scores furthest from zero are guessed, by their sign; the rest abstain."""
+    surest = np.argsort(-np.abs(scores), kind="stable")[:made]
+    return Guesses(len(coins), made, int(((scores[surest] > 0) == coins[surest]).sum()))
+
+
+def ideal_scores(
+    coins: NDArray[np.bool_],
+    rate: float,
+    noise: float,
+    rounds: int,
+    generator: np.random.Generator,
+) -> NDArray[np.float64]:
+    """Scores of canaries at right angles to all else, each of the full clip.
+
+    Args:
+        coins: ``[m] bool``.
+        rate: p.
+        noise: standard deviation over the clip, as this view sees it.
+        rounds: T.
+        generator: of the samples and the noise.
+    """
+    found = np.zeros(len(coins))
+    for _ in range(rounds):
+        drawn = coins & (generator.random(len(coins)) < rate)
+        seen = drawn + noise * generator.standard_normal(len(coins))
+        likelier = (2.0 * seen - 1.0) / (2.0 * noise**2)
+        found += np.logaddexp(np.log1p(-rate) if rate < 1 else -np.inf, np.log(rate) + likelier)
+    return found
+
+
+def plan(
+    canaries: int,
+    rate: float,
+    noise: float,
+    rounds: int,
+    *,
+    repetitions: int = 1,
+    delta: float,
+    significance: float,
+    trials: int = 5,
+    seed: int = 0,
+) -> Power:
+    """The number of guesses at which half of the noise shows best.
+
+    Trade-offs are taken as Gaussian here, as they nearly are by the central limit theorem; the
+    audit itself takes the exact ones.
+
+    Args:
+        canaries: m of one training.
+        rate: p.
+        noise: standard deviation over the clip.
+        rounds: T.
+        repetitions: trainings, each with canaries of its own.
+        delta: δ at which ε is bounded.
+        significance: of the audit.
+        trials: audits that are played.
+        seed: of the trials.
+    """
+    generator = np.random.default_rng(seed)
+    shares = sorted({max(min(_LEAST, canaries), round(canaries * share)) for share in _SHARES})
+
+    def medians(noise: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        bounds = []
+        for _ in range(trials):
+            runs = []
+            for _ in range(repetitions):
+                coins = generator.random(canaries) < 1 / 2
+                runs.append((ideal_scores(coins, rate, noise, rounds, generator), coins))
+            bounds.append(
+                [_mu([guess(*run, made) for run in runs], significance) for made in shares]
+            )
+        found = np.array(bounds)
+        return np.median(found, axis=0), found
+
+    half, all_of_half = medians(noise / 2)
+    sound, _ = medians(noise)
+    best = int(half.argmax())
+    stated = _stated_mu(rate, noise, rounds)
+
+    def epsilon(mu: float) -> float:
+        return gdp.epsilon_of_delta(mu, delta) if mu > _LEAST_MU else 0.0
+
+    return Power(
+        guesses=shares[best],
+        expected=epsilon(float(sound[best])),
+        expected_of_half=epsilon(float(half[best])),
+        caught=float((all_of_half[:, best] > stated).mean()),
+        trials=trials,
+    )
+
+
+def pooled(guesses: list[Guesses]) -> Guesses:
+    """Of several trainings together: one mechanism, whose coins are all fair and independent."""
+    return Guesses(
+        sum(each.canaries for each in guesses),
+        sum(each.made for each in guesses),
+        sum(each.correct for each in guesses),
+    )
+
+
+def _mu(guesses: list[Guesses], significance: float) -> float:
+    return lower_bound(
+        gaussian, pooled(guesses), significance, _MOST_MU, least=_LEAST_MU, steps=_STEPS
+    )
+
+
+def _stated_mu(rate: float, noise: float, rounds: int) -> float:
+    """μ of the central limit theorem; Bu et al. 2020, for Poisson samples."""
+    return rate * math.sqrt(rounds * math.expm1(noise**-2)) if rate < 1 else rounds**0.5 / noise
