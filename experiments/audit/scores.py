@@ -9,7 +9,7 @@ from scipy.linalg import solve
 from torch import nn
 
 from precad.client.train import RecordGradients, Records
-from precad.client.train.gradients import Loss
+from precad.client.train.objectives import Loss
 from precad.common.encode import clip_record_norm, decode
 from precad.common.errors import Misconfiguration
 from precad.common.ring import RingVector

@@ -337,8 +337,9 @@ def test_beyond_the_limit_only_what_is_charged_may_be_shared_again(
     assert budget(task, path, 1.5).participations == most
 
 
-def test_an_upgrade_needs_room_for_the_difference_alone(task: Task) -> None:
+def test_an_upgrade_needs_room_for_the_difference_alone(make_task: Any) -> None:
     """It takes the place of the step before: beside it, it would pass the limit."""
+    task = make_task(8, {"training.rounds": 100})  # too long for the limit to go to it whole
     most = filled(budget(task, None, 1.7))
     for charged in range(most, 0, -1):
         own = budget(task, None, 1.7)
@@ -428,18 +429,19 @@ def test_a_limit_equal_to_the_tasks_epsilon_lasts_to_its_end(
     assert (again.exhausted, again.epsilon()) == (True, tight)
 
 
-def test_further_releases_count_against_a_limit_of_one_task(
+def test_a_limit_of_one_task_has_no_room_for_what_a_cut_link_chose(
     task: Task, tight: float, tmp_path: Path
 ) -> None:
     own = budget(task, tmp_path / "participations.log", tight)
-    own.charge(0, 1)
-    left = own.rounds_left(task.training.rounds)
-    assert left < task.training.rounds - 1
-    for version in range(1, left + 1):
-        own.charge(version)
-    assert own.epsilon() <= tight
+    assert not own.allows(0, 1)
     with pytest.raises(BudgetExceeded):
-        own.charge(left + 1)
+        own.charge(0, 1)
+    own.charge(0)
+    assert own.charged(0)
+    assert not own.allows(0, 1)
+    with pytest.raises(BudgetExceeded):
+        own.charge(0, 1)
+    assert own.epsilon() == cost(task, 0)
 
 
 def test_a_limit_that_went_to_one_task_refuses_others_and_another_rate(
