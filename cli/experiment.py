@@ -40,7 +40,7 @@ Plugins = Annotated[
 
 @app.command(name="list")
 def list_experiments(*, plugin: Plugins = None, as_json: Json = False) -> None:
-    """All experiments."""
+    """All experiments, by name: the paper, the figure and what it claims."""
     found = _experiments(plugin)
     if as_json:
         print_json(

@@ -6,7 +6,9 @@ by more than its clip. Batched kernels don't give that by themselves: with share
 with another batch size, the same record's gradient differs in its last bits. So every call has
 the same shape (short chunks are padded) and every record has its own copy of the parameters,
 which makes the batch a set of equal, separate computations. The tests hold this for linear,
-convolution, normalisation and embedding layers: any order, neighbours and chunk, same bits.
+convolution, normalisation and embedding layers: whatever the neighbours, same bits, and where
+torch has one thread also in any order and chunk. (With more threads a convolution's last bits may
+depend on the record's slot. A neighbouring data set keeps the slots: one gradient in it is zero.)
 
 Nor may a record make an owner fall silent: labels that the loss can't take are masked before the
 kernel runs, and a record without a finite gradient keeps its slot with a gradient of zero. A

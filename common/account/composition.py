@@ -382,7 +382,8 @@ class Tilted:
         self._infinite = composed.left_out
         # Far below the answer the weights overflow; there δ is above 1 anyway.
         log_weights = np.minimum(composed.log_moment - order * self._losses, 600.0)
-        masses = composed.masses * np.exp(log_weights)
+        with np.errstate(over="ignore"):
+            masses = composed.masses * np.exp(log_weights)
         decay = math.exp(-self._cell)
         # held_j = Σ_{i≥j} m_i·e^{l_j − l_i}, and δ_j − δ_{j+1} = (1 − e^{−cell})·held_{j+1}: sums
         # of positive terms alone.
@@ -414,7 +415,10 @@ class Tilted:
             below = total * (1 + _SUMMED) - held * math.exp(epsilon - self.lowest) + _OUTSIDE
             return min(1.0, below + self._infinite)
         inside = math.expm1(epsilon - float(self._losses[j])) * self._held[j]
-        return min(1.0, max(0.0, float(self._deltas[j] - inside)) + self._infinite)
+        found = float(self._deltas[j] - inside)
+        if not math.isfinite(found):
+            return 1.0  # so far below the answer that the weights overflow
+        return min(1.0, max(0.0, found) + self._infinite)
 
 
 def _power_of_two(width: float) -> float:

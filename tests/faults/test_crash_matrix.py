@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from tests.faults.processes import CLIENTS, SERVER_ROLES, FaultyDeployment, Forks, Order
 
+from precad.client.account_file import AccountFile, Charge
 from precad.common.identifiers import Role
 
 ENDLESS = 100_000
@@ -326,8 +327,7 @@ def log(deployment: FaultyDeployment) -> str:
 def own_account(deployment: FaultyDeployment, client: str) -> set[int]:
     """Versions that a client's own account counts."""
     path = deployment.folder / "state" / client / "participations.log"
-    lines = path.read_text(encoding="ascii").splitlines()
-    return {int(line.split(" ")[3]) for line in lines if line.startswith("charge ")}
+    return {entry.version for entry in AccountFile(path).new_entries() if isinstance(entry, Charge)}
 
 
 def check(deployment: FaultyDeployment) -> None:

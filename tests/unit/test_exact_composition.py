@@ -159,3 +159,9 @@ def test_epsilon_and_delta_agree_at_every_delta(event: SampledGaussian) -> None:
 def test_a_delta_that_arithmetic_cannot_hold_is_beyond_reach_and_not_an_answer() -> None:
     with pytest.raises(BeyondReach, match="RDP"):
         epsilon(1e-40, poisson_gaussian(rate=0.1, noise_multiplier=1.0, count=100))
+
+
+def test_an_epsilon_that_next_to_no_loss_reaches_is_bounded_without_a_warning() -> None:
+    accountant = ExactAccountant()
+    accountant.compose(poisson_gaussian(rate=0.2, noise_multiplier=2 * 2**0.5 * 8.5, count=60))
+    assert 0.0 <= accountant.delta(8.0) <= 1e-30
