@@ -110,11 +110,11 @@ def test_a_database_that_is_put_back_learns_what_it_forgot(
 def test_an_attempt_that_both_forgot_in_mid_round_waits_for_the_operators(
     deployment: FaultyDeployment,
 ) -> None:
-    """The dealer alone remembers it: its release may have left."""
+    """The dealer alone remembers it, surely once it has answered: its release may have left."""
     for role in SERVER_ROLES:
         back_up(deployment, role)
     deployment.strike(())
-    deployment.hold(Order("server-a", "pause-before", "RemoteSquares.row_key"))
+    deployment.hold(Order("server-a", "pause-after", "RemoteSquares.row_key"))
     done = deployment.done()
     for role in SERVER_ROLES:
         put_back(deployment, role)
