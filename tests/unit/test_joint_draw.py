@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
+from tests.rig.breaking import Breaking
 from tests.rig.keys import seals
 
 from precad.common.aggregator.round.aggregator import Aggregator
@@ -56,7 +57,7 @@ class Pair:
         self.keys[role] = CoinKey(Secret.random())
 
     def server(self, role: Role, end: Any) -> Aggregator:
-        link = PeerLink(end, self.task.digest, max_message_bytes=1 << 20, timeout_s=1)
+        link = PeerLink(end, self.task.digest, max_message_bytes=1 << 20, timeout_s=20)
         unused: Any = None
         return Aggregator(
             task=self.task,
@@ -75,13 +76,15 @@ class Pair:
 
     def agree(self, version: int = 0, cut: int | None = None) -> list[Secret | PrecadError]:
         """What each server ends with; the link breaks before message ``cut`` of either."""
-        ends = [Cut(end, cut) for end in memory_pair()]
+        ends = [Breaking(end, cut) for end in memory_pair()]
 
         def play(role: Role, end: Any) -> Secret | PrecadError:
             try:
                 return agree_coin(self.server(role, end), version)
             except PrecadError as error:
                 return error
+            finally:
+                end.hang_up()
 
         with ThreadPoolExecutor(2) as threads:
             return list(threads.map(play, SERVERS, ends))
@@ -92,26 +95,6 @@ class Pair:
         assert isinstance(a, Secret), a
         assert a == b
         return a.reveal()
-
-
-class Cut:
-    """A transport that breaks before its n-th frame."""
-
-    def __init__(self, end: Any, cut: int | None) -> None:
-        self._end, self._left = end, cut
-
-    def put(self, frame: Any) -> None:
-        if self._left is not None:
-            if self._left == 0:
-                raise PeerUnavailable("cut")
-            self._left -= 1
-        self._end.put(frame)
-
-    def get(self, timeout_s: float) -> Any:
-        return self._end.get(min(timeout_s, 0.2) if self._left is not None else timeout_s)
-
-    def require_alive(self) -> None:
-        self._end.require_alive()
 
 
 @pytest.fixture
@@ -181,7 +164,7 @@ def test_neither_server_decides_the_coin_alone(pair: Pair) -> None:
 def against_b(pair: Pair, version: int, committed: Any, opened: Any) -> PrecadError | None:
     """What A makes of a B that commits to one coin and opens another."""
     a_end, b_end = memory_pair()
-    link = PeerLink(b_end, pair.task.digest, max_message_bytes=1 << 20, timeout_s=1)
+    link = PeerLink(b_end, pair.task.digest, max_message_bytes=1 << 20, timeout_s=20)
     pens = seals(pair.task.digest, B)
     state = CoinState(commitment=pens.write(Kind.COIN_COMMITMENT, committed))
     link.send("coin-commitment", state.to_bytes())
@@ -220,7 +203,7 @@ def test_a_servers_commitment_is_not_the_others(pair: Pair) -> None:
     own = pair.keys[A].opening(pair.task.digest, 0)
     assert commitment_to(own, A) != commitment_to(own, B)
     a_end, b_end = memory_pair()
-    link = PeerLink(b_end, pair.task.digest, max_message_bytes=1 << 20, timeout_s=1)
+    link = PeerLink(b_end, pair.task.digest, max_message_bytes=1 << 20, timeout_s=20)
     mirrored = seals(pair.task.digest, A).write(Kind.COIN_COMMITMENT, commitment_to(own, A))
     link.send("coin-commitment", CoinState(commitment=mirrored).to_bytes())
     with pytest.raises(PeerViolation):
@@ -240,7 +223,7 @@ def test_nothing_is_opened_before_the_others_commitment_is_durable(pair: Pair) -
     order: list[str] = []
     a_end, b_end = memory_pair()
 
-    class Watched(Cut):
+    class Watched(Breaking):
         def put(self, frame: Any) -> None:
             order.append(f"sends {frame.step}")
             super().put(frame)
@@ -337,7 +320,7 @@ def test_what_is_given_back_must_be_ones_own(pair: Pair, what: str) -> None:
     held = pens.write(Kind.COIN_OPENING, own)
     pair.lose_key(A)
     a_end, b_end = memory_pair()
-    link = PeerLink(b_end, pair.task.digest, max_message_bytes=1 << 20, timeout_s=1)
+    link = PeerLink(b_end, pair.task.digest, max_message_bytes=1 << 20, timeout_s=20)
     committed = commitment_to(pair.keys[B].opening(pair.task.digest, 0), B)
     state = CoinState(
         commitment=seals(pair.task.digest, B).write(Kind.COIN_COMMITMENT, committed),
@@ -454,7 +437,7 @@ def test_the_opening_is_signed_by_its_server(pair: Pair) -> None:
     """A stranger's, or the asker's own, opens nothing."""
     own = pair.keys[B].opening(pair.task.digest, 0)
     a_end, b_end = memory_pair()
-    link = PeerLink(b_end, pair.task.digest, max_message_bytes=1 << 20, timeout_s=1)
+    link = PeerLink(b_end, pair.task.digest, max_message_bytes=1 << 20, timeout_s=20)
     pens, stranger = seals(pair.task.digest, B), seals(pair.task.digest, A)
     committed = CoinState(commitment=pens.write(Kind.COIN_COMMITMENT, commitment_to(own, B)))
     link.send("coin-commitment", committed.to_bytes())

@@ -19,9 +19,14 @@ X = torch.tensor([[1, -2], [2**63 - 1, 5]])
 Y = torch.tensor([[3, 7], [1, -5]])
 
 
-def pair(step_b: str = "t") -> tuple[LinkCommunicator, LinkCommunicator, PeerLink]:
+def pair(
+    step_b: str = "t", patience_s: float = 30.0
+) -> tuple[LinkCommunicator, LinkCommunicator, PeerLink]:
     """Both communicators, and B's link to misbehave on."""
-    a, b = (PeerLink(end, TASK, max_message_bytes=1 << 20, timeout_s=0.3) for end in memory_pair())
+    a, b = (
+        PeerLink(end, TASK, max_message_bytes=1 << 20, timeout_s=patience_s)
+        for end in memory_pair()
+    )
     return LinkCommunicator(0, a, "t"), LinkCommunicator(1, b, step_b), b
 
 
@@ -89,7 +94,7 @@ def test_another_length_is_a_violation(length: int) -> None:
 
 
 def test_a_silent_party_is_unavailable() -> None:
-    a, _, _ = pair()
+    a, _, _ = pair(patience_s=0.1)
     with pytest.raises(PeerUnavailable):
         a.all_reduce(X)
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.rig.breaking import Breaking
 from tests.rig.keys import seals
 
 from precad.common.aggregator.release.reconstruct import reconstruct
@@ -41,27 +42,6 @@ A, B = Role.SERVER_A, Role.SERVER_B
 SERVERS = (A, B)
 ANN, BEN, CLEO = (ClientId(name) for name in ("ann", "ben", "cleo"))
 VALID_SET = Digest(b"\3" * 32)
-
-
-class Breaking:
-    """A transport that breaks before the ``left``-th frame that it would send."""
-
-    def __init__(self, end: Any, left: int | None, seen: list[Any]) -> None:
-        self._end, self._left, self._seen = end, left, seen
-
-    def put(self, frame: Any) -> None:
-        if self._left is not None:
-            if self._left == 0:
-                raise PeerUnavailable("cut")
-            self._left -= 1
-        self._seen.append(frame)
-        self._end.put(frame)
-
-    def get(self, timeout_s: float) -> Any:
-        return self._end.get(timeout_s)
-
-    def require_alive(self) -> None:
-        self._end.require_alive()
 
 
 class Servers:
@@ -128,12 +108,8 @@ class Servers:
 
         def at(role: Role, end: Any, cut: int | None) -> Any:
             session = self.sessions[role]
-            link = PeerLink(
-                Breaking(end, cut, self.frames),
-                self.task.digest,
-                max_message_bytes=1 << 20,
-                timeout_s=0.3 if cuts != (None, None) else 2,
-            )
+            transport = Breaking(end, cut, self.frames)
+            link = PeerLink(transport, self.task.digest, max_message_bytes=1 << 20, timeout_s=20)
             unused: Any = None
             aggregator = Aggregator(
                 task=self.task,
@@ -153,6 +129,8 @@ class Servers:
                 return play(session, aggregator)
             except PrecadError as error:
                 return error
+            finally:
+                transport.hang_up()
 
         with ThreadPoolExecutor(2) as threads:
             return list(threads.map(at, SERVERS, memory_pair(), cuts))

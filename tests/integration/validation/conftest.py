@@ -6,6 +6,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 import pytest
+from tests.rig.breaking import Breaking
 from tests.rig.spent import MemorySpentTriples
 
 from precad.common.aggregator.release.aggregate import aggregate
@@ -27,16 +28,22 @@ Play = Callable[[Role, PeerLink], T]
 Validate = Callable[..., tuple[Rejection | None, ...]]
 SERVERS = (Role.SERVER_A, Role.SERVER_B)
 TASK = Digest.of(b"test")
+PATIENCE_S = 60.0
 
 
-def play_both(play: Play[T], *, task: Digest = TASK, timeout_s: float = 20.0) -> tuple[T, T]:
+def play_both(play: Play[T], *, task: Digest = TASK) -> tuple[T, T]:
     """What ``play`` returns at A and at B. The more telling of two errors is raised."""
-    ends = memory_pair()
-    links = [PeerLink(end, task, max_message_bytes=1 << 26, timeout_s=timeout_s) for end in ends]
+
+    def at(role: Role, end: Breaking) -> T:
+        link = PeerLink(end, task, max_message_bytes=1 << 26, timeout_s=PATIENCE_S)
+        try:
+            return play(role, link)
+        finally:
+            end.hang_up()
+
     with ThreadPoolExecutor(max_workers=2) as threads:
-        futures = [
-            threads.submit(play, role, link) for role, link in zip(SERVERS, links, strict=True)
-        ]
+        ends = map(Breaking, memory_pair())
+        futures = [threads.submit(at, role, end) for role, end in zip(SERVERS, ends, strict=True)]
         errors = [future.exception() for future in futures]
     for error in sorted(filter(None, errors), key=lambda e: isinstance(e, PeerUnavailable)):
         raise error
@@ -107,7 +114,6 @@ def aggregate_both(
     *,
     attempt: int = 0,
     counted: Collection[ClientId] | None = None,
-    timeout_s: float = 20.0,
 ) -> tuple[Summed, Summed]:
     """What both servers end with, of submissions that both hold."""
     dealer = DealerRole.of(task)
@@ -120,7 +126,7 @@ def aggregate_both(
         matched = Matched(opened, halves[role], {})
         return aggregate(aggregator_of(task, role, link, dealer), matched)
 
-    return play_both(play, task=task.digest, timeout_s=timeout_s)
+    return play_both(play, task=task.digest)
 
 
 def validate_both(

@@ -189,7 +189,7 @@ def test_the_program_of_triples_is_what_crypten_demands(play_both: PlayBoth) -> 
 def test_randomness_for_another_number_of_comparisons_is_a_loud_bug(play_both: PlayBoth) -> None:
     play = compare(alone(np.arange(5)), np.array([True]), dealt=(4, 1))
     with pytest.raises(UnexpectedDemand, match=r"asked for \(\(5,\), \(5,\)\)"):
-        play_both(play, timeout_s=1.0)
+        play_both(play)
 
 
 def test_triples_that_run_out_are_a_loud_bug(play_both: PlayBoth) -> None:
@@ -220,7 +220,7 @@ def test_parties_with_different_batches_stop(play_both: PlayBoth) -> None:
             return all_signs(np.zeros((n, 1), dtype=np.int64), np.array([True]))
 
     with pytest.raises(PeerViolation, match="bytes, expected"):
-        play_both(play, timeout_s=1.0)
+        play_both(play)
 
 
 def test_crypten_has_no_party_no_provider_and_no_generators_outside() -> None:

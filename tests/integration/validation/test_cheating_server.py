@@ -19,6 +19,7 @@ from tests.integration.validation.conftest import (
     submissions_of,
     task_of,
 )
+from tests.rig.breaking import Breaking
 from tests.rig.submissions import words_of
 
 from precad.common.aggregator.release.aggregate import aggregate
@@ -41,7 +42,7 @@ from precad.common.share.submission import Submission
 from precad.common.task import Task
 
 A, B = SERVERS
-TIMEOUT_S = 3.0
+TIMEOUT_S = 6.0
 GATES = 41
 WIDTH = submission_bytes(GATES)
 Halves = dict[Role, dict[ClientId, Submission]]
@@ -157,7 +158,7 @@ def play(task: Task, halves: Halves, cheater: Role, cheat: Cheat) -> Played:
     dealer = DealerRole.of(task)
     wires = {
         role: Wire(end, cheat.frame if role is cheater else lambda frame: frame)
-        for role, end in zip(SERVERS, memory_pair(), strict=True)
+        for role, end in zip(SERVERS, map(Breaking, memory_pair()), strict=True)
     }
     noted: list[bytes] = []
     unchanged = ByGates._evaluate
@@ -184,7 +185,10 @@ def play(task: Task, halves: Halves, cheater: Role, cheat: Cheat) -> Played:
             dealing = LocalDealing(dealer, role, TIMEOUT_S)
         clients = tuple(sorted(held))
         opened = Opened(0, 0, clients, Digest.of(b"model"), frozenset(clients))
-        return aggregate(replace(aggregator, dealing=dealing), Matched(opened, held, {}))
+        try:
+            return aggregate(replace(aggregator, dealing=dealing), Matched(opened, held, {}))
+        finally:
+            wires[role].end.hang_up()
 
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(2) as threads:
         patch.setattr(ByGates, "_evaluate", evaluate)

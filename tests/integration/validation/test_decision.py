@@ -99,7 +99,7 @@ def test_other_submissions_are_a_violation_and_no_wrong_verdict(
         return server.decide(role, link, words_of(task, role), label=role.value)
 
     with pytest.raises(PeerViolation, match="out of step"):
-        play_both(play, task=task.digest, timeout_s=1.0)
+        play_both(play, task=task.digest)
 
 
 def test_another_number_of_submissions_is_a_violation(
@@ -112,7 +112,7 @@ def test_another_number_of_submissions_is_a_violation(
         return server.decide(role, link, words_of(task, role, count), randomness=dealt)
 
     with pytest.raises(PeerViolation, match="bytes, expected"):
-        play_both(play, task=task.digest, timeout_s=1.0)
+        play_both(play, task=task.digest)
 
 
 def test_randomness_is_never_used_twice_and_nothing_is_opened_then(
