@@ -42,11 +42,21 @@ def audit(
             "half-noise, other-silent, redrawn, unclipped."
         ),
     ] = "sound",
-    seed: Annotated[int | None, Option(min=0, help="Repeats an audit.")] = None,
+    deployed: Annotated[
+        bool,
+        Option(
+            "--deployed",
+            help="Train by real processes on this machine: dealer, both servers, all owners.",
+        ),
+    ] = False,
+    seed: Annotated[
+        int | None,
+        Option(min=0, help="Repeats an audit; of --deployed the canaries and coins alone."),
+    ] = None,
     save: Annotated[Path | None, Option(help="Plan and verdicts as JSON.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Attack simulated trainings as the stated adversaries may, and bound ε from below.
+    """Attack trainings as the stated adversaries may, and bound ε from below.
 
     A consenting owner's canaries are records that count, or count as zero, by
     coin flips. Who sees the models, and a server that takes its own noise off,
@@ -57,6 +67,8 @@ def audit(
         precad audit
 
         precad audit --build other-silent
+
+        precad audit --dataset digits --deployed
     """
     if save is not None and not save.parent.is_dir():
         raise Misconfiguration("--save", str(save), "there is no such folder; make it first")
@@ -69,7 +81,7 @@ def audit(
     if build not in known:
         raise Misconfiguration("--build", build, f"use one of {', '.join(known)}")
     first = checked_seed(seed)
-    trainings = _trainings(dataset, canaries, repetitions, known[build], first)
+    trainings = _trainings(dataset, canaries, repetitions, known[build], first, deployed=deployed)
     console = Console(stderr=as_json)
     console.print(f"seed {first}", highlight=False)
     task = next(_trainings(dataset, canaries, 1, None, first)).trained.task
@@ -90,7 +102,7 @@ def audit(
         "build": build,
         "dataset": dataset,
         "repetitions": repetitions,
-        "simulated": True,
+        "simulated": not deployed,
         "verdicts": [verdict.to_json() for verdict in found],
     }
     if save is not None:
@@ -102,7 +114,13 @@ def audit(
 
 
 def _trainings(
-    dataset: str | None, canaries: int, repetitions: int, build: "Build | None", seed: int
+    dataset: str | None,
+    canaries: int,
+    repetitions: int,
+    build: "Build | None",
+    seed: int,
+    *,
+    deployed: bool = False,
 ) -> "Iterator[Repetition]":
     """Each trained when it is asked for; without a build, only planned."""
     from precad.experiments.audit.demo import demo_audit  # noqa: PLC0415
@@ -116,11 +134,16 @@ def _trainings(
             if dataset is None
             else demo_audit(dataset, canaries, seed + number)
         )
-        trained = (
-            Audited(made.task, [], {}, 1.0)
-            if build is None
-            else train(made.task, made.shares, made.canaries, build_of=build, seed=seed + number)
-        )
+        if build is None:
+            trained = Audited(made.task, [], {}, 1.0)
+        elif deployed:
+            from precad.cli.audit.deployed import train as play  # noqa: PLC0415
+
+            trained = play(made, build_of=build)
+        else:
+            trained = train(
+                made.task, made.shares, made.canaries, build_of=build, seed=seed + number
+            )
         yield Repetition(trained, made.shares, made.canaries)
 
 
