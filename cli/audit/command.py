@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -49,11 +49,21 @@ def audit(
             help="Train by real processes on this machine: dealer, both servers, all owners.",
         ),
     ] = False,
+    certificate: Annotated[
+        bool,
+        Option(
+            "--certificate",
+            help="Attack certified predictions in place of ε; --build is sound or unchecked.",
+        ),
+    ] = False,
+    models: Annotated[
+        int, Option(min=40, help="With --certificate: trainings of each ensemble, which vote.")
+    ] = 200,
     seed: Annotated[
         int | None,
         Option(min=0, help="Repeats an audit; of --deployed the canaries and coins alone."),
     ] = None,
-    save: Annotated[Path | None, Option(help="Plan and verdicts as JSON.")] = None,
+    save: Annotated[Path | None, Option(help="All that was found, as JSON.")] = None,
     as_json: Json = False,
 ) -> None:
     """Attack trainings as the stated adversaries may, and bound ε from below.
@@ -69,6 +79,12 @@ def audit(
         precad audit --build other-silent
 
         precad audit --dataset digits --deployed
+
+    With --certificate owners turn bad, as many as a certified prediction is said
+    to withstand, and push against it; a prediction that they flip fails the
+    audit too.
+
+        precad audit --certificate
     """
     if save is not None and not save.parent.is_dir():
         raise Misconfiguration("--save", str(save), "there is no such folder; make it first")
@@ -77,13 +93,19 @@ def audit(
     from precad.experiments.audit.simulated import Build  # noqa: PLC0415
     from precad.experiments.simulation.draws import checked_seed  # noqa: PLC0415
 
+    first = checked_seed(seed)
+    console = Console(stderr=as_json)
+    console.print(f"seed {first}", highlight=False)
+    if certificate:
+        from precad.cli.audit.certificate import attack  # noqa: PLC0415
+
+        document, refuted = attack(models, build, first, console)
+        _end(document, save, as_json=as_json, refuted=refuted)
+        return
     known = {each.value: each for each in Build}
     if build not in known:
         raise Misconfiguration("--build", build, f"use one of {', '.join(known)}")
-    first = checked_seed(seed)
     trainings = _trainings(dataset, canaries, repetitions, known[build], first, deployed=deployed)
-    console = Console(stderr=as_json)
-    console.print(f"seed {first}", highlight=False)
     task = next(_trainings(dataset, canaries, 1, None, first)).trained.task
     plans = planned(task, canaries, repetitions)
     for statement, power in plans.items():
@@ -105,11 +127,16 @@ def audit(
         "simulated": not deployed,
         "verdicts": [verdict.to_json() for verdict in found],
     }
+    _end(document, save, as_json=as_json, refuted=any(verdict.refuted for verdict in found))
+
+
+def _end(document: dict[str, Any], save: Path | None, *, as_json: bool, refuted: bool) -> None:
+    """Write what was found; fail where a statement doesn't hold."""
     if save is not None:
         save.write_text(json_of(document, indent=2) + "\n", encoding="utf-8")
     if as_json:
         print_json(document)
-    if any(verdict.refuted for verdict in found):
+    if refuted:
         raise typer.Exit(REFUTED)
 
 

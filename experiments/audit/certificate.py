@@ -7,7 +7,7 @@ points. An expected majority that is proved to have flipped refutes the certific
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -29,6 +29,7 @@ from precad.common.certify.intervals import (
 )
 from precad.common.certify.prediction import certify_predictions
 from precad.common.encode import clip_update
+from precad.common.errors import Misconfiguration
 from precad.common.task import Task
 from precad.experiments.data import load
 from precad.experiments.partition import iid
@@ -41,8 +42,8 @@ _CLASSES = 2
 _OWNERS = 48
 _NOISE, _ROUNDS, _LEARNING_RATE = 8.0, 4, 6.0
 _MOST_LEVELS = 5
-LOOSE = 4.0
-"""How many times C bad owners submit where nobody checks norms."""
+BUILDS = {"sound": 1.0, "unchecked": 64.0}
+"""How many times C bad owners get away with, by what runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,8 @@ class Attacked:
         models: how many voted.
         certified_at_least: what the certificate promises of the label's expected share there.
         at_most: what the votes prove of that share.
-        refuted: whether a majority flipped, or the promise is broken, with confidence.
+        flipped: whether the votes prove that some point's majority is another label.
+        refuted: whether that, or a label's share below what the certificate promises for K.
     """
 
     attackers: int
@@ -87,6 +89,7 @@ class Attacked:
     models: int
     certified_at_least: float
     at_most: float
+    flipped: bool
     refuted: bool
 
 
@@ -113,9 +116,24 @@ class CertificateVerdict:
 
     @property
     def flipped_by(self) -> int | None:
-        """The fewest owners that were shown to flip a certified majority."""
-        shown = [one.attackers for one in (*self.within, *self.beyond) if one.refuted]
+        """The fewest owners that were shown to flip a majority that is certified against some."""
+        shown = [one.attackers for one in (*self.within, *self.beyond) if one.flipped]
         return min(shown, default=None)
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object."""
+        known, counts = np.unique(self.radii, return_counts=True)
+        return {
+            "points_by_certified_attackers": {
+                str(radius): count
+                for radius, count in zip(known.tolist(), counts.tolist(), strict=True)
+            },
+            "within": [asdict(one) for one in self.within],
+            "beyond": [asdict(one) for one in self.beyond],
+            "least_certified": self.least_certified,
+            "flipped_by": self.flipped_by,
+            "refuted": self.refuted,
+        }
 
 
 def certifiable(seed: int, owners: int = _OWNERS) -> Certifiable:
@@ -139,6 +157,7 @@ def certifiable(seed: int, owners: int = _OWNERS) -> Certifiable:
         },
         "training": {"learning_rate": _LEARNING_RATE, "rounds": _ROUNDS},
         "enrolment": {"clients": owners, "max_expected_records": 2.0 * len(y) / owners},
+        "fractional_bits": 18,
     }
     return Certifiable(Task.parse(values), shares, data.test_x[held_out])
 
@@ -161,6 +180,9 @@ def audit_certificates(
         loose: how many times C bad owners get away with; 1 where norms are checked.
         significance: how likely sound certificates fail, at most.
         on_ensemble: told what is trained next.
+
+    Raises:
+        Misconfiguration: so few models certify nothing.
     """
     ensemble = _Ensembles(made, models, loose)
     on_ensemble("models without bad owners")
@@ -174,8 +196,10 @@ def audit_certificates(
     levels = np.unique(radii[radii >= 1])
     if len(levels) > _MOST_LEVELS:
         levels = levels[np.linspace(0, len(levels) - 1, _MOST_LEVELS).astype(int)]
+    if not len(levels):
+        raise Misconfiguration("models", models, "no point is certified by so few: give more")
     # Of each level every point, and of each point the label and the next one, has a bound.
-    error = significance / 2 / max(1, 2 * len(levels) * points)
+    error = significance / 2 / (2 * len(levels) * points)
 
     def attack(bad: int, mine: NDArray[np.int64]) -> Attacked:
         on_ensemble(f"models with {bad} bad owners")
@@ -184,9 +208,9 @@ def audit_certificates(
 
     within = tuple(attack(int(k), np.flatnonzero(radii == k)) for k in levels)
     beyond: list[Attacked] = []
-    weakest = int(levels[0]) if len(levels) else 0
+    weakest = int(levels[0])
     bad = 2 * weakest
-    while weakest and bad <= owners and not any(one.refuted for one in (*within, *beyond)):
+    while bad <= owners and not any(one.flipped for one in (*within, *beyond)):
         beyond.append(attack(bad, np.flatnonzero(radii == weakest)))
         bad *= 2
     return CertificateVerdict(radii, within, tuple(beyond), weakest)
@@ -219,6 +243,7 @@ def _judged(
         models=models,
         certified_at_least=float(promised[worst]),
         at_most=float(most[worst]),
+        flipped=bool(flipped.any()),
         refuted=bool((flipped | (most < promised)).any()),
     )
 
@@ -279,7 +304,7 @@ def _down(
     """The direction in which these points' margins fall fastest at θ, ``[d]`` of length 1."""
 
     def direction(theta: NDArray[np.float64]) -> NDArray[np.float64]:
-        load_vector(module, theta)
+        load_vector(module, theta.copy())
         outputs = module(points)
         own = outputs.gather(1, labels[:, None])[:, 0]
         others = outputs.scatter(1, labels[:, None], -torch.inf).max(dim=1).values
