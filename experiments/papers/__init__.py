@@ -9,6 +9,7 @@ from precad.experiments.papers import (
     precad_table1,
     xie_fig1,
     xie_fig2,
+    xie_fig5,
     xie_table9,
 )
 
@@ -21,5 +22,6 @@ __all__ = [
     "precad_table1",
     "xie_fig1",
     "xie_fig2",
+    "xie_fig5",
     "xie_table9",
 ]
