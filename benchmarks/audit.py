@@ -1,6 +1,7 @@
 """What audits find: a hundred of the sound build, the demo's task, and four broken builds.
 
 The demo's task is audited as a simulation and as real processes, and so is one broken build.
+Certificates are attacked where norms are checked and where they aren't.
 
 Writes results/audit.json after each audit, and goes on where it was broken off. Seeds are the
 audits' numbers, so that every figure can be repeated.
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from precad.cli.audit.deployed import train as play
+from precad.experiments.audit.certificate import BUILDS, audit_certificates, certifiable
 from precad.experiments.audit.demo import demo_audit
 from precad.experiments.audit.designed import LOUDER, Designed, designed
 from precad.experiments.audit.run import Repetition, audit, planned
@@ -29,6 +31,8 @@ BROKEN = {
     Build.UNCLIPPED: (1000, 4),
 }
 DEMO_CANARIES = 2000
+CERTIFYING = 200
+"""Models of each ensemble that certifies, or attacks what is certified."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +103,12 @@ def main() -> None:
     found: dict[str, Any] = {"audits": {}}
     if RESULT.exists():
         found = json.loads(RESULT.read_text(encoding="utf-8"))
+    for build, loose in BUILDS.items():
+        name = f"certificate-{build}"
+        if name not in found:
+            verdict = audit_certificates(certifiable(1), CERTIFYING, 1, loose=loose)
+            found[name] = {"seed": 1, "models": CERTIFYING, **verdict.to_json()}
+            RESULT.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     found["hardware"] = {"processor": _processor(), "cores": os.cpu_count()}
     for name, case in CASES.items():
         if name in found["audits"]:

@@ -1,6 +1,7 @@
 """The papers' experiments, a module for each figure; importing this registers all of them."""
 
 from precad.experiments.papers import (
+    liu_fig1,
     precad_check,
     precad_fig2,
     precad_fig3,
@@ -14,6 +15,7 @@ from precad.experiments.papers import (
 )
 
 __all__ = [
+    "liu_fig1",
     "precad_check",
     "precad_fig2",
     "precad_fig3",
