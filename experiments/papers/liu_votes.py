@@ -1,5 +1,6 @@
 """What Liu et al.'s figures need: ensembles by DP-SGD, on bags and on parts, with their votes."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,15 +11,20 @@ from precad.client.train import model_section
 from precad.common.account.events import SampledGaussian
 from precad.common.certify.exact import ExactGroups
 from precad.common.certify.guarantee import Guarantee
-from precad.common.certify.inputs import Floats
+from precad.common.certify.inputs import Booleans, Floats, Integers
 from precad.common.certify.intervals import (
     ConfidenceBudget,
     Intervals,
     hoeffding_half_width,
     simuem,
 )
-from precad.common.certify.prediction import certified_accuracy, certify_predictions
-from precad.common.certify.renyi import RenyiGroups
+from precad.common.certify.prediction import (
+    certified_accuracy,
+    certify_predictions,
+    largest_group,
+)
+from precad.common.certify.renyi import ORDERS, RenyiCurves, RenyiGroups, mixture_divergences
+from precad.common.certify.shift import single_shift
 from precad.common.description import ModelSection
 from precad.common.model import initial_vector
 from precad.experiments.algorithms.instance_level import InstanceLevel, train
@@ -163,6 +169,37 @@ def certified(intervals: Intervals, guarantee: Guarantee, truth: Any) -> tuple[F
     found = certify_predictions(intervals, guarantee)
     counted = found.certified & (intervals.labels == np.asarray(truth))
     return np.where(counted, found.radius, -1.0), counted
+
+
+def as_published(
+    intervals: Intervals, one: SampledGaussian, truth: Any, most: int
+) -> tuple[Floats, Floats]:
+    """The same by Theorems 8 and 10 as printed, which certify nothing.
+
+    Theorem 8 takes r records for one that is drawn with probability 1 − (1 − q)^r: but together
+    they move a sum by up to r clips.
+
+    Args:
+        intervals: of votes or probabilities.
+        one: what was run.
+        truth: the right labels.
+        most: r is searched up to this.
+    """
+    counted = (intervals.p_a > intervals.p_b) & (intervals.labels == np.asarray(truth))
+    a, b = intervals.p_a[counted], intervals.p_b[counted]
+
+    def holds(r: int, points: Integers) -> Booleans:
+        joint = -math.expm1(r * math.log1p(-one.rate))
+        found = mixture_divergences(
+            single_shift(joint), one.effective_noise_multiplier, np.asarray(ORDERS)
+        )
+        worst = one.count * np.maximum(*found)
+        curves = RenyiCurves(np.asarray(ORDERS), worst, worst, refined=False)
+        return curves.separates(a[points], b[points])
+
+    radii = np.full(len(counted), -1.0)
+    radii[counted] = largest_group(holds, len(a), most)
+    return radii, counted
 
 
 def baseline(group: Sequence[Result]) -> tuple[Floats, Floats]:
