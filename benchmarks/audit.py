@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from precad.cli.audit.deployed import train as play
+from precad.experiments.audit import presence
 from precad.experiments.audit.certificate import BUILDS, audit_certificates, certifiable
 from precad.experiments.audit.demo import demo_audit
 from precad.experiments.audit.designed import LOUDER, Designed, designed
-from precad.experiments.audit.run import Repetition, audit, planned
+from precad.experiments.audit.run import SIGNIFICANCE, Repetition, audit, planned
 from precad.experiments.audit.simulated import Build, train
 
 RESULT = Path(__file__).parent / "results" / "audit.json"
@@ -31,6 +32,8 @@ BROKEN = {
     Build.UNCLIPPED: (1000, 4),
 }
 DEMO_CANARIES = 2000
+PRESENT = 1000
+"""Owners, each a canary."""
 CERTIFYING = 200
 """Models of each ensemble that certifies, or attacks what is certified."""
 
@@ -108,6 +111,12 @@ def main() -> None:
         if name not in found:
             verdict = audit_certificates(certifiable(1), CERTIFYING, 1, loose=loose)
             found[name] = {"seed": 1, "models": CERTIFYING, **verdict.to_json()}
+            RESULT.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    for build, loose in presence.BUILDS.items():
+        name = f"presence-{build}"
+        if name not in found:
+            one = presence.audit_presence(PRESENT, 1, SIGNIFICANCE, loose=loose)
+            found[name] = {"seed": 1, **one.to_json()}
             RESULT.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     found["hardware"] = {"processor": _processor(), "cores": os.cpu_count()}
     for name, case in CASES.items():

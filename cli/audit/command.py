@@ -56,6 +56,13 @@ def audit(
             help="Attack certified predictions in place of ε; --build is sound or unchecked.",
         ),
     ] = False,
+    presence: Annotated[
+        bool,
+        Option(
+            "--presence",
+            help="Canaries are whole owners, by simulation; --build is sound or unchecked.",
+        ),
+    ] = False,
     models: Annotated[
         int, Option(min=40, help="With --certificate: trainings of each ensemble, which vote.")
     ] = 200,
@@ -85,6 +92,9 @@ def audit(
     audit too.
 
         precad audit --certificate
+
+    With --presence the canaries are owners, whose updates count or are zero:
+    what the client-level guarantee hides.
     """
     if save is not None and not save.parent.is_dir():
         raise Misconfiguration("--save", str(save), "there is no such folder; make it first")
@@ -101,6 +111,19 @@ def audit(
 
         document, refuted = attack(models, build, first, console)
         _end(document, save, as_json=as_json, refuted=refuted)
+        return
+    if presence:
+        from precad.experiments.audit.presence import BUILDS, audit_presence  # noqa: PLC0415
+        from precad.experiments.audit.run import SIGNIFICANCE  # noqa: PLC0415
+
+        if build not in BUILDS:
+            raise Misconfiguration(
+                "--build", build, f"with --presence use one of {', '.join(BUILDS)}"
+            )
+        one = audit_presence(canaries, first, SIGNIFICANCE, loose=BUILDS[build])
+        _show(console, (one,))
+        told = {"seed": first, "build": build, "simulated": True, "verdicts": [one.to_json()]}
+        _end(told, save, as_json=as_json, refuted=one.refuted)
         return
     known = {each.value: each for each in Build}
     if build not in known:
