@@ -139,12 +139,13 @@ class _Pace:
         if self._last is None or version > self._last[0]:
             self._last = version, now
 
-    @property
-    def round_s(self) -> float | None:
-        """Seconds; None before two rounds were seen to end."""
+    def words(self, rounds: int) -> str:
+        """How long a round takes and ``rounds`` more will; nothing before two were seen to end."""
         if self._first is None or self._last is None or self._last[0] - self._first[0] < _SEEN:
-            return None
-        return (self._last[1] - self._first[1]) / (self._last[0] - self._first[0])
+            return ""
+        each = (self._last[1] - self._first[1]) / (self._last[0] - self._first[0])
+        left = f", about {rounds * each:.0f} s left" if rounds else ""
+        return f", {each:.2g} s each{left}"
 
 
 _SEEN = 2
@@ -154,22 +155,27 @@ def _screen(facts: dict[str, Any] | None, pace: _Pace, gone: str) -> "Renderable
     from rich.console import Group  # noqa: PLC0415
     from rich.panel import Panel  # noqa: PLC0415
     from rich.progress_bar import ProgressBar  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
     if facts is None:
         return Text(gone, style="yellow")
     done, total = facts["version"], facts["rounds"]
-    left = "" if pace.round_s is None else f", about {(total - done) * pace.round_s:.0f} s left"
-    each = "" if pace.round_s is None else f" at {pace.round_s:.2g} s each"
-    rejected = sum(facts["rejected"].values())
+    bar = Table.grid()
+    bar.add_row(ProgressBar(total=max(total, 1), completed=done, width=60))
+    taken = facts["participations"].values()
+    # By owner it would be a page where there are a thousand; without --watch each is listed.
+    often = f", each took part {min(taken)} to {max(taken)} times" if taken else ""
+    rejected = facts["rejected"]
     lines: list[RenderableType] = [
-        Text(f"{facts['phase']}: round {done} of {total}{each}{left}", style="bold"),
-        ProgressBar(total=max(total, 1), completed=done, width=60),
-        Text(f"{facts['enrolled']} owners enrolled"),
-        _table({name: facts[name] for name in ("participations", "rejected", "bytes")}),
+        Text(f"{facts['phase']}: round {done} of {total}{pace.words(total - done)}", style="bold"),
+        bar,
+        Text(f"{facts['enrolled']} owners enrolled{often}"),
+        Text(f"rejected: {', '.join(f'{k} {v}' for k, v in sorted(rejected.items()))}")
+        if rejected
+        else Text("nothing rejected", style="green"),
+        Text(f"{sum(facts['bytes'].values()) / 1e6:,.1f} MB sent and received"),
         Text(f"model {facts['model_digest'][:16]}…, projections by {facts['kernel']}", style="dim"),
     ]
-    if rejected == 0:
-        lines.append(Text("nothing rejected", style="green"))
     lines += [Text(text, style="yellow") for text in (facts["error"], gone) if text]
     return Panel(Group(*lines), title=f"{facts['role']}, {facts['task']}", title_align="left")

@@ -50,7 +50,7 @@ def test_it_follows_the_rounds_says_how_long_is_left_and_ends_with_the_training(
         reply(0, "enrolling"), reply(1, "training"), reply(2, "training"), reply(4, "done")
     )
     assert "enrolling: round 0 of 4" in shown
-    assert "training: round 2 of 4 at 5 s each, about 10 s left" in shown
+    assert "training: round 2 of 4, 5 s each, about 10 s left" in shown
     assert "done: round 4 of 4" in shown
     assert "nothing rejected" in shown
 
@@ -65,7 +65,7 @@ def test_a_server_that_does_not_answer_is_asked_again() -> None:
 
 def test_rejections_are_shown_by_reason() -> None:
     shown = watched(reply(4, "done", rejected={"absent": 2}))
-    assert "absent 2" in shown
+    assert "rejected: absent 2" in shown
     assert "nothing rejected" not in shown
 
 
