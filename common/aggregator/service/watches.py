@@ -156,6 +156,7 @@ async def while_allowed(
                 waits.cancel()
         else:
             timer = loop.call_later(LOOK_S, look)
+
     timer = loop.call_later(LOOK_S, look)
     try:
         while not ended:
