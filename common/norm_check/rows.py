@@ -19,9 +19,9 @@ from precad.common.secret import Secret
 
 MASK_BYTES = 8 * MASKS
 """Bytes of the stream for a row and 64 coordinates."""
-_BLOCKS_AT_ONCE = 1024
-"""A piece of a body. Their masks (640 KiB for 40 rows) stay in L2, or nearly, between drawing and
-use; what fewer at once gain in L1 they lose by their calls."""
+_AT_ONCE = 640 << 10
+"""Bytes of masks that are drawn and used together: with 40 rows those of a piece of a body. They
+stay in L2, or nearly; what fewer at once gain there they lose by their calls."""
 
 
 class Rows:
@@ -42,7 +42,7 @@ class Rows:
         self._dimension = dimension
         self._absorbed = 0
         self._z = np.zeros(k, dtype=np.int64)
-        self._blocks = min(_BLOCKS_AT_ONCE, -(-dimension // BLOCK))
+        self._blocks = min(_AT_ONCE // (k * MASK_BYTES), -(-dimension // BLOCK))
         self._masks = np.empty((self._blocks, k, MASKS), dtype="<u8")
 
     def absorb(self, words: RingVector) -> None:

@@ -58,7 +58,7 @@ def dialling(session: Session, address: str) -> Reach:
         patience_s = session.task.deadlines.peer
         why = partial(why_unreachable, address, session.identity, Role.SERVER_B)
         with (
-            open_channel(address, session.identity, Role.SERVER_B) as channel,
+            open_channel(address, session.identity, Role.SERVER_B, bulk=True) as channel,
             closing(DialledTransport(channel, address, patience_s, why)) as transport,
         ):
             yield transport

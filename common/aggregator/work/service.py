@@ -152,7 +152,7 @@ class _Reach:
         if worker.role is Role.SERVER_A:
             why = partial(why_unreachable, self._peer, worker.identity, Role.SERVER_B)
             with (
-                open_channel(self._peer, worker.identity, Role.SERVER_B) as channel,
+                open_channel(self._peer, worker.identity, Role.SERVER_B, bulk=True) as channel,
                 closing(DialledTransport(channel, self._peer, patience_s, why)) as dialled,
             ):
                 yield dialled
