@@ -1,6 +1,8 @@
 """The first words of a command line: a server's process loads none of the other commands."""
 
 import asyncio
+import atexit
+import gc
 import logging
 import sys
 from importlib import import_module
@@ -8,15 +10,16 @@ from pathlib import Path
 
 from precad.common.allocator import PIECES, keep_freed_buffers
 from precad.common.errors import Misconfiguration, PrecadError
-from precad.common.extras import missing
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
-PARTS = {"a": "server_a", "b": "server_b", "dealer": "dealer"}
-"""What `precad serve` starts, and its folder."""
+_PARTS = {"a": "server_a", "b": "server_b", "dealer": "dealer"}
 
 
 def main() -> None:
     """Entry point of the `precad` command."""
+    # At its end the interpreter looks through all objects for cycles, over and over: more than
+    # a CPU second with torch loaded, for memory that the system takes back anyway.
+    atexit.register(gc.freeze)
     match sys.argv[1:]:
         case ["serve", "a" | "b" | "dealer" as part, "--config" | "-c", config]:
             keep_freed_buffers(PIECES)
@@ -36,13 +39,14 @@ def said(error: PrecadError) -> int:
 def _serve(part: str, config: str) -> int:
     logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
     try:
-        process = import_module(f"precad.{PARTS[part]}.process")
-        status: int = asyncio.run(process.serve(Path(config)))
+        process = import_module(f"precad.{_PARTS[part]}.process")
+        return int(asyncio.run(process.serve(Path(config))))
     except PrecadError as error:
         return said(error)
     except ModuleNotFoundError as error:
+        from precad.common.extras import missing  # noqa: PLC0415
+
         lacking = missing(error, "precad serve", "server")
         if lacking is None:
             raise
         return said(lacking)
-    return status
