@@ -46,8 +46,6 @@ RUN /opt/precad/bin/pip install --no-cache-dir --disable-pip-version-check \
     && install -d -o precad -g precad /precad \
     && install -d -o precad -g precad -m 0700 /precad/state /precad/journal
 
-# Vectors above a MiB go back to the system when they are freed; glibc would keep up to 32 MiB.
-ENV MALLOC_MMAP_THRESHOLD_=1048576
 # Nothing may be written outside state/, journal/ and /tmp, so that the root file system can be read-only.
 ENV PATH=/opt/precad/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \

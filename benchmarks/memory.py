@@ -1,10 +1,14 @@
 """What each process loads and how much memory it peaks at; writes results/memory.json.
 
-    PYTHONPATH=. python benchmarks/memory.py [--dimension 1000000] [--clients 3] [--out FILE]
+    PYTHONPATH=. python benchmarks/memory.py [--dimension 1000000] [--clients 10] [--out FILE]
 
 First what each import costs, in a fresh process for each role. Then a training of light clients
-(no torch) at real servers, with the peak of every process, and one of an owner with a small model.
-The noise and all uploads are in it; validation is what takes most.
+(no torch) at real servers for each check of norms, with the peak of every process, and one of an
+owner with a small model. The noise and all uploads are in it.
+
+A peak is VmHWM: the most resident pages since the process began, its imports included. Of them
+``files_mib`` (RssFile at the end) are pages of programs and libraries, unchanged: processes of one
+machine share them, and the system may drop them at any time.
 """
 
 import argparse
@@ -19,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tests.rig.crowd.memory import peak_resident_mib
+from tests.rig.crowd.memory import file_resident_mib, peak_resident_mib
 
 from precad.common.identifiers import ClientId, Role
 from precad.common.task import Task
@@ -33,9 +37,10 @@ IMPORTS = {
     "dealer": (*GRPC, "precad.dealer.process"),
     "light_client": (*GRPC, "precad.client.connection"),
     "owner": (*GRPC, "torch", "scipy.special", "precad.client.data_owner"),
-    "server": (
+    "server_fss": (*GRPC, "sqlalchemy", "precad.server_a.process"),
+    "server_crypten": (
         *GRPC,
-        *("sqlalchemy", "alembic", "torch", "precad.common.aggregator.mpc.crypten_import"),
+        *("sqlalchemy", "torch", "precad.common.aggregator.mpc.crypten_import"),
         "precad.server_a.process",
     ),
 }
@@ -73,7 +78,13 @@ def loaded(modules: tuple[str, ...]) -> dict[str, Any]:
     return found
 
 
-def task_of(clients: int, rounds: int, parameters: list[dict[str, Any]], **model: str) -> Task:
+def task_of(
+    clients: int,
+    rounds: int,
+    parameters: list[dict[str, Any]],
+    validation: str = "crypten",
+    **model: str,
+) -> Task:
     """A task that every client is drawn for in every round."""
     return Task.parse(
         {
@@ -89,13 +100,17 @@ def task_of(clients: int, rounds: int, parameters: list[dict[str, Any]], **model
             "training": {"learning_rate": 0.1, "rounds": rounds},
             "enrolment": {"clients": clients, "max_expected_records": 1.0},
             "fractional_bits": 16,
+            "validation": validation,
             "deadlines": {"enrol": 300.0, "collect": 60.0, "peer": 120.0},
         }
     )
 
 
-def peaks(task: Task, clients: int, *, light: bool) -> dict[str, float]:
-    """The peak of each process of a whole training, in MiB, of the clients the largest."""
+def peaks(task: Task, clients: int, *, light: bool) -> dict[str, dict[str, float]]:
+    """The peak of each process of a whole training, in MiB, of the clients the largest.
+
+    With what of the parts' memory is unchanged pages of files at the end.
+    """
     records = np.zeros((2, FEATURES), dtype=np.float32), np.zeros(2, dtype=np.int64)
     data = {ClientId(f"ward-{number}"): records for number in range(clients)}
     found: dict[str, float] = {}
@@ -117,9 +132,11 @@ def peaks(task: Task, clients: int, *, light: bool) -> dict[str, float]:
                 if process.poll() is None:
                     found[role] = max(found.get(role, 0.0), peak_resident_mib(process.pid))
         deployment.wait(tuple(client.name for client in deployment.clients), TRAINING_S)
+        files: dict[str, float] = {}
         for name in ("dealer", "server-a", "server-b"):
-            found[name] = peak_resident_mib(deployment.processes[name].pid)
-    return found
+            pid = deployment.processes[name].pid
+            found[name], files[name] = peak_resident_mib(pid), file_resident_mib(pid)
+    return {"peak_mib": found, "files_mib": files}
 
 
 def hardware() -> dict[str, Any]:
@@ -143,8 +160,8 @@ def main() -> None:
     """Measure, print and keep."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--dimension", type=int, default=1_000_000)
-    parser.add_argument("--clients", type=int, default=3)
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--clients", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--out", type=Path, default=RESULTS)
     given = parser.parse_args()
     vector = [{"name": "w", "shape": [given.dimension]}]
@@ -152,7 +169,9 @@ def main() -> None:
         {"name": "1.weight", "shape": [2, FEATURES]},
         {"name": "1.bias", "shape": [2]},
     ]
-    light = task_of(given.clients, given.rounds, vector)
+    light = {
+        check: task_of(given.clients, given.rounds, vector, check) for check in ("crypten", "fss")
+    }
     owners = task_of(2, given.rounds, layers, architecture="logistic")
     results = {
         "what": "MiB resident and CPU seconds by import; peaks in MiB of whole trainings",
@@ -162,12 +181,12 @@ def main() -> None:
             "dimension": given.dimension,
             "clients": given.clients,
             "vector_mib": round(8 * given.dimension / 2**20, 1),
-            "peak_mib": peaks(light, given.clients, light=True),
+            **{check: peaks(task, given.clients, light=True) for check, task in light.items()},
         },
         "owners": {
             "dimension": owners.dimension,
             "clients": 2,
-            "peak_mib": peaks(owners, 2, light=False),
+            **peaks(owners, 2, light=False),
         },
     }
     text = json.dumps(results, indent=2)

@@ -1,6 +1,5 @@
 """`precad`: one command line for everybody who takes part."""
 
-import gc
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -94,9 +93,4 @@ app = typer.Typer(
 
 def run() -> None:
     """Take the command line apart and do what it says."""
-    try:
-        app()
-    finally:
-        # At its end the interpreter looks through all objects for cycles, over and over: more than
-        # a CPU second with torch loaded, for memory that the system takes back anyway.
-        gc.freeze()
+    app()

@@ -1,22 +1,30 @@
-"""The first words of a command line: a dealer's process loads none of the other commands."""
+"""The first words of a command line: a server's process loads none of the other commands."""
 
 import asyncio
+import atexit
+import gc
 import logging
 import sys
+from importlib import import_module
 from pathlib import Path
 
-from precad.common.allocator import keep_freed_buffers
+from precad.common.allocator import PIECES, keep_freed_buffers
 from precad.common.errors import Misconfiguration, PrecadError
 
 LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
+_PARTS = {"a": "server_a", "b": "server_b", "dealer": "dealer"}
 
 
 def main() -> None:
     """Entry point of the `precad` command."""
-    keep_freed_buffers()
+    # At its end the interpreter looks through all objects for cycles, over and over: more than
+    # a CPU second with torch loaded, for memory that the system takes back anyway.
+    atexit.register(gc.freeze)
     match sys.argv[1:]:
-        case ["serve", "dealer", "--config" | "-c", config]:
-            sys.exit(_deal(config))
+        case ["serve", "a" | "b" | "dealer" as part, "--config" | "-c", config]:
+            keep_freed_buffers(PIECES)
+            sys.exit(_serve(part, config))
+    keep_freed_buffers()
     from precad.cli.main import run  # noqa: PLC0415
 
     run()
@@ -28,11 +36,17 @@ def said(error: PrecadError) -> int:
     return 2 if isinstance(error, Misconfiguration) else 1
 
 
-def _deal(config: str) -> int:
-    from precad.dealer.process import serve  # noqa: PLC0415
-
+def _serve(part: str, config: str) -> int:
     logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
     try:
-        return asyncio.run(serve(Path(config)))
+        process = import_module(f"precad.{_PARTS[part]}.process")
+        return int(asyncio.run(process.serve(Path(config))))
     except PrecadError as error:
         return said(error)
+    except ModuleNotFoundError as error:
+        from precad.common.extras import missing  # noqa: PLC0415
+
+        lacking = missing(error, "precad serve", "server")
+        if lacking is None:
+            raise
+        return said(lacking)

@@ -15,9 +15,9 @@ def make_folder(path: Path) -> None:
 
 
 def write_file(
-    path: Path, data: bytes | memoryview, *, mode: int = PRIVATE_MODE, replace: bool = True
+    path: Path, *data: bytes | memoryview, mode: int = PRIVATE_MODE, replace: bool = True
 ) -> None:
-    """Write ``path``, in place of an older file if ``replace``.
+    """Write ``path``, one of ``data`` after the other, in place of an older file if ``replace``.
 
     Raises:
         FileExistsError: it exists and may not be replaced; two writers can't both succeed.
@@ -27,7 +27,7 @@ def write_file(
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
             if hasattr(os, "fchmod"):
                 os.fchmod(file.fileno(), mode)  # the umask must not decide
-            file.write(data)
+            file.writelines(data)
             file.flush()
             os.fsync(file.fileno())
         if replace:

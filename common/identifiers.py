@@ -37,7 +37,7 @@ class Digest:
             raise Misconfiguration("digest", f"{len(self.value)} bytes", "a digest has 32 bytes")
 
     @classmethod
-    def of(cls, data: bytes) -> "Digest":
+    def of(cls, data: bytes | memoryview) -> "Digest":
         """SHA-256 of ``data``."""
         return cls(hashlib.sha256(data).digest())
 

@@ -2,19 +2,21 @@
 
 import json
 import re
-from collections.abc import Mapping
+import struct
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
 
+from precad.common.description import Parameter
 from precad.common.durable import write_file
 from precad.common.errors import Misconfiguration, TaskMismatch
 from precad.common.identifiers import Digest
-from precad.common.model.vector import model_digest, tensors
+from precad.common.model.vector import byte_view, model_digest, tensors
+from precad.common.ring import WORD_BYTES
 from precad.common.task import Task
 
 FORMAT = "precad-model-1"
@@ -73,9 +75,28 @@ def save_model(
             }
         ),
     }
-    named = {name: np.ascontiguousarray(x) for name, x in tensors(theta, parameters).items()}
-    write_file(path, save(named, metadata))
+    tensors(theta, parameters)  # raises for another length
+    # The library's own writer would make copies of the vector first.
+    write_file(path, _header(parameters, metadata), byte_view(theta))
     return digest
+
+
+def _header(parameters: Iterable[Parameter], metadata: Mapping[str, str]) -> bytes:
+    """What comes before the tensors, one after the other in the task's order.
+
+    Source: the safetensors format.
+    """
+    header: dict[str, object] = {"__metadata__": dict(metadata)}
+    start = 0
+    for parameter in parameters:
+        end = start + parameter.size * WORD_BYTES
+        shape, offsets = list(parameter.shape), [start, end]
+        header[parameter.name] = {"dtype": "F64", "shape": shape, "data_offsets": offsets}
+        start = end
+    text = json.dumps(header).encode()
+    # Padded, so that whoever maps the file finds the tensors aligned.
+    text += b" " * (-len(text) % WORD_BYTES)
+    return struct.pack("<Q", len(text)) + text
 
 
 def load_model(path: Path, task: Task) -> SavedModel:

@@ -20,6 +20,9 @@ from precad.common.keystream import encode_context
 from precad.common.ring import WORD_BYTES, RingVector
 from precad.common.task import Task
 
+_PIECE = 1 << 15
+"""Parameters that are stepped together: they stay in the processor's cache."""
+
 
 def initial_vector(model: ModelSection) -> NDArray[np.float64]:
     """θ_0, ``[d] float64``, the same on every machine.
@@ -151,10 +154,13 @@ def apply_update(
         raise Misconfiguration("denominator", denominator, "must be positive and finite")
     step = task.training.learning_rate / denominator
     with np.errstate(over="ignore", invalid="ignore"):
-        # In place: a large model has room for few vectors.
-        moved = decode(total, task.fractional_bits)
-        moved *= step
-        moved += theta
+        # In pieces: a large model has room for few vectors.
+        moved = np.empty(theta.size)
+        for start in range(0, theta.size, _PIECE):
+            piece = slice(start, start + _PIECE)
+            moved[piece] = decode(total[piece], task.fractional_bits)
+            moved[piece] *= step
+            moved[piece] += theta[piece]
     if not np.isfinite(moved).all():
         raise Misconfiguration(
             "training.learning_rate",

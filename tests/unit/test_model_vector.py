@@ -2,6 +2,7 @@
 
 import json
 import struct
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -189,3 +190,19 @@ def test_a_file_that_is_cut_or_absent_is_refused(tmp_path: Path) -> None:
     for file in (path, tmp_path / "absent"):
         with pytest.raises(Misconfiguration, match="can't be read"):
             load_model(file, TASK)
+
+
+def test_a_step_and_its_file_take_no_more_than_the_next_model(tmp_path: Path) -> None:
+    """A large model has room for few vectors."""
+    size = 2_000_000
+    task = task_of(parameters=[{"name": "w", "shape": [size]}])
+    theta, total = np.zeros(size), np.arange(size, dtype=np.int64)
+    tracemalloc.start()
+    try:
+        stepped = apply_update(theta, total, task, 2.0)
+        save_model(tmp_path / "model", task, 1, stepped)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 1.25 * theta.nbytes
+    assert (load_model(tmp_path / "model", task).theta == stepped).all()

@@ -48,9 +48,12 @@ def reconstruct(aggregator: Aggregator, sent: Sent, theta: NDArray[np.float64]) 
 def step(
     aggregator: Aggregator, sent: Sent, theta: NDArray[np.float64], theirs: RingVector
 ) -> Finished:
-    """θ_{t+1} from θ_t, the own noisy share and the other server's, ``[d] int64`` each."""
+    """θ_{t+1} from θ_t, the own noisy share and the other server's, ``[d] int64`` each.
+
+    The other server's becomes the noisy sum.
+    """
     task, counted = aggregator.task, sent.counted
-    noisy_sum = sent.noisy_share + theirs
-    stepped = apply_update(theta, noisy_sum, task, aggregator.denominator)
+    theirs += sent.noisy_share
+    stepped = apply_update(theta, theirs, task, aggregator.denominator)
     digest = model_digest(task.digest, counted.opened.version + 1, task.model.parameters, stepped)
-    return Finished(counted.opened, counted.valid, counted.rejections, noisy_sum, stepped, digest)
+    return Finished(counted.opened, counted.valid, counted.rejections, theirs, stepped, digest)

@@ -13,12 +13,15 @@ from precad.common.aggregator.round.states import Noised, Prepared, Sent, Summed
 from precad.common.errors import PeerViolation
 from precad.common.identity.seal import Kind
 from precad.common.noise import NoiseSource
-from precad.common.ring import to_bytes
+from precad.common.ring import byte_view
 
 
 def add_noise(summed: Summed, noise: NoiseSource) -> Noised:
     """Add this server's own noise, once."""
-    return Noised(summed.counted, summed.share_sum + noise.draw(summed.share_sum.size))
+    noisy = noise.draw(summed.share_sum.size)
+    # In place: a large model has room for few vectors, and drawn noise is for one use.
+    noisy += summed.share_sum
+    return Noised(summed.counted, noisy)
 
 
 def prepare(journal: Journal, noised: Noised) -> Prepared:
@@ -33,7 +36,7 @@ def prepare(journal: Journal, noised: Noised) -> Prepared:
         counted.valid,
         counted.valid_set,
         counted.rejections,
-        to_bytes(noisy),
+        byte_view(noisy),
     )
     return Prepared(counted, noisy)
 

@@ -118,7 +118,7 @@ class Journal(Protocol):
         valid: Collection[ClientId],
         valid_set: Digest,
         rejections: Mapping[ClientId, Rejection],
-        noisy_share: bytes,
+        noisy_share: bytes | memoryview,
     ) -> None:
         """Charge every valid client and persist the noisy share, both or neither.
 

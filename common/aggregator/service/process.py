@@ -32,6 +32,7 @@ from precad.common.aggregator.training.presence import Presence
 from precad.common.aggregator.training.session import Phase, Session
 from precad.common.aggregator.training.shelf import Shelf
 from precad.common.aggregator.validate.in_process import load_check
+from precad.common.allocator import give_back_freed
 from precad.common.durable import make_folder
 from precad.common.identifiers import Role
 from precad.common.identity.coin_file import read_coin_key, replace_coin_key
@@ -75,6 +76,7 @@ async def run_server(
     kernel = kernel_in_use()
     session = open_session(role, settings)
     load_check(session.task)
+    give_back_freed()
     clients = session.task.enrolment.clients
     most = connections_for(clients, allow_descriptors(descriptors_for(clients)))
     connections = Connections()

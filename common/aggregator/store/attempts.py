@@ -76,7 +76,7 @@ def prepare(
     valid: Collection[ClientId],
     valid_set: Digest,
     rejections: Mapping[ClientId, Rejection],
-    noisy_share: bytes,
+    noisy_share: bytes | memoryview,
 ) -> None:
     """State, noisy share, ledger entry, charges and rejections. Raises AlreadyReleased."""
     opened = row_of(connection, attempt)
@@ -94,7 +94,8 @@ def prepare(
             f"version {opened.version} has its release already, of attempt {earlier}"
         )
     change(connection, attempt, state=AttemptState.PREPARED, valid_set=valid_set)
-    connection.execute(insert(tables.noisy_share).values(attempt=attempt, share=noisy_share))
+    # As a parameter: SQLAlchemy keeps statements, and with them the values that they hold.
+    connection.execute(insert(tables.noisy_share), {"attempt": attempt, "share": noisy_share})
     append(
         connection,
         task,

@@ -311,7 +311,7 @@ class Store(Journal):
         valid: Collection[ClientId],
         valid_set: Digest,
         rejections: Mapping[ClientId, Rejection],
-        noisy_share: bytes,
+        noisy_share: bytes | memoryview,
     ) -> None:
         """State, noisy share, ledger entry, charges and rejections in one transaction."""
         with self._transaction() as connection:

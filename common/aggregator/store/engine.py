@@ -106,6 +106,9 @@ def storage_errors() -> Iterator[None]:
 
 def _engine(url: URL, **options: Any) -> Engine:
     try:
+        if url.get_backend_name() == "sqlite":
+            # Python's module would keep statements with what was bound to them: a noisy share.
+            options["connect_args"] = {"cached_statements": 0}
         return create_engine(url, **options)
     except ModuleNotFoundError as missing:
         raise Misconfiguration(

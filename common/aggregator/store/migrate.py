@@ -1,57 +1,52 @@
 """Bring a database to this version's schema when it is opened, all of it or nothing.
 
-A new database is made as ``tables.py`` says; an older one takes the steps that it lacks. To change
-the tables: change ``tables.py``, and add a file to ``migrations/versions`` whose ``down_revision``
-is the newest one's. Data is never thrown away, so there is no way down.
+A new database is made as ``tables.py`` says; an older one takes the steps that it lacks
+(``upgrade``), for which alone Alembic is loaded. To change the tables: change ``tables.py``, add a
+file to ``migrations/versions`` whose ``down_revision`` is the newest one's, and name it in
+``NEWEST``. Data is never thrown away, so there is no way down.
 """
 
-import logging
-import threading
-from pathlib import Path
-
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
+import sqlalchemy as sa
 from sqlalchemy import Connection, inspect
 
 from precad.common.aggregator.store.tables import metadata
 from precad.common.errors import Misconfiguration
 
-# It says of every database that it looks at it.
-logging.getLogger("alembic").setLevel(logging.WARNING)
-MIGRATIONS = Path(__file__).parent / "migrations"
-_ALEMBIC = threading.Lock()
-"""Alembic keeps the migration at hand in a module's globals: one at a time in a process."""
+NEWEST = "0005"
+"""The schema of ``tables.py``."""
+_STAMP = sa.Table(
+    "alembic_version",
+    sa.MetaData(),
+    sa.Column("version_num", sa.String(32), nullable=False),
+    sa.PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
+)
+"""Alembic's own, where it looks for a database's schema."""
 
 
-def migrate(connection: Connection, migrations: Path = MIGRATIONS) -> None:
+def migrate(connection: Connection) -> None:
     """Make the tables, or run the steps that they lack, inside the connection's transaction.
 
     Args:
         connection: in a transaction of the caller's, whose end makes all steps durable at once.
-        migrations: Alembic's folder.
 
     Raises:
         Misconfiguration: a newer version of precad wrote the database, or somebody else did.
     """
-    config = Config()
-    config.set_main_option("script_location", str(migrations).replace("%", "%%"))
-    config.attributes["connection"] = connection
-    scripts = ScriptDirectory.from_config(config)
-    current = _revision(connection, scripts)
+    current = revision(connection)
     if current is None:
         if set(metadata.tables) & set(inspect(connection).get_table_names()):
             raise Misconfiguration(
                 "state",
-                _name(connection),
+                name_of(connection),
                 "holds tables that precad didn't make; give an empty database",
             )
         metadata.create_all(connection)
-        MigrationContext.configure(connection).stamp(scripts, "head")
-    elif current != scripts.get_current_head():
-        with _ALEMBIC:
-            command.upgrade(config, "head")
+        _STAMP.create(connection, checkfirst=True)
+        connection.execute(sa.insert(_STAMP), {"version_num": NEWEST})
+    elif current != NEWEST:
+        from precad.common.aggregator.store.upgrade import upgrade  # noqa: PLC0415
+
+        upgrade(connection, current)
 
 
 def require_current(connection: Connection) -> None:
@@ -60,32 +55,29 @@ def require_current(connection: Connection) -> None:
     Raises:
         Misconfiguration: the database is older, newer, or not precad's.
     """
-    scripts = ScriptDirectory(str(MIGRATIONS))
-    current = _revision(connection, scripts)
+    current = revision(connection)
     if current is None:
-        raise Misconfiguration("state", _name(connection), "holds no state of a precad server")
-    if current != scripts.get_current_head():
+        raise Misconfiguration("state", name_of(connection), "holds no state of a precad server")
+    if current != NEWEST:
+        from precad.common.aggregator.store.upgrade import require_known  # noqa: PLC0415
+
+        require_known(connection, current)
         raise Misconfiguration(
             "state",
-            f"schema {current} at {_name(connection)}",
-            f"this precad reads schema {scripts.get_current_head()}; start the server once with "
-            "it, which brings the database up to date",
+            f"schema {current} at {name_of(connection)}",
+            f"this precad reads schema {NEWEST}; start the server once with it, which brings the "
+            "database up to date",
         )
 
 
-def _revision(connection: Connection, scripts: ScriptDirectory) -> str | None:
-    """The database's schema; None when it has none. Raises Misconfiguration for unknown ones."""
-    current = MigrationContext.configure(connection).get_current_revision()
-    known = [script.revision for script in scripts.walk_revisions()]
-    if current is not None and current not in known:
-        raise Misconfiguration(
-            "state",
-            f"schema {current} at {_name(connection)}",
-            f"a newer precad wrote this database; this one knows schemas up to {known[0]}. "
-            "Install that version, or the newest",
-        )
-    return current
+def revision(connection: Connection) -> str | None:
+    """The database's schema; None when it has none."""
+    if not inspect(connection).has_table(_STAMP.name):
+        return None
+    found: str | None = connection.scalar(sa.select(_STAMP.c.version_num))
+    return found
 
 
-def _name(connection: Connection) -> str:
+def name_of(connection: Connection) -> str:
+    """The database, as its operator knows it."""
     return connection.engine.url.render_as_string(hide_password=True)

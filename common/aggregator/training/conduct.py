@@ -30,6 +30,7 @@ from precad.common.aggregator.training.steps import Steps
 from precad.common.aggregator.training.unknown import charge_unknown
 from precad.common.aggregator.validate.in_process import InProcess, longest_opening
 from precad.common.aggregator.validate.validator import Take, Validation
+from precad.common.allocator import give_back_freed
 from precad.common.deal.dealing import Dealing
 from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError, StorageFailure
 from precad.common.identifiers import Role
@@ -235,15 +236,21 @@ def play(
             count_opened(aggregator, opened)
             summed = aggregate(aggregator, matched, validator)
         steps.over("validate")
+        # Of the bodies' pieces; next come vectors.
+        give_back_freed()
         noised = add_noise(summed, noise)
-        del summed  # a vector less
+        # A vector each, and a large model has room for few.
+        del validator, summed
         sent = countersign(aggregator, prepare(aggregator.journal, noised))
+        del noised
         finished = reconstruct(aggregator, sent, session.shelf.current.theta)
         steps.over("release")
     finally:
         # Spooled shares go, however the round ends.
         session.inbox.cancel()
-    keep(session, sent.counted, finished.theta, finished.model, steps)
+    counted, theta, model = sent.counted, finished.theta, finished.model
+    del sent, finished
+    keep(session, counted, theta, model, steps)
     say_kept(session, aggregator.link)
 
 

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import queue
-import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, aclosing, closing, contextmanager
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from precad.common.aggregator.collect.spool import Spool, SpoolFile
 from precad.common.aggregator.service.dealing import RemoteDealer
 from precad.common.aggregator.service.peer_transport import DialledTransport, ServedTransport
 from precad.common.aggregator.work.attempt import Attempt, Taken
+from precad.common.aggregator.work.disk import own_folder
 from precad.common.aggregator.work.orders import taken
 from precad.common.errors import Misconfiguration, PeerUnavailable, PrecadError
 from precad.common.identifiers import Role
@@ -88,11 +88,11 @@ class Working(WorkingServicer):
             require(context, worker.identity, worker.role)
             begin = (await anext(request_iterator)).begin
             check_task(worker.task, begin.task_digest)
-            with tempfile.TemporaryDirectory(prefix="precad-", ignore_cleanup_errors=True) as disk:
+            with own_folder() as disk:
                 reach = _Reach(worker, begin.peer)
                 attempt, dealing = _attempt(worker, begin, reach, report)
                 with dealing:
-                    bodies = _Bodies(worker, Path(disk), attempt)
+                    bodies = _Bodies(worker, disk, attempt)
                     reading = asyncio.create_task(bodies.read(request_iterator))
                     running = asyncio.ensure_future(asyncio.to_thread(attempt.run))
                     running.add_done_callback(lambda _: reports.put_nowait(None))

@@ -15,9 +15,10 @@ import sys
 import grpc
 
 from precad.common.aggregator.validate.in_process import load_check
+from precad.common.aggregator.work.disk import remove_left_over
 from precad.common.aggregator.work.service import Worker, WorkerLinks, Working
 from precad.common.aggregator.work.start import WorkerStart
-from precad.common.allocator import keep_freed_buffers
+from precad.common.allocator import PIECES, keep_freed_buffers
 from precad.common.errors import PrecadError
 from precad.common.identifiers import Role
 from precad.common.identity.credentials import Identity
@@ -35,6 +36,7 @@ async def serve(start: WorkerStart) -> None:
     role = Role(start.role)
     task, identity = Task.load(start.task), Identity.load(start.identity)
     load_check(task)
+    remove_left_over()
     worker = Worker(role, task, identity, start.dealer, queue.SimpleQueue())
     server = grpc.aio.server(options=SERVER_OPTIONS)
     add_WorkingServicer_to_server(Working(worker), server)
@@ -50,7 +52,7 @@ async def serve(start: WorkerStart) -> None:
 
 def main() -> None:
     """The process."""
-    keep_freed_buffers()
+    keep_freed_buffers(PIECES)
     # A dump would hold clients' seeds.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     # A terminal's Ctrl-C is for the server, which ends its workers itself.

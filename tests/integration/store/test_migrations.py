@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, inspect, text
 from sqlalchemy.exc import DatabaseError
 
 from precad.common.aggregator.store import Store, audit_ledger, read_ledger, tables
 from precad.common.aggregator.store.engine import parse_url, writing_engine
-from precad.common.aggregator.store.migrate import MIGRATIONS, migrate, require_current
+from precad.common.aggregator.store.migrate import NEWEST, migrate, require_current
+from precad.common.aggregator.store.upgrade import MIGRATIONS, upgrade
 from precad.common.errors import Misconfiguration
 
 Opener = Callable[..., Store]
@@ -82,6 +84,9 @@ def test_the_migrated_schema_is_the_one_that_the_code_uses(
         require_current(connection)
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert compare_metadata(context, tables.metadata) == []
+        # As Alembic sees it, whoever has stamped it.
+        (head,) = ScriptDirectory(str(MIGRATIONS)).get_heads()
+        assert context.get_current_heads() == (head,)
         # compare_metadata doesn't look into an index's condition.
         (index,) = (
             index
@@ -107,7 +112,7 @@ def test_an_older_database_is_brought_up_to_date_with_its_data(
 ) -> None:
     engine = engine_of(filled_url)
     with engine.begin() as connection:
-        migrate(connection, next_version())
+        upgrade(connection, NEWEST, next_version())
         notes = connection.execute(text("SELECT client, note FROM charge ORDER BY client")).all()
     assert [tuple(row) for row in notes] == [("ward-a", "old"), ("ward-b", "old")]
     engine.dispose()
@@ -119,7 +124,7 @@ def test_a_migration_that_fails_leaves_the_old_database(
     engine = engine_of(filled_url)
     broken = next_version('op.execute("DROP TABLE charge"); op.execute("no SQL")')
     with pytest.raises(DatabaseError), engine.begin() as connection:
-        migrate(connection, broken)
+        upgrade(connection, NEWEST, broken)
     assert "note" not in columns(engine, "charge")
     engine.dispose()
     assert len(opener(filled_url).participations()) == 2
@@ -130,7 +135,7 @@ def test_a_newer_database_is_refused_and_stays_as_it_is(
 ) -> None:
     engine = engine_of(filled_url)
     with engine.begin() as connection:
-        migrate(connection, next_version())
+        upgrade(connection, NEWEST, next_version())
     for use in (opener, read_ledger, audit_ledger):
         with pytest.raises(Misconfiguration, match=r"newer precad .* up to 0005"):
             use(filled_url)

@@ -1,10 +1,13 @@
 """A server's durable state: bound to its task, charged and released at once, never twice."""
 
+import gc
 import shutil
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from sqlalchemy import event, select, text
 from sqlalchemy.exc import IntegrityError
@@ -42,6 +45,17 @@ def noisy_shares(store: Store) -> list[bytes | None]:
                 select(kept.c.share).select_from(rounds.outerjoin(kept)).order_by(rounds.c.attempt)
             ).scalars()
         )
+
+
+def test_no_statement_keeps_a_noisy_share(store: Store, prepared: Prepare) -> None:
+    """A vector of a large model: neither SQLAlchemy's cache nor the driver's holds on to it."""
+    share = np.arange(8, dtype=np.int64)
+    seen = weakref.ref(share)
+    prepared(store, share=share.data.cast("B"))
+    assert noisy_shares(store) == [share.tobytes()]
+    del share
+    gc.collect()
+    assert seen() is None
 
 
 # --- whose database it is ----------------------------------------------------------------------

@@ -13,6 +13,11 @@ def peak_resident_mib(pid: int) -> float:
     return _status_mib(pid, "VmHWM")
 
 
+def file_resident_mib(pid: int) -> float:
+    """Unchanged pages of files, libraries above all, that the process has in memory, in MiB."""
+    return _status_mib(pid, "RssFile")
+
+
 def forget_peak(pid: int) -> None:
     """Let the peak begin anew at what the process holds now."""
     Path(f"/proc/{pid}/clear_refs").write_text("5", encoding="ascii")
