@@ -55,6 +55,8 @@ def token(
         precad enrol token --state state-a                  (A's operator: token and digest)
         precad enrol token --state state-b --digest 5d0c…   (B's operator)
 
+    Each line on stdout is a token and, after the word digest, its digest.
+
     Servers keep digests only: a token is shown once, here. Give it to one client, over a channel
     that nobody else reads; it goes into the client's settings as `token = "…"`. Run this as the
     server's user; a running server takes new tokens at once.
@@ -72,10 +74,12 @@ def token(
     if as_json:
         typer.echo(json.dumps({"tokens": made, "digests": [str(each) for each in digests]}))
         return
-    for each in made:
-        typer.echo(each)
+    if made:
+        for each, accepted in zip(made, digests, strict=True):
+            typer.echo(f"{each} digest {accepted}")
+        return
     for accepted in digests:
-        typer.echo(f"digest {accepted}", err=True)
+        typer.echo(f"digest {accepted}")
 
 
 @app.command()

@@ -8,7 +8,12 @@ import typer
 
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
-from precad.common.identity.deployment import Deployment, create_local_keys, create_request
+from precad.common.identity.deployment import (
+    AUTHORITY_FOLDER,
+    Deployment,
+    create_local_keys,
+    create_request,
+)
 from precad.common.identity.pki import PARTY_DAYS
 from precad.common.identity.principal import Principal
 from precad.common.identity.summary import summarise
@@ -47,10 +52,29 @@ def init(
     client: Annotated[
         list[str] | None, typer.Option("--client", help="A client's name; may be repeated.")
     ] = None,
+    root_only: Annotated[
+        bool,
+        typer.Option("--root-only", help="The root alone: every party makes a key of its own."),
+    ] = False,
     days: Days = PARTY_DAYS,
     force: Force = False,
 ) -> None:
-    """A root, both servers, the dealer, the operator and clients: all of a local deployment."""
+    """A root, both servers, the dealer, the operator and clients: all of a local deployment.
+
+    Where parties are organisations of their own, no private key should travel: make the root
+    alone, and a certificate for each party's request:
+
+        precad keys init keys --root-only
+        precad keys request server-a server-a                       (server A's organisation)
+        precad keys issue keys server-a --request request.pem --out for-server-a
+    """
+    if root_only:
+        if clients or client:
+            raise Misconfiguration(
+                "--root-only", "with clients", "leave clients out: each makes its own request"
+            )
+        typer.echo(Deployment.create(directory, replace=force).directory / AUTHORITY_FOLDER)
+        return
     names = [*(f"client-{number}" for number in range(1, clients + 1)), *(client or ())]
     folders = create_local_keys(directory, names, days=days, replace=force)
     for folder in folders:

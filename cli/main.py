@@ -15,7 +15,7 @@ from precad.common.extras import missing
 COMMANDS = (
     *("demo", "simulate", "experiment", "plan", "task", "account", "certify", "keys", "enrol"),
     *("setup", "serve", "doctor", "join", "predict", "evaluate", "status", "allow", "ledger"),
-    *("audit", "bench"),
+    *("report", "audit", "bench"),
 )
 """In the order of a newcomer's interest; a module each, with an ``app`` or a function so named."""
 EXTRAS = {
@@ -23,6 +23,7 @@ EXTRAS = {
     "simulate": "experiments",
     "experiment": "experiments",
     "audit": "experiments",
+    "report": "report",
     "serve": "server",
     "join": "client",
     "bench": "demo",

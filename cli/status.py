@@ -1,15 +1,24 @@
 """`precad status`: ask a server where its training stands."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from precad.common.errors import Misconfiguration
+from precad.common.clock import CLOCK, Clock
+from precad.common.errors import Misconfiguration, PeerUnavailable
 from precad.common.identifiers import Role
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+
+    from precad.protos import precad_pb2 as pb
+
+ENDED = ("done", "stopped")
+TIMEOUT_S = 10.0
 
 
 def status(
@@ -19,6 +28,10 @@ def status(
     identity: Annotated[
         Path, typer.Option(help="The operator's folder, as `precad keys` writes it.")
     ],
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="A live screen, until the training is over.")
+    ] = False,
+    every: Annotated[float, typer.Option(help="Seconds between two looks.", min=0.2)] = 2.0,
     json_output: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
 ) -> None:
     """Ask a server where its training stands: for operators.
@@ -26,19 +39,39 @@ def status(
     Phase, rounds done, the model's digest, who took part how often, what was rejected and why:
 
         precad status a.example:7301 --identity keys/operator
+
+    With --watch the screen follows the training, through a server's absence too, and ends with it.
     """
+    from rich.console import Console  # noqa: PLC0415
+
     from precad.common.identity.credentials import Identity  # noqa: PLC0415
     from precad.common.wire.operator import OperatorConnection  # noqa: PLC0415
 
     if server not in ("a", "b"):
         raise Misconfiguration("--server", server, "use a or b")
+    if watch and json_output:
+        raise Misconfiguration("--watch", "with --json", "choose one of them")
     role = Role.SERVER_A if server == "a" else Role.SERVER_B
     connection = OperatorConnection(address, role, Identity.load(identity))
+
+    def ask() -> "pb.StatusReply":
+        return connection.status(timeout_s=TIMEOUT_S)
+
     try:
-        reply = connection.status(timeout_s=10)
+        if watch:
+            _watch(Console(), ask, every)
+            return
+        facts = _facts(ask())
     finally:
         connection.close()
-    facts = {
+    if json_output:
+        print(json.dumps(facts))  # noqa: T201 -- the document that was asked for
+        return
+    Console().print(_table(facts), highlight=False)
+
+
+def _facts(reply: "pb.StatusReply") -> dict[str, Any]:
+    return {
         "role": reply.role,
         "task": reply.task_name,
         "task_digest": reply.task_digest.hex(),
@@ -55,13 +88,94 @@ def status(
         "kernel": reply.kernel,
         "workers": reply.workers,
     }
-    if json_output:
-        print(json.dumps(facts))  # noqa: T201 -- the document that was asked for
-        return
+
+
+def _table(facts: dict[str, Any]) -> "Table":
+    from rich.table import Table  # noqa: PLC0415
+
     table = Table(box=None, show_header=False, pad_edge=False)
     for name, value in facts.items():
         shown = (
             ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else value
         )
         table.add_row(name.replace("_", " "), str(shown) or "–")
-    Console().print(table, highlight=False)
+    return table
+
+
+def _watch(
+    console: "Console",
+    ask: Callable[[], "pb.StatusReply"],
+    every: float,
+    clock: Clock = CLOCK,
+) -> None:
+    """Redraw until the training is over; a server that doesn't answer is asked again."""
+    from rich.live import Live  # noqa: PLC0415
+
+    pace = _Pace()
+    facts: dict[str, Any] | None = None
+    with Live(console=console, auto_refresh=False) as live:
+        while facts is None or facts["phase"] not in ENDED:
+            try:
+                facts, gone = _facts(ask()), ""
+                pace.at(facts["version"], clock.now())
+            except PeerUnavailable as error:
+                gone = f"no answer ({error}); asking again every {every:g} s"
+            live.update(_screen(facts, pace, gone), refresh=True)
+            if facts is None or facts["phase"] not in ENDED:
+                clock.sleep(every)
+
+
+class _Pace:
+    """How long a round takes, by what was seen since the watch began."""
+
+    def __init__(self) -> None:
+        self._first: tuple[int, float] | None = None
+        self._last: tuple[int, float] | None = None
+
+    def at(self, version: int, now: float) -> None:
+        """A look."""
+        if self._first is None:
+            self._first = version, now
+        if self._last is None or version > self._last[0]:
+            self._last = version, now
+
+    def words(self, rounds: int) -> str:
+        """How long a round takes and ``rounds`` more will; nothing before two were seen to end."""
+        if self._first is None or self._last is None or self._last[0] - self._first[0] < _SEEN:
+            return ""
+        each = (self._last[1] - self._first[1]) / (self._last[0] - self._first[0])
+        left = f", about {rounds * each:.0f} s left" if rounds else ""
+        return f", {each:.2g} s each{left}"
+
+
+_SEEN = 2
+
+
+def _screen(facts: dict[str, Any] | None, pace: _Pace, gone: str) -> "RenderableType":
+    from rich.console import Group  # noqa: PLC0415
+    from rich.panel import Panel  # noqa: PLC0415
+    from rich.progress_bar import ProgressBar  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    if facts is None:
+        return Text(gone, style="yellow")
+    done, total = facts["version"], facts["rounds"]
+    bar = Table.grid()
+    bar.add_row(ProgressBar(total=max(total, 1), completed=done, width=60))
+    taken = facts["participations"].values()
+    # By owner it would be a page where there are a thousand; without --watch each is listed.
+    often = f", each took part {min(taken)} to {max(taken)} times" if taken else ""
+    rejected = facts["rejected"]
+    lines: list[RenderableType] = [
+        Text(f"{facts['phase']}: round {done} of {total}{pace.words(total - done)}", style="bold"),
+        bar,
+        Text(f"{facts['enrolled']} owners enrolled{often}"),
+        Text(f"rejected: {', '.join(f'{k} {v}' for k, v in sorted(rejected.items()))}")
+        if rejected
+        else Text("nothing rejected", style="green"),
+        Text(f"{sum(facts['bytes'].values()) / 1e6:,.1f} MB sent and received"),
+        Text(f"model {facts['model_digest'][:16]}…, projections by {facts['kernel']}", style="dim"),
+    ]
+    lines += [Text(text, style="yellow") for text in (facts["error"], gone) if text]
+    return Panel(Group(*lines), title=f"{facts['role']}, {facts['task']}", title_align="left")

@@ -6,6 +6,7 @@ LEAST_EXTRA = {
     "alembic": "server",
     "crypten": "server",
     "dp_accounting": "plan",
+    "jinja2": "report",
     "joblib": "experiments",
     "matplotlib": "plan",
     "scipy": "plan",

@@ -144,9 +144,21 @@ for image in "${IMAGES[@]}"; do
     say "$image: $(($(docker image inspect --format '{{.Size}}' "$image") / 1000000)) MB"
 done
 
+# The operator's key is where compose has it, and reaches a server that runs.
+operator_looks() {
+    until "${compose[@]}" run --rm --no-deps -T operator status server_a:7301 --identity keys \
+        --json >"$work/status.log" 2>&1; do
+        ((SECONDS < TRAINING_S)) || fail "the operator hears nothing: $(<"$work/status.log")"
+        sleep 1
+    done
+    grep -q '"role": "server-a"' "$work/status.log" || fail "no status: $(<"$work/status.log")"
+    say "the operator asked server A after $SECONDS s"
+}
+
 run_training() {
     SECONDS=0
     quietly up timeout 300 "${compose[@]}" up --detach || fail "the containers don't start"
+    [[ -z ${1-} ]] || "$1"
     for part in "${PARTS[@]}"; do
         status=$(timeout $((TRAINING_S > SECONDS ? TRAINING_S - SECONDS : 1)) \
             docker wait "$(container "$part")") || fail "$part didn't end within $TRAINING_S s"
@@ -155,7 +167,7 @@ run_training() {
     say "training finished in $SECONDS s"
 }
 
-run_training
+run_training operator_looks
 digest=$(final_model server_a)
 [[ $digest =~ ^[0-9a-f]{64}$ ]] || fail "server_a states no final model"
 for part in "${PARTS[@]}"; do

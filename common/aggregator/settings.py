@@ -35,6 +35,9 @@ class ServerSettings(Settings):
     """With `ray`: on the nodes of a Ray cluster (`pip install precad[ray]`)."""
     ray: str = "auto"
     """The cluster's address, as Ray takes it."""
+    metrics: Address | None = None
+    """Where a Prometheus finds this server's metrics, without TLS: an address that only it reaches
+    (`pip install precad[metrics]`); none unless given."""
 
 
 class ServerASettings(ServerSettings):

@@ -178,6 +178,7 @@ class FaultyDeployment(LocalDeployment):
         strangers: how many further certificates there are, for whom no process is started.
         poisoned: whether one record of the first client's gives no finite gradient.
         validation: how norms are checked.
+        epsilon_limit: where owners stop counting.
     """
 
     def __init__(
@@ -192,6 +193,7 @@ class FaultyDeployment(LocalDeployment):
         strangers: int = 0,
         poisoned: bool = False,
         validation: str = "crypten",
+        epsilon_limit: float | None = None,
     ) -> None:
         self._forks = forks
         self._elsewhere = elsewhere or {}
@@ -208,6 +210,8 @@ class FaultyDeployment(LocalDeployment):
             data[ClientId("ward-0")][0][0] = 3e38
         values = task_values(rounds, collect_s, client_rate) | {"validation": validation}
         values["enrolment"]["clients"] += strangers
+        if epsilon_limit is not None:
+            values["privacy"]["epsilon_limit"] = epsilon_limit
         super().__init__(folder, Task.parse(values), data)
         self.clients, self.strangers = self.clients[:CLIENTS], self.clients[CLIENTS:]
         self.orders.mkdir(exist_ok=True)

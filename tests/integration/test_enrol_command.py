@@ -22,7 +22,7 @@ def run(*arguments: str | Path) -> Any:
 def test_a_token_made_for_both_servers_works_at_both(tmp_path: Path) -> None:
     result = run("token", "--state", tmp_path / "a", "--state", tmp_path / "b")
     assert result.exit_code == 0
-    token = result.stdout.strip()
+    token, _, _ = result.stdout.split()
     for server in ("a", "b"):
         book = TokenBook(tmp_path / server)
         book.redeem(token, ONE)
@@ -38,14 +38,25 @@ def test_the_other_operator_needs_the_digest_alone(tmp_path: Path) -> None:
     TokenBook(tmp_path / "b").redeem(token, ONE)
 
 
+def test_a_pipe_gets_each_token_with_its_digest(tmp_path: Path) -> None:
+    """The digest is what B's operator needs; on stderr it was lost in a pipe."""
+    token, word, digest = run("token", "--state", tmp_path).stdout.split()
+    assert word == "digest"
+    (state,) = TokenBook(tmp_path).states()
+    assert state.digest == digest
+    assert run("token", "--state", tmp_path / "b", "--digest", digest).stdout.split()[1] == digest
+    TokenBook(tmp_path / "b").redeem(token, ONE)
+
+
 def test_many_at_once_are_all_different(tmp_path: Path) -> None:
-    lines = run("token", "--state", tmp_path, "--count", "5").stdout.split()
-    assert len(set(lines)) == 5
+    lines = run("token", "--state", tmp_path, "--count", "5").stdout.splitlines()
+    assert len({line.split(" ")[0] for line in lines}) == 5
     assert len(TokenBook(tmp_path).states()) == 5
 
 
 def test_show_names_users_and_no_token(tmp_path: Path) -> None:
-    used, unused = run("token", "--state", tmp_path, "--count", "2").stdout.split()
+    made = run("token", "--state", tmp_path, "--count", "2").stdout.splitlines()
+    used, unused = (line.split(" ")[0] for line in made)
     TokenBook(tmp_path).redeem(used, ONE)
     text = run("show", "--state", tmp_path).stdout
     listing = json.loads(run("show", "--state", tmp_path, "--json").stdout)

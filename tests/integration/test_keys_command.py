@@ -119,6 +119,42 @@ def test_a_client_keeps_its_key_and_sends_a_request(made: Path, tmp_path: Path) 
     assert Identity.load(own).principal == Principal.client("ward-9")
 
 
+def test_a_consortium_is_set_up_and_no_private_key_is_ever_in_two_folders(tmp_path: Path) -> None:
+    root, parties = tmp_path / "authority", ("server-a", "server-b", "dealer", "operator")
+    assert keys("init", root, "--root-only").exit_code == 0
+    assert [path.name for path in root.iterdir()] == ["ca"]
+    for party in parties:
+        own, sent, back = (tmp_path / f"{party}-{what}" for what in ("own", "sent", "back"))
+        assert keys("request", own, party).exit_code == 0
+        sent.mkdir()
+        (sent / "request.pem").write_bytes((own / "request.pem").read_bytes())
+        done = keys("issue", root, party, "--request", sent / "request.pem", "--out", back)
+        assert done.exit_code == 0, done.output
+        for path in back.iterdir():
+            (own / path.name).write_bytes(path.read_bytes())
+        assert Identity.load(own).principal.name == party
+        # Another party's certificate beside this key is refused.
+        if party != parties[0]:
+            other = tmp_path / f"{parties[0]}-own" / "cert.pem"
+            mine = (own / "cert.pem").read_bytes()
+            (own / "cert.pem").write_bytes(other.read_bytes())
+            with pytest.raises(Misconfiguration, match="key"):
+                Identity.load(own)
+            (own / "cert.pem").write_bytes(mine)
+    private = [
+        path for path in tmp_path.rglob("*") if path.is_file() and b"PRIVATE" in path.read_bytes()
+    ]
+    assert len({path.read_bytes() for path in private}) == len(private) == 1 + len(parties)
+    assert {path.parent.name for path in private} == {"ca", *(f"{p}-own" for p in parties)}
+
+
+def test_a_root_alone_takes_no_clients(tmp_path: Path) -> None:
+    result = keys("init", tmp_path / "keys", "--root-only", "--clients", 2)
+    assert result.exit_code == 2
+    assert "each makes its own request" in result.output
+    assert not (tmp_path / "keys").exists()
+
+
 def test_a_certificate_is_never_put_beside_a_key_that_is_not_its_own(
     made: Path, tmp_path: Path
 ) -> None:

@@ -116,6 +116,7 @@ def test_every_command_shows_its_help_without_any_extra() -> None:
         ("client", "client.data_owner client.together client.own_account common.account.exact"),
         ("server", "server_a.process server_b.process common.aggregator.work.worker"),
         ("plan", "cli.plan.show cli.account_tables cli.certify.answer common.account.guarantees"),
+        ("report", "cli.report.gather cli.report.page cli.report.pictures"),
         ("experiments", "experiments.simulation experiments.client_records cli.demo.plot"),
     ],
 )

@@ -65,6 +65,23 @@ def test_a_round_longer_than_the_outage_is_none(clock: LeapingClock, session: Se
     assert clock.slept == [0.2, 0.4, 0.2, 0.4]
 
 
+def test_whoever_comes_back_is_said_to_be_back_and_after_how_long(
+    clock: LeapingClock, session: Session
+) -> None:
+    """The first contact is no return; a return after several tries counts from the first loss."""
+    away: list[float | None] = []
+
+    def play() -> None:
+        away.append(session.progress.heard_from_peers(clock.now()))
+
+    def wait() -> None:
+        clock.time += 3.0
+
+    persist(session, failing(play, wait, play, lambda: None))
+    assert away == [None, pytest.approx(0.2 + 3.0 + 0.4)]
+    assert session.progress.error == ""
+
+
 def test_an_attempt_that_hears_nobody_counts_in_full(clock: LeapingClock, session: Session) -> None:
     def wait() -> None:
         clock.time += OUTAGE_S * 0.6

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -103,16 +103,33 @@ async def run_server(
         finally:
             loop.call_soon_threadsafe(ended.set)
 
-    session.clock.start_thread("training", train)
-    watchman = asyncio.create_task(connections.keep_watch(port))
-    await ended.wait()
-    # The finished model stays on offer, unless somebody says that all is done.
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(stop.wait(), settings.linger)
-    await server.stop(grace=2)
-    watchman.cancel()
+    with _exported(session, settings.metrics):
+        session.clock.start_thread("training", train)
+        watchman = asyncio.create_task(connections.keep_watch(port))
+        await ended.wait()
+        # The finished model stays on offer, unless somebody says that all is done.
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(stop.wait(), settings.linger)
+        await server.stop(grace=2)
+        watchman.cancel()
     session.store.close()
     return 0 if session.progress.phase is Phase.DONE else 1
+
+
+@contextlib.contextmanager
+def _exported(session: Session, address: str | None) -> Iterator[None]:
+    """With metrics where the settings name a place for them."""
+    if address is None:
+        yield
+        return
+    from precad.common.aggregator.service.metrics import Metrics, exported  # noqa: PLC0415
+
+    metrics = Metrics(session)
+    following = asyncio.create_task(metrics.follow(session.feed.follow(from_start=True)))
+    with exported(metrics, address) as port:
+        log.info("metrics on port %d", port)
+        yield
+    following.cancel()
 
 
 def make_server(

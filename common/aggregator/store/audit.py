@@ -88,8 +88,8 @@ def read_ledger(url: str) -> LedgerView:
         StorageFailure: it can't be read.
     """
     charge, enrolment, attempt = tables.charge.c, tables.enrolment.c, tables.attempts.c
-    with _snapshot(url) as connection:
-        task, role, length, head = _owner(connection)
+    with snapshot(url) as connection:
+        task, role, length, head = owner_of(connection)
         enrolled = connection.execute(select(enrolment.client, enrolment.record_rate))
         charged = connection.execute(
             select(charge.client, func.max(charge.record_rate)).group_by(charge.client)
@@ -123,8 +123,8 @@ def audit_ledger(url: str, noted_head: Digest | None = None) -> Audit:
         Misconfiguration: there is no such database, or its schema isn't this version's.
         StorageFailure: it can't be read.
     """
-    with _snapshot(url) as connection:
-        task, role, length, head = _owner(connection)
+    with snapshot(url) as connection:
+        task, role, length, head = owner_of(connection)
         start = ledger_start(task.digest, role)
         chain: list[LedgerEntry] = []
         findings: list[Finding] = []
@@ -173,8 +173,8 @@ def compare_ledgers(url: str, other: str) -> tuple[Finding, ...]:
 
 
 def _facts(url: str) -> tuple[tuple[Digest, Role], dict[int, Fact]]:
-    with _snapshot(url) as connection:
-        task, role, _, _ = _owner(connection)
+    with snapshot(url) as connection:
+        task, role, _, _ = owner_of(connection)
         found = connection.scalars(select(tables.attempts.c.version).distinct())
         facts = [fact for version in found for fact in versions.facts(connection, version)]
     return (task.digest, role), {fact.attempt: fact for fact in facts}
@@ -283,7 +283,8 @@ def _orphans(connection: Connection) -> Iterator[Finding]:
             yield Finding(f"table {name}", f"has a row that belongs to no row of {parent}")
 
 
-def _owner(connection: Connection) -> tuple[Task, Role, int, Digest]:
+def owner_of(connection: Connection) -> tuple[Task, Role, int, Digest]:
+    """Task, role, length and head of the ledger. Raises StorageFailure."""
     row = connection.execute(select(tables.task)).one_or_none()
     if row is None:
         raise StorageFailure("the database names no task; its table was emptied")
@@ -294,7 +295,8 @@ def _owner(connection: Connection) -> tuple[Task, Role, int, Digest]:
 
 
 @contextmanager
-def _snapshot(url: str) -> Iterator[Connection]:
+def snapshot(url: str) -> Iterator[Connection]:
+    """A reading transaction beside a server that may be running. Raises as `read_ledger`."""
     engine = reading_engine(parse_url(url))
     try:
         with storage_errors(), engine.begin() as connection:

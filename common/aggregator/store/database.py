@@ -539,6 +539,11 @@ class Store(Journal):
         reason = tables.rejection.c.reason
         return dict(self._read(select(reason, func.count()).group_by(reason)))
 
+    def attempt_states(self) -> dict[AttemptState, int]:
+        """How many attempts stand where."""
+        state = tables.attempts.c.state
+        return dict(self._read(select(state, func.count()).group_by(state)))
+
     def rejected_clients(self) -> dict[ClientId, int]:
         """How many submissions of each client were rejected; absence isn't one."""
         client, reason = tables.rejection.c["client", "reason"]

@@ -140,6 +140,8 @@ def persist(session: Session, attempt: Callable[[], None]) -> None:
             if progress.contacts > contacts:
                 patience.renew()
             progress.error = f"{error}; trying again"
+            if progress.lost_at is None and progress.contacts:
+                progress.lost_at = session.clock.now()
             log.warning("%s; trying again for %.0f s", error, max(0.0, patience.remaining()))
             patience.wait(error)
         except NeedsOperators as error:
@@ -170,7 +172,9 @@ def train(session: Session, part: Part, outside: Outside) -> None:
         with _unless_another_leads(session):
             part.agree_roster(link)
         aggregator = make_aggregator(session, link, dealer, outside.noise)
-        session.progress.heard_from_peers()
+        away = session.progress.heard_from_peers(session.clock.now())
+        if away is not None:
+            log.info("%s and the dealer are back after %.0f s", other.value, away)
         if not session.finished:
             session.progress.phase = Phase.TRAINING
         while recovery.remedy is not Remedy.NOTHING:

@@ -50,7 +50,7 @@ def keep(
     version = opened.version + 1
     session.shelf.put(version, theta, session.store.model_seal(version), model)
     session.store.finish_attempt(opened.attempt, model)
-    session.progress.heard_from_peers()
+    session.progress.heard_from_peers(session.clock.now())
     steps.over("keep")
     participations = session.store.participations()
     session.progress.unannounced = RoundDone(

@@ -54,11 +54,15 @@ class Progress:
     """How many worker processes are up."""
     contacts: int = 0
     """How often the other server and the dealer were both heard from."""
+    lost_at: float | None = None
+    """When one of them was lost, by the session's clock; None while both are there."""
 
-    def heard_from_peers(self) -> None:
-        """The other server and the dealer are there."""
+    def heard_from_peers(self, now: float) -> float | None:
+        """The other server and the dealer are there. For how many seconds one of them wasn't."""
+        away = None if self.lost_at is None else now - self.lost_at
         self.contacts += 1
-        self.error = ""
+        self.error, self.lost_at = "", None
+        return away
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,116 @@
+"""A report's plots as SVG that stands in the page: its colours are the page's, light and dark."""
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+from precad.cli.report.facts import Report, Robustness
+
+# Stand-ins that no plot has otherwise; each becomes a colour of the page.
+INK, FIRST, SECOND, THIRD = "#010203", "#010204", "#010205", "#010206"
+_COLOURS = {
+    INK: "currentColor",
+    FIRST: "var(--first)",
+    SECOND: "var(--second)",
+    THIRD: "var(--third)",
+}
+_STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "font.family": "sans-serif",
+    "font.size": 11,
+    "text.color": INK,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "grid.color": INK,
+    "grid.alpha": 0.15,
+    "axes.grid": True,
+    "legend.frameon": False,
+}
+
+
+def accuracy_by_round(report: Report) -> str | None:
+    """Accuracy over rounds; None where it wasn't measured."""
+    shown = [
+        (each.round, 100 * each.accuracy) for each in report.rounds if each.accuracy is not None
+    ]
+    if not shown:
+        return None
+
+    def draw(axes: Any) -> None:
+        axes.plot(*zip(*shown, strict=True), color=FIRST, marker=".", linewidth=2)
+        axes.set_ylim(0, 100)
+        axes.set_xlabel("round")
+        axes.set_ylabel("right answers, %")
+
+    return _svg("accuracy", draw)
+
+
+def epsilon_by_round(report: Report) -> str:
+    """ε of a record over rounds, against one server and against other owners."""
+    rows = [each for each in report.rounds if each.epsilon_server is not None]
+    limit = next((each.limit for each in report.guarantees if each.limit is not None), None)
+
+    def draw(axes: Any) -> None:
+        at = [each.round for each in rows]
+        axes.plot(at, [each.epsilon_server for each in rows], color=SECOND, linewidth=2,
+                  label="one server looks")  # fmt: skip
+        axes.plot(at, [each.epsilon_models for each in rows], color=FIRST, linewidth=2,
+                  linestyle="--", label="other owners only")  # fmt: skip
+        if limit is not None:
+            axes.axhline(limit, color=THIRD, linestyle=":", linewidth=2, label="limit")
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel("round")
+        axes.set_ylabel("ε of a record")
+        axes.legend(loc="best")
+
+    return _svg("epsilon", draw)
+
+
+def error_by_attackers(found: Robustness) -> str | None:
+    """Between what the expected error lies, by attackers; None where nothing is excluded."""
+    if found.silent_from == found.bounds[0].attackers:
+        return None
+
+    def draw(axes: Any) -> None:
+        at = [0, *(each.attackers for each in found.bounds)]
+        low = [100 * found.error, *(100 * each.lower for each in found.bounds)]
+        high = [100 * found.error, *(100 * each.upper for each in found.bounds)]
+        axes.fill_between(at, low, high, color=SECOND, alpha=0.25, step=None)
+        axes.plot(at, high, color=SECOND, marker=".", linewidth=2, label="at most")
+        axes.plot(at, low, color=FIRST, marker=".", linewidth=2, linestyle="--", label="at least")
+        axes.set_ylim(0, 100)
+        axes.set_xlim(left=0)
+        axes.set_xlabel(f"bad {found.unit}")
+        axes.set_ylabel("expected wrong answers, %")
+        axes.legend(loc="best")
+
+    return _svg(f"bounds-{found.unit}", draw)
+
+
+def _svg(name: str, draw: Callable[[Any], None]) -> str:
+    """One plot; the same for the same facts."""
+    # A second to import. A Figure alone needs no display and keeps no global state.
+    from matplotlib import rc_context  # noqa: PLC0415
+    from matplotlib.figure import Figure  # noqa: PLC0415
+    from matplotlib.ticker import MaxNLocator  # noqa: PLC0415
+
+    with rc_context(_STYLE | {"svg.hashsalt": name}):
+        figure = Figure(figsize=(6.4, 3.2), layout="constrained")
+        axes = figure.subplots()
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        draw(axes)
+        out = io.StringIO()
+        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        figure.savefig(out, format="svg", transparent=True, metadata=nothing)
+    text = out.getvalue()
+    text = text[text.index("<svg") :]
+    # Several plots stand in one page: their identifiers must differ.
+    for mark in ('id="', "url(#", 'xlink:href="#'):
+        text = text.replace(mark, f"{mark}{name}-")
+    for colour, page in _COLOURS.items():
+        text = text.replace(colour, page)
+    return text

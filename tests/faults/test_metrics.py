@@ -1,0 +1,95 @@
+"""A server's metrics during a training: what they say, and that they name no owner."""
+
+import re
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from tests.faults.processes import FaultyDeployment, Forks
+from tests.faults.test_crash_matrix import ENDLESS, kill_all
+
+from precad.common.aggregator.round.cap import epsilon_spent
+
+Values = dict[tuple[str, str], float]
+"""By name and label."""
+
+
+@pytest.fixture
+def deployment(tmp_path: Path, forks: Forks) -> Iterator[FaultyDeployment]:
+    made = FaultyDeployment(tmp_path, forks, ENDLESS)
+    for name in ("server-a", "server-b"):
+        path = made.folder / f"{name}.toml"
+        path.write_text(path.read_text(encoding="utf-8") + 'metrics = "127.0.0.1:0"\n')
+    made.start_all()
+    made.strike(())
+    yield made
+    kill_all(made)
+
+
+def asked(deployment: FaultyDeployment, name: str) -> str:
+    """What a scrape of the newest process gets."""
+    port = re.findall(r"metrics on port (\d+)", deployment.log(name))[-1]
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as reply:
+        text: str = reply.read().decode()
+    return text
+
+
+def values(text: str) -> Values:
+    return {
+        (sample.name, next(iter(sample.labels.values()), "")): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_a_scrape_counts_what_the_ledger_and_the_log_have_and_names_no_owner(
+    deployment: FaultyDeployment,
+) -> None:
+    for name in ("server-a", "server-b"):
+        text = asked(deployment, name)
+        assert "ward" not in text
+        seen = values(text)
+        assert seen["precad_info", name] == 1
+        assert seen["precad_phase", "training"] == 1
+        assert seen["precad_owners_enrolled", ""] == 2
+        done = seen["precad_rounds_done", ""]
+        assert done >= 2
+        assert done <= seen["precad_participations_total", ""] <= 2 * (done + 1)
+        assert seen["precad_attempts_total", "done"] >= 2
+        assert seen["precad_peers_lost", ""] == 0
+        for step in ("collect", "validate", "release"):
+            assert seen["precad_step_seconds_total", step] > 0
+        assert any(n for (metric, _), n in seen.items() if metric == "precad_link_bytes_total")
+        task = deployment.task
+        least = epsilon_spent(task, task.privacy.record_rate, int(done) - 1, {})
+        most = epsilon_spent(task, task.privacy.record_rate, int(done) + 2, {})
+        assert least < seen["precad_record_epsilon", ""] <= most
+
+
+def test_an_absent_server_shows_and_its_return_does(deployment: FaultyDeployment) -> None:
+    deployment.processes["server-b"].kill()
+
+    def lost() -> float:
+        return values(asked(deployment, "server-a"))["precad_peers_lost", ""]
+
+    deployment.wait_for(lambda: lost() == 1)
+    deployment.restart_the_dead()
+    deployment.wait_for(lambda: lost() == 0)
+    deployment.strike(())
+    assert re.search(r"server-b and the dealer are back after \d+ s", deployment.log("server-a"))
+
+
+def test_a_port_that_is_taken_is_said_before_the_training(deployment: FaultyDeployment) -> None:
+    port = re.findall(r"metrics on port (\d+)", deployment.log("server-a"))[-1]
+    deployment.processes["server-b"].kill()
+    path = deployment.folder / "server-b.toml"
+    text = path.read_text(encoding="utf-8").replace("127.0.0.1:0", f"127.0.0.1:{port}")
+    path.write_text(text)
+    deployment.processes["server-b"].wait(30)
+    deployment.start("server-b")
+    deployment.wait_for(lambda: deployment.processes["server-b"].poll() is not None)
+    assert deployment.processes["server-b"].poll() == 2
+    assert "metrics = " in deployment.log("server-b")
+    assert "name a free port" in deployment.log("server-b")

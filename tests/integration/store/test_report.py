@@ -1,0 +1,263 @@
+"""`precad report` over two servers' databases: what it says, and that it needs nothing else."""
+
+import json
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine, text
+from typer.testing import CliRunner
+
+from precad.cli.main import app
+from precad.cli.report.facts import Guarantee, Report
+from precad.cli.report.words import guarantee_sentence
+from precad.common.aggregator.store import Store
+from precad.common.aggregator.store.course import read_course
+from precad.common.errors import Rejection
+from precad.common.identifiers import Digest, Role
+from precad.common.task import Task
+
+NEXT = Digest(b"\2" * 32)
+ROUNDS = 3
+SECTIONS = {
+    *("training", "guarantees", "accuracy", "robustness"),
+    *("submissions", "enforced", "ledgers", "limits"),
+}
+HOSTILE = "<script>alert(1)</script>"
+
+
+@pytest.fixture(scope="module")
+def task(make_task: Any) -> Task:
+    made: Task = make_task(8, {"privacy.epsilon_limit": 5.0})
+    return made
+
+
+@pytest.fixture
+def run(
+    tmp_path: Path,
+    opener: Callable[..., Store],
+    enrolled: Callable[[Store], Store],
+    prepared: Callable[..., None],
+    bind: Callable[..., None],
+) -> Path:
+    """A finished run's folder: three rounds, two owners counted and one absent in each."""
+    for role in (Role.SERVER_A, Role.SERVER_B):
+        state = tmp_path / "run" / "state" / role.value
+        state.mkdir(parents=True)
+        store = opener(f"sqlite:///{state}/state.db", role=role)
+        enrolled(store)
+        for number in range(ROUNDS):
+            prepared(store, number, version=number)
+            bind(store, number, number)
+            store.finish_attempt(number, NEXT)
+        store.close()
+    folder = tmp_path / "run"
+    rows = "".join(f"{n},{0.5 + n / 10}\n" for n in range(1, ROUNDS + 1))
+    (folder / "history.csv").write_text(f"round,accuracy\n{rows}")
+    (folder / "summary.json").write_text(json.dumps({"dataset": HOSTILE}))
+    return folder
+
+
+def invoke(*arguments: object) -> Any:
+    return CliRunner().invoke(app, ["report", *map(str, arguments)])
+
+
+class Page(HTMLParser):
+    """What stands in a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@pytest.fixture
+def page(run: Path, tmp_path: Path) -> tuple[str, Page]:
+    done = invoke(run, "--out", tmp_path / "report.html")
+    assert done.exit_code == 0, done.output
+    found = (tmp_path / "report.html").read_text(encoding="utf-8")
+    return found, Page(found)
+
+
+def test_a_page_needs_no_script_no_network_and_no_other_file(page: tuple[str, Page]) -> None:
+    source, seen = page
+    assert not {"script", "link", "iframe", "object", "embed", "img"} & {t for t, _ in seen.tags}
+    for _, attributes in seen.tags:
+        for name, value in attributes.items():
+            assert not name.startswith("on")
+            if name in {"src", "href", "xlink:href", "action"}:
+                assert str(value).startswith("#"), value
+    assert not re.findall(r"url\((?!#)|@import", source)
+    assert "default-src 'none'" in source
+
+
+def test_a_page_has_every_section_words_for_each_plot_and_identifiers_of_its_own(
+    page: tuple[str, Page],
+) -> None:
+    _, seen = page
+    assert {a["id"] for tag, a in seen.tags if tag == "section"} == SECTIONS
+    plots = [i for i, (tag, _) in enumerate(seen.tags) if tag == "svg"]
+    assert len(plots) >= 3
+    for place in plots:
+        tag, attributes = seen.tags[place - 1]
+        assert (tag, attributes["role"]) == ("div", "img")
+        assert len(str(attributes["aria-label"])) > 10
+    names = [a["id"] for _, a in seen.tags if "id" in a]
+    assert len(names) == len(set(names))
+
+
+def luminance(colour: str) -> float:
+    """WCAG 2.1, relative luminance."""
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_text_and_lines_stand_out_in_light_dark_and_print(page: tuple[str, Page]) -> None:
+    source, _ = page
+    schemes = re.findall(r":root \{([^}]*)\}", source)
+    assert len(schemes) == 3
+    for scheme in schemes:
+        colours = dict(re.findall(r"--(\w+): (#\w{6})", scheme))
+        for name, least in [
+            *((n, 4.5) for n in ("ink", "soft", "good", "bad")),
+            *((n, 3.0) for n in ("first", "second", "third")),
+        ]:
+            for ground in ("paper", "panel"):
+                low, high = sorted(map(luminance, (colours[name], colours[ground])))
+                assert (high + 0.05) / (low + 0.05) >= least, (name, ground, scheme)
+
+
+def test_what_comes_from_a_file_is_text_and_never_markup(page: tuple[str, Page]) -> None:
+    source, seen = page
+    assert HOSTILE not in source
+    assert HOSTILE in seen.text
+
+
+def test_a_page_says_who_what_and_that_both_ledgers_hold_the_same(
+    page: tuple[str, Page], task: Task
+) -> None:
+    _, seen = page
+    said = " ".join(seen.text.split())
+    assert "ward-a, ward-b, ward-c trained a model of 8 weights" in said
+    assert str(task.digest) in said
+    assert "sound, and both hold the same" in said
+    assert "80.0% right answers" in said
+    assert f"{Rejection.ABSENT.value}3" in said.replace(" ", "")
+    assert "6 submissions were counted" in said
+
+
+def test_the_document_as_json_obeys_its_schema_and_names_no_owners_participations(
+    run: Path, tmp_path: Path, task: Task
+) -> None:
+    out = tmp_path / "report.json"
+    assert invoke(run, "--format", "json", "--out", out).exit_code == 0
+    document = json.loads(out.read_text())
+    found = Report.model_validate(document)
+    schema = json.loads(invoke("--schema").stdout)
+    assert set(document) == set(schema["properties"])
+    server = next(g for g in found.guarantees if g.protects == "record")
+    assert server.participations == ROUNDS
+    assert server.limit == task.privacy.epsilon_limit
+    assert server.epsilon == pytest.approx(found.rounds[-1].epsilon_server)
+    # The exact trade-off lies below what ε and δ say by themselves.
+    assert server.epsilon is not None
+    assert server.found_of_100 is not None
+    assert 5 < server.found_of_100 < 100 * (2.72**server.epsilon * 0.05 + server.delta)
+    assert not re.search(r'"ward-[abc]": ?\d', out.read_text())
+    assert {each.unit for each in found.robustness} == {"records", "owners"}
+    for each in found.robustness:
+        for bound in each.bounds:
+            assert bound.lower <= each.error <= bound.upper
+
+
+def test_two_state_folders_are_enough_and_one_is_said_to_be_alone(
+    run: Path, tmp_path: Path
+) -> None:
+    states = [run / "state" / name for name in ("server-b", "server-a")]
+    out = tmp_path / "x.json"
+    assert invoke(*states, "--format", "json", "--out", out).exit_code == 0
+    both = Report.model_validate_json(out.read_text())
+    assert [each.server for each in both.ledgers] == ["server-a", "server-b"]
+    assert both.differences == []
+    assert both.accuracy is None
+    assert both.robustness == []
+    assert invoke(states[0], "--format", "json", "--out", out).exit_code == 0
+    assert Report.model_validate_json(out.read_text()).differences is None
+
+
+def test_a_changed_ledger_is_exit_1_and_the_document_says_so(run: Path, tmp_path: Path) -> None:
+    engine = create_engine(f"sqlite:///{run}/state/server-b/state.db")
+    with engine.begin() as connection:
+        connection.execute(text("DELETE FROM charge WHERE attempt = 1 AND client = 'ward-a'"))
+    engine.dispose()
+    done = invoke(run, "--out", tmp_path / "report.html")
+    assert done.exit_code == 1
+    assert "server-b: entry 2: its content or its charges were changed" in done.output
+    assert "not sound" in (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.parametrize("what", ["nothing", "folder", "twice", "out", "empty"])
+def test_what_can_not_be_reported_is_said_with_its_remedy(
+    what: str, run: Path, tmp_path: Path, opener: Callable[..., Store]
+) -> None:
+    a = run / "state" / "server-a"
+    if what == "empty":
+        (tmp_path / "new").mkdir()
+        opener(f"sqlite:///{tmp_path}/new/state.db").close()
+    given, said = {
+        "nothing": ((), "give a finished run's folder"),
+        "folder": ((tmp_path,), "holds neither history.csv"),
+        "twice": ((run, f"sqlite:///{a}/../server-a/state.db"), "give one database of each"),
+        "out": ((run, "--out", tmp_path / "no" / "x.html"), "can't be written"),
+        "empty": ((tmp_path / "new",), "no round was released yet"),
+    }[what]
+    done = invoke(*given)
+    assert done.exit_code == 2
+    assert said in done.output
+    assert "Traceback" not in done.output
+
+
+def test_the_course_counts_broken_attempts_and_repeats(
+    tmp_path: Path,
+    opener: Callable[..., Store],
+    enrolled: Callable[[Store], Store],
+    prepared: Callable[..., None],
+    bind: Callable[..., None],
+) -> None:
+    url = f"sqlite:///{tmp_path}/state.db"
+    store = opener(url)
+    enrolled(store)
+    store.begin_attempt(0, 0, 3, NEXT)
+    store.abandon_open()
+    prepared(store, 1)
+    bind(store, 1)
+    store.write_off(1)
+    prepared(store, 2)
+    bind(store, 2)
+    store.finish_attempt(2, NEXT)
+    store.close()
+    course = read_course(url)
+    assert course.attempts == 3
+    assert course.most_repeats == 1
+    (only,) = course.versions
+    assert (only.attempts, only.counted, only.most_participations) == (3, 2, 1)
+    assert only.rejected == {Rejection.ABSENT.value: 1}
+
+
+def test_no_protection_is_called_that() -> None:
+    said = Guarantee(
+        protects="owner", against="anyone", epsilon=1732.0, delta=1e-5, added_delta=1.0,
+        participations=60, basis="counted", limit=None, found_of_100=100.0,
+    )  # fmt: skip
+    assert "is not protected" in guarantee_sentence(said)

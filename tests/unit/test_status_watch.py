@@ -1,0 +1,77 @@
+"""`precad status --watch`: it follows a training through a server's absence, and ends with it."""
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from tests.rig.clock import LeapingClock
+from typer.testing import CliRunner
+
+from precad.cli import status
+from precad.cli.main import app
+from precad.common.errors import PeerUnavailable
+from precad.protos import precad_pb2 as pb
+
+ROUNDS = 4
+
+
+def reply(version: int, phase: str, **more: Any) -> pb.StatusReply:
+    return pb.StatusReply(
+        role="server-a", task_name="wards", phase=phase, version=version, rounds=ROUNDS,
+        enrolled=3, model_digest=bytes(32), kernel="numpy", participations={"ward-1": version},
+        **more,
+    )  # fmt: skip
+
+
+def asking(*answers: pb.StatusReply | PeerUnavailable) -> Callable[[], pb.StatusReply]:
+    left = list(answers)
+
+    def ask() -> pb.StatusReply:
+        answer = left.pop(0)
+        if isinstance(answer, PeerUnavailable):
+            raise answer
+        return answer
+
+    return ask
+
+
+def watched(*answers: pb.StatusReply | PeerUnavailable) -> str:
+    """Everything that was drawn."""
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=100, color_system=None)
+    status._watch(console, asking(*answers), 5.0, LeapingClock())
+    return out.getvalue()
+
+
+def test_it_follows_the_rounds_says_how_long_is_left_and_ends_with_the_training() -> None:
+    shown = watched(
+        reply(0, "enrolling"), reply(1, "training"), reply(2, "training"), reply(4, "done")
+    )
+    assert "enrolling: round 0 of 4" in shown
+    assert "training: round 2 of 4, 5 s each, about 10 s left" in shown
+    assert "done: round 4 of 4" in shown
+    assert "nothing rejected" in shown
+
+
+def test_a_server_that_does_not_answer_is_asked_again() -> None:
+    gone = PeerUnavailable("refused")
+    shown = watched(gone, reply(1, "training", error="server-b is away"), gone, reply(1, "stopped"))
+    assert shown.count("no answer (refused); asking again every 5 s") >= 2
+    assert "server-b is away" in shown
+    assert "stopped: round 1 of 4" in shown
+
+
+def test_rejections_are_shown_by_reason() -> None:
+    shown = watched(reply(4, "done", rejected={"absent": 2}))
+    assert "rejected: absent 2" in shown
+    assert "nothing rejected" not in shown
+
+
+def test_a_live_screen_is_no_document(tmp_path: Path) -> None:
+    done = CliRunner().invoke(
+        app, ["status", "127.0.0.1:1", "--identity", str(tmp_path), "--watch", "--json"]
+    )
+    assert done.exit_code == 2
+    assert "choose one of them" in done.output
