@@ -5,18 +5,19 @@ no two uses of one key ever share a stream.
 """
 
 import struct
+import sys
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from precad.common.ring import WORD_BYTES, RingVector
+from precad.common.ring import RingVector
 from precad.common.secret import Secret
 
 KEY_BYTES = 32
 DOMAIN = b"precad/v1/"
-_ZEROS = memoryview(bytes(1 << 16))
+_ZEROS = memoryview(bytes(1 << 17))
 
 
 def encode_context(purpose: str, *context: bytes | int) -> bytes:
@@ -55,8 +56,18 @@ class Keystream:
 
     def words(self, count: int) -> RingVector:
         """The next ``count`` uniform ring elements, ``[count] int64``."""
-        data = self.read_into(memoryview(bytearray(count * WORD_BYTES)))
-        return np.frombuffer(data, dtype="<i8").astype(np.int64, copy=False)
+        return self.words_into(np.empty(count, dtype=np.int64))
+
+    def words_into(self, out: RingVector) -> RingVector:
+        """As ``words``: the next uniform ring elements, as many as ``out`` has, which is returned.
+
+        Args:
+            out: ``[n] int64``, contiguous; whatever is in it is lost.
+        """
+        self.read_into(out.data.cast("B"))
+        if sys.byteorder == "big":
+            out.byteswap(inplace=True)
+        return out
 
     def read_into(self, out: memoryview) -> memoryview:
         """The next bytes, as many as ``out`` has; a writable view of bytes, which is returned."""

@@ -31,6 +31,7 @@ _UNREADABLE = (
     zlib.error,
 )
 """What NumPy and zipfile raise for files that are damaged or made up."""
+_SHOWN = 8
 
 
 def read_npy(field: str, path: Path) -> Array:
@@ -54,9 +55,16 @@ def read_npz(field: str, path: Path, *names: str) -> tuple[Array, ...]:
     """
     try:
         with path.open("rb") as opened, np.lib.npyio.NpzFile(opened, allow_pickle=False) as file:
-            found = [np.asarray(file[name]) for name in names]
+            missing = [name for name in names if name not in file]
+            found = [] if missing else [np.asarray(file[name]) for name in names]
+            there = ", ".join(list(file)[:_SHOWN]) or "none"
     except _UNREADABLE as error:
         raise _refusal(field, path, error) from None
+    if missing:
+        wanted = " and ".join(names)
+        raise Misconfiguration(
+            field, str(path), f"has no array {missing[0]}, but {there}: save {wanted} in it"
+        )
     return tuple(_numbers(field, path, array) for array in found)
 
 

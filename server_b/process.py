@@ -11,7 +11,7 @@ from precad.common.aggregator.settings import ServerBSettings
 from precad.common.aggregator.training.session import Session
 from precad.common.aggregator.work.crew import Workforce
 from precad.common.identifiers import Role
-from precad.protos.precad_pb2_grpc import add_PeerServicer_to_server
+from precad.common.wire.link import add_link_to_server
 from precad.server_b.follow import follow
 
 
@@ -22,7 +22,7 @@ async def serve(config: Path) -> int:
 
     def add_peer_service(server: grpc.aio.Server, session: Session) -> None:
         services.append(PeerService(session))
-        add_PeerServicer_to_server(services[0], server)
+        add_link_to_server(services[0].link, server)
 
     def conduct(session: Session) -> None:
         with closing(Workforce(session, settings)) as workforce:

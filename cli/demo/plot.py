@@ -23,7 +23,7 @@ def plot(outcome: Outcome, path: Path) -> None:
     top.set_ylabel("accuracy on held-out records")
     top.set_ylim(0, 1)
     top.grid(alpha=0.3)
-    bad = f", {len(scenario.bad)} of them attack ({scenario.attack})" if scenario.bad else ""
+    bad = f", {len(scenario.bad)} of them bad ({scenario.attack})" if scenario.bad else ""
     top.set_title(
         f"{scenario.dataset.name}, {scenario.model}: {len(scenario.data)} data owners{bad}",
         loc="left",

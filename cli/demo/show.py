@@ -120,7 +120,7 @@ def announce(console: Console, scenario: Scenario) -> None:
         f"[bold]precad demo[/bold]: {len(scenario.data)} data owners, two servers and a dealer, "
         f"each its own process, train [bold]{scenario.model}[/bold] on "
         f"[bold]{scenario.dataset.name}[/bold] "
-        f"({len(scenario.dataset.train_y)} records; {scenario.task.dimension} parameters).\n"
+        f"({len(scenario.dataset.train_y):,} records; {scenario.task.dimension:,} parameters).\n"
         f"R = {privacy.record_clip:g}, C = {privacy.client_clip:g}, σ = "
         f"{privacy.noise_multiplier:g} a server, p = {privacy.record_rate:g}, "
         f"q = {privacy.client_rate:g}, η = {scenario.task.training.learning_rate:g}, "
@@ -128,7 +128,7 @@ def announce(console: Console, scenario: Scenario) -> None:
     )
     if scenario.bad:
         names = ", ".join(client.name for client in scenario.bad)
-        attack = f"{len(scenario.bad)} of them attack: {scenario.attack} ({names})"
+        attack = f"{len(scenario.bad)} of them bad: {scenario.attack} ({names})"
         text += f"\n[yellow]{attack}[/yellow]"
     console.print(text, highlight=False)
 

@@ -159,6 +159,10 @@ def check(
         str | None,
         typer.Option(help="Your model, MODULE:NAME, where the task's isn't built in."),
     ] = None,
+    loss: Annotated[
+        str | None,
+        typer.Option(help="Your loss, MODULE:NAME; cross-entropy unless given."),
+    ] = None,
 ) -> None:
     """Say what is wrong with a task file, or its digest; and with records for it.
 
@@ -169,9 +173,10 @@ def check(
     if data is not None:
         from precad.cli.task.records import said_of  # noqa: PLC0415 -- torch: seconds
 
-        typer.echo(f"{data}: {said_of(made, data, model)}")
-    elif model is not None:
-        raise Misconfiguration("model", model, "is tried on records: give --data too")
+        typer.echo(f"{data}: {said_of(made, data, model, loss)}")
+    for field, value in (("model", model), ("loss", loss)):
+        if data is None and value is not None:
+            raise Misconfiguration(field, value, "is tried on records: give --data too")
 
 
 @app.command()

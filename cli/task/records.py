@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from precad.client.check.owner import look_at_owner
-from precad.client.own_code import own_model
+from precad.client.own_code import own_model, own_object
 from precad.client.read import read_records
 from precad.client.train import as_records, build, most_records
 from precad.client.train.models import BUILT_IN
@@ -12,19 +12,27 @@ from precad.common.identifiers import ClientId
 from precad.common.task import Task
 
 
-def said_of(task: Task, data: Path, model: str | None) -> str:
+def said_of(task: Task, data: Path, model: str | None, loss: str | None = None) -> str:
     """That all records can be used, in a sentence.
 
     Args:
         task: the task.
         data: the file.
         model: the owner's model, MODULE:NAME; the task's architecture unless given.
+        loss: the owner's loss, MODULE:NAME; cross-entropy unless given.
 
     Raises:
         Misconfiguration: one can't; names it and the remedy.
     """
     from torch.nn import functional  # noqa: PLC0415
 
+    if task.data is None and data.suffix in {".csv", ".parquet"}:
+        raise Misconfiguration(
+            "data",
+            str(data),
+            "the task has no [data] that says what a table's columns become: give a .npz file with "
+            "arrays x and y, or let precad doctor read it by the [columns] of the owner's settings",
+        )
     records = as_records(read_records(data, task.data))
     rate = task.privacy.record_rate
     known = task.model.architecture in BUILT_IN
@@ -34,10 +42,9 @@ def said_of(task: Task, data: Path, model: str | None) -> str:
             f"{len(records):,} records of shape {shape}; give --model to try them with your model"
         )
     module = build(task.model) if model is None else own_model(model)
+    tried = functional.cross_entropy if loss is None else own_object("loss", loss)
     most = most_records(len(records), rate)
-    findings = look_at_owner(
-        task, ClientId("check"), records, rate, module, functional.cross_entropy, most
-    )
+    findings = look_at_owner(task, ClientId("check"), records, rate, module, tried, most)
     if findings.wrong:
         raise Misconfiguration("data", str(data), findings.wrong[0].said)
     return "; ".join(each.said for each in findings)

@@ -165,10 +165,13 @@ class _Cells:
         count = int(wrong.sum())
         if count:
             record = int(np.argmax(wrong))
+            cell = self._cells[record]
+            # A number of NumPy's says its type beside its value.
+            cell = cell.item() if isinstance(cell, np.generic) else cell
             others = f" ({count - 1:,} more in this column)" if count > 1 else ""
             raise Misconfiguration(
                 f"data, column {self._column.name}, {self._table.place(record)}",
-                self._cells[record],
+                cell,
                 remedy + also + others,
             )
 

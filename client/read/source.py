@@ -35,8 +35,9 @@ def read_records(
         Misconfiguration: a file can't be read, a column isn't there, or a cell can't be used; names
             the record, the column and the remedy.
     """
-    if isinstance(data, str | Path) and Path(data).suffix == ".npz":
-        return _of_arrays(Path(data), recipe)
+    path = _file(data)
+    if path is not None and path.suffix == ".npz":
+        return _of_arrays(path, recipe)
     table = _table(data, columns or Columns())
     if table is None:
         return data
@@ -60,10 +61,11 @@ def read_inputs(
     Raises:
         Misconfiguration: as ``read_records``; ``data`` is none of these.
     """
-    if isinstance(data, str | Path) and Path(data).suffix == ".npz":
-        (x,) = read_npz("data", Path(data), "x")
+    path = _file(data)
+    if path is not None and path.suffix == ".npz":
+        (x,) = read_npz("data", path, "x")
         if x.ndim == 0:
-            raise Misconfiguration("data", str(data), "x must have one row per record")
+            raise Misconfiguration("data", str(path), "x must have one row per record")
         return x
     mine = columns or Columns()
     table = _table(data, mine)
@@ -74,17 +76,28 @@ def read_inputs(
     return inputs_of(table, mine.section(recipe), mine.rename, mine.decimal)
 
 
+def _file(data: Any) -> Path | None:
+    """None where ``data`` are no file.
+
+    Raises:
+        Misconfiguration: it isn't there, or of a form that isn't read.
+    """
+    if not isinstance(data, str | Path):
+        return None
+    path = Path(data)
+    if path.suffix not in {".npz", ".csv", ".parquet"}:
+        raise Misconfiguration("data", str(path), _FORMS)
+    if not path.is_file():
+        raise Misconfiguration("data", str(path), "there is no such file: mend the path")
+    return path
+
+
 def _table(data: Any, columns: Columns) -> Table | None:
     """None where ``data`` are no table."""
-    if isinstance(data, str | Path):
-        path = Path(data)
-        match path.suffix:
-            case ".csv":
-                return of_csv(path, columns.separator)
-            case ".parquet":
-                return of_parquet(path)
-        raise Misconfiguration("data", str(path), _FORMS)
-    return of_frame(data) if is_frame(data) else None
+    path = _file(data)
+    if path is None:
+        return of_frame(data) if is_frame(data) else None
+    return of_csv(path, columns.separator) if path.suffix == ".csv" else of_parquet(path)
 
 
 def _of_arrays(path: Path, recipe: DataSection | None) -> tuple[NDArray[Any], NDArray[Any]]:

@@ -225,7 +225,8 @@ class RecordGradients:
             raise Misconfiguration(
                 "data, targets",
                 str(targets.dtype).removeprefix("torch."),
-                "this loss takes labels, and labels are whole numbers: give them as int64",
+                "this loss takes labels, and labels are whole numbers: give them as int64, or a "
+                "loss of your own for other targets",
             )
         indexes = indexes or self.objective.needs_labels
         if indexes and whole and isinstance(outputs, torch.Tensor) and outputs.ndim > 1:

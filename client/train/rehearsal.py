@@ -211,10 +211,12 @@ def _unusable(model: nn.Module, records: Records, error: Exception) -> Misconfig
         f"{str(rows.dtype).removeprefix('torch.')}{list(rows.shape[1:])}"
         for rows in (records.inputs, records.targets)
     )
+    remedy = "give records of the shape that the model takes, or the task's model"
+    if not records.inputs.is_floating_point():
+        remedy += "; whole numbers stay whole, as embeddings take them: give others as float32"
     return Misconfiguration(
         "model, loss, data",
         type(model).__name__,
         f"don't go together: a record's input is {inputs}, its target {targets} "
-        f"({type(error).__name__}: {error}); give records of the shape that the model takes, or "
-        "the task's model",
+        f"({type(error).__name__}: {error}); {remedy}",
     )

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from precad.common.deal.request import SquareRequest
 from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError
 from precad.common.identifiers import Digest, Role
@@ -140,10 +142,13 @@ class Squares:
         return offsets_of_masks(masks, of_a.request.names, seeds, row_key, size)
 
     def _masks(self, one: _Half, other: _Half) -> Iterator[RingVector]:
-        """A = a_A + a_B, in pieces."""
+        """A = a_A + a_B, in pieces; each is good until the next one is asked for."""
         streams = [
             mask_stream(each.request.seed, each.role, *one.request.names) for each in (one, other)
         ]
+        buffers = np.empty((2, min(_PIECE, self._dimension)), dtype=np.int64)
         for start in range(0, self._dimension, _PIECE):
-            size = min(_PIECE, self._dimension - start)
-            yield streams[0].words(size) + streams[1].words(size)
+            a, other_a = buffers[:, : self._dimension - start]
+            streams[0].words_into(a)
+            a += streams[1].words_into(other_a)
+            yield a

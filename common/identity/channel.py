@@ -26,17 +26,33 @@ _OPTIONS = (
     ("grpc.http2.max_frame_size", 1 << 20),
 )
 
+_READ_BYTES = 1 << 19
+_BULK = (
+    # gRPC reads 8 KiB at first and seldom more than 64: a fifth of the time that bodies take.
+    ("grpc.experimental.tcp_read_chunk_size", _READ_BYTES),
+    ("grpc.experimental.tcp_min_read_chunk_size", _READ_BYTES),
+)
 
-def open_channel(address: str, identity: Identity, expect: Role) -> grpc.Channel:
+
+def open_channel(
+    address: str, identity: Identity, expect: Role, *, bulk: bool = False
+) -> grpc.Channel:
     """A synchronous channel to the server of that role; connects lazily.
 
     A server whose certificate isn't ``expect``'s ends every call in ``UNAVAILABLE``, whatever its
     address.
 
+    Args:
+        address: as for :func:`dialling`, and so are the others.
+        identity: the own one.
+        expect: whose port this is.
+        bulk: whether megabytes come in over it without a pause.
+
     Raises:
         Misconfiguration: as for :func:`dialling`.
     """
-    return grpc.secure_channel(*dialling(address, identity, expect))
+    target, credentials, options = dialling(address, identity, expect)
+    return grpc.secure_channel(target, credentials, [*options, *(_BULK if bulk else ())])
 
 
 def dialling(

@@ -1,6 +1,7 @@
 """Signed submissions: a client's certificate, not only its connection, stands for what it sends."""
 
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Never
 
 from cryptography import x509
@@ -141,9 +142,15 @@ def check_own_key(context: Context, signature: Signature) -> None:
         _refuse("signed with another key than this connection's certificate has")
 
 
-def _parse(signature: Signature) -> list[x509.Certificate]:
+def _parse(signature: Signature) -> tuple[x509.Certificate, ...]:
+    return _certificates(signature.certificates)
+
+
+# A submission's are asked for three times, and the same come with its client's next one.
+@lru_cache(maxsize=4096)
+def _certificates(chain: tuple[bytes, ...]) -> tuple[x509.Certificate, ...]:
     try:
-        found = [x509.load_der_x509_certificate(each) for each in signature.certificates]
+        found = tuple(x509.load_der_x509_certificate(each) for each in chain)
         for each in found:
             require_whole(each)
     except MALFORMED:

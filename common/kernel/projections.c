@@ -1,6 +1,7 @@
-/* Projections of 64-bit words on rows of −1, 0 and 1, by what the processor has.
+/* Projections of 64-bit words on rows of −1, 0 and 1, by what the processor has; and, at the end,
+ * the pass over a body that makes the words which are projected.
  *
- * All functions compute the same: z[r] += Σ entry(r, i)·words[i] mod 2^64, as numpy_projection.py
+ * All projections compute the same: z[r] += Σ entry(r, i)·words[i] mod 2^64, as numpy_projection.py
  * says. The masks are read where the keystream left them: for each block of 64 words and each row
  * two 64-bit masks u, v, little-endian; an entry is a bit of u minus the same bit of v.
  *
@@ -267,13 +268,55 @@ AVX512 EXPORTED void precad_project_avx512_vnni(const uint8_t *words, const uint
 }
 #endif
 
+/* Makes the mask a into this server's share of x, in place: a itself, or b + a. Adds it to total
+ * where there is one, and ⟨b, a⟩ and ⟨b, b⟩ to sums; all mod 2^64. One pass, for each of the
+ * processor's instruction sets; b may begin at any byte. */
+static inline __attribute__((always_inline)) void share_words(const uint8_t *b, uint64_t *a,
+                                                              size_t words, int adds_b,
+                                                              uint64_t *total, uint64_t *sums)
+{
+    uint64_t crossed = 0, squared = 0;
+    for (size_t i = 0; i < words; i++) {
+        uint64_t word = word_at(b + 8 * i), mask = a[i];
+        crossed += word * mask;
+        squared += word * word;
+        if (adds_b)
+            a[i] = word + mask;
+        if (total)
+            total[i] += adds_b ? word + mask : mask;
+    }
+    sums[0] += crossed;
+    sums[1] += squared;
+}
+
+EXPORTED void precad_share_c(const uint8_t *b, uint64_t *restrict a, size_t words, int adds_b,
+                             uint64_t *restrict total, uint64_t *restrict sums)
+{
+    share_words(b, a, words, adds_b, total, sums);
+}
+
+#if defined(__x86_64__)
+AVX2 EXPORTED void precad_share_avx2(const uint8_t *b, uint64_t *restrict a, size_t words,
+                                     int adds_b, uint64_t *restrict total, uint64_t *restrict sums)
+{
+    share_words(b, a, words, adds_b, total, sums);
+}
+
+__attribute__((target("avx512f,avx512dq"))) EXPORTED void
+precad_share_avx512_vnni(const uint8_t *b, uint64_t *restrict a, size_t words, int adds_b,
+                         uint64_t *restrict total, uint64_t *restrict sums)
+{
+    share_words(b, a, words, adds_b, total, sums);
+}
+#endif
+
 /* Which of the functions this processor can run: 1 for AVX2, 2 for AVX-512 VNNI, added up. */
 EXPORTED int precad_kernels(void)
 {
 #if defined(__x86_64__)
     __builtin_cpu_init();
     int avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-                 __builtin_cpu_supports("avx512vnni");
+                 __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni");
     return (__builtin_cpu_supports("avx2") ? 1 : 0) | (avx512 ? 2 : 0);
 #else
     return 0;

@@ -17,7 +17,7 @@ class Frame:
     attempt: int
     step: str
     sequence: int
-    payload: bytes
+    payload: bytes | memoryview
     last: bool
 
     def __repr__(self) -> str:

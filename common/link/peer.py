@@ -61,7 +61,7 @@ class PeerLink:
             PeerViolation: out of order, of another step or attempt, or too long.
             TaskMismatch: the frame belongs to another task.
         """
-        pieces: list[bytes] = []
+        pieces: list[bytes | memoryview] = []
         length = 0
         last = False
         while not last:
@@ -94,7 +94,9 @@ class PeerLink:
                 f"message of step {step!r} has {filled} bytes instead of {len(out)}"
             )
 
-    def receive_piece(self, step: str, *, timeout_s: float | None = None) -> tuple[bytes, bool]:
+    def receive_piece(
+        self, step: str, *, timeout_s: float | None = None
+    ) -> tuple[bytes | memoryview, bool]:
         """The next piece of a message, and whether it is the last. Raises as ``receive`` does.
 
         Whoever reads a message in pieces counts its bytes.

@@ -19,8 +19,9 @@ from precad.common.secret import Secret
 
 MASK_BYTES = 8 * MASKS
 """Bytes of the stream for a row and 64 coordinates."""
-_BLOCKS_AT_ONCE = 256
-"""Their masks (160 KiB for 40 rows) and words (128 KiB) stay in L2 between drawing and use."""
+_AT_ONCE = 640 << 10
+"""Bytes of masks that are drawn and used together: with 40 rows those of a piece of a body. They
+stay in L2, or nearly; what fewer at once gain there they lose by their calls."""
 
 
 class Rows:
@@ -41,8 +42,8 @@ class Rows:
         self._dimension = dimension
         self._absorbed = 0
         self._z = np.zeros(k, dtype=np.int64)
-        blocks = min(_BLOCKS_AT_ONCE, -(-dimension // BLOCK))
-        self._masks = np.empty((blocks, k, MASKS), dtype="<u8")
+        self._blocks = min(_AT_ONCE // (k * MASK_BYTES), -(-dimension // BLOCK))
+        self._masks = np.empty((self._blocks, k, MASKS), dtype="<u8")
 
     def absorb(self, words: RingVector) -> None:
         """The share's next words: pieces come in order, each once.
@@ -64,13 +65,17 @@ class Rows:
                 f"but the last are multiples of {BLOCK}"
             )
         whole = words.size - words.size % BLOCK
-        for start in range(0, whole, len(self._masks) * BLOCK):
-            self._project(words[start : min(whole, start + len(self._masks) * BLOCK)])
+        step = self._blocks * BLOCK
+        for start in range(0, whole, step):
+            self._project(words[start : min(whole, start + step)])
         if whole < words.size:
             last = np.zeros(BLOCK, dtype=np.int64)
             last[: words.size - whole] = words[whole:]
             self._project(last)
         self._absorbed = after
+        if after == self._dimension:
+            # Whoever decides on many keeps all of their rows until then.
+            self._masks = self._masks[:0].copy()
 
     def z(self) -> RingVector:
         """This share's projections mod 2^64, ``[k] int64``.

@@ -1,6 +1,7 @@
 """Gradients of plain losses at any weights, of one model or of many at once (torch.func)."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -61,11 +62,25 @@ class Learner:
 
     def votes(self, thetas: torch.Tensor, x: NDArray[np.float32]) -> NDArray[np.int64]:
         """What each of many models names the records, ``[models, n]``."""
+        found: NDArray[np.int64] = self._outputs(thetas, x, lambda o: o.argmax(dim=2))
+        return found
+
+    def probabilities(self, thetas: torch.Tensor, x: NDArray[np.float32]) -> NDArray[np.float64]:
+        """What each of many models takes each class's probability for, ``[models, n, classes]``."""
+        found: Reals = self._outputs(thetas, x, lambda o: o.double().softmax(dim=2))
+        return found
+
+    def _outputs(
+        self,
+        thetas: torch.Tensor,
+        x: NDArray[np.float32],
+        of: Callable[[torch.Tensor], torch.Tensor],
+    ) -> Any:
         each = vmap(lambda theta, some: functional_call(self._module, self.named(theta), (some,)))
         inputs = torch.from_numpy(x).to(self._device)
         with torch.no_grad():
             found = [
-                each(some, inputs.expand(len(some), *inputs.shape)).argmax(dim=2).cpu()
+                of(each(some, inputs.expand(len(some), *inputs.shape))).cpu()
                 for some in torch.split(thetas, max(1, _VOTED_AT_ONCE // len(x)))
             ]
         return torch.cat(found).numpy()

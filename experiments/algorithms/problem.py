@@ -77,4 +77,7 @@ ALGORITHMS: Registry[Algorithm] = Registry(
     "algorithm",
     "precad.experiments.algorithms.sums",
     "precad.experiments.algorithms.non_private",
+    "precad.experiments.algorithms.ins_dp_fedsgd",
+    "precad.experiments.algorithms.ins_dp_fedavg",
+    "precad.experiments.algorithms.dopamine",
 )

@@ -139,7 +139,8 @@ def _local(
     return at - thetas
 
 
-def _shortened(rows: torch.Tensor, bound: float) -> torch.Tensor:
+def shortened(rows: torch.Tensor, bound: float) -> torch.Tensor:
+    """Rows of norm at most ``bound``."""
     norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
     return rows * torch.clamp(bound / torch.clamp(norms, min=1e-30), max=1.0)
 
@@ -153,7 +154,7 @@ def flat(
     updates: torch.Tensor, clip: float, _layers: tuple[slice, ...]
 ) -> tuple[torch.Tensor, float]:
     """The whole update to S."""
-    return _shortened(updates, clip), clip
+    return shortened(updates, clip), clip
 
 
 @CLIPPINGS.register("per-layer")
@@ -165,7 +166,7 @@ def per_layer(
     The paper clips each to S and adds noise for S: then a user moves the sum by √L·S.
     """
     bound = clip / len(layers) ** 0.5
-    return torch.cat([_shortened(updates[:, each], bound) for each in layers], dim=1), clip
+    return torch.cat([shortened(updates[:, each], bound) for each in layers], dim=1), clip
 
 
 @CLIPPINGS.register("flat-median")
@@ -174,7 +175,7 @@ def flat_median(
 ) -> tuple[torch.Tensor, float]:
     """The whole update to the median of the round's norms, which itself isn't protected."""
     bound = _median(updates)
-    return _shortened(updates, bound), bound
+    return shortened(updates, bound), bound
 
 
 @CLIPPINGS.register("per-layer-median")
@@ -183,5 +184,5 @@ def per_layer_median(
 ) -> tuple[torch.Tensor, float]:
     """Each tensor to the median of its norms, which aren't protected."""
     bounds = [_median(updates[:, each]) for each in layers]
-    parts = [_shortened(updates[:, e], b) for e, b in zip(layers, bounds, strict=True)]
+    parts = [shortened(updates[:, e], b) for e, b in zip(layers, bounds, strict=True)]
     return torch.cat(parts, dim=1), float(np.sqrt(np.square(bounds).sum()))

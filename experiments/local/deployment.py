@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from subprocess import Popen
 from typing import Self
@@ -51,6 +51,8 @@ class LocalDeployment:
         task: the task.
         data: each client's records.
         bad: clients that misbehave, and how (``experiments.bad_client.KINDS``).
+        instead: parts by name that another program plays: what the interpreter is given for it,
+            before the part's own ``--config``.
         linger_s: how long servers whose training ended stay; until stopped unless given.
         way: what a part dials to reach another part's address; that address unless given.
         popen: starts a process; ``subprocess.Popen`` unless given.
@@ -63,6 +65,7 @@ class LocalDeployment:
         data: Mapping[ClientId, Data],
         *,
         bad: Mapping[ClientId, str] | None = None,
+        instead: Mapping[str, Sequence[str]] | None = None,
         linger_s: float = LINGER_S,
         way: Way = straight,
         popen: Callable[..., Popen[bytes]] | None = None,
@@ -71,7 +74,10 @@ class LocalDeployment:
         self.folder = folder
         self.task = task
         self.clients = tuple(data)
-        self._bad = dict(bad or {})
+        self._instead = {
+            client.name: ("-m", "precad.experiments.bad_client", "--kind", kind)
+            for client, kind in (bad or {}).items()
+        } | dict(instead or {})
         self.addresses = dict(zip(SERVERS, free_addresses(len(SERVERS)), strict=True))
         self.processes: dict[str, Popen[bytes]] = {}
         self._connections: dict[Role, OperatorConnection] = {}
@@ -101,20 +107,18 @@ class LocalDeployment:
 
     def start_clients_together(self) -> None:
         """Start every client; the good ones as children of one process, ``OWNERS``."""
-        files = [str(self.folder / f"{c.name}.toml") for c in self.clients if c not in self._bad]
+        good = [client for client in self.clients if client.name not in self._instead]
+        files = [str(self.folder / f"{client.name}.toml") for client in good]
         settings = [part for file in files for part in ("--config", file)]
         logs = str(self.folder / "logs")
         self._run(OWNERS, "-m", "precad", "join", "--logs", logs, *settings)
-        for client in self._bad:
-            self.start_client(client)
+        for client in self.clients:
+            if client not in good:
+                self.start_client(client)
 
     def start_client(self, client: ClientId) -> None:
         """Start one client, good or bad."""
-        kind = self._bad.get(client)
-        if kind is None:
-            self._start(client.name, "-m", "precad", "join")
-        else:
-            self._start(client.name, "-m", "precad.experiments.bad_client", "--kind", kind)
+        self._start(client.name, "-m", "precad", "join")
 
     def operator(self, role: Role) -> OperatorConnection:
         """An operator's connection to server A or B."""
@@ -175,7 +179,8 @@ class LocalDeployment:
                 process.wait()
 
     def _start(self, name: str, *command: str) -> None:
-        self._run(name, *command, "--config", str(self.folder / f"{name}.toml"))
+        played = self._instead.get(name, command)
+        self._run(name, *played, "--config", str(self.folder / f"{name}.toml"))
 
     def _run(self, name: str, *command: str) -> None:
         arguments = [sys.executable, *command]

@@ -3,17 +3,19 @@
 from collections.abc import Sequence
 from typing import Any
 
+from precad.experiments.algorithms.instance_level import exact_epsilon
 from precad.experiments.papers.xie_votes import (
+    DELTA,
     GROUPS,
     PUBLISHED,
     SETTINGS,
     accuracy,
-    exact_epsilon,
     grouped,
     measure,
     published_curve,
     share,
     sound_curve,
+    user_mechanism,
 )
 from precad.experiments.study import EXPERIMENTS, Experiment, Result, Scale, Settings, Table
 
@@ -36,12 +38,12 @@ def table(results: Sequence[Result]) -> Table:
     rows = []
     for sigma, group in grouped(results, "noise_multiplier").items():
         epsilon, clean = PUBLISHED[sigma]
-        printed, sound = published_curve(group, epsilon), sound_curve(group)
+        printed, sound = published_curve(group, epsilon), sound_curve(group, user_mechanism(group))
         rows.append(
             [
                 f"{sigma:g}",
                 f"{epsilon:.4f}",
-                f"{exact_epsilon(group):.4f}",
+                f"{exact_epsilon(user_mechanism(group), DELTA):.4f}",
                 share(clean),
                 share(accuracy(group)),
                 *(f"{share(printed[k])} / {share(sound[k])}" for k in _SHOWN),
@@ -58,7 +60,7 @@ def plot(results: Sequence[Result], figure: Any) -> None:
         epsilon, _ = PUBLISHED[sigma]
         label = f"σ = {sigma:g}"
         left.plot(GROUPS, published_curve(group, epsilon), marker=".", label=label)
-        right.plot(GROUPS, sound_curve(group), marker=".", label=label)
+        right.plot(GROUPS, sound_curve(group, user_mechanism(group)), marker=".", label=label)
     left.set_title("as published: additions, no confidence")
     right.set_title("sound: replaced users, 99 % confidence")
     left.set_ylabel("certified accuracy")

@@ -14,6 +14,7 @@ from precad.experiments.papers.xie_votes import (
     published_curve,
     share,
     sound_curve,
+    user_mechanism,
 )
 from precad.experiments.study import EXPERIMENTS, Experiment, Result, Scale, Settings, Table
 
@@ -44,7 +45,7 @@ def table(results: Sequence[Result]) -> Table:
     rows = []
     for clipping, group in grouped(results, "clipping").items():
         printed = published_curve(group, PUBLISHED[SIGMA][0])
-        sound = None if "median" in clipping else sound_curve(group)
+        sound = None if "median" in clipping else sound_curve(group, user_mechanism(group))
         rows.append(
             [
                 clipping,
@@ -64,7 +65,7 @@ def plot(results: Sequence[Result], figure: Any) -> None:
         printed = published_curve(group, PUBLISHED[SIGMA][0])
         (line,) = axes.plot(GROUPS, printed, marker=".", label=f"{clipping}, as published")
         if "median" not in clipping:
-            sound = sound_curve(group)
+            sound = sound_curve(group, user_mechanism(group))
             axes.plot(GROUPS, sound, ":", color=line.get_color(), label=f"{clipping}, sound")
     axes.set_xlabel("k, bad users")
     axes.set_ylabel("certified accuracy")

@@ -1,4 +1,4 @@
-"""What Xie et al.'s user-level figures share: ensembles of models, their votes, certificates."""
+"""What Xie et al.'s figures share: ensembles of models, their votes, certificates."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from precad.client.train import model_section
-from precad.common.account.exact import ExactAccountant
+from precad.common.account.events import SampledGaussian
 from precad.common.certify.exact import ExactGroups
 from precad.common.certify.guarantee import Direction, Replacements
 from precad.common.certify.intervals import ConfidenceBudget, simuem
@@ -77,8 +77,10 @@ def zeros_and_ones(data: DataSet) -> DataSet:
     )
 
 
-def measure(settings: Settings, around: Surroundings) -> dict[str, Any]:
-    """How many models of the cell named each held-out record right, and their mean accuracy."""
+def prepared(
+    settings: Settings, around: Surroundings
+) -> tuple[DataSet, Learner, torch.Tensor, Users]:
+    """Records, the model as a function of θ, θ_0 and the users of a cell."""
     data = zeros_and_ones(load(settings["data"], around.data))
     module = MODELS[settings["model"]](data)
     learner = Learner(module, around.device)
@@ -87,6 +89,12 @@ def measure(settings: Settings, around: Surroundings) -> dict[str, Any]:
     start = torch.tensor(initial_vector(ModelSection.model_validate(section)), dtype=torch.float32)
     parts = iid(len(data.train_y), settings["users"], seed=0)
     users = Users.of([(data.train_x[mine], data.train_y[mine]) for mine in parts], around.device)
+    return data, learner, start, users
+
+
+def measure(settings: Settings, around: Surroundings) -> dict[str, Any]:
+    """How many models of the cell named each held-out record right, and their mean accuracy."""
+    data, learner, start, users = prepared(settings, around)
     chosen = UserLevel(**{name: settings[name] for name in _FIELDS})
     count = settings["models"]
     seeds = [settings["seed"] * count + model for model in range(count)]
@@ -108,15 +116,15 @@ def accuracy(group: Sequence[Result]) -> float:
     return float(np.mean([each.values["accuracy"] for each in group]))
 
 
-def exact_epsilon(group: Sequence[Result]) -> float:
-    """At the paper's δ, of a user."""
-    accountant = ExactAccountant()
-    accountant.compose(_settings(group).mechanism)
-    return accountant.epsilon(DELTA)
+def user_mechanism(group: Sequence[Result]) -> SampledGaussian:
+    """What one user is hidden by."""
+    return UserLevel(**{name: group[0].settings[name] for name in _FIELDS}).mechanism
 
 
-def sound_curve(group: Sequence[Result]) -> NDArray[np.float64]:
-    """Certified accuracy for each of ``GROUPS`` users that replace their updates, by the votes.
+def sound_curve(
+    group: Sequence[Result], mechanism: SampledGaussian, groups: Sequence[int] = GROUPS
+) -> NDArray[np.float64]:
+    """Certified accuracy for each number of users, or records, that are replaced, by the votes.
 
     Exact, with Clopper and Pearson's bounds at 99 % a point.
     """
@@ -124,33 +132,31 @@ def sound_curve(group: Sequence[Result]) -> NDArray[np.float64]:
     # Column 0 is the right label: a point that is certified for it is right.
     counts = np.stack([right, models - right], axis=1)
     intervals = simuem(counts, ConfidenceBudget(CONFIDENCE, BINARY, strict=True), models)
-    guarantee = Replacements(ExactGroups(_settings(group).mechanism))
-    found = certify_predictions(intervals, guarantee, (Direction.ADDITIONS,), limit=GROUPS[-1])
+    guarantee = Replacements(ExactGroups(mechanism))
+    found = certify_predictions(intervals, guarantee, (Direction.ADDITIONS,), limit=groups[-1])
     counted = found.certified & (intervals.labels == 0)
-    return np.asarray(certified_accuracy(found.radius, counted, GROUPS))
+    return np.asarray(certified_accuracy(found.radius, counted, groups))
 
 
-def published_curve(group: Sequence[Result], epsilon: float) -> NDArray[np.float64]:
+def published_curve(
+    group: Sequence[Result], epsilon: float, delta: float = DELTA, groups: Sequence[int] = GROUPS
+) -> NDArray[np.float64]:
     """The same as the paper computes it (Theorem 2), which certifies nothing.
 
-    Shares of votes count as if they were known, ε is the printed one, bad users are added ones.
+    Shares of votes count as if they were known, ε is the printed one, what is bad is added.
     """
     right, models = _votes(group)
     share = right / models
     with np.errstate(divide="ignore"):
-        ahead = np.log(share * np.expm1(epsilon) + DELTA)
-        behind = np.log((1 - share) * np.expm1(epsilon) + DELTA)
+        ahead = np.log(share * np.expm1(epsilon) + delta)
+        behind = np.log((1 - share) * np.expm1(epsilon) + delta)
     radius = (ahead - behind) / (2 * epsilon)
-    return np.array([float((radius > k).mean()) for k in GROUPS])
+    return np.array([float((radius > k).mean()) for k in groups])
 
 
 def _votes(group: Sequence[Result]) -> tuple[NDArray[np.int64], int]:
     right = np.sum([each.values["right"] for each in group], axis=0)
     return np.asarray(right, np.int64), sum(each.settings["models"] for each in group)
-
-
-def _settings(group: Sequence[Result]) -> UserLevel:
-    return UserLevel(**{name: group[0].settings[name] for name in _FIELDS})
 
 
 def share(value: float) -> str:

@@ -196,7 +196,7 @@ def test_attackers_are_rejected_with_their_reason_and_training_goes_on(
     assert set(said["rejected"]) == reasons
     assert sum(said["rejected"].values()) == bad
     assert said["accepted"] == rounds * clients - bad
-    assert f"{attackers} of them attack: {attack}" in run.stderr
+    assert f"{attackers} of them bad: {attack}" in run.stderr
 
 
 def test_by_gates_the_same_is_rejected_and_a_malicious_server_is_accounted_for(

@@ -661,7 +661,7 @@ class Transport:
         """Send one frame."""
         with self._world.step(f"send {named(frame)}"):
             if frame.step == "noisy-share":
-                self._check_release(frame.payload)
+                self._check_release(bytes(frame.payload))
             if not (self.cable.broken or self.cable.silent):
                 self.cable.frames[self._other].append(frame)
 

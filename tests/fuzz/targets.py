@@ -50,7 +50,6 @@ from precad.common.aggregator.round.lists import Alike, Ask, HeldList, Offer
 from precad.common.aggregator.round.places import Places
 from precad.common.aggregator.round.seals import Seals
 from precad.common.aggregator.service.dealing import request_to_wire
-from precad.common.aggregator.service.peer_transport import frame_from_wire, frame_to_wire
 from precad.common.aggregator.service.squares import answer_from_wire, square_request_to_wire
 from precad.common.aggregator.settings import ServerASettings, ServerBSettings
 from precad.common.aggregator.store.audit import read_task
@@ -92,6 +91,7 @@ from precad.common.secret import Secret
 from precad.common.share.signature import Signature
 from precad.common.share.submission import shard
 from precad.common.task import Task
+from precad.common.wire.link import frame_from_wire, frame_to_wire
 from precad.common.wire.statement import check_opening, check_statement, sign_body
 from precad.common.wire.status import error_of
 from precad.common.wire.submission import header_from_wire, header_to_wire
@@ -312,8 +312,7 @@ class _Frames:
 
 
 def _link(data: bytes) -> None:
-    received = [parsed(pb.LinkFrame, piece) for piece in split(data)]
-    frames = [frame_from_wire(message) for message in received if message is not None]
+    frames = [frame_from_wire(piece) for piece in split(data)]
     link = PeerLink(_Frames(frames), stage().task.digest, max_message_bytes=64, timeout_s=1)
     while True:
         link.receive("cohort")
@@ -325,7 +324,7 @@ def _frames() -> list[bytes]:
         Frame(digest, SETUP_ATTEMPT, "cohort", number, b"x" * 8, last=number != 1)
         for number in range(4)
     ]
-    return [join(*(frame_to_wire(frame).SerializeToString() for frame in frames))]
+    return [join(*(frame_to_wire(frame) for frame in frames))]
 
 
 MESSAGES: tuple[type[messages.Message], ...] = (

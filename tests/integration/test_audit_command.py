@@ -2,11 +2,15 @@
 
 import json
 
+import pytest
 from typer.testing import CliRunner
 
-from precad.cli.audit import REFUTED
+from precad.cli.audit.command import REFUTED
 from precad.cli.main import app
+from precad.common.errors import Misconfiguration
+from precad.common.task import Task
 from precad.experiments.audit.designed import LOUDER, designed
+from precad.experiments.audit.own_task import require_own
 from precad.experiments.audit.run import Repetition, audit, planned
 from precad.experiments.audit.simulated import Build, train
 
@@ -43,3 +47,29 @@ def test_the_command_says_what_is_stated_and_what_was_learnt_and_fails() -> None
     assert by_view["one server"]["refuted"]
     assert by_view["one server"]["epsilon_at_least"] >= by_view["one server"]["epsilon_stated"]
     assert document["simulated"]
+
+
+def test_of_real_processes_one_without_noise_is_found_by_the_other_one_alone() -> None:
+    # Who sees the models alone has the other server's noise before it: that half is sound.
+    arguments = ["--deployed", "--canaries", "400", "--build", "other-silent", "--seed", str(SEED)]
+    done = CliRunner().invoke(app, ["audit", *arguments, "--json"])
+    assert done.exit_code == REFUTED, done.output
+    document = json.loads(done.stdout)
+    refuted = {verdict["view"]: verdict["refuted"] for verdict in document["verdicts"]}
+    assert refuted == {"models": False, "one server": True}
+    assert not document["simulated"]
+
+
+def test_a_build_that_no_process_plays_is_refused_by_name() -> None:
+    done = CliRunner().invoke(app, ["audit", "--deployed", "--build", "redrawn"])
+    assert done.exit_code not in (0, REFUTED)
+    assert "redrawn" in done.output
+
+
+def test_what_watches_refuses_a_task_that_is_not_an_audits() -> None:
+    task = designed(50, SEED).task
+    require_own(task, "127.0.0.1:7301")
+    with pytest.raises(Misconfiguration, match=r"other\.example"):
+        require_own(task, "other.example:7301")
+    with pytest.raises(Misconfiguration, match="wards"):
+        require_own(Task.parse(task.model_dump(mode="json") | {"name": "wards"}))

@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from precad.common.kernel.kernel import NUMPY, Projection, kernels
+from precad.common.kernel.kernel import NUMPY, Projection, Sharing, kernels, sharings
 from precad.common.kernel.numpy_projection import BLOCK, MASKS
 from precad.common.norm_check.rows import Rows
 from precad.common.ring import RingVector
@@ -25,15 +25,27 @@ ONES = 2**64 - 1
 
 
 @pytest.fixture(scope="session")
-def all_kernels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Projection]:
-    """By name, NumPy's included; only that one where there is no compiler."""
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path | None:
+    """Compiled from this source; None where there is no compiler."""
     folder = tmp_path_factory.mktemp("kernel")
     build = ("build_ext", "--build-lib", str(folder), "--build-temp", str(folder / "objects"))
     subprocess.run([sys.executable, "setup.py", "-q", *build], cwd=CHECKOUT, check=True)
     libraries = list(folder.rglob("_projections*"))
     command = os.environ.get("CC") or sysconfig.get_config_var("CC")
     assert bool(libraries) == bool(shutil.which(command.split()[0])), "no library but a compiler"
-    return kernels(libraries[0] if libraries else None)
+    return libraries[0] if libraries else None
+
+
+@pytest.fixture(scope="session")
+def all_kernels(library: Path | None) -> dict[str, Projection]:
+    """By name, NumPy's included; only that one where there is no compiler."""
+    return kernels(library)
+
+
+@pytest.fixture(scope="session")
+def all_sharings(library: Path | None) -> dict[str, Sharing]:
+    """Likewise."""
+    return sharings(library)
 
 
 def plain(words: RingVector, masks: NDArray[np.uint64]) -> list[int]:
@@ -149,3 +161,67 @@ def test_a_compiled_kernel_takes_no_array_with_gaps(all_kernels: dict[str, Proje
     for project in compiled:
         with pytest.raises(ValueError, match="words must be contiguous"):
             project(np.zeros(128, dtype=np.int64)[::2], masks, z)
+
+
+ring = st.integers(-(2**63), 2**63 - 1) | st.sampled_from(EDGES)
+
+
+def signed(value: int) -> int:
+    return (value + 2**63) % 2**64 - 2**63
+
+
+@settings(max_examples=60)
+@given(
+    st.integers(1, 200),
+    st.lists(st.tuples(ring, ring, ring), min_size=1, max_size=70),
+    st.tuples(st.booleans(), st.booleans()),
+    st.integers(0, 7),
+)
+@example(64, [(-(2**63), -1, -(2**63))], (True, True), 1)
+def test_shares_and_sums_agree_with_plain_integers(
+    all_sharings: dict[str, Sharing],
+    size: int,
+    some: list[tuple[int, int, int]],
+    how: tuple[bool, bool],
+    start: int,
+) -> None:
+    adds_b, summed = how
+    columns = np.resize(np.array(some, dtype=np.int64), (size, 3)).T
+    b_plain, a_plain, total_plain = columns.tolist()
+    share = [signed(a + b * adds_b) for a, b in zip(a_plain, b_plain, strict=True)]
+    expected = (
+        signed(sum(a * b for a, b in zip(a_plain, b_plain, strict=True))),
+        signed(sum(b * b for b in b_plain)),
+    )
+    total_expected = [signed(t + s) for t, s in zip(total_plain, share, strict=True)]
+    # A body's pieces are read-only, and may begin at any byte.
+    b = np.frombuffer(bytes(start) + columns[0].tobytes(), np.int64, size, start)
+    for name, add_share in all_sharings.items():
+        a, total = columns[1].copy(), columns[2].copy()
+        sums = add_share(b, a, total if summed else None, adds_b=adds_b)
+        assert sums == expected, name
+        assert a.tolist() == share, name
+        assert total.tolist() == (total_expected if summed else total_plain), name
+
+
+@pytest.mark.parametrize(
+    ("b", "a", "total", "text"),
+    [
+        ((64, I8), (63, I8), (64, I8), "a mask of"),
+        ((64, I8), (64, I8), (63, I8), "another total"),
+        ((64, "int32"), (64, I8), (64, I8), "b must"),
+        ((64, I8), (64, U8), (64, I8), "a must"),
+        ((64, I8), (64, I8), (64, "int16"), "total must"),
+    ],
+)
+def test_a_compiled_pass_reads_and_writes_nothing_beyond_its_arrays(
+    all_sharings: dict[str, Sharing],
+    b: tuple[int, str],
+    a: tuple[int, str],
+    total: tuple[int, str],
+    text: str,
+) -> None:
+    compiled = [each for name, each in all_sharings.items() if name != NUMPY]
+    for add_share in compiled:
+        with pytest.raises(ValueError, match=text):
+            add_share(np.zeros(*b), np.zeros(*a), np.zeros(*total), adds_b=True)

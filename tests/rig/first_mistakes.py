@@ -26,6 +26,7 @@ import numpy as np
 
 import precad
 from precad.client.check.servers import look_at_servers
+from precad.common.aggregator.enrol.tokens import TokenBook, new_token, token_digest
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment import create_local_keys
@@ -157,6 +158,15 @@ def _taken_name(ward: Ward) -> None:
     ward.settings.update(client="ward-1", identity=str(ward.keys / "ward-1"))
 
 
+def _wrong_token(ward: Ward) -> None:
+    ward.settings["token"] = new_token()
+
+
+def _used_token(ward: Ward) -> None:
+    neighbour = tomllib.loads((ward.keys.parent / "ward-1.toml").read_text(encoding="utf-8"))
+    ward.settings["token"] = neighbour["token"]
+
+
 MISTAKES = (
     Mistake("wrong port", _wrong_port, r"server A at \S+ refuses connections: nothing listens"),
     Mistake("another authority's certificate", _foreign_root, "certificate of another authority"),
@@ -202,6 +212,24 @@ MISTAKES = (
     ),
     Mistake("an unreadable key", _unreadable_key, r"key.pem'?.*(can't be read|no key|key)"),
     Mistake("a name that is taken", _taken_name, "another process takes part as client ward-1 now"),
+    Mistake(
+        "no enrolment token",
+        lambda ward: ward.settings.pop("token"),
+        r"client ward-2 brings no token; ask the operator for one and put token = \"…\"",
+    ),
+    Mistake(
+        "half an enrolment token",
+        lambda ward: ward.settings.update(token=ward.settings["token"][:26]),
+        "a token has 52 characters of base32: copy the whole",
+    ),
+    Mistake(
+        "a wrong enrolment token", _wrong_token, "knows no such token; ask the operator for another"
+    ),
+    Mistake(
+        "another owner's enrolment token",
+        _used_token,
+        "this token was used by another client; ask the operator for one",
+    ),
     Mistake("a full disk", lambda ward: ward, "make room for 1 MB", small_disk=True),
     Mistake(
         "a late start", lambda ward: ward, "is over and client ward-2 isn't enrolled", late=True
@@ -240,6 +268,7 @@ class Clinic:
         data = dict.fromkeys(names, good_records())
         self._open = LocalDeployment(folder / "open", a_task(3), data)
         self._training = LocalDeployment(folder / "training", a_task(1), data)
+        _ask_for_tokens(self._open)
 
     @contextmanager
     def running(self) -> Iterator["Clinic"]:
@@ -316,6 +345,23 @@ class Clinic:
         places = {str(config.parent): "OWNER", str(deployment.folder): "SHARED"}
         findings = json.loads(ended.stdout)["findings"]
         return Told(ended.returncode, findings, _used_s() - used, places)
+
+
+def _ask_for_tokens(deployment: LocalDeployment) -> None:
+    """As operators do it: servers that ask, and a token for each owner in its settings."""
+    tokens = {client.name: new_token() for client in deployment.clients}
+    for role in SERVERS:
+        _append(deployment.folder / f"{role.value}.toml", 'enrolment = "token"')
+        book = TokenBook(deployment.folder / "state" / role.value)
+        for token in tokens.values():
+            book.add(token_digest(token))
+    for name, token in tokens.items():
+        _append(deployment.folder / f"{name}.toml", f'token = "{token}"')
+
+
+def _append(path: Path, line: str) -> None:
+    with path.open("a", encoding="utf-8") as file:
+        file.write(line + "\n")
 
 
 def _used_s() -> float:

@@ -36,9 +36,10 @@ class _Known:
 
     guessed: Words
 
-    def words(self, count: int) -> Words:
-        assert count == self.guessed.size
-        return self.guessed
+    def words_into(self, out: Words) -> Words:
+        assert out.size == self.guessed.size
+        out[:] = self.guessed
+        return out
 
 
 def absorbed(role: Role, task: Task, mask: Words, row_key: bytes, b: Words, r_share: int) -> Words:

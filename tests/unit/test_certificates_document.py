@@ -8,9 +8,13 @@ from typing import get_origin
 from published import printed_certificates
 from published.reproduction import Reproduction
 
+from precad.experiments.defences import ensembles
+
 ROOT = Path(__file__).parents[2]
 TEXT = " ".join((ROOT / "docs" / "certificates.md").read_text(encoding="utf-8").split())
-NAMED = re.compile(r"`((?:common/certify|published)/\w+)\.py` ·((?:,? `\w+`)+)")
+NAMED = re.compile(
+    r"`((?:common/certify|published|experiments/defences)/\w+)\.py` ·((?:,? `\w+`)+)"
+)
 ALONE = re.compile(r"`(\w+(?:\.\w+)?)`")
 MODULES = {
     f"{folder}/{path.stem}": importlib.import_module(f"{package}.{path.stem}")
@@ -20,7 +24,7 @@ MODULES = {
     )
     for path in place.glob("*.py")
     if path.stem != "__init__"
-}
+} | {"experiments/defences/ensembles": ensembles}
 
 
 def test_every_function_that_the_document_names_exists() -> None:

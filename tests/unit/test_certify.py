@@ -12,12 +12,6 @@ import numpy as np
 import published
 import pytest
 from dp_accounting.pld import privacy_loss_distribution
-from published.defences import (
-    bagging_holds,
-    bagging_radii,
-    ma_expectation_bound,
-    partition_radii,
-)
 from published.printed_certificates import (
     precad_theorem_2_printed,
     theorem_8,
@@ -79,6 +73,12 @@ from precad.common.certify.result import Abstained, Certified
 from precad.common.certify.shift import group_shift, log_binomial
 from precad.common.certify.smoothing import SmoothingCertificates, certify_smoothing
 from precad.common.errors import Misconfiguration
+from precad.experiments.defences.ensembles import (
+    bagging_holds,
+    bagging_radii,
+    ma_expectation_bound,
+    partition_radii,
+)
 
 MECHANISM = poisson_gaussian(rate=0.01, noise_multiplier=1.0, count=20)
 FIXED_SIZE = replace(

@@ -206,3 +206,7 @@ def test_the_sizes_in_the_document_are_those_that_were_measured() -> None:
     beside = measured["client beside torch"]
     assert f"an owner's part adds {beside['mb']:.0f} MB" in said
     assert f"it is {beside['mb'] - beside['of_it_compiled_by_pip']:.0f}." in said
+    without = sum(beside["largest_mb"][n] for n in ("Pygments", "rich", "typer", "markdown-it-py"))
+    assert (
+        f"with what it requires ({without:.1f} MB) | {beside['mb'] - without + 1.5:.1f} |" in said
+    )

@@ -1,5 +1,6 @@
 """The secret rows of the range test: their distribution, what they are bound to, exactness."""
 
+import tracemalloc
 from collections.abc import Callable
 
 import numpy as np
@@ -139,6 +140,20 @@ def test_projections_are_not_given_before_every_word_was_absorbed() -> None:
     rows.absorb(np.zeros(128, dtype=np.int64))
     with pytest.raises(ValueError, match="only 128 of 130"):
         rows.z()
+
+
+def test_rows_that_have_absorbed_every_word_hold_no_masks() -> None:
+    """All of a batch are kept until it is decided on."""
+    words = uniform(65_536)
+    tracemalloc.start()
+    try:
+        kept = [Rows(KEY, words.size, 40) for _ in range(8)]
+        for rows in kept:
+            rows.absorb(words)
+        now, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak > 8 * 40 * MASK_BYTES * words.size // BLOCK > 50 * now
 
 
 def test_projections_of_shares_add_up_to_the_projection_of_the_update() -> None:

@@ -175,8 +175,8 @@ def test_how_many_more_are_bad_is_said(tmp_path: Path) -> None:
     ("data", "columns", "said"),
     [
         ("ward.xlsx", None, "give a .npz file"),
-        ("nowhere.csv", None, "can't be read"),
-        ("nowhere.npz", None, "can't be read"),
+        ("nowhere.csv", None, "no such file: mend"),
+        ("nowhere.npz", None, "no such file: mend"),
         (rows(), None, "columns.inputs"),
         (rows(), Columns(inputs=("age",)), "columns.target"),
         (rows(), Columns(inputs=("ward",), target="died"), "isn't a number.*categorical column"),
@@ -215,6 +215,7 @@ def test_parquet_without_a_library_names_one(
         raise ImportError(name)
 
     monkeypatch.setattr("precad.client.read.table.import_module", none)
+    (tmp_path / "ward.parquet").touch()
     with pytest.raises(Misconfiguration, match=r"precad\[parquet\]"):
         read_records(tmp_path / "ward.parquet", RECIPE)
 

@@ -38,11 +38,13 @@ def token_digest(token: str) -> Digest:
     """
     text = token.strip()
     if len(text) != _TEXT_LENGTH or not text.isascii():
-        raise AccessDenied(f"a token has {_TEXT_LENGTH} characters of base32")
+        raise AccessDenied(f"a token has {_TEXT_LENGTH} characters of base32: copy the whole")
     try:
         raw = base64.b32decode(text + "====", casefold=True)
     except binascii.Error:
-        raise AccessDenied("a token is base32: letters and the digits 2 to 7") from None
+        raise AccessDenied(
+            "a token is base32, letters and the digits 2 to 7: copy it as it is"
+        ) from None
     return Digest.of(encode_context("enrolment-token", raw))
 
 

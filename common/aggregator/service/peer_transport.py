@@ -14,11 +14,9 @@ from typing import Any
 import grpc
 
 from precad.common.errors import Misconfiguration, PeerUnavailable, PrecadError
-from precad.common.identifiers import Digest
 from precad.common.link import Frame
+from precad.common.wire.link import METHOD, frame_from_wire, frame_to_wire
 from precad.common.wire.status import error_of
-from precad.protos import precad_pb2 as pb
-from precad.protos.precad_pb2_grpc import PeerStub
 
 LOOK_S = 2.0
 """When a link that doesn't come about is looked at."""
@@ -93,10 +91,11 @@ class DialledTransport(_Receiving):
             ) from None
         finally:
             ready.cancel()
-        self._outgoing: queue.SimpleQueue[pb.LinkFrame | None] = queue.SimpleQueue()
+        self._outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._closed = False
         self._room = threading.Semaphore(_WAITING)
-        self._call = PeerStub(channel).Link(self._requests())
+        link: grpc.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(METHOD)
+        self._call = link(self._requests())
         self._reader = threading.Thread(target=self._read, name="peer-link", daemon=True)
         self._reader.start()
 
@@ -117,7 +116,7 @@ class DialledTransport(_Receiving):
         self._reader.join(timeout=1)
         self._call.cancel()
 
-    def _requests(self) -> Iterator[pb.LinkFrame]:
+    def _requests(self) -> Iterator[bytes]:
         while (message := self._outgoing.get()) is not None:
             yield message
 
@@ -162,7 +161,7 @@ class ServedTransport(_Receiving):
         super().__init__()
         self._loop = loop
         self._timeout_s = timeout_s
-        self._outgoing: asyncio.Queue[Frame | None] = asyncio.Queue()
+        self._outgoing: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._room = threading.Semaphore(_WAITING)
 
     def put(self, frame: Frame) -> None:
@@ -172,19 +171,21 @@ class ServedTransport(_Receiving):
             self.require_alive()
             if time.monotonic() >= ends:
                 raise PeerUnavailable(f"server A took nothing for {self._timeout_s:g} s")
-        self._loop.call_soon_threadsafe(self._outgoing.put_nowait, frame)
+        # Here, while this thread's processor has the payload in its cache.
+        message = frame_to_wire(frame)
+        self._loop.call_soon_threadsafe(self._outgoing.put_nowait, message)
 
     def close(self) -> None:
         """End the stream; whoever still waits on it hears so."""
         self._end(PeerUnavailable("the link to server A was replaced or closed"))
         self._loop.call_soon_threadsafe(self._outgoing.put_nowait, None)
 
-    async def serve(self, requests: AsyncIterator[pb.LinkFrame]) -> AsyncGenerator[pb.LinkFrame]:
+    async def serve(self, requests: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
         """Pump frames both ways until either side ends the stream."""
         reader = asyncio.create_task(self._read(requests))
         try:
-            while (frame := await self._outgoing.get()) is not None:
-                yield frame_to_wire(frame)
+            while (message := await self._outgoing.get()) is not None:
+                yield message
                 self._room.release()
         finally:
             reader.cancel()
@@ -198,27 +199,3 @@ class ServedTransport(_Receiving):
             self._end(error)
         self._end(PeerUnavailable("server A closed the link"))
         self._outgoing.put_nowait(None)
-
-
-def frame_to_wire(frame: Frame) -> pb.LinkFrame:
-    """One frame of the servers' link."""
-    return pb.LinkFrame(
-        task_digest=frame.task.value,
-        attempt=frame.attempt,
-        step=frame.step,
-        sequence=frame.sequence,
-        payload=frame.payload,
-        last=frame.last,
-    )
-
-
-def frame_from_wire(message: pb.LinkFrame) -> Frame:
-    """Inverse of ``frame_to_wire``. Raises Misconfiguration for a digest of the wrong length."""
-    return Frame(
-        Digest(message.task_digest),
-        message.attempt,
-        message.step,
-        message.sequence,
-        message.payload,
-        message.last,
-    )

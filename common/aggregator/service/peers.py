@@ -25,8 +25,6 @@ from precad.common.link import FrameTransport
 from precad.common.noise import DiscreteGaussian
 from precad.common.wire.serving import Refusing
 from precad.common.wire.status import LINKED
-from precad.protos import precad_pb2 as pb
-from precad.protos.precad_pb2_grpc import PeerServicer
 
 log = logging.getLogger("precad")
 
@@ -60,7 +58,7 @@ def dialling(session: Session, address: str) -> Reach:
         patience_s = session.task.deadlines.peer
         why = partial(why_unreachable, address, session.identity, Role.SERVER_B)
         with (
-            open_channel(address, session.identity, Role.SERVER_B) as channel,
+            open_channel(address, session.identity, Role.SERVER_B, bulk=True) as channel,
             closing(DialledTransport(channel, address, patience_s, why)) as transport,
         ):
             yield transport
@@ -68,7 +66,7 @@ def dialling(session: Session, address: str) -> Reach:
     return reach
 
 
-class PeerService(PeerServicer):
+class PeerService:
     """B's way to A: takes server A's link, from server A alone, and one at a time.
 
     A second one is refused while the first lives, whoever dials: a stale copy of A can't take the
@@ -81,11 +79,11 @@ class PeerService(PeerServicer):
         self._links: queue.SimpleQueue[ServedTransport] = queue.SimpleQueue()
         self._current: ServedTransport | None = None
 
-    async def Link(  # noqa: N802 -- gRPC's name
+    async def link(
         self,
-        request_iterator: AsyncIterator[pb.LinkFrame],
+        request_iterator: AsyncIterator[bytes],
         context: grpc.aio.ServicerContext[Any, Any],
-    ) -> AsyncIterator[pb.LinkFrame]:
+    ) -> AsyncIterator[bytes]:
         """The servers' link."""
         async with Refusing(context):
             require(context, self._session.identity, Role.SERVER_A)

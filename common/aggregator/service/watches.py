@@ -136,22 +136,46 @@ async def while_allowed(
 ) -> AsyncIterator[Item]:
     """The items of one of a few long streams, whose caller is looked at every second.
 
+    No task for each item, which would cost more than a frame of the servers' link.
+
     Raises:
         AccessDenied: the caller's certificate doesn't count any more.
     """
-    iterator = aiter(items)
-    while True:
-        following = asyncio.ensure_future(_next(iterator))
+    loop, iterator = asyncio.get_running_loop(), aiter(items)
+    waits: asyncio.Task[Any] | None = None
+    ended: list[Exception] = []
+    timer: asyncio.TimerHandle
+
+    def look() -> None:
+        nonlocal timer
         try:
-            while not (await asyncio.wait({following}, timeout=LOOK_S))[0]:
-                still_allowed()
+            still_allowed()
+        except Exception as error:  # noqa: BLE001 -- whatever it is, nothing more may go out
+            ended.append(error)
+            if waits is not None:
+                waits.cancel()
+        else:
+            timer = loop.call_later(LOOK_S, look)
+
+    timer = loop.call_later(LOOK_S, look)
+    try:
+        while not ended:
+            waits = asyncio.current_task()
             try:
-                item = following.result()
+                item = await anext(iterator)
             except StopAsyncIteration:
                 return
-        finally:
-            await _ended(following)
-        yield item
+            except asyncio.CancelledError:
+                # Somebody else's cancellation goes on.
+                if not ended or waits is None or waits.uncancel() > 0:
+                    raise
+                break
+            finally:
+                waits = None
+            yield item
+    finally:
+        timer.cancel()
+    raise ended[0]
 
 
 async def _ended(following: "asyncio.Future[Item]") -> None:

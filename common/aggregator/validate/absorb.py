@@ -9,15 +9,16 @@ import numpy as np
 
 from precad.common.aggregator.validate.norm import excess_share
 from precad.common.identifiers import Role
+from precad.common.kernel.kernel import sharing_in_use
 from precad.common.keystream import Keystream
 from precad.common.norm_check.rows import Rows
-from precad.common.ring import RingVector, dot, signed
+from precad.common.ring import RingVector, signed
 from precad.common.secret import Secret
 from precad.common.share.words import norm_point
 from precad.common.task import Task
 
-_CACHED = 1 << 15
-"""Coordinates that pass together: b, mask and share stay in the processor's cache."""
+_TOGETHER = 1 << 16
+"""Coordinates that pass together, a piece of a body: in the processor's cache, or nearly."""
 
 
 class Absorber:
@@ -44,6 +45,9 @@ class Absorber:
         self._mask = mask
         self._rows = Rows(row_key, task.dimension, task.projections)
         self._total = total
+        self._add_share = sharing_in_use()
+        self._dimension = task.dimension
+        self._share = np.empty(min(_TOGETHER, task.dimension), dtype=np.int64)
         self._public = task.validation == "fss"
         self._crossed = 0
         self._squared = 0
@@ -52,8 +56,8 @@ class Absorber:
 
     def absorb(self, b: RingVector) -> None:
         """The next piece of b, ``[≤ d] int64``; all but the last a multiple of 64 long."""
-        for start in range(0, b.size, _CACHED):
-            self._absorb(b[start : start + _CACHED])
+        for start in range(0, b.size, _TOGETHER):
+            self._absorb(b[start : start + _TOGETHER])
 
     def words(self, r_share: int) -> RingVector:
         """``[k + 1] int64``: this server's shares of the k projections, then of y.
@@ -82,12 +86,14 @@ class Absorber:
         return np.append(self._rows.z(), np.int64(y))
 
     def _absorb(self, b: RingVector) -> None:
-        a = self._mask.words(b.size)
-        self._crossed += dot(b, a)
-        if self._public or self._role is Role.SERVER_A:
-            self._squared += dot(b, b)
-        share = a if self._role is Role.SERVER_A else b + a
+        share, start = self._share[: b.size], self.absorbed
+        self._mask.words_into(share)
+        total = None if self._total is None else self._total[start : start + b.size]
+        crossed, squared = self._add_share(b, share, total, adds_b=self._role is Role.SERVER_B)
+        self._crossed += crossed
+        self._squared += squared
         self._rows.absorb(b if self._public else share)
-        if self._total is not None:
-            self._total[self.absorbed : self.absorbed + b.size] += share
         self.absorbed += b.size
+        if self.absorbed == self._dimension:
+            # All submissions of a batch are kept until they are decided on.
+            self._share = self._share[:0].copy()

@@ -58,7 +58,7 @@ def receive(
     if not last:
         if len(piece) != SALT_BYTES:
             raise PeerViolation(f"a forwarded body's salt has {len(piece)} bytes")
-        hasher = body_hasher(header.context.digest, Secret(piece))
+        hasher = body_hasher(header.context.digest, Secret(bytes(piece)))
         piece, last = link.receive_piece(step)
         while not last:
             left -= len(piece)

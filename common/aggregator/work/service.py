@@ -29,7 +29,7 @@ from precad.common.share.mask import SALT_BYTES
 from precad.common.task import Task
 from precad.common.wire.serving import Context, Refusing, check_task
 from precad.protos import precad_pb2 as pb
-from precad.protos.precad_pb2_grpc import PeerServicer, WorkingServicer
+from precad.protos.precad_pb2_grpc import WorkingServicer
 
 log = logging.getLogger("precad")
 
@@ -47,15 +47,15 @@ class Worker:
     """At B: from server A's workers, not looked at yet."""
 
 
-class WorkerLinks(PeerServicer):
+class WorkerLinks:
     """At B: takes the link of server A's worker, from server A alone."""
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
 
-    async def Link(  # noqa: N802 -- gRPC's name
-        self, request_iterator: AsyncIterator[pb.LinkFrame], context: Context
-    ) -> AsyncIterator[pb.LinkFrame]:
+    async def link(
+        self, request_iterator: AsyncIterator[bytes], context: Context
+    ) -> AsyncIterator[bytes]:
         """The link of one attempt."""
         worker = self._worker
         async with Refusing(context):
@@ -152,7 +152,7 @@ class _Reach:
         if worker.role is Role.SERVER_A:
             why = partial(why_unreachable, self._peer, worker.identity, Role.SERVER_B)
             with (
-                open_channel(self._peer, worker.identity, Role.SERVER_B) as channel,
+                open_channel(self._peer, worker.identity, Role.SERVER_B, bulk=True) as channel,
                 closing(DialledTransport(channel, self._peer, patience_s, why)) as dialled,
             ):
                 yield dialled

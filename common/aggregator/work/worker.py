@@ -23,11 +23,9 @@ from precad.common.identifiers import Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.port import add_port
 from precad.common.task import Task
+from precad.common.wire.link import add_link_to_server
 from precad.common.wire.serving import SERVER_OPTIONS
-from precad.protos.precad_pb2_grpc import (
-    add_PeerServicer_to_server,
-    add_WorkingServicer_to_server,
-)
+from precad.protos.precad_pb2_grpc import add_WorkingServicer_to_server
 
 LOG_FORMAT = "%(asctime)s %(levelname)s worker: %(message)s"
 
@@ -41,7 +39,7 @@ async def serve(start: WorkerStart) -> None:
     server = grpc.aio.server(options=SERVER_OPTIONS)
     add_WorkingServicer_to_server(Working(worker), server)
     if role is Role.SERVER_B:
-        add_PeerServicer_to_server(WorkerLinks(worker), server)
+        add_link_to_server(WorkerLinks(worker).link, server)
     port = add_port(server, start.listen, identity)
     await server.start()
     sys.stdout.write(json.dumps({"port": port}) + "\n")

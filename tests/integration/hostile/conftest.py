@@ -23,12 +23,12 @@ from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment import create_local_keys
 from precad.common.identity.port import add_port
 from precad.common.task import Task
+from precad.common.wire.link import add_link_to_server
 from precad.common.wire.serving import SERVER_OPTIONS
 from precad.dealer.service import DealingService
 from precad.experiments.local.files import task_to_toml
 from precad.protos.precad_pb2_grpc import (
     add_DealingServicer_to_server,
-    add_PeerServicer_to_server,
 )
 
 T = TypeVar("T")
@@ -109,7 +109,7 @@ class Site:
             identity = self.identity(role.value)
             server = make_server(session, limits)
             if role is Role.SERVER_B:
-                add_PeerServicer_to_server(PeerService(session), server)
+                add_link_to_server(PeerService(session).link, server)
         port = add_port(server, "127.0.0.1:0", identity)
         await server.start()
         return Running(f"127.0.0.1:{port}", server, session)

@@ -145,7 +145,7 @@ class Played:
     @property
     def bits(self) -> list[bytes]:
         """Each message of the honest server that holds its bits."""
-        return [frame.payload for frame in self.sent if frame.step.startswith("decide/")]
+        return [bytes(frame.payload) for frame in self.sent if frame.step.startswith("decide/")]
 
     @property
     def rejections(self) -> dict[ClientId, Rejection]:
@@ -226,7 +226,7 @@ def decide_frames(change: Callable[[bytes], bytes | None]) -> Callable[[Frame], 
     def changed(frame: Frame) -> Frame | None:
         if not frame.step.startswith("decide/"):
             return frame
-        payload = change(frame.payload)
+        payload = change(bytes(frame.payload))
         return None if payload is None else replace(frame, payload=payload)
 
     return changed
@@ -318,7 +318,7 @@ def body_frames(change: Callable[[bytes], bytes]) -> Callable[[Frame], Frame | N
 
     def changed(frame: Frame) -> Frame | None:
         is_piece = frame.step.startswith("body/") and len(frame.payload) > 32
-        return replace(frame, payload=change(frame.payload)) if is_piece else frame
+        return replace(frame, payload=change(bytes(frame.payload))) if is_piece else frame
 
     return changed
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -42,11 +42,38 @@ def audit(
             "half-noise, other-silent, redrawn, unclipped."
         ),
     ] = "sound",
-    seed: Annotated[int | None, Option(min=0, help="Repeats an audit.")] = None,
-    save: Annotated[Path | None, Option(help="Plan and verdicts as JSON.")] = None,
+    deployed: Annotated[
+        bool,
+        Option(
+            "--deployed",
+            help="Train by real processes on this machine: dealer, both servers, all owners.",
+        ),
+    ] = False,
+    certificate: Annotated[
+        bool,
+        Option(
+            "--certificate",
+            help="Attack certified predictions in place of ε; --build is sound or unchecked.",
+        ),
+    ] = False,
+    presence: Annotated[
+        bool,
+        Option(
+            "--presence",
+            help="Canaries are whole owners, by simulation; --build is sound or unchecked.",
+        ),
+    ] = False,
+    models: Annotated[
+        int, Option(min=40, help="With --certificate: trainings of each ensemble, which vote.")
+    ] = 200,
+    seed: Annotated[
+        int | None,
+        Option(min=0, help="Repeats an audit; of --deployed the canaries and coins alone."),
+    ] = None,
+    save: Annotated[Path | None, Option(help="All that was found, as JSON.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Attack simulated trainings as the stated adversaries may, and bound ε from below.
+    """Attack trainings as the stated adversaries may, and bound ε from below.
 
     A consenting owner's canaries are records that count, or count as zero, by
     coin flips. Who sees the models, and a server that takes its own noise off,
@@ -57,6 +84,17 @@ def audit(
         precad audit
 
         precad audit --build other-silent
+
+        precad audit --dataset digits --deployed
+
+    With --certificate owners turn bad, as many as a certified prediction is said
+    to withstand, and push against it; a prediction that they flip fails the
+    audit too.
+
+        precad audit --certificate
+
+    With --presence the canaries are owners, whose updates count or are zero:
+    what the client-level guarantee hides.
     """
     if save is not None and not save.parent.is_dir():
         raise Misconfiguration("--save", str(save), "there is no such folder; make it first")
@@ -65,13 +103,32 @@ def audit(
     from precad.experiments.audit.simulated import Build  # noqa: PLC0415
     from precad.experiments.simulation.draws import checked_seed  # noqa: PLC0415
 
+    first = checked_seed(seed)
+    console = Console(stderr=as_json)
+    console.print(f"seed {first}", highlight=False)
+    if certificate:
+        from precad.cli.audit.certificate import attack  # noqa: PLC0415
+
+        document, refuted = attack(models, build, first, console)
+        _end(document, save, as_json=as_json, refuted=refuted)
+        return
+    if presence:
+        from precad.experiments.audit.presence import BUILDS, audit_presence  # noqa: PLC0415
+        from precad.experiments.audit.run import SIGNIFICANCE  # noqa: PLC0415
+
+        if build not in BUILDS:
+            raise Misconfiguration(
+                "--build", build, f"with --presence use one of {', '.join(BUILDS)}"
+            )
+        one = audit_presence(canaries, first, SIGNIFICANCE, loose=BUILDS[build])
+        _show(console, (one,))
+        told = {"seed": first, "build": build, "simulated": True, "verdicts": [one.to_json()]}
+        _end(told, save, as_json=as_json, refuted=one.refuted)
+        return
     known = {each.value: each for each in Build}
     if build not in known:
         raise Misconfiguration("--build", build, f"use one of {', '.join(known)}")
-    first = checked_seed(seed)
-    trainings = _trainings(dataset, canaries, repetitions, known[build], first)
-    console = Console(stderr=as_json)
-    console.print(f"seed {first}", highlight=False)
+    trainings = _trainings(dataset, canaries, repetitions, known[build], first, deployed=deployed)
     task = next(_trainings(dataset, canaries, 1, None, first)).trained.task
     plans = planned(task, canaries, repetitions)
     for statement, power in plans.items():
@@ -90,19 +147,30 @@ def audit(
         "build": build,
         "dataset": dataset,
         "repetitions": repetitions,
-        "simulated": True,
+        "simulated": not deployed,
         "verdicts": [verdict.to_json() for verdict in found],
     }
+    _end(document, save, as_json=as_json, refuted=any(verdict.refuted for verdict in found))
+
+
+def _end(document: dict[str, Any], save: Path | None, *, as_json: bool, refuted: bool) -> None:
+    """Write what was found; fail where a statement doesn't hold."""
     if save is not None:
         save.write_text(json_of(document, indent=2) + "\n", encoding="utf-8")
     if as_json:
         print_json(document)
-    if any(verdict.refuted for verdict in found):
+    if refuted:
         raise typer.Exit(REFUTED)
 
 
 def _trainings(
-    dataset: str | None, canaries: int, repetitions: int, build: "Build | None", seed: int
+    dataset: str | None,
+    canaries: int,
+    repetitions: int,
+    build: "Build | None",
+    seed: int,
+    *,
+    deployed: bool = False,
 ) -> "Iterator[Repetition]":
     """Each trained when it is asked for; without a build, only planned."""
     from precad.experiments.audit.demo import demo_audit  # noqa: PLC0415
@@ -116,11 +184,16 @@ def _trainings(
             if dataset is None
             else demo_audit(dataset, canaries, seed + number)
         )
-        trained = (
-            Audited(made.task, [], {}, 1.0)
-            if build is None
-            else train(made.task, made.shares, made.canaries, build_of=build, seed=seed + number)
-        )
+        if build is None:
+            trained = Audited(made.task, [], {}, 1.0)
+        elif deployed:
+            from precad.cli.audit.deployed import train as play  # noqa: PLC0415
+
+            trained = play(made, build_of=build)
+        else:
+            trained = train(
+                made.task, made.shares, made.canaries, build_of=build, seed=seed + number
+            )
         yield Repetition(trained, made.shares, made.canaries)
 
 

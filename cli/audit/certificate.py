@@ -1,0 +1,80 @@
+"""`precad audit --certificate`: what bad owners did to certified predictions."""
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from precad.common.errors import Misconfiguration
+from precad.experiments.audit.certificate import (
+    BUILDS,
+    SIGNIFICANCE,
+    CertificateVerdict,
+    audit_certificates,
+    certifiable,
+)
+
+
+def attack(models: int, build: str, seed: int, console: Console) -> tuple[dict[str, Any], bool]:
+    """Attack, and show it; the document, and whether a certificate is refuted.
+
+    Raises:
+        Misconfiguration: no such build, or too few models.
+    """
+    if build not in BUILDS:
+        raise Misconfiguration(
+            "--build", build, f"with --certificate use one of {', '.join(BUILDS)}"
+        )
+    with console.status("trainings") as status:
+        found = audit_certificates(
+            certifiable(seed),
+            models,
+            seed,
+            loose=BUILDS[build],
+            on_ensemble=lambda what: status.update(f"{models} {what}"),
+        )
+    _show(console, found)
+    document = {
+        "seed": seed,
+        "build": build,
+        "models": models,
+        "significance": SIGNIFICANCE,
+        "simulated": True,
+        **found.to_json(),
+    }
+    return document, found.refuted
+
+
+def _show(console: Console, found: CertificateVerdict) -> None:
+    table = Table(
+        *("certified against", "bad owners", "points", "votes of the label", "its share: promised"),
+        *("at most", ""),
+    )
+    for certified, attacks in ((None, found.within), (found.least_certified, found.beyond)):
+        for one in attacks:
+            promised = f"{one.certified_at_least:.3f}" if certified is None else "nothing"
+            table.add_row(
+                str(one.attackers if certified is None else certified),
+                str(one.attackers),
+                str(one.points),
+                f"{one.label_votes} of {one.models}",
+                promised,
+                f"{one.at_most:.3f}",
+                _word(one.flipped, within=certified is None, refuted=one.refuted),
+            )
+    console.print(table)
+    for one in found.within:
+        if one.refuted:
+            console.print(
+                f"audit failed: a prediction is certified against {one.attackers} bad owners, its "
+                f"label keeping at least {one.certified_at_least:.4f} of the votes; "
+                f"{one.attackers} left it at most {one.at_most:.4f} ({one.label_votes} of "
+                f"{one.models} models, the next label {one.other_votes})",
+                highlight=False,
+            )
+
+
+def _word(flipped: bool, *, within: bool, refuted: bool) -> str:
+    if within and refuted:
+        return "REFUTED"
+    return "flipped, beyond the bound" if flipped else "holds"

@@ -1,0 +1,184 @@
+"""Instance-level training (Xie et al., Sec. 5): users who clip and noise each record's gradient.
+
+What InsDP-FedSGD, InsDP-FedAvg and Dopamine share: of N users exactly m are drawn a round, each
+takes one or more steps of DP-SGD on Poisson samples of its records, and the server averages. Noise
+is each user's own, so that no server need be trusted with gradients.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from precad.common import checks
+from precad.common.account.events import SampledGaussian, poisson_gaussian
+from precad.common.account.exact import ExactAccountant
+from precad.common.errors import Misconfiguration
+from precad.common.model import initial_vector
+from precad.experiments.algorithms.learner import Learner
+from precad.experiments.algorithms.problem import Problem
+from precad.experiments.algorithms.start import model_and_section
+from precad.experiments.algorithms.user_level import Users, shortened
+
+RECORDS_AT_ONCE = 20_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceLevel:
+    """Settings; symbols as in Xie et al., Table 2.
+
+    Attributes:
+        users_per_round: m, of N users.
+        rounds: T.
+        noise_multiplier: σ of each user's noise over S.
+        clip: S, of a record's gradient.
+        batch_rate: p; each record is in a step's batch with this probability. The paper says
+            without replacement, and accounts for this.
+        local_rate: η.
+        local_steps: V.
+        delta: δ.
+
+    Raises:
+        Misconfiguration: a rate isn't in (0, 1], or m or V isn't positive.
+    """
+
+    users_per_round: int
+    rounds: int
+    noise_multiplier: float
+    clip: float
+    batch_rate: float
+    local_rate: float
+    local_steps: int = 1
+    delta: float = 1e-5
+
+    def __post_init__(self) -> None:
+        checks.rate("batch_rate", self.batch_rate)
+        checks.count("users_per_round", self.users_per_round, 1)
+        checks.count("local_steps", self.local_steps, 1)
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> "InstanceLevel":
+        """Those of the settings that belong here."""
+        names = [each.name for each in fields(cls)]
+        return cls(**{name: settings[name] for name in names if name in settings})
+
+    def local(self, participations: int) -> SampledGaussian:
+        """What a user who was drawn so often shows of a record: V steps each time, noise σ·S.
+
+        No other user's noise helps: that bounds what follows from many local steps.
+        """
+        return poisson_gaussian(
+            rate=self.batch_rate,
+            noise_multiplier=self.noise_multiplier,
+            count=self.local_steps * participations,
+        )
+
+    def summed(self, participation: float = 1.0) -> SampledGaussian:
+        """What the average of m users' single steps shows of a record: noise σ·√m·S.
+
+        Args:
+            participation: with which probability a user is drawn; as an atom: who knows a
+                user's other records sees whether it was.
+        """
+        return poisson_gaussian(
+            rate=self.batch_rate,
+            noise_multiplier=self.noise_multiplier * self.users_per_round**0.5,
+            count=self.rounds,
+            participation=participation,
+        )
+
+
+def exact_epsilon(event: SampledGaussian, delta: float) -> float:
+    """By the exact accountant; 0 where nothing was run."""
+    accountant = ExactAccountant()
+    accountant.compose(event)
+    return accountant.epsilon(delta)
+
+
+def train(
+    learner: Learner,
+    users: Users,
+    start: torch.Tensor,
+    settings: InstanceLevel,
+    seeds: list[int],
+    progress: Callable[[int, torch.Tensor], object] = lambda _done, _thetas: None,
+) -> tuple[torch.Tensor, NDArray[np.int64]]:
+    """A model for each seed, and how often each user was drawn for it.
+
+    Returns:
+        ``[models, d]`` and ``[models, users]``.
+
+    Raises:
+        Misconfiguration: more users a round than there are.
+    """
+    count, m = len(users.y), settings.users_per_round
+    if m > count:
+        raise Misconfiguration("users_per_round", m, f"at most {count} take part")
+    thetas = start.repeat(len(seeds), 1)
+    generators = [np.random.default_rng(seed) for seed in seeds]
+    drawn_for = np.zeros((len(seeds), count), np.int64)
+    for done in range(settings.rounds):
+        cohorts = np.array([g.permutation(count)[:m] for g in generators])
+        for model, cohort in enumerate(cohorts):
+            drawn_for[model, cohort] += 1
+        begin = thetas.repeat_interleave(m, dim=0)
+        at = begin
+        for _ in range(settings.local_steps):
+            at = at - settings.local_rate * _noisy(
+                learner, at, users, cohorts, settings, generators
+            )
+        thetas = thetas + (at - begin).reshape(len(seeds), m, -1).mean(dim=1)
+        progress(done + 1, thetas)
+    return thetas, drawn_for
+
+
+def _noisy(
+    learner: Learner,
+    at: torch.Tensor,
+    users: Users,
+    cohorts: NDArray[np.int64],
+    settings: InstanceLevel,
+    generators: list[np.random.Generator],
+) -> torch.Tensor:
+    """Each pair of a model and a user: (Σ clipped gradients + noise)/L, with L = p·|D_i| fixed."""
+    own = users.weights.cpu().numpy() > 0
+    most = own.shape[1]
+    chosen, noise = [], []
+    for cohort, generator in zip(cohorts, generators, strict=True):
+        chosen.append((generator.random((len(cohort), most)) < settings.batch_rate) & own[cohort])
+        noise.append(generator.standard_normal((len(cohort), at.shape[1])))
+    pair, record = np.nonzero(np.concatenate(chosen))
+    user = torch.from_numpy(cohorts.ravel()[pair])
+    rows, places = torch.from_numpy(pair), torch.from_numpy(record)
+    deviation = settings.noise_multiplier * settings.clip
+    total = torch.from_numpy(deviation * np.concatenate(noise)).to(at)
+    for part in torch.split(torch.arange(len(rows)), RECORDS_AT_ONCE):
+        x, y = users.x[user[part], places[part]], users.y[user[part], places[part]]
+        ones = torch.ones(len(part), 1, device=at.device)
+        gradients = learner.gradients(at[rows[part]], x[:, None], y[:, None], ones)
+        total.index_add_(0, rows[part].to(at.device), shortened(gradients, settings.clip))
+    sizes = torch.from_numpy(own.sum(axis=1)[cohorts.ravel()]).to(at)
+    return total / (settings.batch_rate * sizes)[:, None]
+
+
+def play(problem: Problem, settings: InstanceLevel) -> tuple[NDArray[np.float64], int]:
+    """One model; bad users poison their records and keep to the protocol (Xie Sec. 5.2).
+
+    Returns:
+        θ, ``[d]``, and how often the user was drawn that was drawn most.
+    """
+    module, section = model_and_section(problem)
+    users = Users.of([problem.records(client) for client in range(len(problem.shares))])
+    start = torch.tensor(initial_vector(section), dtype=torch.float32)
+    thetas, drawn = train(
+        Learner(module),
+        users,
+        start,
+        settings,
+        [problem.seed],
+        lambda done, now: problem.watch(done, now[0].double().numpy()),
+    )
+    return thetas[0].double().numpy(), int(drawn.max())

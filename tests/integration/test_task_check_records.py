@@ -1,0 +1,226 @@
+"""`precad task check --data` on arrays and Parquet: what can be used, and what must be mended."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from precad.cli.main import app
+
+RECORDS, FEATURES = 40, 8
+RECIPE = """[data]
+target = { name = "died", kind = "categorical", levels = ["no", "yes"] }
+columns = [
+  { name = "age", centre = 60, scale = 20, fill = 60 },
+  { name = "ward", kind = "categorical", levels = ["A", "B"], fill_level = "B" },
+]
+"""
+REAL = """[data]
+target = { name = "days", centre = 10, scale = 5 }
+columns = [{ name = "age", centre = 60, scale = 20 }]
+"""
+OWN = """from torch import nn
+from torch.nn import functional
+
+
+def Images():
+    return nn.Sequential(nn.Conv2d(1, 2, 2), nn.Flatten(), nn.Linear(6, 3))
+
+
+def Days():
+    return nn.Linear(1, 1)
+
+
+def squares(outputs, targets, reduction="mean"):
+    return functional.mse_loss(outputs.squeeze(-1), targets, reduction=reduction)
+"""
+WISHES = ("--records", "3x600", "--epsilon", "3", "--rounds", "50")
+Change = Callable[[Path], object]
+runner = CliRunner()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tasks for plain arrays, for a recipe, for images and for a real-valued target."""
+    folder = tmp_path_factory.mktemp("tasks")
+    (folder / "recipe.toml").write_text(RECIPE)
+    (folder / "real.toml").write_text(REAL)
+    (folder / "nets_of_checks.py").write_text(OWN)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        sizes = ("--architecture", "logistic", "--features", str(FEATURES), "--classes", "3")
+        for name, wanted in {
+            "arrays": sizes,
+            "table": ("--recipe", "recipe.toml", "--architecture", "logistic"),
+            "images": ("--model", "nets_of_checks:Images"),
+            "days": ("--recipe", "real.toml", "--model", "nets_of_checks:Days"),
+        }.items():
+            made = runner.invoke(app, ["task", "new", f"{name}.task", *wanted, *WISHES])
+            assert made.exit_code == 0, made.stderr
+    return folder
+
+
+def check(folder: Path, task: str, data: Path, *more: str) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        command = ["task", "check", f"{task}.task", "--data", str(data), *more]
+        return runner.invoke(app, command)
+
+
+def inputs(*shape: int) -> Any:
+    return np.random.default_rng(1).random((RECORDS, *(shape or (FEATURES,))), np.float32)
+
+
+def labels() -> Any:
+    return np.arange(RECORDS) % 3
+
+
+def rows(**changes: Any) -> pd.DataFrame:
+    usual = {"age": [70.0, None] * 20, "ward": ["A", "Z"] * 20, "died": ["yes", "no"] * 20}
+    return pd.DataFrame(usual | changes)
+
+
+def arrays(**changes: Any) -> Change:
+    return lambda path: np.savez(path, **({"x": inputs(), "y": labels()} | changes))
+
+
+def table(**changes: Any) -> Change:
+    return lambda path: rows(**changes).to_parquet(path)
+
+
+def with_nan() -> Any:
+    values = inputs()
+    values[7, 3] = np.nan
+    return values
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64, np.float16])
+def test_arrays_of_any_precision_are_taken(kind: Any, folder: Path, tmp_path: Path) -> None:
+    data = tmp_path / "ward.npz"
+    np.savez(data, x=(9 * inputs()).astype(kind), y=labels().astype(np.int32))
+    found = check(folder, "arrays", data)
+    assert found.exit_code == 0, found.stderr
+    assert f"40 records, each float32[{FEATURES}]; take every record; 27 parameters" in found.stdout
+
+
+def test_images_are_tried_with_a_model_of_ones_own(folder: Path, tmp_path: Path) -> None:
+    data = tmp_path / "ward.npz"
+    np.savez(data, x=inputs(1, 2, 4), y=labels())
+    unknown = check(folder, "images", data)
+    assert "40 records of shape [1, 2, 4]; give --model" in unknown.stdout, unknown.stderr
+    tried = check(folder, "images", data, "--model", "nets_of_checks:Images")
+    assert "take every record" in tried.stdout, tried.stderr
+    np.savez(data, x=inputs(2, 4, 1), y=labels())
+    refused = check(folder, "images", data, "--model", "nets_of_checks:Images")
+    assert refused.exit_code == 2
+    assert "a record's input is float32[2, 4, 1]" in refused.stderr
+
+
+def test_a_parquet_table_is_read_by_the_tasks_recipe(folder: Path, tmp_path: Path) -> None:
+    data = tmp_path / "ward.parquet"
+    rows().to_parquet(data)
+    found = check(folder, "table", data)
+    assert found.exit_code == 0, found.stderr
+    assert "40 records, each float32[4]; take every record" in found.stdout
+    encoded = tmp_path / "ward.npz"
+    np.savez(encoded, x=inputs(4), y=labels() % 2)
+    assert "take every record" in check(folder, "table", encoded).stdout
+
+
+def test_real_valued_targets_need_a_loss_of_ones_own(folder: Path, tmp_path: Path) -> None:
+    data = tmp_path / "ward.parquet"
+    pd.DataFrame({"age": [70.0, 50.0] * 20, "days": [3.0, 12.5] * 20}).to_parquet(data)
+    own = ("--model", "nets_of_checks:Days")
+    usual = check(folder, "days", data, *own)
+    assert usual.exit_code == 2
+    assert "a loss of your own" in usual.stderr
+    found = check(folder, "days", data, *own, "--loss", "nets_of_checks:squares")
+    assert "take every record" in found.stdout, found.stderr
+    absent = check(folder, "days", data, *own, "--loss", "nets_of_checks:cubes")
+    assert "give MODULE:NAME" in absent.stderr
+    alone = runner.invoke(app, ["task", "check", str(folder / "days.task"), "--loss", "a:b"])
+    assert "give --data too" in alone.stderr
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (arrays(x=inputs(FEATURES - 1)), "a record's input is float32[7]"),
+        (arrays(x=with_nan()), "input[3] of record 7 = nan: must be finite"),
+        (arrays(x=inputs() * np.float64(1e300)), "must be finite, as float32 too"),
+        (arrays(x=inputs().astype(str)), "give an array of numbers"),
+        (arrays(x=inputs().astype(object)), "can't be read as arrays of numbers"),
+        (arrays(x=inputs() * 1j), "give an array of numbers"),
+        (arrays(x=np.float32(1)), "one row per record"),
+        (arrays(x=inputs()[:0], y=labels()[:0]), "records = 0"),
+        (arrays(y=labels()[1:]), "one row per record"),
+        (arrays(y=labels() + 1), "target of record 2 = 3: the model has 3 classes"),
+        (arrays(y=labels() - 1), "target of record 0 = -1"),
+        (arrays(y=labels().astype(np.float32)), "whole numbers: give them as int64"),
+        (arrays(x=(9 * inputs()).astype(np.uint8)), "give others as float32"),
+        (lambda path: np.savez(path, x=inputs()), "has no array y, but x: save x and y in it"),
+        (lambda path: np.savez(path, inputs(), labels()), "has no array x, but arr_0, arr_1"),
+        (
+            arrays(x=np.zeros((9000, FEATURES)), y=np.zeros(9000, np.int64)),
+            "passes the task's enrolment.max_expected_records",
+        ),
+        (lambda path: path.write_bytes(b"PK\x03\x04"), "can't be read as arrays of numbers"),
+        (lambda path: path, "there is no such file"),
+    ],
+)
+def test_arrays_that_cannot_be_used_are_named(
+    spoil: Change, said: str, folder: Path, tmp_path: Path
+) -> None:
+    data = tmp_path / "ward.npz"
+    spoil(data)
+    _refused(check(folder, "arrays", data), data, said)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (table(age=["70"] * 39 + ["old"]), "column age, record 39 = 'old': isn't a number"),
+        (table(age=[1.0, float("inf")] * 20), "column age, record 1 = inf: must be finite"),
+        (table(died=["yes", None] * 20), "column died, record 1 = None: is missing"),
+        (table(died=["yes", "maybe"] * 20), "none of the task's levels (no, yes)"),
+        (rows()[["age", "died"]].to_parquet, "column ward"),
+        (rows()[:0].to_parquet, "has no records"),
+        (lambda path: path.write_bytes(b"PAR1"), "can't be read as Parquet"),
+        (lambda path: path, "there is no such file"),
+    ],
+)
+def test_a_parquet_table_that_cannot_be_used_is_named(
+    spoil: Change, said: str, folder: Path, tmp_path: Path
+) -> None:
+    data = tmp_path / "ward.parquet"
+    spoil(data)
+    _refused(check(folder, "table", data), data, said)
+
+
+@pytest.mark.parametrize("name", ["ward.parquet", "ward.csv"])
+def test_a_table_for_a_task_without_a_recipe_names_the_ways(
+    name: str, folder: Path, tmp_path: Path
+) -> None:
+    data = tmp_path / name
+    rows().to_parquet(data) if data.suffix == ".parquet" else rows().to_csv(data)
+    _refused(check(folder, "arrays", data), data, "the task has no [data]")
+
+
+def test_another_form_of_file_names_those_that_are_read(folder: Path, tmp_path: Path) -> None:
+    data = tmp_path / "ward.npy"
+    np.save(data, inputs())
+    _refused(check(folder, "arrays", data), data, "give a .npz file with arrays x and y, a .csv")
+
+
+def _refused(found: Any, data: Path, said: str) -> None:
+    assert found.exit_code == 2, found.stdout
+    assert said in found.stderr
+    assert data.name in found.stderr or "data, " in found.stderr
+    # A sentence, and no wrapper's text in it.
+    assert len(found.stderr.splitlines()) == 1
+    for word in ("Traceback", "np.float", "Errno"):
+        assert word not in found.stderr

@@ -1,0 +1,93 @@
+"""InsDP-FedSGD, InsDP-FedAvg and Dopamine: what they train, and what an ε of theirs stands for."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from precad.common.errors import Misconfiguration
+from precad.experiments.algorithms import ALGORITHMS, Problem
+from precad.experiments.algorithms.ins_dp_fedsgd import PRINTED
+from precad.experiments.algorithms.instance_level import InstanceLevel, exact_epsilon, train
+from precad.experiments.algorithms.learner import Learner
+from precad.experiments.algorithms.user_level import Users
+from precad.experiments.data import load
+from precad.experiments.models import MODELS
+from precad.experiments.partition import iid
+
+SETTINGS: dict[str, Any] = {
+    "users_per_round": 4,
+    "rounds": 3,
+    "noise_multiplier": 1.0,
+    "clip": 0.7,
+    "batch_rate": 0.2,
+    "local_rate": 0.5,
+}
+USERS = 8
+
+
+def problem(seed: int = 1) -> Problem:
+    data = load("digits")
+    return Problem(data=data, shares=iid(200, USERS, seed=0), model="logistic", seed=seed)
+
+
+def ensemble(seeds: list[int], **changed: Any) -> torch.Tensor:
+    data = load("digits")
+    users = Users.of([(data.train_x[part], data.train_y[part]) for part in problem().shares])
+    learner = Learner(MODELS["logistic"](data))
+    chosen = InstanceLevel(**{**SETTINGS, "local_steps": 3, **changed})
+    return train(learner, users, torch.zeros(learner.dimension), chosen, seeds)[0]
+
+
+def test_the_accounts_are_ordered_as_the_credit_that_they_take() -> None:
+    # FedAvg's users have no noise but their own, Dopamine the sum's; FedSGD counts draws too.
+    found = {
+        name: ALGORITHMS[name](problem(), SETTINGS).epsilon
+        for name in ("ins-dp-fedavg", "dopamine", "ins-dp-fedsgd")
+    }
+    one = {name: epsilon["record"] for name, epsilon in found.items()}
+    assert one["ins-dp-fedavg"] > one["dopamine"] > one["ins-dp-fedsgd"]
+    assert found["ins-dp-fedsgd"][PRINTED] < one["ins-dp-fedsgd"]
+
+
+def test_at_the_papers_setting_the_accounts_are_those_of_the_accounting_page() -> None:
+    chosen = InstanceLevel.of(
+        {
+            **SETTINGS,
+            "noise_multiplier": 3.0,
+            "batch_rate": 0.4,
+            "users_per_round": 10,
+            "rounds": 200,
+        }
+    )
+    assert exact_epsilon(chosen.summed(1 / 3), 1e-5) == pytest.approx(1.36, abs=0.01)
+    assert exact_epsilon(chosen.summed(), 1e-5) == pytest.approx(2.45, abs=0.01)
+
+
+def test_a_model_is_the_same_alone_and_among_others() -> None:
+    together, alone = ensemble([1, 2, 3]), ensemble([2])
+    torch.testing.assert_close(together[1], alone[0], atol=1e-5, rtol=1e-4)
+    assert torch.equal(together, ensemble([1, 2, 3]))
+
+
+def test_no_record_moves_a_step_by_more_than_its_clip() -> None:
+    # One step of all users at p = 1, noise off: the mean of the records' clipped gradients.
+    settings = {"noise_multiplier": 1e-12, "batch_rate": 1.0, "rounds": 1, "local_steps": 1}
+    moved = ensemble([1], users_per_round=USERS, **settings, clip=1e-3)
+    assert 0 < float(moved.norm()) <= SETTINGS["local_rate"] * 1e-3 * (1 + 1e-5)
+
+
+def test_noise_is_each_users_own() -> None:
+    quiet = {"clip": 1e-6, "batch_rate": 0.5, "rounds": 1, "local_steps": 1}
+    models = ensemble(list(range(8)), users_per_round=4, noise_multiplier=1e6, **quiet)
+    # σ·S = 1 over L = p·25 records, averaged over four users.
+    expected = SETTINGS["local_rate"] / (0.5 * 25) / np.sqrt(4)
+    assert float(models.std()) == pytest.approx(expected, rel=0.05)
+
+
+def test_more_users_than_there_are_and_an_impossible_rate_are_refused() -> None:
+    with pytest.raises(Misconfiguration, match="at most 8"):
+        ensemble([1], users_per_round=9)
+    with pytest.raises(Misconfiguration, match="batch_rate"):
+        InstanceLevel(**{**SETTINGS, "batch_rate": 1.5})
