@@ -129,6 +129,15 @@ def between_servers(document: dict[str, Any], check: str) -> float:
     return float((many - few) / 90 - body)
 
 
+def from_dealer(document: dict[str, Any]) -> str:
+    """Bytes a submission under ``fss``, keys and all that goes around them, by clients."""
+    by_clients = {
+        one["clients"]: one["fss"]["payload_bytes"]["dealer to server-a"] / one["clients"]
+        for one in document["measured"]
+    }
+    return ", ".join(f"{each:,.0f} bytes at n = {n}" for n, each in sorted(by_clients.items()))
+
+
 _PEERS = ("server-a to server-b", "server-b to server-a")
 
 
@@ -166,6 +175,7 @@ def tables(document: dict[str, Any]) -> str:
         found += ["", said]
     each = [f"{between_servers(document, check):,.0f} bytes under `{check}`" for check in CHECKS]
     found += ["", f"Between the servers a submission takes, besides its body, {', '.join(each)}."]
+    found += ["", f"The dealer sends each server, for a submission, {from_dealer(document)}."]
     if note := document.get("note"):
         found += ["", note]
     found.append("")

@@ -5,20 +5,21 @@ import hmac
 import logging
 import os
 import secrets
-from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from precad.common.deal.dealer import SERVERS, DealerRole
 from precad.common.deal.request import DealRequest, SquareRequest
-from precad.common.deal.square import Answer, Deliver, GateKeys
+from precad.common.deal.square import Deliver, Work
 from precad.common.description import Description
-from precad.common.errors import AccessDenied, Misconfiguration, PeerUnavailable, PeerViolation
+from precad.common.errors import AccessDenied, Misconfiguration, PeerUnavailable
 from precad.common.identifiers import Digest, Role
 from precad.common.identity.access import require
 from precad.common.identity.credentials import Identity
 from precad.common.ring import to_bytes
 from precad.common.secret import Secret
 from precad.common.wire.serving import PIECE_BYTES, Context, Refusing, check_task
+from precad.dealer.outbox import Outbox
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import DealingServicer
 
@@ -31,24 +32,12 @@ def request_from_wire(message: pb.DealRequest) -> DealRequest:
     return DealRequest(Digest(message.task_digest), *shape, message.nonces)
 
 
-def square_request_from_wire(message: pb.SquareRequest) -> SquareRequest:
-    """One server's half of a submission's mask. Raises Misconfiguration."""
-    names = message.context, message.commitment_a, message.commitment_b
-    secret = Secret(message.seed), Secret(message.salt)
-    return SquareRequest(Digest(message.task_digest), message.attempt, *names, *secret)
-
-
-def square_reply_to_wire(context: bytes, answer: Answer) -> pb.SquareReply:
-    """The dealer's answer about one context."""
-    if isinstance(answer, GateKeys):
-        return pb.SquareReply(context=context, gate_keys=answer.reveal())
-    if isinstance(answer, Secret):
-        return pb.SquareReply(context=context, row_key=answer.reveal())
-    if isinstance(answer, int):
-        return pb.SquareReply(context=context, share=answer)
-    if isinstance(answer, PeerViolation):
-        return pb.SquareReply(context=context, violation=str(answer))
-    return pb.SquareReply(context=context, unavailable=str(answer))
+def square_requests_from_wire(message: pb.SquareRequest) -> Iterator[SquareRequest]:
+    """One server's halves of submissions' masks. Raises Misconfiguration."""
+    for half in message.halves:
+        names = half.context, half.commitment_a, half.commitment_b
+        secret = Secret(half.seed), Secret(half.salt)
+        yield SquareRequest(Digest(message.task_digest), message.attempt, *names, *secret)
 
 
 class DealingService(DealingServicer):
@@ -94,23 +83,18 @@ class DealingService(DealingServicer):
         self, request_iterator: AsyncIterator[pb.SquareRequest], context: Context
     ) -> AsyncIterator[pb.SquareReply]:
         """One attempt's row keys and this server's shares of squares, as they come to be."""
-        loop = asyncio.get_running_loop()
-        replies: asyncio.Queue[pb.SquareReply | None] = asyncio.Queue()
-
-        def deliver(name: bytes, answer: Answer) -> None:
-            loop.call_soon_threadsafe(replies.put_nowait, square_reply_to_wire(name, answer))
-
+        answers = Outbox()
         async with Refusing(context):
             require(context, self._identity, *SERVERS)
-            reading = asyncio.create_task(self._take(request_iterator, context, deliver))
-            reading.add_done_callback(lambda _: replies.put_nowait(None))
+            reading = asyncio.create_task(self._take(request_iterator, context, answers.put))
+            reading.add_done_callback(lambda _: answers.end())
             try:
-                while (reply := await replies.get()) is not None:
+                async for reply in answers.replies():
                     yield reply
                 await reading
             finally:
                 reading.cancel()
-                self._dealer.forget(deliver)
+                self._dealer.forget(answers.put)
 
     async def _take(
         self, requests: AsyncIterator[pb.SquareRequest], context: Context, deliver: Deliver
@@ -120,19 +104,23 @@ class DealingService(DealingServicer):
             # Connections live for weeks: the certificate may have lapsed since the last one.
             role = require(context, self._identity, *SERVERS).role
             self._check(message)
+            if (taken := taken + len(message.halves)) > most:
+                raise Misconfiguration("squares", taken, f"this task has at most {most} clients")
+            for request in square_requests_from_wire(message):
+                self._begin(self._dealer.ask(role, request, deliver))
+                del request
             if message.all_asked:
                 if hurried:
                     raise Misconfiguration("all_asked", "again", "must be said once at most")
                 hurried = True
-                work = self._dealer.hurry(role, message.attempt)
-            elif (taken := taken + 1) > most:
-                raise Misconfiguration("squares", taken, f"this task has at most {most} clients")
-            else:
-                work = self._dealer.ask(role, square_request_from_wire(message), deliver)
-            if work is not None:
-                asyncio.get_running_loop().run_in_executor(self._squaring, work)
-            # While it waits for the next message nothing here holds the seed.
-            del message, work
+                self._begin(self._dealer.hurry(role, message.attempt))
+            # While it waits for the next message nothing here holds a seed.
+            del message
+
+    def _begin(self, work: Work | None) -> None:
+        """In a thread of its own: who waits for it hears its answers, and nobody its end."""
+        if work is not None:
+            self._squaring.submit(work).add_done_callback(_loud)
 
     def _check(self, request: pb.DealRequest | pb.SquareRequest) -> None:
         check_task(self._task, request.task_digest)
@@ -144,3 +132,9 @@ class DealingService(DealingServicer):
         if role is None:
             raise AccessDenied(f"role {claimed!r} gets nothing here; only the two servers do")
         return require(context, self._identity, role).role
+
+
+def _loud(work: Future[None]) -> None:
+    """A bug shows: nobody waits for what work returns."""
+    if (error := work.exception()) is not None:
+        log.error("a submission's dealing failed: %r", error, exc_info=error)

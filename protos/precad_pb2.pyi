@@ -1446,22 +1446,52 @@ Global___DealPiece: _TypeAlias = DealPiece  # noqa: Y015
 
 @_typing.final
 class SquareRequest(_message.Message):
-    """One server's half of a submission's mask. Whose half it is, the certificate says."""
+    """Halves of submissions' masks: what one server asks for that it hasn't yet. Whose halves they are, the
+    certificate says.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
     TASK_DIGEST_FIELD_NUMBER: _builtins.int
     EPOCH_FIELD_NUMBER: _builtins.int
     ATTEMPT_FIELD_NUMBER: _builtins.int
+    HALVES_FIELD_NUMBER: _builtins.int
+    ALL_ASKED_FIELD_NUMBER: _builtins.int
+    task_digest: _builtins.bytes
+    epoch: _builtins.bytes
+    attempt: _builtins.int
+    all_asked: _builtins.bool
+    """Once, under validation = "fss": with these this server has asked for all that it will in this
+    attempt, so that gates wait for no more.
+    """
+    @_builtins.property
+    def halves(self) -> _containers.RepeatedCompositeFieldContainer[Global___SquareHalf]: ...
+    def __init__(
+        self,
+        *,
+        task_digest: _builtins.bytes = ...,
+        epoch: _builtins.bytes = ...,
+        attempt: _builtins.int = ...,
+        halves: _abc.Iterable[Global___SquareHalf] | None = ...,
+        all_asked: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["all_asked", b"all_asked", "attempt", b"attempt", "epoch", b"epoch", "halves", b"halves", "task_digest", b"task_digest"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SquareRequest: _TypeAlias = SquareRequest  # noqa: Y015
+
+@_typing.final
+class SquareHalf(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
     CONTEXT_FIELD_NUMBER: _builtins.int
     COMMITMENT_A_FIELD_NUMBER: _builtins.int
     COMMITMENT_B_FIELD_NUMBER: _builtins.int
     SEED_FIELD_NUMBER: _builtins.int
     SALT_FIELD_NUMBER: _builtins.int
-    ALL_ASKED_FIELD_NUMBER: _builtins.int
-    task_digest: _builtins.bytes
-    epoch: _builtins.bytes
-    attempt: _builtins.int
     context: _builtins.bytes
     """SHA-256 of the submission's context."""
     commitment_a: _builtins.bytes
@@ -1469,42 +1499,55 @@ class SquareRequest(_message.Message):
     seed: _builtins.bytes
     """They open the asking server's commitment."""
     salt: _builtins.bytes
-    all_asked: _builtins.bool
-    """Instead of a context and what follows, once, under validation = "fss": this server has asked for
-    all that it will in this attempt, so that gates wait for no more.
-    """
     def __init__(
         self,
         *,
-        task_digest: _builtins.bytes = ...,
-        epoch: _builtins.bytes = ...,
-        attempt: _builtins.int = ...,
         context: _builtins.bytes = ...,
         commitment_a: _builtins.bytes = ...,
         commitment_b: _builtins.bytes = ...,
         seed: _builtins.bytes = ...,
         salt: _builtins.bytes = ...,
-        all_asked: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["all_asked", b"all_asked", "attempt", b"attempt", "commitment_a", b"commitment_a", "commitment_b", b"commitment_b", "context", b"context", "epoch", b"epoch", "salt", b"salt", "seed", b"seed", "task_digest", b"task_digest"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["commitment_a", b"commitment_a", "commitment_b", b"commitment_b", "context", b"context", "salt", b"salt", "seed", b"seed"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___SquareRequest: _TypeAlias = SquareRequest  # noqa: Y015
+Global___SquareHalf: _TypeAlias = SquareHalf  # noqa: Y015
 
 @_typing.final
 class SquareReply(_message.Message):
+    """Answers, as many as there are."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
-    CONTEXT_FIELD_NUMBER: _builtins.int
+    ANSWERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def answers(self) -> _containers.RepeatedCompositeFieldContainer[Global___SquareAnswer]: ...
+    def __init__(
+        self,
+        *,
+        answers: _abc.Iterable[Global___SquareAnswer] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answers", b"answers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SquareReply: _TypeAlias = SquareReply  # noqa: Y015
+
+@_typing.final
+class SquareAnswer(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONTEXTS_FIELD_NUMBER: _builtins.int
     ROW_KEY_FIELD_NUMBER: _builtins.int
     SHARE_FIELD_NUMBER: _builtins.int
     VIOLATION_FIELD_NUMBER: _builtins.int
     UNAVAILABLE_FIELD_NUMBER: _builtins.int
     GATE_KEYS_FIELD_NUMBER: _builtins.int
-    context: _builtins.bytes
     row_key: _builtins.bytes
     """Both servers' alike, as soon as both have asked."""
     share: _builtins.int
@@ -1514,11 +1557,17 @@ class SquareReply(_message.Message):
     unavailable: _builtins.str
     """Why nothing is dealt in this attempt."""
     gate_keys: _builtins.bytes
-    """Under validation = "fss", instead of a share: the asking server's keys of k + 1 gates."""
+    """Under validation = "fss", instead of a share: the asking server's keys of k + 1 gates for each
+    context, in their order.
+    """
+    @_builtins.property
+    def contexts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """One; of gates' keys those of all submissions that were dealt for together."""
+
     def __init__(
         self,
         *,
-        context: _builtins.bytes = ...,
+        contexts: _abc.Iterable[_builtins.bytes] | None = ...,
         row_key: _builtins.bytes = ...,
         share: _builtins.int = ...,
         violation: _builtins.str = ...,
@@ -1527,10 +1576,10 @@ class SquareReply(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "gate_keys", b"gate_keys", "row_key", b"row_key", "share", b"share", "unavailable", b"unavailable", "violation", b"violation"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "context", b"context", "gate_keys", b"gate_keys", "row_key", b"row_key", "share", b"share", "unavailable", b"unavailable", "violation", b"violation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "contexts", b"contexts", "gate_keys", b"gate_keys", "row_key", b"row_key", "share", b"share", "unavailable", b"unavailable", "violation", b"violation"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_answer: _TypeAlias = _typing.Literal["row_key", "share", "violation", "unavailable", "gate_keys"]  # noqa: Y015
     _WhichOneofArgType_answer: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_answer) -> _WhichOneofReturnType_answer | None: ...
 
-Global___SquareReply: _TypeAlias = SquareReply  # noqa: Y015
+Global___SquareAnswer: _TypeAlias = SquareAnswer  # noqa: Y015

@@ -6,8 +6,7 @@ from contextlib import contextmanager
 from precad.common.clock import CLOCK, Clock
 from precad.common.deal.dealer import DealerRole
 from precad.common.deal.request import DealRequest, SquareRequest
-from precad.common.deal.square import GateKeys
-from precad.common.deal.squares import Answers, Squares
+from precad.common.deal.squares import Answers, DealtGates, Squares
 from precad.common.errors import PeerUnavailable, PrecadError
 from precad.common.identifiers import Role
 from precad.common.ring import RingVector
@@ -74,7 +73,7 @@ class _Conversation:
     def share(self, context: bytes) -> int:
         return self._answers.share(context)
 
-    def gate_keys(self, context: bytes) -> GateKeys:
+    def gate_keys(self, context: bytes) -> DealtGates:
         if (work := self._dealer.hurry(self._role, self._answers.attempt)) is not None:
             work()
         return self._answers.gate_keys(context)

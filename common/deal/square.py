@@ -5,7 +5,7 @@ gates (``gates.py``). Dealt once per context, when both servers have named it al
 """
 
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -27,13 +27,17 @@ _PIECE = 1 << 16
 
 
 class GateKeys(Secret):
-    """One server's keys of k + 1 gates, as ``precad.common.fss.keys`` writes them."""
+    """One server's keys of k + 1 gates for each of some contexts, which were dealt together.
+
+    As ``precad.common.fss.keys`` writes them.
+    """
 
 
 Answer = Secret | int | GateKeys | PrecadError
-"""Of one context: the row key, then this server's share of r or its keys; or why there is none."""
-Deliver = Callable[[bytes, Answer], None]
-"""Takes a context's answer to one server; doesn't wait. It stands for the server's conversation."""
+"""The row key, then this server's share of r or its keys; or why there is none."""
+Deliver = Callable[[Sequence[bytes], Answer], None]
+"""Takes the answer about one context, or keys for several, in their order, to one server; doesn't
+wait. It stands for the server's conversation."""
 Work = Callable[[], None]
 """To be called in any thread; its answers go to both servers."""
 
@@ -76,7 +80,7 @@ class Squares:
         first = self._waiting.get(ctx)
         once = PeerUnavailable(f"{ctx.hex()} is dealt for once; take a new attempt")
         if ctx in self._closed or (first is not None and first.role is role):
-            deliver(ctx, self._closed.get(ctx, once))
+            deliver((ctx,), self._closed.get(ctx, once))
         elif not half.opens():
             self._refuse(half, f"{role.value}'s seed doesn't open its commitment")
         elif first is None:
@@ -87,8 +91,8 @@ class Squares:
             del self._waiting[ctx]
             self._closed[ctx] = once
             row_key = Secret.random()
-            first.deliver(ctx, row_key)
-            deliver(ctx, row_key)
+            first.deliver((ctx,), row_key)
+            deliver((ctx,), row_key)
             if self._gates is None:
                 return partial(self._square, first, half)
             of_a, of_b = (first, half) if first.role is Role.SERVER_A else (half, first)
@@ -105,7 +109,7 @@ class Squares:
         """Drop the halves of a conversation that has ended; without one, all of an old attempt."""
         for ctx, half in list(self._waiting.items()):
             if deliver is None:
-                half.deliver(ctx, PeerUnavailable("a newer attempt has begun; take that one"))
+                half.deliver((ctx,), PeerUnavailable("a newer attempt has begun; take that one"))
             if deliver in (None, half.deliver):
                 del self._waiting[ctx]
         if self._gates is not None:
@@ -120,14 +124,14 @@ class Squares:
         ctx = half.request.context
         self._closed[ctx] = PeerViolation(f"nothing is dealt for {ctx.hex()}: {why}")
         for deliver in {half.deliver, self._waiting.pop(ctx, half).deliver}:
-            deliver(ctx, self._closed[ctx])
+            deliver((ctx,), self._closed[ctx])
 
     def _square(self, one: _Half, other: _Half) -> None:
         ctx, r = one.request.context, sum(dot(a, a) for a in self._masks(one, other))
         # Whose share is drawn and whose is the rest, is all the same: either alone is uniform.
         drawn = secrets.randbits(64)
-        one.deliver(ctx, signed(drawn))
-        other.deliver(ctx, signed(r - drawn))
+        one.deliver((ctx,), signed(drawn))
+        other.deliver((ctx,), signed(r - drawn))
 
     def _offsets(self, of_a: _Half, of_b: _Half, row_key: Secret) -> "Offsets":
         from precad.common.deal.gates import offsets_of_masks  # noqa: PLC0415

@@ -1,16 +1,29 @@
 """What a server hears of the dealer's squares or gates, wherever the dealer is."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from precad.common.clock import CLOCK, Clock
 from precad.common.deal.request import SquareRequest
-from precad.common.deal.square import GateKeys
+from precad.common.deal.square import Answer, GateKeys
 from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError
 from precad.common.keystream import KEY_BYTES
 from precad.common.secret import Secret
 
-__all__ = ["Answers", "SquareRequest", "Squares"]
+__all__ = ["Answers", "DealtGates", "SquareRequest", "Squares"]
 _T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class DealtGates:
+    """One submission's place among those whose gates were dealt together."""
+
+    keys: GateKeys
+    """Of them all; unread."""
+    number: int
+    of: int
+    """How many they are."""
 
 
 class Squares(Protocol):
@@ -31,7 +44,7 @@ class Squares(Protocol):
     def share(self, context: bytes) -> int:
         """This server's share of r = a·a, a signed int64; waits for it. Raises as ``row_key``."""
 
-    def gate_keys(self, context: bytes) -> GateKeys:
+    def gate_keys(self, context: bytes) -> DealtGates:
         """This server's keys of k + 1 gates, unread; waits for them, and gives them once.
 
         With the first call this server has asked for all that it will: gates are dealt for many
@@ -56,7 +69,7 @@ class Answers:
         self._asked: set[bytes] = set()
         self._row_keys: dict[bytes, Secret] = {}
         self._shares: dict[bytes, int] = {}
-        self._gate_keys: dict[bytes, GateKeys] = {}
+        self._gate_keys: dict[bytes, DealtGates] = {}
         """Of those not asked for yet: an attempt's keys together are large."""
         self._gates_dealt: set[bytes] = set()
         self._errors: dict[bytes, PrecadError] = {}
@@ -69,32 +82,44 @@ class Answers:
         with self._changed:
             self._asked.add(request.context)
 
-    def put(self, context: bytes, answer: Secret | int | GateKeys | PrecadError) -> None:
+    def put(self, contexts: Sequence[bytes], answer: Answer) -> None:
         """One answer of the dealer's, in whatever order they come.
 
+        Args:
+            contexts: one; of gates' keys all that they are for, in their order.
+            answer: the dealer's.
+
         Raises:
-            PeerViolation: nobody asked, it was answered before, or it isn't a key.
+            PeerViolation: nobody asked, it was answered before, it isn't a key, or it isn't for
+                as many contexts as it must be.
         """
         keys = isinstance(answer, GateKeys)
+        if not contexts or (len(contexts) > 1 and not keys):
+            raise PeerViolation(f"the dealer sent one answer to {len(contexts)} questions")
         if isinstance(answer, Secret) and not keys and len(answer) != KEY_BYTES:
             raise PeerViolation(f"the dealer sent a row key of {len(answer)} bytes")
         with self._changed:
-            if context not in self._asked:
-                raise PeerViolation("the dealer answers what isn't asked")
-            if isinstance(answer, PrecadError):
-                again = self._errors.setdefault(context, answer) is not answer
-            elif isinstance(answer, GateKeys):
-                again = context in self._gates_dealt
-                self._gates_dealt.add(context)
-                self._gate_keys.setdefault(context, answer)
-            elif isinstance(answer, Secret):
-                again = self._row_keys.setdefault(context, answer) is not answer
-            else:
-                again = context in self._shares
-                self._shares.setdefault(context, answer)
-            if again:
-                raise PeerViolation("the dealer answers twice")
+            for number, context in enumerate(contexts):
+                if context not in self._asked:
+                    raise PeerViolation("the dealer answers what isn't asked")
+                if self._note(context, answer, number, len(contexts)):
+                    raise PeerViolation("the dealer answers twice")
             self._changed.notify_all()
+
+    def _note(self, context: bytes, answer: Answer, number: int, of: int) -> bool:
+        """Keep it; whether there is such an answer already, which stands."""
+        if isinstance(answer, PrecadError):
+            return self._errors.setdefault(context, answer) is not answer
+        if isinstance(answer, GateKeys):
+            again = context in self._gates_dealt
+            self._gates_dealt.add(context)
+            self._gate_keys.setdefault(context, DealtGates(answer, number, of))
+            return again
+        if isinstance(answer, Secret):
+            return self._row_keys.setdefault(context, answer) is not answer
+        again = context in self._shares
+        self._shares.setdefault(context, answer)
+        return again
 
     def end(self, error: PrecadError) -> None:
         """Nothing more comes; what has come can still be read."""
@@ -110,7 +135,7 @@ class Answers:
         """As ``Squares.share``."""
         return self._wait(context, self._shares)
 
-    def gate_keys(self, context: bytes) -> GateKeys:
+    def gate_keys(self, context: bytes) -> DealtGates:
         """As ``Squares.gate_keys``."""
         keys = self._wait(context, self._gate_keys)
         with self._changed:

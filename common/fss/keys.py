@@ -10,7 +10,7 @@ One server's keys of a batch, little-endian, for N gates on words of n bits with
 """
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -71,27 +71,6 @@ class DcfKeys:
             corrections=self.corrections[:, gates],
             controls=self.controls[gates],
             finals=self.finals[gates],
-        )
-
-    @classmethod
-    def joined(cls, keys: Sequence["DcfKeys"]) -> "DcfKeys":
-        """Keys of one batch that were sent apart, as one; the inverse of ``part``.
-
-        Raises:
-            ValueError: they aren't one server's keys of one batch: a caller's mistake.
-        """
-        first = keys[0]
-        if any(
-            (each.party, each.bits, each.prg_key) != (first.party, first.bits, first.prg_key)
-            for each in keys
-        ):
-            raise ValueError("keys of several batches, parties or word sizes")
-        return replace(
-            first,
-            roots=np.concatenate([each.roots for each in keys]),
-            corrections=np.concatenate([each.corrections for each in keys], axis=1),
-            controls=np.concatenate([each.controls for each in keys]),
-            finals=np.concatenate([each.finals for each in keys]),
         )
 
     def to_bytes(self) -> bytes:

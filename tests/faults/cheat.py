@@ -411,9 +411,9 @@ def _dealer(cheat: Cheat) -> None:
                 self._outgoing.put(_to_wire(each, self._epoch))
 
     @_wrapping(Answers, "put")
-    def put(original: Any, self: Any, context: bytes, answer: Any) -> None:
+    def put(original: Any, self: Any, contexts: Sequence[bytes], answer: Any) -> None:
         if not (cheat.now.deaf and isinstance(answer, PrecadError)):
-            original(self, context, answer)
+            original(self, contexts, answer)
 
 
 def _to_wire(request: SquareRequest, epoch: bytes) -> Any:

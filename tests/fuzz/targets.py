@@ -96,7 +96,7 @@ from precad.common.wire.statement import check_opening, check_statement, sign_bo
 from precad.common.wire.status import error_of
 from precad.common.wire.submission import header_from_wire, header_to_wire
 from precad.dealer.process import DealerSettings
-from precad.dealer.service import request_from_wire, square_request_from_wire
+from precad.dealer.service import request_from_wire, square_requests_from_wire
 from precad.experiments.local.files import task_to_toml, to_toml
 from precad.protos import precad_pb2 as pb
 
@@ -245,8 +245,8 @@ def _square_requests() -> list[bytes]:
 def _square_request(data: bytes) -> None:
     message = parsed(pb.SquareRequest, data)
     if message is not None:
-        request = square_request_from_wire(message)
-        assert square_request_to_wire(request, message.epoch).SerializeToString()
+        for request in square_requests_from_wire(message):
+            assert square_request_to_wire(request, message.epoch).SerializeToString()
 
 
 _CONTEXT = b"\5" * 32
@@ -254,16 +254,15 @@ _CONTEXT = b"\5" * 32
 
 def _square_replies(data: bytes) -> None:
     """What a server makes of the dealer's answers; nothing waits longer than it is told to."""
-    replies = [parsed(pb.SquareReply, piece) for piece in split(data)]
-    if None in replies:
-        return
+    replies = [reply for piece in split(data) if (reply := parsed(pb.SquareReply, piece))]
     task = stage("fss").task
     answers, own = Answers(ROUND, 0.0), Secret(bytes(32))
     answers.expect(SquareRequest(task.digest, ROUND, _CONTEXT, bytes(32), bytes(32), own, own))
-    for reply in replies:
-        answers.put(reply.context, answer_from_wire(reply, gates=True))
+    for each in (each for reply in replies for each in reply.answers):
+        answers.put(each.contexts, answer_from_wire(each, gates=True))
     answers.row_key(_CONTEXT)
-    keys = dealt_keys(answers.gate_keys(_CONTEXT), Role.SERVER_A, task)
+    dealt = answers.gate_keys(_CONTEXT)
+    keys = dealt_keys(dealt, [dealt.number], Role.SERVER_A, task)
     points = np.zeros((1, task.projections + 1), dtype=np.int64)
     assert evaluate_gates(keys, points, task.bound).max() <= 1
 
@@ -273,16 +272,21 @@ def _square_answers() -> list[bytes]:
     gates = stage("fss").task.projections + 1
     offsets = np.arange(gates, dtype=np.int64)[None]
     of_a, of_b = (each.to_bytes() for each in deal_gates(offsets, [Secret(b"context")]))
-    row_key = pb.SquareReply(context=_CONTEXT, row_key=bytes(32))
-    replies = [
-        pb.SquareReply(context=_CONTEXT, gate_keys=of_a),
-        pb.SquareReply(context=_CONTEXT, gate_keys=of_b),
-        pb.SquareReply(context=_CONTEXT, share=-5),
-        pb.SquareReply(context=_CONTEXT, violation="no"),
-        pb.SquareReply(context=_CONTEXT, unavailable="no"),
-        pb.SquareReply(context=_CONTEXT),
+    row_key = pb.SquareAnswer(contexts=[_CONTEXT], row_key=bytes(32))
+    answers = [
+        pb.SquareAnswer(contexts=[_CONTEXT], gate_keys=of_a),
+        pb.SquareAnswer(contexts=[_CONTEXT], gate_keys=of_b),
+        pb.SquareAnswer(contexts=[_CONTEXT] * 2, gate_keys=of_a),
+        pb.SquareAnswer(contexts=[_CONTEXT], share=-5),
+        pb.SquareAnswer(contexts=[_CONTEXT], violation="no"),
+        pb.SquareAnswer(contexts=[_CONTEXT], unavailable="no"),
+        pb.SquareAnswer(contexts=[_CONTEXT]),
     ]
-    return [join(row_key.SerializeToString(), reply.SerializeToString()) for reply in replies]
+    first = pb.SquareReply(answers=[row_key]).SerializeToString()
+    return [
+        *(join(first, pb.SquareReply(answers=[each]).SerializeToString()) for each in answers),
+        join(pb.SquareReply(answers=[row_key, answers[0]]).SerializeToString()),
+    ]
 
 
 # --- between the servers ------------------------------------------------------------------------

@@ -6,33 +6,34 @@ from collections.abc import Callable, Iterator
 
 import grpc
 
-from precad.common.deal.square import GateKeys
-from precad.common.deal.squares import Answers, SquareRequest
-from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError
+from precad.common.deal.square import Answer, GateKeys
+from precad.common.deal.squares import Answers, DealtGates, SquareRequest
+from precad.common.errors import PeerUnavailable, PeerViolation
 from precad.common.identifiers import Digest
 from precad.common.secret import Secret
 from precad.common.wire.status import error_of
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import DealingStub
 
+_HALVES = 1024
+"""In one message, at most: 180 KiB."""
+
 
 def square_request_to_wire(request: SquareRequest, epoch: bytes) -> pb.SquareRequest:
     """What a server asks, and which start of the dealer it means."""
-    return pb.SquareRequest(
-        task_digest=request.task.value,
-        epoch=epoch,
-        attempt=request.attempt,
+    half = pb.SquareHalf(
         context=request.context,
         commitment_a=request.commitment_a,
         commitment_b=request.commitment_b,
         seed=request.seed.reveal(),
         salt=request.salt.reveal(),
     )
+    return pb.SquareRequest(
+        task_digest=request.task.value, epoch=epoch, attempt=request.attempt, halves=[half]
+    )
 
 
-def answer_from_wire(
-    reply: pb.SquareReply, *, gates: bool
-) -> Secret | int | GateKeys | PrecadError:
+def answer_from_wire(reply: pb.SquareAnswer, *, gates: bool) -> Answer:
     """One of the dealer's answers.
 
     Raises:
@@ -103,7 +104,7 @@ class RemoteSquares:
         """As ``Squares.share``."""
         return self._answers.share(context)
 
-    def gate_keys(self, context: bytes) -> GateKeys:
+    def gate_keys(self, context: bytes) -> DealtGates:
         """As ``Squares.gate_keys``."""
         if not self._all_asked:
             self._all_asked = True
@@ -125,6 +126,12 @@ class RemoteSquares:
 
     def _requests(self) -> Iterator[pb.SquareRequest]:
         while (message := self._outgoing.get()) is not None:
+            # What waits goes along: a message costs more than a half in it.
+            while not self._outgoing.empty() and len(message.halves) < _HALVES:
+                if (further := self._outgoing.get()) is None:
+                    return
+                message.MergeFrom(further)
+                del further
             yield message
             del message
 
@@ -132,7 +139,9 @@ class RemoteSquares:
         try:
             for reply in self._call:
                 self._count(reply.ByteSize())
-                self._answers.put(reply.context, answer_from_wire(reply, gates=self._gates))
+                for each in reply.answers:
+                    self._answers.put(each.contexts, answer_from_wire(each, gates=self._gates))
+                del reply
             self._answers.end(PeerUnavailable("the dealer ended the squares' stream"))
         except grpc.RpcError as error:
             self._answers.end(error_of("the dealer", self._address, error))

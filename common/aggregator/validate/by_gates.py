@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from precad.common.aggregator.validate.absorb import Absorber
 from precad.common.aggregator.validate.check import Server, label
-from precad.common.deal.square import GateKeys
-from precad.common.deal.squares import Squares
+from precad.common.deal.squares import DealtGates, Squares
 from precad.common.errors import Misconfiguration, PeerViolation
 from precad.common.fss.keys import DcfKeys, keys_from_bytes
 from precad.common.identifiers import Digest, Role
@@ -62,21 +61,22 @@ class ByGates:
 
     def _evaluate(self, submissions: Sequence[Submission]) -> bytes:
         """What this server will send of them, and nobody has seen; their keys are dropped."""
-        task, squares = self._server.task, self._squares
+        server, squares = self._server, self._squares
+        task = server.task
         assert squares is not None
         noted = [self._noted.pop(each.context.digest) for each in submissions]
-        batches: dict[bytes, list[tuple[int, DcfKeys]]] = {}
-        for number, each in enumerate(submissions):
-            dealt = squares.gate_keys(each.context.digest.value)
-            keys = dealt_keys(dealt, self._server.role, task)
-            batches.setdefault(keys.prg_key, []).append((number, keys))
         points = np.stack([each.points for each in noted])
         bits = np.empty(points.shape, dtype=np.uint8)
         # What was dealt together is evaluated together: a fraction of the time of one by one.
-        for together in batches.values():
-            numbers = [number for number, _ in together]
-            joined = DcfKeys.joined([keys for _, keys in together])
-            bits[numbers] = evaluate_gates(joined, points[numbers], task.bound)
+        together: dict[int, tuple[DealtGates, list[tuple[int, int]]]] = {}
+        for number, each in enumerate(submissions):
+            dealt = squares.gate_keys(each.context.digest.value)
+            together.setdefault(id(dealt.keys), (dealt, []))[1].append((dealt.number, number))
+        while together:
+            _, (dealt, places) = together.popitem()
+            numbers = [number for _, number in sorted(places)]
+            keys = dealt_keys(dealt, [place for place, _ in sorted(places)], server.role, task)
+            bits[numbers] = evaluate_gates(keys, points[numbers], task.bound)
         return pack(bits, np.array([each.word_right for each in noted]))
 
 
@@ -90,17 +90,20 @@ class _Noted:
     """Whether the client's word to this server is what its mask and the body make."""
 
 
-def dealt_keys(dealt: GateKeys, role: Role, task: Task) -> DcfKeys:
-    """One submission's keys for ``role``.
+def dealt_keys(dealt: DealtGates, places: Sequence[int], role: Role, task: Task) -> DcfKeys:
+    """Keys for ``role``, of the submissions at ``places`` of those that were dealt together.
 
     Raises:
         PeerViolation: they aren't as they must be; nothing of them is evaluated.
     """
-    party = (Role.SERVER_A, Role.SERVER_B).index(role)
+    party, gates = (Role.SERVER_A, Role.SERVER_B).index(role), task.projections + 1
     try:
-        return keys_from_bytes(dealt.reveal(), party=party, gates=task.projections + 1)
+        keys = keys_from_bytes(dealt.keys.reveal(), party=party, gates=gates * dealt.of)
     except Misconfiguration as error:
         raise PeerViolation(f"the dealer's keys can't be used: {error}") from None
+    if len(places) == dealt.of:
+        return keys
+    return keys.part((np.array(places)[:, None] * gates + np.arange(gates)).reshape(-1))
 
 
 def signed_words(header: SignedHeader) -> NormWords:

@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -58,7 +58,8 @@ class _Overheard:
     server: View = field(compare=False)
     dealer: DealerView = field(compare=False)
 
-    def __call__(self, context: bytes, answer: Answer) -> None:
+    def __call__(self, contexts: Sequence[bytes], answer: Answer) -> None:
+        context = contexts[0]
         match answer:
             case Secret():
                 self.server.row_keys[context] = answer.reveal()
@@ -66,7 +67,7 @@ class _Overheard:
             case int():
                 self.server.shares_of_r[context] = answer
                 self.dealer.shares_of_r.setdefault(context, {})[self.role] = answer
-        self.deliver(context, answer)
+        self.deliver(contexts, answer)
 
 
 class _DealersLog(logging.Handler):
