@@ -147,7 +147,7 @@ def _parse(signature: Signature) -> tuple[x509.Certificate, ...]:
 
 
 # A submission's are asked for three times, and the same come with its client's next one.
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _certificates(chain: tuple[bytes, ...]) -> tuple[x509.Certificate, ...]:
     try:
         found = tuple(x509.load_der_x509_certificate(each) for each in chain)
