@@ -31,12 +31,26 @@ def main() -> None:
     gc.freeze()
     # Ctrl-C in a terminal is for the children and for whoever gives the orders, who ends this.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # `timeout`, or a service manager, ends a whole group; the children have groups of their own.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     ended, told = os.pipe()
     os.set_blocking(ended, False)
     os.set_blocking(told, False)
     signal.set_wakeup_fd(told, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     children: dict[int, str] = {}
+    try:
+        _obey(children, ended, told)
+    except BrokenPipeError:
+        # Whoever gave the orders was killed, and can't be told that a child has ended.
+        pass
+    finally:
+        for pid in children:
+            os.kill(pid, signal.SIGKILL)
+
+
+def _obey(children: dict[int, str], ended: int, told: int) -> None:
+    """Until the input ends. Raises BrokenPipeError where nobody listens any more."""
     unread = b""
     while True:
         readable, _, _ = select.select([0, ended], [], [])
@@ -45,7 +59,7 @@ def main() -> None:
         if 0 in readable:
             data = os.read(0, 1 << 16)
             if not data:
-                break
+                return
             *lines, unread = (unread + data).split(b"\n")
             for line in lines:
                 order = json.loads(line)
@@ -62,8 +76,6 @@ def main() -> None:
             if pid == 0:
                 break
             say(ended=children.pop(pid), status=os.waitstatus_to_exitcode(status))
-    for pid in children:
-        os.kill(pid, signal.SIGKILL)
 
 
 def be(order: dict[str, object]) -> None:
@@ -72,6 +84,7 @@ def be(order: dict[str, object]) -> None:
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         if order["group"]:
             os.setpgid(0, 0)
         log = os.open(str(order["log"]), os.O_WRONLY | os.O_APPEND)

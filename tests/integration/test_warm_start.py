@@ -4,8 +4,11 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from precad.cli.demo.warm import Forked, WarmStarter
 from precad.experiments.local import environment_of_parts
@@ -39,3 +42,43 @@ def test_a_forked_parts_output_and_status_are_its_own(starter: WarmStarter, tmp_
     assert process.wait(60) == 2
     assert "no-such-command" in (tmp_path / "log").read_text()
     assert isinstance(process, Forked)
+
+
+LEADER = """
+import os, signal, subprocess, sys
+from precad.cli.demo.warm import WarmStarter
+from precad.experiments.local import environment_of_parts
+starter = WarmStarter()
+with open(sys.argv[1], "ab") as log:
+    part = starter(
+        [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", "0"], stdout=log,
+        stderr=subprocess.STDOUT, env=environment_of_parts(), process_group=0,
+    )
+while os.getpgid(part.pid) != part.pid:
+    part.poll()
+print(part.pid, flush=True)
+os.killpg(0, int(sys.argv[2])) if sys.argv[3] == "group" else os.kill(os.getpid(), int(sys.argv[2]))
+signal.pause()
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "whom"),
+    [(signal.SIGKILL, "alone"), (signal.SIGTERM, "group")],
+    ids=lambda each: each,
+)
+def test_whoever_gives_the_orders_is_killed_and_leaves_no_part_behind(
+    tmp_path: Path, number: signal.Signals, whom: str
+) -> None:
+    """`timeout 100 precad demo` ends a group: the parts have groups of their own."""
+    done = subprocess.run(
+        [sys.executable, "-c", LEADER, str(tmp_path / "log"), str(int(number)), whom],
+        capture_output=True, text=True, timeout=120, check=False, env=environment_of_parts(),
+        start_new_session=True,
+    )  # fmt: skip
+    assert done.returncode == -number, done.stderr
+    part = Path(f"/proc/{int(done.stdout)}/cmdline")
+    deadline = time.monotonic() + 60
+    while part.exists() and part.read_bytes():
+        assert time.monotonic() < deadline, "a part is left over"
+        time.sleep(0.05)
