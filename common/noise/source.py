@@ -12,5 +12,6 @@ class NoiseSource(Protocol):
         """Fresh noise, ``[d] int64`` in units of the last place.
 
         Depends on nothing but ``dimension`` and may be called from any thread, also from several
-        at once: it can be drawn while uploads are collected. Each result is for one use.
+        at once: it can be drawn while uploads are collected. Each result is for one use, and its
+        caller's to change.
         """

@@ -578,7 +578,8 @@ class Server:
         def observed_prepare(number: int, *args: Any) -> None:
             prepare(number, *args)
             assert number not in seen.shares[role], f"{role.value} prepared {number} twice"
-            seen.shares[role][number] = args[-1]
+            # A server adds to its own vector later.
+            seen.shares[role][number] = bytes(args[-1])
 
         def observed_finish(number: int, model: Digest) -> None:
             finish(number, model)
@@ -618,7 +619,8 @@ class Noise:
         drawn = self._world.seen.noise[role]
         noise = np.random.default_rng([self._world.seed, role is Role.SERVER_A, len(drawn)])
         drawn.append(noise.integers(-(2**20), 2**20, dimension, dtype=np.int64))
-        return drawn[-1]
+        # Whoever draws may change the vector, and does.
+        return drawn[-1].copy()
 
 
 class Cable:
@@ -686,13 +688,13 @@ class Transport:
         """End the stream."""
         self.cable.cut()
 
-    def _check_release(self, share: bytes) -> None:
+    def _check_release(self, share: bytes | memoryview) -> None:
         """What leaves is what was persisted, and both servers have charged for it."""
         seen = self._world.seen
         numbers = [n for n, released in seen.shares[self._role].items() if released == share]
         assert len(numbers) == 1, "bytes left that are no round's persisted share"
         assert numbers[0] in seen.shares[self._other], "a share left before both had charged"
-        seen.left[self._role].add(share)
+        seen.left[self._role].add(bytes(share))
 
 
 class DealerCalls:

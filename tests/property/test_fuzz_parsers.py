@@ -75,8 +75,10 @@ def test_seeds_are_understood_or_refused(name: str) -> None:
 
 
 def test_of_a_dealers_answers_the_own_keys_alone_are_evaluated() -> None:
-    own, *others = seeds_of("square-replies")
-    TARGETS["square-replies"].parse(own)
+    # Apart, and in one message.
+    own, *others, together = seeds_of("square-replies")
+    for good in (own, together):
+        TARGETS["square-replies"].parse(good)
     for other in others:
         with pytest.raises((PeerViolation, PeerUnavailable)):
             TARGETS["square-replies"].parse(other)

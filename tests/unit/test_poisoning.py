@@ -120,6 +120,9 @@ SETTINGS = {
     "client_rate": 1.0,
 }
 
+INSTANCE_LEVEL = {"users_per_round": 4, "clip": 0.7, "batch_rate": 0.5, "local_rate": 0.5}
+"""What users need besides who noise their own gradients."""
+
 
 def play(name: str, attackers: int, seed: int = 3) -> Any:
     data = load("digits")
@@ -131,7 +134,7 @@ def play(name: str, attackers: int, seed: int = 3) -> Any:
         attack=ATTACKS["pixel-backdoor"](),
         attackers=attackers,
     )
-    return ALGORITHMS[name](problem, SETTINGS)
+    return ALGORITHMS[name](problem, SETTINGS | INSTANCE_LEVEL)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
