@@ -29,7 +29,8 @@ ARG PIP_ARGS=
 # image works without it. This stage's layers aren't the image's: no compiler gets there.
 RUN command -v cc >/dev/null \
     || { timeout 60 apt-get update -qq -o Acquire::Retries=0 \
-         && apt-get install -qq --yes --no-install-recommends gcc libc6-dev; } \
+         && apt-get install -qq --yes --no-install-recommends -o Acquire::Retries::Delay=false \
+            gcc libc6-dev; } \
     || echo "no C compiler: NumPy computes the projections"
 COPY . /source
 RUN python3 -m venv /building \
