@@ -40,7 +40,7 @@ class Guarantee(_Facts):
     participations: int = Field(description="Rounds that it is composed over.")
     basis: str = Field(description="Where that number comes from, in words.")
     limit: float | None = Field(description="The ε at which both servers stop counting an owner.")
-    found_of_100: float | None = Field(
+    found_of_100: float = Field(
         description="Of 100 that took part, how many an attacker can name at most who wrongly "
         "names 5 of 100 that didn't; exact."
     )

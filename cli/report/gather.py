@@ -42,7 +42,8 @@ def gather(sources: Sources) -> Report:
         raise Misconfiguration(
             "RUN", sources.names, "no round was released yet; wait for the first"
         )
-    run = _run(course)
+    released = course.versions[-1].version + 1
+    run = _run(course, course.most_participations, released)
     shown = Report(
         precad=__version__,
         training=Training(
@@ -86,11 +87,14 @@ def _differences(urls: Sequence[str]) -> list[str] | None:
     return [f"{found.where}: {found.what}" for found in compare_ledgers(*urls)]
 
 
-def _run(course: Course) -> Run:
-    """All released rounds, for whoever took part most; each with the most repeats of any."""
-    most = course.versions[-1].most_participations
-    counts = {course.most_repeats: most} if course.most_repeats and most else None
-    return Run.of(course.task, rounds=len(course.versions), participations=most, counts=counts)
+def _run(course: Course, most: int, released: int) -> Run:
+    """So many rounds, for a client with so many participations; each with the most repeats of any.
+
+    A version that was charged and isn't released counts too: its share may have left.
+    """
+    run = Run.of(course.task, rounds=max(released, most), participations=most)
+    noise = run.noise_multiplier / math.sqrt(1 + course.most_repeats)
+    return replace(run, noise_multiplier=noise)
 
 
 def _guarantees(course: Course, run: Run) -> list[Guarantee]:
@@ -125,14 +129,11 @@ def _added(said: PrivacyStatement) -> float | None:
     return said.rejection_delta + (said.advantage_delta or 0.0)
 
 
-def _found(run: Run, said: PrivacyStatement) -> float | None:
-    """The exact trade-off at 5 wrongly named of 100; None where steps differ."""
-    events = run.events(said.adversary)
-    if len(events) > 1:
-        return None
+def _found(run: Run, said: PrivacyStatement) -> float:
+    """The exact trade-off at 5 wrongly named of 100."""
     if not said.epsilon < MOST_EPSILON:
         return 100.0
-    guarantee = ExactGroups(events[0])
+    guarantee = ExactGroups(run.events(said.adversary)[0])
     curves = (guarantee.curves(1, direction) for direction in BOTH)
     return 100 * max(float(curve.upper(WRONGLY_NAMED)) for curve in curves)
 
@@ -145,11 +146,13 @@ def _rounds(course: Course, measured: dict[int, float]) -> list[Round]:
     for number, version in enumerate(course.versions, start=1):
         server = models = None
         if number in (1, total) or number % step == 0:
-            part = replace(course, versions=course.versions[:number])
+            last = number == total
+            most = course.most_participations if last else version.most_participations
+            part = _run(course, most, version.version + 1)
             who = (Adversary.ONE_SERVER, Adversary.CLIENTS_ONLY)
             server, models = (
                 each.epsilon if math.isfinite(each.epsilon) else None
-                for each in guarantees(_run(part), task.privacy.delta, who, exact)
+                for each in guarantees(part, task.privacy.delta, who, exact)
             )
         found.append(
             Round(
@@ -166,10 +169,8 @@ def _rounds(course: Course, measured: dict[int, float]) -> list[Round]:
 
 def _robustness(run: Run, error: float) -> list[Robustness]:
     """PRECAD Theorem 2 by the exact pair: a record of any owner, and a whole owner."""
-    repeats = max(run.counts or {0: 0})
-    noise = run.noise_multiplier / math.sqrt(1 + repeats)
-    plain = replace(run, counts=None, participations=run.rounds, noise_multiplier=noise)
-    records, owners = map(plain.event, (Adversary.CLIENTS_ONLY, Adversary.CLIENT_LEVEL))
+    everywhere = replace(run, participations=run.rounds)
+    records, owners = map(everywhere.event, (Adversary.CLIENTS_ONLY, Adversary.CLIENT_LEVEL))
     found = []
     for unit, event, sizes in (("records", records, RECORDS), ("owners", owners, OWNERS)):
         guarantee = ExactGroups(event)

@@ -23,5 +23,7 @@ def page(report: Report) -> str:
         ],
         accuracy_plot=pictures.accuracy_by_round(report),
         epsilon_plot=pictures.epsilon_by_round(report),
+        least=words.least,
+        most=words.most,
         sound=not report.differences and not any(each.findings for each in report.ledgers),
     )

@@ -3,7 +3,7 @@
 import csv
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from precad.common.aggregator.store.course import Course, read_course
@@ -22,7 +22,7 @@ class Sources:
 
     Attributes:
         names: as they were given, for errors.
-        course: of server A, or of the only one given.
+        course: of server A, or of the only one given; the most participations and repeats of any.
         ledgers: SQLAlchemy URLs by server.
         folder: a finished run's folder, or None.
         data: the data set's name, where the run says it.
@@ -82,11 +82,17 @@ class Sources:
             )
         ordered = {role: found[role] for role in SERVERS if role in found}
         courses = [course for _, course in ordered.values()]
+        # A database that was put back may know of less than the other.
+        worst = replace(
+            courses[0],
+            most_participations=max(course.most_participations for course in courses),
+            most_repeats=max(course.most_repeats for course in courses),
+        )
         if len({course.task.digest for course in courses}) > 1:
             raise Misconfiguration("RUN", names, "are of different tasks; give one training's")
         return cls(
             names,
-            courses[0],
+            worst,
             {role: url for role, (url, _) in ordered.items()},
             folders[0] if folders else None,
             _data_of(folders[0]) if folders else None,

@@ -1,5 +1,7 @@
 """What a report says in sentences: what was enforced, and what isn't guaranteed."""
 
+import math
+
 from precad.cli.report.facts import Guarantee, Robustness, Rule
 from precad.common.task import Task
 
@@ -83,21 +85,16 @@ def guarantee_sentence(said: Guarantee) -> str:
     if said.epsilon is None:
         return f"Against {said.against}, nothing is promised for {whom}."
     numbers = f"ε = {said.epsilon:.3g} at δ = {said.delta:g}"
-    if said.found_of_100 is not None and said.found_of_100 >= _EVERYBODY:
+    if said.found_of_100 >= _EVERYBODY:
         return (
             f"Against {said.against}, {whom} is not protected ({numbers}): an attacker may be able "
             "to tell whether it was used."
         )
-    odds = (
-        ""
-        if said.found_of_100 is None
-        else f" Say an attacker tries to tell whether {whom} was used, and wrongly says yes for 5 "
-        f"of 100 that were not: then it rightly says yes for at most {said.found_of_100:.0f} of "
-        "100 that were."
-    )
     return (
         f"Against {said.against}: with or without {whom}, any result is nearly as likely "
-        f"({numbers}).{odds}"
+        f"({numbers}). Say an attacker tries to tell whether {whom} was used, and wrongly says yes "
+        f"for 5 of 100 that were not: then it rightly says yes for at most "
+        f"{math.ceil(said.found_of_100)} of 100 that were."
     )
 
 
@@ -121,8 +118,18 @@ def robustness_sentence(found: Robustness) -> str:
     )
     return (
         f"Up to {last.attackers} {who}, whatever they contain, leave an expected error of "
-        f"{found.error:.1%} between {last.lower:.1%} and {last.upper:.1%}.{end}"
+        f"{found.error:.1%} between {least(last.lower)} and {most(last.upper)}.{end}"
     )
+
+
+def least(share: float) -> str:
+    """A lower bound in per cent: never more than it is."""
+    return f"{math.floor(1000 * share) / 10:.1f}%"
+
+
+def most(share: float) -> str:
+    """An upper bound in per cent: never less than it is."""
+    return f"{math.ceil(1000 * share) / 10:.1f}%"
 
 
 _EVERYBODY = 99.5

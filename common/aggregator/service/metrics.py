@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import AsyncIterable, Iterable, Iterator
+from collections.abc import AsyncIterable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from precad.common.aggregator.round.cap import epsilon_spent
 from precad.common.aggregator.training.feed import Event, RoundDone
 from precad.common.aggregator.training.session import Phase, Session
 from precad.common.errors import Misconfiguration, MissingPackage
+from precad.common.identifiers import ClientId
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -36,7 +37,7 @@ class Metrics:
         self._lock = threading.Lock()
         self._seconds: dict[str, float] = defaultdict(float)
         self._cpu_seconds: dict[str, float] = defaultdict(float)
-        self._spent: tuple[int, float] = (0, 0.0)
+        self._spent: dict[tuple[int, tuple[tuple[int, int], ...]], float] = {}
 
     async def follow(self, events: AsyncIterable[Event]) -> None:
         """Add up what rounds cost, step by step; ends with the training."""
@@ -100,19 +101,27 @@ class Metrics:
         yield by(CounterMetricFamily, "link_bytes", "Payloads since this start.", "link", links)
         yield gauge(
             "record_epsilon",
-            "Exact ε of a record against one server so far, for whoever took part most.",
-            self._epsilon(max(taken.values(), default=0)),
+            "Exact ε of a record against one server so far, for the owner with most.",
+            self._epsilon(taken),
         )
         if task.privacy.epsilon_limit is not None:
             limit = task.privacy.epsilon_limit
             yield gauge("record_epsilon_limit", "Where both servers stop counting an owner.", limit)
 
-    def _epsilon(self, most: int) -> float:
-        """Computed once for each number of participations: it takes a moment."""
-        if self._spent[0] != most:
-            task = self._session.task
-            self._spent = most, epsilon_spent(task, task.privacy.record_rate, most, {})
-        return self._spent[1]
+    def _epsilon(self, taken: Mapping[ClientId, int]) -> float:
+        """The largest, at the task's rate; versions released again included."""
+        task, again = self._session.task, self._session.store.upgrades()
+        cases = {
+            (count, tuple(sorted(again.get(client, {}).items()))) for client, count in taken.items()
+        }
+        # Computed once for each case: it takes a moment.
+        self._spent = {
+            case: self._spent[case]
+            if case in self._spent
+            else epsilon_spent(task, task.privacy.record_rate, case[0], dict(case[1]))
+            for case in cases
+        }
+        return max(self._spent.values(), default=0.0)
 
 
 @contextmanager

@@ -127,11 +127,13 @@ def _exported(session: Session, address: str | None) -> Iterator[None]:
     from precad.common.aggregator.service.metrics import Metrics, exported  # noqa: PLC0415
 
     metrics = Metrics(session)
-    following = asyncio.create_task(metrics.follow(session.feed.follow(from_start=True)))
     with exported(metrics, address) as port:
         log.info("metrics on port %d", port)
-        yield
-    following.cancel()
+        following = asyncio.create_task(metrics.follow(session.feed.follow(from_start=True)))
+        try:
+            yield
+        finally:
+            following.cancel()
 
 
 def make_server(

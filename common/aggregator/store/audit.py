@@ -10,7 +10,7 @@ from sqlalchemy import Connection, func, select
 
 from precad.common.aggregator.round.journal import PENDING, AttemptState
 from precad.common.aggregator.round.messages import Fact
-from precad.common.aggregator.store import tables, versions
+from precad.common.aggregator.store import shown, tables, versions
 from precad.common.aggregator.store.attempts import share_of
 from precad.common.aggregator.store.engine import parse_url, reading_engine, storage_errors
 from precad.common.aggregator.store.ledger import LedgerEntry, entries, ledger_start
@@ -54,7 +54,7 @@ class ClientCharges:
 
     client: ClientId
     participations: int
-    """Versions that it was charged for."""
+    """Versions that it was charged for, those included that only its own receipts still name."""
     record_rate: float
     """The highest that it was charged at, or its claim where it never was."""
     again: Mapping[int, int]
@@ -94,7 +94,7 @@ def read_ledger(url: str) -> LedgerView:
         charged = connection.execute(
             select(charge.client, func.max(charge.record_rate)).group_by(charge.client)
         )
-        counts, again = versions.participations(connection), versions.upgrades(connection)
+        counts, again = shown.participations(connection), versions.upgrades(connection)
         rates = {row[0]: row[1] for row in (*enrolled, *charged)}
         clients = {
             name: ClientCharges(name, counts.get(name, 0), rate, again.get(name, {}))

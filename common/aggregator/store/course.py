@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from sqlalchemy import select
 
 from precad.common.aggregator.round.journal import AttemptState
-from precad.common.aggregator.store import tables, versions
+from precad.common.aggregator.store import shown, tables, versions
 from precad.common.aggregator.store.attempts import CHARGED
 from precad.common.aggregator.store.audit import owner_of, snapshot
 from precad.common.identifiers import Digest, Role
@@ -43,6 +43,8 @@ class Course:
     """Of the newest released version."""
     attempts: int
     redrawn_coins: int
+    most_participations: int
+    """Versions that any client was charged for, unreleased and forgotten ones included."""
     most_repeats: int
     """The most further releases that any version may have had."""
     versions: tuple[VersionCourse, ...]
@@ -79,6 +81,7 @@ def read_course(url: str) -> Course:
         refused: dict[int, Counter[str]] = defaultdict(Counter)
         for number, reason in connection.execute(select(rejection.attempt, rejection.reason)):
             refused[number][reason.value] += 1
+        counts = shown.participations(connection)
         again = versions.upgrades(connection)
         redrawn = versions.redrawn(connection)
     tries = Counter(row.version for row in rows)
@@ -110,6 +113,7 @@ def read_course(url: str) -> Course:
         model=model,
         attempts=len(rows),
         redrawn_coins=redrawn,
+        most_participations=max(counts.values(), default=0),
         most_repeats=max((m for counts in again.values() for m in counts), default=0),
         versions=tuple(sorted(course, key=lambda each: each.version)),
     )

@@ -455,10 +455,7 @@ class Store(Journal):
     def participations(self) -> dict[ClientId, int]:
         """T_i so far: how many versions each client was charged for, forgotten ones included."""
         with self._transaction() as connection:
-            counts = versions.participations(connection)
-            for client, forgotten in shown.forgotten(connection).items():
-                counts[client] = counts.get(client, 0) + forgotten
-            return counts
+            return shown.participations(connection)
 
     def upgrades(self) -> dict[ClientId, Mapping[int, int]]:
         """Of clients with a version that was released again: versions by m ≥ 1."""

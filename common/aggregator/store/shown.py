@@ -73,6 +73,14 @@ def forgotten(connection: Connection, client: ClientId | None = None) -> dict[Cl
     return lost
 
 
+def participations(connection: Connection) -> dict[ClientId, int]:
+    """T_i so far: how many versions each client was charged for, forgotten ones included."""
+    counts = versions.participations(connection)
+    for client, missing in forgotten(connection).items():
+        counts[client] = counts.get(client, 0) + missing
+    return counts
+
+
 def promised_version(connection: Connection) -> int:
     """The newest version that owners may have heard of: stated, or held by both servers."""
     stated = connection.scalar(select(func.max(_SHOWN.version)))
