@@ -18,7 +18,7 @@ from precad.experiments.algorithms.learner import Learner
 from precad.experiments.algorithms.user_level import UserLevel, Users, train
 from precad.experiments.data import load
 from precad.experiments.models import MODELS
-from precad.experiments.papers.xie_votes import zeros_and_ones
+from precad.experiments.papers.xie_levels import two_labels
 from precad.experiments.partition import iid
 from precad.experiments.study.environment import environment
 
@@ -38,7 +38,7 @@ RESULT = Path(__file__).parent / "results" / "ensembles.json"
 
 def measure(model: str, models: int, device: str) -> dict[str, float | str | int]:
     """Models a second, both ways: medians of alternating repeats."""
-    data = zeros_and_ones(load("digits"))
+    data = two_labels(load("digits"))
     learner = Learner(MODELS[model](data), device)
     parts = iid(len(data.train_y), USERS, seed=0)
     users = Users.of([(data.train_x[mine], data.train_y[mine]) for mine in parts], device)

@@ -63,6 +63,22 @@ def dirichlet(labels: NDArray[np.int64], clients: int, alpha: float, seed: int) 
     return [np.sort(np.concatenate(part)) for part in parts]
 
 
+def by_owner(owners: NDArray[np.int64], clients: int) -> Partition:
+    """Each of the owners with the most records is a client; other owners' records are nobody's.
+
+    Args:
+        owners: ``[n]``, whose each record is.
+        clients: so many of them.
+
+    Raises:
+        Misconfiguration: there are fewer owners.
+    """
+    found, counts = np.unique(owners, return_counts=True)
+    _check(len(found), clients)
+    most = np.sort(found[np.argsort(-counts, kind="stable")[:clients]])
+    return [np.flatnonzero(owners == one) for one in most]
+
+
 def _check(records: int, parts: int) -> None:
     if not 1 <= parts <= records:
         raise Misconfiguration(

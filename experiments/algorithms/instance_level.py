@@ -22,6 +22,7 @@ from precad.experiments.algorithms.learner import Learner
 from precad.experiments.algorithms.problem import Problem
 from precad.experiments.algorithms.start import model_and_section
 from precad.experiments.algorithms.user_level import Users, shortened
+from precad.experiments.study.checkpoint import Checkpoint
 
 RECORDS_AT_ONCE = 20_000
 
@@ -105,8 +106,11 @@ def train(
     settings: InstanceLevel,
     seeds: list[int],
     progress: Callable[[int, torch.Tensor], object] = lambda _done, _thetas: None,
+    checkpoint: Checkpoint | None = None,
 ) -> tuple[torch.Tensor, NDArray[np.int64]]:
     """A model for each seed, and how often each user was drawn for it.
+
+    With ``checkpoint`` each round's outcome is kept, and taken up.
 
     Returns:
         ``[models, d]`` and ``[models, users]``.
@@ -119,8 +123,11 @@ def train(
         raise Misconfiguration("users_per_round", m, f"at most {count} take part")
     thetas = start.repeat(len(seeds), 1)
     generators = [np.random.default_rng(seed) for seed in seeds]
-    drawn_for = np.zeros((len(seeds), count), np.int64)
-    for done in range(settings.rounds):
+    drawn_for, first = np.zeros((len(seeds), count), np.int64), 0
+    if checkpoint is not None:
+        first, thetas, kept = checkpoint.found(thetas, generators)
+        drawn_for = kept.get("drawn_for", drawn_for)
+    for done in range(first, settings.rounds):
         cohorts = np.array([g.permutation(count)[:m] for g in generators])
         for model, cohort in enumerate(cohorts):
             drawn_for[model, cohort] += 1
@@ -131,6 +138,8 @@ def train(
                 learner, at, users, cohorts, settings, generators
             )
         thetas = thetas + (at - begin).reshape(len(seeds), m, -1).mean(dim=1)
+        if checkpoint is not None:
+            checkpoint.keep(done + 1, thetas, generators, drawn_for=drawn_for)
         progress(done + 1, thetas)
     return thetas, drawn_for
 

@@ -13,7 +13,10 @@ from numpy.typing import NDArray
 
 from precad.common.account.events import SampledGaussian, poisson_gaussian
 from precad.experiments.algorithms.learner import Learner
+from precad.experiments.defences import Defence
+from precad.experiments.poisoning import Attack, Scene
 from precad.experiments.registry import Registry
+from precad.experiments.study.checkpoint import Checkpoint
 
 Clipping = Callable[[torch.Tensor, float, tuple[slice, ...]], tuple[torch.Tensor, float]]
 """Updates ``[users, d]``, S and the layers in; the clipped ones and their sum's sensitivity out."""
@@ -81,9 +84,27 @@ class Users:
             weights[user, : len(targets)] = 1 / max(1, len(targets))
         return cls(x.to(device), y.to(device), weights.to(device))
 
+    def records(self, user: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """One user's own."""
+        own = self.weights[user] > 0
+        return self.x[user, own].cpu().numpy(), self.y[user, own].cpu().numpy()
+
 
 _MOMENTUM = 0.9
 _DECAY = 0.0005
+
+
+@dataclass(frozen=True, slots=True)
+class Adversary:
+    """Bad users, the last ones; their records are poisoned before.
+
+    Attributes:
+        attack: what they submit.
+        users: k.
+    """
+
+    attack: Attack
+    users: int
 
 
 def train(
@@ -93,16 +114,32 @@ def train(
     settings: UserLevel,
     seeds: list[int],
     progress: Callable[[int, int], object] = lambda _done, _all: None,
+    *,
+    adversary: Adversary | None = None,
+    defence: Defence | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> torch.Tensor:
     """A model for each seed, ``[models, d]``; the same whichever others train beside it.
 
     To the last bits: sums of a batch may be ordered by its size.
+
+    Args:
+        learner: the model.
+        users: their records.
+        start: θ_0, ``[d]``.
+        settings: those of the algorithm.
+        seeds: of the models.
+        progress: told how many rounds of how many are done.
+        adversary: who submits what; none by default.
+        defence: takes the mean's place, and nothing is clipped or noised: no user is protected.
+        checkpoint: kept after each round, and taken up.
     """
     thetas = start.repeat(len(seeds), 1)
     drawn_by = [np.random.default_rng(seed) for seed in seeds]
-    clipping = CLIPPINGS[settings.clipping]
-    count = len(users.y)
-    for done in range(settings.rounds):
+    count, first = len(users.y), 0
+    if checkpoint is not None:
+        first, thetas, _ = checkpoint.found(thetas, drawn_by)
+    for done in range(first, settings.rounds):
         cohorts = [np.flatnonzero(g.random(count) < settings.user_rate) for g in drawn_by]
         owner = torch.from_numpy(np.repeat(np.arange(len(seeds)), [len(c) for c in cohorts]))
         who = torch.from_numpy(np.concatenate(cohorts))
@@ -115,15 +152,74 @@ def train(
         following = thetas.clone()
         for model, generator in enumerate(drawn_by):
             own = updates[owner == model]
-            clipped, sensitivity = clipping(own, settings.clip, learner.layers)
-            noise = generator.normal(
-                0, settings.noise_multiplier * sensitivity, thetas.shape[1]
-            ).astype(np.float32)
-            total = clipped.sum(dim=0) + torch.from_numpy(noise)
-            following[model] += total / (settings.user_rate * count)
+            bad = 0
+            if adversary is not None:
+                own, bad = _attacked(
+                    own,
+                    learner,
+                    thetas[model],
+                    users,
+                    settings,
+                    adversary,
+                    cohorts[model],
+                    generator,
+                )
+            if defence is None:
+                following[model] += _noisy_mean(own, settings, learner, count, generator)
+            elif len(own):
+                found = defence(own.double().cpu().numpy(), bad)
+                following[model] += torch.from_numpy(found).to(own)
         thetas = following
+        if checkpoint is not None:
+            checkpoint.keep(done + 1, thetas, drawn_by)
         progress(done + 1, settings.rounds)
     return thetas
+
+
+def _noisy_mean(
+    own: torch.Tensor,
+    settings: UserLevel,
+    learner: Learner,
+    count: int,
+    generator: np.random.Generator,
+) -> torch.Tensor:
+    """The clipped updates' sum with noise, over the expected number of users."""
+    clipped, sensitivity = CLIPPINGS[settings.clipping](own, settings.clip, learner.layers)
+    deviation = settings.noise_multiplier * sensitivity
+    noise = generator.normal(0, deviation, own.shape[1]).astype(np.float32)
+    return (clipped.sum(dim=0) + torch.from_numpy(noise).to(own)) / (settings.user_rate * count)
+
+
+def _attacked(
+    own: torch.Tensor,
+    learner: Learner,
+    theta: torch.Tensor,
+    users: Users,
+    settings: UserLevel,
+    adversary: Adversary,
+    cohort: NDArray[np.int64],
+    generator: np.random.Generator,
+) -> tuple[torch.Tensor, int]:
+    """A round's updates of one model with what its bad users submit, and how many those are."""
+    first = len(users.y) - adversary.users
+    numbers = tuple((cohort[cohort >= first] - first).tolist())
+    if not numbers:
+        return own, 0
+    at, known = theta.double().cpu().numpy(), own.double().cpu().numpy()
+    good = len(known) - len(numbers)
+    scene = Scene(
+        theta=at,
+        others=known[:good],
+        step=1 / (settings.user_rate * len(users.y)),
+        bound=settings.clip,
+        learn=lambda number, rate, steps: learner.descend(
+            at, *users.records(first + number), rate, steps
+        ),
+        numbers=numbers,
+        generator=generator,
+    )
+    submitted = torch.from_numpy(adversary.attack.submit(known[good:], scene)).to(own)
+    return torch.cat([own[:good], submitted]), len(numbers)
 
 
 def _local(

@@ -19,6 +19,7 @@ class DataSet:
         test_x: ``[m, …] float32``.
         test_y: ``[m] int64``.
         classes: number of labels.
+        owners: ``[n] int64``, whose each training record is, where the data say so.
 
     Raises:
         Misconfiguration: arrays of other types or lengths, or a label out of range.
@@ -30,8 +31,13 @@ class DataSet:
     test_x: NDArray[np.float32]
     test_y: NDArray[np.int64]
     classes: int
+    owners: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
+        if self.owners is not None and self.owners.shape != self.train_y.shape:
+            raise Misconfiguration(
+                f"{self.name}, owners", self.owners.shape, "one for each training record"
+            )
         for part, x, y in (
             ("train", self.train_x, self.train_y),
             ("test", self.test_x, self.test_y),

@@ -10,7 +10,11 @@ from precad.experiments.data import DataSet
 from precad.experiments.registry import Registry
 
 Model = Callable[[DataSet], nn.Module]
-MODELS: Registry[Model] = Registry("model", "precad.experiments.models.convolutional")
+MODELS: Registry[Model] = Registry(
+    "model",
+    "precad.experiments.models.convolutional",
+    "precad.experiments.models.pooled",
+)
 """A function of the data set each; without batch norm, dropout or running statistics."""
 HIDDEN = 32
 

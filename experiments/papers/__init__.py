@@ -10,7 +10,14 @@ from precad.experiments.papers import (
     precad_table1,
     xie_fig1,
     xie_fig2,
+    xie_fig3,
+    xie_fig4,
     xie_fig5,
+    xie_fig5_attacks,
+    xie_fig5_privacy,
+    xie_fig7,
+    xie_fig9,
+    xie_fig10,
     xie_table9,
 )
 
@@ -24,6 +31,13 @@ __all__ = [
     "precad_table1",
     "xie_fig1",
     "xie_fig2",
+    "xie_fig3",
+    "xie_fig4",
     "xie_fig5",
+    "xie_fig5_attacks",
+    "xie_fig5_privacy",
+    "xie_fig7",
+    "xie_fig9",
+    "xie_fig10",
     "xie_table9",
 ]

@@ -1,5 +1,11 @@
 """Attacks by name: what one adversary in control of all bad clients does."""
 
-from precad.experiments.poisoning.attack import ATTACKS, Attack, Scene, per_client_share
+from precad.experiments.poisoning.attack import (
+    ATTACKS,
+    Attack,
+    Scene,
+    per_client_share,
+    poisoned,
+)
 
-__all__ = ["ATTACKS", "Attack", "Scene", "per_client_share"]
+__all__ = ["ATTACKS", "Attack", "Scene", "per_client_share", "poisoned"]

@@ -60,10 +60,42 @@ ATTACKS: Registry[Callable[..., Attack]] = Registry(
     "attack",
     "precad.experiments.poisoning.backdoors",
     "precad.experiments.poisoning.distributed_backdoor",
+    "precad.experiments.poisoning.semantic_backdoor",
     "precad.experiments.poisoning.label_flipping",
+    "precad.experiments.poisoning.one_label",
+    "precad.experiments.poisoning.scaled",
     "precad.experiments.poisoning.stat_opt",
 )
 ATTACKS.register("none")(Attack)
+
+
+def poisoned(
+    attack: Attack, x: Images, y: Labels, count: int, number: int, classes: int
+) -> tuple[Images, Labels]:
+    """The same number of records, ``count`` of them poisoned in place of themselves.
+
+    Those whose labels or pixels an attack changes come first; what it adds beside the records as
+    they are stands at the end of what it gives.
+
+    Args:
+        attack: what poisons.
+        x: records.
+        y: labels.
+        count: at most so many.
+        number: of the bad client.
+        classes: there are so many labels.
+    """
+    bad_x, bad_y = attack.poison(x, y, number, classes)
+    added_x, added_y = bad_x[len(y) :], bad_y[len(y) :]
+    if len(added_y):
+        some = min(count, len(added_y), len(y))
+        return np.concatenate([added_x[:some], x[some:]]), np.concatenate(
+            [added_y[:some], y[some:]]
+        )
+    changed = np.flatnonzero(bad_y != y)[:count]
+    mixed = y.copy()
+    mixed[changed] = bad_y[changed]
+    return x, mixed
 
 
 def per_client_share(wanted: Reals, scene: Scene) -> Reals:

@@ -20,9 +20,14 @@ STEPS = 5
 
 def stamped(x: Images, rows: slice, columns: slice) -> Images:
     """The images with these pixels white; the last two axes are the image's, or form a square."""
-    square = x.reshape(len(x), *_sides(x)).copy()
-    square[..., rows, columns] = 1.0
-    return square.reshape(x.shape)
+    marked = square(x).copy()
+    marked[..., rows, columns] = 1.0
+    return marked.reshape(x.shape)
+
+
+def square(x: Images) -> Images:
+    """With an image's rows and columns as the last two axes; records may be flat squares."""
+    return x.reshape(len(x), *_sides(x))
 
 
 def _sides(x: Images) -> tuple[int, ...]:

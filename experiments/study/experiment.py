@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from precad.experiments.registry import Registry
+from precad.experiments.study.checkpoint import Checkpoint
 
 Settings = Mapping[str, Any]
 """Plain values. A cell, one measurement, is all its settings: they name it and repeat it."""
@@ -29,11 +30,13 @@ class Surroundings:
         data: folder with the files of data sets that don't come with scikit-learn.
         device: where torch computes.
         progress: to be told how many of a cell's steps are done, and of how many.
+        checkpoint: where a long cell keeps what it has, and takes it up again.
     """
 
     data: Path | None = None
     device: str = "cpu"
     progress: Callable[[int, int], object] = field(default=lambda _done, _all: None, repr=False)
+    checkpoint: Checkpoint | None = None
 
 
 @dataclass(frozen=True, slots=True)

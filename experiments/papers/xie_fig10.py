@@ -1,0 +1,28 @@
+"""Xie et al. Fig. 10 (a): the fewest bad records that may bring inefficacy down to J(D)/τ."""
+
+from precad.experiments.papers.xie_inefficacy import BOUND, MODELS, ByEpsilon
+from precad.experiments.papers.xie_levels import RECORD_SETTINGS, RECORDS
+from precad.experiments.study import EXPERIMENTS, Experiment
+
+EPSILON = {5.0: 0.6439, 8.0: 0.3937, 10.0: 0.3172, 13.0: 0.2626, 20.0: 0.2179}
+"""After ten rounds, at δ = 1e-5, by σ (Xie et al. App. B.1.2)."""
+FIGURE = ByEpsilon(RECORDS, [{"attack": "one-label"}], (0,), EPSILON, (1.5, 2.0, 4.0, 8.0))
+
+EXPERIMENTS.register("xie-fig10")(
+    Experiment(
+        paper="Xie et al.",
+        figure="Fig. 10 (a)",
+        claim="A less private model is easier to attack: fewer poisoned records are needed.",
+        does="Clean ensembles by InsDP-FedAvg at five noise levels, ten rounds, J(D) at "
+        "the goal of label flipping; the least k by Corollary 1, and soundly for records of one "
+        "user that are replaced.",
+        settings={
+            scale: {**settings, "rounds": 10, "bound": BOUND[scale], "models": MODELS}
+            for scale, settings in RECORD_SETTINGS.items()
+        },
+        cells=FIGURE.cells,
+        measure=FIGURE.measure,
+        table=FIGURE.table,
+        plot=FIGURE.plot,
+    )
+)

@@ -1,0 +1,29 @@
+"""Xie et al. Fig. 5 (d, e): attack inefficacy of InsDP-FedAvg by ε."""
+
+from precad.experiments.papers.xie_inefficacy import BOUND, MODELS, ByEpsilon
+from precad.experiments.papers.xie_levels import RECORD_SETTINGS, RECORDS
+from precad.experiments.study import EXPERIMENTS, Experiment
+
+EPSILON = {5.0: 0.5016, 8.0: 0.3110, 10.0: 0.2646, 13.0: 0.2318, 20.0: 0.2050}
+"""After six rounds, at δ = 1e-5, by σ (Xie et al. App. B.1.2), without σ = 15 and 18."""
+FIGURE = ByEpsilon(
+    RECORDS, [{"attack": "pixel-backdoor"}, {"attack": "one-label"}], (0, 4), EPSILON
+)
+
+EXPERIMENTS.register("xie-fig5de")(
+    Experiment(
+        paper="Xie et al.",
+        figure="Fig. 5 (d, e)",
+        claim="With stronger privacy a record's inefficacy is higher, measured and certified.",
+        does="A backdoor or flipped labels in 4 records of one user of ten at five noise levels, "
+        "six rounds.",
+        settings={
+            scale: {**settings, "rounds": 6, "bound": BOUND[scale], "models": MODELS}
+            for scale, settings in RECORD_SETTINGS.items()
+        },
+        cells=FIGURE.cells,
+        measure=FIGURE.measure,
+        table=FIGURE.table,
+        plot=FIGURE.plot,
+    )
+)

@@ -1,0 +1,320 @@
+"""What Xie et al.'s figures of attack inefficacy share: measured losses, and bounds on them.
+
+C(θ) is a model's mean loss at what an attack aims at, at most C̄; J its expectation over training.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from precad.common.certify.exact import ExactGroups
+from precad.common.certify.guarantee import Direction, Replacements
+from precad.common.certify.inefficacy import (
+    MeanInterval,
+    attack_bounds,
+    expected_loss,
+    fewest_attackers,
+)
+from precad.common.certify.intervals import ScoreBound
+from precad.experiments.papers.xie_curves import CONFIDENCE, grouped, share
+from precad.experiments.papers.xie_levels import Level
+from precad.experiments.study import Result, Scale, Settings, Surroundings, Table
+
+MODELS = 100
+"""Of each cell, as in the paper."""
+BOUND = {Scale.SMALL: 4.0, Scale.PAPER: 0.5}
+"""C̄. Losses on the digits are about 2, so that the paper's bound would cut all of them."""
+BACKDOOR, FLIPPING = "scaled-pixel-backdoor", "scaled-one-label"
+DISTRIBUTED = "scaled-distributed-backdoor"
+SHORT = {
+    "scaled-pixel-backdoor": "BKD",
+    "pixel-backdoor": "BKD",
+    "scaled-one-label": "LF",
+    "one-label": "LF",
+    "scaled-distributed-backdoor": "DBA",
+}
+"""The paper's names."""
+_REPLACED = (Direction.ADDITIONS,)
+
+
+def measure(level: Level, settings: Settings, around: Surroundings) -> dict[str, Any]:
+    """Each model's C(θ), and the models' mean accuracy."""
+    ensemble = level.train(settings, around)
+    return {
+        "losses": np.round(ensemble.losses(settings["bound"]), 6).tolist(),
+        "accuracy": round(float(ensemble.right().mean()), 4),
+    }
+
+
+def inefficacy(result: Result) -> MeanInterval:
+    """J, with bounds that hold together at 99 %."""
+    bound = result.settings["bound"]
+    return expected_loss(result.values["losses"], bound, CONFIDENCE, ScoreBound.BERNSTEIN)
+
+
+def published_bound(clean: float, epsilon: float, delta: float, bound: float, k: int) -> float:
+    """Theorem 3's lower bound as the paper uses it: additions, J(D) as if it were known."""
+    kept = math.exp(-k * epsilon)
+    return max(kept * clean - (1 - kept) / math.expm1(epsilon) * delta * bound, 0.0)
+
+
+def sound_bound(clean: Result, level: Level, k: int) -> float:
+    """Least J(D') after k were replaced: exact, from a lower bound of J(D) at 99 %."""
+    guarantee = Replacements(ExactGroups(level.mechanism(clean.settings)))
+    bound = clean.settings["bound"]
+    found = attack_bounds(inefficacy(clean).lower, bound, guarantee, k, _REPLACED)
+    return float(found.lower)
+
+
+def published_fewest(clean: float, epsilon: float, delta: float, bound: float, tau: float) -> float:
+    """Corollary 1 as printed: attackers who may bring J down to J(D)/τ."""
+    scaled = math.expm1(epsilon) * clean
+    return math.log((scaled * tau + bound * delta * tau) / (scaled + bound * delta * tau)) / epsilon
+
+
+def sound_fewest(clean: Result, level: Level, tau: float) -> int | None:
+    """The same, of those who replace: so many at least, whatever J(D) above its bound is.
+
+    The share of J that an attack must leave grows with J, so that its lower bound is the worst.
+    """
+    guarantee = Replacements(ExactGroups(level.mechanism(clean.settings)))
+    lower, bound = inefficacy(clean).lower, clean.settings["bound"]
+    return fewest_attackers(lower, bound, tau, guarantee, _REPLACED, limit=200)
+
+
+def _name(settings: Settings) -> str:
+    gamma = settings.get("attack_options", {}).get("gamma")
+    parts = [str(SHORT.get(settings["attack"], settings["attack"]))]
+    if "bad_share" in settings:
+        parts.append(f"α = {100 * settings['bad_share']:g} %")
+    if gamma is not None:
+        parts.append(f"γ = {gamma:g}")
+    return ", ".join(parts)
+
+
+def _kind(settings: Settings) -> str:
+    """Attacks with the same goal have the same J(D)."""
+    return "LF" if "label" in settings["attack"] else "BKD"
+
+
+def _contradicted(measured: MeanInterval, sound: float) -> bool:
+    return measured.upper < sound
+
+
+@dataclass(frozen=True, slots=True)
+class ByAttackers:
+    """Inefficacy by k, a line for each attack, above its bounds (Fig. 4, 5 (b, c), 6 (b, c)).
+
+    Attributes:
+        level: users or records.
+        attacks: settings of each line.
+        bad: k at each scale.
+        epsilon: as printed, for the one noise level.
+    """
+
+    level: Level
+    attacks: Sequence[Settings]
+    bad: Mapping[Scale, Sequence[int]]
+    epsilon: float
+
+    def cells(self, scale: Scale) -> list[Settings]:
+        """Line by line."""
+        return [{**attack, "bad": k, "seed": 0} for attack in self.attacks for k in self.bad[scale]]
+
+    def measure(self, settings: Settings, around: Surroundings) -> dict[str, Any]:
+        """See ``measure``."""
+        return measure(self.level, settings, around)
+
+    def _lines(self, results: Sequence[Result]) -> dict[str, dict[int, Result]]:
+        found: dict[str, dict[int, Result]] = {}
+        for result in results:
+            found.setdefault(_name(result.settings), {})[result.settings["bad"]] = result
+        return found
+
+    def _clean(self, results: Sequence[Result]) -> dict[str, Result]:
+        """The first clean cell for each goal."""
+        found: dict[str, Result] = {}
+        for result in results:
+            if result.settings["bad"] == 0:
+                found.setdefault(_kind(result.settings), result)
+        return found
+
+    def _bounds(self, clean: Result, places: Sequence[int]) -> tuple[list[float], list[float]]:
+        mean, bound = inefficacy(clean).mean, clean.settings["bound"]
+        printed = [published_bound(mean, self.epsilon, self.level.delta, bound, k) for k in places]
+        return printed, [sound_bound(clean, self.level, k) for k in places]
+
+    def table(self, results: Sequence[Result]) -> Table:
+        """A row for each attack with J(D'), and two for each goal with the bounds."""
+        places = sorted({result.settings["bad"] for result in results})
+        clean = self._clean(results)
+        rows, least = [], {}
+        for kind, result in clean.items():
+            printed, sound = self._bounds(result, places)
+            least[kind] = dict(zip(places, sound, strict=True))
+            rows.append([f"{kind}, bound as published", *(f"{one:.3f}" for one in printed), ""])
+            rows.append([f"{kind}, sound bound", *(f"{one:.3f}" for one in sound), ""])
+        for name, line in self._lines(results).items():
+            broken = [
+                k
+                for k, result in line.items()
+                if k in least.get(_kind(result.settings), {})
+                and _contradicted(inefficacy(result), least[_kind(result.settings)][k])
+            ]
+            shown = [f"{inefficacy(line[k]).mean:.3f}" if k in line else "–" for k in places]
+            rows.append([name, *shown, ", ".join(map(str, broken)) or "none"])
+        return Table(["J", *(f"k = {k}" for k in places), "contradicted at k"], rows)
+
+    def plot(self, results: Sequence[Result], figure: Any) -> None:
+        """A panel for each goal: measured lines, and the two bounds."""
+        clean = self._clean(results)
+        panels = figure.subplots(1, max(1, len(clean)), sharey=True, squeeze=False)[0]
+        for axes, (kind, first) in zip(panels, clean.items(), strict=False):
+            places = sorted({result.settings["bad"] for result in results})
+            for name, line in self._lines(results).items():
+                if _kind(next(iter(line.values())).settings) == kind:
+                    mean = [inefficacy(line[k]).mean for k in line]
+                    axes.plot(list(line), mean, marker=".", label=name)
+            printed, sound = self._bounds(first, places)
+            axes.plot(places, printed, "--", color="black", label="bound as published")
+            axes.plot(places, sound, ":", color="black", label="sound bound, 99 %")
+            axes.set_title(f"{kind}: lower is a stronger attack")
+            axes.set_xlabel(f"k, {self.level.bad}")
+            axes.grid(alpha=0.3)
+            axes.legend(fontsize="x-small")
+        panels[0].set_ylabel("J, attack inefficacy")
+
+
+@dataclass(frozen=True, slots=True)
+class ByEpsilon:
+    """Inefficacy by ε, a line for each k, and the fewest who reach J(D)/τ (Fig. 5 to 7, 10).
+
+    Attributes:
+        level: users or records.
+        attacks: settings of each goal.
+        bad: k; 0 is what the bounds start from.
+        epsilon: as printed, by σ.
+        ratios: τ.
+    """
+
+    level: Level
+    attacks: Sequence[Settings]
+    bad: Sequence[int]
+    epsilon: Mapping[float, float]
+    ratios: Sequence[float] = ()
+
+    def cells(self, scale: Scale) -> list[Settings]:
+        """Goal by goal, σ by σ."""
+        del scale
+        return [
+            {**attack, "noise_multiplier": sigma, "bad": k, "seed": 0}
+            for attack in self.attacks
+            for sigma in self.epsilon
+            for k in self.bad
+        ]
+
+    def measure(self, settings: Settings, around: Surroundings) -> dict[str, Any]:
+        """See ``measure``."""
+        return measure(self.level, settings, around)
+
+    def _lines(self, results: Sequence[Result]) -> dict[str, dict[float, dict[int, Result]]]:
+        """By attack, σ and k; a σ without its clean cell is left out."""
+        found: dict[str, dict[float, dict[int, Result]]] = {}
+        for name, some in _by_name(results).items():
+            by_noise = {
+                sigma: {each.settings["bad"]: each for each in group}
+                for sigma, group in grouped(some, "noise_multiplier").items()
+            }
+            found[name] = {sigma: cells for sigma, cells in by_noise.items() if 0 in cells}
+        return found
+
+    def _row(self, sigma: float, cells: Mapping[int, Result]) -> list[str]:
+        clean = cells[0]
+        mean, bound, epsilon = inefficacy(clean).mean, clean.settings["bound"], self.epsilon[sigma]
+        row = [f"{sigma:g}", f"{epsilon:.4f}", share(clean.values["accuracy"]), f"{mean:.3f}"]
+        for k in self.bad:
+            if k == 0:
+                continue
+            printed = published_bound(mean, epsilon, self.level.delta, bound, k)
+            sound = sound_bound(clean, self.level, k)
+            measured = inefficacy(cells[k]) if k in cells else None
+            shown = "–" if measured is None else f"{measured.mean:.3f}"
+            star = " CONTRADICTED" if measured and _contradicted(measured, sound) else ""
+            row.append(f"{shown} ≥ {printed:.3f} / {sound:.3f}{star}")
+        for tau in self.ratios:
+            printed = published_fewest(mean, epsilon, self.level.delta, bound, tau)
+            fewest = sound_fewest(clean, self.level, tau)
+            row.append(f"{printed:.1f} / {'over 200' if fewest is None else fewest}")
+        return row
+
+    def table(self, results: Sequence[Result]) -> Table:
+        """A row for each attack and σ."""
+        rows = [
+            [name, *self._row(sigma, cells)]
+            for name, line in self._lines(results).items()
+            for sigma, cells in line.items()
+        ]
+        headings = ["attack", "σ", "ε published", "accuracy, clean", "J(D)"]
+        reached = [f"J(D'), k = {k}: measured ≥ as published / sound" for k in self.bad if k]
+        fewest = [f"least k for τ = {tau:g}: as published / sound" for tau in self.ratios]
+        return Table([*headings, *reached, *fewest], rows)
+
+    def plot(self, results: Sequence[Result], figure: Any) -> None:
+        """A panel for each attack with inefficacy by ε, and one with the fewest attackers."""
+        lines = self._lines(results)
+        draws = [self._draw_losses if any(self.bad) else None]
+        draws.append(self._draw_fewest if self.ratios else None)
+        kinds: list[Callable[..., None]] = [each for each in draws if each is not None]
+        panels = figure.subplots(len(kinds), max(1, len(lines)), squeeze=False)
+        for row, draw in zip(panels, kinds, strict=True):
+            for axes, (name, line) in zip(row, lines.items(), strict=False):
+                draw(axes, line)
+                axes.set_title(name, fontsize="medium")
+                axes.set_xlabel("ε as published")
+                axes.grid(alpha=0.3)
+                axes.legend(fontsize="x-small")
+
+    def _draw_losses(self, axes: Any, line: Mapping[float, Mapping[int, Result]]) -> None:
+        for k in self.bad:
+            some = {self.epsilon[sigma]: cells for sigma, cells in line.items() if k in cells}
+            mean = [inefficacy(cells[k]).mean for cells in some.values()]
+            (drawn,) = axes.plot(list(some), mean, marker=".", label=f"k = {k}")
+            if k:
+                sound = [sound_bound(cells[0], self.level, k) for cells in some.values()]
+                printed = [
+                    published_bound(
+                        inefficacy(cells[0]).mean,
+                        epsilon,
+                        self.level.delta,
+                        cells[0].settings["bound"],
+                        k,
+                    )
+                    for epsilon, cells in some.items()
+                ]
+                colour = drawn.get_color()
+                axes.plot(list(some), printed, "--", color=colour, label="as published")
+                axes.plot(list(some), sound, ":", color=colour, label="sound, 99 %")
+        axes.set_ylabel("J")
+
+    def _draw_fewest(self, axes: Any, line: Mapping[float, Mapping[int, Result]]) -> None:
+        places = [self.epsilon[sigma] for sigma in line]
+        for tau in self.ratios:
+            printed, sound = [], []
+            for epsilon, cells in zip(places, line.values(), strict=True):
+                clean = cells[0]
+                mean, bound = inefficacy(clean).mean, clean.settings["bound"]
+                printed.append(published_fewest(mean, epsilon, self.level.delta, bound, tau))
+                sound.append(sound_fewest(clean, self.level, tau) or math.nan)
+            (drawn,) = axes.plot(places, printed, "--", marker=".", label=f"τ = {tau:g}, published")
+            axes.plot(places, sound, ":", marker=".", color=drawn.get_color(), label="sound")
+        axes.set_ylabel("least k")
+
+
+def _by_name(results: Sequence[Result]) -> dict[str, list[Result]]:
+    found: dict[str, list[Result]] = {}
+    for result in results:
+        found.setdefault(_name(result.settings), []).append(result)
+    return found
