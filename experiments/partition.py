@@ -74,7 +74,8 @@ def by_owner(owners: NDArray[np.int64], clients: int) -> Partition:
         Misconfiguration: there are fewer owners.
     """
     found, counts = np.unique(owners, return_counts=True)
-    _check(len(found), clients)
+    if not 1 <= clients <= len(found):
+        raise Misconfiguration("clients", clients, f"records of {len(found)} owners are there")
     most = np.sort(found[np.argsort(-counts, kind="stable")[:clients]])
     return [np.flatnonzero(owners == one) for one in most]
 

@@ -6,8 +6,11 @@ from pathlib import Path
 
 from precad.common.errors import Misconfiguration
 from precad.experiments.data.built_in import breast_cancer, digits
+from precad.experiments.data.cifar_jpeg import cifar10_jpeg
 from precad.experiments.data.dataset import DataSet
+from precad.experiments.data.glove import sentiment140_glove
 from precad.experiments.data.images import IMAGE_SETS, read_images
+from precad.experiments.data.sentences import movie_sentences, movie_words
 from precad.experiments.data.tweets import sentiment140
 from precad.experiments.registry import Registry
 
@@ -33,7 +36,14 @@ DATASETS.register("digits")(partial(_built_in, digits))
 DATASETS.register("breast-cancer")(partial(_built_in, breast_cancer))
 for _name in IMAGE_SETS:
     DATASETS.register(_name)(partial(_from_folder, _name, partial(read_images, _name)))
-DATASETS.register("sentiment140")(partial(_from_folder, "sentiment140", sentiment140))
+for _name, _read in {
+    "cifar10-jpeg": cifar10_jpeg,
+    "sentiment140": sentiment140,
+    "sentiment140-glove": sentiment140_glove,
+    "movie-sentences": movie_sentences,
+    "movie-words": movie_words,
+}.items():
+    DATASETS.register(_name)(partial(_from_folder, _name, _read))
 NAMES = tuple(DATASETS)
 
 

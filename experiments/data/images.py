@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from precad.common.errors import Misconfiguration
+from precad.experiments.data.cifar_binary import BINARY, TEST_FILE, TRAIN_FILES, read_batches
 from precad.experiments.data.dataset import DataSet
 from precad.experiments.data.idx import find_idx, read_idx
 
@@ -50,8 +51,18 @@ def _grey(name: str, root: Path) -> DataSet:
 
 
 def _cifar10(root: Path) -> DataSet:
+    binary = root / BINARY
+    if binary.is_dir():
+        files = (*TRAIN_FILES, TEST_FILE)
+        _check_there("cifar10", root, str(binary), [f for f in files if not (binary / f).is_file()])
+        train_x, train_y = read_batches(binary, TRAIN_FILES)
+        test_x, test_y = read_batches(binary, (TEST_FILE,))
+        pixels = [x.astype(np.float32) / np.float32(255) for x in (train_x, test_x)]
+        return DataSet("cifar10", pixels[0], train_y, pixels[1], test_y, 10)
     place = root / "cifar-10-batches-py"
-    _check_there("cifar10", root, str(place), [f for f in _CIFAR if not (place / f).is_file()])
+    _check_there(
+        "cifar10", root, f"{binary} or {place}", [f for f in _CIFAR if not (place / f).is_file()]
+    )
     # Python pickles by their publishers. torchvision checks their published MD5 sums before it
     # opens them, so that only the files as published are read.
     reader = torchvision_datasets().CIFAR10

@@ -1,6 +1,7 @@
 """Sentiment140: tweets with a positive or negative mood, as hashed bags of words."""
 
 import csv
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -37,13 +38,9 @@ def sentiment140(
     Raises:
         Misconfiguration: a file is missing or isn't in the published form.
     """
-    missing = [name for name in (TRAIN_FILE, TEST_FILE) if not (folder / name).is_file()]
-    if missing:
-        raise Misconfiguration(
-            "data folder", str(folder), f"sentiment140 needs {' and '.join(missing)} there"
-        )
-    train_texts, train_y = _read(folder / TRAIN_FILE)
-    test_texts, test_y = _read(folder / TEST_FILE)
+    check_there("sentiment140", folder, (TRAIN_FILE, TEST_FILE))
+    train, test = read_tweets(folder / TRAIN_FILE), read_tweets(folder / TEST_FILE)
+    train_texts, train_y, test_texts, test_y = train.texts, train.moods, test.texts, test.moods
     if len(train_texts) > train_records:
         # The file is sorted by mood: a draw, not its beginning.
         drawn = np.random.default_rng(_DRAW_SEED).permutation(len(train_texts))[:train_records]
@@ -59,8 +56,34 @@ def sentiment140(
     )
 
 
-def _read(path: Path) -> tuple[list[str], NDArray[np.int64]]:
-    texts, labels = [], []
+def check_there(name: str, folder: Path, files: tuple[str, ...]) -> None:
+    """Refuse a folder that lacks some of the files; the error names them."""
+    missing = [file for file in files if not (folder / file).is_file()]
+    if missing:
+        raise Misconfiguration(
+            "data folder",
+            str(folder),
+            f"{name} needs {' and '.join(missing)} there; put the published files there, "
+            "nothing is downloaded",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Tweets:
+    """A file's positive and negative tweets, in its order: texts, 0 or 1, and who wrote them."""
+
+    texts: list[str]
+    moods: NDArray[np.int64]
+    accounts: list[str]
+
+
+def read_tweets(path: Path) -> Tweets:
+    """A file in the published form.
+
+    Raises:
+        Misconfiguration: it isn't in that form, or has no positive or negative tweet.
+    """
+    texts, labels, accounts = [], [], []
     with path.open(encoding="latin-1", newline="") as file:
         for number, row in enumerate(csv.reader(file), start=1):
             if len(row) != _COLUMNS or row[0] not in {"0", "2", "4"}:
@@ -72,6 +95,7 @@ def _read(path: Path) -> tuple[list[str], NDArray[np.int64]]:
             if row[0] in _LABELS:
                 texts.append(row[5])
                 labels.append(_LABELS[row[0]])
+                accounts.append(row[4])
     if not texts:
         raise Misconfiguration(str(path), "no tweets", "holds no positive or negative tweet")
-    return texts, np.array(labels, np.int64)
+    return Tweets(texts, np.array(labels, np.int64), accounts)

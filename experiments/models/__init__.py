@@ -14,6 +14,8 @@ MODELS: Registry[Model] = Registry(
     "model",
     "precad.experiments.models.convolutional",
     "precad.experiments.models.pooled",
+    "precad.experiments.models.resnet",
+    "precad.experiments.models.lstm",
 )
 """A function of the data set each; without batch norm, dropout or running statistics."""
 HIDDEN = 32

@@ -15,9 +15,13 @@ from precad.experiments.papers import (
     xie_fig5,
     xie_fig5_attacks,
     xie_fig5_privacy,
+    xie_fig6,
+    xie_fig6_attacks,
     xie_fig7,
     xie_fig9,
     xie_fig10,
+    xie_table5,
+    xie_table6,
     xie_table9,
 )
 
@@ -36,8 +40,12 @@ __all__ = [
     "xie_fig5",
     "xie_fig5_attacks",
     "xie_fig5_privacy",
+    "xie_fig6",
+    "xie_fig6_attacks",
     "xie_fig7",
     "xie_fig9",
     "xie_fig10",
+    "xie_table5",
+    "xie_table6",
     "xie_table9",
 ]

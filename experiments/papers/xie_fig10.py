@@ -6,7 +6,9 @@ from precad.experiments.study import EXPERIMENTS, Experiment
 
 EPSILON = {5.0: 0.6439, 8.0: 0.3937, 10.0: 0.3172, 13.0: 0.2626, 20.0: 0.2179}
 """After ten rounds, at δ = 1e-5, by σ (Xie et al. App. B.1.2)."""
-FIGURE = ByEpsilon(RECORDS, [{"attack": "one-label"}], (0,), EPSILON, (1.5, 2.0, 4.0, 8.0))
+FIGURE = ByEpsilon(
+    RECORDS, [{"attack": "one-label"}], (0,), EPSILON, tuple(EPSILON), (1.5, 2.0, 4.0, 8.0)
+)
 
 EXPERIMENTS.register("xie-fig10")(
     Experiment(

@@ -5,7 +5,6 @@ from functools import partial
 from typing import Any
 
 from precad.experiments.papers.xie_curves import (
-    CHUNKS,
     accuracy,
     published_curve,
     share,
@@ -16,7 +15,8 @@ from precad.experiments.papers.xie_fig1 import PUBLISHED
 from precad.experiments.papers.xie_levels import USER_SETTINGS, USERS
 from precad.experiments.study import EXPERIMENTS, Experiment, Result, Scale, Settings, Table
 
-NOISE = (0.6, 1.0, 1.8, 2.3, 3.0)
+NOISE = {Scale.SMALL: (1.0, 1.8, 3.0), Scale.PAPER: tuple(PUBLISHED)}
+CHUNKS = {Scale.SMALL: 2, Scale.PAPER: 20}
 ALPHAS = (None, 1.0, 0.5)
 """Of Dirichlet's distribution; None is equal parts of random records."""
 BEST = {None: "ε = .62", 1.0: "ε = .28", 0.5: "ε = .41"}
@@ -32,7 +32,7 @@ def cells(scale: Scale) -> list[Settings]:
         {"alpha": alpha, "noise_multiplier": sigma, "seed": seed}
         for seed in range(CHUNKS[scale])
         for alpha in ALPHAS
-        for sigma in NOISE
+        for sigma in NOISE[scale]
     ]
 
 

@@ -12,8 +12,9 @@ FIGURE = ByEpsilon(
         {"attack": attack, "attack_options": {"gamma": 50.0}, "bad_share": 1.0}
         for attack in (FLIPPING, BACKDOOR)
     ],
-    (0, 1, 2, 8),
+    (0, 2, 8),
     EPSILON,
+    (1.3, 1.9, 2.5),
     (1.5, 2.0, 4.0),
 )
 
@@ -23,7 +24,7 @@ EXPERIMENTS.register("xie-fig7")(
         figure="Fig. 7 (a, d), Fig. 12 (MNIST)",
         claim="With stronger privacy both measured and certified inefficacy are higher, and more "
         "attackers are needed for the same effect.",
-        does="Label flipping and backdoor by k of 200 users at five noise levels, five rounds, "
+        does="Label flipping and backdoor by k of 200 users by noise level, five rounds, "
         "the least k that may bring J down to J(D)/τ by Corollary 1 and soundly.",
         settings={
             scale: {**settings, "rounds": 5, "bound": BOUND[scale], "models": MODELS}

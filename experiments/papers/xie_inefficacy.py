@@ -197,6 +197,7 @@ class ByEpsilon:
         attacks: settings of each goal.
         bad: k; 0 is what the bounds start from.
         epsilon: as printed, by σ.
+        small: σ at the small scale.
         ratios: τ.
     """
 
@@ -204,15 +205,15 @@ class ByEpsilon:
     attacks: Sequence[Settings]
     bad: Sequence[int]
     epsilon: Mapping[float, float]
+    small: Sequence[float]
     ratios: Sequence[float] = ()
 
     def cells(self, scale: Scale) -> list[Settings]:
         """Goal by goal, σ by σ."""
-        del scale
         return [
             {**attack, "noise_multiplier": sigma, "bad": k, "seed": 0}
             for attack in self.attacks
-            for sigma in self.epsilon
+            for sigma in (self.epsilon if scale is Scale.PAPER else self.small)
             for k in self.bad
         ]
 

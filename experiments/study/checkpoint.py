@@ -6,6 +6,7 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,7 +35,12 @@ class Checkpoint:
         """What so many rounds gave; the file appears whole or stays as it was."""
         states = json.dumps([each.bit_generator.state for each in generators])
         file = io.BytesIO()
-        arrays = {"done": done, "thetas": thetas.cpu().numpy(), "states": states, **others}
+        arrays: dict[str, Any] = {
+            "done": done,
+            "thetas": thetas.cpu().numpy(),
+            "states": states,
+            **others,
+        }
         np.savez(file, allow_pickle=False, **arrays)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         write_file(self.path, file.getvalue(), mode=0o644)

@@ -17,7 +17,7 @@ class Scale(StrEnum):
     """How large an experiment is."""
 
     SMALL = "small"
-    """Minutes on two cores, on data that scikit-learn brings."""
+    """Minutes on two cores; on data that scikit-learn brings, unless a figure is about others."""
     PAPER = "paper"
     """The paper's own settings, on its own data."""
 

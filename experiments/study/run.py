@@ -1,7 +1,10 @@
 """Running an experiment's cells: on several processes, taken up where it was broken off."""
 
+import hashlib
+import json
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ from joblib import Parallel, delayed, parallel_config
 
 from precad.common.errors import Misconfiguration
 from precad.experiments.registry import load_plugins
+from precad.experiments.study.checkpoint import Checkpoint
 from precad.experiments.study.environment import environment
 from precad.experiments.study.experiment import (
     EXPERIMENTS,
@@ -18,9 +22,13 @@ from precad.experiments.study.experiment import (
     Settings,
     Surroundings,
 )
-from precad.experiments.study.kept import Kept
+from precad.experiments.study.kept import Kept, key_of
 
 BACKENDS = ("loky", "ray", "dask")
+PARTIAL = ".partial"
+"""Folder beside the results, for cells that aren't whole."""
+LOST_NODES = 5
+"""So often in a row may the same cells be lost."""
 PROBE_S = 5.0
 """How long the first cell is tried for the estimate."""
 _PROBE_STEPS = 3
@@ -43,6 +51,8 @@ def run(
     on_cell: Callable[[Result, int, int], object] = lambda _result, _done, _all: None,
 ) -> list[Result]:
     """Measure the cells that ``output`` lacks; each is kept as soon as it is there.
+
+    A cell that was broken off goes on after its last round, where it is an ensemble.
 
     Args:
         name: of the experiment.
@@ -67,17 +77,33 @@ def run(
     todo = kept.missing(cells)
     done = len(cells) - len(todo)
     around = environment(device)
-    for result in _measured(name, todo, Surroundings(data, device), workers, backend, plugins):
+    at = _Place(data, device, output / PARTIAL)
+    for result in _measured(name, todo, at, workers, backend, plugins):
         kept.add(result, around)
         done += 1
         on_cell(result, done, len(cells))
     return kept.of(cells)
 
 
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a process finds data and computes, and where it keeps what a cell has so far."""
+
+    data: Path | None
+    device: str
+    partial: Path
+
+    def around(self, name: str, cell: Settings) -> Surroundings:
+        """With a file of the cell's own: another version's or device's isn't taken up."""
+        what = json.dumps([name, key_of(cell), environment(self.device)["versions"], self.device])
+        file = f"{name}-{hashlib.sha256(what.encode()).hexdigest()[:16]}.npz"
+        return Surroundings(self.data, self.device, checkpoint=Checkpoint(self.partial / file))
+
+
 def _measured(
     name: str,
     cells: list[Settings],
-    around: Surroundings,
+    at: _Place,
     workers: int,
     backend: str,
     plugins: tuple[Path, ...],
@@ -86,25 +112,54 @@ def _measured(
         raise Misconfiguration("--backend", backend, f"use one of {', '.join(BACKENDS)}")
     if workers == 1 and backend == "loky":
         for cell in cells:
-            yield measure(name, cell, around)
+            yield _kept_while_measured(name, cell, at)
         return
+    jobs = [delayed(_in_worker)(name, cell, at, plugins) for cell in cells]
     if backend == "ray":
-        from ray.util.joblib import register_ray  # noqa: PLC0415 -- an extra of its own
-
-        register_ray()  # type: ignore[no-untyped-call]
-    jobs = (
-        delayed(_in_worker)(name, cell, (around.data, around.device), plugins) for cell in cells
-    )
+        yield from _by_ray(jobs, workers)
+        return
     with parallel_config(backend=backend, n_jobs=workers):
         yield from Parallel(return_as="generator_unordered" if backend == "loky" else "list")(jobs)
 
 
-def _in_worker(
-    name: str, settings: Settings, around: tuple[Path | None, str], plugins: tuple[Path, ...]
-) -> Result:
+def _by_ray(jobs: list[Any], workers: int) -> Iterator[Result]:
+    """As many cells at a time as workers; those that a lost node had are measured anew.
+
+    Raises:
+        RayError: the same cells were lost ``LOST_NODES`` times.
+    """
+    from ray.exceptions import RayError  # noqa: PLC0415 -- an extra of its own
+    from ray.util.joblib import register_ray  # noqa: PLC0415
+
+    register_ray()  # type: ignore[no-untyped-call]
+    lost = 0
+    while jobs:
+        try:
+            # After a node is lost its pool is of no use.
+            with parallel_config(backend="ray", n_jobs=workers), Parallel() as parallel:
+                while jobs:
+                    found = parallel(jobs[:workers])
+                    del jobs[:workers]
+                    lost = 0
+                    yield from found
+        except RayError:
+            lost += 1
+            if lost == LOST_NODES:
+                raise
+
+
+def _in_worker(name: str, settings: Settings, at: _Place, plugins: tuple[Path, ...]) -> Result:
     if name not in EXPERIMENTS:
         load_plugins(plugins)
-    return measure(name, settings, Surroundings(*around))
+    return _kept_while_measured(name, settings, at)
+
+
+def _kept_while_measured(name: str, cell: Settings, at: _Place) -> Result:
+    around = at.around(name, cell)
+    result = measure(name, cell, around)
+    if around.checkpoint is not None:
+        around.checkpoint.drop()
+    return result
 
 
 def measure(name: str, cell: Settings, around: Surroundings) -> Result:
