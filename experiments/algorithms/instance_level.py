@@ -107,10 +107,12 @@ def train(
     seeds: list[int],
     progress: Callable[[int, torch.Tensor], object] = lambda _done, _thetas: None,
     checkpoint: Checkpoint | None = None,
+    on_step: Callable[[int, int], object] = lambda _done, _all: None,
 ) -> tuple[torch.Tensor, NDArray[np.int64]]:
     """A model for each seed, and how often each user was drawn for it.
 
-    With ``checkpoint`` each round's outcome is kept, and taken up.
+    ``progress`` is told each round's outcome, ``on_step`` how many steps of how many are done; with
+    ``checkpoint`` each round's outcome is kept, and taken up.
 
     Returns:
         ``[models, d]`` and ``[models, users]``.
@@ -133,10 +135,11 @@ def train(
             drawn_for[model, cohort] += 1
         begin = thetas.repeat_interleave(m, dim=0)
         at = begin
-        for _ in range(settings.local_steps):
+        for step in range(settings.local_steps):
             at = at - settings.local_rate * _noisy(
                 learner, at, users, cohorts, settings, generators
             )
+            on_step(done * settings.local_steps + step + 1, settings.rounds * settings.local_steps)
         thetas = thetas + (at - begin).reshape(len(seeds), m, -1).mean(dim=1)
         if checkpoint is not None:
             checkpoint.keep(done + 1, thetas, generators, drawn_for=drawn_for)

@@ -6,6 +6,7 @@ paper draws exactly m. A user's steps are on all its records at once.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import torch
@@ -23,6 +24,10 @@ Clipping = Callable[[torch.Tensor, float, tuple[slice, ...]], tuple[torch.Tensor
 CLIPPINGS: Registry[Clipping] = Registry("clipping")
 PAIRS_AT_ONCE = 2000
 """Users of all models that train in one batch."""
+RECORDS_AT_ONCE = 4000
+"""Theirs together, for the memory."""
+PARTS_OF_A_ROUND = 1000
+"""In which progress is told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +134,7 @@ def train(
         start: θ_0, ``[d]``.
         settings: those of the algorithm.
         seeds: of the models.
-        progress: told how many rounds of how many are done.
+        progress: told how much is done and of how much, after each step of a batch.
         adversary: who submits what; none by default.
         defence: takes the mean's place, and nothing is clipped or noised: no user is protected.
         checkpoint: kept after each round, and taken up.
@@ -139,14 +144,30 @@ def train(
     count, first = len(users.y), 0
     if checkpoint is not None:
         first, thetas, _ = checkpoint.found(thetas, drawn_by)
+
+    def told(round_: int, steps: int, before: int, taken: int) -> None:
+        part = (before + taken) * PARTS_OF_A_ROUND // steps
+        progress(round_ * PARTS_OF_A_ROUND + part, settings.rounds * PARTS_OF_A_ROUND)
+
     for done in range(first, settings.rounds):
         cohorts = [np.flatnonzero(g.random(count) < settings.user_rate) for g in drawn_by]
         owner = torch.from_numpy(np.repeat(np.arange(len(seeds)), [len(c) for c in cohorts]))
         who = torch.from_numpy(np.concatenate(cohorts))
+        batch = min(PAIRS_AT_ONCE, max(1, RECORDS_AT_ONCE // users.y.shape[1]))
+        batches = torch.split(torch.arange(len(who)), batch)
+        steps = len(batches) * settings.local_steps
+
         updates = torch.cat(
             [
-                _local(learner, thetas[owner[part]], users, who[part], settings)
-                for part in torch.split(torch.arange(len(who)), PAIRS_AT_ONCE)
+                _local(
+                    learner,
+                    thetas[owner[part]],
+                    users,
+                    who[part],
+                    settings,
+                    partial(told, done, steps, place * settings.local_steps),
+                )
+                for place, part in enumerate(batches)
             ]
         )
         following = thetas.clone()
@@ -172,7 +193,6 @@ def train(
         thetas = following
         if checkpoint is not None:
             checkpoint.keep(done + 1, thetas, drawn_by)
-        progress(done + 1, settings.rounds)
     return thetas
 
 
@@ -223,15 +243,21 @@ def _attacked(
 
 
 def _local(
-    learner: Learner, thetas: torch.Tensor, users: Users, who: torch.Tensor, settings: UserLevel
+    learner: Learner,
+    thetas: torch.Tensor,
+    users: Users,
+    who: torch.Tensor,
+    settings: UserLevel,
+    told: Callable[[int], object],
 ) -> torch.Tensor:
     """Each user's change of its model."""
     x, y, weights = users.x[who], users.y[who], users.weights[who]
     at, velocity = thetas, torch.zeros_like(thetas)
-    for _ in range(settings.local_steps):
+    for step in range(settings.local_steps):
         slope = learner.gradients(at, x, y, weights) + _DECAY * at
         velocity = _MOMENTUM * velocity + slope
         at = at - settings.local_rate * velocity
+        told(step + 1)
     return at - thetas
 
 

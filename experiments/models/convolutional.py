@@ -1,5 +1,7 @@
 """The papers' small convolutional networks."""
 
+from itertools import pairwise
+
 from torch import nn
 
 from precad.experiments.data import DataSet
@@ -66,7 +68,7 @@ def opacus_cifar_cnn(data: DataSet) -> nn.Module:
     """The CNN of Opacus's CIFAR-10 example, for 32×32 colour images; Xie et al. Sec. 6.1."""
     widths = (data.train_x.shape[1], 32, 64, 64)
     layers: list[nn.Module] = []
-    for enter, leave in zip(widths[:-1], widths[1:], strict=True):
+    for enter, leave in pairwise(widths):
         layers += [nn.Conv2d(enter, leave, 3, padding=1), nn.ReLU(), nn.AvgPool2d(2)]
     layers += [nn.Conv2d(widths[-1], 128, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1)]
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(128, data.classes))

@@ -28,6 +28,7 @@ WAYS = {
     "dopamine_exact": "Dopamine, exact",
 }
 _SETTINGS: Settings = {
+    "data": "none",
     "users": 30,
     "noise_multiplier": 3.0,
     "clip": 1.5,

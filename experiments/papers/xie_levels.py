@@ -145,8 +145,8 @@ def _train(settings: Settings, around: Surroundings, *, by_user: bool) -> Ensemb
             start,
             InstanceLevel.of(settings),
             seeds,
-            lambda done, _: around.progress(done, settings["rounds"]),
-            around.checkpoint,
+            checkpoint=around.checkpoint,
+            on_step=around.progress,
         )
     return Ensemble(thetas, learner, data, attack)
 
@@ -248,18 +248,26 @@ CIFAR_RECORD_SETTINGS = _both(
 )
 """InsDP-FedAvg on airplanes and birds."""
 TEXT_USER_SETTINGS = _both(
-    {"model": "logistic", "data": "movie-sentences", "models": 200, "user_rate": 0.1, "users": 400},
+    {
+        "model": "logistic",
+        "data": "movie-sentences",
+        "models": 200,
+        "user_rate": 0.1,
+        "users": 400,
+        "local_steps": 10,
+        "local_rate": 3.0,
+    },
     {
         "model": "lstm",
         "data": "sentiment140-glove",
         "models": 5,
         "user_rate": 10 / 805,
         "users": 805,
+        "local_steps": 1,
+        "local_rate": 0.3,
     },
     rounds=3,
     clip=0.5,
     clipping="flat",
-    local_steps=1,
-    local_rate=0.3,
 )
 """UserDP-FedAvg on positive and negative sentences."""

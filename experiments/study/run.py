@@ -128,18 +128,23 @@ def _by_ray(jobs: list[Any], workers: int) -> Iterator[Result]:
     Raises:
         RayError: the same cells were lost ``LOST_NODES`` times.
     """
-    from ray.exceptions import RayError  # noqa: PLC0415 -- an extra of its own
+    import ray  # noqa: PLC0415 -- an extra of its own
+    from ray.exceptions import RayError  # noqa: PLC0415
     from ray.util.joblib import register_ray  # noqa: PLC0415
 
     register_ray()  # type: ignore[no-untyped-call]
+    if not ray.is_initialized():
+        ray.init(log_to_driver=False)
     lost = 0
     while jobs:
+        room = sum(node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"])
+        most = max(1, min(workers, int(room)))
         try:
             # After a node is lost its pool is of no use.
-            with parallel_config(backend="ray", n_jobs=workers), Parallel() as parallel:
+            with parallel_config(backend="ray", n_jobs=most), Parallel() as parallel:
                 while jobs:
-                    found = parallel(jobs[:workers])
-                    del jobs[:workers]
+                    found = parallel(jobs[:most])
+                    del jobs[:most]
                     lost = 0
                     yield from found
         except RayError:

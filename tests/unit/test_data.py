@@ -12,11 +12,14 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 
 from precad.cli.demo.scenario import make_scenario
 from precad.client.train import build
 from precad.common.errors import Misconfiguration
 from precad.experiments.data import NAMES, DataSet, load
+from precad.experiments.data.cifar_jpeg import CLASSES
+from precad.experiments.data.glove import DIMENSIONS, GLOVE_FILE
 from precad.experiments.data.images import torchvision_datasets
 from precad.experiments.data.oriented_gradients import LENGTH, oriented_gradients
 from precad.experiments.data.tweets import TEST_FILE, TRAIN_FILE, sentiment140
@@ -141,6 +144,84 @@ def test_cifar_images_are_read_from_batches(
     np.testing.assert_array_equal(np.rint(data.test_x * 255), pixels[5].reshape(2, 3, 32, 32))
 
 
+def test_cifar_images_are_read_from_the_binary_archive(tmp_path: Path) -> None:
+    place = tmp_path / "cifar-10-batches-bin"
+    place.mkdir()
+    generator = np.random.default_rng(0)
+    names = [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]
+    pixels = generator.integers(0, 256, (6, 2, 3072), np.uint8)
+    for i, name in enumerate(names[:-1]):
+        (place / name).write_bytes(
+            b"".join(bytes([i + k]) + pixels[i, k].tobytes() for k in (0, 1))
+        )
+    with pytest.raises(Misconfiguration, match=r"lacks test_batch\.bin"):
+        load("cifar10", tmp_path)
+    for wrong in (b"", bytes(3072), bytes([10]) + bytes(3072)):
+        (place / names[-1]).write_bytes(wrong)
+        with pytest.raises(Misconfiguration, match=r"test_batch\.bin.*fetch it again"):
+            load("cifar10", tmp_path)
+    (place / names[-1]).write_bytes(bytes([9]) + pixels[5, 0].tobytes())
+    data = load("cifar10", tmp_path)
+    assert data.train_y.tolist() == [0, 1, 1, 2, 2, 3, 3, 4, 4, 5]
+    assert data.test_y.tolist() == [9]
+    # Red, green and blue planes, each row by row.
+    np.testing.assert_array_equal(np.rint(data.test_x[0] * 255).ravel(), pixels[5, 0])
+
+
+def test_cifar_images_are_read_from_jpegs(tmp_path: Path) -> None:
+    for part in ("train", "test"):
+        for name in CLASSES:
+            folder = tmp_path / "cifar10-jpeg" / part / name
+            folder.mkdir(parents=True)
+            red = CLASSES.index(name) * 25
+            Image.new("RGB", (32, 32), (red, 0, 200)).save(folder / "0001.jpg", quality=95)
+    data = load("cifar10-jpeg", tmp_path)
+    assert data.train_x.shape == (10, 3, 32, 32)
+    assert data.test_y.tolist() == list(range(10))
+    assert float(np.abs(data.train_x[8, 0] * 255 - 200).max()) < 5
+    assert float(np.abs(data.train_x[8, 1] * 255).max()) < 5
+    wrong = tmp_path / "cifar10-jpeg" / "test" / "dog" / "0002.jpg"
+    Image.new("RGB", (33, 32)).save(wrong)
+    with pytest.raises(Misconfiguration, match=r"0002\.jpg.*32×32"):
+        load("cifar10-jpeg", tmp_path)
+    wrong.write_bytes(b"no image")
+    with pytest.raises(Misconfiguration, match=r"0002\.jpg"):
+        load("cifar10-jpeg", tmp_path)
+
+
+def test_movie_sentences_are_hashed_or_numbered(tmp_path: Path) -> None:
+    good = "a good , good film .\n" * 5
+    (tmp_path / "rt-polarity.pos").write_text(good, "latin-1")
+    (tmp_path / "rt-polarity.neg.gz").write_bytes(gzip.compress(b"caf\xe9 bad\n" * 5))
+    hashed, numbered = load("movie-sentences", tmp_path), load("movie-words", tmp_path)
+    assert len(hashed.train_y) + len(hashed.test_y) == 10
+    assert (hashed.train_y == numbered.train_y).all()
+    np.testing.assert_allclose(np.linalg.norm(hashed.train_x, axis=1), 1, rtol=1e-6)
+    row = numbered.train_x[numbered.train_y == 1][0]
+    assert row[1] == row[2] > 0
+    assert (row[4:] == 0).all()
+    assert numbered.train_x.max() < 1024
+    (tmp_path / "rt-polarity.neg.gz").write_bytes(b"\x1f\x8b cut short")
+    with pytest.raises(Misconfiguration, match="can't be read"):
+        load("movie-words", tmp_path)
+
+
+def test_tweets_by_account_have_their_words_vectors(tmp_path: Path) -> None:
+    write_tweets(tmp_path / TRAIN_FILE, [("0", "sad Day"), ("4", "good xyzzy")])
+    write_tweets(tmp_path / TEST_FILE, [("4", "day")])
+    lines = [" ".join([word, *["0.5"] * DIMENSIONS]) for word in ("day", "good", "other")]
+    (tmp_path / GLOVE_FILE).write_text("\n".join(lines) + "\n", "utf-8")
+    data = load("sentiment140-glove", tmp_path)
+    assert data.train_x.shape == (2, 25, DIMENSIONS)
+    assert data.owners is not None
+    assert data.owners.tolist() == [0, 0]
+    assert data.train_x[:, :3, 0].tolist() == [[0, 0.5, 0], [0.5, 0, 0]]
+    assert data.test_x[0, 0, 0] == 0.5
+    (tmp_path / GLOVE_FILE).write_text("day 0.5\n", "utf-8")
+    with pytest.raises(Misconfiguration, match=r"line 1.*300 numbers"):
+        load("sentiment140-glove", tmp_path)
+
+
 def write_tweets(path: Path, rows: list[tuple[str, str]]) -> None:
     with path.open("w", encoding="latin-1", newline="") as file:
         writer = csv.writer(file, quoting=csv.QUOTE_ALL)
@@ -180,7 +261,11 @@ def test_tweets_in_another_form_are_refused(tmp_path: Path) -> None:
         ("mnist", "t10k-labels-idx1-ubyte"),
         ("fashion-mnist", "train-images-idx3-ubyte"),
         ("cifar10", "data_batch_4"),
+        ("cifar10-jpeg", "train/airplane"),
         ("sentiment140", TEST_FILE),
+        ("sentiment140-glove", GLOVE_FILE),
+        ("movie-sentences", "rt-polarity.neg"),
+        ("movie-words", "rt-polarity.neg"),
     ],
 )
 def test_missing_files_are_named(tmp_path: Path, name: str, file: str) -> None:
@@ -228,7 +313,8 @@ def test_breast_cancer_is_scaled_by_fixed_numbers_that_fit_it() -> None:
 
 def test_names_can_all_be_asked_for() -> None:
     assert set(NAMES) == {
-        "digits", "breast-cancer", "mnist", "fashion-mnist", "cifar10", "sentiment140",
+        "digits", "breast-cancer", "mnist", "fashion-mnist", "cifar10", "cifar10-jpeg",
+        "sentiment140", "sentiment140-glove", "movie-sentences", "movie-words",
     }  # fmt: skip
 
 
@@ -239,6 +325,7 @@ def test_names_can_all_be_asked_for() -> None:
         {"train_y": np.array([0])},
         {"train_x": np.zeros((2, 3))},
         {"test_y": np.array([0.0, 1.0])},
+        {"owners": np.array([0])},
     ],
 )
 def test_inconsistent_arrays_are_refused(changed: dict[str, Any]) -> None:

@@ -1,5 +1,6 @@
 """InsDP-FedSGD, InsDP-FedAvg and Dopamine: what they train, and what an ε of theirs stands for."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from precad.experiments.algorithms.user_level import Users
 from precad.experiments.data import load
 from precad.experiments.models import MODELS
 from precad.experiments.partition import iid
+from precad.experiments.study.checkpoint import Checkpoint
 
 SETTINGS: dict[str, Any] = {
     "users_per_round": 4,
@@ -91,3 +93,22 @@ def test_more_users_than_there_are_and_an_impossible_rate_are_refused() -> None:
         ensemble([1], users_per_round=9)
     with pytest.raises(Misconfiguration, match="batch_rate"):
         InstanceLevel(**{**SETTINGS, "batch_rate": 1.5})
+
+
+def test_a_broken_off_ensemble_goes_on_to_the_same_models(tmp_path: Path) -> None:
+    data = load("digits")
+    users = Users.of([(data.train_x[part], data.train_y[part]) for part in problem().shares])
+    learner = Learner(MODELS["logistic"](data))
+    chosen = InstanceLevel(**{**SETTINGS, "local_steps": 2})
+    start, checkpoint = torch.zeros(learner.dimension), Checkpoint(tmp_path / "cell.npz")
+
+    def stop(done: int, _thetas: torch.Tensor) -> None:
+        if done == 1:
+            raise KeyboardInterrupt
+
+    whole, drawn = train(learner, users, start, chosen, [3, 4])
+    with pytest.raises(KeyboardInterrupt):
+        train(learner, users, start, chosen, [3, 4], stop, checkpoint)
+    resumed, drawn_again = train(learner, users, start, chosen, [3, 4], checkpoint=checkpoint)
+    assert torch.equal(whole, resumed)
+    assert (drawn == drawn_again).all()

@@ -1,5 +1,6 @@
 """Stacked UserDP-FedAvg: each model is what it is alone, and clips bound what a user moves."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -7,9 +8,19 @@ import pytest
 import torch
 
 from precad.experiments.algorithms.learner import Learner
-from precad.experiments.algorithms.user_level import CLIPPINGS, UserLevel, Users, train
+from precad.experiments.algorithms.user_level import (
+    CLIPPINGS,
+    PARTS_OF_A_ROUND,
+    Adversary,
+    UserLevel,
+    Users,
+    train,
+)
 from precad.experiments.data import load
+from precad.experiments.defences import DEFENCES
 from precad.experiments.models import MODELS
+from precad.experiments.poisoning import ATTACKS
+from precad.experiments.study.checkpoint import Checkpoint
 
 SETTINGS: dict[str, Any] = {
     "user_rate": 0.3,
@@ -22,12 +33,15 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-def ensemble(seeds: list[int], **changed: Any) -> torch.Tensor:
+def ensemble(
+    seeds: list[int], others: dict[str, Any] | None = None, **changed: Any
+) -> torch.Tensor:
     data = load("digits")
     learner = Learner(MODELS["logistic"](data))
     shares = [(data.train_x[n : n + 3 + n % 3], data.train_y[n : n + 3 + n % 3]) for n in range(20)]
     start = torch.zeros(learner.dimension)
-    return train(learner, Users.of(shares), start, UserLevel(**{**SETTINGS, **changed}), seeds)
+    chosen = UserLevel(**{**SETTINGS, **changed})
+    return train(learner, Users.of(shares), start, chosen, seeds, **(others or {}))
 
 
 def test_a_model_is_the_same_alone_and_among_others() -> None:
@@ -51,3 +65,55 @@ def test_no_user_moves_the_sum_by_more_than_the_sensitivity(name: str) -> None:
     assert float(norms.max()) > 0.6 * sensitivity
     if "median" not in name:
         assert sensitivity == 0.7
+
+
+QUIET = {"user_rate": 1.0, "noise_multiplier": 1e-9}
+
+
+def test_bad_users_move_a_model_by_no_more_than_their_clips() -> None:
+    honest = ensemble([4], **QUIET, rounds=1)
+    bad = {"adversary": Adversary(ATTACKS["scaled-label-flipping"](gamma=1e6), 3)}
+    attacked = ensemble([4], bad, **QUIET, rounds=1)
+    moved = float((attacked - honest).norm())
+    assert 0 < moved <= 3 * 2 * SETTINGS["clip"] / 20 + 1e-4
+    # Without a clip they take it where they want.
+    free = ensemble([4], {**bad, "defence": DEFENCES["mean"]}, **QUIET, rounds=1)
+    assert float((free - honest).norm()) > 1000
+
+
+@pytest.mark.parametrize("name", ["median", "krum"])
+def test_a_robust_aggregation_takes_the_means_place(name: str) -> None:
+    bad = {"adversary": Adversary(ATTACKS["scaled-label-flipping"](gamma=1e6), 3)}
+    held = ensemble([4], {**bad, "defence": DEFENCES[name]}, **QUIET, rounds=1)
+    assert float(held.norm()) < 10
+
+
+class Enough(Exception):
+    """The machine went down."""
+
+
+def test_a_broken_off_ensemble_goes_on_to_the_same_models(tmp_path: Path) -> None:
+    checkpoint = Checkpoint(tmp_path / "cell.npz")
+    whole = ensemble([1, 2], rounds=4)
+    played: list[int] = []
+
+    def stop(done: int, of: int) -> None:
+        assert of == 4 * PARTS_OF_A_ROUND
+        played.append(done)
+        if done > 2.5 * PARTS_OF_A_ROUND:
+            raise Enough
+
+    def told(done: int, _all: int) -> None:
+        played.append(done)
+
+    with pytest.raises(Enough):
+        ensemble([1, 2], {"checkpoint": checkpoint, "progress": stop}, rounds=4)
+    played.clear()
+    resumed = ensemble([1, 2], {"checkpoint": checkpoint, "progress": told}, rounds=4)
+    assert 2 * PARTS_OF_A_ROUND < played[0] < 2.5 * PARTS_OF_A_ROUND
+    assert played[-1] == 4 * PARTS_OF_A_ROUND
+    assert torch.equal(whole, resumed)
+    # Another cell's file, and a damaged one, are played anew.
+    assert torch.equal(ensemble([1], rounds=1), ensemble([1], {"checkpoint": checkpoint}, rounds=1))
+    checkpoint.path.write_bytes(b"PK\x03\x04 cut short")
+    assert torch.equal(whole, ensemble([1, 2], {"checkpoint": checkpoint}, rounds=4))

@@ -1,0 +1,80 @@
+"""Models of the papers: each record has a gradient of its own, which torch.func finds."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from precad.client.train import load_vector, model_section
+from precad.common.description import ModelSection
+from precad.common.model import initial_vector
+from precad.experiments.algorithms.learner import Learner
+from precad.experiments.data import DataSet
+from precad.experiments.models import MODELS
+
+
+def some(*shape: int, classes: int = 2, words: int = 0) -> DataSet:
+    generator = np.random.default_rng(0)
+    x = generator.random((3, *shape)).astype(np.float32)
+    if words:
+        x = np.floor(x * words).astype(np.float32)
+    y = np.array([0, 1, classes - 1])
+    return DataSet("some", x, y, x, y, classes)
+
+
+COLOUR = some(3, 32, 32, classes=10)
+CASES = {
+    "resnet18": (COLOUR, 11_173_962),
+    "opacus-cifar-cnn": (COLOUR, 896 + 18_496 + 36_928 + 73_856 + 1_290),
+    "pooled-logistic": (COLOUR, 192 * 10 + 10),
+    "lstm": (some(4, 300), (4 * 256 * 301 + 4 * 256 * 256) + (4 * 256 * 257 + 4 * 256 * 256) + 514),
+    "small-lstm": (
+        some(5, words=1024),
+        1024 * 16 + (128 * 17 + 128 * 32) + (128 * 33 + 128 * 32) + 66,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_model_has_its_size_and_per_record_gradients(name: str) -> None:
+    data, dimension = CASES[name]
+    torch.set_num_threads(1)
+    module = MODELS[name](data)
+    learner = Learner(module)
+    assert learner.dimension == dimension
+    section = ModelSection.model_validate(model_section(module, name, "uniform", 1))
+    theta = initial_vector(section)
+    x, y = torch.from_numpy(data.train_x), torch.from_numpy(data.train_y)
+    stacked = learner.gradients(
+        torch.tensor(theta, dtype=torch.float32).expand(2, -1),
+        x[:2, None],
+        y[:2, None],
+        torch.ones(2, 1),
+    )
+    load_vector(module, theta)
+    for record in range(2):
+        module.zero_grad()
+        # Alone: no other record takes part.
+        loss = nn.functional.cross_entropy(module(x[record : record + 1]), y[record : record + 1])
+        loss.backward()
+        alone = torch.cat([p.grad.ravel() for p in module.parameters() if p.grad is not None])
+        torch.testing.assert_close(stacked[record], alone, atol=1e-5, rtol=1e-3)
+    assert not torch.allclose(stacked[0], stacked[1])
+    assert module(x).shape == (3, data.classes)
+
+
+def test_the_lstm_is_torchs() -> None:
+    torch.manual_seed(0)
+    own = MODELS["lstm"](some(6, 300))
+    theirs = nn.LSTM(300, 256, num_layers=2, batch_first=True)
+    with torch.no_grad():
+        for number, layer in enumerate(("first", "second")):
+            found = getattr(own, layer)
+            getattr(theirs, f"weight_ih_l{number}").copy_(found.from_input.weight)
+            getattr(theirs, f"bias_ih_l{number}").copy_(found.from_input.bias)
+            getattr(theirs, f"weight_hh_l{number}").copy_(found.from_state.weight)
+            getattr(theirs, f"bias_hh_l{number}").zero_()
+        x = torch.randn(3, 6, 300)
+        hidden, _ = theirs(x)
+        assert isinstance(own.last, nn.Linear)
+        torch.testing.assert_close(own(x), own.last(hidden[:, -1]), atol=1e-5, rtol=1e-4)

@@ -1,0 +1,90 @@
+"""Xie et al.'s attack inefficacy: bounds as printed, sound ones, and what they say together."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from published.printed_certificates import xie_corollary_1
+
+from precad.experiments.data import DataSet, load
+from precad.experiments.papers.xie_inefficacy import (
+    published_bound,
+    published_fewest,
+    sound_bound,
+    sound_fewest,
+)
+from precad.experiments.papers.xie_levels import RECORDS, USER_SETTINGS, USERS, two_labels
+from precad.experiments.partition import by_owner
+from precad.experiments.poisoning import ATTACKS, poisoned
+from precad.experiments.study import EXPERIMENTS, Result, Scale, Surroundings
+
+SETTINGS: dict[str, Any] = {**USER_SETTINGS[Scale.SMALL], "noise_multiplier": 2.5, "bound": 4.0}
+
+
+def clean(losses: list[float]) -> Result:
+    return Result(SETTINGS, {"losses": losses, "accuracy": 0.9}, 1.0)
+
+
+def test_the_printed_bound_is_the_papers_and_corollary_1_inverts_it() -> None:
+    assert published_bound(0.4, 0.5, 0.0029, 0.5, 0) == 0.4
+    k = published_fewest(0.4, 0.5, 0.0029, 0.5, 2.0)
+    assert k == pytest.approx(xie_corollary_1(0.4, 0.5, 2.0, 0.5, 0.0029))
+    scaled = np.exp(-k * 0.5)
+    reached = scaled * 0.4 - (1 - scaled) / np.expm1(0.5) * 0.0029 * 0.5
+    assert reached == pytest.approx(0.2)
+    assert published_bound(0.4, 0.5, 0.0029, 0.5, 100) == 0
+
+
+def test_the_sound_bound_pays_for_what_is_not_known_and_ends_the_fewest() -> None:
+    few, many = clean([2.0, 2.2] * 20), clean([2.0, 2.2] * 500)
+    for k in (0, 1, 3):
+        assert sound_bound(few, USERS, k) < sound_bound(many, USERS, k) < 2.1
+    fewest = sound_fewest(many, USERS, 2.0)
+    assert fewest is not None
+    start = sound_bound(many, USERS, 0)
+    assert sound_bound(many, USERS, fewest) <= start / 2 < sound_bound(many, USERS, fewest - 1)
+
+
+def test_an_attack_by_many_lowers_the_measured_loss_and_stays_above_the_bound() -> None:
+    figure = EXPERIMENTS["xie-fig4"]
+    cell = {
+        **figure.all_cells(Scale.SMALL)[0],
+        "models": 20,
+        "bad_share": 1.0,
+        "noise_multiplier": 0.5,
+    }
+    found = {
+        k: Result(c, figure.measure(c, Surroundings()), 1.0)
+        for k in (0, 60)
+        if (c := {**cell, "bad": k})
+    }
+    losses = {k: float(np.mean(r.values["losses"])) for k, r in found.items()}
+    assert losses[60] < 0.9 * losses[0]
+    assert sound_bound(found[0], USERS, 60) < losses[60]
+
+
+def test_so_many_records_are_poisoned_and_no_more() -> None:
+    data = two_labels(load("digits"))
+    x, y = data.train_x[:10], data.train_y[:10]
+    for name, attack in ATTACKS.items():
+        bad_x, bad_y = poisoned(attack(), x, y, 3, 0, 2)
+        assert len(bad_x) == len(bad_y) == 10, name
+        changed = (bad_y != y) | (bad_x != x).any(axis=1)
+        assert changed.sum() <= 3, name
+    marked, _ = poisoned(ATTACKS["pixel-backdoor"](), x, y, 3, 0, 2)
+    assert (marked != x).any(axis=1).sum() == 3
+
+
+def test_records_are_dealt_by_their_owner() -> None:
+    owners = np.array([7, 3, 7, 5, 3, 7])
+    assert [part.tolist() for part in by_owner(owners, 2)] == [[1, 4], [0, 2, 5]]
+    x, y = np.zeros((6, 2), np.float32), np.array([0, 1, 0, 1, 2, 2])
+    kept = two_labels(DataSet("some", x, y, x, y, 3, owners))
+    assert kept.owners is not None
+    assert kept.owners.tolist() == [7, 3, 7, 5]
+
+
+def test_both_levels_have_their_own_mechanism() -> None:
+    settings = EXPERIMENTS["xie-fig10"].all_cells(Scale.SMALL)[0]
+    assert RECORDS.mechanism(settings).count == 25 * 10
+    assert USERS.mechanism(SETTINGS).count == 3
