@@ -36,13 +36,14 @@ DATASETS.register("digits")(partial(_built_in, digits))
 DATASETS.register("breast-cancer")(partial(_built_in, breast_cancer))
 for _name in IMAGE_SETS:
     DATASETS.register(_name)(partial(_from_folder, _name, partial(read_images, _name)))
-for _name, _read in {
+_FROM_FILES: dict[str, Callable[[Path], DataSet]] = {
     "cifar10-jpeg": cifar10_jpeg,
     "sentiment140": sentiment140,
     "sentiment140-glove": sentiment140_glove,
     "movie-sentences": movie_sentences,
     "movie-words": movie_words,
-}.items():
+}
+for _name, _read in _FROM_FILES.items():
     DATASETS.register(_name)(partial(_from_folder, _name, _read))
 NAMES = tuple(DATASETS)
 

@@ -54,7 +54,7 @@ class Checkpoint:
         damaged counts as none: the rounds are played again.
         """
         try:
-            with np.load(self.path, allow_pickle=False) as file:
+            with self.path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
                 arrays = {name: file[name] for name in file.files}
             states = json.loads(str(arrays.pop("states")))
             done, kept = int(arrays.pop("done")), arrays.pop("thetas")

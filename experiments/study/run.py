@@ -137,7 +137,8 @@ def _by_ray(jobs: list[Any], workers: int) -> Iterator[Result]:
         ray.init(log_to_driver=False)
     lost = 0
     while jobs:
-        room = sum(node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"])
+        nodes = ray.nodes()  # type: ignore[no-untyped-call]
+        room = sum(node["Resources"].get("CPU", 0) for node in nodes if node["Alive"])
         most = max(1, min(workers, int(room)))
         try:
             # After a node is lost its pool is of no use.

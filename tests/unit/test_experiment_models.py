@@ -56,7 +56,7 @@ def test_a_model_has_its_size_and_per_record_gradients(name: str) -> None:
         module.zero_grad()
         # Alone: no other record takes part.
         loss = nn.functional.cross_entropy(module(x[record : record + 1]), y[record : record + 1])
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         alone = torch.cat([p.grad.ravel() for p in module.parameters() if p.grad is not None])
         torch.testing.assert_close(stacked[record], alone, atol=1e-5, rtol=1e-3)
     assert not torch.allclose(stacked[0], stacked[1])

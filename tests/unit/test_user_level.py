@@ -67,7 +67,7 @@ def test_no_user_moves_the_sum_by_more_than_the_sensitivity(name: str) -> None:
         assert sensitivity == 0.7
 
 
-QUIET = {"user_rate": 1.0, "noise_multiplier": 1e-9}
+QUIET: dict[str, Any] = {"user_rate": 1.0, "noise_multiplier": 1e-9}
 
 
 def test_bad_users_move_a_model_by_no_more_than_their_clips() -> None:
