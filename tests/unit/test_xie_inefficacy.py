@@ -1,9 +1,11 @@
 """Xie et al.'s attack inefficacy: bounds as printed, sound ones, and what they say together."""
 
+import io
 from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from published.printed_certificates import xie_corollary_1
 
 from precad.experiments.data import DataSet, load
@@ -88,3 +90,31 @@ def test_both_levels_have_their_own_mechanism() -> None:
     settings = EXPERIMENTS["xie-fig10"].all_cells(Scale.SMALL)[0]
     assert RECORDS.mechanism(settings).count == 25 * 10
     assert USERS.mechanism(SETTINGS).count == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "places"),
+    [
+        ("xie-fig1", (0, 1)),
+        ("xie-fig3", (0, 4, 8)),
+        ("xie-fig4", (0, 2, 9, -1)),
+        ("xie-fig5bc", (0, 1, 6)),
+        ("xie-fig5de", (0, 1, 6, 7)),
+        ("xie-fig7", (0, 1, 9)),
+        ("xie-fig10", (0, 4)),
+        ("xie-table9", (0, 7, 9, 17, -1)),
+    ],
+)
+def test_a_part_of_the_results_can_be_tabled_and_drawn(name: str, places: tuple[int, ...]) -> None:
+    one = EXPERIMENTS[name]
+    cells = [one.all_cells(Scale.SMALL)[place] for place in places]
+    small = {"models": 3, "rounds": 1}
+    results = [Result(c, one.measure({**c, **small}, Surroundings()), 1.0) for c in cells]
+    found = one.table(results)
+    assert found.rows
+    assert all(len(row) == len(found.headings) for row in found.rows)
+    figure = Figure()
+    one.plot(results, figure)
+    figure.savefig(io.BytesIO())
+    assert one.table([]).rows == []
+    one.plot([], Figure())
