@@ -117,4 +117,3 @@ def test_a_part_of_the_results_can_be_tabled_and_drawn(name: str, places: tuple[
     one.plot(results, figure)
     figure.savefig(io.BytesIO())
     assert one.table([]).rows == []
-    one.plot([], Figure())
