@@ -24,6 +24,8 @@ BACKENDS = ("loky", "ray", "dask")
 PROBE_S = 5.0
 """How long the first cell is tried for the estimate."""
 _PROBE_STEPS = 3
+KEPT = "kept"
+"""Folder in the results', see ``Surroundings.keep``."""
 
 
 class _Enough(Exception):
@@ -67,7 +69,8 @@ def run(
     todo = kept.missing(cells)
     done = len(cells) - len(todo)
     around = environment(device)
-    for result in _measured(name, todo, Surroundings(data, device), workers, backend, plugins):
+    circumstances = Surroundings(data, device, output / KEPT)
+    for result in _measured(name, todo, circumstances, workers, backend, plugins):
         kept.add(result, around)
         done += 1
         on_cell(result, done, len(cells))
@@ -93,14 +96,18 @@ def _measured(
 
         register_ray()  # type: ignore[no-untyped-call]
     jobs = (
-        delayed(_in_worker)(name, cell, (around.data, around.device), plugins) for cell in cells
+        delayed(_in_worker)(name, cell, (around.data, around.device, around.keep), plugins)
+        for cell in cells
     )
     with parallel_config(backend=backend, n_jobs=workers):
         yield from Parallel(return_as="generator_unordered" if backend == "loky" else "list")(jobs)
 
 
 def _in_worker(
-    name: str, settings: Settings, around: tuple[Path | None, str], plugins: tuple[Path, ...]
+    name: str,
+    settings: Settings,
+    around: tuple[Path | None, str, Path | None],
+    plugins: tuple[Path, ...],
 ) -> Result:
     if name not in EXPERIMENTS:
         load_plugins(plugins)
@@ -149,7 +156,7 @@ def _probed(name: str, cell: Settings, data: Path | None, device: str) -> float:
             raise _Enough
 
     try:
-        result: Any = measure(name, cell, Surroundings(data, device, progress))
+        result: Any = measure(name, cell, Surroundings(data, device, progress=progress))
     except _Enough:
         return found
     return float(result.seconds)
