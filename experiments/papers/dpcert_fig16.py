@@ -119,9 +119,7 @@ def table(results: Sequence[Result]) -> Table:
         rows.append(["", "all", *empty, f"{total}", *(f"{count}" for count in turned)])
         missed = (1 - CONFIDENCE) * total
         rest = ["–" for _ in MULTIPLES[1:]]
-        rows.append(
-            ["", "wrong certificates, at most expected", *empty, "", f"{missed:.1f}", *rest]
-        )
+        rows.append(["", "wrong, at most expected", *empty, "", f"{missed:.1f}", *rest])
     strengths = (f"FGSM {strength:g}, %" for strength in STRENGTHS)
     multiples = (f"turned in {multiple:g} r" for multiple in MULTIPLES)
     return Table(["σ", "method", "clean, %", *strengths, "certified", *multiples], rows)
