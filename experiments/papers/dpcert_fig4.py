@@ -63,10 +63,12 @@ def plot(results: Sequence[Result], figure: Any) -> None:
     """Certified accuracy by radius, a panel a σ; the number of copies dashed."""
     figure.set_size_inches(12, 5)
     panels = curve_axes(figure, sigmas_of(results))
-    for (variant, sigma), group in grouped(results, "variant", "sigma").items():
+    found = grouped(results, "variant", "sigma")
+    colours = {variant: f"C{n}" for n, variant in enumerate(dict.fromkeys(v for v, _ in found))}
+    for (variant, sigma), group in found.items():
         style = "--" if variant.startswith("K") else ":" if variant.startswith("no") else "-"
-        curve_on(panels[sigma], group, linestyle=style, label=variant)
-    for axes in figure.axes[-1:]:
+        curve_on(panels[sigma], group, linestyle=style, color=colours[variant], label=variant)
+    for axes in figure.axes[:1]:
         axes.legend(frameon=False, fontsize=8)
 
 

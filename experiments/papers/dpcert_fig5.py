@@ -158,7 +158,7 @@ def plot(results: Sequence[Result], figure: Any) -> None:
         axes[1, column].set_title("the instances of DP-CERT (Fig. 5 b)", loc="left", fontsize=11)
         axes[2, column].set_title("by certified radius (Fig. 6)", loc="left", fontsize=11)
         axes[3, column].set_title(
-            "below a radius (solid) and from it (dashed; Figs. 17 to 19)", loc="left", fontsize=11
+            "below a radius, and from it: dashed (17 to 19)", loc="left", fontsize=11
         )
         for row in (0, 1):
             axes[row, column].set_xlabel("log10")
@@ -167,9 +167,9 @@ def plot(results: Sequence[Result], figure: Any) -> None:
             axes[row, column].set_xlabel("ℓ2 radius")
             axes[row, column].set_ylabel("mean log10")
     _radii(axes[4], shown)
-    for each in axes.ravel():
+    for number, each in enumerate(axes.ravel()):
         each.grid(alpha=0.25)
-        if each.get_legend_handles_labels()[0]:
+        if each.get_legend_handles_labels()[0] and (number % 3 == 0 or each in axes[4]):
             each.legend(frameon=False, fontsize=7)
 
 

@@ -223,7 +223,7 @@ def curve_axes(figure: Any, sigmas: Sequence[float]) -> dict[float, Any]:
     for axes, sigma in zip(panels, sigmas, strict=False):
         axes.set_title(f"σ = {sigma:g}", loc="left", fontsize=11)
         axes.set_xlabel("ℓ2 radius")
-        axes.set_xlim(left=0)
+        axes.set_xmargin(0)
         axes.set_ylim(0, 102)
         axes.grid(alpha=0.25)
         found[sigma] = axes
