@@ -16,6 +16,7 @@ from precad.common.errors import Misconfiguration
 from precad.common.model import tensors
 from precad.experiments.data import load
 from precad.experiments.papers.dpcert_models import WEIGHTS, training_of, weights_of
+from precad.experiments.robustness.budget import measured as measured_budget
 from precad.experiments.robustness.federated import task_of
 from precad.experiments.robustness.train import first_vector, module_of
 from precad.experiments.study import EXPERIMENTS, Result, Scale, Settings, Surroundings
@@ -101,3 +102,13 @@ def test_fine_tuning_starts_from_weights_of_the_models_own_shapes(tmp_path: Path
         assert (started[name] == drawn[name]).all()
     with pytest.raises(Misconfiguration, match="put public weights"):
         weights_of(tmp_path / "nowhere")
+
+
+def test_the_pictures_budget_is_measured_again() -> None:
+    root = Path(__file__).parents[2] / "experiments" / "robustness" / "results"
+    kept = json.loads((root / "budget.json").read_text("utf-8"))[-1]
+    (row,) = measured_budget((kept["noise_multiplier"],), seeds=(0,))
+    assert row["epsilon"] == pytest.approx(kept["epsilon"], rel=1e-3)
+    assert row["poisoned_records"] == kept["poisoned_records"]
+    assert row["accuracy"] == pytest.approx(kept["accuracy"], abs=0.1)
+    assert row["acr"] == pytest.approx(kept["acr"], abs=0.1)
