@@ -70,8 +70,10 @@ def plot(results: Sequence[Result], figure: Any) -> None:
             linestyle=style if central else ":",
             label=method if central else f"{method}, federated",
         )
+    # Where results are a part of all, no panel may have every method.
+    lines = {line.get_label(): line for axes in figure.axes for line in axes.get_lines()}
     for axes in figure.axes[-1:]:
-        axes.legend(frameon=False, fontsize=8)
+        axes.legend(list(lines.values()), list(lines), frameon=False, fontsize=8)
 
 
 EXPERIMENTS.register("dpcert-table2")(
