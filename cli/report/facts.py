@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-FORMAT = 1
+FORMAT = 2
 
 
 class _Facts(BaseModel):
@@ -79,6 +79,22 @@ class Robustness(_Facts):
     )
 
 
+class ChangedInputs(_Facts):
+    """What was certified of the model where noise is added to inputs when it is used."""
+
+    sigma: float = Field(gt=0, description="Of the noise, in the inputs' units.")
+    copies: int = Field(gt=0, description="n: noisy copies that an answer is voted on by.")
+    confidence: float = Field(gt=0, lt=1, description="Of each input's certificate.")
+    points: int = Field(gt=0, description="Held-out inputs.")
+    abstained: int = Field(ge=0, description="Those without an answer that is sure enough.")
+    average_certified_radius: float = Field(
+        ge=0, description="ℓ2; wrong answers and abstentions count as 0."
+    )
+    certified_accuracy: dict[str, float] = Field(
+        description="The share of inputs that are right and certified, by ℓ2 radius."
+    )
+
+
 class Ledger(_Facts):
     """One server's ledger, recomputed."""
 
@@ -104,6 +120,9 @@ class Report(_Facts):
     guarantees: list[Guarantee]
     rounds: list[Round]
     robustness: list[Robustness]
+    inputs: ChangedInputs | None = Field(
+        description="Of changed inputs; null where the run certified none."
+    )
     enforced: list[Rule]
     ledgers: list[Ledger]
     differences: list[str] | None = Field(

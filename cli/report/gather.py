@@ -62,6 +62,7 @@ def gather(sources: Sources) -> Report:
         guarantees=_guarantees(course, run),
         rounds=_rounds(course, sources.accuracies),
         robustness=[],
+        inputs=sources.inputs,
         enforced=words.enforced(task),
         ledgers=[
             Ledger(

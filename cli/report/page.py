@@ -21,6 +21,7 @@ def page(report: Report) -> str:
             (each, words.robustness_sentence(each), pictures.error_by_attackers(each))
             for each in report.robustness
         ],
+        inputs=None if report.inputs is None else words.inputs_sentence(report.inputs),
         accuracy_plot=pictures.accuracy_by_round(report),
         epsilon_plot=pictures.epsilon_by_round(report),
         least=words.least,

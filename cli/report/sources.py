@@ -5,7 +5,9 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
+from precad.cli.report.facts import ChangedInputs
 from precad.common.aggregator.store.course import Course, read_course
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
@@ -27,6 +29,7 @@ class Sources:
         folder: a finished run's folder, or None.
         data: the data set's name, where the run says it.
         accuracies: by round, from 1; empty where nobody measured them.
+        inputs: certificates against changed inputs, where the run made them.
     """
 
     names: str
@@ -35,6 +38,7 @@ class Sources:
     folder: Path | None = None
     data: str | None = None
     accuracies: dict[int, float] = field(default_factory=dict)
+    inputs: ChangedInputs | None = None
 
     @classmethod
     def find(cls, given: Sequence[str]) -> "Sources":
@@ -95,8 +99,9 @@ class Sources:
             worst,
             {role: url for role, (url, _) in ordered.items()},
             folders[0] if folders else None,
-            _data_of(folders[0]) if folders else None,
+            _data_of(_summary(folders[0])) if folders else None,
             _history(folders[0] / HISTORY) if folders else {},
+            _inputs(folders[0]) if folders else None,
         )
 
 
@@ -104,16 +109,36 @@ def _url(folder: Path) -> str:
     return f"sqlite:///{(folder / DATABASE).resolve()}"
 
 
-def _data_of(folder: Path) -> str | None:
+def _summary(folder: Path) -> dict[str, Any]:
+    """The run's summary; empty where there is none."""
     path = folder / SUMMARY
     if not path.is_file():
-        return None
+        return {}
     try:
         said = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise Misconfiguration("RUN", str(path), f"not JSON ({error})") from None
-    name = said.get("dataset") if isinstance(said, dict) else None
+    return said if isinstance(said, dict) else {}
+
+
+def _data_of(summary: dict[str, Any]) -> str | None:
+    name = summary.get("dataset")
     return name if isinstance(name, str) else None
+
+
+def _inputs(folder: Path) -> ChangedInputs | None:
+    found = _summary(folder).get("robustness")
+    if found is None:
+        return None
+    try:
+        return ChangedInputs.model_validate(found["smoothing"])
+    except (ValueError, LookupError, TypeError):
+        path = str(folder / SUMMARY)
+        raise Misconfiguration(
+            "RUN",
+            path,
+            "its certificates of changed inputs can't be read; take the file as written",
+        ) from None
 
 
 def _history(path: Path) -> dict[int, float]:

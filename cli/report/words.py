@@ -2,7 +2,7 @@
 
 import math
 
-from precad.cli.report.facts import Guarantee, Robustness, Rule
+from precad.cli.report.facts import ChangedInputs, Guarantee, Robustness, Rule
 from precad.common.task import Task
 
 
@@ -119,6 +119,18 @@ def robustness_sentence(found: Robustness) -> str:
     return (
         f"Up to {last.attackers} {who}, whatever they contain, leave an expected error of "
         f"{found.error:.1%} between {least(last.lower)} and {most(last.upper)}.{end}"
+    )
+
+
+def inputs_sentence(found: ChangedInputs) -> str:
+    """What was certified of changed inputs, and of which model."""
+    return (
+        f"Where noise of σ = {found.sigma:g} is added to an input and {found.copies:,} noisy "
+        "copies vote, the answer stays the same however the input is changed within a radius of "
+        f"its own (ℓ2; {found.confidence:.2%} sure for each input). Of {found.points:,} public "
+        f"inputs {found.abstained:,} got no answer; the mean radius is "
+        f"{found.average_certified_radius:.3f}, wrong answers counted as 0. The model used without "
+        "that noise has no radius."
     )
 
 

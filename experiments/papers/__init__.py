@@ -1,6 +1,12 @@
 """The papers' experiments, a module for each figure; importing this registers all of them."""
 
 from precad.experiments.papers import (
+    dpcert_fig3,
+    dpcert_fig4,
+    dpcert_fig5,
+    dpcert_fig16,
+    dpcert_table2,
+    dpcert_table3,
     liu_fig1,
     precad_check,
     precad_fig2,
@@ -26,6 +32,12 @@ from precad.experiments.papers import (
 )
 
 __all__ = [
+    "dpcert_fig3",
+    "dpcert_fig4",
+    "dpcert_fig5",
+    "dpcert_fig16",
+    "dpcert_table2",
+    "dpcert_table3",
     "liu_fig1",
     "precad_check",
     "precad_fig2",

@@ -10,20 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 import typer
 
-from precad.client.train.smooth import Sampling, sample_votes
+from precad.client.train.smooth import Sampling
 from precad.common.account.accountant import AccountantName
 from precad.common.account.events import poisson_gaussian
 from precad.common.account.guarantees import spent
 from precad.common.certify.exact import ExactGroups
 from precad.common.certify.inefficacy import attack_bounds
-from precad.common.certify.intervals import ConfidenceBudget
-from precad.common.certify.smoothing import average_certified_radius, certify_smoothing
+from precad.common.certify.smoothing import average_certified_radius
 from precad.experiments.data import load
-from precad.experiments.robustness.table import CONFIDENCE, digits
-from precad.experiments.robustness.train import train
+from precad.experiments.papers.dpcert_models import SETTINGS, training_of
+from precad.experiments.robustness.certify import certify, trained
+from precad.experiments.study import Scale
 
 NOISES = (1.0, 1.5, 2.0, 3.0, 4.0)
 CLEAN, AT_MOST = 0.1, 0.5
@@ -34,28 +33,23 @@ COPIES = 1000
 def measured(noises: tuple[float, ...] = NOISES, seeds: tuple[int, ...] = (0, 1, 2)) -> Any:
     """A row for each noise multiplier: ε, poisoned records withstood, accuracy, ACR."""
     data, rows = load("digits"), []
+    cell = {**SETTINGS[Scale.SMALL], "method": "dp-gaussian", "sigma": 0.25}
     for noise in noises:
-        base = next(digits((0,), ("dp-gaussian",), (0.25,))).training
-        event = poisson_gaussian(rate=base.rate, noise_multiplier=noise, count=base.rounds)
         accuracy, acr = [], []
         for seed in seeds:
-            module = train(replace(base, seed=seed, given_noise=noise), data)
-            x, y = torch.from_numpy(data.test_x), data.test_y
-            with torch.no_grad():
-                accuracy.append(float((module(x).argmax(dim=1).numpy() == y).mean()))
-            votes = sample_votes(module, x, Sampling(0.25, 100, COPIES, seed))
-            budget = ConfidenceBudget(CONFIDENCE, 10)
-            found = certify_smoothing(votes.votes, 0.25, budget, votes.selection)
-            acr.append(
-                average_certified_radius(found.radius, found.certified & (found.labels == y))
-            )
+            how = replace(training_of({**cell, "seed": seed}), given_noise=noise)
+            model = trained(how, data, every=1)
+            found = certify(model, Sampling(0.25, 100, COPIES, seed), data.classes)
+            accuracy.append(model.accuracy)
+            acr.append(average_certified_radius(found.radii, found.right))
+        event = poisson_gaussian(rate=how.rate, noise_multiplier=noise, count=how.rounds)
         groups, k = ExactGroups(event), 0
         while float(attack_bounds(CLEAN, 1.0, groups, k + 1).upper) < AT_MOST:
             k += 1
         rows.append(
             {
                 "noise_multiplier": noise,
-                "epsilon": spent(event, base.delta, AccountantName.EXACT),
+                "epsilon": spent(event, how.delta, AccountantName.EXACT),
                 "poisoned_records": k,
                 "accuracy": float(np.mean(accuracy)),
                 "acr": float(np.mean(acr)),

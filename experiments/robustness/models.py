@@ -5,6 +5,9 @@ from torch import nn
 from precad.client.train import logistic, mlp
 from precad.common.errors import Misconfiguration
 
+OURS = ("logistic", "mlp", "cnn")
+"""What ``make`` makes."""
+
 
 def cnn() -> nn.Module:
     """Four layers for images of 28×28 (Tramèr and Boneh 2021, as DP-CERT Sec. 4.2 takes it)."""

@@ -1,13 +1,15 @@
 """Central training for one table row: DP-SGD with a record objective, or without privacy."""
 
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from precad.client.train import RecordGradients, Records, load_vector, model_section
@@ -16,15 +18,18 @@ from precad.common.account.calibrate import least_noise_multiplier
 from precad.common.account.events import poisson_gaussian
 from precad.common.description import ModelSection, ObjectiveSection
 from precad.common.keystream import derive
-from precad.common.model import initial_vector
+from precad.common.model import initial_vector, tensors
 from precad.common.secret import Secret
 from precad.experiments.data import DataSet
-from precad.experiments.robustness.models import make
+from precad.experiments.models import MODELS
+from precad.experiments.robustness.models import OURS, make
 from precad.experiments.simulation.updates import factors_of
 
 PIECE = 128
 """Records whose gradients are held at once: more leave the processor's cache."""
 _KEEP_S = 60.0
+Weights = Mapping[str, NDArray[np.float64]]
+"""Tensors by the parameters' names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +38,7 @@ class Training:
 
     Attributes:
         data: name of the data set.
-        model: as ``make`` takes it.
+        model: as ``make`` takes it, or one of ``MODELS``.
         objective: what a record's gradient is of, and its clipping.
         epsilon: ε of one record at ``delta``, add/remove; None trains without clip and noise.
         rate: B/N, of the Poisson sample.
@@ -43,6 +48,7 @@ class Training:
         seed: of start, samples, copies and noise: an experiment protects nobody.
         momentum: of the steps; it is applied to what was released, and costs nothing.
         given_noise: ρ, where it isn't to be the least for ``epsilon``.
+        start: digest of the public weights that it starts from; random ones without it.
     """
 
     data: str
@@ -57,6 +63,7 @@ class Training:
     delta: float = 1e-5
     momentum: float = 0.0
     given_noise: float | None = None
+    start: str = ""
 
     @property
     def noise_multiplier(self) -> float:
@@ -71,7 +78,27 @@ class Training:
         """Everything, and ρ."""
         plain = asdict(self) | {"objective": self.objective.model_dump()}
         del plain["given_noise"]
+        if not self.start:
+            del plain["start"]
         return plain | {"noise_multiplier": self.noise_multiplier}
+
+
+def module_of(name: str, data: DataSet) -> nn.Module:
+    """A module of this name for the data, its weights random."""
+    return make(name, data.features, data.classes) if name in OURS else MODELS[name](data)
+
+
+def first_vector(section: ModelSection, weights: Weights | None) -> NDArray[np.float64]:
+    """θ_0: the section's, with the given weights wherever name and shape are the model's own.
+
+    A last layer of other classes stays as it is drawn.
+    """
+    theta = initial_vector(section)
+    for name, values in tensors(theta, section.parameters).items():
+        given = (weights or {}).get(name)
+        if given is not None and given.shape == values.shape:
+            values[...] = given
+    return theta
 
 
 @cache
@@ -88,6 +115,7 @@ def train(
     data: DataSet,
     keep: Path | None = None,
     said: Callable[[int, float], object] = lambda _, __: None,
+    weights: Weights | None = None,
 ) -> nn.Module:
     """The trained module.
 
@@ -96,15 +124,16 @@ def train(
         data: its records.
         keep: a file that keeps θ every minute; a later call goes on from it.
         said: told the round and the seconds so far.
+        weights: those of ``how.start``.
     """
-    module = make(how.model, data.features, data.classes)
+    module = module_of(how.model, data)
     section = ModelSection.model_validate(model_section(module, how.model, "uniform", how.seed))
     gradients = RecordGradients(
         module, nn.functional.cross_entropy, section.parameters, objective=how.objective
     )
     records = Records(data.train_x, data.train_y)
     gradients.prepare(records)
-    theta, speed, first = initial_vector(section), np.zeros(gradients.dimension), 0
+    theta, speed, first = first_vector(section, weights), np.zeros(gradients.dimension), 0
     if keep is not None and keep.exists():
         with np.load(keep, allow_pickle=False) as kept:
             theta, speed, first = kept["theta"], kept["speed"], int(kept["round"])
@@ -139,6 +168,7 @@ def train(
 
 
 def _keep(path: Path, theta: object, speed: object, number: int) -> None:
-    draft = path.with_suffix(".part.npz")
+    # Two processes may train the same model.
+    draft = path.with_suffix(f".{os.getpid()}.npz")
     np.savez(draft, theta=np.asarray(theta), speed=np.asarray(speed), round=number)
     draft.replace(path)

@@ -29,12 +29,15 @@ class Surroundings:
     Attributes:
         data: folder with the files of data sets that don't come with scikit-learn.
         device: where torch computes.
+        keep: folder where a cell keeps what it would otherwise make again, such as a trained
+            model: it goes on from there, and cells of other experiments use it too.
         progress: to be told how many of a cell's steps are done, and of how many.
         checkpoint: where a long cell keeps what it has, and takes it up again.
     """
 
     data: Path | None = None
     device: str = "cpu"
+    keep: Path | None = None
     progress: Callable[[int, int], object] = field(default=lambda _done, _all: None, repr=False)
     checkpoint: Checkpoint | None = None
 

@@ -32,6 +32,8 @@ LOST_NODES = 5
 PROBE_S = 5.0
 """How long the first cell is tried for the estimate."""
 _PROBE_STEPS = 3
+KEPT = "kept"
+"""Folder in the results', see ``Surroundings.keep``."""
 
 
 class _Enough(Exception):
@@ -77,7 +79,7 @@ def run(
     todo = kept.missing(cells)
     done = len(cells) - len(todo)
     around = environment(device)
-    at = _Place(data, device, output / PARTIAL)
+    at = _Place(data, device, output)
     for result in _measured(name, todo, at, workers, backend, plugins):
         kept.add(result, around)
         done += 1
@@ -91,13 +93,14 @@ class _Place:
 
     data: Path | None
     device: str
-    partial: Path
+    output: Path
 
     def around(self, name: str, cell: Settings) -> Surroundings:
         """With a file of the cell's own: another version's or device's isn't taken up."""
         what = json.dumps([name, key_of(cell), environment(self.device)["versions"], self.device])
         file = f"{name}-{hashlib.sha256(what.encode()).hexdigest()[:16]}.npz"
-        return Surroundings(self.data, self.device, checkpoint=Checkpoint(self.partial / file))
+        checkpoint = Checkpoint(self.output / PARTIAL / file)
+        return Surroundings(self.data, self.device, self.output / KEPT, checkpoint=checkpoint)
 
 
 def _measured(
@@ -210,7 +213,7 @@ def _probed(name: str, cell: Settings, data: Path | None, device: str) -> float:
             raise _Enough
 
     try:
-        result: Any = measure(name, cell, Surroundings(data, device, progress))
+        result: Any = measure(name, cell, Surroundings(data, device, progress=progress))
     except _Enough:
         return found
     return float(result.seconds)

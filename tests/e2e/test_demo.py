@@ -199,6 +199,38 @@ def test_attackers_are_rejected_with_their_reason_and_training_goes_on(
     assert f"{attackers} of them bad: {attack}" in run.stderr
 
 
+def test_a_run_with_an_objective_ends_with_one_report_of_all_three_robustnesses(
+    tmp_path: Path,
+) -> None:
+    rounds, clients = 3, 3
+    run = demo(
+        tmp_path / "run",
+        *("--objective", "dp-gaussian", "--rounds", rounds, "--clients", clients),
+    )
+    check_every_run(run, rounds=rounds, clients=clients, attackers=0)
+    found = run.summary["robustness"]
+    assert found["objective"] == "dp-gaussian"
+    assert found["epsilon_record"] == run.summary["epsilon_exact_server"]
+    bounds = found["poisoning"]["bounds"]
+    assert [each["records"] for each in bounds] == [1, 2, 5, 10]
+    wrong = 1 - run.summary["accuracy"]
+    for each in bounds:
+        assert 0 <= each["lower"] <= wrong <= each["upper"] <= 1
+    smoothing = found["smoothing"]
+    shares = list(smoothing["certified_accuracy"].values())
+    assert shares == sorted(shares, reverse=True)
+    assert 0 < shares[0] <= 1
+    assert (smoothing["copies"], smoothing["points"]) == (10_000, 359)
+    said = (run.folder / "robustness.txt").read_text("utf-8")
+    for words in ("Privacy of a record: ε", "Bad records", "Changed inputs", "dp-gaussian"):
+        assert words in said
+    assert (run.folder / "certificate.png").read_bytes().startswith(b"\x89PNG")
+    precad_says("report", run.folder, "--out", run.folder / "report.html")
+    page = (run.folder / "report.html").read_text("utf-8")
+    assert f"mean radius is {smoothing['average_certified_radius']:.3f}" in page
+    assert "Bad records" in page
+
+
 def test_by_gates_the_same_is_rejected_and_a_malicious_server_is_accounted_for(
     tmp_path: Path,
 ) -> None:

@@ -23,7 +23,7 @@ from precad.common.task import Task
 NEXT = Digest(b"\2" * 32)
 ROUNDS = 3
 SECTIONS = {
-    *("training", "guarantees", "accuracy", "robustness"),
+    *("training", "guarantees", "accuracy", "robustness", "inputs"),
     *("submissions", "enforced", "ledgers", "limits"),
 }
 HOSTILE = "<script>alert(1)</script>"
@@ -294,6 +294,34 @@ def test_what_only_an_owner_remembers_counts(
     assert facts(run, tmp_path / "x.json").guarantees[0].participations == ROUNDS + 2
     view = read_ledger(f"sqlite:///{run}/state/server-a/state.db")
     assert {each.client: each.participations for each in view.clients}[owner] == ROUNDS + 2
+
+
+SMOOTHING = {
+    "sigma": 0.25,
+    "copies": 10_000,
+    "confidence": 0.999,
+    "points": 359,
+    "abstained": 12,
+    "average_certified_radius": 0.4321,
+    "certified_accuracy": {"0.0": 0.9, "0.25": 0.74999},
+}
+
+
+def test_what_was_certified_of_changed_inputs_is_in_the_same_report(
+    run: Path, tmp_path: Path
+) -> None:
+    (run / "summary.json").write_text(json.dumps({"robustness": {"smoothing": SMOOTHING}}))
+    inputs = facts(run, tmp_path / "x.json").inputs
+    assert inputs is not None
+    assert inputs.model_dump() == SMOOTHING
+    invoke(run, "--out", tmp_path / "report.html")
+    seen = Page((tmp_path / "report.html").read_text(encoding="utf-8")).text
+    for words in ("mean radius is 0.432", "10,000 noisy copies", "359 public inputs 12", "74.9%"):
+        assert words in seen
+    (run / "summary.json").write_text(json.dumps({"robustness": {"smoothing": {"sigma": -1}}}))
+    ended = invoke(run, "--out", tmp_path / "other.html")
+    assert ended.exit_code == 2
+    assert "certificates of changed inputs" in ended.output
 
 
 def test_a_bound_is_rounded_away_from_what_it_bounds() -> None:
