@@ -192,8 +192,15 @@ class Servers:
             self._waiting("this client's former process to end", patience.remaining())
             patience.wait(ended)
 
-    def fetch_model(self, version: int, announced: bytes) -> NDArray[np.float64]:
-        """θ_t from A, checked against A's announcement and against B's digest.
+    def fetch_model(
+        self, version: int, announced: bytes, *, signed: bool = False
+    ) -> NDArray[np.float64]:
+        """θ_t from A, checked against its digest, which both servers must have.
+
+        Args:
+            version: t.
+            announced: the digest that A announced.
+            signed: both servers have signed that it is this one: B isn't asked again.
 
         Returns:
             ``[d] float64``.
@@ -203,8 +210,10 @@ class Servers:
             PeerUnavailable: a server isn't there.
         """
         request = pb.ModelRequest(task_digest=self.task.digest.value, version=version)
-        digest_of = partial(self._stubs[Role.SERVER_B].ModelDigest, request)
-        at_b = self._patiently(Role.SERVER_B, digest_of, CALL_TIMEOUT_S)
+        at_b = announced
+        if not signed:
+            digest_of = partial(self._stubs[Role.SERVER_B].ModelDigest, request)
+            at_b = self._patiently(Role.SERVER_B, digest_of, CALL_TIMEOUT_S).model_digest
         data = bytearray()
         limit = self.task.dimension * 8
         try:
@@ -221,10 +230,10 @@ class Servers:
             raise self._error(Role.SERVER_A, error) from None
         theta = from_bytes(data, self.task.dimension)
         digest = model_digest(self.task.digest, version, self.task.model.parameters, theta)
-        if not digest.value == announced == at_b.model_digest:
+        if not digest.value == announced == at_b:
             raise PeerViolation(
                 f"model {version} has digest {digest}, server A announced "
-                f"{announced.hex()}, server B has {at_b.model_digest.hex()}; nothing is sent"
+                f"{announced.hex()}, server B has {at_b.hex()}; nothing is sent"
             )
         return theta
 

@@ -306,7 +306,7 @@ class _Player:
         model = self._witness.stated(version)
         if model is not None:
             with suppress(PeerUnavailable):
-                theta = self._servers.fetch_model(version, model.value)
+                theta = self._servers.fetch_model(version, model.value, signed=True)
                 self._saw(version, model, theta)
                 self._witness.saw(version, model, theta)
 

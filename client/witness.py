@@ -6,7 +6,8 @@ towards the servers; they say in which versions the owner was counted, so they s
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
@@ -16,7 +17,7 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from precad.client.disk import writing
-from precad.common.durable import append_line, remove_drafts, write_file
+from precad.common.durable import append_line, remove_drafts, write_files
 from precad.common.errors import Misconfiguration, PeerViolation
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.seal import SealVerifier
@@ -75,6 +76,8 @@ class Witness:
         self._models: dict[int, Digest] = {}
         self._newest: dict[int, bytes] = {}
         """Models' bytes by version."""
+        self._unwritten: dict[str, bytes] = {}
+        """Files by name."""
         if folder is not None:
             _drop_cut_line(folder / _MODELS)
             kept = read_seen(folder)
@@ -98,26 +101,29 @@ class Witness:
             PeerViolation: a signature or what it is over isn't right; nothing may be sent.
             PeerUnavailable: a server isn't there; NotOnOffer: the attempt is over.
         """
-        most = 0
-        for role in SERVERS:
-            message = servers.opening(role, attempt)
-            body = _parsed(role, check_opening, servers.verifier, message)
-            said = (body.attempt, body.version, body.model_digest)
-            if not self._concerns(body) or said != (attempt, version, model):
-                raise PeerViolation(
-                    f"{role.value} signed for attempt {body.attempt} of version {body.version} "
-                    f"from model {body.model_digest.hex()}, and attempt {attempt} of version "
-                    f"{version} from {model.hex()} is open; nothing is sent"
-                )
-            if body.charges > MOST_RELEASES:
-                raise PeerViolation(
-                    f"{role.value} signed that version {version} was released {body.charges} "
-                    "times already; nothing is sent: ask the operators"
-                )
-            self._openings[role] = message
-            self._write(opening_path(Path(), role).name, message.SerializeToString())
-            most = max(most, body.charges)
-        return most
+        with self._kept():
+            return max(self._opening(servers, role, attempt, version, model) for role in SERVERS)
+
+    def _opening(
+        self, servers: Signing, role: Role, attempt: int, version: int, model: bytes
+    ) -> int:
+        message = servers.opening(role, attempt)
+        body = _parsed(role, check_opening, servers.verifier, message)
+        said = (body.attempt, body.version, body.model_digest)
+        if not self._concerns(body) or said != (attempt, version, model):
+            raise PeerViolation(
+                f"{role.value} signed for attempt {body.attempt} of version {body.version} "
+                f"from model {body.model_digest.hex()}, and attempt {attempt} of version "
+                f"{version} from {model.hex()} is open; nothing is sent"
+            )
+        if body.charges > MOST_RELEASES:
+            raise PeerViolation(
+                f"{role.value} signed that version {version} was released {body.charges} "
+                "times already; nothing is sent: ask the operators"
+            )
+        self._openings[role] = message
+        self._keep(opening_path(Path(), role), message.SerializeToString())
+        return body.charges
 
     def exchange(self, servers: Signing) -> None:
         """Show each server its own last statement, and keep the newest.
@@ -126,24 +132,28 @@ class Witness:
             PeerViolation: a signature isn't right, or a server counts less than it has signed.
             PeerUnavailable: a server isn't there.
         """
-        for role in SERVERS:
-            last = self._statements.get(role)
-            shown = None if last is None else last[0]
-            message = servers.statement(role, shown, self._openings.get(role))
-            body = _parsed(role, check_statement, servers.verifier, message)
-            if not self._concerns(body):
-                raise PeerViolation(
-                    f"{role.value} signed a statement for client {body.client!r} of task "
-                    f"{body.task_digest.hex()}, which isn't this one; nothing more is sent"
-                )
-            if last is not None:
-                _refuse_what_was_forgotten(role, last[1], body)
-                if body.version < last[1].version:
-                    # A lost model: what it signed before is still the proof of its release.
-                    self._give_back(servers, role, *last)
-                    continue
-            self._statements[role] = message, body
-            self._write(statement_path(Path(), role).name, message.SerializeToString())
+        with self._kept():
+            for role in SERVERS:
+                self._exchange(servers, role)
+
+    def _exchange(self, servers: Signing, role: Role) -> None:
+        last = self._statements.get(role)
+        shown = None if last is None else last[0]
+        message = servers.statement(role, shown, self._openings.get(role))
+        body = _parsed(role, check_statement, servers.verifier, message)
+        if not self._concerns(body):
+            raise PeerViolation(
+                f"{role.value} signed a statement for client {body.client!r} of task "
+                f"{body.task_digest.hex()}, which isn't this one; nothing more is sent"
+            )
+        if last is not None:
+            _refuse_what_was_forgotten(role, last[1], body)
+            if body.version < last[1].version:
+                # A lost model: what it signed before is still the proof of its release.
+                self._give_back(servers, role, *last)
+                return
+        self._statements[role] = message, body
+        self._keep(statement_path(Path(), role), message.SerializeToString())
 
     def _give_back(
         self, servers: Signing, role: Role, shown: pb.Signed, body: pb.StatementBody
@@ -206,7 +216,8 @@ class Witness:
             del self._newest[older]
         if self._folder is None:
             return
-        self._write(model_path(self._folder, version).name, to_bytes(theta))
+        with self._kept():
+            self._keep(model_path(Path(), version), to_bytes(theta))
         with writing(self._folder / _MODELS):
             append_line(self._folder / _MODELS, f"{self._task.digest} {version} {model}")
         newest = {model_path(self._folder, v) for v in sorted(self._models)[-_MODELS_KEPT:]}
@@ -217,11 +228,21 @@ class Witness:
         mine = (self._task.digest.value, self._client.name)
         return (body.task_digest, body.client) == mine
 
-    def _write(self, name: str, data: bytes) -> None:
-        if self._folder is not None:
-            with writing(self._folder / name):
-                remove_drafts(self._folder / name)
-                write_file(self._folder / name, data)
+    def _keep(self, path: Path, data: bytes) -> None:
+        self._unwritten[path.name] = data
+
+    @contextmanager
+    def _kept(self) -> Iterator[None]:
+        """What the block keeps is on the disk after it, however it ends."""
+        try:
+            yield
+        finally:
+            files, self._unwritten = self._unwritten, {}
+            if self._folder is not None and files:
+                with writing(self._folder / next(iter(files))):
+                    for name in files:
+                        remove_drafts(self._folder / name)
+                    write_files(self._folder, files)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 import os
 import secrets
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 PRIVATE_MODE = 0o600
@@ -22,6 +23,19 @@ def write_file(
     Raises:
         FileExistsError: it exists and may not be replaced; two writers can't both succeed.
     """
+    _put(path, data, mode, replace=replace)
+    _sync_folder(path.parent)
+
+
+def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write these files of ``folder``, by name, each as ``write_file`` does; the names at once."""
+    for name, data in files.items():
+        _put(folder / name, (data,), PRIVATE_MODE, replace=True)
+    _sync_folder(folder)
+
+
+def _put(path: Path, data: Iterable[bytes | memoryview], mode: int, *, replace: bool) -> None:
+    """All but the folder's entry is on the disk."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     try:
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
@@ -37,7 +51,6 @@ def write_file(
             path.hardlink_to(draft)
     finally:
         draft.unlink(missing_ok=True)
-    _sync_folder(path.parent)
 
 
 def append_line(path: Path, line: str, *, mode: int = PRIVATE_MODE) -> None:

@@ -5,6 +5,12 @@ from pathlib import Path
 from precad.cli.demo.outcome import Outcome
 
 
+def load_plot() -> None:
+    """Load what ``plot`` needs: a second."""
+    import matplotlib.backends.backend_agg  # noqa: PLC0415
+    import matplotlib.figure  # noqa: F401, PLC0415
+
+
 def plot(outcome: Outcome, path: Path) -> None:
     """Write a PNG: accuracy above, exact ε of both adversaries and rejections below."""
     # A second to import. A Figure alone needs no display and keeps no global state.

@@ -5,12 +5,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import Popen
+from threading import Thread
 from typing import Any
 
 import numpy as np
 
 from precad.cli.demo.outcome import Evaluation, Outcome, summary, write_history
-from precad.cli.demo.plot import plot
+from precad.cli.demo.plot import load_plot, plot
 from precad.cli.demo.robustness import robustness
 from precad.cli.demo.scenario import Scenario
 from precad.cli.demo.show import Display
@@ -64,6 +65,8 @@ def run(
             _wait_until_serving(deployment)
             _wait_for_enrolment(deployment, display)
             display.doing("all have enrolled: the first round")
+            # While the parts wait for each other, rather than at the end.
+            Thread(target=load_plot, name="plot", daemon=True).start()
             for report in server_a.reports():
                 accuracy = _accuracy(deployment, scenario, evaluation, report)
                 display.round(outcome.add(report, accuracy))
@@ -74,12 +77,26 @@ def run(
             if status.error:
                 raise PeerViolation(f"{status.role} stopped: {status.error}")
         _wait_for_owners(deployment, display, owners_s)
+        # They end while this process sums up.
+        deployment.tell_to_stop()
+        return outcome, _sum_up(outcome, folder, display, started, (status_a, status_b))
+
+
+def _sum_up(
+    outcome: Outcome,
+    folder: Path,
+    display: Display,
+    started: float,
+    statuses: tuple[pb.StatusReply, pb.StatusReply],
+) -> dict[str, Any]:
+    """The summary, and all files that stay."""
+    scenario, evaluation = outcome.scenario, Evaluation(outcome.scenario)
     model = folder / "state" / "server-a" / "model.safetensors"
     theta = load_model(model, scenario.task).theta
     np.save(folder / "predictions.npy", evaluation.probabilities(theta).argmax(axis=1))
     np.save(folder / "losses.npy", evaluation.losses(theta))
     seconds = time.monotonic() - started
-    result = summary(outcome, status_a, status_b, evaluation.accuracy(theta), seconds)
+    result = summary(outcome, *statuses, evaluation.accuracy(theta), seconds)
     if scenario.task.objective is not None:
         display.say("certifying the model against changed inputs …")
         result["robustness"] = robustness(scenario, theta, result, folder)
@@ -87,7 +104,7 @@ def run(
     write_history(folder / "history.csv", result["history"])
     (folder / "summary.json").write_text(json_of(result, indent=2) + "\n", encoding="utf-8")
     plot(outcome, folder / "training.png")
-    return outcome, result
+    return result
 
 
 def _wait_for_owners(deployment: LocalDeployment, display: Display, owners_s: float) -> None:

@@ -22,7 +22,7 @@ from precad.experiments.partition import shards
 SHARDS_PER_CLIENT = 4
 COLLECT_S = 60.0
 REJOIN_S = 1.0
-LEAST_WAIT_S = 0.1
+LEAST_WAIT_S = 0.05
 ROOM = 2.0
 """Of the wait above the work."""
 

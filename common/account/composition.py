@@ -24,7 +24,6 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.fft import next_fast_len
 from scipy.optimize import brentq
-from scipy.signal import lfilter
 
 from precad.common.account.convolve import convolved
 from precad.common.account.losses import (
@@ -33,6 +32,7 @@ from precad.common.account.losses import (
     Integers,
     Losses,
     Round,
+    discounted,
     one_round,
     split,
     summed,
@@ -387,7 +387,7 @@ class Tilted:
         decay = math.exp(-self._cell)
         # held_j = Σ_{i≥j} m_i·e^{l_j − l_i}, and δ_j − δ_{j+1} = (1 − e^{−cell})·held_{j+1}: sums
         # of positive terms alone.
-        held = lfilter([1.0], [1.0, -decay], masses[::-1])[::-1]
+        held = discounted(masses[::-1], decay)[::-1]
         steps = np.append(-math.expm1(-self._cell) * held[1:], 0.0)
         self._deltas = np.cumsum(steps[::-1])[::-1] * (1 + _SUMMED)
         self._held = np.append(held[1:], 0.0) * decay

@@ -159,14 +159,19 @@ class LocalDeployment:
                 ) from None
         return statuses
 
-    def stop(self) -> None:
-        """Stop whatever still runs."""
+    def tell_to_stop(self) -> list[Popen[bytes]]:
+        """Tell whatever still runs to stop. Returns it, without waiting for it."""
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
         running = [p for p in self.processes.values() if p.poll() is None]
         for process in running:
             process.send_signal(signal.SIGTERM)
+        return running
+
+    def stop(self) -> None:
+        """Stop whatever still runs."""
+        running = self.tell_to_stop()
         deadline = time.monotonic() + STOP_S
         for process in running:
             try:

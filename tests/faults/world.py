@@ -777,13 +777,17 @@ class Calls:
                     pass
                 yield notice
 
-    def fetch_model(self, version: int, announced: bytes) -> NDArray[np.float64]:
+    def fetch_model(
+        self, version: int, announced: bytes, *, signed: bool = False
+    ) -> NDArray[np.float64]:
         """θ_t from A, its digest from both."""
+        at_b = announced
         with self._world.step("fetch"), self._hearing():
-            at_b = self._server(Role.SERVER_B).session.shelf.get(version).digest
+            if not signed:
+                at_b = self._server(Role.SERVER_B).session.shelf.get(version).digest.value
             theta = self._server(Role.SERVER_A).session.shelf.get(version).theta
         digest = model_digest(self.task.digest, version, self.task.model.parameters, theta)
-        if not digest.value == announced == at_b.value:
+        if not digest.value == announced == at_b:
             raise PeerViolation(f"the servers show different models of version {version}")
         self._world.seen.given[version].add(digest)
         return theta

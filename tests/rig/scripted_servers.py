@@ -195,7 +195,13 @@ class ScriptedServers:
         over = pb.RoundOver(attempt=event.attempt, version=event.version, counted=event.counted)
         return pb.Notice(over=over)
 
-    def fetch_model(self, version: int, announced: bytes) -> NDArray[np.float64]:
+    def fetch_model(
+        self,
+        version: int,
+        announced: bytes,
+        *,
+        signed: bool = False,  # noqa: ARG002 -- who signed is the real one's affair
+    ) -> NDArray[np.float64]:
         """The announced one."""
         self._step(f"fetch {version}")
         for which in range(8):

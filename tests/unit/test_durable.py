@@ -57,6 +57,18 @@ def test_a_written_file_is_whole_and_on_the_disk(disk: Disk, tmp_path: Path) -> 
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
 
 
+def test_several_files_are_on_the_disk_each_and_their_folder_once(
+    disk: Disk, tmp_path: Path
+) -> None:
+    (tmp_path / "b").write_bytes(b"older and longer")
+    durable.write_files(tmp_path, {"a": b"one", "b": b"two"})
+    assert {entry.name: entry.read_bytes() for entry in tmp_path.iterdir()} == {
+        "a": b"one",
+        "b": b"two",
+    }
+    assert all(disk.has(entry) for entry in tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("mode", [0o600, 0o644])
 def test_a_file_has_its_mode_whatever_the_umask(tmp_path: Path, mode: int) -> None:
     before = os.umask(0o277)

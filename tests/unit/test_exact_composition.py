@@ -9,9 +9,19 @@ from precad.common.account import composition, gdp
 from precad.common.account.accountant import BeyondReach
 from precad.common.account.events import SampledGaussian, poisson_gaussian
 from precad.common.account.exact import ExactAccountant
+from precad.common.account.losses import discounted
 
 NOBODY_LEFT_OUT = 1 - 1e-12
 """A rate that is composed like any other and has the truth of the Gaussian."""
+
+
+def test_discounted_sums_are_the_recurrence() -> None:
+    values = np.random.default_rng(3).random(1000)
+    expected, last = [], 0.0
+    for value in values.tolist():
+        last = value + 0.998 * last
+        expected.append(last)
+    assert discounted(values, 0.998) == pytest.approx(np.array(expected), rel=1e-14)
 
 
 def epsilon(delta: float, *events: SampledGaussian) -> float:

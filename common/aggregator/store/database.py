@@ -3,11 +3,11 @@
 import logging
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import (
     Connection,
@@ -55,6 +55,8 @@ from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.task import Task
 
 log = logging.getLogger("precad")
+
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,7 @@ class Store(Journal):
         self._lock: FileLock | None = None
         self._turn = threading.Lock()
         self._confirmed = 0
+        self._known: dict[object, Any] = {}
 
     def open(self) -> None:
         """Lock the database, bring its tables up to date, and claim it or check whose it is."""
@@ -155,11 +158,31 @@ class Store(Journal):
 
     @contextmanager
     def _transaction(self) -> Iterator[Connection]:
+        with self._turn, storage_errors():
+            self._known.clear()
+            with self._engine.begin() as connection:
+                yield connection
+
+    @contextmanager
+    def _look(self) -> Iterator[Connection]:
+        """A transaction that changes nothing."""
         with self._turn, storage_errors(), self._engine.begin() as connection:
             yield connection
 
+    def _looked(self, what: object, look: Callable[[Connection], Found]) -> Found:
+        """What ``look`` finds, kept until the next write: every owner of a cohort asks for it.
+
+        This server alone writes its database (``lock``).
+        """
+        with self._turn, storage_errors():
+            if what not in self._known:
+                with self._engine.begin() as connection:
+                    self._known[what] = look(connection)
+            found: Found = self._known[what]
+            return found
+
     def _read(self, query: Select[Any]) -> Sequence[Any]:
-        with self._transaction() as connection:
+        with self._look() as connection:
             return connection.execute(query).all()
 
     def _bind(self, connection: Connection) -> None:
@@ -245,13 +268,16 @@ class Store(Journal):
 
     def next_attempt(self) -> int:
         """The first attempt that nobody remembers: neither this server nor anybody it heard of."""
-        with self._transaction() as connection:
+
+        def look(connection: Connection) -> int:
             heard = max(shown.newest_attempt(connection), versions.heard(connection))
             return max(self._newest(connection), heard) + 1
 
+        return self._looked("next attempt", look)
+
     def unused_here(self) -> int:
         """The first attempt that neither the database nor the journal outside knows."""
-        with self._transaction() as connection:
+        with self._look() as connection:
             return self._newest(connection) + 1
 
     def _newest(self, connection: Connection) -> int:
@@ -259,6 +285,8 @@ class Store(Journal):
 
     def hear(self, attempt: int) -> None:
         """Somebody else remembers ``attempt``: the dealer, an owner or the other server."""
+        if attempt < self.next_attempt():
+            return
         with self._transaction() as connection:
             if attempt > max(self._newest(connection), versions.heard(connection)):
                 connection.execute(update(tables.task).values(heard=attempt))
@@ -302,8 +330,7 @@ class Store(Journal):
 
     def opened(self, version: int) -> int:
         """How many of the version's attempts had their comparisons opened."""
-        with self._transaction() as connection:
-            return versions.opened(connection, version)
+        return self._looked(("opened", version), lambda c: versions.opened(c, version))
 
     def prepare(
         self,
@@ -350,7 +377,7 @@ class Store(Journal):
 
     def pending(self) -> ReleaseRecord | None:
         """The attempt that is prepared and not over. Raises StorageFailure."""
-        with self._transaction() as connection:
+        with self._look() as connection:
             return attempts.pending(connection)
 
     def finish_attempt(self, attempt: int, next_model: Digest) -> None:
@@ -377,7 +404,7 @@ class Store(Journal):
 
     def facts(self, version: int) -> tuple[Fact, ...]:
         """What the ledger holds of ``version``, by attempt."""
-        with self._transaction() as connection:
+        with self._look() as connection:
             return versions.facts(connection, version)
 
     def history(self, version: int) -> Digest:
@@ -404,7 +431,7 @@ class Store(Journal):
 
     def uncharged_versions(self, version: int) -> tuple[int, ...]:
         """Versions before ``version`` that the ledger holds no charge of, not even of nobody."""
-        with self._transaction() as connection:
+        with self._look() as connection:
             return versions.uncharged(connection, version)
 
     def charge_unknown(self, fact: Fact) -> None:
@@ -416,12 +443,14 @@ class Store(Journal):
 
     def charges_of(self, client: ClientId, version: int) -> int:
         """How many releases of ``version`` may have left with this client in the counted set."""
-        with self._transaction() as connection:
-            return versions.charges(connection, client, version)
+        # One look for a whole cohort: of a version's first attempt nobody has any.
+        return self._looked(("charges", version), lambda c: versions.charges_in(c, version)).get(
+            client, 0
+        )
 
     def charges_in(self, version: int) -> Mapping[ClientId, int]:
         """``charges_of`` each client that has any, in one look."""
-        with self._transaction() as connection:
+        with self._look() as connection:
             return versions.charges_in(connection, version)
 
     def account_of(self, client: ClientId, version: int) -> OwnerAccount:
@@ -429,12 +458,12 @@ class Store(Journal):
 
         And in those that this server has stated to be over, however far it was put back since.
         """
-        with self._transaction() as connection:
-            over = max(version, shown.promised_version(connection))
-            found = versions.charges_by_version(connection, client, before=over)
-            opened = versions.all_opened(connection)
-            lost = shown.forgotten(connection, client).get(client, 0)
-        by_version = found.get(client, Counter())
+        over = max(version, self.promised_version())
+        opened = self._looked("opened", versions.all_opened)
+        some_shown = self._looked("shown", shown.any_kept)
+        with self._look() as connection:
+            by_version = versions.charges_of_one(connection, client, before=over)
+            lost = shown.forgotten(connection, client).get(client, 0) if some_shown else 0
         further = Counter(count - 1 for count in by_version.values())
         charged = [further[m] for m in range(max(further, default=-1) + 1)]
         if lost:
@@ -444,22 +473,25 @@ class Store(Journal):
 
     def remember(self, told: Shown) -> bool:
         """Keep a statement of this server that says more than its database. Returns whether."""
-        with self._transaction() as connection:
-            return shown.remember(connection, told)
+        with self._look() as connection:
+            more = shown.says_more(connection, told)
+        if more:
+            with self._transaction() as connection:
+                shown.keep(connection, told)
+        return more
 
     def promised_version(self) -> int:
         """The newest version that owners may have heard of from this server; 0 before the first."""
-        with self._transaction() as connection:
-            return shown.promised_version(connection)
+        return self._looked("promised", shown.promised_version)
 
     def participations(self) -> dict[ClientId, int]:
         """T_i so far: how many versions each client was charged for, forgotten ones included."""
-        with self._transaction() as connection:
+        with self._look() as connection:
             return shown.participations(connection)
 
     def upgrades(self) -> dict[ClientId, Mapping[int, int]]:
         """Of clients with a version that was released again: versions by m ≥ 1."""
-        with self._transaction() as connection:
+        with self._look() as connection:
             return versions.upgrades(connection)
 
     def model_seal(self, version: int) -> SealMessage | None:
@@ -508,17 +540,17 @@ class Store(Journal):
             versions.discard_coin(connection, version)
 
     def _seal(self, version: int, column: str) -> SealMessage | None:
-        with self._transaction() as connection:
+        with self._look() as connection:
             return versions.seal_of(connection, version, column)
 
     def redrawn_coins(self) -> int:
         """How often both servers' operators had a version's coin drawn again."""
-        with self._transaction() as connection:
+        with self._look() as connection:
             return versions.redrawn(connection)
 
     def allowed(self, word: Word, version: int) -> int:
         """Up to which attempt the operators' word reaches; -1 without one."""
-        with self._transaction() as connection:
+        with self._look() as connection:
             return versions.allowed(connection, word, version)
 
     def allow(self, word: Word, version: int, until: int) -> None:

@@ -62,7 +62,9 @@ def writing_engine(url: URL) -> Engine:
     if is_in_memory(url):
         engine = _engine(url, poolclass=StaticPool)
     else:
-        engine = _engine(url, poolclass=QueuePool, pool_size=1, max_overflow=0, pool_pre_ping=True)
+        # A file is always there: only a database behind a network is asked before each use.
+        ping = url.get_backend_name() != "sqlite"
+        engine = _engine(url, poolclass=QueuePool, pool_size=1, max_overflow=0, pool_pre_ping=ping)
     if url.get_backend_name() == "sqlite":
         event.listen(engine, "connect", _durable_sqlite)
         # IMMEDIATE: what a transaction reads can't change before it writes.

@@ -31,18 +31,18 @@ class Shown:
     opened: int
 
 
-def remember(connection: Connection, told: Shown) -> bool:
-    """Keep a statement that says more than this database. Returns whether it does.
+def says_more(connection: Connection, told: Shown) -> bool:
+    """Whether a statement says more than this database; of servers that lost nothing none does."""
+    return (
+        told.version > versions.confirmed(connection)
+        or told.attempt > attempts.newest(connection)
+        or sum(told.charged)
+        > len(versions.charges_of_one(connection, told.client, before=told.version))
+    )
 
-    Of honest servers that lost nothing none does: nothing is written then.
-    """
-    known = versions.charges_by_version(connection, told.client, before=told.version)
-    if (
-        told.version <= versions.confirmed(connection)
-        and told.attempt <= attempts.newest(connection)
-        and sum(told.charged) <= len(known.get(told.client, ()))
-    ):
-        return False
+
+def keep(connection: Connection, told: Shown) -> None:
+    """Keep a statement in place of an older one of its client's."""
     kept = connection.scalar(select(_SHOWN.version).where(_SHOWN.client == told.client))
     if kept is None or told.version >= kept:
         connection.execute(delete(tables.shown).where(_SHOWN.client == told.client))
@@ -56,7 +56,11 @@ def remember(connection: Connection, told: Shown) -> bool:
                 opened=told.opened,
             )
         )
-    return True
+
+
+def any_kept(connection: Connection) -> bool:
+    """Whether any client's statement says more than this database did when it was shown."""
+    return connection.scalar(select(_SHOWN.client).limit(1)) is not None
 
 
 def forgotten(connection: Connection, client: ClientId | None = None) -> dict[ClientId, int]:
@@ -66,8 +70,8 @@ def forgotten(connection: Connection, client: ClientId | None = None) -> dict[Cl
         query = query.where(_SHOWN.client == client)
     lost: dict[ClientId, int] = {}
     for row in connection.execute(query).all():
-        known = versions.charges_by_version(connection, row.client, before=row.version)
-        missing = sum(_counts(row.charged)) - len(known.get(row.client, ()))
+        known = versions.charges_of_one(connection, row.client, before=row.version)
+        missing = sum(_counts(row.charged)) - len(known)
         if missing > 0:
             lost[row.client] = missing
     return lost

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
 
 from precad.common.aggregator.round.history import history_after, history_start
 from precad.common.aggregator.round.journal import AttemptState, Word
@@ -96,19 +96,8 @@ def heard(connection: Connection) -> int:
     return -1 if found is None else int(found)
 
 
-def charges(connection: Connection, client: ClientId, version: int) -> int:
-    """How many releases of ``version`` may have left with this client in the counted set."""
-    row, charge = tables.attempts.c, tables.charge.c
-    found = connection.scalar(
-        select(func.count())
-        .select_from(_charges())
-        .where(charge.client == client, row.version == version, row.state.in_(attempts.CHARGED))
-    )
-    return int(found or 0)
-
-
 def charges_in(connection: Connection, version: int) -> dict[ClientId, int]:
-    """Of each client with any: as ``charges``."""
+    """How many releases of ``version`` may have left with each client in the counted set."""
     row, charge = tables.attempts.c, tables.charge.c
     query = (
         select(charge.client, func.count())
@@ -119,25 +108,10 @@ def charges_in(connection: Connection, version: int) -> dict[ClientId, int]:
     return {row[0]: row[1] for row in connection.execute(query)}
 
 
-def charges_by_version(
-    connection: Connection, client: ClientId | None = None, before: int | None = None
-) -> dict[ClientId, Counter[int]]:
-    """Releases that each client was charged for, by version."""
-    row, charge = tables.attempts.c, tables.charge.c
-    query = (
-        select(charge.client, row.version, func.count())
-        .select_from(_charges())
-        .where(row.state.in_(attempts.CHARGED))
-        .group_by(charge.client, row.version)
-    )
-    if client is not None:
-        query = query.where(charge.client == client)
-    if before is not None:
-        query = query.where(row.version < before)
-    found: dict[ClientId, Counter[int]] = {}
-    for name, version, count in connection.execute(query):
-        found.setdefault(name, Counter())[version] = count
-    return found
+def charges_of_one(connection: Connection, client: ClientId, before: int) -> Counter[int]:
+    """Releases that a client was charged for, by version below ``before``."""
+    found = connection.execute(_OF_ONE, {"client": client, "before": before})
+    return Counter({row[0]: row[1] for row in found})
 
 
 def participations(connection: Connection) -> dict[ClientId, int]:
@@ -170,6 +144,19 @@ def upgrades(connection: Connection) -> dict[ClientId, Mapping[int, int]]:
 
 def _charges() -> Any:
     return tables.charge.join(tables.attempts, tables.charge.c.attempt == tables.attempts.c.attempt)
+
+
+# Asked by every owner after every round: put together once.
+_OF_ONE = (
+    select(tables.attempts.c.version, func.count())
+    .select_from(_charges())
+    .where(
+        tables.charge.c.client == bindparam("client"),
+        tables.attempts.c.version < bindparam("before"),
+        tables.attempts.c.state.in_(attempts.CHARGED),
+    )
+    .group_by(tables.attempts.c.version)
+)
 
 
 def opened(connection: Connection, version: int) -> int:

@@ -93,6 +93,16 @@ def test_a_model_digest_that_differs_between_a_and_b(pair: Pair) -> None:
     assert pair.nothing_was_sent(budget)
 
 
+def test_a_digest_that_both_servers_have_signed_is_checked_and_not_asked_for(pair: Pair) -> None:
+    with pair.servers() as servers:
+        theta = servers.fetch_model(0, pair.a.model(), signed=True)
+        assert np.array_equal(theta, pair.a.theta)
+        pair.a.theta = pair.a.theta + 1e-9
+        with pytest.raises(PeerViolation, match="nothing is sent"):
+            servers.fetch_model(0, pair.b.model(), signed=True)
+    assert "ModelDigest" not in dict(pair.b.calls)
+
+
 def test_a_model_that_only_a_has(pair: Pair) -> None:
     """A sends a model of its own, with its right digest, to one client."""
     pair.a.theta = pair.a.theta + 1e-9

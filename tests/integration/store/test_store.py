@@ -58,6 +58,28 @@ def test_no_statement_keeps_a_noisy_share(store: Store, prepared: Prepare) -> No
     assert seen() is None
 
 
+def test_what_owners_ask_is_as_new_as_the_last_write(store: Store, prepared: Prepare) -> None:
+    """Looks are kept from one write to the next."""
+
+    def asked() -> tuple[object, ...]:
+        account = store.account_of(A, 1)
+        return (
+            (store.charges_of(A, 0), store.charges_of(C, 0)),
+            (store.opened(0), account.opened, account.charged),
+            (store.next_attempt(), store.promised_version()),
+        )
+
+    assert asked() == asked() == ((0, 0), (0, 0, ()), (0, 0))
+    prepared(store)
+    assert asked() == asked() == ((1, 0), (0, 0, (1,)), (1, 0))
+    store.count_opened(0, 0)
+    assert asked() == ((1, 0), (1, 1, (1,)), (1, 0))
+    store.finish_attempt(0, NEXT)
+    store.confirm(1)
+    store.hear(6)
+    assert asked() == asked() == ((1, 0), (1, 1, (1,)), (7, 1))
+
+
 # --- whose database it is ----------------------------------------------------------------------
 
 
