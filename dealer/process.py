@@ -30,9 +30,7 @@ class DealerSettings(Settings):
 
 
 async def serve(config: Path) -> int:
-    """Deal, as the settings file says, until told to stop or, if it says so, until the training is
-    over. Returns the exit status.
-    """
+    """Deal, as the settings file says, until told to stop or both left. Returns the exit status."""
     # A dump would hold clients' seeds.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     settings = DealerSettings.load(config)
