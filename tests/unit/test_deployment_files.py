@@ -9,7 +9,7 @@ import pytest
 
 from precad.client.record_file import read_client_data
 from precad.client.settings import JoinSettings
-from precad.common.aggregator.settings import ServerASettings, ServerBSettings
+from precad.common.aggregator.settings import ServerASettings, ServerBSettings, ServerSettings
 from precad.common.task import Task
 from precad.dealer.process import DealerSettings
 from precad.experiments.client_records import write_records
@@ -48,9 +48,11 @@ def test_the_clients_records_are_what_the_task_allows(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("server", ["a", "b"])
 def test_with_a_database_a_server_has_the_same_settings_besides(server: str) -> None:
-    load = {"a": ServerASettings, "b": ServerBSettings}[server].load
-    plain = load(DEPLOY / f"server-{server}.toml").model_dump()
-    operating = load(DEPLOY / "compose" / f"server-{server}.toml").model_dump()
+    settings: type[ServerSettings] = {"a": ServerASettings, "b": ServerBSettings}[server]
+    plain, operating = (
+        settings.load(folder / f"server-{server}.toml").model_dump()
+        for folder in (DEPLOY, DEPLOY / "compose")
+    )
     differ = {name for name in plain if str(plain[name]) != str(operating[name])}
     paths = {"task", "identity", "state", "journal"}
     assert differ - paths == {"database", "metrics"}
@@ -63,7 +65,7 @@ def test_an_image_takes_crypten_without_what_it_asks_for_and_never_loads() -> No
     listed = {
         part: subprocess.run(
             [sys.executable, DEPLOY / "requirements.py", *part, "server", "postgres"],
-            stdin=(DEPLOY.parent / "pyproject.toml").open(),
+            input=(DEPLOY.parent / "pyproject.toml").read_text(),
             capture_output=True,
             text=True,
             check=True,
