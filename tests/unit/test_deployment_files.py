@@ -48,9 +48,9 @@ def test_the_clients_records_are_what_the_task_allows(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("server", ["a", "b"])
 def test_with_a_database_a_server_has_the_same_settings_besides(server: str) -> None:
-    settings: type[ServerSettings] = {"a": ServerASettings, "b": ServerBSettings}[server]
+    kinds: dict[str, type[ServerSettings]] = {"a": ServerASettings, "b": ServerBSettings}
     plain, operating = (
-        settings.load(folder / f"server-{server}.toml").model_dump()
+        kinds[server].load(folder / f"server-{server}.toml").model_dump()
         for folder in (DEPLOY, DEPLOY / "compose")
     )
     differ = {name for name in plain if str(plain[name]) != str(operating[name])}
