@@ -13,13 +13,14 @@ UNUSED = (
     "**/tests",
     "onnx/backend/test",
     # Its own tests, and what compiles against it.
-    "torch/bin",
+    "torch/bin/[!t]*",
+    "torch/bin/test_*",
     "torch/include",
     "torch/share",
     "torch/test",
     "torch/lib/*.a",
 )
-"""In site-packages."""
+"""In site-packages. torch loads with its torch_shm_manager only."""
 
 
 def slim(packages: Path) -> None:
