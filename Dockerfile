@@ -3,51 +3,62 @@
 #   docker build --build-arg EXTRA=server -t precad-server .
 #
 # EXTRA     client, server or dealer, or demo for all; any of pyproject's, with commas between.
-# BASE      any image with Python 3.11 (python3, venv, pip) on glibc.
+# BASE      any image with Python 3.11 (python3 and venv) on glibc; the image stands on it.
+# BUILDER   what installs, with pip: BASE unless given. Nothing of it gets into the image, so it may
+#           have wheels and compilers inside; its Python is BASE's, in the same place.
 # PIP_ARGS  further arguments for pip, such as where to look for packages. They are recorded in
-#           the image's history: no passwords.
+#           the builder's history: no passwords.
 ARG BASE=python:3.11-slim
+ARG BUILDER=
 
 # The requirements by themselves: as long as they stay the same, the layer with torch, CrypTen
 # and the others is taken from the cache, whatever else changes in pyproject.toml or the source.
-FROM ${BASE} AS requirements
+FROM ${BUILDER:-${BASE}} AS requirements
 ARG EXTRA=demo
 COPY pyproject.toml deploy/requirements.py /
-RUN python3 /requirements.py $(echo ${EXTRA} | tr , ' ') < /pyproject.toml > /requirements.txt
+RUN python3 /requirements.py $(echo ${EXTRA} | tr , ' ') < /pyproject.toml > /whole.txt \
+    && python3 /requirements.py --bare $(echo ${EXTRA} | tr , ' ') < /pyproject.toml > /bare.txt
 
-FROM ${BASE} AS dependencies
+FROM ${BUILDER:-${BASE}} AS dependencies
 ARG PIP_ARGS=
-RUN python3 -m venv /opt/precad
-COPY --from=requirements /requirements.txt /opt/precad/
-RUN /opt/precad/bin/pip install --no-cache-dir --disable-pip-version-check ${PIP_ARGS} \
-        -r /opt/precad/requirements.txt
+COPY --from=requirements /whole.txt /bare.txt /
+COPY deploy/slim.py /
+RUN python3 -m venv --without-pip /opt/precad \
+    && pip="python3 -m pip --python /opt/precad/bin/python install --no-cache-dir --no-compile \
+        --disable-pip-version-check ${PIP_ARGS}" \
+    && $pip -r /whole.txt \
+    && if test -s /bare.txt; then $pip --no-deps -r /bare.txt; fi \
+    && python3 /slim.py /opt/precad
 
 # The same for every EXTRA.
-FROM ${BASE} AS package
+FROM ${BUILDER:-${BASE}} AS package
 ARG PIP_ARGS=
-# The projections' kernel is compiled where the base has a C compiler or Debian's can be had; the
-# image works without it. This stage's layers aren't the image's: no compiler gets there.
+# The projections' kernel is compiled where the builder has a C compiler or Debian's can be had; the
+# image works without it.
 RUN command -v cc >/dev/null \
     || { timeout 60 apt-get update -qq -o Acquire::Retries=0 \
          && apt-get install -qq --yes --no-install-recommends -o Acquire::Retries::Delay=false \
             gcc libc6-dev; } \
     || echo "no C compiler: NumPy computes the projections"
 COPY . /source
-RUN python3 -m venv /building \
+RUN python3 -m venv /building && python3 -m venv --without-pip /opt/precad \
     && /building/bin/pip wheel --no-cache-dir --disable-pip-version-check ${PIP_ARGS} \
-        --no-deps --wheel-dir /package /source
+        --no-deps --wheel-dir /package /source \
+    && python3 -m pip --python /opt/precad/bin/python install --root /installed --no-cache-dir \
+        --disable-pip-version-check --no-index --no-deps /package/*.whl
 
-FROM dependencies
-COPY --from=package /package /package
-RUN /opt/precad/bin/pip install --no-cache-dir --disable-pip-version-check \
-        --no-index --no-deps /package/*.whl \
+FROM ${BASE}
+COPY --from=dependencies /opt/precad /opt/precad
+COPY --from=package /installed /
+COPY deploy/compile.py /tmp/
+RUN /opt/precad/bin/python /tmp/compile.py && rm /tmp/compile.py \
     && groupadd --gid 10001 precad \
     && useradd --uid 10001 --gid 10001 --home-dir /precad --no-log-init precad \
     # A new volume takes over the owner of the folder that it is mounted on.
     && install -d -o precad -g precad /precad \
-    && install -d -o precad -g precad -m 0700 /precad/state /precad/journal
+    && install -d -o precad -g precad -m 0700 /precad/state /precad/journal /precad/results
 
-# Nothing may be written outside state/, journal/ and /tmp, so that the root file system can be read-only.
+# Nothing may be written outside state/, journal/, results/ and /tmp, so that the root file system can be read-only.
 ENV PATH=/opt/precad/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1 \

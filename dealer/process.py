@@ -24,21 +24,26 @@ class DealerSettings(Settings):
     """The dealer's settings file."""
 
     listen: Address
+    ends_with_training: bool = False
+    """Whether the dealer ends when both servers have said that their training is over; else it
+    deals until it is stopped."""
 
 
 async def serve(config: Path) -> int:
-    """Deal, as the settings file says, until told to stop. Returns the exit status."""
+    """Deal, as the settings file says, until told to stop or both left. Returns the exit status."""
     # A dump would hold clients' seeds.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     settings = DealerSettings.load(config)
     task, identity = Description.load(settings.task), Identity.load(settings.identity)
     server = grpc.aio.server(options=SERVER_OPTIONS)
+    stop = asyncio.Event()
     service = DealingService(task, DealerRole.of(task), identity)
+    if settings.ends_with_training:
+        service.on_both_left = stop.set
     add_DealingServicer_to_server(service, server)
     port = add_port(server, settings.listen, identity)
     await server.start()
     log.info("dealer deals for task %s on port %d", task.name, port)
-    stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     await stop.wait()

@@ -5,7 +5,7 @@ import hmac
 import logging
 import os
 import secrets
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from precad.common.deal.dealer import SERVERS, DealerRole
@@ -49,6 +49,9 @@ class DealingService(DealingServicer):
         self._identity = identity
         self._epoch = secrets.token_bytes(16)
         self._squaring = ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="square")
+        self._left: set[Role] = set()
+        self.on_both_left: Callable[[], None] = lambda: None
+        """Called on the event loop when both servers have left."""
 
     # The names are gRPC's.
     async def Join(self, request: pb.JoinRequest, context: Context) -> pb.JoinReply:  # noqa: N802
@@ -56,6 +59,7 @@ class DealingService(DealingServicer):
         async with Refusing(context):
             role = self._server(context, request.role)
             check_task(self._task, request.task_digest)
+        self._left.discard(role)
         log.info("%s joined", role.value)
         key, newest = self._dealer.key_for(role).reveal(), self._dealer.newest_attempt
         return pb.JoinReply(key=key, epoch=self._epoch, newest_attempt=newest)
@@ -95,6 +99,17 @@ class DealingService(DealingServicer):
             finally:
                 reading.cancel()
                 self._dealer.forget(answers.put)
+
+    async def Leave(self, request: pb.LeaveRequest, context: Context) -> pb.LeaveReply:  # noqa: N802
+        """Note that this server's training is over; one that joins again is back."""
+        async with Refusing(context):
+            role = self._server(context, request.role)
+            check_task(self._task, request.task_digest)
+        log.info("%s left: its training is over", role.value)
+        self._left.add(role)
+        if self._left.issuperset(SERVERS):
+            self.on_both_left()
+        return pb.LeaveReply()
 
     async def _take(
         self, requests: AsyncIterator[pb.SquareRequest], context: Context, deliver: Deliver

@@ -1,14 +1,22 @@
 """What pip installs for some of the project's extras, one requirement a line.
 
-    python requirements.py EXTRA… < pyproject.toml
+    python requirements.py EXTRA… < pyproject.toml            with all that it asks for
+    python requirements.py --bare EXTRA… < pyproject.toml     by themselves
 
-For images and wheels that are made before the source is there.
+For images and wheels that are made before the source is there. CrypTen asks for pandas,
+TensorBoard, torchvision and scikit-learn, and loads none of them: an image takes it bare, and what
+it loads beside.
 """
 
 import re
 import sys
 import tomllib
 from typing import Any
+
+BARE = {"crypten": ("omegaconf", "onnx", "pyyaml")}
+"""Packages that are installed without what they ask for, and what they load of it."""
+ASKED_FOR = {"server": ("sklearn", "torchvision")}
+"""What an extra names only because such a package asks for it."""
 
 
 def requirements(project: dict[str, Any], extras: list[str]) -> list[str]:
@@ -17,15 +25,36 @@ def requirements(project: dict[str, Any], extras: list[str]) -> list[str]:
     found = dict.fromkeys(project["dependencies"])
     left = list(extras)
     while left:
-        for requirement in optional[left.pop()]:
+        extra = left.pop()
+        for requirement in optional[extra]:
             own = re.fullmatch(r"precad\[([\w,-]+)\]", requirement)
             if own:
                 left += own[1].split(",")
-            else:
+            elif _name(requirement) not in ASKED_FOR.get(extra, ()):
                 found[requirement] = None
     return list(found)
 
 
+def whole(found: list[str]) -> list[str]:
+    """What is installed with all that it asks for."""
+    bare = [_name(each) for each in found if _name(each) in BARE]
+    return [each for each in found if _name(each) not in BARE] + [
+        needed for name in bare for needed in BARE[name]
+    ]
+
+
+def bare(found: list[str]) -> list[str]:
+    """What is installed by itself."""
+    return [each for each in found if _name(each) in BARE]
+
+
+def _name(requirement: str) -> str:
+    return re.split(r"[^\w.-]", requirement, maxsplit=1)[0]
+
+
 if __name__ == "__main__":
-    project = tomllib.loads(sys.stdin.read())["project"]
-    print(*requirements(project, sys.argv[1:]), sep="\n")
+    arguments = sys.argv[1:]
+    part = bare if "--bare" in arguments else whole
+    extras = [each for each in arguments if each != "--bare"]
+    found = requirements(tomllib.loads(sys.stdin.read())["project"], extras)
+    print(*part(found), sep="\n")

@@ -1,13 +1,16 @@
 """Write every client's part of a public data set: what containers train on in the example.
 
 ``python -m precad.experiments.client_records digits --clients 3 --output records`` writes
-``records/client-1/client-1.npz`` and so on, one folder a client.
+``records/client-1/client-1.npz`` and so on, one folder a client, and records that nobody trains on
+in ``records/held-out/held-out.npz``.
 """
 
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import typer
+from numpy.typing import NDArray
 
 from precad.client.record_file import write_client_data
 from precad.common.errors import PrecadError
@@ -27,11 +30,15 @@ def write_records(dataset: str, clients: int, output: Path) -> list[Path]:
     """
     data = load(dataset)
     paths = []
-    for number, part in enumerate(shards(data.train_y, clients, SHARDS_PER_CLIENT, SEED), start=1):
-        client = ClientId(f"client-{number}")
+
+    def write(client: ClientId, x: NDArray[np.float32], y: NDArray[np.int64]) -> None:
         folder = output / client.name
         folder.mkdir(parents=True, exist_ok=True)
-        paths.append(write_client_data(folder, client, data.train_x[part], data.train_y[part]))
+        paths.append(write_client_data(folder, client, x, y))
+
+    for number, part in enumerate(shards(data.train_y, clients, SHARDS_PER_CLIENT, SEED), start=1):
+        write(ClientId(f"client-{number}"), data.train_x[part], data.train_y[part])
+    write(ClientId("held-out"), data.test_x, data.test_y)
     return paths
 
 

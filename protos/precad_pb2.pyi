@@ -1385,6 +1385,43 @@ class JoinReply(_message.Message):
 Global___JoinReply: _TypeAlias = JoinReply  # noqa: Y015
 
 @_typing.final
+class LeaveRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TASK_DIGEST_FIELD_NUMBER: _builtins.int
+    ROLE_FIELD_NUMBER: _builtins.int
+    task_digest: _builtins.bytes
+    role: _builtins.str
+    def __init__(
+        self,
+        *,
+        task_digest: _builtins.bytes = ...,
+        role: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["role", b"role", "task_digest", b"task_digest"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LeaveRequest: _TypeAlias = LeaveRequest  # noqa: Y015
+
+@_typing.final
+class LeaveReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LeaveReply: _TypeAlias = LeaveReply  # noqa: Y015
+
+@_typing.final
 class DealRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

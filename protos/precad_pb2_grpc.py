@@ -792,6 +792,11 @@ class DealingStub(object):
                 request_serializer=precad_dot_protos_dot_precad__pb2.SquareRequest.SerializeToString,
                 response_deserializer=precad_dot_protos_dot_precad__pb2.SquareReply.FromString,
                 _registered_method=True)
+        self.Leave = channel.unary_unary(
+                '/precad.v1.Dealing/Leave',
+                request_serializer=precad_dot_protos_dot_precad__pb2.LeaveRequest.SerializeToString,
+                response_deserializer=precad_dot_protos_dot_precad__pb2.LeaveReply.FromString,
+                _registered_method=True)
 
 
 class DealingServicer(object):
@@ -819,6 +824,13 @@ class DealingServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Leave(self, request, context):
+        """This server's training is over: it asks for nothing more.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_DealingServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -836,6 +848,11 @@ def add_DealingServicer_to_server(servicer, server):
                     servicer.Square,
                     request_deserializer=precad_dot_protos_dot_precad__pb2.SquareRequest.FromString,
                     response_serializer=precad_dot_protos_dot_precad__pb2.SquareReply.SerializeToString,
+            ),
+            'Leave': grpc.unary_unary_rpc_method_handler(
+                    servicer.Leave,
+                    request_deserializer=precad_dot_protos_dot_precad__pb2.LeaveRequest.FromString,
+                    response_serializer=precad_dot_protos_dot_precad__pb2.LeaveReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -920,6 +937,33 @@ class Dealing(object):
             '/precad.v1.Dealing/Square',
             precad_dot_protos_dot_precad__pb2.SquareRequest.SerializeToString,
             precad_dot_protos_dot_precad__pb2.SquareReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Leave(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/precad.v1.Dealing/Leave',
+            precad_dot_protos_dot_precad__pb2.LeaveRequest.SerializeToString,
+            precad_dot_protos_dot_precad__pb2.LeaveReply.FromString,
             options,
             channel_credentials,
             insecure,

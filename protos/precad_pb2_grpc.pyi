@@ -279,6 +279,8 @@ class DealingStub:
     """This server's correction words for one batch, in pieces."""
     Square: _grpc.StreamStreamMultiCallable[_precad_pb2.SquareRequest, _precad_pb2.SquareReply]
     """One attempt's squares: a request for each matched submission, answers in any order."""
+    Leave: _grpc.UnaryUnaryMultiCallable[_precad_pb2.LeaveRequest, _precad_pb2.LeaveReply]
+    """This server's training is over: it asks for nothing more."""
 
 @_typing.type_check_only
 class DealingAsyncStub(DealingStub):
@@ -291,6 +293,8 @@ class DealingAsyncStub(DealingStub):
     """This server's correction words for one batch, in pieces."""
     Square: _aio.StreamStreamMultiCallable[_precad_pb2.SquareRequest, _precad_pb2.SquareReply]  # type: ignore[assignment]
     """One attempt's squares: a request for each matched submission, answers in any order."""
+    Leave: _aio.UnaryUnaryMultiCallable[_precad_pb2.LeaveRequest, _precad_pb2.LeaveReply]  # type: ignore[assignment]
+    """This server's training is over: it asks for nothing more."""
 
 class DealingServicer(metaclass=_abc_1.ABCMeta):
     """The dealer, towards the two servers."""
@@ -318,5 +322,13 @@ class DealingServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_precad_pb2.SquareReply], _abc.AsyncIterator[_precad_pb2.SquareReply]]:
         """One attempt's squares: a request for each matched submission, answers in any order."""
+
+    @_abc_1.abstractmethod
+    def Leave(
+        self,
+        request: _precad_pb2.LeaveRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_precad_pb2.LeaveReply, _abc.Awaitable[_precad_pb2.LeaveReply]]:
+        """This server's training is over: it asks for nothing more."""
 
 def add_DealingServicer_to_server(servicer: DealingServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

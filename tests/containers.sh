@@ -1,9 +1,15 @@
 #!/usr/bin/env bash
-# Proves Dockerfile and docker-compose.yml on a real engine: builds the image, runs the training
-# of docker-compose.yml, and checks that it finished with one model on both servers, that no
-# client reaches the dealer, and that each part holds its own key and no other.
+# Proves Dockerfile and docker-compose.yml on a real engine: builds the images, runs the training
+# of docker-compose.yml, and checks that it says its result and ends with one model on both servers,
+# that it outlasts a killed server and one that is put back from an old copy, that no client reaches
+# the dealer, and that each part holds its own key and no other.
 #
 #   tests/containers.sh
+#
+# OPERATING=1              also plays deploy/compose/operating.yml, with Debian's PostgreSQL and
+#                          Prometheus unless POSTGRES_IMAGE and PROMETHEUS_IMAGE name others.
+# PREVIOUS=REVISION        also begins a training with the images of that revision and ends it with
+#                          these.
 #
 # An engine that answers is used. Where none does and this is root, one is started for this run
 # alone, with namespaces, a socket and storage of its own, from Debian's packages (installed if
@@ -11,8 +17,8 @@
 # why, and ends with 0.
 #
 # BASE=IMAGE PIP_ARGS="…"  a base image to use, and pip's arguments inside it. Without BASE one is
-#                          made by debootstrap, with the wheels that pip gets on this machine
-#                          inside, so that the build itself needs no network.
+#                          made by debootstrap, and a builder with the wheels that pip gets on this
+#                          machine inside, so that the build itself needs no network.
 # COMPOSE="docker-compose" which compose to use; "docker compose" where it is there.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -23,7 +29,7 @@ readonly TRAINING_S=300
 python=${PYTHON:-$([[ -x .venv/bin/python ]] && echo .venv/bin/python || echo python3.11)}
 work=$(mktemp -d "${TMPDIR:-/tmp}/precad-containers.XXXXXX")
 engine=
-own_base=
+own_images=()
 export COMPOSE_PROJECT_NAME=precad-test-$$ PRECAD_IMAGE=precad-test-$$
 readonly IMAGES=("$PRECAD_IMAGE"-{dealer,server,client,experiments})
 # BuildKit is no part of Debian's packages.
@@ -43,7 +49,7 @@ clean_up() {
         fi
         "${compose[@]}" down --volumes --remove-orphans --timeout 5 >"$work/down.log" 2>&1 \
             || cat "$work/down.log"
-        docker image rm "${IMAGES[@]}" ${own_base:+"$own_base"} >/dev/null 2>&1
+        docker image rm "${IMAGES[@]}" "${own_images[@]}" >/dev/null 2>&1
     fi
     if [[ -n $engine ]]; then
         # The engine is the first process of its namespaces: all else in them ends with it.
@@ -90,20 +96,34 @@ start_engine() {
     skip "dockerd doesn't start here: $(tail -n 1 "$work/engine.log")"
 }
 
+debian() { # FOLDER PACKAGES: a minimal Debian with these
+    install_package debootstrap debootstrap || skip "debootstrap can't be installed; give BASE"
+    quietly debootstrap timeout 600 debootstrap --variant=minbase --include="$2" bookworm "$1" \
+        || skip "debootstrap gets no Debian here; give BASE"
+}
+
+imported() { # FOLDER IMAGE
+    tar -C "$1" -c . | docker import - "$2" >/dev/null
+    own_images+=("$2")
+}
+
 make_base() {
     ((EUID == 0)) || skip "a base image can only be made by root; give BASE"
-    install_package debootstrap debootstrap || skip "debootstrap can't be installed; give BASE"
     say "making a base image"
-    quietly debootstrap timeout 600 debootstrap --variant=minbase \
-        --include=python3,python3-pip,python3-venv,ca-certificates bookworm "$work/base" \
-        || skip "debootstrap gets no Debian here; give BASE"
-    "$python" deploy/requirements.py demo <pyproject.toml >"$work/requirements.txt"
-    quietly wheels timeout 600 "$python" -m pip wheel --wheel-dir "$work/base/wheels" \
-        'setuptools>=77' -r "$work/requirements.txt" || fail "pip gets no wheels on this machine"
-    own_base=precad-test-base-$$
-    tar -C "$work/base" -c . | docker import - "$own_base" >/dev/null
+    debian "$work/base" python3,python3-pip,python3-venv,ca-certificates
+    imported "$work/base" "precad-test-base-$$"
+    local extras=(demo postgres metrics)
+    "$python" deploy/requirements.py "${extras[@]}" <pyproject.toml >"$work/whole.txt"
+    "$python" deploy/requirements.py --bare "${extras[@]}" <pyproject.toml >"$work/bare.txt"
+    local pip=("$python" -m pip wheel --wheel-dir "$work/base/wheels")
+    quietly wheels timeout 600 "${pip[@]}" 'setuptools>=77' -r "$work/whole.txt" \
+        || fail "pip gets no wheels on this machine"
+    quietly bare timeout 600 "${pip[@]}" --no-deps -r "$work/bare.txt" \
+        || fail "pip gets no wheels on this machine"
+    imported "$work/base" "precad-test-builder-$$"
     rm -rf "$work/base"
-    export BASE=$own_base PIP_ARGS="--no-index --find-links=/wheels"
+    export BASE=precad-test-base-$$ BUILDER=precad-test-builder-$$
+    export PIP_ARGS="--no-index --find-links=/wheels"
 }
 
 # Exit status 0 if a container of this part can connect to the address.
@@ -140,8 +160,9 @@ SECONDS=0
 quietly build timeout 1800 "${compose[@]}" build dealer server_a client-1 records \
     || fail "the images don't build"
 say "images built in $SECONDS s"
+megabytes() { echo $(($(docker image inspect --format '{{.Size}}' "$1") / 1000000)); }
 for image in "${IMAGES[@]}"; do
-    say "$image: $(($(docker image inspect --format '{{.Size}}' "$image") / 1000000)) MB"
+    say "$image: $(megabytes "$image") MB, its base $(megabytes "${BASE:-python:3.11-slim}")"
 done
 
 # The operator's key is where compose has it, and reaches a server that runs.
@@ -155,57 +176,174 @@ operator_looks() {
     say "the operator asked server A after $SECONDS s"
 }
 
-run_training() {
+starts() { # in the background
     SECONDS=0
-    quietly up timeout 300 "${compose[@]}" up --detach || fail "the containers don't start"
-    [[ -z ${1-} ]] || "$1"
-    for part in "${PARTS[@]}"; do
+    quietly up timeout 300 "${compose[@]}" up --detach "$@" || fail "the containers don't start"
+}
+
+ends() {
+    for part in "${PARTS[@]}" dealer result; do
         status=$(timeout $((TRAINING_S > SECONDS ? TRAINING_S - SECONDS : 1)) \
             docker wait "$(container "$part")") || fail "$part didn't end within $TRAINING_S s"
         ((status == 0)) || fail "$part ended with status $status"
     done
-    say "training finished in $SECONDS s"
+    digest=$(final_model server_a | tail -n 1)
+    [[ $digest =~ ^[0-9a-f]{64}$ ]] || fail "server_a states no final model"
+    for part in "${PARTS[@]}"; do
+        [[ $(final_model "$part" | sort -u) == "$digest" ]] \
+            || fail "server_a and $part end with different models"
+    done
+    say "$1: ended after $SECONDS s, everybody with model $digest"
 }
 
-run_training operator_looks
-digest=$(final_model server_a)
-[[ $digest =~ ^[0-9a-f]{64}$ ]] || fail "server_a states no final model"
-for part in "${PARTS[@]}"; do
-    [[ $(final_model "$part") == "$digest" ]] || fail "server_a and $part end with different models"
-done
-say "servers and clients have model $digest"
+says_result() {
+    docker logs "$(container result)" >"$work/result.log" 2>&1
+    for said in "accuracy" "ε = " "the model: " "the report: "; do
+        grep -q "$said" "$work/result.log" || fail "no $said in: $(<"$work/result.log")"
+    done
+}
 
-# With its volumes in place, a finished training comes back as it was.
-run_training
-for part in "${PARTS[@]}"; do
-    [[ $(final_model "$part" | sort -u) == "$digest" ]] || fail "$part came back with another model"
-done
+rounds_done() {
+    "${compose[@]}" run --rm --no-deps -T operator status server_a:7301 --identity keys --json \
+        2>>"$work/status.log" | tail -n 1 >"$work/status.json" || return
+    "$python" -c 'import json, sys; print(json.load(sys.stdin)["version"])' <"$work/status.json"
+}
 
-address=$(docker inspect --format '{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}' \
-    "$(container dealer)")
-connects server_b dealer 7303 || fail "server_b doesn't reach the dealer: $(<"$work/connect.log")"
-connects server_b "$address" 7303 || fail "server_b doesn't reach the dealer at its address"
-for host in dealer "$address"; do
-    if connects client-1 "$host" 7303; then
-        fail "a client reaches the dealer at $host"
-    fi
-    grep -qE 'gaierror|TimeoutError|unreachable' "$work/connect.log" \
-        || fail "no probe from client-1: $(<"$work/connect.log")"
-done
-say "the dealer is out of the clients' reach"
+until_round() { # N
+    local now
+    until now=$(rounds_done 2>>"$work/status.log") && ((now >= $1)); do
+        ((SECONDS < TRAINING_S)) || fail "round $1 didn't come: $(<"$work/status.log")"
+        sleep 0.5
+    done
+}
 
-for part in dealer "${PARTS[@]}"; do
-    name=${part//_/-}
-    mounts=$(docker inspect --format '{{range .Mounts}}{{if eq .Type "volume"}}{{.Name}}
+dealer_out_of_reach() {
+    local address
+    address=$(docker inspect --format '{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}' \
+        "$(container dealer)")
+    connects server_b dealer 7303 || fail "server_b doesn't reach the dealer: $(<"$work/connect.log")"
+    connects server_b "$address" 7303 || fail "server_b doesn't reach the dealer at its address"
+    for host in dealer "$address"; do
+        if connects client-1 "$host" 7303; then
+            fail "a client reaches the dealer at $host"
+        fi
+        grep -qE 'gaierror|TimeoutError|unreachable' "$work/connect.log" \
+            || fail "no probe from client-1: $(<"$work/connect.log")"
+    done
+    say "the dealer is out of the clients' reach"
+}
+
+own_files_only() {
+    for part in dealer "${PARTS[@]}"; do
+        name=${part//_/-}
+        mounts=$(docker inspect --format '{{range .Mounts}}{{if eq .Type "volume"}}{{.Name}}
 {{else}}{{.Source}}
 {{end}}{{end}}' "$(container "$part")" | sed '/^$/d')
-    foreign=$(grep -vE "^${COMPOSE_PROJECT_NAME}_$name-[a-z]+\$|/deploy/(task|$name)\.toml\$" \
-        <<<"$mounts" || true)
-    [[ $mounts == *"_$name-keys"* && -z $foreign ]] || fail "$part has other mounts: $foreign"
-done
-say "every part has its own keys, settings and state only"
+        foreign=$(grep -vE "^${COMPOSE_PROJECT_NAME}_$name-[a-z]+\$|/(deploy/$name|task)\.toml\$" \
+            <<<"$mounts" || true)
+        [[ $mounts == *"_$name-keys"* && -z $foreign ]] || fail "$part has other mounts: $foreign"
+    done
+    say "every part has its own keys, settings and state only"
+}
 
-docker stop --time 10 "$(container dealer)" >/dev/null
-status=$(docker inspect --format '{{.State.ExitCode}}' "$(container dealer)")
-((status == 0)) || fail "the dealer, told to stop, ended with status $status"
+# Attached, as people start it: it comes back by itself, and says how the training went.
+SECONDS=0
+timeout "$TRAINING_S" "${compose[@]}" up --no-color >"$work/attached.log" 2>&1 \
+    || { tail -n 30 "$work/attached.log" >&2; fail "\`up\` didn't end well within $TRAINING_S s"; }
+ends "\`up\`, attached"
+says_result
+sed 's/^/containers: result: /' "$work/result.log"
+first=$digest
+
+# With its volumes in place, a finished training comes back as it was.
+starts
+ends "a second \`up\`"
+[[ $digest == "$first" ]] || fail "it came back with another model"
+again() { quietly down "${compose[@]}" down --volumes --timeout 5 || fail "it can't be removed"; }
+
+again
+# A longer one, in which server B is killed, comes back, and is later put back from an old copy.
+sed 's/^rounds = .*/rounds = 40/' deploy/task.toml >"$work/task.toml"
+export TASK=$work/task.toml
+starts
+operator_looks
+until_round 3
+dealer_out_of_reach
+own_files_only
+docker kill --signal KILL "$(container server_b)" >/dev/null
+docker start "$(container server_b)" >/dev/null
+until_round 6
+copies=precad-test-copies-$$
+copy() { # FROM TO, both in volumes
+    docker run --rm --user root --entrypoint sh -v "${COMPOSE_PROJECT_NAME}_server-b-state:/state" \
+        -v "$copies:/copies" "$PRECAD_IMAGE-dealer" -ceu "$1"
+}
+docker stop --time 20 "$(container server_b)" >/dev/null
+copy 'cp -a /state/. /copies'
+docker start "$(container server_b)" >/dev/null
+until_round 12
+docker stop --time 20 "$(container server_b)" >/dev/null
+copy 'find /state -mindepth 1 -delete; cp -a /copies/. /state'
+docker start "$(container server_b)" >/dev/null
+ends "killed and put back"
+docker volume rm "$copies" >/dev/null
+docker logs "$(container server_b)" 2>&1 | grep -c "serves task" | grep -qx 4 \
+    || fail "server B didn't start four times"
+says_result
+
+operating() {
+    if [[ -z ${POSTGRES_IMAGE-} || -z ${PROMETHEUS_IMAGE-} ]]; then
+        say "making images of Debian's PostgreSQL and Prometheus"
+        debian "$work/peers" postgresql,prometheus
+        imported "$work/peers" "precad-test-peers-$$"
+        rm -rf "$work/peers"
+        local peer
+        for peer in postgres prometheus; do
+            quietly "$peer" docker build --tag "precad-test-$peer-$$" \
+                --build-arg "BASE=precad-test-peers-$$" --file "tests/peers/$peer.Dockerfile" \
+                tests/peers || fail "no image of $peer"
+            own_images+=("precad-test-$peer-$$")
+        done
+        export POSTGRES_IMAGE=precad-test-postgres-$$ PROMETHEUS_IMAGE=precad-test-prometheus-$$
+    fi
+    again
+    compose=("${compose_command[@]}" --file docker-compose.yml --file deploy/compose/operating.yml)
+    starts
+    until_round 3
+    docker kill --signal KILL "$(container server_b)" "$(container database_b)" >/dev/null
+    docker start "$(container database_b)" "$(container server_b)" >/dev/null
+    until_round 6
+    for server in a b; do
+        docker exec "$(container "prometheus_$server")" \
+            promtool query instant http://127.0.0.1:9090 'precad_rounds_done' >"$work/query.log" 2>&1
+        grep -q 'role="\|precad_rounds_done' "$work/query.log" \
+            || fail "prometheus_$server has no rounds: $(<"$work/query.log")"
+    done
+    ends "with PostgreSQL and Prometheus, database and server B killed"
+    says_result
+    "${compose[@]}" down --volumes --remove-orphans --timeout 5 >/dev/null 2>&1
+    compose=("${compose_command[@]}")
+}
+
+upgrade() { # REVISION
+    again
+    mkdir "$work/previous"
+    git archive "$1" | tar -C "$work/previous" -x
+    (cd "$work/previous" && PRECAD_IMAGE=precad-test-previous-$$ \
+        quietly build-previous timeout 1800 "${compose[@]}" build dealer server_a client-1 records) \
+        || fail "the images of $1 don't build"
+    local image
+    for image in dealer server client experiments; do
+        own_images+=("precad-test-previous-$$-$image")
+    done
+    PRECAD_IMAGE=precad-test-previous-$$ starts server_a client-1 client-2 client-3
+    until_round 3
+    quietly stop "${compose[@]}" stop --timeout 20 || fail "the previous version doesn't stop"
+    starts
+    ends "begun by $1, ended by this version"
+    says_result
+}
+
+[[ -z ${OPERATING-} ]] || operating
+[[ -z ${PREVIOUS-} ]] || upgrade "$PREVIOUS"
 say "passed"

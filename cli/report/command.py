@@ -68,10 +68,13 @@ def report(
     from precad.cli.report.gather import gather  # noqa: PLC0415
     from precad.cli.report.page import page  # noqa: PLC0415
     from precad.cli.report.sources import Sources  # noqa: PLC0415
+    from precad.cli.report.words import summary  # noqa: PLC0415
 
     found = gather(Sources.find(run))
     text = page(found) if form is Form.HTML else json_of(found.model_dump(mode="json"), indent=2)
     path.write_text(text if text.endswith("\n") else f"{text}\n", encoding="utf-8")
+    for line in summary(found):
+        typer.echo(line, err=True)
     typer.echo(path)
     broken = [f"{ledger.server}: {what}" for ledger in found.ledgers for what in ledger.findings]
     broken += found.differences or []

@@ -2,7 +2,7 @@
 
 import math
 
-from precad.cli.report.facts import ChangedInputs, Guarantee, Robustness, Rule
+from precad.cli.report.facts import ChangedInputs, Guarantee, Report, Robustness, Rule
 from precad.common.task import Task
 
 
@@ -96,6 +96,15 @@ def guarantee_sentence(said: Guarantee) -> str:
         f"for 5 of 100 that were not: then it rightly says yes for at most "
         f"{math.ceil(said.found_of_100)} of 100 that were."
     )
+
+
+def summary(report: Report) -> list[str]:
+    """What a person wants to know first, a line each."""
+    last = report.rounds[-1]
+    lines = [f"{report.training.released} of {report.training.rounds} rounds are trained"]
+    if last.accuracy is not None:
+        lines.append(f"accuracy {last.accuracy:.1%}")
+    return lines + [guarantee_sentence(said) for said in report.guarantees]
 
 
 def robustness_sentence(found: Robustness) -> str:

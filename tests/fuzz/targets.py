@@ -924,6 +924,10 @@ TARGETS: dict[str, Target] = {
         _call(pb.JoinRequest, "dealing", "Join", "server-a"),
         _requests(pb.JoinRequest(role="server-a")),
     ),
+    "leave": Target(
+        _call(pb.LeaveRequest, "dealing", "Leave", "server-b"),
+        _requests(pb.LeaveRequest(role="server-b")),
+    ),
     "deal": Target(_call(pb.DealRequest, "dealing", "Deal", "server-b"), _deal_seeds),
     "deal-request": Target(_deal_request, _deal_seeds),
     "deal-words": Target(_deal_words, _word_seeds),

@@ -1,12 +1,15 @@
 """The files under deploy/ say what the parts can use, and fit each other."""
 
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from precad.client.record_file import read_client_data
 from precad.client.settings import JoinSettings
-from precad.common.aggregator.settings import ServerASettings, ServerBSettings
+from precad.common.aggregator.settings import ServerASettings, ServerBSettings, ServerSettings
 from precad.common.task import Task
 from precad.dealer.process import DealerSettings
 from precad.experiments.client_records import write_records
@@ -36,10 +39,43 @@ def test_the_clients_records_are_what_the_task_allows(tmp_path: Path) -> None:
     task = Task.load(DEPLOY / "task.toml")
     assert task.enrolment.clients == task.enrolment.min_clients == len(CLIENTS)
     paths = write_records("digits", len(CLIENTS), tmp_path)
-    assert paths == [tmp_path / name / f"{name}.npz" for name in CLIENTS]
-    sizes = [len(read_client_data(path)[1]) for path in paths]
+    assert paths == [tmp_path / name / f"{name}.npz" for name in (*CLIENTS, "held-out")]
+    *sizes, held_out = [len(read_client_data(path)[1]) for path in paths]
+    assert held_out == len(load("digits").test_y)
     assert sum(sizes) == len(load("digits").train_y)
     assert max(sizes) * task.privacy.record_rate <= task.enrolment.max_expected_records
+
+
+@pytest.mark.parametrize("server", ["a", "b"])
+def test_with_a_database_a_server_has_the_same_settings_besides(server: str) -> None:
+    kinds: dict[str, type[ServerSettings]] = {"a": ServerASettings, "b": ServerBSettings}
+    plain, operating = (
+        kinds[server].load(folder / f"server-{server}.toml").model_dump()
+        for folder in (DEPLOY, DEPLOY / "compose")
+    )
+    differ = {name for name in plain if str(plain[name]) != str(operating[name])}
+    paths = {"task", "identity", "state", "journal"}
+    assert differ - paths == {"database", "metrics"}
+    assert operating["database"] == f"postgresql+psycopg://precad@database_{server}/precad"
+    for path in paths:
+        assert operating[path].name == plain[path].name
+
+
+def test_an_image_takes_crypten_without_what_it_asks_for_and_never_loads() -> None:
+    listed = {
+        part: subprocess.run(
+            [sys.executable, DEPLOY / "requirements.py", *part, "server", "postgres"],
+            input=(DEPLOY.parent / "pyproject.toml").read_text(),
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.splitlines()
+        for part in ((), ("--bare",))
+    }
+    assert listed["--bare",] == ["crypten==0.4.1"]
+    names = {re.split(r"[^\w-]", line)[0] for line in listed[()]}
+    assert {"torch", "onnx", "omegaconf", "pyyaml", "psycopg", "sqlalchemy"} <= names
+    assert not names & {"crypten", "sklearn", "torchvision", "pandas", "tensorboard"}
 
 
 @pytest.mark.parametrize("name", CLIENTS)

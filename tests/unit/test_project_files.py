@@ -90,7 +90,7 @@ def test_the_image_is_built_with_every_file_that_the_package_names(project: dict
     let_in = {line[1:] for line in text_of(".dockerignore").splitlines() if line.startswith("!")}
     links = {path.name for path in (ROOT / "src" / "precad").iterdir() if path.is_dir()}
     files = {"pyproject.toml", "setup.py", "src", project["readme"], *project["license-files"]}
-    files |= {"deploy/requirements.py"}
+    files |= {"deploy/*.py"}
     assert let_in == files | (links - {"__pycache__"})
 
 

@@ -89,6 +89,17 @@ class RemoteDealer:
             raise PeerViolation(f"the dealer sent {len(data)} bytes for {words} correction words")
         return from_bytes(data)
 
+    def leave(self, timeout_s: float) -> None:
+        """Say that this server's training is over.
+
+        Raises PeerUnavailable, AccessDenied, PeerViolation.
+        """
+        request = pb.LeaveRequest(task_digest=self._task.digest.value, role=self._role.value)
+        try:
+            self._stub.Leave(request, timeout=timeout_s, wait_for_ready=True)
+        except grpc.RpcError as error:
+            raise error_of("the dealer", self._address, error) from None
+
     @contextmanager
     def squares(self, attempt: int) -> Iterator[Squares]:
         """A conversation for one attempt; its errors come from its answers."""

@@ -16,7 +16,7 @@ from precad.common.aggregator.service.watches import while_allowed
 from precad.common.aggregator.training.conduct import Outside
 from precad.common.aggregator.training.session import Session
 from precad.common.aggregator.work.crew import Workforce
-from precad.common.errors import PeerUnavailable
+from precad.common.errors import PeerUnavailable, PrecadError
 from precad.common.identifiers import Role
 from precad.common.identity.access import require
 from precad.common.identity.channel import open_channel
@@ -27,6 +27,9 @@ from precad.common.wire.serving import Refusing
 from precad.common.wire.status import LINKED
 
 log = logging.getLogger("precad")
+
+_LEAVING_S = 5.0
+"""For the dealer, which may start later than a server whose training is over."""
 
 Reach = Callable[[], AbstractContextManager[FrameTransport]]
 """The other server's link, until the block ends. Raises PeerUnavailable."""
@@ -48,6 +51,15 @@ def outside_of(
             yield transport, RemoteDealer(channel, dealer_address, task, role, why)
 
     return Outside(peers, DiscreteGaussian(task.noise_units), workforce.validation)
+
+
+def leave_dealer(session: Session, address: str) -> None:
+    """Tell the dealer that this server's training is over; one that doesn't hear it deals on."""
+    try:
+        with open_channel(address, session.identity, Role.DEALER) as channel:
+            RemoteDealer(channel, address, session.task, session.role).leave(_LEAVING_S)
+    except PrecadError as error:
+        log.info("the dealer wasn't told that the training is over: %s", error)
 
 
 def dialling(session: Session, address: str) -> Reach:

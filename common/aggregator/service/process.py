@@ -24,6 +24,7 @@ from precad.common.aggregator.service.descriptors import (
 )
 from precad.common.aggregator.service.limits import Limits
 from precad.common.aggregator.service.operation import OperationService
+from precad.common.aggregator.service.peers import leave_dealer
 from precad.common.aggregator.settings import ServerSettings
 from precad.common.aggregator.store import open_store
 from precad.common.aggregator.training.conduct import run_to_end
@@ -109,13 +110,20 @@ async def run_server(
         session.clock.start_thread("training", train)
         watchman = asyncio.create_task(connections.keep_watch(port))
         await ended.wait()
+        leaving = asyncio.ensure_future(_left(session, settings.dealer))
         # The finished model stays on offer, unless somebody says that all is done.
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(stop.wait(), settings.linger)
         await server.stop(grace=2)
+        await leaving
         watchman.cancel()
     session.store.close()
     return 0 if session.progress.phase is Phase.DONE else 1
+
+
+async def _left(session: Session, dealer: str) -> None:
+    if session.progress.phase is Phase.DONE:
+        await asyncio.to_thread(leave_dealer, session, dealer)
 
 
 @contextlib.contextmanager

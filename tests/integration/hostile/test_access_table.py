@@ -54,6 +54,7 @@ RPCS = (
     "Dealing.Join",
     "Dealing.Deal",
     "Dealing.Square",
+    "Dealing.Leave",
 )
 OFFERED = {
     Role.SERVER_A: RPCS[:12],
@@ -256,6 +257,9 @@ class Bench:
             case "Join":
                 join = pb.JoinRequest(task_digest=digest, role=caller.server)
                 return DealingStub(channel).Join(join, timeout=DEADLINE_S)
+            case "Leave":
+                leave = pb.LeaveRequest(task_digest=digest, role=caller.server)
+                return DealingStub(channel).Leave(leave, timeout=DEADLINE_S)
             case "Square":
                 return list(DealingStub(channel).Square(iter(()), timeout=DEADLINE_S))
             case _:

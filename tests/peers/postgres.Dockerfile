@@ -1,0 +1,5 @@
+ARG BASE
+FROM ${BASE}
+COPY postgres.sh /
+ENV PGHOST=/tmp
+ENTRYPOINT ["/postgres.sh"]

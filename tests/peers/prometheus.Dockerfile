@@ -1,0 +1,5 @@
+ARG BASE
+FROM ${BASE}
+RUN install -d -o nobody /prometheus
+USER nobody
+ENTRYPOINT ["prometheus"]
