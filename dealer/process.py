@@ -13,6 +13,7 @@ from precad.common.description import Description
 from precad.common.identity.credentials import Identity
 from precad.common.identity.port import add_port
 from precad.common.settings import Address, Settings
+from precad.common.wire.health import add_health
 from precad.common.wire.serving import SERVER_OPTIONS
 from precad.dealer.service import DealingService
 from precad.protos.precad_pb2_grpc import add_DealingServicer_to_server
@@ -35,10 +36,11 @@ async def serve(config: Path) -> int:
     server = grpc.aio.server(options=SERVER_OPTIONS)
     service = DealingService(task, DealerRole.of(task), identity)
     add_DealingServicer_to_server(service, server)
+    stop = asyncio.Event()
+    add_health(server, identity, lambda: not stop.is_set())
     port = add_port(server, settings.listen, identity)
     await server.start()
     log.info("dealer deals for task %s on port %d", task.name, port)
-    stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     await stop.wait()

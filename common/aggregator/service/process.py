@@ -41,6 +41,7 @@ from precad.common.identity.port import add_port
 from precad.common.identity.sign import CertificateSigner, CertificateVerifier
 from precad.common.kernel.kernel import kernel_in_use
 from precad.common.task import Task
+from precad.common.wire.health import add_health
 from precad.common.wire.serving import SERVER_OPTIONS
 from precad.protos.precad_pb2_grpc import (
     add_AggregationServicer_to_server,
@@ -151,6 +152,7 @@ def make_server(
     )
     add_AggregationServicer_to_server(AggregationService(session, limits), server)
     add_OperationServicer_to_server(OperationService(session), server)
+    add_health(server, session.identity, lambda: session.progress.phase is not Phase.STOPPED)
     return server
 
 
