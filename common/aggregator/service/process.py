@@ -13,6 +13,7 @@ import grpc
 from precad.common.aggregator.collect import Inbox
 from precad.common.aggregator.enrol.admission import admission_of
 from precad.common.aggregator.enrol.register import Register
+from precad.common.aggregator.enrol.window import window_of
 from precad.common.aggregator.round.coin import CoinKey
 from precad.common.aggregator.service.aggregation import AggregationService
 from precad.common.aggregator.service.connections import Connections, NotingCalls
@@ -180,6 +181,7 @@ def open_session(role: Role, settings: ServerSettings) -> Session:
         presence=Presence(task.deadlines.rejoin),
         shelf=shelf,
         feed=Feed(asyncio.get_running_loop()),
+        window=window_of(task, settings.enrol_until, settings.enrol_quorum),
     )
 
 
