@@ -9,8 +9,8 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
-from precad.cli.start import LOG_FORMAT
 from precad.common.errors import Misconfiguration, StorageFailure
+from precad.common.log_lines import doing, start_log
 
 
 def join(
@@ -145,7 +145,7 @@ def _take_part(
     from precad.client.display import somebody_looks  # noqa: PLC0415 -- no server needs it
 
     level = logging.WARNING if quiet else logging.INFO
-    logging.basicConfig(level=level, format=LOG_FORMAT, handlers=[_StandardError()])
+    start_log(level, _StandardError())
     log = logging.getLogger("precad")
     # Owners that share a terminal can't each redraw it.
     looked_at = alone and not quiet and somebody_looks()
@@ -162,6 +162,7 @@ def _take_part(
 
     settings = JoinSettings.load(config)
     owner = settings.data_owner(records)
+    doing(part=owner.client.name, task=owner.task.name)
     progress = None if looked_at else False
     told = None if tensorboard is None else TensorBoard(tensorboard / owner.client.name)
     if not wait_h:

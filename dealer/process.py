@@ -12,6 +12,7 @@ from precad.common.deal.dealer import DealerRole
 from precad.common.description import Description
 from precad.common.identity.credentials import Identity
 from precad.common.identity.port import add_port
+from precad.common.log_lines import doing
 from precad.common.settings import Address, Settings
 from precad.common.wire.health import add_health
 from precad.common.wire.serving import SERVER_OPTIONS
@@ -33,6 +34,7 @@ async def serve(config: Path) -> int:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     settings = DealerSettings.load(config)
     task, identity = Description.load(settings.task), Identity.load(settings.identity)
+    doing(part="dealer", task=task.name)
     server = grpc.aio.server(options=SERVER_OPTIONS)
     service = DealingService(task, DealerRole.of(task), identity)
     add_DealingServicer_to_server(service, server)

@@ -41,6 +41,7 @@ from precad.common.identity.credentials import Identity
 from precad.common.identity.port import add_port
 from precad.common.identity.sign import CertificateSigner, CertificateVerifier
 from precad.common.kernel.kernel import kernel_in_use
+from precad.common.log_lines import doing
 from precad.common.task import Task
 from precad.common.wire.health import add_health
 from precad.common.wire.serving import SERVER_OPTIONS
@@ -77,6 +78,7 @@ async def run_server(
     # Asked here, so that a wrong name stops the server now and not in its first round.
     kernel = kernel_in_use()
     session = open_session(role, settings)
+    doing(part=role.value, task=session.task.name)
     load_check(session.task)
     give_back_freed()
     clients = session.task.enrolment.clients
