@@ -12,7 +12,7 @@ PROTOS := $(wildcard protos/*.proto)
 CLIENT := -p precad.client -p precad.common -m precad.cli.join --exclude common/aggregator
 GENERATED := protos/*_pb2*.py protos/*_pb2*.pyi
 
-.PHONY: demo test flower lint protos protos-check bench noise chaos model help
+.PHONY: manifests demo test flower lint protos protos-check bench noise chaos model help
 
 help: ## this list
 	@awk -F ' *## *' '/^[a-z-]+:.*##/ { sub(/:.*/, "", $$1); printf "make %-13s %s\n", $$1, $$2 }' \
@@ -41,6 +41,11 @@ flower: $(READY) ## owners that Flower starts, against the real Flower
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade \
 		--target build/flower $(FLOWER)
 	PYTHONPATH=build/flower $(BIN)/python -m pytest tests/flower $(ARGS)
+
+manifests: $(READY) ## Kubernetes' manifests against its own schemas
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade \
+		--target build/manifests 'kubernetes-validate>=1.37,<2'
+	PYTHONPATH=build/manifests $(BIN)/python deploy/kubernetes/check.py
 
 lint: $(READY) ## ruff and strict mypy
 	$(BIN)/ruff check .

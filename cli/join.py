@@ -3,13 +3,14 @@
 import logging
 import re
 import sys
+from itertools import chain, count
 from pathlib import Path
 from typing import Annotated, Any, TextIO
 
 import typer
 
-from precad.cli.start import LOG_FORMAT
 from precad.common.errors import Misconfiguration, StorageFailure
+from precad.common.log_lines import doing, start_log
 
 
 def join(
@@ -45,6 +46,15 @@ def join(
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="No progress, and of the log warnings alone.")
     ] = False,
+    wait: Annotated[
+        float,
+        typer.Option(
+            help="Hours that the servers may be away, as over a weekend; the task's outage unless "
+            "given.",
+            min=0,
+            show_default=False,
+        ),
+    ] = 0.0,
     tensorboard: Annotated[
         Path | None,
         typer.Option(
@@ -88,7 +98,8 @@ def join(
         mine = own
     place = (config.index(mine) + 1, len(config)) if part is None else _part(part)
     records = None if dataset is None else _named(dataset, data, *place)
-    _take_part(mine, records, quiet=quiet, alone=len(config) == 1, tensorboard=tensorboard)
+    alone = len(config) == 1
+    _take_part(mine, records, quiet=quiet, alone=alone, tensorboard=tensorboard, wait_h=wait)
 
 
 def _part(text: str) -> tuple[int, int]:
@@ -122,13 +133,19 @@ class _StandardError(logging.StreamHandler[TextIO]):
 
 
 def _take_part(
-    config: Path, records: Any, *, quiet: bool, alone: bool, tensorboard: Path | None
+    config: Path,
+    records: Any,
+    *,
+    quiet: bool,
+    alone: bool,
+    tensorboard: Path | None,
+    wait_h: float,
 ) -> None:
     """Until the training ends."""
     from precad.client.display import somebody_looks  # noqa: PLC0415 -- no server needs it
 
     level = logging.WARNING if quiet else logging.INFO
-    logging.basicConfig(level=level, format=LOG_FORMAT, handlers=[_StandardError()])
+    start_log(level, _StandardError())
     log = logging.getLogger("precad")
     # Owners that share a terminal can't each redraw it.
     looked_at = alone and not quiet and somebody_looks()
@@ -136,17 +153,28 @@ def _take_part(
         # The bar says it.
         logging.getLogger("precad.rounds").setLevel(logging.WARNING)
         log.info("loading torch and the records")
-    from precad.client.reporter import HISTORY_FILE  # noqa: PLC0415
+    from precad.client.outlast import outlast  # noqa: PLC0415
+    from precad.client.participant import Participation  # noqa: PLC0415
+    from precad.client.reporter import HISTORY_FILE, OnRound  # noqa: PLC0415
     from precad.client.settings import JoinSettings  # noqa: PLC0415 -- torch takes seconds
     from precad.client.tensorboard import TensorBoard  # noqa: PLC0415
     from precad.client.trained_model import MODEL_FILE  # noqa: PLC0415
 
     settings = JoinSettings.load(config)
     owner = settings.data_owner(records)
-    result = owner.run(
-        on_round=None if tensorboard is None else TensorBoard(tensorboard / owner.client.name),
-        progress=None if looked_at else False,
-    )
+    doing(part=owner.client.name, task=owner.task.name)
+    progress = None if looked_at else False
+    told = None if tensorboard is None else TensorBoard(tensorboard / owner.client.name)
+    if not wait_h:
+        result = owner.run(on_round=told, progress=progress)
+    else:
+        tries = chain([owner], (settings.data_owner(records) for _ in count()))
+
+        def once(on_round: OnRound) -> Participation:
+            # A new one each time, from its disk, as a process that is started again has it.
+            return next(tries).run(on_round=on_round, progress=progress)
+
+        result = outlast(once, 3600 * wait_h, told)
     if result.validation is not None and looked_at:
         # For the owner's eyes: logs have other readers.
         log.info("own held-out records: %s", result.validation)

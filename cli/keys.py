@@ -8,6 +8,7 @@ import typer
 
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
+from precad.common.identity.accept import accept as take
 from precad.common.identity.deployment import (
     AUTHORITY_FOLDER,
     Deployment,
@@ -16,7 +17,7 @@ from precad.common.identity.deployment import (
 )
 from precad.common.identity.pki import PARTY_DAYS
 from precad.common.identity.principal import Principal
-from precad.common.identity.summary import summarise
+from precad.common.identity.summary import request_summary, summarise
 
 app = typer.Typer(
     help="""Make, renew, revoke and show the keys and certificates of a deployment.
@@ -115,6 +116,17 @@ def make_request(
 
 
 @app.command()
+def accept(
+    folder: Annotated[Path, typer.Argument(help="The party's folder.", show_default=False)],
+    offered: Annotated[
+        Path, typer.Argument(help="What precad keys issue made.", show_default=False)
+    ],
+) -> None:
+    """Put a certificate that came back beside its key; any but this key's is refused."""
+    typer.echo(f"{take(folder, offered).principal}: complete")
+
+
+@app.command()
 def renew(
     directory: Directory,
     role: Party,
@@ -160,12 +172,19 @@ def show(
     path: Annotated[
         Path,
         typer.Argument(
-            help="A deployment's directory, a party's folder or a PEM file.", show_default=False
+            help="A deployment's directory, a party's folder, a PEM file or a request.",
+            show_default=False,
         ),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
 ) -> None:
     """Whose certificates these are, until when, and whether they count. Shows no key."""
+    if (asked := request_summary(path)) is not None:
+        party, fingerprint = asked
+        document = {"party": party, "state": "request", "fingerprint": fingerprint}
+        lines = f"{party}: asks for a certificate\n    SHA-256 of its key {fingerprint}"
+        typer.echo(json.dumps([document], indent=2) if as_json else lines)
+        return
     summaries = summarise(path)
     if as_json:
         typer.echo(json.dumps([each.to_json() for each in summaries], indent=2))

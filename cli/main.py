@@ -13,8 +13,19 @@ from precad.common.extras import missing
 
 COMMANDS = (
     *("demo", "simulate", "experiment", "plan", "task", "account", "certify", "keys", "enrol"),
-    *("setup", "serve", "doctor", "join", "predict", "evaluate", "status", "allow", "ledger"),
-    *("report", "audit", "bench"),
+    *(
+        "setup",
+        "serve",
+        "doctor",
+        "join",
+        "predict",
+        "evaluate",
+        "status",
+        "health",
+        "allow",
+        "ledger",
+    ),
+    *("kit", "report", "audit", "bench"),
 )
 """In the order of a newcomer's interest; a module each, with an ``app`` or a function so named."""
 EXTRAS = {

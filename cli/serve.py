@@ -1,14 +1,13 @@
 """`precad serve`: one of the three servers, from its settings file."""
 
 import asyncio
-import logging
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from precad.cli.start import LOG_FORMAT
+from precad.common.log_lines import start_log
 
 app = typer.Typer(
     help="""Run one of the three servers from its settings file (TOML).
@@ -35,7 +34,7 @@ Config = Annotated[
 
 
 def _run(serving: Coroutine[Any, Any, int]) -> None:
-    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
+    start_log()
     raise typer.Exit(asyncio.run(serving))
 
 

@@ -3,15 +3,14 @@
 import asyncio
 import atexit
 import gc
-import logging
 import sys
 from importlib import import_module
 from pathlib import Path
 
 from precad.common.allocator import PIECES, keep_freed_buffers
 from precad.common.errors import Misconfiguration, PrecadError
+from precad.common.log_lines import start_log
 
-LOG_FORMAT = "%(asctime)s %(levelname)s %(message)s"
 _PARTS = {"a": "server_a", "b": "server_b", "dealer": "dealer"}
 
 
@@ -37,8 +36,8 @@ def said(error: PrecadError) -> int:
 
 
 def _serve(part: str, config: str) -> int:
-    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
     try:
+        start_log()
         process = import_module(f"precad.{_PARTS[part]}.process")
         return int(asyncio.run(process.serve(Path(config))))
     except PrecadError as error:

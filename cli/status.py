@@ -87,6 +87,11 @@ def _facts(reply: "pb.StatusReply") -> dict[str, Any]:
         "redrawn_coins": reply.redrawn_coins,
         "kernel": reply.kernel,
         "workers": reply.workers,
+        "most_owners": reply.most_owners,
+        "least_owners": reply.least_owners,
+        "enrolment_left_s": round(reply.enrolment_left_s),
+        "missing": list(reply.missing),
+        "twice": dict(reply.twice),
     }
 
 
@@ -95,9 +100,11 @@ def _table(facts: dict[str, Any]) -> "Table":
 
     table = Table(box=None, show_header=False, pad_edge=False)
     for name, value in facts.items():
-        shown = (
-            ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else value
-        )
+        shown = value
+        if isinstance(value, dict):
+            shown = ", ".join(f"{k} {v}" for k, v in value.items())
+        elif isinstance(value, list):
+            shown = ", ".join(value)
         table.add_row(name.replace("_", " "), str(shown) or "–")
     return table
 
@@ -151,6 +158,23 @@ class _Pace:
 _SEEN = 2
 
 
+def _reminders(facts: dict[str, Any]) -> list["RenderableType"]:
+    """Who is still to come while owners enrol, and who came twice."""
+    from rich.text import Text  # noqa: PLC0415
+
+    lines: list[RenderableType] = []
+    if facts["phase"] == "enrolling":
+        least, most = facts["least_owners"], facts["most_owners"]
+        left = facts["enrolment_left_s"] / 3600
+        lines.append(Text(f"enrolment takes {least} to {most} owners, for {left:.1f} hours more"))
+    if facts["missing"]:
+        lines.append(Text(f"not enrolled yet: {', '.join(facts['missing'])}", style="yellow"))
+    if facts["twice"]:
+        names = ", ".join(f"{name} ({n} times)" for name, n in sorted(facts["twice"].items()))
+        lines.append(Text(f"a second process came under the name of {names}", style="bold red"))
+    return lines
+
+
 def _screen(facts: dict[str, Any] | None, pace: _Pace, gone: str) -> "RenderableType":
     from rich.console import Group  # noqa: PLC0415
     from rich.panel import Panel  # noqa: PLC0415
@@ -171,6 +195,7 @@ def _screen(facts: dict[str, Any] | None, pace: _Pace, gone: str) -> "Renderable
         Text(f"{facts['phase']}: round {done} of {total}{pace.words(total - done)}", style="bold"),
         bar,
         Text(f"{facts['enrolled']} owners enrolled{often}"),
+        *_reminders(facts),
         Text(f"rejected: {', '.join(f'{k} {v}' for k, v in sorted(rejected.items()))}")
         if rejected
         else Text("nothing rejected", style="green"),

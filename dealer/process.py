@@ -12,7 +12,9 @@ from precad.common.deal.dealer import DealerRole
 from precad.common.description import Description
 from precad.common.identity.credentials import Identity
 from precad.common.identity.port import add_port
+from precad.common.log_lines import doing
 from precad.common.settings import Address, Settings
+from precad.common.wire.health import add_health
 from precad.common.wire.serving import SERVER_OPTIONS
 from precad.dealer.service import DealingService
 from precad.protos.precad_pb2_grpc import add_DealingServicer_to_server
@@ -35,12 +37,15 @@ async def serve(config: Path) -> int:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     settings = DealerSettings.load(config)
     task, identity = Description.load(settings.task), Identity.load(settings.identity)
+    doing(part="dealer", task=task.name)
     server = grpc.aio.server(options=SERVER_OPTIONS)
     stop = asyncio.Event()
     service = DealingService(task, DealerRole.of(task), identity)
     if settings.ends_with_training:
         service.on_both_left = stop.set
     add_DealingServicer_to_server(service, server)
+    stop = asyncio.Event()
+    add_health(server, identity, lambda: not stop.is_set())
     port = add_port(server, settings.listen, identity)
     await server.start()
     log.info("dealer deals for task %s on port %d", task.name, port)

@@ -872,6 +872,26 @@ class StatusReply(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class TwiceEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.int
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.int = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     ROLE_FIELD_NUMBER: _builtins.int
     TASK_NAME_FIELD_NUMBER: _builtins.int
     TASK_DIGEST_FIELD_NUMBER: _builtins.int
@@ -888,6 +908,11 @@ class StatusReply(_message.Message):
     KERNEL_FIELD_NUMBER: _builtins.int
     REDRAWN_COINS_FIELD_NUMBER: _builtins.int
     WORKERS_FIELD_NUMBER: _builtins.int
+    MOST_OWNERS_FIELD_NUMBER: _builtins.int
+    LEAST_OWNERS_FIELD_NUMBER: _builtins.int
+    ENROLMENT_LEFT_S_FIELD_NUMBER: _builtins.int
+    MISSING_FIELD_NUMBER: _builtins.int
+    TWICE_FIELD_NUMBER: _builtins.int
     role: _builtins.str
     task_name: _builtins.str
     task_digest: _builtins.bytes
@@ -905,6 +930,11 @@ class StatusReply(_message.Message):
     """How often both servers' operators had a version's coin drawn again."""
     workers: _builtins.int
     """How many worker processes validate for this server; 0: it does so itself."""
+    most_owners: _builtins.int
+    """n: most and least owners."""
+    least_owners: _builtins.int
+    enrolment_left_s: _builtins.float
+    """Seconds until enrolment closes; 0 once it has."""
     @_builtins.property
     def rejected(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
     @_builtins.property
@@ -913,6 +943,14 @@ class StatusReply(_message.Message):
     def bytes_by_link(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
     @_builtins.property
     def rejected_by_client(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
+    @_builtins.property
+    def missing(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Who isn't enrolled yet of those whom the operator's roster lists."""
+
+    @_builtins.property
+    def twice(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
+        """How often a second process came under a party's name while the first was there."""
+
     def __init__(
         self,
         *,
@@ -932,10 +970,15 @@ class StatusReply(_message.Message):
         kernel: _builtins.str = ...,
         redrawn_coins: _builtins.int = ...,
         workers: _builtins.int = ...,
+        most_owners: _builtins.int = ...,
+        least_owners: _builtins.int = ...,
+        enrolment_left_s: _builtins.float = ...,
+        missing: _abc.Iterable[_builtins.str] | None = ...,
+        twice: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_by_link", b"bytes_by_link", "enrolled", b"enrolled", "error", b"error", "kernel", b"kernel", "model_digest", b"model_digest", "participations", b"participations", "phase", b"phase", "redrawn_coins", b"redrawn_coins", "rejected", b"rejected", "rejected_by_client", b"rejected_by_client", "role", b"role", "rounds", b"rounds", "task_digest", b"task_digest", "task_name", b"task_name", "version", b"version", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_by_link", b"bytes_by_link", "enrolled", b"enrolled", "enrolment_left_s", b"enrolment_left_s", "error", b"error", "kernel", b"kernel", "least_owners", b"least_owners", "missing", b"missing", "model_digest", b"model_digest", "most_owners", b"most_owners", "participations", b"participations", "phase", b"phase", "redrawn_coins", b"redrawn_coins", "rejected", b"rejected", "rejected_by_client", b"rejected_by_client", "role", b"role", "rounds", b"rounds", "task_digest", b"task_digest", "task_name", b"task_name", "twice", b"twice", "version", b"version", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

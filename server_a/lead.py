@@ -42,7 +42,7 @@ class Leader:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._enrolment_ends = session.clock.now() + session.task.deadlines.enrol
+        self._enrolment_ends = session.started + session.enrolling.seconds
 
     def agree_roster(self, link: PeerLink) -> None:
         """Wait for everybody or the deadline; freeze those whom B holds too."""
@@ -50,9 +50,9 @@ class Leader:
         least = session.task.enrolment.min_clients
         if not (session.register.frozen or session.progress.frozen_there):
             session.progress.phase = Phase.ENROLLING
-            clients = session.task.enrolment.clients
-            while session.clock.now() < ends and len(session.register.roster()) < clients:
-                session.register.wait_full(min(ends, session.clock.now() + _LOOK_S))
+            enough = session.enrolling.enough
+            while session.clock.now() < ends and len(session.register.roster()) < enough:
+                session.register.wait_for(enough, min(ends, session.clock.now() + _LOOK_S))
                 link.require_alive()
             require_enough(session.register.roster(), least)
         roster = propose_roster(link, session.register, session.task, seals_of(session))

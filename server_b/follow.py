@@ -70,7 +70,9 @@ class Helper:
     def agree_roster(self, link: PeerLink) -> None:
         """Freeze whom A proposes and B holds too, as its enrolments are when the proposal comes."""
         register, task = self._session.register, self._session.task
-        patience = task.deadlines.enrol + task.deadlines.peer
+        session = self._session
+        ends = session.started + session.enrolling.seconds
+        patience = max(task.deadlines.enrol, ends - session.clock.now()) + task.deadlines.peer
         accept_roster(link, register, task, seals_of(self._session), patience)
 
     def open(self, aggregator: Aggregator) -> Opened | None:

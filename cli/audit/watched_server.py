@@ -8,7 +8,6 @@ neither, and this refuses every task but an audit's own, on this machine alone.
 
 import argparse
 import asyncio
-import logging
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -17,12 +16,13 @@ import numpy as np
 
 import precad.server_a.process
 import precad.server_b.process
-from precad.cli.start import LOG_FORMAT, said
+from precad.cli.start import said
 from precad.common.aggregator.release.release import add_noise
 from precad.common.aggregator.round.states import Noised, Summed
 from precad.common.aggregator.settings import ServerASettings, ServerBSettings, ServerSettings
 from precad.common.aggregator.training import conduct
 from precad.common.errors import PrecadError
+from precad.common.log_lines import start_log
 from precad.common.noise import NoiseSource
 from precad.common.ring import RingVector
 from precad.common.task import Task
@@ -74,7 +74,7 @@ def main() -> int:
     parser.add_argument("--noise", type=Path, required=True, help="folder for its own noise")
     parser.add_argument("--silent", action="store_true", help="draw none")
     given = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
+    start_log()
     try:
         settings = _SETTINGS[given.server].load(given.config)
         require_own(Task.load(settings.task), settings.listen)

@@ -1,5 +1,6 @@
 """Settings of a server's process."""
 
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -26,6 +27,11 @@ class ServerSettings(Settings):
     """Who may enrol: any client with a certificate, those on the roster, or with a token."""
     roster: Path | None = None
     """With `enrolment = "roster"`: the operator's list (TOML), the same at both servers."""
+    enrol_until: datetime | None = None
+    """When enrolment closes, with its time zone, in place of the task's `deadlines.enrol` from this
+    server's start; the same at both servers."""
+    enrol_quorum: Annotated[int, Field(ge=1)] | None = None
+    """With so many owners it closes at once; the task's most unless given."""
     workers: Annotated[int, Field(ge=0, le=256)] = 0
     """Processes that validate, each with one of the other server's; 0: the server does it alone."""
     worker_listen: Address = "127.0.0.1:0"

@@ -6,9 +6,13 @@ from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from precad.common.errors import Misconfiguration
+from precad.common.identifiers import Digest
 from precad.common.identity.certificate import (
+    MALFORMED,
+    dns_names,
     is_authority,
     own_key,
     principal_of,
@@ -18,6 +22,8 @@ from precad.common.identity.certificate import (
 )
 from precad.common.identity.credentials import CA_FILE, CERTIFICATE_FILE, KEY_FILE, REVOCATION_FILE
 from precad.common.identity.deployment import AUTHORITY_FOLDER, Deployment
+from precad.common.identity.pki import read_request
+from precad.common.identity.principal import Principal
 from precad.common.identity.revocation import RevocationList
 from precad.common.secret import Secret
 
@@ -75,6 +81,25 @@ def summarise(path: Path, *, now: datetime | None = None) -> list[CertificateSum
     else:
         lists, found = None, _read(path)
     return [_summary(each, lists, now) for each in found]
+
+
+def request_summary(path: Path) -> tuple[str, str] | None:
+    """Who asks in a request, and the SHA-256 of its public key, hexadecimal, to be read out.
+
+    None where the path is no request's. Raises Misconfiguration: it is one, but damaged.
+    """
+    if not path.is_file() or _REQUEST not in (pem := path.read_bytes()):
+        return None
+    try:
+        party = Principal.from_dns_names(dns_names(x509.load_pem_x509_csr(pem)))
+    except MALFORMED as error:
+        raise Misconfiguration("request", str(path), f"not a PEM request ({error})") from None
+    key = read_request(pem, party, source=str(path))
+    public = key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return str(party), str(Digest.of(public))
+
+
+_REQUEST = b"-----BEGIN CERTIFICATE REQUEST-----"
 
 
 def _has_its_key(folder: Path, certificate: x509.Certificate) -> bool:

@@ -135,3 +135,20 @@ def test_a_name_is_one_processs_at_a_time() -> None:
             pass
 
     asyncio.run(play())
+
+
+def test_a_second_process_of_one_name_is_refused_and_told_of() -> None:
+    came: list[ClientId] = []
+
+    async def play() -> None:
+        book = Watches(lambda _client: None, came.append)
+        with book.open(Context(), ONE, b"1", lambda: None):  # type: ignore[arg-type]
+            for instance in (b"2", b"3"):
+                with (
+                    pytest.raises(NameInUse),
+                    book.open(Context(), ONE, instance, lambda: None),  # type: ignore[arg-type]
+                ):
+                    pass
+
+    asyncio.run(play())
+    assert came == [ONE, ONE]

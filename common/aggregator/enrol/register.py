@@ -2,7 +2,7 @@
 
 import contextlib
 
-from precad.common.aggregator.enrol.admission import Admission, anybody
+from precad.common.aggregator.enrol.admission import Admission, Listed, anybody
 from precad.common.aggregator.round.cap import prepare
 from precad.common.aggregator.round.messages import SealMessage
 from precad.common.aggregator.store import Store
@@ -90,14 +90,20 @@ class Register:
             with contextlib.suppress(Misconfiguration):
                 prepare(self._task, rate)
 
-    def wait_full(self, deadline: float) -> None:
-        """Wait until all of the task's clients are enrolled, or until ``deadline``."""
+    def wait_for(self, enough: int, deadline: float) -> None:
+        """Wait until ``enough`` clients are enrolled, or until ``deadline``."""
         with self._changed:
-            while len(self._enrolments) < self._task.enrolment.clients:
+            while len(self._enrolments) < enough:
                 remaining = deadline - self._clock.now()
                 if remaining <= 0:
                     return
                 self._changed.wait(remaining)
+
+    def missing(self) -> list[ClientId]:
+        """Who isn't enrolled of those that the operator lists; nobody where it lists none."""
+        if self._frozen or not isinstance(self._admission, Listed):
+            return []
+        return [client for client in self._admission.roster if client not in self._enrolments]
 
     def roster(self) -> Roster:
         """Everybody enrolled so far."""

@@ -42,8 +42,11 @@ class AggregationService(AggregationServicer):
     def __init__(self, session: Session, limits: Limits | None = None) -> None:
         self._session = session
         self.calls = OpenCalls(limits or Limits())
-        self._watches = Watches(session.presence.dismiss)
+        self._watches = Watches(session.presence.dismiss, self._came_twice)
         self._accounts = ThreadPoolExecutor(1, "accounts")
+
+    def _came_twice(self, client: ClientId) -> None:
+        self._session.twice[client.name] += 1
 
     async def Describe(  # noqa: N802 -- gRPC's name
         self,

@@ -80,6 +80,11 @@ class Metrics:
         yield gauge("rounds_done", "Versions released.", session.shelf.current.version)
         yield gauge("rounds_planned", "T of the task.", task.training.rounds)
         yield gauge("owners_enrolled", "Owners enrolled.", len(session.register.roster()))
+        yield CounterMetricFamily(
+            f"{PREFIX}_identities_twice",
+            "How often a second process came under a party's name.",
+            value=sum(session.twice.values()),
+        )
         yield gauge("workers", "Worker processes that are up.", progress.workers)
         lost = float(progress.lost_at is not None)
         yield gauge("peers_lost", "1 while the other server or the dealer is away.", lost)

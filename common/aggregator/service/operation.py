@@ -87,6 +87,13 @@ class OperationService(OperationServicer):
                 client.name: n for client, n in session.store.rejected_clients().items()
             },
             kernel=kernel_in_use(),
+            most_owners=session.enrolling.enough,
+            least_owners=session.task.enrolment.min_clients,
+            enrolment_left_s=0.0
+            if session.register.frozen
+            else max(0.0, session.started + session.enrolling.seconds - session.clock.now()),
+            missing=[client.name for client in session.register.missing()],
+            twice=dict(session.twice),
             redrawn_coins=session.store.redrawn_coins(),
             workers=session.progress.workers,
         )

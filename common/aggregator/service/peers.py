@@ -101,6 +101,7 @@ class PeerService:
             require(context, self._session.identity, Role.SERVER_A)
             if self._current is not None and self._current.alive:
                 log.warning("a second server A dialled from %s and was refused", context.peer())
+                self._session.twice[Role.SERVER_A.value] += 1
                 raise PeerUnavailable(LINKED)
             transport = self._current = ServedTransport(
                 asyncio.get_running_loop(), self._session.task.deadlines.peer

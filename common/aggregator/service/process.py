@@ -13,6 +13,7 @@ import grpc
 from precad.common.aggregator.collect import Inbox
 from precad.common.aggregator.enrol.admission import admission_of
 from precad.common.aggregator.enrol.register import Register
+from precad.common.aggregator.enrol.window import window_of
 from precad.common.aggregator.round.coin import CoinKey
 from precad.common.aggregator.service.aggregation import AggregationService
 from precad.common.aggregator.service.connections import Connections, NotingCalls
@@ -41,7 +42,9 @@ from precad.common.identity.credentials import Identity
 from precad.common.identity.port import add_port
 from precad.common.identity.sign import CertificateSigner, CertificateVerifier
 from precad.common.kernel.kernel import kernel_in_use
+from precad.common.log_lines import doing
 from precad.common.task import Task
+from precad.common.wire.health import add_health
 from precad.common.wire.serving import SERVER_OPTIONS
 from precad.protos.precad_pb2_grpc import (
     add_AggregationServicer_to_server,
@@ -76,6 +79,7 @@ async def run_server(
     # Asked here, so that a wrong name stops the server now and not in its first round.
     kernel = kernel_in_use()
     session = open_session(role, settings)
+    doing(part=role.value, task=session.task.name)
     load_check(session.task)
     give_back_freed()
     clients = session.task.enrolment.clients
@@ -159,6 +163,7 @@ def make_server(
     )
     add_AggregationServicer_to_server(AggregationService(session, limits), server)
     add_OperationServicer_to_server(OperationService(session), server)
+    add_health(server, session.identity, lambda: session.progress.phase is not Phase.STOPPED)
     return server
 
 
@@ -186,6 +191,7 @@ def open_session(role: Role, settings: ServerSettings) -> Session:
         presence=Presence(task.deadlines.rejoin),
         shelf=shelf,
         feed=Feed(asyncio.get_running_loop()),
+        window=window_of(task, settings.enrol_until, settings.enrol_quorum),
     )
 
 

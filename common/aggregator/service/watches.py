@@ -38,10 +38,16 @@ class Watches:
 
     Args:
         dismiss: called for a client whose watch was ended: nobody needs to wait for it.
+        twice: called for a client of whose name a second process came.
     """
 
-    def __init__(self, dismiss: Callable[[ClientId], None]) -> None:
+    def __init__(
+        self,
+        dismiss: Callable[[ClientId], None],
+        twice: Callable[[ClientId], None] = lambda _client: None,
+    ) -> None:
         self._dismiss = dismiss
+        self._twice = twice
         self._open: set[Watch] = set()
         self._looking = False
 
@@ -67,6 +73,7 @@ class Watches:
                     other.where,
                     where,
                 )
+                self._twice(client)
                 raise NameInUse(
                     f"another process takes part as client {client} now: end one of the two, or "
                     "ask the operator for a certificate with a name of its own"

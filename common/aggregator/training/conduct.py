@@ -35,6 +35,7 @@ from precad.common.deal.dealing import Dealing
 from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError, StorageFailure
 from precad.common.identifiers import Role
 from precad.common.link import FrameTransport, PeerLink
+from precad.common.log_lines import doing
 from precad.common.noise import NoiseSource
 from precad.common.retry import Patience, Waits
 from precad.common.ring import WORD_BYTES
@@ -224,6 +225,7 @@ def play(
     validation: Callable[[Aggregator, Opened], Validation] = in_process,
 ) -> None:
     """An opened round, from its collection to the next model, persisted and announced."""
+    doing(version=opened.version, attempt=opened.attempt)
     steps = Steps(session.clock)
     closes = session.clock.now() + session.task.deadlines.collect
     noise = DrawnAhead(aggregator.noise, session.task.dimension, session.clock)

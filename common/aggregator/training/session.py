@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from precad.common.aggregator.collect import Inbox
 from precad.common.aggregator.enrol.register import Register
+from precad.common.aggregator.enrol.window import Window, window_of
 from precad.common.aggregator.round.coin import CoinKey
 from precad.common.aggregator.round.operators import NeedsOperators
 from precad.common.aggregator.store import Store
@@ -86,6 +87,20 @@ class Session:
     said: Said = field(default_factory=Said, repr=False)
     traffic: Counter[str] = field(default_factory=Counter)
     """Payload bytes by link; each link is counted by one thread."""
+    window: Window | None = None
+    """How long enrolment is open; the task says it unless given."""
+    twice: Counter[str] = field(default_factory=Counter)
+    """How often a second process came under a party's name while the first was there."""
+    started: float = field(init=False, default=0.0)
+    """When, by the clock."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "started", self.clock.now())
+
+    @property
+    def enrolling(self) -> Window:
+        """How long enrolment is open, from this server's start."""
+        return self.window or window_of(self.task)
 
     @property
     def finished(self) -> bool:

@@ -6,7 +6,6 @@ when its input does: a server that dies takes its workers along.
 
 import asyncio
 import json
-import logging
 import queue
 import resource
 import signal
@@ -23,6 +22,7 @@ from precad.common.errors import PrecadError
 from precad.common.identifiers import Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.port import add_port
+from precad.common.log_lines import start_log
 from precad.common.task import Task
 from precad.common.wire.link import add_link_to_server
 from precad.common.wire.serving import SERVER_OPTIONS
@@ -57,7 +57,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     # A terminal's Ctrl-C is for the server, which ends its workers itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    logging.basicConfig(level=logging.INFO, format=LOG_FORMAT)
+    start_log(people=LOG_FORMAT)
     try:
         asyncio.run(serve(WorkerStart.model_validate_json(sys.stdin.readline())))
     except PrecadError as error:

@@ -23,6 +23,7 @@ from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment import create_local_keys
 from precad.common.identity.port import add_port
 from precad.common.task import Task
+from precad.common.wire.health import add_health
 from precad.common.wire.link import add_link_to_server
 from precad.common.wire.serving import SERVER_OPTIONS
 from precad.dealer.service import DealingService
@@ -103,6 +104,7 @@ class Site:
                 self.task, DealerRole(self.task.digest, self.task.dimension), identity
             )
             add_DealingServicer_to_server(service, server)
+            add_health(server, self.identity(role.value), lambda: True)
             session = None
         else:
             session = open_session(role, self._settings(role))

@@ -18,6 +18,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from google.protobuf.wrappers_pb2 import Int32Value, StringValue
 
 from precad.common.aggregator.service.dealing import request_to_wire
 from precad.common.aggregator.training.feed import TrainingDone
@@ -37,6 +38,7 @@ from precad.protos.precad_pb2_grpc import AggregationStub, DealingStub, Operatio
 DOCUMENT = Path(__file__).parents[3] / "docs" / "access.md"
 DEADLINE_S = 10.0
 PLACES = (Role.SERVER_A, Role.SERVER_B, Role.DEALER)
+HEALTH = "Health.Check"
 RPCS = (
     "Aggregation.Describe",
     "Aggregation.Enrol",
@@ -55,10 +57,11 @@ RPCS = (
     "Dealing.Deal",
     "Dealing.Square",
     "Dealing.Leave",
+    HEALTH,
 )
 OFFERED = {
-    Role.SERVER_A: RPCS[:12],
-    Role.SERVER_B: RPCS[:13],
+    Role.SERVER_A: (*RPCS[:12], HEALTH),
+    Role.SERVER_B: (*RPCS[:13], HEALTH),
     Role.DEALER: RPCS[13:],
 }
 RIGHT_PARTY = {
@@ -66,6 +69,7 @@ RIGHT_PARTY = {
     "Operation": Principal.service(Role.OPERATOR),
     "Peer": Principal.service(Role.SERVER_A),
     "Dealing": Principal.service(Role.SERVER_A),
+    "Health": Principal.service(Role.OPERATOR),
 }
 """Whose name the bad certificates carry, so that nothing but their fault keeps them out."""
 NO_CONNECTION = (
@@ -86,6 +90,12 @@ NAMED = (
     "server B",
     "server B, as server A",
 )
+THEMSELVES = {
+    Role.SERVER_A: ("server A",),
+    Role.SERVER_B: ("server B", "server B, as server A"),
+    Role.DEALER: ("dealer",),
+}
+"""A part looks at itself: its container's health check has its own folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +270,12 @@ class Bench:
             case "Leave":
                 leave = pb.LeaveRequest(task_digest=digest, role=caller.server)
                 return DealingStub(channel).Leave(leave, timeout=DEADLINE_S)
+            case "Check":
+                return channel.unary_unary(
+                    "/grpc.health.v1.Health/Check",
+                    request_serializer=StringValue.SerializeToString,
+                    response_deserializer=Int32Value.FromString,
+                )(StringValue(), timeout=DEADLINE_S)
             case "Square":
                 return list(DealingStub(channel).Square(iter(()), timeout=DEADLINE_S))
             case _:
@@ -344,6 +360,7 @@ def expected_code(place: Role, who: str, rpc: str) -> grpc.StatusCode:
         "Dealing": ("server A", "server B", "server B, as server A")
         if method == "Square"
         else ("server A", "server B"),
+        "Health": ("operator", *THEMSELVES[place]),
     }
     if who in allowed[service]:
         return grpc.StatusCode.OK

@@ -1,0 +1,45 @@
+"""`precad health`: whether the part of this machine serves, for whoever restarts it."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def health(
+    config: Annotated[
+        Path,
+        typer.Option("--config", "-c", help="The part's settings file.", show_default=False),
+    ],
+    wait: Annotated[float, typer.Option(help="Seconds that it may take to answer.", min=0.1)] = 5.0,
+) -> None:
+    """Ask the server or dealer of this machine whether it serves: 0 if so, else 1.
+
+    By gRPC's health protocol, at the port of its own settings and with its own certificate; for
+    containers, systemd and Kubernetes, which then start it again.
+
+        precad health --config settings.toml
+    """
+    from precad.common.errors import Misconfiguration  # noqa: PLC0415
+    from precad.common.identity.credentials import Identity  # noqa: PLC0415
+    from precad.common.parsed import read_toml  # noqa: PLC0415
+    from precad.common.wire.ask_health import is_serving  # noqa: PLC0415
+
+    settings = read_toml("config", config)
+    listen, folder = settings.get("listen"), settings.get("identity")
+    if not isinstance(listen, str) or not isinstance(folder, str):
+        raise Misconfiguration(
+            "config", str(config), "needs listen and identity, as those of a server and a dealer"
+        )
+    identity = Identity.load(config.resolve().parent / folder)
+    role = identity.principal.role
+    serves = is_serving(_own(listen), role, identity, timeout_s=wait)
+    typer.echo(f"{role.value}: {'serving' if serves else 'not serving'}")
+    if not serves:
+        raise typer.Exit(1)
+
+
+def _own(listen: str) -> str:
+    """The address at which this machine reaches a port that it listens on."""
+    host, _, port = listen.rpartition(":")
+    return {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host) + f":{port}"  # noqa: S104

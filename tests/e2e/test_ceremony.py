@@ -1,0 +1,153 @@
+"""docs/ceremony.md, typed to the letter by three organisations: set-up, training, no key twice."""
+
+import csv
+import hashlib
+import os
+import random
+import re
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.rig.organisations import NAMES, Organisation, organisations
+
+from precad.common.identity.credentials import Identity
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "ceremony.md").read_text(encoding="utf-8")
+FENCED = re.findall(r'^```(\w+) title="([^"]+)"\n(.*?)^```$', PAGE, re.MULTILINE | re.DOTALL)
+COMMAND_S = 120.0
+KEYS = (b"PRIVATE KEY-----",)
+PARTIES = {
+    "North": {"server-a", "north-ward"},
+    "South": {"server-b", "south-ward"},
+    "West": {"dealer", "west-ward", "operator"},
+}
+
+
+def records(path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["age", "pressure", "readmitted"])
+        for _ in range(400):
+            age, pressure = rng.gauss(62, 14), rng.gauss(132, 20)
+            risk = (age - 62) / 14 + (pressure - 132) / 20
+            writer.writerow([f"{age:.0f}", f"{pressure:.0f}", "yes" if risk > 0 else "no"])
+
+
+def secret_places(folder: Path) -> dict[str, set[str]]:
+    """By the digest of each private key's bytes, the folders that it lies in."""
+    places: dict[str, set[str]] = {}
+    for where, _, names in os.walk(folder):
+        for name in names:
+            path = Path(where, name)
+            data = path.read_bytes() if path.is_file() else b""
+            if name == "coin.key" or any(mark in data for mark in KEYS):
+                places.setdefault(hashlib.sha256(data).hexdigest(), set()).add(where)
+    return places
+
+
+def check_no_key_travels(folder: Path) -> int:
+    places = secret_places(folder)
+    twice = {digest: found for digest, found in places.items() if len(found) > 1}
+    assert not twice
+    posted = str(folder / "post")
+    assert not [found for found in places.values() if any(w.startswith(posted) for w in found)]
+    return len(places)
+
+
+def packed(archive: Path) -> Iterator[bytes]:
+    with tarfile.open(archive) as opened:
+        for member in opened.getmembers():
+            if (file := opened.extractfile(member)) is not None:
+                yield file.read()
+
+
+def until(what: str, ready: object, seconds: float) -> None:
+    assert callable(ready)
+    deadline = time.monotonic() + seconds
+    while not ready():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.2)
+
+
+def play(all_of_them: dict[str, Organisation], folder: Path) -> int:
+    """Type everything. Returns how many commands."""
+    typed = 0
+    for kind, title, text in FENCED:
+        name, *rest = title.split()
+        if kind == "toml":
+            assert rest[0] == "writes"
+            all_of_them[name].write(rest[1], text)
+            continue
+        assert kind == "sh"
+        assert not rest
+        for line in text.splitlines():
+            all_of_them[name].type(line, COMMAND_S)
+            check_no_key_travels(folder)
+            typed += 1
+    return typed
+
+
+@pytest.mark.timeout(1200)
+def test_three_organisations_train_after_the_page_alone(tmp_path: Path) -> None:
+    with organisations(tmp_path) as (all_of_them, network):
+        where = "network namespaces" if network.separate else "one loopback: no namespaces here"
+        sys.stdout.write(f"{where}\n")
+        for seed, each in enumerate(all_of_them.values()):
+            records(each.folder / "records.csv", seed)
+        assert play(all_of_them, tmp_path) >= 50
+        models = [
+            tmp_path / name / f"{name.lower()}-ward" / "state" / "model.safetensors"
+            for name in NAMES
+        ]
+        until("every owner has the model", lambda: all(m.is_file() for m in models), COMMAND_S)
+        assert len({m.read_bytes() for m in models}) == 1
+        said = "\n".join(all_of_them["West"].seen)
+    # A signing key a party, the root's, and each server's half of the coin.
+    assert check_no_key_travels(tmp_path) == 7 + 1 + 2
+    for name, parties in PARTIES.items():
+        for party in parties:
+            assert Identity.load(tmp_path / name / party / "keys").principal.name == party
+    kits = sorted((tmp_path / "post").glob("*-kit.tar.gz"))
+    assert len(kits) == 6
+    assert not [kit for kit in kits if any(mark in d for d in packed(kit) for mark in KEYS)]
+    for kit in kits:
+        assert hashlib.sha256(kit.read_bytes()).hexdigest() in said
+
+
+def can_make_namespaces() -> bool:
+    """Asked of the system and not of the rig: root with its capabilities can."""
+    name = f"precad-probe-{os.getpid()}"
+    try:
+        made = subprocess.run(["ip", "netns", "add", name], check=False, capture_output=True)
+    except FileNotFoundError:
+        return False
+    if made.returncode == 0:
+        subprocess.run(["ip", "netns", "delete", name], check=True)
+    return made.returncode == 0
+
+
+def test_where_namespaces_can_be_made_the_organisations_are_apart(tmp_path: Path) -> None:
+    with organisations(tmp_path) as (all_of_them, network):
+        assert network.separate == can_make_namespaces()
+        spaces = set()
+        for each in all_of_them.values():
+            each.type("readlink /proc/self/ns/net", 30)
+            spaces.add(each.seen[-1])
+            if network.separate:
+                each.type("timeout 5 getent hosts south.example", 30)
+        assert len(spaces) == (len(NAMES) if network.separate else 1)
+
+
+def test_a_key_that_lies_in_two_folders_is_seen(tmp_path: Path) -> None:
+    for folder in ("North", "South"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "key.pem").write_bytes(b"-----BEGIN PRIVATE KEY-----\nx\n")
+    with pytest.raises(AssertionError):
+        check_no_key_travels(tmp_path)

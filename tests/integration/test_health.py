@@ -1,0 +1,123 @@
+"""`precad health`, by gRPC's health protocol: whether a part serves, told to it and operators."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from google.protobuf.wrappers_pb2 import Int32Value, StringValue
+from typer.testing import CliRunner
+
+from precad.cli.main import app
+from precad.common.errors import AccessDenied, PeerUnavailable
+from precad.common.identifiers import Role
+from precad.common.identity.channel import open_channel
+from precad.common.identity.credentials import Identity
+from precad.common.identity.deployment import create_local_keys
+from precad.common.identity.port import add_port
+from precad.common.wire.ask_health import is_serving
+from precad.common.wire.health import add_health
+
+WAIT_S = 10.0
+
+
+@dataclass
+class Part:
+    """A dealer that does nothing but answer how it is."""
+
+    keys: Path
+    address: str = ""
+    serves: bool = True
+
+    def health(self, listen: str | None = None, wait: float = WAIT_S) -> Any:
+        config = self.keys.parent / "settings.toml"
+        config.write_text(f'listen = "{listen or self.address}"\nidentity = "keys/dealer"\n')
+        return CliRunner().invoke(app, ["health", "--config", str(config), "--wait", str(wait)])
+
+
+@pytest.fixture
+def part(tmp_path: Path) -> Iterator[Part]:
+    create_local_keys(tmp_path / "keys", ["ward-3"])
+    made = Part(tmp_path / "keys")
+    identity = Identity.load(made.keys / "dealer")
+    loop = asyncio.new_event_loop()
+    running = threading.Thread(target=loop.run_forever)
+    running.start()
+
+    async def start() -> grpc.aio.Server:
+        server = grpc.aio.server()
+        add_health(server, identity, lambda: made.serves)
+        made.address = f"127.0.0.1:{add_port(server, '127.0.0.1:0', identity)}"
+        await server.start()
+        return server
+
+    server = asyncio.run_coroutine_threadsafe(start(), loop).result(WAIT_S)
+    yield made
+    asyncio.run_coroutine_threadsafe(server.stop(None), loop).result(WAIT_S)
+    loop.call_soon_threadsafe(loop.stop)
+    running.join(WAIT_S)
+    loop.close()
+
+
+def test_a_part_that_serves_ends_the_check_with_0(part: Part) -> None:
+    result = part.health()
+    assert (result.exit_code, result.stdout) == (0, "dealer: serving\n")
+    everywhere = part.health(listen=part.address.replace("127.0.0.1", "0.0.0.0"))
+    assert everywhere.exit_code == 0
+
+
+def test_a_part_that_stops_ends_it_with_1(part: Part) -> None:
+    part.serves = False
+    result = part.health()
+    assert (result.exit_code, result.stdout) == (1, "dealer: not serving\n")
+
+
+def test_nobody_there_ends_it_with_1(part: Part) -> None:
+    result = part.health(listen="127.0.0.1:9", wait=1.0)
+    assert result.exit_code == 1
+    assert "dealer at 127.0.0.1:9 can't be reached" in result.stderr
+
+
+def test_settings_of_an_owner_have_no_port_to_ask(tmp_path: Path) -> None:
+    config = tmp_path / "settings.toml"
+    config.write_text('identity = "keys"\n')
+    result = CliRunner().invoke(app, ["health", "--config", str(config)])
+    assert result.exit_code == 2
+    assert "needs listen and identity" in result.stderr
+
+
+def test_the_operator_may_ask_and_an_owner_may_not(part: Part) -> None:
+    operator, owner = (Identity.load(part.keys / name) for name in ("operator", "ward-3"))
+    assert is_serving(part.address, Role.DEALER, operator, timeout_s=WAIT_S)
+    with pytest.raises(AccessDenied):
+        is_serving(part.address, Role.DEALER, owner, timeout_s=WAIT_S)
+
+
+def test_the_messages_are_the_published_protocols(part: Part) -> None:
+    """Field 1 of each: a string, and an enum whose SERVING is 1."""
+    assert StringValue(value="x").SerializeToString() == b"\x0a\x01x"
+    with open_channel(part.address, Identity.load(part.keys / "dealer"), Role.DEALER) as channel:
+        check: Any = channel.unary_unary("/grpc.health.v1.Health/Check")
+        assert check(b"", timeout=WAIT_S) == b"\x08\x01"
+        part.serves = False
+        assert check(b"", timeout=WAIT_S) == b"\x08\x02"
+        with pytest.raises(grpc.RpcError) as unknown:
+            check(b"\x0a\x01x", timeout=WAIT_S)
+    assert unknown.value.code() is grpc.StatusCode.NOT_FOUND
+    assert Int32Value.FromString(b"\x08\x02").value == 2
+
+
+def test_a_part_that_does_not_answer_in_time_is_unavailable(tmp_path: Path) -> None:
+    create_local_keys(tmp_path / "keys", [])
+    with pytest.raises(PeerUnavailable):
+        is_serving(
+            "127.0.0.1:9",
+            Role.SERVER_A,
+            Identity.load(tmp_path / "keys" / "server-a"),
+            timeout_s=1.0,
+        )

@@ -1,0 +1,167 @@
+"""Organisations with a shell each, in network namespaces of their own where root can make them."""
+
+import os
+import queue
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import precad
+
+NAMES = ("North", "South", "West")
+
+
+def ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True, capture_output=True, timeout=30)
+
+
+class Network:
+    """One host a namespace, all on one bridge; or loopback alone, where no namespace can be made.
+
+    Without namespaces each host name stands for an address of 127.0.0.0/8, put in its place in
+    what is typed: the parts then share this machine's loopback.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.hosts = {name: f"{name.lower()}.example" for name in NAMES}
+        self._folder, self._mark = folder, f"precad-{secrets.token_hex(3)}"
+        self._made: list[str] = []
+        try:
+            self._make()
+        except (OSError, subprocess.CalledProcessError):
+            self.close()
+        self.separate = bool(self._made)
+
+    def _make(self) -> None:
+        hub = self._space("hub")
+        ip("-n", hub, "link", "add", "bridge0", "type", "bridge")
+        ip("-n", hub, "link", "set", "bridge0", "up")
+        lines = ["127.0.0.1 localhost"]
+        for number, name in enumerate(NAMES, 1):
+            space, wire = self._space(name), f"wire{number}"
+            ip("link", "add", wire, "netns", hub, "type", "veth", "peer", "eth0", "netns", space)
+            ip("-n", hub, "link", "set", wire, "master", "bridge0", "up")
+            ip("-n", space, "address", "add", f"10.77.0.{number}/24", "dev", "eth0")
+            for device in ("eth0", "lo"):
+                ip("-n", space, "link", "set", device, "up")
+            lines.append(f"10.77.0.{number} {self.hosts[name]}")
+        (self._folder / "hosts").write_text("\n".join(lines) + "\n")
+
+    def _space(self, name: str) -> str:
+        space = f"{self._mark}-{name}"
+        ip("netns", "add", space)
+        self._made.append(space)
+        return space
+
+    def shell(self, name: str) -> list[str]:
+        """The command that opens a shell there."""
+        shell = ["bash", "--norc", "--noprofile"]
+        if not self.separate:
+            return shell
+        # In the mount namespace that ip netns exec makes: this machine's own file stays.
+        hosts = f"mount --bind '{self._folder / 'hosts'}' /etc/hosts && exec \"$@\""
+        return ["ip", "netns", "exec", f"{self._mark}-{name}", "bash", "-c", hosts, "-", *shell]
+
+    def here(self, text: str) -> str:
+        """What is written or typed: as it stands, but for addresses where all share loopback."""
+        if not self.separate:
+            for number, host in enumerate(self.hosts.values(), 1):
+                text = text.replace(host, f"127.0.1.{number}")
+        return text
+
+    def close(self) -> None:
+        while self._made:
+            subprocess.run(["ip", "netns", "delete", self._made.pop()], check=False, timeout=30)
+
+
+class Organisation:
+    """A person at a shell, in the organisation's own folder."""
+
+    def __init__(self, name: str, folder: Path, network: Network) -> None:
+        self.name, self.folder, self._network = name, folder, network
+        environment = os.environ | {
+            "OMP_NUM_THREADS": "1",
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PYTHONPATH": str(Path(precad.__file__).parents[1]),
+            "HOME": str(folder),
+        }
+        self._shell = subprocess.Popen(
+            network.shell(name),
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            text=True,
+            bufsize=1,
+        )
+        self.seen: list[str] = []
+        self._lines: queue.Queue[str] = queue.Queue()
+        self._reading = threading.Thread(target=self._read, daemon=True)
+        self._reading.start()
+
+    def _read(self) -> None:
+        assert self._shell.stdout
+        for line in self._shell.stdout:
+            self._lines.put(line.rstrip("\n"))
+
+    def type(self, command: str, timeout_s: float) -> None:
+        """Type a line and wait for the prompt, and a server's word that it listens.
+
+        Raises AssertionError where it fails.
+        """
+        assert self._shell.stdin
+        prompt = f"prompt-{secrets.token_hex(8)}"
+        self._shell.stdin.write(f"{self._network.here(command)}\necho {prompt} $?\n")
+        self._shell.stdin.flush()
+        deadline = time.monotonic() + timeout_s
+        said: list[str] = []
+        status, listens = "", not command.startswith("precad serve")
+        while not (status and listens):
+            try:
+                line = self._lines.get(timeout=max(0.01, deadline - time.monotonic()))
+            except queue.Empty:
+                raise AssertionError((self.name, command, "took too long", said[-40:])) from None
+            if prompt in line:
+                status = line.rpartition(" ")[2]
+                continue
+            listens |= " on port " in line
+            said.append(line)
+        self.seen += [f"$ {command}", *said]
+        assert status == "0", (self.name, command, status, said[-40:])
+
+    def write(self, name: str, text: str) -> None:
+        """Write a file in its folder."""
+        (self.folder / name).write_text(self._network.here(text), encoding="utf-8")
+
+    def close(self) -> None:
+        os.killpg(self._shell.pid, signal.SIGKILL)
+        # All that it started is dead with it, so the pipe ends.
+        self._reading.join(30)
+        with self._shell:
+            pass
+
+
+@contextmanager
+def organisations(folder: Path) -> Iterator[tuple[dict[str, Organisation], Network]]:
+    """All of them, with one folder `post` that each sees."""
+    post = folder / "post"
+    post.mkdir()
+    with ExitStack() as closing:
+        network = Network(folder)
+        closing.callback(network.close)
+        found = {}
+        for name in NAMES:
+            own = folder / name
+            own.mkdir()
+            (own / "post").symlink_to(post)
+            found[name] = Organisation(name, own, network)
+            closing.callback(found[name].close)
+        yield found, network

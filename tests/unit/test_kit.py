@@ -1,0 +1,199 @@
+"""`precad kit`, `precad keys accept`: an archive without a key; only its own key's certificate."""
+
+import hashlib
+import runpy
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from precad.cli.main import app
+from precad.client.settings import JoinSettings
+from precad.common.aggregator.settings import ServerASettings, ServerBSettings
+from precad.common.errors import Misconfiguration
+from precad.common.identifiers import Role
+from precad.common.identity.accept import accept
+from precad.common.identity.certificate import private_key
+from precad.common.identity.credentials import Identity
+from precad.common.identity.deployment import Deployment, create_request
+from precad.common.identity.pki import make_request, to_pem
+from precad.common.identity.principal import Principal
+from precad.common.secret import Secret
+from precad.common.settings import Settings
+from precad.common.task import Task
+from precad.dealer.process import DealerSettings
+
+CHECKOUT = Path(__file__).parents[2]
+A, B = "a.example:7301", "b.example:7302"
+CONSORTIUM = """task = "task.toml"
+server_a = "a.example:7301"
+server_b = "b.example:7302"
+dealer = "dealer.example:7303"
+owners = { data = "ward.csv", model = "nets:Net" }
+"""
+PARTIES: dict[str, tuple[str, ...]] = {
+    "server-a": ("server-a",),
+    "server-b": ("server-b",),
+    "dealer": ("dealer",),
+    "ward-3": ("client", "ward-3"),
+    "operator": ("operator",),
+}
+SETTINGS: dict[str, type[Settings]] = {
+    "server-a": ServerASettings,
+    "server-b": ServerBSettings,
+    "dealer": DealerSettings,
+    "ward-3": JoinSettings,
+}
+
+
+def run(*arguments: object) -> Any:
+    return CliRunner().invoke(app, [*map(str, arguments)])
+
+
+@pytest.fixture
+def agreed(tmp_path: Path) -> Path:
+    """A folder with task, consortium and root."""
+    shutil.copy(CHECKOUT / "deploy" / "task.toml", tmp_path)
+    (tmp_path / "consortium.toml").write_text(CONSORTIUM)
+    assert run("keys", "init", tmp_path / "root", "--root-only").exit_code == 0
+    return tmp_path
+
+
+def kit(agreed: Path, *party: str, out: str = "") -> Any:
+    given = ("--consortium", agreed / "consortium.toml", "--root", agreed / "root")
+    (agreed / out).mkdir(exist_ok=True)
+    return run("kit", *party, *given, "--out", agreed / out)
+
+
+def unpacked(agreed: Path, name: str) -> Path:
+    result = kit(agreed, *PARTIES[name])
+    assert result.exit_code == 0, result.output
+    # As the page says; Python's own way drops the folder's mode.
+    subprocess.run(["tar", "-xzf", f"{name}-kit.tar.gz"], cwd=agreed, check=True)
+    return agreed / name
+
+
+@pytest.mark.parametrize("name", PARTIES)
+def test_a_kit_has_what_its_party_needs_and_no_key(name: str, agreed: Path) -> None:
+    folder = unpacked(agreed, name)
+    assert (folder / "keys").stat().st_mode & 0o777 == 0o700
+    texts = [path.read_text() for path in folder.rglob("*") if path.is_file()]
+    assert not [text for text in texts if "PRIVATE KEY" in text]
+    steps = (folder / "NEXT.txt").read_text()
+    assert f"precad keys request {name}/keys {' '.join(PARTIES[name])}\n" in steps
+    if name in SETTINGS:
+        settings = SETTINGS[name].load(folder / "settings.toml")
+        assert Task.load(settings.task).digest == Task.load(CHECKOUT / "deploy/task.toml").digest
+        assert {"compose.yml", f"precad-{name}.service"} <= {p.name for p in folder.iterdir()}
+    else:
+        assert {path.name for path in folder.iterdir()} == {"keys", "NEXT.txt"}
+
+
+def test_settings_say_where_the_others_are(agreed: Path) -> None:
+    a = ServerASettings.load(unpacked(agreed, "server-a") / "settings.toml")
+    assert (a.listen, a.server_b) == ("0.0.0.0:7301", "b.example:7302")
+    assert a.dealer == "dealer.example:7303"
+    owner = JoinSettings.load(unpacked(agreed, "ward-3") / "settings.toml")
+    assert (owner.client, owner.server_a, owner.server_b) == ("ward-3", A, B)
+    assert (owner.data.name, owner.model) == ("ward.csv", "nets:Net")
+    assert owner.epsilon_limit is None
+
+
+def test_what_is_read_out_is_the_archive_and_the_same_for_whoever_packs_it(agreed: Path) -> None:
+    first = kit(agreed, "server-a", out="one").stdout
+    second = kit(agreed, "server-a", out="two").stdout
+    one, two = (agreed / name / "server-a-kit.tar.gz" for name in ("one", "two"))
+    assert one.read_bytes() == two.read_bytes()
+    assert hashlib.sha256(one.read_bytes()).hexdigest() in first
+    assert first.splitlines()[1:] == second.splitlines()[1:]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ('server_b = "b.example:7302"\n', "", "server_b = None: is required"),
+        ("b.example:7302", "b.example", "give host:port"),
+        ("server_b =", "server_c =", "server_"),
+        ("data =", "epsilon_limit = 3.0, data =", "leave it out of [owners]"),
+    ],
+)
+def test_a_wrong_consortium_is_refused(before: str, after: str, said: str, agreed: Path) -> None:
+    (agreed / "consortium.toml").write_text(CONSORTIUM.replace(before, after))
+    result = kit(agreed, "server-a")
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert not list(agreed.glob("*-kit.tar.gz"))
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_systemd_takes_the_unit(name: str, agreed: Path) -> None:
+    unit = unpacked(agreed, name) / f"precad-{name}.service"
+    text = unit.read_text()
+    assert f"/srv/precad/{name}" in text
+    assert "$" not in text
+    program = shutil.which("systemd-analyze")
+    if program is None:
+        sys.stdout.write("no systemd here: the unit's sections alone are looked at\n")
+        sections = [line for line in text.splitlines() if line.startswith("[")]
+        assert sections == ["[Unit]", "[Service]", "[Install]"]
+        return
+    # It looks whether the program is there.
+    unit.write_text(text.replace("/opt/precad/bin/precad", sys.executable))
+    checked = subprocess.run(
+        [program, "verify", "--man=no", str(unit)], check=False, capture_output=True, text=True
+    )
+    assert (checked.returncode, checked.stderr) == (0, "")
+
+
+def offered(agreed: Path, principal: Principal, request: Path, name: str = "offered") -> Path:
+    return Deployment.open(agreed / "root").issue(principal, out=agreed / name, request=request)
+
+
+def test_a_certificate_of_the_own_key_is_accepted(agreed: Path) -> None:
+    keys = unpacked(agreed, "server-a") / "keys"
+    party = Principal.service(Role.SERVER_A)
+    result = run("keys", "accept", keys, offered(agreed, party, create_request(keys, party)))
+    assert (result.exit_code, result.stdout) == (0, "server-a.precad: complete\n")
+    assert Identity.load(keys).principal == party
+
+
+def test_what_is_read_out_of_a_request_is_its_keys(agreed: Path) -> None:
+    party = Principal.client("ward-3")
+    shown = [
+        run("keys", "show", create_request(agreed / name, party)).stdout for name in ("x", "y")
+    ]
+    assert all(text.startswith("ward-3.client.precad: asks for a certificate\n") for text in shown)
+    assert shown[0] != shown[1]
+
+
+def test_any_other_certificate_is_refused_and_nothing_changes(agreed: Path) -> None:
+    keys = unpacked(agreed, "server-a") / "keys"
+    a, b = (Principal.service(role) for role in (Role.SERVER_A, Role.SERVER_B))
+    request = create_request(keys, a)
+    before = {path.name: path.read_bytes() for path in keys.iterdir()}
+    another_key = offered(agreed, a, create_request(agreed / "elsewhere", a), "another-key")
+    with pytest.raises(Misconfiguration, match="belongs to another certificate"):
+        accept(keys, another_key)
+    other = Deployment.create(agreed / "other-root")
+    with pytest.raises(Misconfiguration, match="is another root than"):
+        accept(keys, other.issue(a, out=agreed / "another-root", request=request))
+    # The root was talked into certifying this key as another party's.
+    key = keys / "key.pem"
+    talked = agreed / "talked.pem"
+    talked.write_bytes(to_pem(make_request(private_key(Secret(key.read_bytes()), "x"), b)))
+    with pytest.raises(Misconfiguration, match=r"is for server-a\.precad, not server-b"):
+        accept(keys, offered(agreed, b, talked, "another-party"))
+    assert {path.name: path.read_bytes() for path in keys.iterdir()} == before
+
+
+def test_the_ceremonys_pictures_are_what_the_script_draws() -> None:
+    folder = CHECKOUT / "docs" / "pictures"
+    drawn = runpy.run_path(str(folder / "draw_ceremony.py"))["pictures"]()
+    assert len(drawn) == 3
+    for name, text in drawn.items():
+        assert (folder / name).read_text(encoding="utf-8") == text
+        assert f"(pictures/{name})" in (CHECKOUT / "docs" / "ceremony.md").read_text("utf-8")

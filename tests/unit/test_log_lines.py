@@ -1,0 +1,75 @@
+"""A process's log: lines for people, or JSON objects that say what is being done."""
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from precad.common import log_lines
+from precad.common.errors import Misconfiguration
+from precad.common.log_lines import VARIABLE, doing, start_log
+from precad.common.secret import Secret
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
+    """What the log writes; the root's handlers come back afterwards."""
+    monkeypatch.setattr(log_lines, "_doing", {})
+    root = logging.getLogger()
+    before, level = root.handlers[:], root.level
+    yield io.StringIO()
+    root.handlers[:] = before
+    root.setLevel(level)
+
+
+def begin(*arguments: Any, **named: Any) -> None:
+    """As in a process of its own: pytest has put handlers of its own there."""
+    logging.getLogger().handlers.clear()
+    start_log(*arguments, **named)
+
+
+def test_json_lines_say_what_is_being_done(
+    written: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, "json")
+    begin(handler=logging.StreamHandler(written))
+    log = logging.getLogger("precad")
+    log.info("begun")
+    doing(part="server-a", task="wards")
+    doing(version=3, attempt=5)
+    log.warning("client %s isn't there\nany more, seed %s", "ward-3", Secret(b"seed"))
+    try:
+        raise ValueError("a bug")
+    except ValueError:
+        log.exception("stopped")
+    first, second, third = (json.loads(line) for line in written.getvalue().splitlines())
+    assert first.keys() == {"time", "level", "message"}
+    assert datetime.fromisoformat(first["time"]).tzinfo is not None
+    assert second["level"] == "warning"
+    assert {key: second[key] for key in ("part", "task", "version", "attempt")} == {
+        "part": "server-a",
+        "task": "wards",
+        "version": 3,
+        "attempt": 5,
+    }
+    assert second["message"].startswith("client ward-3 isn't there\nany more")
+    assert "b'seed'" not in written.getvalue()
+    assert "ValueError: a bug" in third["trace"]
+
+
+def test_people_get_lines(written: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    begin(logging.WARNING, logging.StreamHandler(written), "%(levelname)s worker: %(message)s")
+    logging.getLogger("precad").info("not this")
+    logging.getLogger("precad").warning("lost")
+    assert written.getvalue() == "WARNING worker: lost\n"
+
+
+def test_another_format_is_refused(written: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "xml")
+    with pytest.raises(Misconfiguration, match="use people or json"):
+        begin(handler=logging.StreamHandler(written))
