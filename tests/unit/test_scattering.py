@@ -4,8 +4,13 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from precad.common.account.accountant import AccountantName
+from precad.common.account.guarantees import Adversary, Run, guarantees
 from precad.common.errors import Misconfiguration
+from precad.common.task import Task
+from precad.experiments.data import DataSet
 from precad.experiments.data.scattering import LENGTH, scattering, scattering_features
+from precad.experiments.defaults import demo_task
 
 KYMATIO = {
     "order 0": [0.080034],
@@ -72,3 +77,16 @@ def test_other_images_are_refused() -> None:
     for wrong in (np.zeros((1, 3, 8, 8)), np.zeros((1, 1, 30, 30)), np.zeros((1, 64))):
         with pytest.raises(Misconfiguration, match="images"):
             scattering(wrong.astype(np.float32))
+
+
+def test_the_demos_settings_keep_epsilon_3_with_ten_owners_and_more() -> None:
+    x = np.zeros((60_000, 3969), np.float32)
+    data = DataSet("mnist", x, np.zeros(60_000, np.int64), x[:1], np.zeros(1, np.int64), 10)
+    for owners in (10, 100, 1000):
+        task = Task.parse(demo_task(data, "scattering", owners))
+        rounds = task.training.rounds
+        run = Run.of(task, rounds=rounds, participations=rounds)
+        one, exact = (Adversary.ONE_SERVER,), (AccountantName.EXACT,)
+        (statement,) = guarantees(run, task.privacy.delta, one, exact)
+        assert task.privacy.delta == 1e-5
+        assert 2.9 < statement.epsilon <= 3.0
