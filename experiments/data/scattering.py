@@ -32,7 +32,8 @@ _FLAT = 1e-5
 """Added to a variance: a group of one grey stays zero."""
 
 _Real = NDArray[np.float32]
-_Complex = NDArray[np.complex64]
+_Spectrum = NDArray[Any]
+"""In complex64, which NumPy's declarations of its transforms don't say."""
 
 
 def scattering(images: _Real, scales: int = 2, directions: int = 8) -> _Real:
@@ -116,7 +117,7 @@ class _Bank:
                     second += self._second(np.fft.fft2(moduli), scale)
         yield from second
 
-    def _second(self, spectrum: _Complex, scale: int) -> Iterator[_Real]:
+    def _second(self, spectrum: _Spectrum, scale: int) -> Iterator[_Real]:
         """Moduli of moduli at every coarser scale; finer ones hold next to nothing."""
         for coarser in range(scale + 1, self._scales):
             for wavelet in self._wavelets[coarser]:
@@ -127,12 +128,15 @@ class _Bank:
 
     def _averaged(self, layer: _Real, scale: int) -> _Real:
         average = self._averages[scale]
-        return average @ layer @ average.T
+        found: NDArray[Any] = average @ layer @ average.T
+        return found
 
 
-def _moduli(spectrum: _Complex, wavelet: _Real, coarser: int) -> _Real:
+def _moduli(spectrum: _Spectrum, wavelet: _Real, coarser: int) -> _Real:
     """|x ∗ ψ| at every 2^coarser-th pixel, from the spectrum of x."""
-    return np.abs(np.fft.ifft2(_folded(spectrum * wavelet, coarser)))
+    found: _Spectrum = np.fft.ifft2(_folded(spectrum * wavelet, coarser))
+    moduli: _Real = np.abs(found)
+    return moduli
 
 
 def _folded(spectrum: NDArray[Any], coarser: int) -> NDArray[Any]:
@@ -156,7 +160,8 @@ def _morlet(side: int, scale: int, angle: float, slant: float) -> _Real:
     envelope *= slant / (2 * np.pi * width**2)
     wave = envelope * np.exp(1j * _FREQUENCY / 2**scale * along)
     wave -= envelope * (wave.sum() / envelope.sum())
-    return np.fft.fft2(wave).real.astype(np.float32)
+    spectrum: _Real = np.fft.fft2(wave).real.astype(np.float32)
+    return spectrum
 
 
 def _averages(side: int, scales: int, scale: int) -> _Real:
@@ -166,4 +171,6 @@ def _averages(side: int, scales: int, scale: int) -> _Real:
     centres = (np.arange(side // step) + 0.5) * step - 0.5
     width = _BANDWIDTH * 2 ** (scales - 1)
     weights = np.exp(-((places - centres[:, None]) ** 2) / (2 * width**2))
-    return (weights / weights.sum(axis=1, keepdims=True)).astype(np.float32)
+    weights /= weights.sum(axis=1, keepdims=True)
+    found: _Real = weights.astype(np.float32)
+    return found
