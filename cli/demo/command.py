@@ -28,8 +28,8 @@ def demo(
     model: Annotated[
         str,
         Option(
-            help="logistic or mlp; with mnist also cnn, or features: logistic regression on "
-            "histograms of gradients, which each owner computes."
+            help="logistic or mlp; with mnist also cnn, or logistic regression on what each owner "
+            "computes: features (histograms of gradients) or scattering (of wavelets)."
         ),
     ] = "logistic",
     clients: Annotated[int, Option(min=1, help="How many data owners.")] = 10,

@@ -14,7 +14,7 @@ from precad.common.identifiers import ClientId
 from precad.common.task import Task
 from precad.experiments.bad_client import KINDS
 from precad.experiments.data import DataSet, load
-from precad.experiments.data.oriented_gradients import with_features
+from precad.experiments.data.fixed_features import FIXED_FEATURES, with_features
 from precad.experiments.defaults import demo_task
 from precad.experiments.local.files import Data
 from precad.experiments.partition import shards
@@ -64,8 +64,8 @@ def make_scenario(
     """
     bad_count = _attackers(attack, attackers, clients)
     data = load(dataset, folder)
-    if (dataset, model) == ("mnist", "features"):
-        data = with_features(data)
+    if dataset == "mnist" and model in FIXED_FEATURES:
+        data = with_features(data, FIXED_FEATURES[model])
     values = demo_task(data, model, clients, rounds, client_rate)
     values["validation"] = validation
     if objective is not None:

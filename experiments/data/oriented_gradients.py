@@ -4,13 +4,10 @@ Dalal and Triggs, "Histograms of Oriented Gradients for Human Detection", CVPR 2
 form. Each image becomes its own features; no mean or scale of a data set goes in.
 """
 
-from dataclasses import replace
-
 import numpy as np
 from numpy.typing import NDArray
 
 from precad.common.errors import Misconfiguration
-from precad.experiments.data.dataset import DataSet
 
 LENGTH = 4.0
 """L2 norm of a record's features: the larger, the fewer rounds, until clips take it back."""
@@ -53,12 +50,3 @@ def oriented_gradients(images: NDArray[np.float32], directions: int = 8) -> NDAr
     norms = np.linalg.norm(features, axis=1, keepdims=True)
     found: NDArray[np.float32] = (LENGTH * features / np.maximum(norms, 1e-6)).astype(np.float32)
     return found
-
-
-def with_features(data: DataSet) -> DataSet:
-    """The same records, each image replaced by its features."""
-    return replace(
-        data,
-        train_x=oriented_gradients(data.train_x),
-        test_x=oriented_gradients(data.test_x),
-    )

@@ -84,7 +84,12 @@ def test_the_demo_takes_a_named_set_from_its_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "shape", "weights"), [("cnn", (6, 1, 28, 28), 2826), ("features", (6, 392), 3930)]
+    ("model", "shape", "weights"),
+    [
+        ("cnn", (6, 1, 28, 28), 2826),
+        ("features", (6, 392), 3930),
+        ("scattering", (6, 3969), 39_700),
+    ],
 )
 def test_the_demo_takes_a_cnn_or_fixed_features_of_images(
     tmp_path: Path, model: str, shape: tuple[int, ...], weights: int
