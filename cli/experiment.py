@@ -1,45 +1,50 @@
 """`precad experiment`: what the papers measured, run again on this project's own arithmetic."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
-from precad.cli.options import Json, print_json
+from precad.cli.options import PATH, json_option, print_json
 from precad.common.errors import Misconfiguration
 
 if TYPE_CHECKING:
     from precad.experiments.registry import Registry
     from precad.experiments.study import Experiment, Result, Scale
 
-app = typer.Typer(
-    help="""The papers' experiments: their claims, and what is measured here.
+
+@click.group()
+def experiment() -> None:
+    """The papers' experiments: their claims, and what is measured here.
 
     All of it is simulated, in this process, on public data. Results are kept as JSON after each
     cell (one training, or one part of one), so that a run that was broken off goes on.
-    """,
-    no_args_is_help=True,
-)
+    """
+
+
 RESULTS = Path("experiment-results")
 
-Name = Annotated[str, typer.Argument(help="As `precad experiment list` has it.")]
-AtScale = Annotated[
-    str,
-    typer.Option("--scale", help="small: minutes, on digits; paper: the paper's own settings."),
-]
-Folder = Annotated[
-    Path | None, typer.Option("--data", help="Folder with data sets' files; none is downloaded.")
-]
-Output = Annotated[Path, typer.Option(help="Folder of results.")]
-Device = Annotated[str, typer.Option(help="Where torch computes: cpu, cuda.")]
-Plugins = Annotated[
-    list[Path] | None,
-    typer.Option("--plugin", help="A Python file of your own that registers parts; repeat it."),
-]
+name_argument = click.argument("name", help="As `precad experiment list` has it.")
+at_scale_option = click.option(
+    "--scale", default="small", help="small: minutes, on digits; paper: the paper's own settings."
+)
+folder_option = click.option(
+    "--data", type=PATH, help="Folder with data sets' files; none is downloaded."
+)
+output_option = click.option("--output", type=PATH, default=RESULTS, help="Folder of results.")
+device_option = click.option("--device", default="cpu", help="Where torch computes: cpu, cuda.")
+plugins_option = click.option(
+    "--plugin",
+    type=PATH,
+    multiple=True,
+    help="A Python file of your own that registers parts; repeat it.",
+)
 
 
-@app.command(name="list")
-def list_experiments(*, plugin: Plugins = None, as_json: Json = False) -> None:
+@experiment.command(name="list")
+@plugins_option
+@json_option
+def list_experiments(plugin: tuple[Path, ...], as_json: bool) -> None:
     """All experiments, by name: the paper, the figure and what it claims."""
     found = _experiments(plugin)
     if as_json:
@@ -62,19 +67,28 @@ def list_experiments(*, plugin: Plugins = None, as_json: Json = False) -> None:
     Console().print(table, highlight=False)
 
 
-@app.command()
+@experiment.command()
+@name_argument
+@at_scale_option
+@folder_option
+@output_option
+@device_option
+@plugins_option
+@click.option(
+    "--estimate/--no-estimate",
+    default=True,
+    help="Try the first cell for some seconds, if none was measured.",
+)
+@json_option
 def show(
-    name: Name,
-    *,
-    scale: AtScale = "small",
-    data: Folder = None,
-    output: Output = RESULTS,
-    device: Device = "cpu",
-    plugin: Plugins = None,
-    estimate: Annotated[
-        bool, typer.Option(help="Try the first cell for some seconds, if none was measured.")
-    ] = True,
-    as_json: Json = False,
+    name: str,
+    scale: str,
+    data: Path | None,
+    output: Path,
+    device: str,
+    plugin: tuple[Path, ...],
+    estimate: bool,
+    as_json: bool,
 ) -> None:
     """What an experiment does, its settings, how long it takes, and its results so far."""
     from precad.experiments.study.kept import Kept  # noqa: PLC0415
@@ -96,29 +110,38 @@ def show(
             indent=2,
         )
         return
-    typer.echo(f"{name}: {one.paper}, {one.figure}\n\nThe paper: {one.claim}\n\nHere: {one.does}\n")
+    click.echo(f"{name}: {one.paper}, {one.figure}\n\nThe paper: {one.claim}\n\nHere: {one.does}\n")
     for key, value in one.settings[size].items():
-        typer.echo(f"  {key:20} {'–' if value is None else value}")
+        click.echo(f"  {key:20} {'–' if value is None else value}")
     left = "" if hours is None else f", about {_duration(hours)} left on one process"
-    typer.echo(f"\n{len(results)} of {len(cells)} cells are measured{left}.")
+    click.echo(f"\n{len(results)} of {len(cells)} cells are measured{left}.")
     _table(one, results)
 
 
-@app.command()
+@experiment.command()
+@name_argument
+@at_scale_option
+@folder_option
+@output_option
+@device_option
+@click.option("--workers", type=click.IntRange(min=1), default=1, help="Processes at a time.")
+@click.option(
+    "--backend", default="loky", help="joblib's: loky, this machine; ray or dask, a cluster."
+)
+@plugins_option
+@click.option("--plot/--no-plot", default=True, help="Draw what was measured, beside the results.")
+@json_option
 def run(
-    name: Name,
-    *,
-    scale: AtScale = "small",
-    data: Folder = None,
-    output: Output = RESULTS,
-    device: Device = "cpu",
-    workers: Annotated[int, typer.Option(min=1, help="Processes at a time.")] = 1,
-    backend: Annotated[
-        str, typer.Option(help="joblib's: loky, this machine; ray or dask, a cluster.")
-    ] = "loky",
-    plugin: Plugins = None,
-    plot: Annotated[bool, typer.Option(help="Draw what was measured, beside the results.")] = True,
-    as_json: Json = False,
+    name: str,
+    scale: str,
+    data: Path | None,
+    output: Path,
+    device: str,
+    workers: int,
+    backend: str,
+    plugin: tuple[Path, ...],
+    plot: bool,
+    as_json: bool,
 ) -> None:
     """Measure the cells that the results lack, then print and draw all.
 
@@ -177,7 +200,7 @@ def run(
             device=device,
             workers=workers,
             backend=backend,
-            plugins=tuple(plugin or ()),
+            plugins=plugin,
             on_cell=on_cell,
         )
     finally:
@@ -191,14 +214,14 @@ def run(
         print_json({**_described(name, one, size), "table": rows, "files": written}, indent=2)
         return
     _table(one, results)
-    typer.echo(f"\nFiles: {', '.join(written)}")
+    click.echo(f"\nFiles: {', '.join(written)}")
 
 
-def _experiments(plugins: list[Path] | None) -> "Registry[Experiment]":
+def _experiments(plugins: tuple[Path, ...]) -> "Registry[Experiment]":
     from precad.experiments.registry import load_plugins  # noqa: PLC0415
     from precad.experiments.study import EXPERIMENTS  # noqa: PLC0415
 
-    load_plugins(tuple(plugins or ()))
+    load_plugins(plugins)
     return EXPERIMENTS
 
 
@@ -240,7 +263,7 @@ def _table(one: "Experiment", results: "list[Result]") -> None:
         table.add_column(heading, overflow="fold")
     for row in found.rows:
         table.add_row(*row)
-    typer.echo("")
+    click.echo("")
     Console().print(table, highlight=False)
 
 

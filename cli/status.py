@@ -3,10 +3,11 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
+from precad.cli.options import PATH
 from precad.common.clock import CLOCK, Clock
 from precad.common.errors import Misconfiguration, PeerUnavailable
 from precad.common.identifiers import Role
@@ -21,18 +22,22 @@ ENDED = ("done", "stopped")
 TIMEOUT_S = 10.0
 
 
+@click.command()
+@click.argument("address", help="The server, as host:port.")
+@click.option("--server", default="a", help="Which one it must be: a or b.")
+@click.option(
+    "--identity",
+    type=PATH,
+    required=True,
+    help="The operator's folder, as `precad keys` writes it.",
+)
+@click.option("--watch", "-w", is_flag=True, help="A live screen, until the training is over.")
+@click.option(
+    "--every", type=click.FloatRange(min=0.2), default=2.0, help="Seconds between two looks."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 def status(
-    address: Annotated[str, typer.Argument(help="The server, as host:port.")],
-    server: Annotated[str, typer.Option(help="Which one it must be: a or b.")] = "a",
-    *,
-    identity: Annotated[
-        Path, typer.Option(help="The operator's folder, as `precad keys` writes it.")
-    ],
-    watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="A live screen, until the training is over.")
-    ] = False,
-    every: Annotated[float, typer.Option(help="Seconds between two looks.", min=0.2)] = 2.0,
-    json_output: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+    address: str, server: str, identity: Path, watch: bool, every: float, as_json: bool
 ) -> None:
     """Ask a server where its training stands: for operators.
 
@@ -49,7 +54,7 @@ def status(
 
     if server not in ("a", "b"):
         raise Misconfiguration("--server", server, "use a or b")
-    if watch and json_output:
+    if watch and as_json:
         raise Misconfiguration("--watch", "with --json", "choose one of them")
     role = Role.SERVER_A if server == "a" else Role.SERVER_B
     connection = OperatorConnection(address, role, Identity.load(identity))
@@ -64,7 +69,7 @@ def status(
         facts = _facts(ask())
     finally:
         connection.close()
-    if json_output:
+    if as_json:
         print(json.dumps(facts))  # noqa: T201 -- the document that was asked for
         return
     Console().print(_table(facts), highlight=False)

@@ -1,16 +1,16 @@
 """`precad audit`: canaries in trainings, and what an adversary really learns of them."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
-from typer import Option
 
-from precad.cli.options import Json, json_of, print_json
+from precad.cli.options import PATH, json_of, json_option, print_json
 from precad.common.errors import Misconfiguration
 
 if TYPE_CHECKING:
@@ -21,57 +21,69 @@ if TYPE_CHECKING:
 REFUTED = 1
 
 
+@click.command()
+@click.option(
+    "--canaries",
+    type=click.IntRange(min=50),
+    default=2000,
+    help="m: records that count or not by a fair coin, in each training.",
+)
+@click.option(
+    "--repetitions",
+    type=click.IntRange(min=1),
+    default=1,
+    help="Trainings, each with canaries of its own; more prove more.",
+)
+@click.option(
+    "--dataset",
+    help="Audit the demo's task for digits or breast-cancer, in place of one made for it.",
+)
+@click.option(
+    "--build",
+    default="sound",
+    help="What runs: sound, or a build broken on purpose that the audit must find: "
+    "half-noise, other-silent, redrawn, unclipped.",
+)
+@click.option(
+    "--deployed",
+    is_flag=True,
+    help="Train by real processes on this machine: dealer, both servers, all owners.",
+)
+@click.option(
+    "--certificate",
+    is_flag=True,
+    help="Attack certified predictions in place of ε; --build is sound or unchecked.",
+)
+@click.option(
+    "--presence",
+    is_flag=True,
+    help="Canaries are whole owners, by simulation; --build is sound or unchecked.",
+)
+@click.option(
+    "--models",
+    type=click.IntRange(min=40),
+    default=200,
+    help="With --certificate: trainings of each ensemble, which vote.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    help="Repeats an audit; of --deployed the canaries and coins alone.",
+)
+@click.option("--save", type=PATH, help="All that was found, as JSON.")
+@json_option
 def audit(
-    *,
-    canaries: Annotated[
-        int, Option(min=50, help="m: records that count or not by a fair coin, in each training.")
-    ] = 2000,
-    repetitions: Annotated[
-        int, Option(min=1, help="Trainings, each with canaries of its own; more prove more.")
-    ] = 1,
-    dataset: Annotated[
-        str | None,
-        Option(
-            help="Audit the demo's task for digits or breast-cancer, in place of one made for it."
-        ),
-    ] = None,
-    build: Annotated[
-        str,
-        Option(
-            help="What runs: sound, or a build broken on purpose that the audit must find: "
-            "half-noise, other-silent, redrawn, unclipped."
-        ),
-    ] = "sound",
-    deployed: Annotated[
-        bool,
-        Option(
-            "--deployed",
-            help="Train by real processes on this machine: dealer, both servers, all owners.",
-        ),
-    ] = False,
-    certificate: Annotated[
-        bool,
-        Option(
-            "--certificate",
-            help="Attack certified predictions in place of ε; --build is sound or unchecked.",
-        ),
-    ] = False,
-    presence: Annotated[
-        bool,
-        Option(
-            "--presence",
-            help="Canaries are whole owners, by simulation; --build is sound or unchecked.",
-        ),
-    ] = False,
-    models: Annotated[
-        int, Option(min=40, help="With --certificate: trainings of each ensemble, which vote.")
-    ] = 200,
-    seed: Annotated[
-        int | None,
-        Option(min=0, help="Repeats an audit; of --deployed the canaries and coins alone."),
-    ] = None,
-    save: Annotated[Path | None, Option(help="All that was found, as JSON.")] = None,
-    as_json: Json = False,
+    canaries: int,
+    repetitions: int,
+    dataset: str | None,
+    build: str,
+    deployed: bool,
+    certificate: bool,
+    presence: bool,
+    models: int,
+    seed: int | None,
+    save: Path | None,
+    as_json: bool,
 ) -> None:
     """Attack trainings as the stated adversaries may, and bound ε from below.
 
@@ -160,7 +172,7 @@ def _end(document: dict[str, Any], save: Path | None, *, as_json: bool, refuted:
     if as_json:
         print_json(document)
     if refuted:
-        raise typer.Exit(REFUTED)
+        sys.exit(REFUTED)
 
 
 def _trainings(

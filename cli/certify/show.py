@@ -4,12 +4,12 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
-import typer
+import click
 from rich.console import Console
 from rich.table import Table
 
 from precad.cli.certify.answer import Document
-from precad.cli.certify.request import GuaranteeKind, Loss, Prediction, Request, Smoothing
+from precad.cli.certify.request import Loss, Prediction, Request, Smoothing
 from precad.cli.options import print_json
 from precad.common.certify.runs import Unit
 
@@ -41,7 +41,7 @@ def show(request: Request, found: Document) -> None:
     for part in parts:
         console.print(part)
     if request.plot is not None:
-        typer.echo(f"Picture: {request.plot}")
+        click.echo(f"Picture: {request.plot}")
 
 
 def _table(
@@ -64,7 +64,7 @@ def _prediction(request: Prediction, found: Document) -> Parts:
         f"classes; confidence {request.confidence:g} for {scope}. Radius: "
         f"{_changed(found)}."
     )
-    if GuaranteeKind.GDP in request.kinds:
+    if "gdp" in request.kinds:
         yield "GDP-CLT is a limit for many rounds: its radii are not guaranteed."
     units = Unit(found["unit"]).plural
     what = "Points certified" if request.labels is None else "Certified accuracy"

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
-import typer
 
 from precad.experiments.robustness.published import QUOTED_FIG_3, TABLE_2_MNIST, WHY_QUOTED
 from precad.experiments.robustness.table import METHODS
@@ -105,13 +105,13 @@ def main() -> None:
         for row in found["rows"]:
             by_data[row["training"]["data"]].append(row)
     for name, rows in by_data.items():
-        typer.echo(f"{name}\n\n{table(rows, published=name == 'mnist')}\n")
+        click.echo(f"{name}\n\n{table(rows, published=name == 'mnist')}\n")
         if given.pictures is not None:
             title = (
                 f"{name}, ε = 3, δ = 1e-5, n = {rows[0]['copies']:,}, {rows[0]['points']} inputs"
             )
             picture(rows, radii, given.pictures / f"certified-{name}.png", title)
-    typer.echo(f"Quoted, not measured: {'; '.join(QUOTED_FIG_3)}.\n{WHY_QUOTED}")
+    click.echo(f"Quoted, not measured: {'; '.join(QUOTED_FIG_3)}.\n{WHY_QUOTED}")
 
 
 if __name__ == "__main__":

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import click
 import torch
-import typer
 
 from precad.client.train.smooth import Sampling, sample_votes
 from precad.common.certify.intervals import ConfidenceBudget
@@ -210,7 +210,7 @@ def run(
     data: DataSet,
     work: Path,
     out: Path,
-    said: Callable[[str], object] = typer.echo,
+    said: Callable[[str], object] = click.echo,
 ) -> dict[str, Any]:
     """All rows, each into the file as soon as it is there; what the file has isn't made again."""
     work.mkdir(parents=True, exist_ok=True)

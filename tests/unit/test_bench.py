@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import typer
 
 from precad.cli.bench.case import Case, idle_wait_s
 from precad.cli.bench.document import FORMAT, Document, main_case, run, series_of
@@ -281,6 +280,6 @@ def test_the_page_explains_every_table_and_names_only_options_that_there_are() -
 
 
 def _bench_options() -> list[list[str]]:
-    group: Any = typer.main.get_command(app)
+    group: Any = app
     parameters = group.get_command(None, "bench").params
     return [[*each.opts, *each.secondary_opts] for each in parameters]

@@ -93,7 +93,7 @@ def test_no_owner_installs_crypten_and_no_server_what_trains(extras: dict[str, s
 HELP = (
     WITHOUT
     + """
-from typer.testing import CliRunner
+from click.testing import CliRunner
 from precad.cli.main import COMMANDS, app
 for command in ("", *COMMANDS):
     said = CliRunner().invoke(app, [*filter(None, [command]), "--help"])

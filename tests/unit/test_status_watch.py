@@ -5,9 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from click.testing import CliRunner
 from rich.console import Console
 from tests.rig.clock import LeapingClock
-from typer.testing import CliRunner
 
 from precad.cli import status
 from precad.cli.main import app

@@ -36,7 +36,7 @@ DATABASE = ("alembic", "crypten", "sqlalchemy", "precad.common.aggregator")
 TORCH = ("safetensors.torch", "scipy", "sympy", "torch", "precad.common.account")
 NEVER = {
     "dealer": (*NOBODY, *DATABASE, *TORCH, "precad.client", "safetensors"),
-    "server": (*NOBODY, "precad.client", "scipy", "alembic", "typer"),
+    "server": (*NOBODY, "precad.client", "scipy", "alembic", "click"),
     "owner": (*NOBODY, *DATABASE),
     "light": (*NOBODY, *DATABASE, *TORCH),
 }
