@@ -1,5 +1,6 @@
 """`precad experiment`: what the papers measured, run again on this project's own arithmetic."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -7,6 +8,8 @@ import click
 
 from precad.cli.options import PATH, json_option, print_json
 from precad.common.errors import Misconfiguration
+from precad.common.terminal.progress import bar
+from precad.common.terminal.text import Table, say
 
 if TYPE_CHECKING:
     from precad.experiments.registry import Registry
@@ -56,15 +59,10 @@ def list_experiments(plugin: tuple[Path, ...], as_json: bool) -> None:
             indent=2,
         )
         return
-    from rich.console import Console  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("name", "paper", "figure", "claim"):
-        table.add_column(heading, overflow="fold", no_wrap=heading == "name")
+    table = Table("name", "paper", "figure", "claim")
     for name, one in found.items():
-        table.add_row(name, one.paper, one.figure, one.claim)
-    Console().print(table, highlight=False)
+        table.add(name, one.paper, one.figure, one.claim)
+    table.show(sys.stdout)
 
 
 @experiment.command()
@@ -149,49 +147,24 @@ def run(
 
     precad experiment run precad-fig3 --scale paper --data ~/mnist
     """
-    from rich.console import Console  # noqa: PLC0415
-    from rich.progress import (  # noqa: PLC0415
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
     from precad.experiments.study.kept import Kept  # noqa: PLC0415
     from precad.experiments.study.run import estimated_hours  # noqa: PLC0415
     from precad.experiments.study.run import run as play  # noqa: PLC0415
 
     one, size = _experiments(plugin)[name], _scale(scale)
-    console = Console(stderr=as_json)
+    out = sys.stderr if as_json else sys.stdout
     missing, hours = estimated_hours(name, size, output, data, device)
     total = len(one.all_cells(size))
     if missing:
-        console.print(
-            f"{missing} of {total} cells to measure: about {_duration(hours / workers)}.",
-            highlight=False,
-        )
-    progress = Progress(
-        TextColumn("cell"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=console,
-    )
-    bar = progress.add_task("cells", total=total, completed=total - missing)
+        say(out, f"{missing} of {total} cells to measure: about {_duration(hours / workers)}.")
+    with bar("cell", total, out, total - missing) as line:
 
-    def on_cell(result: "Result", done: int, of: int) -> None:
-        progress.update(bar, completed=done)
-        if not console.is_terminal:
-            left = (of - done) * result.seconds / workers / 3600
-            console.print(
-                f"cell {done}/{of}: {result.seconds:.1f} s, about {_duration(left)} left",
-                highlight=False,
-            )
+        def on_cell(result: "Result", done: int, of: int) -> None:
+            line.update(done - line.n)
+            if line.disable:
+                left = (of - done) * result.seconds / workers / 3600
+                say(out, f"cell {done}/{of}: {result.seconds:.1f} s, about {_duration(left)} left")
 
-    if console.is_terminal:
-        progress.start()
-    try:
         results = play(
             name,
             size,
@@ -203,8 +176,6 @@ def run(
             plugins=plugin,
             on_cell=on_cell,
         )
-    finally:
-        progress.stop()
     written = [str(Kept(output, name, size).path)]
     if plot:
         written.append(str(_plot(one, name, size, output, results)))
@@ -252,19 +223,14 @@ def _duration(hours: float) -> str:
 
 
 def _table(one: "Experiment", results: "list[Result]") -> None:
-    from rich.console import Console  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-
     if not results:
         return
     found = one.table(results)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in found.headings:
-        table.add_column(heading, overflow="fold")
+    table = Table(*found.headings)
     for row in found.rows:
-        table.add_row(*row)
+        table.add(*row)
     click.echo("")
-    Console().print(table, highlight=False)
+    table.show(sys.stdout)
 
 
 def _plot(

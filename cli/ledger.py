@@ -11,6 +11,7 @@ from precad.cli.options import json_option, print_json
 from precad.cli.own_ledger import mine, receipts
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Digest
+from precad.common.terminal.text import Table, say
 
 if TYPE_CHECKING:
     from precad.common.aggregator.store import LedgerView
@@ -167,32 +168,28 @@ def _document(view: "LedgerView", only: str | None) -> dict[str, Any]:
 
 
 def _show(document: dict[str, Any]) -> None:
-    from rich.console import Console  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-
-    console = Console(highlight=False)
     limit = document["epsilon_limit"]
-    console.print(
-        f"[bold]{document['role']}, task {document['task']}[/]\n"
+    say(sys.stdout, f"{document['role']}, task {document['task']}", bold=True)
+    say(
+        sys.stdout,
         f"exact ε of one record against one corrupted server, at δ = {document['delta']:g}, "
         f"σ = {document['noise_multiplier']:g}; "
-        + ("no limit" if limit is None else f"limit {limit:g}")
+        + ("no limit" if limit is None else f"limit {limit:g}"),
     )
-    table = Table("client")
-    for name in ("p", "participations", "again", "ε", "cap", "remaining"):
-        table.add_column(name, justify="right")
+    table = Table("client", ">p", ">participations", ">again", ">ε", ">cap", ">remaining")
     for row in document["clients"]:
-        table.add_row(
+        table.add(
             *(
                 f"{x:g}" if isinstance(x, float) else "–" if x is None else str(x)
                 for x in (row | {"released_again": sum(row["released_again"].values())}).values()
             )
         )
-    console.print(table)
+    table.show(sys.stdout)
     totals = document["totals"]
-    console.print(
+    say(
+        sys.stdout,
         f"{totals['clients']} clients, {totals['participations']} participations, "
         f"largest ε {totals['epsilon_max']:.4g}; {totals['rounds_released']} of "
         f"{totals['rounds']} rounds released, {totals['attempts_written_off']} written off\n"
-        f"{document['entries']} entries, head {document['head']}"
+        f"{document['entries']} entries, head {document['head']}",
     )

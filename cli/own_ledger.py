@@ -12,6 +12,7 @@ import click
 from precad.cli.options import PATH, json_option
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Digest, Role
+from precad.common.terminal.text import Table, say
 
 if TYPE_CHECKING:
     from precad.client.account_file import Charge
@@ -149,43 +150,36 @@ def _server(charges: "Collection[Charge]") -> str:
 
 
 def _show_account(document: dict[str, Any]) -> None:
-    from rich.console import Console  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-
-    console = Console(highlight=False)
-    table = Table("task", "client")
-    table.columns[0].no_wrap = True
-    for name in ("versions", "repeated", "σ", "p", "δ", "ε"):
-        table.add_column(name, justify="right")
-    table.add_column("one server")
+    columns = (">versions", ">repeated", ">σ", ">p", ">δ", ">ε", "one server")
+    table = Table("task", "client", *columns)
     for row in document["tasks"]:
         cells = [f"{x:g}" if isinstance(x, float) else str(x) for x in row.values()]
-        table.add_row(cells[0][:12], *cells[1:])
-    console.print(table)
+        table.add(cells[0][:12], *cells[1:])
+    table.show(sys.stdout)
     if document["delta"] is None:
-        console.print("nothing was shared yet")
+        say(sys.stdout, "nothing was shared yet")
         return
-    console.print(
+    say(
+        sys.stdout,
         f"{document['versions']} versions; exact ε of all together {document['epsilon']:.4g} at "
         f"δ = {document['delta']:g}, record level, one {document['server']} server",
-        soft_wrap=True,
     )
     limit = document["limit"]
     if limit is None:
-        console.print("no limit")
+        say(sys.stdout, "no limit")
     elif limit["overdrawn"]:
-        console.print(f"limit ε = {limit['epsilon']:g}: PASSED; nothing more is shared")
+        say(sys.stdout, f"limit ε = {limit['epsilon']:g}: PASSED; nothing more is shared")
     elif limit["only_task"] is not None:
-        console.print(
+        say(
+            sys.stdout,
             f"limit ε = {limit['epsilon']:g} at δ = {limit['delta']:g}, all of it for task "
             f"{limit['only_task'][:12]}, counted exactly: {limit['filter_epsilon']:.4g} so far",
-            soft_wrap=True,
         )
     else:
-        console.print(
+        say(
+            sys.stdout,
             f"limit ε = {limit['epsilon']:g} at δ = {limit['delta']:g}, enforced by a Rényi filter "
             f"of order {limit['order']:g}: filter ε {limit['filter_epsilon']:.4g} so far",
-            soft_wrap=True,
         )
 
 

@@ -3,15 +3,14 @@
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
-from rich.console import Console
-from rich.progress import Progress
-from rich.table import Table
 
 from precad.cli.options import PATH, json_of, json_option, print_json
 from precad.common.errors import Misconfiguration
+from precad.common.terminal.progress import bar
+from precad.common.terminal.text import Table, say
 
 if TYPE_CHECKING:
     from precad.experiments.audit.run import Repetition
@@ -116,12 +115,12 @@ def audit(
     from precad.experiments.simulation.draws import checked_seed  # noqa: PLC0415
 
     first = checked_seed(seed)
-    console = Console(stderr=as_json)
-    console.print(f"seed {first}", highlight=False)
+    out = sys.stderr if as_json else sys.stdout
+    say(out, f"seed {first}")
     if certificate:
         from precad.cli.audit.certificate import attack  # noqa: PLC0415
 
-        document, refuted = attack(models, build, first, console)
+        document, refuted = attack(models, build, first, out)
         _end(document, save, as_json=as_json, refuted=refuted)
         return
     if presence:
@@ -133,7 +132,7 @@ def audit(
                 "--build", build, f"with --presence use one of {', '.join(BUILDS)}"
             )
         one = audit_presence(canaries, first, SIGNIFICANCE, loose=BUILDS[build])
-        _show(console, (one,))
+        _show(out, (one,))
         told = {"seed": first, "build": build, "simulated": True, "verdicts": [one.to_json()]}
         _end(told, save, as_json=as_json, refuted=one.refuted)
         return
@@ -144,16 +143,15 @@ def audit(
     task = next(_trainings(dataset, canaries, 1, None, first)).trained.task
     plans = planned(task, canaries, repetitions)
     for statement, power in plans.items():
-        console.print(
+        say(
+            out,
             f"{statement.name}: ε = {statement.epsilon:.2f} is stated. A sound build should give "
             f"about {power.expected:.2f}, half the noise {power.expected_of_half:.2f}, which is "
             f"caught in {power.caught:.0%} of {power.trials} trials.",
-            highlight=False,
         )
-    with Progress(console=console, transient=True) as progress:
-        line = progress.add_task("trainings", total=repetitions)
-        found = judged(plans, trainings, on_repetition=lambda _: progress.advance(line))
-    _show(console, found)
+    with bar("trainings", repetitions, sys.stderr) as line:
+        found = judged(plans, trainings, on_repetition=lambda _: line.update())
+    _show(out, found)
     document = {
         "seed": first,
         "build": build,
@@ -209,11 +207,11 @@ def _trainings(
         yield Repetition(trained, made.shares, made.canaries)
 
 
-def _show(console: Console, found: "tuple[Verdict, ...]") -> None:
-    table = Table("who looks", "canaries", "right guesses", "ε at least", "ε stated", "")
+def _show(out: TextIO, found: "tuple[Verdict, ...]") -> None:
+    table = Table("who looks", ">canaries", ">right guesses", ">ε at least", ">ε stated", "")
     for verdict in found:
         guesses = verdict.guesses
-        table.add_row(
+        table.add(
             verdict.statement.name,
             str(guesses.canaries),
             f"{guesses.correct} of {guesses.made}",
@@ -221,11 +219,11 @@ def _show(console: Console, found: "tuple[Verdict, ...]") -> None:
             f"{verdict.epsilon:.2f}",
             "REFUTED" if verdict.refuted else "not refuted",
         )
-    console.print(table)
+    table.show(out)
     for verdict in found:
         if verdict.refuted:
-            console.print(
+            say(
+                out,
                 f"audit failed: {verdict.statement.name} stated ε = {verdict.epsilon:.4f}; what "
                 f"was learnt needs at least {verdict.by_family:.4f}",
-                highlight=False,
             )

@@ -1,12 +1,14 @@
 """The command itself: options, and what is printed where."""
 
+import sys
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from precad.cli.options import PATH, json_option, print_json
 from precad.common.errors import Misconfiguration
+from precad.common.terminal.progress import bar
+from precad.common.terminal.text import say
 
 
 @click.command()
@@ -71,19 +73,18 @@ def bench(
 
     if output is not None and not output.parent.is_dir():
         raise Misconfiguration("--output", str(output), "there is no such folder; make it first")
-    console = Console(stderr=True)
     main = main_case(dimension, clients, repeats, slow=slow_link, peers=peers)
-    with console.status("") as status:
+    with bar("", None, sys.stderr) as line:
 
-        def say(what: str) -> None:
-            status.update(what)
-            if not console.is_terminal:
-                console.print(what, highlight=False)
+        def doing(what: str) -> None:
+            line.set_description(what)
+            if line.disable:
+                say(sys.stderr, what)
 
-        document = run(main, output, say, series=series)
+        document = run(main, output, doing, series=series)
     if output is not None:
         output.with_suffix(".txt").write_text(as_text(document), encoding="utf-8")
     if as_json:
         print_json(document)
     else:
-        show(Console(), document)
+        show(sys.stdout, document)

@@ -1,12 +1,13 @@
 """The command itself: options, and what is printed where."""
 
+import sys
 import time
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from precad.cli.options import PATH, print_json
+from precad.common.terminal.text import say
 
 
 @click.command()
@@ -89,9 +90,9 @@ def demo(
 
         precad demo --attack wraparound --attackers 3
     """
-    console = Console(stderr=as_json)
+    out = sys.stderr if as_json else sys.stdout
     # Seconds of torch: not before the options are known to be wanted.
-    Console(stderr=True).print("precad demo: loading torch and the data …", highlight=False)
+    say(sys.stderr, "precad demo: loading torch and the data …")
     from precad.cli.demo.warm import WarmStarter  # noqa: PLC0415
     from precad.experiments.local import environment_of_parts  # noqa: PLC0415
 
@@ -110,12 +111,12 @@ def demo(
         scenario = make_scenario(dataset, model, *size, *bad, seed, validation, data, objective)
         folder = output or Path("precad-demo") / time.strftime("%Y%m%d-%H%M%S")
         prepare_folder(folder)
-        announce(console, scenario)
-        display = Display(console, scenario)
+        announce(out, scenario)
+        display = Display(out, scenario)
         outcome, result = run(scenario, folder, display, popen=starter)
     names = ["model.safetensors", "training.png", "summary.json", "history.csv", "logs"]
     if scenario.task.objective is not None:
         names += ["robustness.txt", "certificate.png"]
-    conclude(console, outcome, result, [str(folder / name) for name in names])
+    conclude(out, outcome, result, [str(folder / name) for name in names])
     if as_json:
         print_json(result)

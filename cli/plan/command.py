@@ -1,5 +1,6 @@
 """`precad plan`: which σ, C, p, q, T, R, η and f give privacy, robustness and a usable model."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -316,9 +317,12 @@ def _progress(silent: bool) -> "Iterator[Progress]":
     if silent:
         yield lambda _done, _all: None
         return
-    from rich.console import Console  # noqa: PLC0415
-    from rich.progress import Progress as Bar  # noqa: PLC0415
+    from precad.common.terminal.progress import bar  # noqa: PLC0415
 
-    with Bar(console=Console(stderr=True), transient=True) as bar:
-        searching = bar.add_task("trying settings", total=None)
-        yield lambda done, steps: bar.update(searching, completed=done, total=steps)
+    with bar("trying settings", 1, sys.stderr) as line:
+
+        def trying(done: int, steps: int) -> None:
+            line.total = steps
+            line.update(done - line.n)
+
+        yield trying

@@ -1,9 +1,9 @@
 """The command itself: options, and what is printed where."""
 
+import sys
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from precad.cli.options import PATH, json_option, print_json, writable_picture
 from precad.common.errors import Misconfiguration
@@ -85,7 +85,7 @@ def simulate(
     from precad.experiments.simulation import simulate as play  # noqa: PLC0415
 
     board = None if tensorboard is None else TensorBoard(tensorboard)
-    console = Console(stderr=as_json)
+    out = sys.stderr if as_json else sys.stdout
     read = Task.load(task)
     records = load(dataset, data)
     own = attack is not None and ":" in attack
@@ -95,7 +95,7 @@ def simulate(
         if board is not None:
             board(played)
 
-    with Display(console, read.training.rounds if rounds is None else rounds) as display:
+    with Display(out, read.training.rounds if rounds is None else rounds) as display:
         training = play(
             read,
             records,
@@ -113,6 +113,6 @@ def simulate(
         training.plot(plot)
     if save is not None:
         training.save(save)
-    conclude(console, training, [str(path) for path in (plot, save) if path is not None])
+    conclude(out, training, [str(path) for path in (plot, save) if path is not None])
     if as_json:
         print_json(training.summary())
