@@ -27,7 +27,9 @@ class Display:
         self._recent: deque[RoundRow] = deque(maxlen=SHOWN_ROUNDS)
         self._doing = ""
         self._since = self._said = time.monotonic()
-        self._progress: Progress | None = None
+        self._progress = Progress(
+            "round", self._rounds, self._seen, lines=SHOWN_ROUNDS + 2, out=out
+        )
 
     def say(self, text: str) -> None:
         """A line that stays."""
@@ -45,15 +47,12 @@ class Display:
 
     def __enter__(self) -> Self:
         if self._out.isatty():
-            lines = SHOWN_ROUNDS + 2
-            self._progress = Progress("round", self._rounds, self._seen, lines=lines, out=self._out)
             self._progress.start()
         return self
 
     def __exit__(self, *_exception: object) -> None:
-        if self._progress is not None:
+        if self._out.isatty():
             self._progress.stop()
-            self._progress = None
 
     def round(self, row: RoundRow) -> None:
         """Show a finished round."""

@@ -4,6 +4,7 @@ import contextlib
 import io
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TextIO
 
@@ -52,15 +53,17 @@ class Progress:
     ) -> None:
         self._what, self._total = what, total
         self._seen, self._count, self._out = seen, lines, out
-        self._over = threading.Event()
+        self._began = time.time()
         self._drawing: list[tqdm[Any]] = []
-        self._thread = threading.Thread(target=self._redraw, name="progress", daemon=True)
-        self._redirected = contextlib.ExitStack()
 
     def start(self) -> None:
-        """Draw, and go on drawing."""
+        """Draw, and go on drawing; what was stopped goes on with the time that it had."""
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._redraw, name="progress", daemon=True)
+        self._redirected = contextlib.ExitStack()
         self._drawing = [self._line(FORMAT, 0, self._what, self._total)]
         self._drawing += [self._line("{desc}", place) for place in range(1, self._count + 1)]
+        self._drawing[0].start_t = self._began
         if sys.stdout.isatty():
             above = _Above(sys.stdout, self._out)
             self._redirected.enter_context(contextlib.redirect_stdout(above))

@@ -28,7 +28,7 @@ atexit.register(write)
 """A ``sitecustomize`` for the processes under test."""
 
 NOBODY = (
-    *("dp_accounting", "joblib", "matplotlib", "opendp", "pandas", "PIL", "rich", "sklearn"),
+    *("dp_accounting", "joblib", "matplotlib", "opendp", "pandas", "PIL", "sklearn", "tqdm"),
     *("torchvision", "precad.common.certify", "precad.experiments"),
 )
 """Tens of megabytes each, for plots, tables, reference values and public data."""
