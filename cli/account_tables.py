@@ -103,8 +103,8 @@ def _show_one(named: Named, *, whole: bool) -> None:
             continue
         first = rows[0]
         what = "a whole client" if adversary is Adversary.CLIENT_LEVEL else "one record"
-        named = click.style(adversary.value, bold=True)
-        say(sys.stdout, f"\n{named}: {what}, against {first.against}")
+        whom = click.style(adversary.value, bold=True)
+        say(sys.stdout, f"\n{whom}: {what}, against {first.against}")
         say(
             sys.stdout,
             f"noise multiplier {first.noise_multiplier:.4g}, "
