@@ -74,7 +74,7 @@ def task_numbers(
     path, names = given["task"], (*needed, *optional)
     for name in names:
         option, value = "--" + name.replace("_", "-"), given[name]
-        missing = value is None or value == []
+        missing = value in {None, ()}
         if path is not None and not missing:
             raise Misconfiguration(name, value, f"the task says it: leave {option} out, or --task")
         if path is None and name in needed and missing:

@@ -222,7 +222,7 @@ def _task(given: dict[str, Any]) -> Any:
     if given["task"] is None:
         return None
     for name in _FIXED_BY_TASK:
-        if given[name] is not None:
+        if given[name] not in {None, ()}:
             option = "--" + name.replace("_", "-")
             raise Misconfiguration(
                 name, given[name], f"the task says it: leave {option} out, or --task"

@@ -269,7 +269,7 @@ def test_the_committed_tables_are_those_of_the_committed_document() -> None:
 def test_the_page_explains_every_table_and_names_only_options_that_there_are() -> None:
     page = PAGE.read_text(encoding="utf-8")
     text = as_text(play(None, []))
-    titles = re.findall(r"^(\S.*?)(?:, d = .*)?\n\n\w", text, re.MULTILINE)
+    titles = re.findall(r"^(\S(?: ?\S)*?)(?:, d = .*)?\n\n\w+ {2}", text, re.MULTILINE)
     assert len(titles) == 8
     assert [title for title in titles if title.partition(",")[0] not in page] == []
     (table,) = re.findall(r"\| figure \|.*?\n\n", page, re.DOTALL)
