@@ -3,11 +3,11 @@
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from typer import Option
+import click
 
-from precad.cli.options import Json, print_json, task_numbers
+from precad.cli.options import PATH, json_option, print_json, task_numbers
 from precad.common import checks
 from precad.common.errors import Misconfiguration
 
@@ -20,65 +20,86 @@ _RECORD = ("record_rate", "client_rate", "noise_multiplier", "rounds", "delta")
 _CLIENT = ("record_clip", "client_clip", "dimension", "fractional_bits")
 
 
+@click.command()
+@click.option(
+    "--task",
+    type=PATH,
+    multiple=True,
+    help="The task (TOML), instead of its numbers; repeat it for all of an owner's.",
+)
+@click.option(
+    "--run",
+    type=PATH,
+    multiple=True,
+    help="Folder of a finished run, counted as drawn in every round; may be repeated.",
+)
+@click.option(
+    "--record-rate", type=float, help="p: probability of a record being drawn in a round, 0 to 1."
+)
+@click.option(
+    "--client-rate", type=float, help="q: probability of a client being drawn in a round, 0 to 1."
+)
+@click.option(
+    "--noise-multiplier", type=float, help="σ: standard deviation of one server's noise over R'."
+)
+@click.option("--rounds", type=int, help="T: rounds of the run.")
+@click.option("--delta", type=float, help="δ: above 0 and below 1, like 1e-5.")
+@click.option(
+    "--participations",
+    type=int,
+    multiple=True,
+    help="T_i: how often the client took part, from its ledger; once for each task, in "
+    "order. Without it this is a plan: the 0.999 quantile of Binomial(T, q).",
+)
+@click.option(
+    "--again",
+    multiple=True,
+    help="Of those participations, versions that were released more than once, as the "
+    "ledger has it: M:COUNT, COUNT versions of 1 + M releases; 1:3,2:1 for several M. "
+    "Once for each task, in order; none for none.",
+)
+@click.option(
+    "--cap",
+    type=int,
+    help="Most participations, fixed beforehand; by default the task's limit, or T.",
+)
+@click.option(
+    "--record-clip", type=float, help="R: bound on a record's gradient. Needs C, d and f too."
+)
+@click.option(
+    "--client-clip", type=float, help="C: bound on a client's update. Needs R, d and f too."
+)
+@click.option(
+    "--dimension", type=int, help="d: parameters of the model; R' is R + √d·2^−f + C·2^−18."
+)
+@click.option("--fractional-bits", type=int, help="f: fractional bits of the fixed point.")
+@click.option(
+    "--cover-uploads", is_flag=True, help="Undrawn clients upload too: nobody sees the coin."
+)
+@click.option(
+    "--sampling",
+    default="poisson",
+    help="How records and clients are drawn; this system runs poisson.",
+)
+@json_option
 def account(
-    *,
-    task: Annotated[
-        list[Path] | None,
-        Option(help="The task (TOML), instead of its numbers; repeat it for all of an owner's."),
-    ] = None,
-    run: Annotated[
-        list[Path] | None,
-        Option(help="Folder of a finished run, counted as drawn in every round; may be repeated."),
-    ] = None,
-    record_rate: Annotated[
-        float | None, Option(help="p: probability of a record being drawn in a round, 0 to 1.")
-    ] = None,
-    client_rate: Annotated[
-        float | None, Option(help="q: probability of a client being drawn in a round, 0 to 1.")
-    ] = None,
-    noise_multiplier: Annotated[
-        float | None, Option(help="σ: standard deviation of one server's noise over R'.")
-    ] = None,
-    rounds: Annotated[int | None, Option(help="T: rounds of the run.")] = None,
-    delta: Annotated[float | None, Option(help="δ: above 0 and below 1, like 1e-5.")] = None,
-    participations: Annotated[
-        list[int] | None,
-        Option(
-            help="T_i: how often the client took part, from its ledger; once for each task, in "
-            "order. Without it this is a plan: the 0.999 quantile of Binomial(T, q)."
-        ),
-    ] = None,
-    again: Annotated[
-        list[str] | None,
-        Option(
-            help="Of those participations, versions that were released more than once, as the "
-            "ledger has it: M:COUNT, COUNT versions of 1 + M releases; 1:3,2:1 for several M. "
-            "Once for each task, in order; none for none."
-        ),
-    ] = None,
-    cap: Annotated[
-        int | None,
-        Option(help="Most participations, fixed beforehand; by default the task's limit, or T."),
-    ] = None,
-    record_clip: Annotated[
-        float | None, Option(help="R: bound on a record's gradient. Needs C, d and f too.")
-    ] = None,
-    client_clip: Annotated[
-        float | None, Option(help="C: bound on a client's update. Needs R, d and f too.")
-    ] = None,
-    dimension: Annotated[
-        int | None, Option(help="d: parameters of the model; R' is R + √d·2^−f + C·2^−18.")
-    ] = None,
-    fractional_bits: Annotated[
-        int | None, Option(help="f: fractional bits of the fixed point.")
-    ] = None,
-    cover_uploads: Annotated[
-        bool, Option("--cover-uploads", help="Undrawn clients upload too: nobody sees the coin.")
-    ] = False,
-    sampling: Annotated[
-        str, Option(help="How records and clients are drawn; this system runs poisson.")
-    ] = "poisson",
-    as_json: Json = False,
+    task: tuple[Path, ...],
+    run: tuple[Path, ...],
+    record_rate: float | None,
+    client_rate: float | None,
+    noise_multiplier: float | None,
+    rounds: int | None,
+    delta: float | None,
+    participations: tuple[int, ...],
+    again: tuple[str, ...],
+    cap: int | None,
+    record_clip: float | None,
+    client_clip: float | None,
+    dimension: int | None,
+    fractional_bits: int | None,
+    cover_uploads: bool,
+    sampling: str,
+    as_json: bool,
 ) -> None:
     """What a run costs in privacy, against whom, by three accountants.
 
@@ -133,7 +154,7 @@ def _runs(given: dict[str, Any]) -> "list[tuple[str, Run, float, int]]":
     from precad.common.account.events import require_poisson  # noqa: PLC0415
 
     require_poisson(given["sampling"])
-    tasks, folders = given.pop("task") or [], given.pop("run") or []
+    tasks, folders = given.pop("task"), given.pop("run")
     counts: list[int] = given.pop("participations") or []
     many = len(tasks) + len(folders)
     if given["cap"] is not None:

@@ -1,10 +1,10 @@
 """Accounts as one JSON document, or as tables for people."""
 
+import sys
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-from rich.console import Console
-from rich.table import Column, Table
+import click
 
 from precad.common.account.accountant import AccountantName
 from precad.common.account.advantages import ASSUMED
@@ -17,6 +17,7 @@ from precad.common.account.guarantees import (
     guarantees,
 )
 from precad.common.account.together import JointStatement, together
+from precad.common.terminal.text import Table, say
 
 Named: TypeAlias = tuple[str, Run, float, int]
 """A run's name, the run, its δ and its cap."""
@@ -29,6 +30,8 @@ _RECORDS = (Adversary.ONE_SERVER, Adversary.CLIENTS_ONLY)
 _CHEATING = (
     "who is counted, availability, whole owners' privacy and robustness aren't claimed against it."
 )
+_STYLES = {True: {"bold": True}, False: {"dim": True}}
+"""Of a guarantee, and of a cross-check."""
 _NOTES = {
     AccountantName.EXACT: "the guarantee",
     AccountantName.RDP: "upper bound, cross-check",
@@ -78,69 +81,71 @@ def _joint(
 
 def show(runs: Sequence[Named]) -> None:
     """Print tables."""
-    console = Console(highlight=False)
     for named in runs if len(runs) <= MANY else ():
-        _show_one(console, named, whole=len(runs) == 1)
+        _show_one(named, whole=len(runs) == 1)
     if len(runs) > 1:
-        _show_joint(console, runs)
+        _show_joint(runs)
 
 
-def _show_one(console: Console, named: Named, *, whole: bool) -> None:
+def _show_one(named: Named, *, whole: bool) -> None:
     name, run, delta, _ = named
     statements, capped = guarantees(run, delta), _at_cap(named)
     title = f"Privacy at δ = {delta:g}" if whole else f"{name}: privacy at δ = {delta:g}"
-    console.print(title, style="bold")
+    say(sys.stdout, title, bold=True)
     for adversary in Adversary:
         rows = [s for s in statements if s.adversary is adversary]
         if not rows:
-            console.print(
+            say(
+                sys.stdout,
                 f"\n{adversary.value}: give --record-clip, --client-clip, "
-                "--dimension and --fractional-bits, or --task, to see it."
+                "--dimension and --fractional-bits, or --task, to see it.",
             )
             continue
         first = rows[0]
         what = "a whole client" if adversary is Adversary.CLIENT_LEVEL else "one record"
-        console.print(f"\n[bold]{adversary.value}[/]: {what}, against {first.against}")
-        console.print(
+        whom = click.style(adversary.value, bold=True)
+        say(sys.stdout, f"\n{whom}: {what}, against {first.against}")
+        say(
+            sys.stdout,
             f"noise multiplier {first.noise_multiplier:.4g}, "
-            f"{first.compositions} {_counted(run, adversary)}"
+            f"{first.compositions} {_counted(run, adversary)}",
         )
-        table = Table("accountant", Column("ε", justify="right"), Column("μ", justify="right"))
-        table.add_column("what it is")
+        table = Table("accountant", ">ε", ">μ", "what it is")
         for row in rows:
             exact = row.accountant is AccountantName.EXACT
             mu = "" if row.mu is None else f"{row.mu:.4g}"
             cells = (row.accountant.value, f"{row.epsilon:.4g}", mu, _note(row))
-            table.add_row(*cells, style="bold" if exact else "dim")
-        console.print(table)
+            table.add(*cells, **_STYLES[exact])
+        table.show(sys.stdout)
         for row in capped:
             if row.adversary is adversary and row.accountant is AccountantName.EXACT:
-                console.print(
+                say(
+                    sys.stdout,
                     f"exact ε = {row.epsilon:.4g} at {row.compositions} participations, "
                     f"{Basis.CAP.words}"
-                    + (f"; against {row.against}" if row.malicious_server else "")
+                    + (f"; against {row.against}" if row.malicious_server else ""),
                 )
-    console.print(f"\n{_rejection([*statements, *capped])}\n")
+    say(sys.stdout, f"\n{_rejection([*statements, *capped])}\n")
 
 
-def _show_joint(console: Console, runs: Sequence[Named]) -> None:
+def _show_joint(runs: Sequence[Named]) -> None:
     real, capped = _joint(runs)
-    console.print(f"All {len(runs)} together, at δ = {real[0].delta:g}", style="bold")
-    columns = ("against", "accountant", "what T_i is", "what it is")
-    table = Table(*columns[:3], Column("ε", justify="right"), columns[3])
+    say(sys.stdout, f"All {len(runs)} together, at δ = {real[0].delta:g}", bold=True)
+    table = Table("against", "accountant", "what T_i is", ">ε", "what it is")
     for row in (*real, *capped):
         exact = row.accountant is AccountantName.EXACT
         if row.basis is Basis.CAP and not exact:
             continue
         cells = (row.adversary.value, row.accountant.value, row.basis.value)
-        table.add_row(*cells, f"{row.epsilon:.4g}", _note(row), style="bold" if exact else "dim")
-    console.print(table)
-    console.print(_rejection([*real, *capped]))
+        table.add(*cells, f"{row.epsilon:.4g}", _note(row), **_STYLES[exact])
+    table.show(sys.stdout)
+    say(sys.stdout, _rejection([*real, *capped]))
     if len(runs) > MANY:
-        console.print(f"Of more than {MANY} the account of each is left out: ask for one alone.")
-    console.print(
+        say(sys.stdout, f"Of more than {MANY} the account of each is left out: ask for one alone.")
+    say(
+        sys.stdout,
         "True of tasks that were fixed beforehand. Where the next one was chosen after seeing the "
-        "last one's models, only a limit that was set when the owner's account opened holds."
+        "last one's models, only a limit that was set when the owner's account opened holds.",
     )
 
 

@@ -1,24 +1,28 @@
 """`precad allow`: the operators' word on what only both servers' operators can decide."""
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
+from precad.cli.options import PATH
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
 
 
-def allow(
-    word: Annotated[str, typer.Argument(help="attempts, write-off or coin.")],
-    address: Annotated[str, typer.Argument(help="The server, as host:port.")],
-    server: Annotated[str, typer.Option(help="Which one it must be: a or b.")] = "a",
-    *,
-    version: Annotated[int, typer.Option(help="The version that waits, as its status says.")],
-    identity: Annotated[
-        Path, typer.Option(help="The operator's folder, as `precad keys` writes it.")
-    ],
-) -> None:
+@click.command()
+@click.argument("word", help="attempts, write-off or coin.")
+@click.argument("address", help="The server, as host:port.")
+@click.option("--server", default="a", help="Which one it must be: a or b.")
+@click.option(
+    "--version", type=int, required=True, help="The version that waits, as its status says."
+)
+@click.option(
+    "--identity",
+    type=PATH,
+    required=True,
+    help="The operator's folder, as `precad keys` writes it.",
+)
+def allow(word: str, address: str, server: str, version: int, identity: Path) -> None:
     """Let a training go on that waits for the operators of both servers.
 
     `precad status` says what it waits for. The operators of the other server say the same to
@@ -44,4 +48,4 @@ def allow(
         until = connection.allow(word, version)
     finally:
         connection.close()
-    typer.echo(f"{role.value} has the word: {word} for version {version}, up to attempt {until}")
+    click.echo(f"{role.value} has the word: {word} for version {version}, up to attempt {until}")

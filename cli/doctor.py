@@ -1,24 +1,23 @@
 """`precad doctor`: what is wrong with a data owner's settings, before it enrols."""
 
+import sys
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
-from precad.cli.options import Json, print_json
+from precad.cli.options import PATH, json_option, print_json
 
 
-def doctor(
-    config: Annotated[
-        Path,
-        typer.Option("--config", "-c", help="The owner's settings file.", show_default=False),
-    ],
-    *,
-    wait: Annotated[
-        float, typer.Option(help="Seconds that the servers may take to answer.", min=0)
-    ] = 4.0,
-    as_json: Json = False,
-) -> None:
+@click.command()
+@click.option("--config", "-c", type=PATH, required=True, help="The owner's settings file.")
+@click.option(
+    "--wait",
+    type=click.FloatRange(min=0),
+    default=4.0,
+    help="Seconds that the servers may take to answer.",
+)
+@json_option
+def doctor(config: Path, wait: float, as_json: bool) -> None:
     """Find mistakes before you enrol: a sentence each, in seconds.
 
     It looks at the settings, the task, the certificate, every record with
@@ -34,13 +33,13 @@ def doctor(
         print_json({"findings": rows, "wrong": len(findings.wrong)})
     else:
         for each in findings:
-            typer.echo(f"{_MARKS[each.kind.value]} {each.about}: {each.said}")
+            click.echo(f"{_MARKS[each.kind.value]} {each.about}: {each.said}")
         if findings.wrong:
-            typer.echo(f"\nMend what is marked with {_MARKS['bad']}, then look again.")
+            click.echo(f"\nMend what is marked with {_MARKS['bad']}, then look again.")
         else:
-            typer.echo(f"\nNothing is in the way: precad join --config {config}")
+            click.echo(f"\nNothing is in the way: precad join --config {config}")
     if findings.wrong:
-        raise typer.Exit(1)
+        sys.exit(1)
 
 
 _MARKS = {"good": "✓", "note": "!", "bad": "✗"}

@@ -3,15 +3,19 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
+from precad.cli.options import PATH
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Digest
 
-app = typer.Typer(
-    help="""Who may enrol in a task. A server's settings say which way it is:
+
+@click.group()
+def enrol() -> None:
+    """Who may enrol in a task.
+
+    A server's settings say which way it is:
 
         enrolment = "open"                 any client with a certificate (the default)
         enrolment = "roster"               those in the file that `roster` names,
@@ -26,27 +30,24 @@ app = typer.Typer(
         record_rate = 0.2
 
     Always within the task's caps, and never once round 0 has begun.
-    """,
-    no_args_is_help=True,
+    """
+
+
+state_option = click.option(
+    "--state",
+    type=PATH,
+    multiple=True,
+    required=True,
+    help="A server's state folder; may be repeated.",
 )
 
-State = Annotated[
-    list[Path],
-    typer.Option("--state", help="A server's state folder; may be repeated.", show_default=False),
-]
 
-
-@app.command()
-def token(
-    state: State,
-    *,
-    count: Annotated[int, typer.Option("--count", min=1, max=10_000, help="How many.")] = 1,
-    digest: Annotated[
-        list[str] | None,
-        typer.Option("--digest", help="Accept the token of this digest, made elsewhere."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
-) -> None:
+@enrol.command()
+@state_option
+@click.option("--count", type=click.IntRange(min=1, max=10_000), default=1, help="How many.")
+@click.option("--digest", multiple=True, help="Accept the token of this digest, made elsewhere.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+def token(state: tuple[Path, ...], count: int, digest: tuple[str, ...], as_json: bool) -> None:
     """Make one-time tokens that these servers accept; each becomes its first user's.
 
     A client needs one token for both servers. Where A and B have operators of their own, one
@@ -66,39 +67,37 @@ def token(
     if digest and count > 1:
         raise Misconfiguration("count", count, "is for new tokens; --digest takes its own")
     made = [] if digest else [new_token() for _ in range(count)]
-    digests = [_digest(each) for each in digest or ()] or [token_digest(each) for each in made]
+    digests = [_digest(each) for each in digest] or [token_digest(each) for each in made]
     for folder in state:
         book = TokenBook(folder)
         for accepted in digests:
             book.add(accepted)
     if as_json:
-        typer.echo(json.dumps({"tokens": made, "digests": [str(each) for each in digests]}))
+        click.echo(json.dumps({"tokens": made, "digests": [str(each) for each in digests]}))
         return
     if made:
         for each, accepted in zip(made, digests, strict=True):
-            typer.echo(f"{each} digest {accepted}")
+            click.echo(f"{each} digest {accepted}")
         return
     for accepted in digests:
-        typer.echo(f"digest {accepted}")
+        click.echo(f"digest {accepted}")
 
 
-@app.command()
-def show(
-    state: State,
-    *,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
-) -> None:
+@enrol.command()
+@state_option
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+def show(state: tuple[Path, ...], as_json: bool) -> None:
     """A server's tokens, by digest, and whose they became."""
     from precad.common.aggregator.enrol.tokens import TokenBook  # noqa: PLC0415
 
     states = {str(folder): TokenBook(folder).states() for folder in state}
     if as_json:
         listing = {folder: [asdict(each) for each in found] for folder, found in states.items()}
-        typer.echo(json.dumps(listing))
+        click.echo(json.dumps(listing))
         return
     for folder, found in states.items():
         for each in found:
-            typer.echo(f"{folder} {each.digest} {each.client or 'unused'}")
+            click.echo(f"{folder} {each.digest} {each.client or 'unused'}")
 
 
 def _digest(text: str) -> Digest:

@@ -1,26 +1,37 @@
 """`precad evaluate`: how well a trained model does on records of one's own."""
 
 from dataclasses import asdict
-from typing import Annotated
+from pathlib import Path
 
-import typer
-from typer import Option
+import click
 
-from precad.cli.options import Json, print_json
-from precad.cli.trained import Config, Data, ModelFile, OwnModel, TaskFile, trained
+from precad.cli.options import json_option, print_json
+from precad.cli.trained import (
+    config_option,
+    data_argument,
+    model_file_option,
+    own_model_option,
+    task_file_option,
+    trained,
+)
 
 
+@click.command()
+@data_argument
+@config_option
+@task_file_option
+@model_file_option
+@own_model_option
+@click.option("--loss", help="A loss of your own, MODULE:NAME; cross-entropy unless given.")
+@json_option
 def evaluate(
-    data: Data,
-    config: Config = None,
-    task: TaskFile = None,
-    model_file: ModelFile = None,
-    model: OwnModel = None,
-    loss: Annotated[
-        str | None,
-        Option(help="A loss of your own, MODULE:NAME; cross-entropy unless given."),
-    ] = None,
-    as_json: Json = False,
+    data: Path,
+    config: Path | None,
+    task: Path | None,
+    model_file: Path | None,
+    model: str | None,
+    loss: str | None,
+    as_json: bool,
 ) -> None:
     """How well a trained model does on records of one's own; nothing leaves this machine.
 
@@ -47,4 +58,4 @@ def evaluate(
     if as_json:
         print_json({"model": str(found.digest), "version": found.version, **asdict(result)})
     else:
-        typer.echo(f"{found}: {result}")
+        click.echo(f"{found}: {result}")

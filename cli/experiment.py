@@ -1,45 +1,53 @@
 """`precad experiment`: what the papers measured, run again on this project's own arithmetic."""
 
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
-from precad.cli.options import Json, print_json
+from precad.cli.options import PATH, json_option, print_json
 from precad.common.errors import Misconfiguration
+from precad.common.terminal.progress import bar
+from precad.common.terminal.text import Table, say
 
 if TYPE_CHECKING:
     from precad.experiments.registry import Registry
     from precad.experiments.study import Experiment, Result, Scale
 
-app = typer.Typer(
-    help="""The papers' experiments: their claims, and what is measured here.
+
+@click.group()
+def experiment() -> None:
+    """The papers' experiments: their claims, and what is measured here.
 
     All of it is simulated, in this process, on public data. Results are kept as JSON after each
     cell (one training, or one part of one), so that a run that was broken off goes on.
-    """,
-    no_args_is_help=True,
-)
+    """
+
+
 RESULTS = Path("experiment-results")
 
-Name = Annotated[str, typer.Argument(help="As `precad experiment list` has it.")]
-AtScale = Annotated[
-    str,
-    typer.Option("--scale", help="small: minutes, on digits; paper: the paper's own settings."),
-]
-Folder = Annotated[
-    Path | None, typer.Option("--data", help="Folder with data sets' files; none is downloaded.")
-]
-Output = Annotated[Path, typer.Option(help="Folder of results.")]
-Device = Annotated[str, typer.Option(help="Where torch computes: cpu, cuda.")]
-Plugins = Annotated[
-    list[Path] | None,
-    typer.Option("--plugin", help="A Python file of your own that registers parts; repeat it."),
-]
+name_argument = click.argument("name", help="As `precad experiment list` has it.")
+at_scale_option = click.option(
+    "--scale", default="small", help="small: minutes, on digits; paper: the paper's own settings."
+)
+folder_option = click.option(
+    "--data", type=PATH, help="Folder with data sets' files; none is downloaded."
+)
+output_option = click.option("--output", type=PATH, default=RESULTS, help="Folder of results.")
+device_option = click.option("--device", default="cpu", help="Where torch computes: cpu, cuda.")
+plugins_option = click.option(
+    "--plugin",
+    type=PATH,
+    multiple=True,
+    help="A Python file of your own that registers parts; repeat it.",
+)
 
 
-@app.command(name="list")
-def list_experiments(*, plugin: Plugins = None, as_json: Json = False) -> None:
+@experiment.command(name="list")
+@plugins_option
+@json_option
+def list_experiments(plugin: tuple[Path, ...], as_json: bool) -> None:
     """All experiments, by name: the paper, the figure and what it claims."""
     found = _experiments(plugin)
     if as_json:
@@ -51,30 +59,34 @@ def list_experiments(*, plugin: Plugins = None, as_json: Json = False) -> None:
             indent=2,
         )
         return
-    from rich.console import Console  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("name", "paper", "figure", "claim"):
-        table.add_column(heading, overflow="fold", no_wrap=heading == "name")
+    table = Table("name", "paper", "figure", "claim")
     for name, one in found.items():
-        table.add_row(name, one.paper, one.figure, one.claim)
-    Console().print(table, highlight=False)
+        table.add(name, one.paper, one.figure, one.claim)
+    table.show(sys.stdout)
 
 
-@app.command()
+@experiment.command()
+@name_argument
+@at_scale_option
+@folder_option
+@output_option
+@device_option
+@plugins_option
+@click.option(
+    "--estimate/--no-estimate",
+    default=True,
+    help="Try the first cell for some seconds, if none was measured.",
+)
+@json_option
 def show(
-    name: Name,
-    *,
-    scale: AtScale = "small",
-    data: Folder = None,
-    output: Output = RESULTS,
-    device: Device = "cpu",
-    plugin: Plugins = None,
-    estimate: Annotated[
-        bool, typer.Option(help="Try the first cell for some seconds, if none was measured.")
-    ] = True,
-    as_json: Json = False,
+    name: str,
+    scale: str,
+    data: Path | None,
+    output: Path,
+    device: str,
+    plugin: tuple[Path, ...],
+    estimate: bool,
+    as_json: bool,
 ) -> None:
     """What an experiment does, its settings, how long it takes, and its results so far."""
     from precad.experiments.study.kept import Kept  # noqa: PLC0415
@@ -96,29 +108,38 @@ def show(
             indent=2,
         )
         return
-    typer.echo(f"{name}: {one.paper}, {one.figure}\n\nThe paper: {one.claim}\n\nHere: {one.does}\n")
+    click.echo(f"{name}: {one.paper}, {one.figure}\n\nThe paper: {one.claim}\n\nHere: {one.does}\n")
     for key, value in one.settings[size].items():
-        typer.echo(f"  {key:20} {'–' if value is None else value}")
+        click.echo(f"  {key:20} {'–' if value is None else value}")
     left = "" if hours is None else f", about {_duration(hours)} left on one process"
-    typer.echo(f"\n{len(results)} of {len(cells)} cells are measured{left}.")
+    click.echo(f"\n{len(results)} of {len(cells)} cells are measured{left}.")
     _table(one, results)
 
 
-@app.command()
+@experiment.command()
+@name_argument
+@at_scale_option
+@folder_option
+@output_option
+@device_option
+@click.option("--workers", type=click.IntRange(min=1), default=1, help="Processes at a time.")
+@click.option(
+    "--backend", default="loky", help="joblib's: loky, this machine; ray or dask, a cluster."
+)
+@plugins_option
+@click.option("--plot/--no-plot", default=True, help="Draw what was measured, beside the results.")
+@json_option
 def run(
-    name: Name,
-    *,
-    scale: AtScale = "small",
-    data: Folder = None,
-    output: Output = RESULTS,
-    device: Device = "cpu",
-    workers: Annotated[int, typer.Option(min=1, help="Processes at a time.")] = 1,
-    backend: Annotated[
-        str, typer.Option(help="joblib's: loky, this machine; ray or dask, a cluster.")
-    ] = "loky",
-    plugin: Plugins = None,
-    plot: Annotated[bool, typer.Option(help="Draw what was measured, beside the results.")] = True,
-    as_json: Json = False,
+    name: str,
+    scale: str,
+    data: Path | None,
+    output: Path,
+    device: str,
+    workers: int,
+    backend: str,
+    plugin: tuple[Path, ...],
+    plot: bool,
+    as_json: bool,
 ) -> None:
     """Measure the cells that the results lack, then print and draw all.
 
@@ -126,49 +147,24 @@ def run(
 
     precad experiment run precad-fig3 --scale paper --data ~/mnist
     """
-    from rich.console import Console  # noqa: PLC0415
-    from rich.progress import (  # noqa: PLC0415
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
     from precad.experiments.study.kept import Kept  # noqa: PLC0415
     from precad.experiments.study.run import estimated_hours  # noqa: PLC0415
     from precad.experiments.study.run import run as play  # noqa: PLC0415
 
     one, size = _experiments(plugin)[name], _scale(scale)
-    console = Console(stderr=as_json)
+    out = sys.stderr if as_json else sys.stdout
     missing, hours = estimated_hours(name, size, output, data, device)
     total = len(one.all_cells(size))
     if missing:
-        console.print(
-            f"{missing} of {total} cells to measure: about {_duration(hours / workers)}.",
-            highlight=False,
-        )
-    progress = Progress(
-        TextColumn("cell"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=console,
-    )
-    bar = progress.add_task("cells", total=total, completed=total - missing)
+        say(out, f"{missing} of {total} cells to measure: about {_duration(hours / workers)}.")
+    with bar("cell", total, out, total - missing) as line:
 
-    def on_cell(result: "Result", done: int, of: int) -> None:
-        progress.update(bar, completed=done)
-        if not console.is_terminal:
-            left = (of - done) * result.seconds / workers / 3600
-            console.print(
-                f"cell {done}/{of}: {result.seconds:.1f} s, about {_duration(left)} left",
-                highlight=False,
-            )
+        def on_cell(result: "Result", done: int, of: int) -> None:
+            line.update(done - line.n)
+            if line.disable:
+                left = (of - done) * result.seconds / workers / 3600
+                say(out, f"cell {done}/{of}: {result.seconds:.1f} s, about {_duration(left)} left")
 
-    if console.is_terminal:
-        progress.start()
-    try:
         results = play(
             name,
             size,
@@ -177,11 +173,9 @@ def run(
             device=device,
             workers=workers,
             backend=backend,
-            plugins=tuple(plugin or ()),
+            plugins=plugin,
             on_cell=on_cell,
         )
-    finally:
-        progress.stop()
     written = [str(Kept(output, name, size).path)]
     if plot:
         written.append(str(_plot(one, name, size, output, results)))
@@ -191,14 +185,14 @@ def run(
         print_json({**_described(name, one, size), "table": rows, "files": written}, indent=2)
         return
     _table(one, results)
-    typer.echo(f"\nFiles: {', '.join(written)}")
+    click.echo(f"\nFiles: {', '.join(written)}")
 
 
-def _experiments(plugins: list[Path] | None) -> "Registry[Experiment]":
+def _experiments(plugins: tuple[Path, ...]) -> "Registry[Experiment]":
     from precad.experiments.registry import load_plugins  # noqa: PLC0415
     from precad.experiments.study import EXPERIMENTS  # noqa: PLC0415
 
-    load_plugins(tuple(plugins or ()))
+    load_plugins(plugins)
     return EXPERIMENTS
 
 
@@ -229,19 +223,14 @@ def _duration(hours: float) -> str:
 
 
 def _table(one: "Experiment", results: "list[Result]") -> None:
-    from rich.console import Console  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-
     if not results:
         return
     found = one.table(results)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in found.headings:
-        table.add_column(heading, overflow="fold")
+    table = Table(*found.headings)
     for row in found.rows:
-        table.add_row(*row)
-    typer.echo("")
-    Console().print(table, highlight=False)
+        table.add(*row)
+    click.echo("")
+    table.show(sys.stdout)
 
 
 def _plot(

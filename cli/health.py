@@ -1,18 +1,22 @@
 """`precad health`: whether the part of this machine serves, for whoever restarts it."""
 
+import sys
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
+
+from precad.cli.options import PATH
 
 
-def health(
-    config: Annotated[
-        Path,
-        typer.Option("--config", "-c", help="The part's settings file.", show_default=False),
-    ],
-    wait: Annotated[float, typer.Option(help="Seconds that it may take to answer.", min=0.1)] = 5.0,
-) -> None:
+@click.command()
+@click.option("--config", "-c", type=PATH, required=True, help="The part's settings file.")
+@click.option(
+    "--wait",
+    type=click.FloatRange(min=0.1),
+    default=5.0,
+    help="Seconds that it may take to answer.",
+)
+def health(config: Path, wait: float) -> None:
     """Ask the server or dealer of this machine whether it serves: 0 if so, else 1.
 
     By gRPC's health protocol, at the port of its own settings and with its own certificate; for
@@ -34,9 +38,9 @@ def health(
     identity = Identity.load(config.resolve().parent / folder)
     role = identity.principal.role
     serves = is_serving(_own(listen), role, identity, timeout_s=wait)
-    typer.echo(f"{role.value}: {'serving' if serves else 'not serving'}")
+    click.echo(f"{role.value}: {'serving' if serves else 'not serving'}")
     if not serves:
-        raise typer.Exit(1)
+        sys.exit(1)
 
 
 def _own(listen: str) -> str:

@@ -5,62 +5,52 @@ import re
 import sys
 from itertools import chain, count
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import Any, TextIO
 
-import typer
+import click
 
+from precad.cli.options import PATH
 from precad.common.errors import Misconfiguration, StorageFailure
 from precad.common.log_lines import doing, start_log
 
 
+@click.command()
+@click.option(
+    "--config",
+    "-c",
+    type=PATH,
+    multiple=True,
+    required=True,
+    help="The settings file; several for several owners of this machine.",
+)
+@click.option("--logs", type=PATH, help="A folder for the log of each; one file an owner.")
+@click.option(
+    "--dataset",
+    help="In place of the settings' data, for trying: digits, breast-cancer; or mnist, … "
+    "from --data. Several owners get a part each.",
+)
+@click.option("--data", type=PATH, help="Folder with that data set's files; nothing is downloaded.")
+@click.option("--part", help="Which part of it, like 3/10; all of it unless given.")
+@click.option("--quiet", "-q", is_flag=True, help="No progress, and of the log warnings alone.")
+@click.option(
+    "--wait",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    show_default=False,
+    help="Hours that the servers may be away, as over a weekend; the task's outage unless given.",
+)
+@click.option(
+    "--tensorboard", type=PATH, help="A folder for TensorBoard's files, with precad[tensorboard]."
+)
 def join(
-    config: Annotated[
-        list[Path],
-        typer.Option(
-            "--config",
-            "-c",
-            help="The settings file; several for several owners of this machine.",
-            show_default=False,
-        ),
-    ],
-    logs: Annotated[
-        Path | None,
-        typer.Option(help="A folder for the log of each; one file an owner.", show_default=False),
-    ] = None,
-    dataset: Annotated[
-        str | None,
-        typer.Option(
-            help="In place of the settings' data, for trying: digits, breast-cancer; or mnist, … "
-            "from --data. Several owners get a part each.",
-            show_default=False,
-        ),
-    ] = None,
-    data: Annotated[
-        Path | None,
-        typer.Option(help="Folder with that data set's files; nothing is downloaded."),
-    ] = None,
-    part: Annotated[
-        str | None,
-        typer.Option(help="Which part of it, like 3/10; all of it unless given."),
-    ] = None,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="No progress, and of the log warnings alone.")
-    ] = False,
-    wait: Annotated[
-        float,
-        typer.Option(
-            help="Hours that the servers may be away, as over a weekend; the task's outage unless "
-            "given.",
-            min=0,
-            show_default=False,
-        ),
-    ] = 0.0,
-    tensorboard: Annotated[
-        Path | None,
-        typer.Option(
-            help="A folder for TensorBoard's files, with precad[tensorboard].", show_default=False
-        ),
-    ] = None,
+    config: tuple[Path, ...],
+    logs: Path | None,
+    dataset: str | None,
+    data: Path | None,
+    part: str | None,
+    quiet: bool,
+    wait: float,
+    tensorboard: Path | None,
 ) -> None:
     """Take part in a training as a data owner, until it ends.
 
@@ -92,7 +82,7 @@ def join(
     if len(config) > 1 or logs is not None:
         from precad.client.together import load_owner, split  # noqa: PLC0415
 
-        own = split(config, load_owner, logs)
+        own = split(list(config), load_owner, logs)
         if own is None:
             return
         mine = own

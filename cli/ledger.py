@@ -1,21 +1,25 @@
 """`precad ledger`: what a server charged its clients, and whether anybody changed it since."""
 
+import sys
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
-from precad.cli.options import Json, print_json
+from precad.cli.options import json_option, print_json
 from precad.cli.own_ledger import mine, receipts
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Digest
+from precad.common.terminal.text import Table, say
 
 if TYPE_CHECKING:
     from precad.common.aggregator.store import LedgerView
 
-app = typer.Typer(
-    help="""Privacy ledgers: a server's, and a data owner's own.
+
+@click.group()
+def ledger() -> None:
+    """Privacy ledgers: a server's, and a data owner's own.
 
     `show` and `verify` are for a server's operator, on its own machine; the server may be running.
     STATE is its state folder, or the SQLAlchemy URL of its database. Clients don't see this: their
@@ -23,25 +27,22 @@ app = typer.Typer(
 
     `mine` and `receipts` are for a data owner: what its records have spent in all tasks together,
     and what the servers have signed of it.
-    """,
-    no_args_is_help=True,
+    """
+
+
+ledger.add_command(mine)
+ledger.add_command(receipts)
+
+state_argument = click.argument(
+    "state", metavar="STATE", help="The server's state folder, or its database's URL."
 )
-app.command()(mine)
-app.command()(receipts)
-
-State = Annotated[
-    str, typer.Argument(help="The server's state folder, or its database's URL.", metavar="STATE")
-]
 
 
-@app.command()
-def show(
-    state: State,
-    client: Annotated[
-        str | None, typer.Option(help="This client alone.", show_default=False)
-    ] = None,
-    as_json: Json = False,
-) -> None:
+@ledger.command()
+@state_argument
+@click.option("--client", help="This client alone.")
+@json_option
+def show(state: str, client: str | None, as_json: bool) -> None:
     """Participations and exact ε of every client.
 
     ε is of one record, against one corrupted server with any other clients, at the task's δ.
@@ -58,26 +59,16 @@ def show(
         _show(document)
 
 
-@app.command()
-def verify(
-    state: State,
-    head: Annotated[
-        str | None,
-        typer.Option(
-            help="A head noted earlier, in hex: it must still be in the chain.",
-            show_default=False,
-        ),
-    ] = None,
-    against: Annotated[
-        str | None,
-        typer.Option(
-            metavar="OTHER",
-            help="The other server's state folder, or its database's URL: must hold the same.",
-            show_default=False,
-        ),
-    ] = None,
-    as_json: Json = False,
-) -> None:
+@ledger.command()
+@state_argument
+@click.option("--head", help="A head noted earlier, in hex: it must still be in the chain.")
+@click.option(
+    "--against",
+    metavar="OTHER",
+    help="The other server's state folder, or its database's URL: must hold the same.",
+)
+@json_option
+def verify(state: str, head: str | None, against: str | None, as_json: bool) -> None:
     """Recompute the ledger's chain, and hold the rounds against it. Exit 1 where it is broken.
 
     Every entry's hash covers its content, its charges and the hash before it. Note the head that
@@ -98,10 +89,10 @@ def verify(
         print_json(document, indent=2)
     else:
         for finding in audit.findings:
-            typer.echo(f"{finding.where}: {finding.what}")
-        typer.echo(f"{'sound' if sound else 'BROKEN'}: {audit.entries} entries, head {audit.head}")
+            click.echo(f"{finding.where}: {finding.what}")
+        click.echo(f"{'sound' if sound else 'BROKEN'}: {audit.entries} entries, head {audit.head}")
     if not sound:
-        raise typer.Exit(1)
+        sys.exit(1)
 
 
 def _url(state: str) -> str:
@@ -177,32 +168,28 @@ def _document(view: "LedgerView", only: str | None) -> dict[str, Any]:
 
 
 def _show(document: dict[str, Any]) -> None:
-    from rich.console import Console  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-
-    console = Console(highlight=False)
     limit = document["epsilon_limit"]
-    console.print(
-        f"[bold]{document['role']}, task {document['task']}[/]\n"
+    say(sys.stdout, f"{document['role']}, task {document['task']}", bold=True)
+    say(
+        sys.stdout,
         f"exact ε of one record against one corrupted server, at δ = {document['delta']:g}, "
         f"σ = {document['noise_multiplier']:g}; "
-        + ("no limit" if limit is None else f"limit {limit:g}")
+        + ("no limit" if limit is None else f"limit {limit:g}"),
     )
-    table = Table("client")
-    for name in ("p", "participations", "again", "ε", "cap", "remaining"):
-        table.add_column(name, justify="right")
+    table = Table("client", ">p", ">participations", ">again", ">ε", ">cap", ">remaining")
     for row in document["clients"]:
-        table.add_row(
+        table.add(
             *(
                 f"{x:g}" if isinstance(x, float) else "–" if x is None else str(x)
                 for x in (row | {"released_again": sum(row["released_again"].values())}).values()
             )
         )
-    console.print(table)
+    table.show(sys.stdout)
     totals = document["totals"]
-    console.print(
+    say(
+        sys.stdout,
         f"{totals['clients']} clients, {totals['participations']} participations, "
         f"largest ε {totals['epsilon_max']:.4g}; {totals['rounds_released']} of "
         f"{totals['rounds']} rounds released, {totals['attempts_written_off']} written off\n"
-        f"{document['entries']} entries, head {document['head']}"
+        f"{document['entries']} entries, head {document['head']}",
     )

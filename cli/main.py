@@ -1,10 +1,9 @@
 """`precad`: one command line for everybody who takes part."""
 
+import sys
 from importlib import import_module
-from typing import Annotated, Any
 
-import typer
-from typer.core import TyperGroup
+import click
 
 from precad import __version__
 from precad.cli.start import said
@@ -27,7 +26,7 @@ COMMANDS = (
     ),
     *("kit", "report", "audit", "bench"),
 )
-"""In the order of a newcomer's interest; a module each, with an ``app`` or a function so named."""
+"""In the order of a newcomer's interest; a module each, with a command so named."""
 EXTRAS = {
     "demo": "demo",
     "simulate": "experiments",
@@ -41,65 +40,44 @@ EXTRAS = {
 """The extra of a whole command; what another one lacks may be less."""
 
 
-class _OnDemand(TyperGroup):
+class _OnDemand(click.Group):
     """Loads a command when it is asked for: a dealer's process holds no accountant, no database."""
 
-    def invoke(self, ctx: Any) -> Any:
+    def invoke(self, ctx: click.Context) -> object:
         """Run the command. A PrecadError is one line, and exit 2 for a wrong value, else 1."""
         try:
             return super().invoke(ctx)
         except ModuleNotFoundError as error:
-            name = ctx.invoked_subcommand
+            name = ctx.invoked_subcommand or ""
             lacking = missing(error, f"precad {name}", EXTRAS.get(name))
             if lacking is None:
                 raise
-            raise typer.Exit(said(lacking)) from None
+            sys.exit(said(lacking))
         except PrecadError as error:
-            raise typer.Exit(said(error)) from None
+            sys.exit(said(error))
 
-    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 -- click's
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 -- click's
         """All commands."""
         return list(COMMANDS)
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         """One command."""
         if cmd_name not in COMMANDS:
             return None
-        module = import_module(f"precad.cli.{cmd_name}")
-        one = typer.Typer(callback=_precad, rich_markup_mode=None)
-        if hasattr(module, "app"):
-            one.add_typer(module.app, name=cmd_name)
-        else:
-            one.command(cmd_name)(getattr(module, cmd_name))
-        return typer.main.get_group(one).commands[cmd_name]
+        command = getattr(import_module(f"precad.cli.{cmd_name}"), cmd_name)
+        assert isinstance(command, click.Command)
+        return command
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"precad {__version__}")
-        raise typer.Exit
-
-
-def _precad(
-    _version: Annotated[
-        bool,
-        typer.Option(
-            "--version", callback=_show_version, is_eager=True, help="Print the version and end."
-        ),
-    ] = False,
-) -> None:
-    """Train one model together without showing anyone your records."""
-
-
-app = typer.Typer(
-    name="precad",
-    callback=_precad,
-    cls=_OnDemand,
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_show_locals=False,
-    rich_markup_mode=None,
+@click.group(name="precad", cls=_OnDemand, context_settings={"show_default": True})
+@click.version_option(
+    __version__,
+    prog_name="precad",
+    message="%(prog)s %(version)s",
+    help="Print the version and end.",
 )
+def app() -> None:
+    """Train one model together without showing anyone your records."""
 
 
 def run() -> None:

@@ -5,16 +5,20 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
 from precad.common.errors import Misconfiguration
 
-Json = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, nothing else.")]
-TaskFile = Annotated[
-    Path | None, typer.Option("--task", help="The task (TOML), instead of its numbers one by one.")
-]
+PATH = click.Path(path_type=Path)
+
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="One JSON document on stdout, nothing else."
+)
+task_file_option = click.option(
+    "--task", type=PATH, help="The task (TOML), instead of its numbers one by one."
+)
 
 
 _PICTURES = (".png", ".pdf", ".svg", ".jpg", ".jpeg", ".webp", ".eps", ".ps", ".tif", ".tiff")
@@ -37,7 +41,7 @@ def writable_picture(path: Path, option: str = "--plot") -> None:
 
 def print_json(document: object, *, indent: int | None = None) -> None:
     """One document on stdout; what JSON hasn't (NaN, infinities) is null."""
-    typer.echo(json_of(document, indent=indent))
+    click.echo(json_of(document, indent=indent))
 
 
 def json_of(document: object, *, indent: int | None = None) -> str:
@@ -70,7 +74,7 @@ def task_numbers(
     path, names = given["task"], (*needed, *optional)
     for name in names:
         option, value = "--" + name.replace("_", "-"), given[name]
-        missing = value is None or value == []
+        missing = value in {None, ()}
         if path is not None and not missing:
             raise Misconfiguration(name, value, f"the task says it: leave {option} out, or --task")
         if path is None and name in needed and missing:

@@ -1,16 +1,18 @@
 """`precad ledger mine` and `precad ledger receipts`: what a data owner keeps for itself."""
 
 import json
+import sys
 from collections import Counter
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
-from precad.cli.options import Json
+from precad.cli.options import PATH, json_option
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Digest, Role
+from precad.common.terminal.text import Table, say
 
 if TYPE_CHECKING:
     from precad.client.account_file import Charge
@@ -20,19 +22,15 @@ if TYPE_CHECKING:
 _SERVERS = (Role.SERVER_A, Role.SERVER_B)
 
 
-def mine(
-    folder: Annotated[
-        Path, typer.Argument(help="The owner's account or state folder.", metavar="FOLDER")
-    ],
-    delta: Annotated[
-        float | None,
-        typer.Option(
-            help="δ of the sum; the limit's, or the smallest of its tasks', unless given.",
-            show_default=False,
-        ),
-    ] = None,
-    as_json: Json = False,
-) -> None:
+@click.command()
+@click.argument("folder", type=PATH, metavar="FOLDER", help="The owner's account or state folder.")
+@click.option(
+    "--delta",
+    type=float,
+    help="δ of the sum; the limit's, or the smallest of its tasks', unless given.",
+)
+@json_option
+def mine(folder: Path, delta: float | None, as_json: bool) -> None:
     """A data owner's own account: what its records have spent in all tasks together.
 
     Record level, against one server: a malicious one where the task checks norms by function
@@ -49,32 +47,25 @@ def mine(
         raise Misconfiguration("FOLDER", str(folder), f"holds no account: no {ACCOUNT_FILE}")
     document = _account(Account(path), delta)
     if as_json:
-        typer.echo(json.dumps(document, indent=2))
+        click.echo(json.dumps(document, indent=2))
     else:
         _show_account(document)
 
 
+@click.command()
+@click.argument("folder", type=PATH, metavar="STATE", help="The owner's state folder.")
+@click.option("--account", type=PATH, help="The account's folder; STATE unless given.")
+@click.option(
+    "--other",
+    type=PATH,
+    help="Another owner's state folder of the same task: were both shown one model?",
+)
+@click.option(
+    "--identity", type=PATH, help="A folder with ca.pem: checks the servers' signatures once more."
+)
+@json_option
 def receipts(
-    folder: Annotated[Path, typer.Argument(help="The owner's state folder.", metavar="STATE")],
-    account: Annotated[
-        Path | None,
-        typer.Option(help="The account's folder; STATE unless given.", show_default=False),
-    ] = None,
-    other: Annotated[
-        Path | None,
-        typer.Option(
-            help="Another owner's state folder of the same task: were both shown one model?",
-            show_default=False,
-        ),
-    ] = None,
-    identity: Annotated[
-        Path | None,
-        typer.Option(
-            help="A folder with ca.pem: checks the servers' signatures once more.",
-            show_default=False,
-        ),
-    ] = None,
-    as_json: Json = False,
+    folder: Path, account: Path | None, other: Path | None, identity: Path | None, as_json: bool
 ) -> None:
     """What both servers last signed of an owner's account, compared. Exit 1 where it is bad.
 
@@ -95,15 +86,15 @@ def receipts(
     charged = _charges(account or folder)
     statements = {role.value: _statement(kept, role, charged) for role in kept.statements}
     if as_json:
-        typer.echo(json.dumps({"sound": not findings, "findings": findings} | statements, indent=2))
+        click.echo(json.dumps({"sound": not findings, "findings": findings} | statements, indent=2))
     else:
         for name, values in statements.items():
-            typer.echo(f"{name}: " + ", ".join(f"{key} {value}" for key, value in values.items()))
+            click.echo(f"{name}: " + ", ".join(f"{key} {value}" for key, value in values.items()))
         for finding in findings:
-            typer.echo(finding)
-        typer.echo("BROKEN" if findings else "sound")
+            click.echo(finding)
+        click.echo("BROKEN" if findings else "sound")
     if findings:
-        raise typer.Exit(1)
+        sys.exit(1)
 
 
 def _account(account: "Account", delta: float | None) -> dict[str, Any]:
@@ -159,43 +150,36 @@ def _server(charges: "Collection[Charge]") -> str:
 
 
 def _show_account(document: dict[str, Any]) -> None:
-    from rich.console import Console  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-
-    console = Console(highlight=False)
-    table = Table("task", "client")
-    table.columns[0].no_wrap = True
-    for name in ("versions", "repeated", "σ", "p", "δ", "ε"):
-        table.add_column(name, justify="right")
-    table.add_column("one server")
+    columns = (">versions", ">repeated", ">σ", ">p", ">δ", ">ε", "one server")
+    table = Table("task", "client", *columns)
     for row in document["tasks"]:
         cells = [f"{x:g}" if isinstance(x, float) else str(x) for x in row.values()]
-        table.add_row(cells[0][:12], *cells[1:])
-    console.print(table)
+        table.add(cells[0][:12], *cells[1:])
+    table.show(sys.stdout)
     if document["delta"] is None:
-        console.print("nothing was shared yet")
+        say(sys.stdout, "nothing was shared yet")
         return
-    console.print(
+    say(
+        sys.stdout,
         f"{document['versions']} versions; exact ε of all together {document['epsilon']:.4g} at "
         f"δ = {document['delta']:g}, record level, one {document['server']} server",
-        soft_wrap=True,
     )
     limit = document["limit"]
     if limit is None:
-        console.print("no limit")
+        say(sys.stdout, "no limit")
     elif limit["overdrawn"]:
-        console.print(f"limit ε = {limit['epsilon']:g}: PASSED; nothing more is shared")
+        say(sys.stdout, f"limit ε = {limit['epsilon']:g}: PASSED; nothing more is shared")
     elif limit["only_task"] is not None:
-        console.print(
+        say(
+            sys.stdout,
             f"limit ε = {limit['epsilon']:g} at δ = {limit['delta']:g}, all of it for task "
             f"{limit['only_task'][:12]}, counted exactly: {limit['filter_epsilon']:.4g} so far",
-            soft_wrap=True,
         )
     else:
-        console.print(
+        say(
+            sys.stdout,
             f"limit ε = {limit['epsilon']:g} at δ = {limit['delta']:g}, enforced by a Rényi filter "
             f"of order {limit['order']:g}: filter ε {limit['filter_epsilon']:.4g} so far",
-            soft_wrap=True,
         )
 
 

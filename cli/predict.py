@@ -4,11 +4,19 @@ import csv
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from typer import Option
+import click
 
-from precad.cli.trained import Config, Data, ModelFile, OwnModel, TaskFile, trained
+from precad.cli.options import PATH
+from precad.cli.trained import (
+    config_option,
+    data_argument,
+    model_file_option,
+    own_model_option,
+    task_file_option,
+    trained,
+)
 from precad.common.errors import Misconfiguration
 
 if TYPE_CHECKING:
@@ -16,23 +24,26 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+@click.command()
+@data_argument
+@config_option
+@task_file_option
+@model_file_option
+@own_model_option
+@click.option("--out", type=PATH, help="A .csv or .npy file; CSV on stdout unless given.")
+@click.option(
+    "--raw",
+    is_flag=True,
+    help="The model's outputs as they are: for a loss other than cross-entropy.",
+)
 def predict(
-    data: Data,
-    config: Config = None,
-    task: TaskFile = None,
-    model_file: ModelFile = None,
-    model: OwnModel = None,
-    out: Annotated[
-        Path | None,
-        Option(help="A .csv or .npy file; CSV on stdout unless given.", show_default=False),
-    ] = None,
-    raw: Annotated[
-        bool,
-        Option(
-            "--raw",
-            help="The model's outputs as they are: for a loss other than cross-entropy.",
-        ),
-    ] = False,
+    data: Path,
+    config: Path | None,
+    task: Path | None,
+    model_file: Path | None,
+    model: str | None,
+    out: Path | None,
+    raw: bool,
 ) -> None:
     """What a trained model says of records; nothing leaves this machine.
 

@@ -2,27 +2,29 @@
 
 import os
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
+from precad.cli.options import PATH
 from precad.common.errors import Misconfiguration
 
 LINGER_S = 60.0
 
 
+@click.command()
+@click.argument("folder", type=PATH, help="The folder to make; it must not exist.")
+@click.option("--task", type=PATH, required=True, help="The task file.")
+@click.option(
+    "--data",
+    type=PATH,
+    multiple=True,
+    required=True,
+    help="An owner's records (.csv, .parquet, .npz); the file's name is its own.",
+)
+@click.option("--model", help="A model of your own, MODULE:NAME, from this folder.")
+@click.option("--loss", help="A loss of your own, MODULE:NAME.")
 def setup(
-    folder: Annotated[Path, typer.Argument(help="The folder to make; it must not exist.")],
-    *,
-    task: Annotated[Path, typer.Option(help="The task file.")],
-    data: Annotated[
-        list[Path],
-        typer.Option(help="An owner's records (.csv, .parquet, .npz); the file's name is its own."),
-    ],
-    model: Annotated[
-        str | None, typer.Option(help="A model of your own, MODULE:NAME, from this folder.")
-    ] = None,
-    loss: Annotated[str | None, typer.Option(help="A loss of your own, MODULE:NAME.")] = None,
+    folder: Path, task: Path, data: tuple[Path, ...], model: str | None, loss: str | None
 ) -> None:
     """Make keys and settings for a dealer, two servers and each owner, all on this machine.
 
@@ -61,7 +63,7 @@ def setup(
     addresses = dict(zip(("dealer", "server-a", "server-b"), free_addresses(3), strict=True))
     write_parties(folder, os.path.relpath(task, folder), owners, addresses, linger_s=LINGER_S)
     for part, name in (("dealer", "dealer"), ("b", "server-b"), ("a", "server-a")):
-        typer.echo(f"precad serve {part} --config {folder / name}.toml &")
-    typer.echo(f"precad doctor --config {folder / names[0]}.toml")
+        click.echo(f"precad serve {part} --config {folder / name}.toml &")
+    click.echo(f"precad doctor --config {folder / names[0]}.toml")
     configs = " ".join(f"--config {folder / name}.toml" for name in names)
-    typer.echo(f"precad join {configs}")
+    click.echo(f"precad join {configs}")

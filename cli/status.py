@@ -1,38 +1,42 @@
 """`precad status`: ask a server where its training stands."""
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
-import typer
+import click
 
+from precad.cli.options import PATH
 from precad.common.clock import CLOCK, Clock
 from precad.common.errors import Misconfiguration, PeerUnavailable
 from precad.common.identifiers import Role
+from precad.common.terminal.text import Table, fitting, width_of
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
-    from rich.table import Table
-
     from precad.protos import precad_pb2 as pb
 
 ENDED = ("done", "stopped")
 TIMEOUT_S = 10.0
 
 
+@click.command()
+@click.argument("address", help="The server, as host:port.")
+@click.option("--server", default="a", help="Which one it must be: a or b.")
+@click.option(
+    "--identity",
+    type=PATH,
+    required=True,
+    help="The operator's folder, as `precad keys` writes it.",
+)
+@click.option("--watch", "-w", is_flag=True, help="A live screen, until the training is over.")
+@click.option(
+    "--every", type=click.FloatRange(min=0.2), default=2.0, help="Seconds between two looks."
+)
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 def status(
-    address: Annotated[str, typer.Argument(help="The server, as host:port.")],
-    server: Annotated[str, typer.Option(help="Which one it must be: a or b.")] = "a",
-    *,
-    identity: Annotated[
-        Path, typer.Option(help="The operator's folder, as `precad keys` writes it.")
-    ],
-    watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="A live screen, until the training is over.")
-    ] = False,
-    every: Annotated[float, typer.Option(help="Seconds between two looks.", min=0.2)] = 2.0,
-    json_output: Annotated[bool, typer.Option("--json", help="One JSON document.")] = False,
+    address: str, server: str, identity: Path, watch: bool, every: float, as_json: bool
 ) -> None:
     """Ask a server where its training stands: for operators.
 
@@ -42,14 +46,12 @@ def status(
 
     With --watch the screen follows the training, through a server's absence too, and ends with it.
     """
-    from rich.console import Console  # noqa: PLC0415
-
     from precad.common.identity.credentials import Identity  # noqa: PLC0415
     from precad.common.wire.operator import OperatorConnection  # noqa: PLC0415
 
     if server not in ("a", "b"):
         raise Misconfiguration("--server", server, "use a or b")
-    if watch and json_output:
+    if watch and as_json:
         raise Misconfiguration("--watch", "with --json", "choose one of them")
     role = Role.SERVER_A if server == "a" else Role.SERVER_B
     connection = OperatorConnection(address, role, Identity.load(identity))
@@ -59,15 +61,15 @@ def status(
 
     try:
         if watch:
-            _watch(Console(), ask, every)
+            _watch(sys.stdout, ask, every)
             return
         facts = _facts(ask())
     finally:
         connection.close()
-    if json_output:
+    if as_json:
         print(json.dumps(facts))  # noqa: T201 -- the document that was asked for
         return
-    Console().print(_table(facts), highlight=False)
+    _table(facts).show(sys.stdout)
 
 
 def _facts(reply: "pb.StatusReply") -> dict[str, Any]:
@@ -95,41 +97,43 @@ def _facts(reply: "pb.StatusReply") -> dict[str, Any]:
     }
 
 
-def _table(facts: dict[str, Any]) -> "Table":
-    from rich.table import Table  # noqa: PLC0415
-
-    table = Table(box=None, show_header=False, pad_edge=False)
+def _table(facts: dict[str, Any]) -> Table:
+    table = Table("", "")
     for name, value in facts.items():
         shown = value
         if isinstance(value, dict):
             shown = ", ".join(f"{k} {v}" for k, v in value.items())
         elif isinstance(value, list):
             shown = ", ".join(value)
-        table.add_row(name.replace("_", " "), str(shown) or "–")
+        table.add(name.replace("_", " "), str(shown) or "–")
     return table
 
 
 def _watch(
-    console: "Console",
+    out: TextIO,
     ask: Callable[[], "pb.StatusReply"],
     every: float,
     clock: Clock = CLOCK,
 ) -> None:
     """Redraw until the training is over; a server that doesn't answer is asked again."""
-    from rich.live import Live  # noqa: PLC0415
-
     pace = _Pace()
     facts: dict[str, Any] | None = None
-    with Live(console=console, auto_refresh=False) as live:
-        while facts is None or facts["phase"] not in ENDED:
-            try:
-                facts, gone = _facts(ask()), ""
-                pace.at(facts["version"], clock.now())
-            except PeerUnavailable as error:
-                gone = f"no answer ({error}); asking again every {every:g} s"
-            live.update(_screen(facts, pace, gone), refresh=True)
-            if facts is None or facts["phase"] not in ENDED:
-                clock.sleep(every)
+    drawn = 0
+    while True:
+        try:
+            facts, gone = _facts(ask()), ""
+            pace.at(facts["version"], clock.now())
+        except PeerUnavailable as error:
+            gone = f"no answer ({error}); asking again every {every:g} s"
+        width = width_of(out)
+        lines = [fitting(line, width) for line in _screen(facts, pace, gone)]
+        # Up over what was drawn last, each line anew, and what is left of it away.
+        up = f"\x1b[{drawn}A" if drawn else ""
+        click.echo(up + "".join(f"\x1b[2K{line}\n" for line in lines) + "\x1b[J", out, nl=False)
+        drawn = len(lines)
+        if facts is not None and facts["phase"] in ENDED:
+            return
+        clock.sleep(every)
 
 
 class _Pace:
@@ -158,49 +162,49 @@ class _Pace:
 _SEEN = 2
 
 
-def _reminders(facts: dict[str, Any]) -> list["RenderableType"]:
+def _reminders(facts: dict[str, Any]) -> list[str]:
     """Who is still to come while owners enrol, and who came twice."""
-    from rich.text import Text  # noqa: PLC0415
-
-    lines: list[RenderableType] = []
+    lines: list[str] = []
     if facts["phase"] == "enrolling":
         least, most = facts["least_owners"], facts["most_owners"]
         left = facts["enrolment_left_s"] / 3600
-        lines.append(Text(f"enrolment takes {least} to {most} owners, for {left:.1f} hours more"))
+        lines.append(f"enrolment takes {least} to {most} owners, for {left:.1f} hours more")
     if facts["missing"]:
-        lines.append(Text(f"not enrolled yet: {', '.join(facts['missing'])}", style="yellow"))
+        lines.append(click.style(f"not enrolled yet: {', '.join(facts['missing'])}", fg="yellow"))
     if facts["twice"]:
         names = ", ".join(f"{name} ({n} times)" for name, n in sorted(facts["twice"].items()))
-        lines.append(Text(f"a second process came under the name of {names}", style="bold red"))
+        said = f"a second process came under the name of {names}"
+        lines.append(click.style(said, fg="red", bold=True))
     return lines
 
 
-def _screen(facts: dict[str, Any] | None, pace: _Pace, gone: str) -> "RenderableType":
-    from rich.console import Group  # noqa: PLC0415
-    from rich.panel import Panel  # noqa: PLC0415
-    from rich.progress_bar import ProgressBar  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
-
+def _screen(facts: dict[str, Any] | None, pace: _Pace, gone: str) -> list[str]:
+    """The lines to show."""
     if facts is None:
-        return Text(gone, style="yellow")
+        return [click.style(gone, fg="yellow")]
     done, total = facts["version"], facts["rounds"]
-    bar = Table.grid()
-    bar.add_row(ProgressBar(total=max(total, 1), completed=done, width=60))
+    filled = _WIDTH * done // max(total, 1)
     taken = facts["participations"].values()
     # By owner it would be a page where there are a thousand; without --watch each is listed.
     often = f", each took part {min(taken)} to {max(taken)} times" if taken else ""
     rejected = facts["rejected"]
-    lines: list[RenderableType] = [
-        Text(f"{facts['phase']}: round {done} of {total}{pace.words(total - done)}", style="bold"),
-        bar,
-        Text(f"{facts['enrolled']} owners enrolled{often}"),
+    return [
+        click.style(f"{facts['role']}, {facts['task']}", underline=True),
+        click.style(
+            f"{facts['phase']}: round {done} of {total}{pace.words(total - done)}", bold=True
+        ),
+        click.style("━" * filled, fg="green") + click.style("━" * (_WIDTH - filled), dim=True),
+        f"{facts['enrolled']} owners enrolled{often}",
         *_reminders(facts),
-        Text(f"rejected: {', '.join(f'{k} {v}' for k, v in sorted(rejected.items()))}")
+        f"rejected: {', '.join(f'{k} {v}' for k, v in sorted(rejected.items()))}"
         if rejected
-        else Text("nothing rejected", style="green"),
-        Text(f"{sum(facts['bytes'].values()) / 1e6:,.1f} MB sent and received"),
-        Text(f"model {facts['model_digest'][:16]}…, projections by {facts['kernel']}", style="dim"),
+        else click.style("nothing rejected", fg="green"),
+        f"{sum(facts['bytes'].values()) / 1e6:,.1f} MB sent and received",
+        click.style(
+            f"model {facts['model_digest'][:16]}…, projections by {facts['kernel']}", dim=True
+        ),
+        *(click.style(text, fg="yellow") for text in (facts["error"], gone) if text),
     ]
-    lines += [Text(text, style="yellow") for text in (facts["error"], gone) if text]
-    return Panel(Group(*lines), title=f"{facts['role']}, {facts['task']}", title_align="left")
+
+
+_WIDTH = 60

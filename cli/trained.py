@@ -1,41 +1,31 @@
 """Options of the commands that apply a trained model: where it lies, and what it goes into."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from typer import Argument, Option
+import click
 
+from precad.cli.options import PATH
 from precad.common.errors import Misconfiguration
 
 if TYPE_CHECKING:
     from precad.client.settings import JoinSettings
     from precad.client.trained_model import TrainedModel
 
-Data = Annotated[Path, Argument(help="The records: a file as for `precad join`.")]
-Config = Annotated[
-    Path | None,
-    Option(
-        "--config",
-        "-c",
-        help="A data owner's settings: its task, and the model in its state folder.",
-        show_default=False,
-    ),
-]
-TaskFile = Annotated[
-    Path | None, Option("--task", help="The task, where there are no settings.", show_default=False)
-]
-ModelFile = Annotated[
-    Path | None,
-    Option(help="model.safetensors; the settings' own unless given.", show_default=False),
-]
-OwnModel = Annotated[
-    str | None,
-    Option(
-        "--model",
-        help="A model of your own, MODULE:NAME, where the task's isn't built in.",
-        show_default=False,
-    ),
-]
+data_argument = click.argument("data", type=PATH, help="The records: a file as for `precad join`.")
+config_option = click.option(
+    "--config",
+    "-c",
+    type=PATH,
+    help="A data owner's settings: its task, and the model in its state folder.",
+)
+task_file_option = click.option("--task", type=PATH, help="The task, where there are no settings.")
+model_file_option = click.option(
+    "--model-file", type=PATH, help="model.safetensors; the settings' own unless given."
+)
+own_model_option = click.option(
+    "--model", help="A model of your own, MODULE:NAME, where the task's isn't built in."
+)
 
 
 def trained(

@@ -5,7 +5,7 @@ import os
 import sys
 import threading
 import time
-from typing import Any
+from typing import Any, TextIO
 
 from precad.client.progress import RoundInfo
 from precad.client.reporter import Display, outcome
@@ -31,9 +31,7 @@ def display_for(name: str, rounds: int, *, wanted: bool | None = None) -> Displa
     if _in_notebook():
         return NotebookDisplay(Shown(name, rounds))
     if wanted or _on_a_terminal():
-        from rich.console import Console  # noqa: PLC0415 -- not for processes that show nothing
-
-        return TerminalDisplay(Shown(name, rounds), Console(stderr=True))
+        return TerminalDisplay(Shown(name, rounds), sys.stderr)
     return None
 
 
@@ -92,39 +90,23 @@ class TerminalDisplay:
 
     Args:
         shown: what they show.
-        console: rich's.
+        out: the terminal.
     """
 
-    def __init__(self, shown: Shown, console: Any) -> None:
-        from rich.live import Live  # noqa: PLC0415
-        from rich.progress import (  # noqa: PLC0415
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeElapsedColumn,
-        )
+    def __init__(self, shown: Shown, out: TextIO) -> None:
+        from precad.common.terminal.progress import Progress  # noqa: PLC0415 -- tqdm
 
         self._shown = shown
-        self._progress = Progress(
-            TextColumn("[bold]{task.description}"),
-            BarColumn(bar_width=30),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=console,
-        )
-        self._bar = self._progress.add_task(f"{shown.name}: round", total=shown.rounds)
-        self._live = Live(
-            get_renderable=self._lines, console=console, refresh_per_second=4, transient=True
-        )
+        name = f"{shown.name}: round"
+        self._progress = Progress(name, shown.rounds, self._seen, lines=2, out=out)
 
     def start(self) -> None:
-        """Begin; what others write to standard error goes above."""
-        self._live.start()
+        """Begin; what others print goes above."""
+        self._progress.start()
 
     def stop(self) -> None:
         """Leave the terminal as it was."""
-        self._live.stop()
+        self._progress.stop()
 
     def doing(self, what: str, until: float | None) -> None:
         """What happens now."""
@@ -134,14 +116,12 @@ class TerminalDisplay:
         """A round is over."""
         self._shown.last = info
 
-    def _lines(self) -> Any:
-        from rich.console import Group  # noqa: PLC0415
-        from rich.text import Text  # noqa: PLC0415
+    def _seen(self) -> tuple[int, list[str]]:
+        import click  # noqa: PLC0415 -- not for processes that show nothing
 
         shown = self._shown
-        self._progress.update(self._bar, completed=shown.done)
-        last = [Text(f"round {shown.done}: {shown.result()}")] if shown.done else []
-        return Group(self._progress, *last, Text(shown.activity(), style="dim"))
+        last = [f"round {shown.done}: {shown.result()}"] if shown.done else []
+        return shown.done, [*last, click.style(shown.activity(), dim=True)]
 
 
 class NotebookDisplay:

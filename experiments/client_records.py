@@ -6,10 +6,9 @@ in ``records/held-out/held-out.npz``.
 """
 
 from pathlib import Path
-from typing import Annotated
 
+import click
 import numpy as np
-import typer
 from numpy.typing import NDArray
 
 from precad.client.record_file import write_client_data
@@ -42,18 +41,23 @@ def write_records(dataset: str, clients: int, output: Path) -> list[Path]:
     return paths
 
 
-def main(
-    dataset: Annotated[str, typer.Argument(help="digits or breast-cancer.")],
-    clients: Annotated[int, typer.Option(min=1, help="How many clients.")],
-    output: Annotated[Path, typer.Option(help="The folder; one folder a client is made in it.")],
-) -> None:
+@click.command()
+@click.argument("dataset", help="digits or breast-cancer.")
+@click.option("--clients", type=click.IntRange(min=1), required=True, help="How many clients.")
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="The folder; one folder a client is made in it.",
+)
+def main(dataset: str, clients: int, output: Path) -> None:
     """Write every client's part of a data set."""
     try:
         for path in write_records(dataset, clients, output):
-            typer.echo(path)
+            click.echo(path)
     except PrecadError as error:
         raise SystemExit(f"precad: {error}") from None
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    main()

@@ -1,11 +1,11 @@
 """`precad audit --certificate`: what bad owners did to certified predictions."""
 
-from typing import Any
-
-from rich.console import Console
-from rich.table import Table
+import sys
+from typing import Any, TextIO
 
 from precad.common.errors import Misconfiguration
+from precad.common.terminal.progress import bar
+from precad.common.terminal.text import Table, say
 from precad.experiments.audit.certificate import (
     BUILDS,
     SIGNIFICANCE,
@@ -15,7 +15,7 @@ from precad.experiments.audit.certificate import (
 )
 
 
-def attack(models: int, build: str, seed: int, console: Console) -> tuple[dict[str, Any], bool]:
+def attack(models: int, build: str, seed: int, out: TextIO) -> tuple[dict[str, Any], bool]:
     """Attack, and show it; the document, and whether a certificate is refuted.
 
     Raises:
@@ -25,15 +25,15 @@ def attack(models: int, build: str, seed: int, console: Console) -> tuple[dict[s
         raise Misconfiguration(
             "--build", build, f"with --certificate use one of {', '.join(BUILDS)}"
         )
-    with console.status("trainings") as status:
+    with bar("trainings", None, sys.stderr) as status:
         found = audit_certificates(
             certifiable(seed),
             models,
             seed,
             loose=BUILDS[build],
-            on_ensemble=lambda what: status.update(f"{models} {what}"),
+            on_ensemble=lambda what: status.set_description(f"{models} {what}"),
         )
-    _show(console, found)
+    _show(out, found)
     document = {
         "seed": seed,
         "build": build,
@@ -45,15 +45,13 @@ def attack(models: int, build: str, seed: int, console: Console) -> tuple[dict[s
     return document, found.refuted
 
 
-def _show(console: Console, found: CertificateVerdict) -> None:
-    table = Table(
-        *("certified against", "bad owners", "points", "votes of the label", "its share: promised"),
-        *("at most", ""),
-    )
+def _show(out: TextIO, found: CertificateVerdict) -> None:
+    numbers = (">certified against", ">bad owners", ">points", ">votes of the label")
+    table = Table(*numbers, ">its share: promised", ">at most", "")
     for certified, attacks in ((None, found.within), (found.least_certified, found.beyond)):
         for one in attacks:
             promised = f"{one.certified_at_least:.3f}" if certified is None else "nothing"
-            table.add_row(
+            table.add(
                 str(one.attackers if certified is None else certified),
                 str(one.attackers),
                 str(one.points),
@@ -62,15 +60,15 @@ def _show(console: Console, found: CertificateVerdict) -> None:
                 f"{one.at_most:.3f}",
                 _word(one.flipped, within=certified is None, refuted=one.refuted),
             )
-    console.print(table)
+    table.show(out)
     for one in found.within:
         if one.refuted:
-            console.print(
+            say(
+                out,
                 f"audit failed: a prediction is certified against {one.attackers} bad owners, its "
                 f"label keeping at least {one.certified_at_least:.4f} of the votes; "
                 f"{one.attackers} left it at most {one.at_most:.4f} ({one.label_votes} of "
                 f"{one.models} models, the next label {one.other_votes})",
-                highlight=False,
             )
 
 

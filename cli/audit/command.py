@@ -1,17 +1,16 @@
 """`precad audit`: canaries in trainings, and what an adversary really learns of them."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
-import typer
-from rich.console import Console
-from rich.progress import Progress
-from rich.table import Table
-from typer import Option
+import click
 
-from precad.cli.options import Json, json_of, print_json
+from precad.cli.options import PATH, json_of, json_option, print_json
 from precad.common.errors import Misconfiguration
+from precad.common.terminal.progress import bar
+from precad.common.terminal.text import Table, say
 
 if TYPE_CHECKING:
     from precad.experiments.audit.run import Repetition
@@ -21,57 +20,69 @@ if TYPE_CHECKING:
 REFUTED = 1
 
 
+@click.command()
+@click.option(
+    "--canaries",
+    type=click.IntRange(min=50),
+    default=2000,
+    help="m: records that count or not by a fair coin, in each training.",
+)
+@click.option(
+    "--repetitions",
+    type=click.IntRange(min=1),
+    default=1,
+    help="Trainings, each with canaries of its own; more prove more.",
+)
+@click.option(
+    "--dataset",
+    help="Audit the demo's task for digits or breast-cancer, in place of one made for it.",
+)
+@click.option(
+    "--build",
+    default="sound",
+    help="What runs: sound, or a build broken on purpose that the audit must find: "
+    "half-noise, other-silent, redrawn, unclipped.",
+)
+@click.option(
+    "--deployed",
+    is_flag=True,
+    help="Train by real processes on this machine: dealer, both servers, all owners.",
+)
+@click.option(
+    "--certificate",
+    is_flag=True,
+    help="Attack certified predictions in place of ε; --build is sound or unchecked.",
+)
+@click.option(
+    "--presence",
+    is_flag=True,
+    help="Canaries are whole owners, by simulation; --build is sound or unchecked.",
+)
+@click.option(
+    "--models",
+    type=click.IntRange(min=40),
+    default=200,
+    help="With --certificate: trainings of each ensemble, which vote.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    help="Repeats an audit; of --deployed the canaries and coins alone.",
+)
+@click.option("--save", type=PATH, help="All that was found, as JSON.")
+@json_option
 def audit(
-    *,
-    canaries: Annotated[
-        int, Option(min=50, help="m: records that count or not by a fair coin, in each training.")
-    ] = 2000,
-    repetitions: Annotated[
-        int, Option(min=1, help="Trainings, each with canaries of its own; more prove more.")
-    ] = 1,
-    dataset: Annotated[
-        str | None,
-        Option(
-            help="Audit the demo's task for digits or breast-cancer, in place of one made for it."
-        ),
-    ] = None,
-    build: Annotated[
-        str,
-        Option(
-            help="What runs: sound, or a build broken on purpose that the audit must find: "
-            "half-noise, other-silent, redrawn, unclipped."
-        ),
-    ] = "sound",
-    deployed: Annotated[
-        bool,
-        Option(
-            "--deployed",
-            help="Train by real processes on this machine: dealer, both servers, all owners.",
-        ),
-    ] = False,
-    certificate: Annotated[
-        bool,
-        Option(
-            "--certificate",
-            help="Attack certified predictions in place of ε; --build is sound or unchecked.",
-        ),
-    ] = False,
-    presence: Annotated[
-        bool,
-        Option(
-            "--presence",
-            help="Canaries are whole owners, by simulation; --build is sound or unchecked.",
-        ),
-    ] = False,
-    models: Annotated[
-        int, Option(min=40, help="With --certificate: trainings of each ensemble, which vote.")
-    ] = 200,
-    seed: Annotated[
-        int | None,
-        Option(min=0, help="Repeats an audit; of --deployed the canaries and coins alone."),
-    ] = None,
-    save: Annotated[Path | None, Option(help="All that was found, as JSON.")] = None,
-    as_json: Json = False,
+    canaries: int,
+    repetitions: int,
+    dataset: str | None,
+    build: str,
+    deployed: bool,
+    certificate: bool,
+    presence: bool,
+    models: int,
+    seed: int | None,
+    save: Path | None,
+    as_json: bool,
 ) -> None:
     """Attack trainings as the stated adversaries may, and bound ε from below.
 
@@ -104,12 +115,12 @@ def audit(
     from precad.experiments.simulation.draws import checked_seed  # noqa: PLC0415
 
     first = checked_seed(seed)
-    console = Console(stderr=as_json)
-    console.print(f"seed {first}", highlight=False)
+    out = sys.stderr if as_json else sys.stdout
+    say(out, f"seed {first}")
     if certificate:
         from precad.cli.audit.certificate import attack  # noqa: PLC0415
 
-        document, refuted = attack(models, build, first, console)
+        document, refuted = attack(models, build, first, out)
         _end(document, save, as_json=as_json, refuted=refuted)
         return
     if presence:
@@ -121,7 +132,7 @@ def audit(
                 "--build", build, f"with --presence use one of {', '.join(BUILDS)}"
             )
         one = audit_presence(canaries, first, SIGNIFICANCE, loose=BUILDS[build])
-        _show(console, (one,))
+        _show(out, (one,))
         told = {"seed": first, "build": build, "simulated": True, "verdicts": [one.to_json()]}
         _end(told, save, as_json=as_json, refuted=one.refuted)
         return
@@ -132,16 +143,15 @@ def audit(
     task = next(_trainings(dataset, canaries, 1, None, first)).trained.task
     plans = planned(task, canaries, repetitions)
     for statement, power in plans.items():
-        console.print(
+        say(
+            out,
             f"{statement.name}: ε = {statement.epsilon:.2f} is stated. A sound build should give "
             f"about {power.expected:.2f}, half the noise {power.expected_of_half:.2f}, which is "
             f"caught in {power.caught:.0%} of {power.trials} trials.",
-            highlight=False,
         )
-    with Progress(console=console, transient=True) as progress:
-        line = progress.add_task("trainings", total=repetitions)
-        found = judged(plans, trainings, on_repetition=lambda _: progress.advance(line))
-    _show(console, found)
+    with bar("trainings", repetitions, sys.stderr) as line:
+        found = judged(plans, trainings, on_repetition=lambda _: line.update())
+    _show(out, found)
     document = {
         "seed": first,
         "build": build,
@@ -160,7 +170,7 @@ def _end(document: dict[str, Any], save: Path | None, *, as_json: bool, refuted:
     if as_json:
         print_json(document)
     if refuted:
-        raise typer.Exit(REFUTED)
+        sys.exit(REFUTED)
 
 
 def _trainings(
@@ -197,11 +207,11 @@ def _trainings(
         yield Repetition(trained, made.shares, made.canaries)
 
 
-def _show(console: Console, found: "tuple[Verdict, ...]") -> None:
-    table = Table("who looks", "canaries", "right guesses", "ε at least", "ε stated", "")
+def _show(out: TextIO, found: "tuple[Verdict, ...]") -> None:
+    table = Table("who looks", ">canaries", ">right guesses", ">ε at least", ">ε stated", "")
     for verdict in found:
         guesses = verdict.guesses
-        table.add_row(
+        table.add(
             verdict.statement.name,
             str(guesses.canaries),
             f"{guesses.correct} of {guesses.made}",
@@ -209,11 +219,11 @@ def _show(console: Console, found: "tuple[Verdict, ...]") -> None:
             f"{verdict.epsilon:.2f}",
             "REFUTED" if verdict.refuted else "not refuted",
         )
-    console.print(table)
+    table.show(out)
     for verdict in found:
         if verdict.refuted:
-            console.print(
+            say(
+                out,
                 f"audit failed: {verdict.statement.name} stated ε = {verdict.epsilon:.4f}; what "
                 f"was learnt needs at least {verdict.by_family:.4f}",
-                highlight=False,
             )

@@ -1,42 +1,63 @@
 """The command itself: options, and what is printed where."""
 
+import sys
 from pathlib import Path
-from typing import Annotated
 
-from rich.console import Console
-from typer import Option
+import click
 
-from precad.cli.options import Json, print_json
+from precad.cli.options import PATH, json_option, print_json
 from precad.common.errors import Misconfiguration
+from precad.common.terminal.progress import bar
+from precad.common.terminal.text import say
 
 
+@click.command()
+@click.option(
+    "--dimension",
+    type=click.IntRange(min=100),
+    default=1_000_000,
+    help="d: coordinates of a vector.",
+)
+@click.option(
+    "--clients", type=click.IntRange(min=1), default=10, help="n: clients, all of whom submit."
+)
+@click.option(
+    "--repeats",
+    type=click.IntRange(min=1),
+    default=5,
+    help="Measured rounds of each system; the tables show medians.",
+)
+@click.option(
+    "--peers/--no-peers",
+    default=True,
+    help="Measure stock CrypTen and plain averaging too, in alternation.",
+)
+@click.option(
+    "--slow-link/--no-slow-link",
+    default=True,
+    help="Measure over lines of 100 Mbit/s and 20 ms too.",
+)
+@click.option(
+    "--series",
+    is_flag=True,
+    help="Other sizes too: n = 1, 10, 100 with d/10, and d/100 to 10·d with n = 2.",
+)
+@click.option(
+    "--output",
+    type=PATH,
+    help="Keep the document there, case by case, and the tables beside it as .txt; a run "
+    "that was broken off goes on.",
+)
+@json_option
 def bench(
-    dimension: Annotated[int, Option(min=100, help="d: coordinates of a vector.")] = 1_000_000,
-    clients: Annotated[int, Option(min=1, help="n: clients, all of whom submit.")] = 10,
-    repeats: Annotated[
-        int, Option(min=1, help="Measured rounds of each system; the tables show medians.")
-    ] = 5,
-    peers: Annotated[
-        bool, Option(help="Measure stock CrypTen and plain averaging too, in alternation.")
-    ] = True,
-    slow_link: Annotated[
-        bool, Option(help="Measure over lines of 100 Mbit/s and 20 ms too.")
-    ] = True,
-    series: Annotated[
-        bool,
-        Option(
-            "--series",
-            help="Other sizes too: n = 1, 10, 100 with d/10, and d/100 to 10·d with n = 2.",
-        ),
-    ] = False,
-    output: Annotated[
-        Path | None,
-        Option(
-            help="Keep the document there, case by case, and the tables beside it as .txt; a run "
-            "that was broken off goes on."
-        ),
-    ] = None,
-    json_output: Json = False,
+    dimension: int,
+    clients: int,
+    repeats: int,
+    peers: bool,
+    slow_link: bool,
+    series: bool,
+    output: Path | None,
+    as_json: bool,
 ) -> None:
     """Measure validation and whole rounds on this machine, beside other systems.
 
@@ -52,19 +73,18 @@ def bench(
 
     if output is not None and not output.parent.is_dir():
         raise Misconfiguration("--output", str(output), "there is no such folder; make it first")
-    console = Console(stderr=True)
     main = main_case(dimension, clients, repeats, slow=slow_link, peers=peers)
-    with console.status("") as status:
+    with bar("", None, sys.stderr) as line:
 
-        def say(what: str) -> None:
-            status.update(what)
-            if not console.is_terminal:
-                console.print(what, highlight=False)
+        def doing(what: str) -> None:
+            line.set_description(what)
+            if line.disable:
+                say(sys.stderr, what)
 
-        document = run(main, output, say, series=series)
+        document = run(main, output, doing, series=series)
     if output is not None:
         output.with_suffix(".txt").write_text(as_text(document), encoding="utf-8")
-    if json_output:
+    if as_json:
         print_json(document)
     else:
-        show(Console(), document)
+        show(sys.stdout, document)

@@ -1,18 +1,15 @@
 """The tables of a run; each says where it was measured."""
 
 import io
+import textwrap
 from collections.abc import Mapping, Sequence
-from typing import Any
-
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+from typing import Any, TextIO
 
 from precad.cli.bench.case import SERVERS, idle_wait_s
 from precad.cli.bench.document import MEASURES, Document
 from precad.cli.bench.ours.system import PHASES
 from precad.common.ring import WORD_BYTES
+from precad.common.terminal.text import Table, say
 
 TEXT_WIDTH = 110
 NAMES = {
@@ -36,7 +33,7 @@ _APART = {"validate", "release"}
 """Phases of precad that aren't of its whole round: they are measured in another one."""
 
 
-def show(console: Console, document: Document) -> None:
+def show(out: TextIO, document: Document) -> None:
     """Print all tables."""
     main = document["cases"][document["main"]]
     for table in (
@@ -49,17 +46,15 @@ def show(console: Console, document: Document) -> None:
         *(_padded(found) for found in [document.get("padded_work")] if found),
         *(_series(document, name) for name in document["series"]),
     ):
-        table.caption = _caption(document)
-        table.caption_justify = "left"
-        console.print(table)
-        console.print()
+        table.show(out)
+        say(out, f"\n{textwrap.fill(_caption(document), TEXT_WIDTH)}\n")
 
 
 def as_text(document: Document) -> str:
     """All tables as plain text."""
     out = io.StringIO()
-    show(Console(file=out, width=TEXT_WIDTH, color_system=None, force_terminal=False), document)
-    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()).rstrip() + "\n"
+    show(out, document)
+    return out.getvalue().rstrip() + "\n"
 
 
 def _caption(document: Document) -> str:
@@ -74,11 +69,7 @@ def _caption(document: Document) -> str:
 
 
 def _table(title: str, first: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column(first)
-    for column in columns:
-        table.add_column(column, justify="right")
-    return table
+    return Table(first, *(f">{column}" for column in columns), title=title)
 
 
 def _size(case: Mapping[str, Any]) -> str:
@@ -117,7 +108,7 @@ def _validation(case: Mapping[str, Any]) -> Table:
         phase: sum(ours["cpu_s"][phase][name] for name in SERVERS)
         for phase in ("validate", "release")
     }
-    table.add_row(
+    table.add(
         "precad, to the agreed sum",
         *_walls(case, "precad", "validate_s"),
         _seconds(cpu["validate"]),
@@ -125,7 +116,7 @@ def _validation(case: Mapping[str, Any]) -> Table:
         _ratio(case, "local", "check_cpu_over_ours"),
         _ratio(case, "slow", "check_wall_over_ours"),
     )
-    table.add_row(
+    table.add(
         "precad, to the round's end",
         *_walls(case, "precad", "validate_s", "release_s"),
         _seconds(sum(cpu.values())),
@@ -135,7 +126,7 @@ def _validation(case: Mapping[str, Any]) -> Table:
     )
     if "stock_crypten" in case["local"]:
         check = case["local"]["stock_crypten"]
-        table.add_row(
+        table.add(
             "stock CrypTen, the check alone",
             *_walls(case, "stock_crypten", "validate_s"),
             _seconds(sum(check["cpu_s"]["validate"].values())),
@@ -155,7 +146,7 @@ def _rounds(case: Mapping[str, Any], flower: str | None) -> Table:
         name: sum(ours["cpu_s"][phase][name] for phase in PHASES) for name in (*SERVERS, "clients")
     }
     clients_cpu = cpu.pop("clients")
-    table.add_row(
+    table.add(
         "precad, without the idle wait",
         *_walls(case, "precad", "round_s"),
         _seconds(sum(cpu.values())),
@@ -169,7 +160,7 @@ def _rounds(case: Mapping[str, Any], flower: str | None) -> Table:
         else _NOTHING
         for link in ("local", "slow")
     ]
-    table.add_row(
+    table.add(
         "precad, with the default wait",
         *waits,
         *("",) * 2,
@@ -178,14 +169,14 @@ def _rounds(case: Mapping[str, Any], flower: str | None) -> Table:
     )
     if "fed_avg" in case["local"]:
         plain = case["local"]["fed_avg"]["cpu_s"]["round"]
-        table.add_row(
+        table.add(
             "plain averaging",
             *_walls(case, "fed_avg", "round_s"),
             _seconds(plain["server"]),
             _seconds(plain["clients"]),
             *("1",) * 2,
         )
-        table.add_row(*_masked(case, flower))
+        table.add(*_masked(case, flower))
     return table
 
 
@@ -194,7 +185,7 @@ def _masked(case: Mapping[str, Any], version: str | None) -> list[str]:
     found = case["local"].get("sec_agg_plus")
     if found is None:
         why = "not installed" if version is None else "too few clients"
-        return [escape("Flower SecAgg+, of precad[bench]"), why]
+        return ["Flower SecAgg+, of precad[bench]", why]
     cpu = sum(found["cpu_s"]["round"].values())
     ratios = [
         f"{case[link]['sec_agg_plus']['wall_s']['round_s'] / plain['wall_s']['round_s']:.2f}"
@@ -214,7 +205,7 @@ def _parts(case: Mapping[str, Any]) -> Table:
     cpu["prepare_s"] = ours["wall_s"]["prepare_cpu_s"]
     for key, name in PARTS.items():
         shown = _seconds(cpu[key]) if key in cpu else _NOTHING
-        table.add_row(name, *_walls(case, "precad", key), shown)
+        table.add(name, *_walls(case, "precad", key), shown)
     return table
 
 
@@ -226,7 +217,7 @@ def _processes(case: Mapping[str, Any]) -> Table:
         apart = _APART if system == "precad" else ()
         for name, peak in found["peak_mib"].items():
             phases = found["cpu_s"]
-            table.add_row(
+            table.add(
                 f"{NAMES[system]}: {name}",
                 _seconds(sum(phases[phase][name] for phase in phases if phase not in apart)),
                 _seconds(phases["validate"][name]) if "validate" in phases else _NOTHING,
@@ -246,7 +237,7 @@ def _bytes(case: Mapping[str, Any]) -> Table:
         payload = found["payload_bytes"]
         wire = case.get("slow", {}).get(system, {}).get("wire_bytes", {})
         for link in sorted({*payload, *wire}):
-            table.add_row(
+            table.add(
                 f"{NAMES[system]}: {link}",
                 *_counted(payload.get(link), whole),
                 *_counted(wire.get(link), whole),
@@ -261,7 +252,7 @@ def _padded(sizes: Sequence[Mapping[str, Any]]) -> Table:
         *("records", "padded to", "work", "default wait", "work / wait"),
     )
     for each in sizes:
-        table.add_row(
+        table.add(
             f"d = {each['dimension']:,}",
             f"{each['records']:,} at rate {each['record_rate']:g}",
             f"{each['padded_to']:,}",
@@ -286,13 +277,13 @@ def _series(document: Document, name: str) -> Table:
         for measure, of in MEASURES.items():
             slow = _walls(case, "precad", measure)[1:] if not measure.endswith("cpu_s") else []
             row += [_seconds(of(case)), *slow]
-        table.add_row(_size(case), *row)
-    table.add_section()
+        table.add(_size(case), *row)
+    table.add()
     for label, value in _exponents(found["fits"]):
         row = []
         for measure in MEASURES:
             row += [value[measure], *([""] if not measure.endswith("cpu_s") else [])]
-        table.add_row(label, *row)
+        table.add(label, *row)
     return table
 
 

@@ -1,5 +1,5 @@
 """`precad certify`: options become a request, a request a document, a document tables or JSON."""
 
-from precad.cli.certify.command import app
+from precad.cli.certify.command import certify
 
-__all__ = ["app"]
+__all__ = ["certify"]

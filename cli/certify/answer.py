@@ -122,7 +122,7 @@ def _loss(request: Loss) -> Document:
     bounds = _bounds(request, expected, guarantee, directions)
     fewest = [
         {"tau": tau, "attackers": _fewest(request, expected, tau, guarantee, directions)}
-        for tau in request.tau or []
+        for tau in request.tau
         if expected is not None
     ]
     if request.plot is not None:

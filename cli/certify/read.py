@@ -92,7 +92,7 @@ def vote_intervals(request: Prediction, runs: Ensemble | None) -> tuple[Interval
     if runs is not None:
         counts = runs.votes(request.classes)
     else:
-        sources = request.sources or []
+        sources = request.sources
         if len(sources) != 1:
             raise Misconfiguration("votes", len(sources), "give one file of votes or scores")
         array = read_array("votes", sources[0])
@@ -138,7 +138,7 @@ def expectation(request: Loss, runs: Ensemble | None) -> MeanInterval | None:
     Raises:
         Misconfiguration: no source or two, a loss outside [0, bound] or NaN, or a wrong shape.
     """
-    given, bound, sources = request.expected, request.bound, request.sources or []
+    given, bound, sources = request.expected, request.bound, request.sources
     if given is not None:
         if sources and runs is None:
             raise Misconfiguration("--loss", given, "give a file of losses or --loss, not both")

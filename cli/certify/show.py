@@ -1,17 +1,17 @@
 """An answer's document as tables for people, or as it is in JSON."""
 
 import math
+import sys
 from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
-import typer
-from rich.console import Console
-from rich.table import Table
+import click
 
 from precad.cli.certify.answer import Document
-from precad.cli.certify.request import GuaranteeKind, Loss, Prediction, Request, Smoothing
+from precad.cli.certify.request import Loss, Prediction, Request, Smoothing
 from precad.cli.options import print_json
 from precad.common.certify.runs import Unit
+from precad.common.terminal.text import Table, say
 
 _CHANGES = {
     "either": "so many added, or so many deleted",
@@ -37,22 +37,25 @@ def show(request: Request, found: Document) -> None:
             parts = _loss(request, found)
         case Smoothing():
             parts = _smoothing(request, found)
-    console = Console()
     for part in parts:
-        console.print(part)
+        if isinstance(part, Table):
+            say(sys.stdout)
+            part.show(sys.stdout)
+            say(sys.stdout)
+        else:
+            say(sys.stdout, part)
     if request.plot is not None:
-        typer.echo(f"Picture: {request.plot}")
+        click.echo(f"Picture: {request.plot}")
 
 
 def _table(
     title: str, columns: Iterable[str], rows: Iterable[Iterable[str]], *, words: int = 0
 ) -> Table:
     """A table whose first ``words`` columns are words and the others numbers."""
-    table = Table(title=title)
-    for i, name in enumerate(columns):
-        table.add_column(name, justify="left" if i < words else "right")
+    headings = [name if i < words else f">{name}" for i, name in enumerate(columns)]
+    table = Table(*headings, title=title)
     for row in rows:
-        table.add_row(*row)
+        table.add(*row)
     return table
 
 
@@ -64,7 +67,7 @@ def _prediction(request: Prediction, found: Document) -> Parts:
         f"classes; confidence {request.confidence:g} for {scope}. Radius: "
         f"{_changed(found)}."
     )
-    if GuaranteeKind.GDP in request.kinds:
+    if "gdp" in request.kinds:
         yield "GDP-CLT is a limit for many rounds: its radii are not guaranteed."
     units = Unit(found["unit"]).plural
     what = "Points certified" if request.labels is None else "Certified accuracy"

@@ -1,11 +1,9 @@
 """Votes under input noise: of a trained model, or from files."""
 
 import secrets
+import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-
-from rich.console import Console
-from rich.progress import Progress
 
 from precad.cli.certify.read import read_array, true_labels
 from precad.cli.certify.request import Smoothing
@@ -14,6 +12,7 @@ from precad.common.certify.inputs import Integers
 from precad.common.certify.intervals import vote_counts
 from precad.common.errors import Misconfiguration
 from precad.common.npy import Array
+from precad.common.terminal.progress import bar
 
 if TYPE_CHECKING:
     from precad.client.trained_model import TrainedModel
@@ -76,16 +75,14 @@ def of_model(request: Smoothing) -> Smoothed:
     if request.keep is not None and request.keep.exists() and request.draw is None:
         draw = _kept_draw(request)
     how = Sampling(_sigma(request, found), request.select, request.copies, draw)
-    console = Console(stderr=True)
-    with Progress(console=console, disable=not console.is_terminal, transient=True) as bar:
-        done = bar.add_task("noisy votes", total=len(inputs))
+    with bar("noisy votes", len(inputs), sys.stderr) as line:
         votes = sample_votes(
             found.load_into(module),
             inputs,
             how,
             keep=request.keep,
             model=str(found.digest),
-            progress=lambda number: bar.update(done, completed=number),
+            progress=lambda number: line.update(number - line.n),
         )
     facts = {"model": str(found.digest), "selection_copies": how.selection, "draw": how.draw}
     return Smoothed(how.sigma, votes.votes, votes.selection, labels.numpy(), facts)

@@ -118,13 +118,13 @@ class Trained:
         m = self.mechanism
         guarantee: Guarantee
         match kind:
-            case GuaranteeKind.EXACT:
+            case "exact":
                 guarantee = ExactGroups(m)
-            case GuaranteeKind.RDP:
+            case "rdp":
                 guarantee = RenyiGroups(m)
-            case GuaranteeKind.ADP:
+            case "adp":
                 guarantee = ExactGroups(m).as_approximate(request.delta)
-            case GuaranteeKind.GDP:
+            case "gdp":
                 limit = GdpCltAccountant()
                 limit.compose(m)
                 guarantee = GaussianDP(limit.mu, asymptotic=True)
@@ -140,7 +140,7 @@ class Trained:
         """This part of an answer; ``runs`` with what all of them together cost in privacy."""
         m, runs = self.mechanism, self.runs
         return {
-            "guarantee": request.guarantee.value,
+            "guarantee": request.guarantee,
             "asymptotic": guarantee.asymptotic,
             "change": self.change(request),
             "absent": request.absent,

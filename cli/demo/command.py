@@ -1,74 +1,83 @@
 """The command itself: options, and what is printed where."""
 
+import sys
 import time
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
 
-from rich.console import Console
-from typer import Option
+import click
 
-from precad.cli.options import print_json
-
-
-class Validation(StrEnum):
-    """The task's ``validation``."""
-
-    CRYPTEN = "crypten"
-    FSS = "fss"
+from precad.cli.options import PATH, print_json
+from precad.common.terminal.text import say
 
 
+@click.command()
+@click.option(
+    "--dataset",
+    default="digits",
+    help="digits or breast-cancer; or mnist, whose files are in --data.",
+)
+@click.option("--data", type=PATH, help="Folder with the data set's files; nothing is downloaded.")
+@click.option(
+    "--model",
+    default="logistic",
+    help="logistic or mlp; with mnist also cnn, or logistic regression on what each owner "
+    "computes: features (histograms of gradients) or scattering (of wavelets).",
+)
+@click.option("--clients", type=click.IntRange(min=1), default=10, help="How many data owners.")
+@click.option("--rounds", type=click.IntRange(min=1), help="T; about 60 unless given.")
+@click.option(
+    "--client-rate",
+    type=click.FloatRange(max=1),
+    default=1.0,
+    help="q: the chance that a data owner is drawn for a round.",
+)
+@click.option(
+    "--attack",
+    help="wraparound (huge, but its square wraps to 0), oversize (twice the bound), "
+    "garbage (random vectors and broken uploads) or dropout (vanishes).",
+)
+@click.option("--attackers", type=int, help="How many data owners attack; 1 unless given.")
+@click.option(
+    "--validation",
+    type=click.Choice(["crypten", "fss"]),
+    default="crypten",
+    help="How norms are checked: crypten, or fss, function secret sharing, where a server "
+    "that departs from the protocol learns no more.",
+)
+@click.option(
+    "--objective",
+    help="Of a record: dp-gaussian or another of docs/robustness.md. The model is then "
+    "certified against changed inputs too.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=1,
+    help="Of the partition of the data; noise has none.",
+)
+@click.option(
+    "--output", type=PATH, help="Folder for model, plot and logs; precad-demo/<time> unless given."
+)
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="One JSON document on stdout and nothing else there.",
+)
 def demo(
-    dataset: Annotated[
-        str, Option(help="digits or breast-cancer; or mnist, whose files are in --data.")
-    ] = "digits",
-    data: Annotated[
-        Path | None, Option(help="Folder with the data set's files; nothing is downloaded.")
-    ] = None,
-    model: Annotated[
-        str,
-        Option(
-            help="logistic or mlp; with mnist also cnn, or logistic regression on what each owner "
-            "computes: features (histograms of gradients) or scattering (of wavelets)."
-        ),
-    ] = "logistic",
-    clients: Annotated[int, Option(min=1, help="How many data owners.")] = 10,
-    rounds: Annotated[int | None, Option(min=1, help="T; about 60 unless given.")] = None,
-    client_rate: Annotated[
-        float, Option(max=1, help="q: the chance that a data owner is drawn for a round.")
-    ] = 1.0,
-    attack: Annotated[
-        str | None,
-        Option(
-            help="wraparound (huge, but its square wraps to 0), oversize (twice the bound), "
-            "garbage (random vectors and broken uploads) or dropout (vanishes)."
-        ),
-    ] = None,
-    attackers: Annotated[
-        int | None, Option(help="How many data owners attack; 1 unless given.")
-    ] = None,
-    validation: Annotated[
-        Validation,
-        Option(
-            help="How norms are checked: crypten, or fss, function secret sharing, where a server "
-            "that departs from the protocol learns no more."
-        ),
-    ] = Validation.CRYPTEN,
-    objective: Annotated[
-        str | None,
-        Option(
-            help="Of a record: dp-gaussian or another of docs/robustness.md. The model is then "
-            "certified against changed inputs too."
-        ),
-    ] = None,
-    seed: Annotated[int, Option(min=0, help="Of the partition of the data; noise has none.")] = 1,
-    output: Annotated[
-        Path | None,
-        Option(help="Folder for model, plot and logs; precad-demo/<time> unless given."),
-    ] = None,
-    json_output: Annotated[
-        bool, Option("--json", help="One JSON document on stdout and nothing else there.")
-    ] = False,
+    dataset: str,
+    data: Path | None,
+    model: str,
+    clients: int,
+    rounds: int | None,
+    client_rate: float,
+    attack: str | None,
+    attackers: int | None,
+    validation: str,
+    objective: str | None,
+    seed: int,
+    output: Path | None,
+    as_json: bool,
 ) -> None:
     """Train on real data with everything real: processes, TLS, gRPC, CrypTen, noise.
 
@@ -81,9 +90,9 @@ def demo(
 
         precad demo --attack wraparound --attackers 3
     """
-    console = Console(stderr=json_output)
+    out = sys.stderr if as_json else sys.stdout
     # Seconds of torch: not before the options are known to be wanted.
-    Console(stderr=True).print("precad demo: loading torch and the data …", highlight=False)
+    say(sys.stderr, "precad demo: loading torch and the data …")
     from precad.cli.demo.warm import WarmStarter  # noqa: PLC0415
     from precad.experiments.local import environment_of_parts  # noqa: PLC0415
 
@@ -99,17 +108,15 @@ def demo(
         # As each part has: they share this machine's cores, and the owners' wait is measured here.
         torch.set_num_threads(1)
         size, bad = (clients, rounds, client_rate), (attack, attackers)
-        scenario = make_scenario(
-            dataset, model, *size, *bad, seed, validation.value, data, objective
-        )
+        scenario = make_scenario(dataset, model, *size, *bad, seed, validation, data, objective)
         folder = output or Path("precad-demo") / time.strftime("%Y%m%d-%H%M%S")
         prepare_folder(folder)
-        announce(console, scenario)
-        display = Display(console, scenario)
+        announce(out, scenario)
+        display = Display(out, scenario)
         outcome, result = run(scenario, folder, display, popen=starter)
     names = ["model.safetensors", "training.png", "summary.json", "history.csv", "logs"]
     if scenario.task.objective is not None:
         names += ["robustness.txt", "certificate.png"]
-    conclude(console, outcome, result, [str(folder / name) for name in names])
-    if json_output:
+    conclude(out, outcome, result, [str(folder / name) for name in names])
+    if as_json:
         print_json(result)

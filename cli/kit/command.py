@@ -1,25 +1,30 @@
 """`precad kit`: one archive for a party."""
 
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
+from precad.cli.options import PATH
 from precad.common.identifiers import Role
 
 
-def kit(
-    party: Annotated[Role, typer.Argument(help="The party's role.", show_default=False)],
-    name: Annotated[str, typer.Argument(help="The client's name; only clients have one.")] = "",
-    *,
-    consortium: Annotated[
-        Path, typer.Option(help="What was agreed on: task and addresses (TOML).")
-    ] = Path("consortium.toml"),
-    root: Annotated[
-        Path, typer.Option(help="The root's directory, as `precad keys init` makes it.")
-    ] = Path("root"),
-    out: Annotated[Path, typer.Option(help="The folder for the archive.")] = Path(),
-) -> None:
+@click.command()
+@click.argument("party", type=click.Choice([role.value for role in Role]), help="The party's role.")
+@click.argument("name", default="", help="The client's name; only clients have one.")
+@click.option(
+    "--consortium",
+    type=PATH,
+    default="consortium.toml",
+    help="What was agreed on: task and addresses (TOML).",
+)
+@click.option(
+    "--root",
+    type=PATH,
+    default="root",
+    help="The root's directory, as `precad keys init` makes it.",
+)
+@click.option("--out", type=PATH, default=".", help="The folder for the archive.")
+def kit(party: str, name: str, consortium: Path, root: Path, out: Path) -> None:
     """Make one archive for a party: task, settings, how to start it, next steps; no key.
 
     The party makes its own key, so the archive may travel by mail; fingerprints are printed to
@@ -52,9 +57,8 @@ def kit(
     from precad.common.task import Task  # noqa: PLC0415
     from precad.experiments.local.files import to_toml  # noqa: PLC0415
 
-    principal = (
-        Principal.client(name) if party is Role.CLIENT else Principal(party, name or party.value)
-    )
+    role = Role(party)
+    principal = Principal.client(name) if role is Role.CLIENT else Principal(role, name or party)
     agreed = Consortium.load(consortium)
     task = Task.load(agreed.task)
     authority = root / AUTHORITY_FOLDER / CA_FILE
@@ -76,6 +80,6 @@ def kit(
     archive = packed(principal.name, contents)
     path = out / f"{principal.name}-kit.tar.gz"
     write_file(path, archive, mode=PUBLIC_MODE)
-    typer.echo(path)
+    click.echo(path)
     for of, value in {**fingerprints, "this archive": str(Digest.of(archive))}.items():
-        typer.echo(f"    SHA-256 of {of}: {value}")
+        click.echo(f"    SHA-256 of {of}: {value}")

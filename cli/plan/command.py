@@ -1,13 +1,14 @@
 """`precad plan`: which σ, C, p, q, T, R, η and f give privacy, robustness and a usable model."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from typer import Option
+import click
 
-from precad.cli.options import Json, TaskFile, print_json, task_numbers
+from precad.cli.options import PATH, json_option, print_json, task_file_option, task_numbers
 from precad.common.errors import Misconfiguration
 
 if TYPE_CHECKING:
@@ -26,74 +27,115 @@ _FIXED_BY_TASK = (
 )
 
 
+@click.command()
+@click.option(
+    "--records",
+    required=True,
+    help="m: records of each owner, like 10x6000, 6000,6000,500 or 3x500,1200,6x40; or "
+    "one size for all --clients.",
+)
+@click.option(
+    "--epsilon", type=float, required=True, help="ε of a record against one curious server."
+)
+@task_file_option
+@click.option("--clients", type=int, help="n: owners, where --records gives one size for all.")
+@click.option("--dimension", type=int, help="d: parameters of the model.")
+@click.option("--delta", type=float, help="δ: above 0 and below 1, like 1e-5.")
+@click.option(
+    "--malicious", type=int, help="K: owners that may submit anything; at least 1. See ROBUSTNESS."
+)
+@click.option(
+    "--no-robustness",
+    is_flag=True,
+    help="No statement about what a whole owner can do: the client clip is loose.",
+)
+@click.option(
+    "--change",
+    type=click.Choice(["replacements", "additions"]),
+    default="replacements",
+    help="What the K do: honest ones turn bad, or bad ones join.",
+)
+@click.option(
+    "--loss", type=float, default=0.2, help="L: expected loss on one record without attackers."
+)
+@click.option(
+    "--tolerated-loss",
+    type=float,
+    default=0.5,
+    help="The loss that the K may cause at most, above L.",
+)
+@click.option(
+    "--loss-bound", type=float, default=1.0, help="B: the largest value that the loss takes."
+)
+@click.option(
+    "--record-rate",
+    type=float,
+    multiple=True,
+    help="p to try; repeat it. Default: six from .01 to .5.",
+)
+@click.option(
+    "--client-rate",
+    type=float,
+    multiple=True,
+    help="q to try; repeat it. Default: .1, .2, .5 and 1.",
+)
+@click.option(
+    "--rounds", type=int, multiple=True, help="T to try; repeat it. Default: six from 20 to 1000."
+)
+@click.option(
+    "--record-clip",
+    type=float,
+    multiple=True,
+    help="R to try; repeat it. Default: parts of the gradient norm.",
+)
+@click.option(
+    "--learning-rate", type=float, help="η, if it is fixed. Default: the best forecast's."
+)
+@click.option(
+    "--noise-multiplier", type=float, help="σ, if it is fixed. Default: the least that ε allows."
+)
+@click.option(
+    "--client-clip",
+    type=float,
+    help="C, if it is fixed. Default: what robustness allows, or ample.",
+)
+@click.option(
+    "--gradient-norm",
+    type=float,
+    default=9.0,
+    help="G: typical norm of one record's gradient at the start; 9 for MNIST's pixels.",
+)
+@click.option(
+    "--model",
+    type=click.Choice(["logistic", "mlp"]),
+    help="What the forecast is for. Default: the task's, else logistic.",
+)
+@click.option("--plot", type=PATH, help="Write the trade-offs as a PNG file here.")
+@json_option
 def plan(
-    *,
-    records: Annotated[
-        str,
-        Option(
-            help="m: records of each owner, like 10x6000, 6000,6000,500 or 3x500,1200,6x40; or "
-            "one size for all --clients."
-        ),
-    ],
-    epsilon: Annotated[float, Option(help="ε of a record against one curious server.")],
-    task: TaskFile = None,
-    clients: Annotated[
-        int | None, Option(help="n: owners, where --records gives one size for all.")
-    ] = None,
-    dimension: Annotated[int | None, Option(help="d: parameters of the model.")] = None,
-    delta: Annotated[float | None, Option(help="δ: above 0 and below 1, like 1e-5.")] = None,
-    malicious: Annotated[
-        int | None,
-        Option(help="K: owners that may submit anything; at least 1. See ROBUSTNESS."),
-    ] = None,
-    no_robustness: Annotated[
-        bool,
-        Option(
-            "--no-robustness",
-            help="No statement about what a whole owner can do: the client clip is loose.",
-        ),
-    ] = False,
-    change: Annotated[
-        Literal["replacements", "additions"],
-        Option(help="What the K do: honest ones turn bad, or bad ones join."),
-    ] = "replacements",
-    loss: Annotated[float, Option(help="L: expected loss on one record without attackers.")] = 0.2,
-    tolerated_loss: Annotated[
-        float, Option(help="The loss that the K may cause at most, above L.")
-    ] = 0.5,
-    loss_bound: Annotated[float, Option(help="B: the largest value that the loss takes.")] = 1.0,
-    record_rate: Annotated[
-        list[float] | None, Option(help="p to try; repeat it. Default: six from .01 to .5.")
-    ] = None,
-    client_rate: Annotated[
-        list[float] | None, Option(help="q to try; repeat it. Default: .1, .2, .5 and 1.")
-    ] = None,
-    rounds: Annotated[
-        list[int] | None, Option(help="T to try; repeat it. Default: six from 20 to 1000.")
-    ] = None,
-    record_clip: Annotated[
-        list[float] | None,
-        Option(help="R to try; repeat it. Default: parts of the gradient norm."),
-    ] = None,
-    learning_rate: Annotated[
-        float | None, Option(help="η, if it is fixed. Default: the best forecast's.")
-    ] = None,
-    noise_multiplier: Annotated[
-        float | None, Option(help="σ, if it is fixed. Default: the least that ε allows.")
-    ] = None,
-    client_clip: Annotated[
-        float | None, Option(help="C, if it is fixed. Default: what robustness allows, or ample.")
-    ] = None,
-    gradient_norm: Annotated[
-        float,
-        Option(help="G: typical norm of one record's gradient at the start; 9 for MNIST's pixels."),
-    ] = 9.0,
-    model: Annotated[
-        Literal["logistic", "mlp"] | None,
-        Option(help="What the forecast is for. Default: the task's, else logistic."),
-    ] = None,
-    plot: Annotated[Path | None, Option(help="Write the trade-offs as a PNG file here.")] = None,
-    as_json: Json = False,
+    records: str,
+    epsilon: float,
+    task: Path | None,
+    clients: int | None,
+    dimension: int | None,
+    delta: float | None,
+    malicious: int | None,
+    no_robustness: bool,
+    change: Literal["replacements", "additions"],
+    loss: float,
+    tolerated_loss: float,
+    loss_bound: float,
+    record_rate: tuple[float, ...],
+    client_rate: tuple[float, ...],
+    rounds: tuple[int, ...],
+    record_clip: tuple[float, ...],
+    learning_rate: float | None,
+    noise_multiplier: float | None,
+    client_clip: float | None,
+    gradient_norm: float,
+    model: Literal["logistic", "mlp"] | None,
+    plot: Path | None,
+    as_json: bool,
 ) -> None:
     """Search settings that give the privacy, robustness and accuracy you want.
 
@@ -180,7 +222,7 @@ def _task(given: dict[str, Any]) -> Any:
     if given["task"] is None:
         return None
     for name in _FIXED_BY_TASK:
-        if given[name] is not None:
+        if given[name] not in {None, ()}:
             option = "--" + name.replace("_", "-")
             raise Misconfiguration(
                 name, given[name], f"the task says it: leave {option} out, or --task"
@@ -275,9 +317,12 @@ def _progress(silent: bool) -> "Iterator[Progress]":
     if silent:
         yield lambda _done, _all: None
         return
-    from rich.console import Console  # noqa: PLC0415
-    from rich.progress import Progress as Bar  # noqa: PLC0415
+    from precad.common.terminal.progress import bar  # noqa: PLC0415
 
-    with Bar(console=Console(stderr=True), transient=True) as bar:
-        searching = bar.add_task("trying settings", total=None)
-        yield lambda done, steps: bar.update(searching, completed=done, total=steps)
+    with bar("trying settings", 1, sys.stderr) as line:
+
+        def trying(done: int, steps: int) -> None:
+            line.total = steps
+            line.update(done - line.n)
+
+        yield trying

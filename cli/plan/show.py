@@ -1,11 +1,9 @@
 """What a plan says, as a table with sentences, or as JSON."""
 
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-
-from rich.console import Console
-from rich.table import Table
 
 from precad.common.account.accountant import AccountantName
 from precad.common.account.advantages import ASSUMED
@@ -13,6 +11,7 @@ from precad.common.account.cheating import against_a_cheating_server
 from precad.common.account.guarantees import PrivacyStatement, Run, guarantees
 from precad.common.account.planning import VACUOUS, Change, Setting, SettingVerdict
 from precad.common.account.search import Plan
+from precad.common.terminal.text import Table, say
 
 _SHOWN = 14
 
@@ -61,23 +60,24 @@ def _flat(setting: Setting) -> dict[str, Any]:
 
 def show(made: Plan, statements: tuple[PrivacyStatement, ...], plot: Path | None) -> None:
     """Print the plan for people."""
-    console = Console(highlight=False)
-    _say_wanted(console, made)
-    console.print(_table(made))
-    _say_best(console, made, statements)
-    _say_other(console, made)
+    _say_wanted(made)
+    _table(made).show(sys.stdout)
+    _say_best(made, statements)
+    _say_other(made)
     if made.given is not None:
-        _say_given(console, made.given)
+        _say_given(made.given)
     if made.refused:
         first = made.refused[0]
-        console.print(
-            f"{len(made.refused)} more no task can have; the first: {first.reason}", style="dim"
+        say(
+            sys.stdout,
+            f"{len(made.refused)} more no task can have; the first: {first.reason}",
+            dim=True,
         )
     if plot is not None:
-        console.print(f"The trade-offs are drawn in {plot}.")
+        say(sys.stdout, f"The trade-offs are drawn in {plot}.")
 
 
-def _say_wanted(console: Console, made: Plan) -> None:
+def _say_wanted(made: Plan) -> None:
     wanted = made.wanted
     sizes, robustness = wanted.records, wanted.robustness
     held = (
@@ -91,12 +91,17 @@ def _say_wanted(console: Console, made: Plan) -> None:
         else f"loss at most {robustness.tolerated_loss:g} with "
         f"{_owners(robustness.malicious, 'malicious owner')} ({robustness.change.value})"
     )
-    console.print(
+    say(
+        sys.stdout,
         f"Planned for {held}: ε ≤ {wanted.epsilon:g} at δ = {wanted.delta:g} against one curious "
-        f"server; {robust}. {made.tried} p, q and T were tried.\n"
-        "[dim]accuracy: forecast for MNIST-like data, to order settings; loss: at most this with "
+        f"server; {robust}. {made.tried} p, q and T were tried.",
+    )
+    say(
+        sys.stdout,
+        "accuracy: forecast for MNIST-like data, to order settings; loss: at most this with "
         f"{robustness.malicious} malicious joining / replacing honest ones; "
-        "MB: uploads of one owner.[/]"
+        "MB: uploads of one owner.",
+        dim=True,
     )
 
 
@@ -105,10 +110,8 @@ def _owners(count: int, noun: str) -> str:
 
 
 def _table(made: Plan) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    for name in ("", "p", "q", "T", "σ", "R", "C", "η", "ε", "accuracy", "loss", "MB"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("verdict", no_wrap=True)
+    numbers = ("", "p", "q", "T", "σ", "R", "C", "η", "ε", "accuracy", "loss", "MB")
+    table = Table(*(f">{name}" for name in numbers), "verdict")
     for setting in made.settings[:_SHOWN]:
         _add_row(table, setting, chosen=setting is made.best)
     if made.best is not None and made.best not in made.settings[:_SHOWN]:
@@ -119,7 +122,7 @@ def _table(made: Plan) -> Table:
 def _add_row(table: Table, setting: Setting, *, chosen: bool) -> None:
     privacy, training = setting.task.privacy, setting.task.training
     meets = setting.verdict is SettingVerdict.MEETS
-    table.add_row(
+    table.add(
         "→" if chosen else "",
         *(f"{privacy.record_rate:g}", f"{privacy.client_rate:g}", str(training.rounds)),
         *(f"{privacy.noise_multiplier:.4g}", f"{privacy.record_clip:g}"),
@@ -129,24 +132,27 @@ def _add_row(table: Table, setting: Setting, *, chosen: bool) -> None:
         f"{setting.loss_additions:.2f}/{setting.loss_replacements:.2f}",
         f"{setting.upload_bytes / 1e6:.3g}",
         setting.verdict.value,
-        style="bold" if chosen else None if meets else "dim",
+        **({"bold": True} if chosen else {} if meets else {"dim": True}),
     )
 
 
-def _say_best(console: Console, made: Plan, statements: tuple[PrivacyStatement, ...]) -> None:
+def _say_best(made: Plan, statements: tuple[PrivacyStatement, ...]) -> None:
     best = made.best
     if best is None:
-        console.print(
+        say(
+            sys.stdout,
             "No setting meets everything. Allow a larger ε, tolerate fewer malicious owners or a "
-            "higher loss, enrol more owners, or train fewer parameters."
+            "higher loss, enrol more owners, or train fewer parameters.",
         )
         return
     privacy, training = best.task.privacy, best.task.training
-    console.print(
+    say(
+        sys.stdout,
         "Planned: the least uploads among those about as accurate as the best. Into the task:",
-        style="bold",
+        bold=True,
     )
-    console.print(
+    say(
+        sys.stdout,
         f"    privacy.record_clip = {privacy.record_clip}\n"
         f"    privacy.client_clip = {privacy.client_clip}\n"
         f"    privacy.noise_multiplier = {privacy.noise_multiplier}\n"
@@ -155,22 +161,25 @@ def _say_best(console: Console, made: Plan, statements: tuple[PrivacyStatement, 
         f"    training.learning_rate = {training.learning_rate}\n"
         f"    training.rounds = {training.rounds}\n"
         f"    fractional_bits = {best.task.fractional_bits}",
-        markup=False,
     )
-    console.print(
+    say(
+        sys.stdout,
         f"It costs an owner up to {best.participations} participations, {best.gradients:,} "
         f"per-record gradients and {best.upload_bytes / 1e6:,.1f} MB. What keeps the forecast "
-        f"from more is above all {best.forecast.worst}."
+        f"from more is above all {best.forecast.worst}.",
     )
     for each in statements:
         what = f"at {each.compositions:,} participations" if each.malicious_server else "planned"
         broken = each.advantage_delta
         added = "" if broken is None else f"; δ and {broken:.0e} more ({ASSUMED})"
-        console.print(f"  {what}: ε = {each.epsilon:.3g} ({each.adjacency}), {each.against}{added}")
-    _say_robustness(console, best)
+        say(
+            sys.stdout,
+            f"  {what}: ε = {each.epsilon:.3g} ({each.adjacency}), {each.against}{added}",
+        )
+    _say_robustness(best)
 
 
-def _say_robustness(console: Console, best: Setting) -> None:
+def _say_robustness(best: Setting) -> None:
     asked = best.robustness
     bounds = {change: best.worst_loss(change) for change in Change}
     said = ", ".join(
@@ -179,33 +188,38 @@ def _say_robustness(console: Console, best: Setting) -> None:
         for change, bound in bounds.items()
     )
     some = _owners(asked.malicious, "malicious owner")
-    console.print(
+    say(
+        sys.stdout,
         f"With {some} a loss of {asked.loss:g} becomes at most {said}, by the "
-        "central limit theorem: planned, not a certificate."
+        "central limit theorem: planned, not a certificate.",
     )
 
 
-def _say_other(console: Console, made: Plan) -> None:
+def _say_other(made: Plan) -> None:
     other, best = made.other, made.best
     if other is None:
         return
     here = f"{best.forecast.accuracy:.1%}" if best else "none that meets everything"
     there = f"{other.forecast.accuracy:.1%}"
     if not made.wanted.robust:
-        console.print(
-            f"No robustness was chosen. Tolerating one malicious owner (--malicious 1) is forecast "
-            f"at {there} instead of {here}: {other.verdict.value}. --no-robustness leaves this out."
+        say(
+            sys.stdout,
+            "No robustness was chosen. Tolerating one malicious owner (--malicious 1) is forecast "
+            f"at {there} instead of {here}: {other.verdict.value}. --no-robustness leaves this "
+            "out.",
         )
     else:
-        console.print(
+        say(
+            sys.stdout,
             f"What robustness costs: without it (--no-robustness) {there} are forecast instead of "
-            f"{here}, and nothing bounds what a single bad owner does."
+            f"{here}, and nothing bounds what a single bad owner does.",
         )
 
 
-def _say_given(console: Console, given: Setting) -> None:
-    console.print(
+def _say_given(given: Setting) -> None:
+    say(
+        sys.stdout,
         f"The task's own setting: {given.verdict.value}; ε = {given.epsilon:.3g}, forecast "
         f"{given.forecast.accuracy:.1%}, kept down by {given.forecast.worst}; loss at most "
-        f"{given.loss_additions:.2f} by additions, {given.loss_replacements:.2f} by replacements."
+        f"{given.loss_additions:.2f} by additions, {given.loss_replacements:.2f} by replacements.",
     )

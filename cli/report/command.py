@@ -2,42 +2,28 @@
 
 import json
 import os
-from enum import StrEnum
+import sys
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
-from precad.cli.options import json_of
+from precad.cli.options import PATH, json_of
 from precad.common.errors import Misconfiguration
 
 
-class Form(StrEnum):
-    """Of a report."""
-
-    HTML = "html"
-    JSON = "json"
-
-
-def report(
-    run: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="RUN...",
-            help="A finished run's folder; or each server's state folder, or its database's URL.",
-            show_default=False,
-        ),
-    ] = None,
-    *,
-    out: Annotated[
-        Path | None,
-        typer.Option("--out", "-o", help="The file; report.html or report.json by default."),
-    ] = None,
-    form: Annotated[Form, typer.Option("--format", help="html, or json.")] = Form.HTML,
-    schema: Annotated[
-        bool, typer.Option("--schema", help="Print the JSON document's schema and end.")
-    ] = False,
-) -> None:
+@click.command()
+@click.argument(
+    "run",
+    nargs=-1,
+    metavar="RUN...",
+    help="A finished run's folder; or each server's state folder, or its database's URL.",
+)
+@click.option("--out", "-o", type=PATH, help="The file; report.html or report.json by default.")
+@click.option(
+    "--format", "form", type=click.Choice(["html", "json"]), default="html", help="html, or json."
+)
+@click.option("--schema", is_flag=True, help="Print the JSON document's schema and end.")
+def report(run: tuple[str, ...], out: Path | None, form: str, schema: bool) -> None:
     """One document of a training for an auditor: self-contained, prints well.
 
     Who trained what on how many records; what is guaranteed to a patient, to an organisation and
@@ -55,13 +41,13 @@ def report(
     if schema:
         from precad.cli.report.facts import Report  # noqa: PLC0415
 
-        typer.echo(json.dumps(Report.model_json_schema(), indent=2))
+        click.echo(json.dumps(Report.model_json_schema(), indent=2))
         return
     if not run:
         raise Misconfiguration(
             "RUN", "none", "give a finished run's folder, or both servers' state folders"
         )
-    path = Path(f"report.{form.value}") if out is None else out
+    path = Path(f"report.{form}") if out is None else out
     if not path.parent.is_dir() or path.is_dir() or not os.access(path.parent, os.W_OK):
         raise Misconfiguration("--out", str(path), "can't be written; give a file in a folder")
     # Databases, accountants and plots load here, so that `precad --help` doesn't wait for them.
@@ -71,14 +57,14 @@ def report(
     from precad.cli.report.words import summary  # noqa: PLC0415
 
     found = gather(Sources.find(run))
-    text = page(found) if form is Form.HTML else json_of(found.model_dump(mode="json"), indent=2)
+    text = page(found) if form == "html" else json_of(found.model_dump(mode="json"), indent=2)
     path.write_text(text if text.endswith("\n") else f"{text}\n", encoding="utf-8")
     for line in summary(found):
-        typer.echo(line, err=True)
-    typer.echo(path)
+        click.echo(line, err=True)
+    click.echo(path)
     broken = [f"{ledger.server}: {what}" for ledger in found.ledgers for what in ledger.findings]
     broken += found.differences or []
     for finding in broken:
-        typer.echo(f"precad report: {finding}", err=True)
+        click.echo(f"precad report: {finding}", err=True)
     if broken:
-        raise typer.Exit(1)
+        sys.exit(1)

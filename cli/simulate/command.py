@@ -1,58 +1,64 @@
 """The command itself: options, and what is printed where."""
 
+import sys
 from pathlib import Path
-from typing import Annotated
 
-from rich.console import Console
-from typer import Argument, Option
+import click
 
-from precad.cli.options import Json, print_json, writable_picture
+from precad.cli.options import PATH, json_option, print_json, writable_picture
 from precad.common.errors import Misconfiguration
 
 
+@click.command()
+@click.argument("task", type=PATH, help="The task file.")
+@click.option(
+    "--dataset",
+    default="digits",
+    help="digits or breast-cancer; or one of --data: mnist, fashion-mnist, …",
+)
+@click.option("--data", type=PATH, help="Folder with the data set's files; nothing is downloaded.")
+@click.option(
+    "--clients", type=click.IntRange(min=1), help="n: how many owners the records are dealt to."
+)
+@click.option("--rounds", type=click.IntRange(min=1), help="T; the task's unless given.")
+@click.option("--model", help="A model of your own, MODULE:NAME, where the task's isn't built in.")
+@click.option(
+    "--attack",
+    help="flip (against the cohort, within the bound), wraparound, oversize, garbage, or "
+    "a function of your own, MODULE:NAME.",
+)
+@click.option(
+    "--attackers", type=click.IntRange(min=1), help="How many clients attack; 1 unless given."
+)
+@click.option(
+    "--per-client", is_flag=True, help="A real owner's code for each; slower, exact to the bit."
+)
+@click.option(
+    "--seed", type=click.IntRange(min=0), help="Repeats a simulation; no real run takes one."
+)
+@click.option("--device", default="cpu", help="Where gradients are computed: cpu, cuda.")
+@click.option("--plot", type=PATH, help="Picture of accuracy and ε by round: .png, .pdf or .svg.")
+@click.option("--save", type=PATH, help="Rounds and summary as JSON.")
+@click.option(
+    "--tensorboard", type=PATH, help="Folder for TensorBoard's files, with precad[tensorboard]."
+)
+@json_option
 def simulate(
-    task: Annotated[Path, Argument(help="The task file.", show_default=False)],
-    *,
-    dataset: Annotated[
-        str, Option(help="digits or breast-cancer; or one of --data: mnist, fashion-mnist, …")
-    ] = "digits",
-    data: Annotated[
-        Path | None, Option(help="Folder with the data set's files; nothing is downloaded.")
-    ] = None,
-    clients: Annotated[
-        int | None, Option(min=1, help="n: how many owners the records are dealt to.")
-    ] = None,
-    rounds: Annotated[int | None, Option(min=1, help="T; the task's unless given.")] = None,
-    model: Annotated[
-        str | None,
-        Option(help="A model of your own, MODULE:NAME, where the task's isn't built in."),
-    ] = None,
-    attack: Annotated[
-        str | None,
-        Option(
-            help="flip (against the cohort, within the bound), wraparound, oversize, garbage, or "
-            "a function of your own, MODULE:NAME."
-        ),
-    ] = None,
-    attackers: Annotated[
-        int | None, Option(min=1, help="How many clients attack; 1 unless given.")
-    ] = None,
-    per_client: Annotated[
-        bool,
-        Option("--per-client", help="A real owner's code for each; slower, exact to the bit."),
-    ] = False,
-    seed: Annotated[
-        int | None, Option(min=0, help="Repeats a simulation; no real run takes one.")
-    ] = None,
-    device: Annotated[str, Option(help="Where gradients are computed: cpu, cuda.")] = "cpu",
-    plot: Annotated[
-        Path | None, Option(help="Picture of accuracy and ε by round: .png, .pdf or .svg.")
-    ] = None,
-    save: Annotated[Path | None, Option(help="Rounds and summary as JSON.")] = None,
-    tensorboard: Annotated[
-        Path | None, Option(help="Folder for TensorBoard's files, with precad[tensorboard].")
-    ] = None,
-    as_json: Json = False,
+    task: Path,
+    dataset: str,
+    data: Path | None,
+    clients: int | None,
+    rounds: int | None,
+    model: str | None,
+    attack: str | None,
+    attackers: int | None,
+    per_client: bool,
+    seed: int | None,
+    device: str,
+    plot: Path | None,
+    save: Path | None,
+    tensorboard: Path | None,
+    as_json: bool,
 ) -> None:
     """Play a task's whole training in one process: no servers, no TLS, no secrecy.
 
@@ -79,7 +85,7 @@ def simulate(
     from precad.experiments.simulation import simulate as play  # noqa: PLC0415
 
     board = None if tensorboard is None else TensorBoard(tensorboard)
-    console = Console(stderr=as_json)
+    out = sys.stderr if as_json else sys.stdout
     read = Task.load(task)
     records = load(dataset, data)
     own = attack is not None and ":" in attack
@@ -89,7 +95,7 @@ def simulate(
         if board is not None:
             board(played)
 
-    with Display(console, read.training.rounds if rounds is None else rounds) as display:
+    with Display(out, read.training.rounds if rounds is None else rounds) as display:
         training = play(
             read,
             records,
@@ -107,6 +113,6 @@ def simulate(
         training.plot(plot)
     if save is not None:
         training.save(save)
-    conclude(console, training, [str(path) for path in (plot, save) if path is not None])
+    conclude(out, training, [str(path) for path in (plot, save) if path is not None])
     if as_json:
         print_json(training.summary())

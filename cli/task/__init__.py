@@ -1,5 +1,5 @@
 """`precad task`: make a task from what is wanted, check it, say what it guarantees."""
 
-from precad.cli.task.command import app
+from precad.cli.task.command import task
 
-__all__ = ["app"]
+__all__ = ["task"]

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 from typing import Any, Literal
 
-import typer
+import click
 
 from precad.common.errors import Misconfiguration
 
@@ -18,7 +18,7 @@ def recipe() -> Path | None:
     """The file that says how tables become numbers; None for arrays, or without a terminal."""
     if not _terminal():
         return None
-    answer = typer.prompt(
+    answer = click.prompt(
         "File that says how the owners' tables become numbers (docs/own-data.md); none for arrays",
         default="none",
     )
@@ -32,7 +32,7 @@ def model() -> tuple[Architecture | None, str | None]:
     """Architecture, or a model of one's own; neither without a terminal."""
     if not _terminal():
         return None, None
-    answer: str = typer.prompt(
+    answer: str = click.prompt(
         "Model: logistic, mlp, or your own as MODULE:NAME", default="logistic"
     )
     match answer:
@@ -45,9 +45,9 @@ def sizes(features: int | None, classes: int | None) -> tuple[int | None, int | 
     """Numbers in an input, and labels."""
     if _terminal():
         if features is None:
-            features = typer.prompt("Numbers in one record's input", type=int)
+            features = click.prompt("Numbers in one record's input", type=int)
         if classes is None:
-            classes = typer.prompt("Labels", type=int)
+            classes = click.prompt("Labels", type=int)
     return features, classes
 
 
@@ -57,7 +57,7 @@ def needed(field: str, value: Any) -> Any:
         return value
     if not _terminal():
         raise Misconfiguration(field, None, f"give --{field}")
-    return typer.prompt(_QUESTIONS[field], type=float if field == "epsilon" else str)
+    return click.prompt(_QUESTIONS[field], type=float if field == "epsilon" else str)
 
 
 def _terminal() -> bool:

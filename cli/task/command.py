@@ -2,11 +2,11 @@
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import typer
+import click
 
-from precad.cli.options import Json, print_json
+from precad.cli.options import PATH, json_option, print_json
 from precad.client.own_code import own_model
 from precad.common.errors import Misconfiguration
 
@@ -15,74 +15,79 @@ if TYPE_CHECKING:
     from precad.common.description import DataSection
     from precad.common.task import Task
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
-File = Annotated[Path, typer.Argument(help="The task file.", show_default=False)]
+file_argument = click.argument("file", type=PATH, help="The task file.")
 
 
-@app.callback()
+@click.group()
 def task() -> None:
     """Make a task from what is wanted, check it, say what it guarantees."""
 
 
-@app.command()
+@task.command()
+@click.argument("out", type=PATH, help="The file to write; it must not exist.")
+@click.option("--records", help="m: records of each owner, like 10x6000 or 3x500,1200,6x40.")
+@click.option("--epsilon", type=float, help="ε of a record; enforced as the limit too.")
+@click.option(
+    "--recipe",
+    type=PATH,
+    help="How the owners' tables become numbers: a file with the task's [data] section.",
+)
+@click.option("--architecture", type=click.Choice(["logistic", "mlp"]), help="A built-in model.")
+@click.option("--features", type=int, help="Numbers in one record's input.")
+@click.option("--classes", type=int, help="How many labels there are.")
+@click.option("--hidden", type=int, default=32, help="Hidden units of an mlp.")
+@click.option(
+    "--model", help="Or a model of your own, MODULE:NAME, which is called without arguments."
+)
+@click.option("--owners", type=int, help="n, where --records gives one size for all.")
+@click.option("--delta", type=float, default=1e-5, help="δ, like 1e-5.")
+@click.option("--rounds", type=int, help="T; by default what the plan finds.")
+@click.option(
+    "--tolerate",
+    type=int,
+    help="K: owners that may submit anything; costs accuracy, see precad plan.",
+)
+@click.option("--record-clip", type=float, default=1.0, help="R: 1 suits inputs of about 0 to 1.")
+@click.option("--client-clip", type=float, help="C; by default 10·R, or what --tolerate allows.")
+@click.option(
+    "--validation",
+    type=click.Choice(["crypten", "fss"]),
+    default="crypten",
+    help="How norms are checked: fss, where a server that cheats learns no more of a "
+    "record; see docs/cheating-server.md.",
+)
+@click.option(
+    "--objective",
+    help="What a record's gradient is of, for a model that is smoothed when it is used: "
+    "dp-gaussian or another of docs/robustness.md; costs no ε.",
+)
+@click.option(
+    "--input-noise",
+    type=float,
+    default=0.25,
+    help="With --objective: σ of the copies and of the smoothing.",
+)
+@click.option("--name", help="By default the file's name.")
 def new(
-    *,
-    out: Annotated[Path, typer.Argument(help="The file to write; it must not exist.")],
-    records: Annotated[
-        str | None, typer.Option(help="m: records of each owner, like 10x6000 or 3x500,1200,6x40.")
-    ] = None,
-    epsilon: Annotated[
-        float | None, typer.Option(help="ε of a record; enforced as the limit too.")
-    ] = None,
-    recipe: Annotated[
-        Path | None,
-        typer.Option(
-            help="How the owners' tables become numbers: a file with the task's [data] section."
-        ),
-    ] = None,
-    architecture: Annotated[
-        Literal["logistic", "mlp"] | None, typer.Option(help="A built-in model.")
-    ] = None,
-    features: Annotated[int | None, typer.Option(help="Numbers in one record's input.")] = None,
-    classes: Annotated[int | None, typer.Option(help="How many labels there are.")] = None,
-    hidden: Annotated[int, typer.Option(help="Hidden units of an mlp.")] = 32,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="Or a model of your own, MODULE:NAME, which is called without arguments."
-        ),
-    ] = None,
-    owners: Annotated[
-        int | None, typer.Option(help="n, where --records gives one size for all.")
-    ] = None,
-    delta: Annotated[float, typer.Option(help="δ, like 1e-5.")] = 1e-5,
-    rounds: Annotated[int | None, typer.Option(help="T; by default what the plan finds.")] = None,
-    tolerate: Annotated[
-        int | None,
-        typer.Option(help="K: owners that may submit anything; costs accuracy, see precad plan."),
-    ] = None,
-    record_clip: Annotated[float, typer.Option(help="R: 1 suits inputs of about 0 to 1.")] = 1.0,
-    client_clip: Annotated[
-        float | None, typer.Option(help="C; by default 10·R, or what --tolerate allows.")
-    ] = None,
-    validation: Annotated[
-        Literal["crypten", "fss"],
-        typer.Option(
-            help="How norms are checked: fss, where a server that cheats learns no more of a "
-            "record; see docs/cheating-server.md."
-        ),
-    ] = "crypten",
-    objective: Annotated[
-        str | None,
-        typer.Option(
-            help="What a record's gradient is of, for a model that is smoothed when it is used: "
-            "dp-gaussian or another of docs/robustness.md; costs no ε."
-        ),
-    ] = None,
-    input_noise: Annotated[
-        float, typer.Option(help="With --objective: σ of the copies and of the smoothing.")
-    ] = 0.25,
-    name: Annotated[str | None, typer.Option(help="By default the file's name.")] = None,
+    out: Path,
+    records: str | None,
+    epsilon: float | None,
+    recipe: Path | None,
+    architecture: Literal["logistic", "mlp"] | None,
+    features: int | None,
+    classes: int | None,
+    hidden: int,
+    model: str | None,
+    owners: int | None,
+    delta: float,
+    rounds: int | None,
+    tolerate: int | None,
+    record_clip: float,
+    client_clip: float | None,
+    validation: Literal["crypten", "fss"],
+    objective: str | None,
+    input_noise: float,
+    name: str | None,
 ) -> None:
     """Write a task that gives the privacy that is wanted, with a comment at each field.
 
@@ -96,7 +101,7 @@ def new(
           --classes 10 --records 10x6000 --epsilon 3
         precad task new task.toml --model wards:Net --owners 5 \\
           --records 1200 --epsilon 2 --rounds 200
-        precad task new task.toml --recipe columns.toml --architecture logistic \
+        precad task new task.toml --recipe columns.toml --architecture logistic \\
           --records 3x400 --epsilon 3
     """  # noqa: D301 -- click reads the control character
     if out.exists():
@@ -145,42 +150,34 @@ def new(
         raise Misconfiguration(
             "out", str(out), f"can't be written ({error.strerror}); name another place"
         ) from None
-    typer.echo(f"{out}: task {made.name}, digest {made.digest}")
+    click.echo(f"{out}: task {made.name}, digest {made.digest}")
 
 
-@app.command()
-def check(
-    file: File,
-    *,
-    data: Annotated[
-        Path | None, typer.Option(help="And with records: a .csv, .parquet or .npz file.")
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(help="Your model, MODULE:NAME, where the task's isn't built in."),
-    ] = None,
-    loss: Annotated[
-        str | None,
-        typer.Option(help="Your loss, MODULE:NAME; cross-entropy unless given."),
-    ] = None,
-) -> None:
+@task.command()
+@file_argument
+@click.option("--data", type=PATH, help="And with records: a .csv, .parquet or .npz file.")
+@click.option("--model", help="Your model, MODULE:NAME, where the task's isn't built in.")
+@click.option("--loss", help="Your loss, MODULE:NAME; cross-entropy unless given.")
+def check(file: Path, data: Path | None, model: str | None, loss: str | None) -> None:
     """Say what is wrong with a task file, or its digest; and with records for it.
 
     Nothing is sent anywhere. precad doctor looks at everything else.
     """
     made = _loaded(file)
-    typer.echo(f"{file}: a task that servers take; digest {made.digest}")
+    click.echo(f"{file}: a task that servers take; digest {made.digest}")
     if data is not None:
         from precad.cli.task.records import said_of  # noqa: PLC0415 -- torch: seconds
 
-        typer.echo(f"{data}: {said_of(made, data, model, loss)}")
+        click.echo(f"{data}: {said_of(made, data, model, loss)}")
     for field, value in (("model", model), ("loss", loss)):
         if data is None and value is not None:
             raise Misconfiguration(field, value, "is tried on records: give --data too")
 
 
-@app.command()
-def show(file: File, *, as_json: Json = False) -> None:
+@task.command()
+@file_argument
+@json_option
+def show(file: Path, as_json: bool) -> None:
     """Say what a task guarantees, in words."""
     made = _loaded(file)
     from precad.cli.task.words import sentences, statements  # noqa: PLC0415
@@ -189,17 +186,17 @@ def show(file: File, *, as_json: Json = False) -> None:
         found = [each.to_json() for each in statements(made)]
         print_json({"name": made.name, "digest": str(made.digest), "statements": found}, indent=2)
         return
-    typer.echo(f"Task {made.name}, digest {made.digest}\n")
+    click.echo(f"Task {made.name}, digest {made.digest}\n")
     for each in sentences(made):
-        typer.echo(f"- {each}")
+        click.echo(f"- {each}")
 
 
-@app.command()
+@task.command()
 def reference() -> None:
     """Print the reference of every field, as Markdown."""
     from precad.cli.task.reference import reference as text  # noqa: PLC0415
 
-    typer.echo(text(), nl=False)
+    click.echo(text(), nl=False)
 
 
 def _most_records(made: "Task") -> int:

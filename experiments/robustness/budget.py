@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
-import typer
 
 from precad.client.train.smooth import Sampling
 from precad.common.account.accountant import AccountantName
@@ -55,7 +55,7 @@ def measured(noises: tuple[float, ...] = NOISES, seeds: tuple[int, ...] = (0, 1,
                 "acr": float(np.mean(acr)),
             }
         )
-        typer.echo(json.dumps(rows[-1]))
+        click.echo(json.dumps(rows[-1]))
     return rows
 
 

@@ -10,8 +10,6 @@ from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
-from rich.console import Console
-
 from precad.cli.demo.outcome import RoundRow
 from precad.cli.demo.run import prepare_folder, run
 from precad.cli.demo.scenario import Scenario, make_scenario
@@ -43,8 +41,8 @@ def owners_of(folder: Path) -> list[int]:
 class Halting(Display):
     """Stops one owner's process in the midst of the training."""
 
-    def __init__(self, console: Console, scenario: Scenario, folder: Path) -> None:
-        super().__init__(console, scenario)
+    def __init__(self, out: StringIO, scenario: Scenario, folder: Path) -> None:
+        super().__init__(out, scenario)
         self._folder = folder
         self.halted: int | None = None
 
@@ -70,7 +68,7 @@ def test_a_late_owner_costs_neither_the_summary_nor_the_plot_nor_the_model(tmp_p
     task: Task = scenario.task.model_copy(update={"deadlines": deadlines})
     folder, said = tmp_path / "run", StringIO()
     prepare_folder(folder)
-    display = Halting(Console(file=said, width=200), scenario, folder)
+    display = Halting(said, scenario, folder)
     outcome, result = run(replace(scenario, task=task), folder, display, owners_s=3.0)
     assert display.halted is not None
     assert "haven't ended within 3 s and are stopped" in said.getvalue()

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 import grpc
 import numpy as np
@@ -34,8 +34,9 @@ from tests.fuzz.stage import (
 from tests.rig.halves import halves
 from tests.rig.submissions import body_of
 
+from precad.cli.certify import certify
 from precad.cli.certify.read import expectation, read_array, right, vote_intervals
-from precad.cli.certify.request import GuaranteeKind, Loss, Prediction, UnitName
+from precad.cli.certify.request import Loss, Prediction, UnitName
 from precad.cli.certify.trained import Trained
 from precad.client.own_account import Account, OwnAccount
 from precad.client.pending import Pending
@@ -756,21 +757,31 @@ def _records() -> list[bytes]:
     return [_npz(x=x, y=y), packed.getvalue(), _npy(x)]
 
 
+_Request = TypeVar("_Request", Prediction, Loss)
+
+
+def _asked(kind: type[_Request], *words: object) -> _Request:
+    """What a command line asks of `precad certify`."""
+    command = certify.commands[kind.__name__.lower()]
+    return kind(**command.make_context(command.name, [str(word) for word in words]).params)
+
+
 def _certify(suffix: str) -> Callable[[bytes], None]:
     def parse(data: bytes) -> None:
         path = stage().file(data[1:], suffix)
+        given = path, "--confidence", 0.9
         match data[0] % 5 if data else 0:
             case 0:
-                vote_intervals(Prediction(sources=[path], confidence=0.9), None)
+                vote_intervals(_asked(Prediction, *given), None)
             case 1:
-                vote_intervals(Prediction(sources=[path], form="labels", confidence=0.9), None)
+                vote_intervals(_asked(Prediction, *given, "--format", "labels"), None)
             case 2:
-                vote_intervals(Prediction(sources=[path], form="scores", confidence=0.9), None)
+                vote_intervals(_asked(Prediction, *given, "--format", "scores"), None)
             case 3:
                 right(path, np.arange(3))
                 vote_counts(read_array("votes", path))
             case _:
-                expectation(Loss(sources=[path], confidence=0.9), None)
+                expectation(_asked(Loss, *given), None)
 
     return parse
 
@@ -792,8 +803,8 @@ def _run(data: bytes) -> None:
     (folder / "summary.json").write_bytes(data)
     units: tuple[UnitName, ...] = get_args(UnitName)
     for unit in units:
-        request = Prediction(sources=[folder], runs=True, unit=unit)
-        Trained.of(request).guarantee(GuaranteeKind.GDP, request)
+        request = _asked(Prediction, "--runs", folder, "--unit", unit)
+        Trained.of(request).guarantee("gdp", request)
 
 
 def _run_arrays(data: bytes) -> None:

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from precad.cli.audit.command import REFUTED
 from precad.cli.main import app

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from precad.cli.bench.fed_avg import system as fed_avg
 from precad.cli.bench.lines import Straight

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from precad.cli.main import app
 from precad.common.account.events import poisson_gaussian

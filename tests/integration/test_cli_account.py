@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from scipy.optimize import brentq
-from typer.testing import CliRunner
 
 from precad.cli.main import app
 
@@ -381,7 +381,7 @@ def test_a_wrong_value_exits_2_and_names_the_field_and_the_remedy(
 
 def test_help_needs_no_numerics() -> None:
     code = (
-        "import sys; from typer.testing import CliRunner; from precad.cli.main import app\n"
+        "import sys; from click.testing import CliRunner; from precad.cli.main import app\n"
         "assert CliRunner().invoke(app, ['--help']).exit_code == 0\n"
         "loaded = {'numpy', 'scipy', 'torch', 'dp_accounting', 'matplotlib'} & set(sys.modules)\n"
         "sys.exit(str(loaded) if loaded else 0)"

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 import precad
 from precad.cli.main import app
@@ -46,14 +45,14 @@ def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ..
         yield from commands(command.get_command(NO_CONTEXT, name), (*path, name))
 
 
-ALL = list(commands(typer.main.get_command(app)))
+ALL = list(commands(app))
 
 
 @pytest.mark.parametrize("path", ALL, ids=" ".join)
 def test_every_command_explains_itself_and_each_of_its_options(path: tuple[str, ...]) -> None:
     result = run(*path, "--help")
     assert result.exit_code == 0
-    command: Any = typer.main.get_command(app)
+    command: Any = app
     for name in path:
         command = command.get_command(NO_CONTEXT, name)
     assert len(command.help.split()) >= 4
@@ -132,7 +131,7 @@ def test_a_wrong_value_is_named_with_its_field_and_the_remedy(
         (["demo", "--nonsense"], "--nonsense"),
         (["serve", "a"], "--config"),
         (["join"], "--config"),
-        (["status"], "address"),
+        (["status"], "ADDRESS"),
         (["status", ADDRESS], "--identity"),
     ],
 )

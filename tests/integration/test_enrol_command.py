@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from precad.cli.main import app
 from precad.common.aggregator.enrol.tokens import TokenBook

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from precad.cli.main import app
 from precad.experiments.algorithms import ALGORITHMS, Problem

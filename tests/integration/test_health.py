@@ -10,8 +10,8 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+from click.testing import CliRunner
 from google.protobuf.wrappers_pb2 import Int32Value, StringValue
-from typer.testing import CliRunner
 
 from precad.cli.main import app
 from precad.common.errors import AccessDenied, PeerUnavailable

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from tests.rig.keys import identity
 from tests.rig.scripted_servers import Open, Over, Owner, Script
-from typer.testing import CliRunner
 
 from precad.cli.main import app
 from precad.client.own_account import OwnAccount

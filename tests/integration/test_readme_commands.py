@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
 from precad.cli.main import app
 from precad.common.identity.credentials import Identity
@@ -18,7 +17,7 @@ LINES = [line.split("  #")[0].split(" # ")[0].strip() for line in BLOCKS.splitli
 COMMANDS = [line for line in LINES if line.startswith("precad ")]
 DEMOS = [line for line in LINES if line.startswith("make demo ARGS=")]
 TABLE = sorted(set(re.findall(r"`precad ([a-z]+)", README)))
-MAIN: Any = typer.main.get_command(app)
+MAIN: Any = app
 
 
 def taken(words: list[str]) -> str:

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from pydantic import BaseModel
-from typer.testing import CliRunner
 
 from precad.cli.main import app
 from precad.cli.task.fields import entries

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import typer
 
 from precad.cli.bench.case import Case, idle_wait_s
 from precad.cli.bench.document import FORMAT, Document, main_case, run, series_of
@@ -270,7 +269,7 @@ def test_the_committed_tables_are_those_of_the_committed_document() -> None:
 def test_the_page_explains_every_table_and_names_only_options_that_there_are() -> None:
     page = PAGE.read_text(encoding="utf-8")
     text = as_text(play(None, []))
-    titles = re.findall(r"^(\S.*?)(?:, d = .*)?\n\n {1,2}\w", text, re.MULTILINE)
+    titles = re.findall(r"^(\S(?: ?\S)*?)(?:, d = .*)?\n\n\w+ {2}", text, re.MULTILINE)
     assert len(titles) == 8
     assert [title for title in titles if title.partition(",")[0] not in page] == []
     (table,) = re.findall(r"\| figure \|.*?\n\n", page, re.DOTALL)
@@ -281,6 +280,6 @@ def test_the_page_explains_every_table_and_names_only_options_that_there_are() -
 
 
 def _bench_options() -> list[list[str]]:
-    group: Any = typer.main.get_command(app)
+    group: Any = app
     parameters = group.get_command(None, "bench").params
     return [[*each.opts, *each.secondary_opts] for each in parameters]

@@ -3,14 +3,11 @@
 import io
 
 import pytest
-from rich.console import Console
+from tests.rig.terminal import Terminal
 
 from precad.cli.demo.outcome import RoundRow
 from precad.cli.demo.scenario import Scenario, make_scenario
 from precad.cli.demo.show import Display
-
-UP = "\x1b[1A"
-"""Rich goes up a line for each that it redraws or wipes."""
 
 
 @pytest.fixture
@@ -22,38 +19,30 @@ def row(number: int) -> RoundRow:
     return RoundRow(number, 0.5, 2, 2, {}, 1.0, 0.5)
 
 
-def terminal() -> tuple[io.StringIO, Console]:
-    out = io.StringIO()
-    return out, Console(file=out, force_terminal=True, width=100, color_system=None)
-
-
 def test_lines_above_are_not_wiped_when_it_is_shown_again(scenario: Scenario) -> None:
-    out, console = terminal()
-    display = Display(console, scenario)
+    out = Terminal()
+    display = Display(out, scenario)
     with display:
         for number in range(1, 5):
             display.round(row(number))
     display.say("this line stays")
-    before = len(out.getvalue())
     display.doing("owners end")
     with display:
-        pass
-    # The first drawing, over nothing of its own, goes up no line.
-    drawn = out.getvalue()[before:]
-    assert UP in drawn
-    assert drawn.index("owners end") < drawn.index(UP)
+        assert "this line stays" in out.screen()
+    assert "owners end" in out.getvalue()
+    assert out.screen() == ["this line stays"]
 
 
 def test_what_happens_is_said_before_the_first_round(scenario: Scenario) -> None:
-    out, console = terminal()
-    with Display(console, scenario) as display:
+    out = Terminal()
+    with Display(out, scenario) as display:
         display.doing("owners enrol: 3 of 10")
     assert "owners enrol: 3 of 10 (0 s)" in out.getvalue()
 
 
 def test_where_nothing_can_be_redrawn_a_wait_is_a_line_now_and_then(scenario: Scenario) -> None:
     out = io.StringIO()
-    with Display(Console(file=out, width=100), scenario) as display:
+    with Display(out, scenario) as display:
         for enrolled in range(10):
             display.doing(f"owners enrol: {enrolled} of 10")
         display.round(row(1))

@@ -1,13 +1,12 @@
 """What a person sees of an owner's training: where nobody looks nothing, waiting with its name."""
 
-import io
 import sys
 import time
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from rich.console import Console
+from tests.rig.terminal import Terminal
 
 from precad.client.display import NotebookDisplay, Shown, TerminalDisplay, display_for
 from precad.client.progress import Evaluation, RoundInfo
@@ -29,9 +28,8 @@ def info(number: int = 12, **changes: Any) -> RoundInfo:
 
 def seen(*steps: Any) -> str:
     """The terminal's text after these calls."""
-    out = io.StringIO()
-    console = Console(file=out, force_terminal=True, width=120, color_system=None)
-    display = TerminalDisplay(Shown("ward-3", 400), console)
+    out = Terminal()
+    display = TerminalDisplay(Shown("ward-3", 400), out)
     display.start()
     for step in steps:
         step(display)

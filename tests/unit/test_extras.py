@@ -34,6 +34,8 @@ sys.meta_path.insert(0, Absent())
 """
 """Hides packages as if they weren't installed; also from what others import if they can."""
 RUN = WITHOUT + "from precad.cli.start import main\nmain()"
+MOST_BESIDE_TORCH_MB = 60
+"""What an owner's part may add to an environment with torch, NumPy and SciPy."""
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +95,7 @@ def test_no_owner_installs_crypten_and_no_server_what_trains(extras: dict[str, s
 HELP = (
     WITHOUT
     + """
-from typer.testing import CliRunner
+from click.testing import CliRunner
 from precad.cli.main import COMMANDS, app
 for command in ("", *COMMANDS):
     said = CliRunner().invoke(app, [*filter(None, [command]), "--help"])
@@ -206,7 +208,4 @@ def test_the_sizes_in_the_document_are_those_that_were_measured() -> None:
     beside = measured["client beside torch"]
     assert f"an owner's part adds {beside['mb']:.0f} MB" in said
     assert f"it is {beside['mb'] - beside['of_it_compiled_by_pip']:.0f}." in said
-    without = sum(beside["largest_mb"][n] for n in ("Pygments", "rich", "typer", "markdown-it-py"))
-    assert (
-        f"with what it requires ({without:.1f} MB) | {beside['mb'] - without + 1.5:.1f} |" in said
-    )
+    assert beside["mb"] < MOST_BESIDE_TORCH_MB

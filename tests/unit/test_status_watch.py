@@ -1,13 +1,12 @@
 """`precad status --watch`: it follows a training through a server's absence, and ends with it."""
 
-import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
+from click.testing import CliRunner
 from tests.rig.clock import LeapingClock
-from typer.testing import CliRunner
+from tests.rig.terminal import Terminal
 
 from precad.cli import status
 from precad.cli.main import app
@@ -39,9 +38,8 @@ def asking(*answers: pb.StatusReply | PeerUnavailable) -> Callable[[], pb.Status
 
 def watched(*answers: pb.StatusReply | PeerUnavailable) -> str:
     """Everything that was drawn."""
-    out = io.StringIO()
-    console = Console(file=out, force_terminal=True, width=100, color_system=None)
-    status._watch(console, asking(*answers), 5.0, LeapingClock())
+    out = Terminal()
+    status._watch(out, asking(*answers), 5.0, LeapingClock())
     return out.getvalue()
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from torch import nn
 from torch.nn import functional
-from typer.testing import CliRunner
 
 from precad.cli.main import app
 from precad.client import TrainedModel, load_vector, model_section

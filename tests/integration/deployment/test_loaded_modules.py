@@ -28,7 +28,7 @@ atexit.register(write)
 """A ``sitecustomize`` for the processes under test."""
 
 NOBODY = (
-    *("dp_accounting", "joblib", "matplotlib", "opendp", "pandas", "PIL", "rich", "sklearn"),
+    *("dp_accounting", "joblib", "matplotlib", "opendp", "pandas", "PIL", "sklearn", "tqdm"),
     *("torchvision", "precad.common.certify", "precad.experiments"),
 )
 """Tens of megabytes each, for plots, tables, reference values and public data."""
@@ -36,7 +36,7 @@ DATABASE = ("alembic", "crypten", "sqlalchemy", "precad.common.aggregator")
 TORCH = ("safetensors.torch", "scipy", "sympy", "torch", "precad.common.account")
 NEVER = {
     "dealer": (*NOBODY, *DATABASE, *TORCH, "precad.client", "safetensors"),
-    "server": (*NOBODY, "precad.client", "scipy", "alembic", "typer"),
+    "server": (*NOBODY, "precad.client", "scipy", "alembic", "click"),
     "owner": (*NOBODY, *DATABASE),
     "light": (*NOBODY, *DATABASE, *TORCH),
 }

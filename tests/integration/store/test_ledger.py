@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import DBAPIError
-from typer.testing import CliRunner
 
 from precad.cli.main import app
 from precad.common.account.events import poisson_gaussian

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from sqlalchemy import create_engine, text
-from typer.testing import CliRunner
 
 from precad.cli.main import app
 from precad.cli.report.facts import Guarantee, Report
