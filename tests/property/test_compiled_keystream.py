@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from precad.common.kernel.kernel import NUMPY, VARIABLE, Fill, built_library, streams
+from precad.common.kernel.kernel import NUMPY, VARIABLE, Fill, streams
 from precad.common.keystream import Keystream
 from precad.common.secret import Secret
 
@@ -19,9 +19,9 @@ AT_ONCE = 256
 
 
 @pytest.fixture(scope="module")
-def fills() -> list[Fill]:
+def fills(library: Path | None) -> list[Fill]:
     """The library's; none where there is no compiler, or the processor can't run it."""
-    return streams(built_library())
+    return streams(library)
 
 
 def openssl(key: bytes, start: int, length: int) -> bytes:
