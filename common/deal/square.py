@@ -141,14 +141,16 @@ class Squares:
         masks = self._masks(of_a, of_b)
         return offsets_of_masks(masks, of_a.request.names, seeds, row_key, size)
 
-    def _masks(self, one: _Half, other: _Half) -> Iterator[RingVector]:
+    def _masks(self, of_one: _Half, of_other: _Half) -> Iterator[RingVector]:
         """A = a_A + a_B, in pieces; each is good until the next one is asked for."""
         streams = [
-            mask_stream(each.request.seed, each.role, *one.request.names) for each in (one, other)
+            mask_stream(each.request.seed, each.role, *each.request.names)
+            for each in (of_one, of_other)
         ]
-        buffers = np.empty((2, min(_PIECE, self._dimension)), dtype=np.int64)
+        # Two buffers: one of a MiB would be fetched from the system anew for each submission.
+        one, other = (np.empty(min(_PIECE, self._dimension), dtype=np.int64) for _ in streams)
         for start in range(0, self._dimension, _PIECE):
-            a, other_a = buffers[:, : self._dimension - start]
-            streams[0].words_into(a)
-            a += streams[1].words_into(other_a)
+            size = min(_PIECE, self._dimension - start)
+            a = streams[0].words_into(one[:size])
+            a += streams[1].words_into(other[:size])
             yield a

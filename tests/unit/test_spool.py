@@ -32,7 +32,10 @@ def test_a_body_comes_back_as_often_as_it_is_asked_for(tmp_path: Path) -> None:
     assert body.salt == SALT
 
 
-@pytest.mark.parametrize("size", [1, 4096, PIECE_BYTES - 1, PIECE_BYTES + 1, 3 * PIECE_BYTES])
+SIZES = (1, 4096, PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1, 3 * PIECE_BYTES)
+
+
+@pytest.mark.parametrize("size", SIZES)
 def test_a_body_is_the_same_however_it_arrives(tmp_path: Path, size: int) -> None:
     words = WORDS[-5000:] if size == 1 else WORDS
     file = Spool(tmp_path).begin(ONE)
@@ -41,6 +44,28 @@ def test_a_body_is_the_same_however_it_arrives(tmp_path: Path, size: int) -> Non
     body = file.finish(SALT)
     assert b"".join(body.pieces()) == words
     assert body.path.stat().st_size == len(words) + -(-len(words) // PIECE_BYTES) * TAG_BYTES
+
+
+def test_what_has_come_is_on_the_disk_and_not_in_memory(tmp_path: Path) -> None:
+    file = Spool(tmp_path).begin(ONE)
+    # As it comes: the salt before it shifts every piece.
+    size, taken = PIECE_BYTES // 2 - 32, 0
+    for start in range(0, len(WORDS), size):
+        piece = memoryview(WORDS)[start : start + size]
+        file.add(piece)
+        taken += len(piece)
+        (path,) = tmp_path.iterdir()
+        assert path.stat().st_size == taken + taken // PIECE_BYTES * TAG_BYTES
+    sizes = [len(piece) for piece in file.finish(SALT).pieces()]
+    assert sizes == [PIECE_BYTES, PIECE_BYTES, len(WORDS) - 2 * PIECE_BYTES]
+
+
+@pytest.mark.parametrize("pieces", [1, 2])
+def test_a_body_that_fills_its_last_chunk_comes_back(tmp_path: Path, pieces: int) -> None:
+    words = WORDS[: pieces * PIECE_BYTES]
+    body = kept(Spool(tmp_path), words)
+    assert b"".join(body.pieces()) == words
+    assert body.path.stat().st_size == pieces * CHUNK
 
 
 def test_nothing_of_a_body_can_be_read_on_the_disk(tmp_path: Path) -> None:
@@ -94,6 +119,7 @@ MEDDLINGS: dict[str, Callable[[SpooledBody, SpooledBody], None]] = {
     "a bit of a tag": meddled(flipped(CHUNK - 1)),
     "the last byte is gone": meddled(lambda data: data[:-1]),
     "the last chunk is gone": meddled(lambda data: data[: 2 * CHUNK]),
+    "the last chunk is shorter": meddled(lambda data: data[: -TAG_BYTES - 8] + data[-TAG_BYTES:]),
     "nothing is left": meddled(lambda _: b""),
     "two chunks exchanged": meddled(
         lambda data: data[CHUNK : 2 * CHUNK] + data[:CHUNK] + data[2 * CHUNK :]

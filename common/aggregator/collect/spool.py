@@ -16,7 +16,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers import AEADEncryptionContext, Cipher
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.ciphers.algorithms import AES256
+from cryptography.hazmat.primitives.ciphers.modes import GCM
 
 from precad.common.errors import BodyUnreadable
 from precad.common.identifiers import ClientId
@@ -51,41 +54,38 @@ class Spool:
 
 
 class SpoolFile:
-    """A body that is being written: in whole chunks, each encrypted as soon as it is there.
+    """A body that is being written: encrypted as it comes, and none of it is kept in memory.
 
-    A chunk is ``PIECE_BYTES`` of b, the last one the rest. Its number and length are bound to it,
-    and the file's number too, so that no chunk can stand for another one, or be left out.
+    A chunk is ``PIECE_BYTES`` of b, the last one the rest, and its tag. Its number is bound to it,
+    and the file's number too, so that no chunk can stand for another one, or be left out; its
+    length is in the tag.
     """
 
     def __init__(self, path: Path, key: Secret, number: int) -> None:
         self._path = path
         self._key = key
-        self._cipher = AESGCM(key.reveal())
         self._number = number
-        self._chunk = 0
         self._length = 0
-        self._rest = bytearray()
-        self._file: BinaryIO = path.open("xb")
+        self._encryptor: AEADEncryptionContext | None = None
+        """Of the chunk that isn't whole yet."""
+        self._file: BinaryIO = path.open("xb", buffering=0)
 
     def add(self, piece: memoryview) -> None:
         """The next bytes of b. Raises OSError."""
         while len(piece) > 0:
-            if not self._rest and len(piece) >= PIECE_BYTES:
-                self._write(piece[:PIECE_BYTES])
-                piece = piece[PIECE_BYTES:]
-                continue
-            wanted = PIECE_BYTES - len(self._rest)
-            self._rest += piece[:wanted]
-            piece = piece[wanted:]
-            if len(self._rest) == PIECE_BYTES:
-                self._write(self._rest)
-                self._rest.clear()
+            chunk, within = divmod(self._length, PIECE_BYTES)
+            if self._encryptor is None:
+                self._encryptor = self._begin(chunk)
+            taken = piece[: PIECE_BYTES - within]
+            self._write(self._encryptor.update(taken))
+            self._length += len(taken)
+            piece = piece[len(taken) :]
+            if self._length % PIECE_BYTES == 0:
+                self._end()
 
     def finish(self, salt: Secret) -> "SpooledBody":
         """All has come; ``salt`` is salt_h, which stays in memory. Raises OSError."""
-        if self._rest:
-            self._write(self._rest)
-        self._rest = bytearray()
+        self._end()
         self._file.close()
         return SpooledBody(self._path, self._key, self._number, self._length, salt)
 
@@ -93,14 +93,26 @@ class SpoolFile:
         """Remove what there is."""
         with contextlib.suppress(OSError):
             self._file.close()
-        self._rest = bytearray()
+        self._encryptor = None
         _remove(self._path)
 
-    def _write(self, words: bytes | bytearray | memoryview) -> None:
-        nonce, bound_to = _names(self._number, self._chunk, len(words))
-        self._file.write(self._cipher.encrypt(nonce, words, bound_to))
-        self._chunk += 1
-        self._length += len(words)
+    def _begin(self, chunk: int) -> AEADEncryptionContext:
+        nonce, bound_to = _names(self._number, chunk)
+        encryptor = Cipher(AES256(self._key.reveal()), GCM(nonce)).encryptor()
+        encryptor.authenticate_additional_data(bound_to)
+        return encryptor
+
+    def _end(self) -> None:
+        """Of a chunk, if one was begun."""
+        if self._encryptor is not None:
+            self._write(self._encryptor.finalize() + self._encryptor.tag)
+            self._encryptor = None
+
+    def _write(self, data: bytes) -> None:
+        # What comes is as long as any buffer; a full disk may take a part of it.
+        view = memoryview(data)
+        while len(view) > 0:
+            view = view[self._file.write(view) :]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +136,7 @@ class SpooledBody:
             with self.path.open("rb", buffering=0) as file:
                 for chunk, start in enumerate(range(0, self.length, PIECE_BYTES)):
                     size = min(PIECE_BYTES, self.length - start)
-                    nonce, bound_to = _names(self.number, chunk, size)
+                    nonce, bound_to = _names(self.number, chunk)
                     yield cipher.decrypt(nonce, file.read(size + TAG_BYTES), bound_to)
         except OSError as error:
             raise BodyUnreadable(f"{self.path}: {error.strerror}; it was there before") from None
@@ -138,9 +150,9 @@ class SpooledBody:
         _remove(self.path)
 
 
-def _names(number: int, chunk: int, length: int) -> tuple[bytes, bytes]:
+def _names(number: int, chunk: int) -> tuple[bytes, bytes]:
     """Nonce and associated data of one chunk."""
-    return _NONCE.pack(number, chunk), encode_context("spooled-body", number, chunk, length)
+    return _NONCE.pack(number, chunk), encode_context("spooled-body", number, chunk)
 
 
 def _remove(path: Path) -> None:
