@@ -8,7 +8,7 @@ setup(
         # precad works without it: where it can't be compiled, NumPy does its work.
         Extension(
             "precad.common.kernel._projections",
-            [f"src/precad/common/kernel/{name}.c" for name in ("projections", "keystream")],
+            ["src/precad/common/kernel/projections.c"],
             extra_compile_args=["-O3", "-std=c11", "-fvisibility=hidden"],
             optional=True,
         )

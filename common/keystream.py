@@ -1,20 +1,17 @@
 """Expanding a short secret into many words: HKDF-SHA256, then AES-256-CTR.
 
 Every expansion names its purpose and its context (task, round, client, commitments …), so that
-no two uses of one key ever share a stream. AES is OpenSSL's, or that of the library in
-``common/kernel`` where the processor has VAES: the same bytes in two thirds of the time.
+no two uses of one key ever share a stream.
 """
 
 import struct
 import sys
-from typing import Protocol
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from precad.common.kernel.kernel import Fill, stream_in_use
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
 
@@ -49,8 +46,9 @@ class Keystream:
     """
 
     def __init__(self, key: Secret, purpose: str, *context: bytes | int) -> None:
+        stream_key = derive(key, purpose, *context).reveal()
         # A fixed counter start is safe: every derived key is used for one stream only.
-        self._source = _source(derive(key, purpose, *context))
+        self._encryptor = Cipher(algorithms.AES256(stream_key), modes.CTR(bytes(16))).encryptor()
 
     def read(self, length: int) -> bytes:
         """The next ``length`` bytes."""
@@ -73,41 +71,7 @@ class Keystream:
 
     def read_into(self, out: memoryview) -> memoryview:
         """The next bytes, as many as ``out`` has; a writable view of bytes, which is returned."""
-        self._source.read_into(out)
-        return out
-
-
-class _Source(Protocol):
-    def read_into(self, out: memoryview) -> None:
-        """The next bytes of AES-256-CTR from counter 0, as many as ``out`` has."""
-
-
-class _Compiled:
-    """By the library of ``common/kernel``, which makes the key's schedule at each call."""
-
-    def __init__(self, key: Secret, fill: Fill) -> None:
-        self._key = key
-        self._fill = fill
-        self._read = 0
-
-    def read_into(self, out: memoryview) -> None:
-        self._fill(self._key.reveal(), self._read, out)
-        self._read += len(out)
-
-
-class _OpenSSL:
-    """By OpenSSL, which encrypts zeros."""
-
-    def __init__(self, key: Secret) -> None:
-        cipher = Cipher(algorithms.AES256(key.reveal()), modes.CTR(bytes(16)))
-        self._encryptor = cipher.encryptor()
-
-    def read_into(self, out: memoryview) -> None:
         for start in range(0, len(out), len(_ZEROS)):
             size = min(len(_ZEROS), len(out) - start)
             self._encryptor.update_into(_ZEROS[:size], out[start : start + size])
-
-
-def _source(key: Secret) -> _Source:
-    fill = stream_in_use()
-    return _OpenSSL(key) if fill is None else _Compiled(key, fill)
+        return out

@@ -1,5 +1,4 @@
-"""The loops that are worth machine code: projections of words on rows of bits, shares, keystreams.
+"""The one loop that is worth machine code: projections of words on rows of bits.
 
-``numpy_projection.py`` and ``numpy_share.py`` say what is computed, and are used where nothing was
-compiled; keys are then expanded by OpenSSL.
+``numpy_projection.py`` says what is computed, and is used where nothing was compiled.
 """

@@ -1,8 +1,7 @@
 """Which of the kernels runs: the best that was built and that the processor can run.
 
 All give the same result (``numpy_projection.py`` and ``numpy_share.py`` say which). A library
-exists where a C compiler was there when precad was installed; without one NumPy does the work, and
-OpenSSL expands all keys.
+exists where a C compiler was there when precad was installed; without one NumPy does the work.
 """
 
 import ctypes
@@ -34,12 +33,9 @@ class Sharing(Protocol):
         """⟨b, a⟩ and ⟨b, b⟩."""
 
 
-Fill: TypeAlias = Callable[[bytes, int, memoryview], None]
-"""Writes AES-256-CTR's stream under a key of 32 bytes, from a place in it on, over a buffer."""
 VARIABLE = "PRECAD_KERNEL"
 """The environment variable that names the kernel to use, for tests and measurements."""
 NUMPY = "numpy"
-_KEY_BYTES, _LONGEST = 32, 2**64
 _WORD, _MASK = np.dtype(np.int64), np.dtype("<u8")
 _T = TypeVar("_T")
 _COMPILED = {"avx512-vnni": 2, "avx2": 1, "c": 0}
@@ -60,14 +56,6 @@ def kernels(library: Path | None) -> dict[str, Projection]:
 def sharings(library: Path | None) -> dict[str, Sharing]:
     """As ``kernels``, for the pass that makes shares."""
     return {**_found(library, "share", _sharing), NUMPY: share_words}
-
-
-def streams(library: Path | None) -> list[Fill]:
-    """The library's AES-256-CTR, where the processor can run it; nothing where OpenSSL does it."""
-    functions = _loaded(library)
-    # A library that was built before it had one is still good for all else.
-    can = getattr(functions, "precad_keystreams", None)
-    return [_fill(functions.precad_keystream_vaes)] if can is not None and can() else []
 
 
 def chosen(available: Collection[str], wanted: str) -> str:
@@ -99,16 +87,6 @@ def sharing_in_use() -> Sharing:
 
 
 @cache
-def stream_in_use() -> Fill | None:
-    """The compiled AES-256-CTR; None where OpenSSL's is used: without one, or with NumPy's kernel.
-
-    The bytes are the same.
-    """
-    found = [] if kernel_in_use() == NUMPY else streams(built_library())
-    return found[0] if found else None
-
-
-@cache
 def _built_kernels() -> dict[str, Projection]:
     return kernels(built_library())
 
@@ -120,7 +98,12 @@ def _built_sharings() -> dict[str, Sharing]:
 
 def _found(library: Path | None, what: str, wrap: Callable[[Any], _T]) -> dict[str, _T]:
     """The library's functions of that kind which this processor can run, best first."""
-    if (functions := _loaded(library)) is None:
+    if library is None:
+        return {}
+    try:
+        functions = ctypes.CDLL(str(library))
+    except OSError:
+        # Built for another machine: as good as none.
         return {}
     can = functions.precad_kernels()
     return {
@@ -128,15 +111,6 @@ def _found(library: Path | None, what: str, wrap: Callable[[Any], _T]) -> dict[s
         for name, bit in _COMPILED.items()
         if bit == 0 or can & bit
     }
-
-
-def _loaded(library: Path | None) -> Any:
-    """None where there is none."""
-    try:
-        return None if library is None else ctypes.CDLL(str(library))
-    except OSError:
-        # Built for another machine: as good as none.
-        return None
 
 
 def _projection(function: Any) -> Projection:
@@ -177,21 +151,6 @@ def _sharing(function: Any) -> Sharing:
         return sums[0], sums[1]
 
     return share
-
-
-def _fill(function: Any) -> Fill:
-    """A function of the library as a ``Fill``, with its checks."""
-    function.argtypes = (ctypes.c_char_p, ctypes.c_uint64, ctypes.c_void_p, ctypes.c_size_t)
-    function.restype = None
-
-    def fill(key: bytes, start: int, out: memoryview) -> None:
-        if len(key) != _KEY_BYTES or not 0 <= start <= _LONGEST - out.nbytes:
-            raise ValueError(f"a key of {len(key)} bytes, {out.nbytes} bytes from {start} on")
-        if out.nbytes > 0:
-            # Which refuses what is read-only or has gaps.
-            function(key, start, ctypes.byref(ctypes.c_char.from_buffer(out)), out.nbytes)
-
-    return fill
 
 
 def _require(**arrays: tuple[NDArray[Any], np.dtype[Any]]) -> None:

@@ -1,5 +1,10 @@
 """All kernels that run on this machine, compiled from this source, agree with plain integers."""
 
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +19,21 @@ from precad.common.norm_check.rows import Rows
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
 
+CHECKOUT = Path(__file__).parents[2]
 EDGES = (-(2**63), 2**63 - 1, -1, 0, 1, 2**32, -(2**32), 0x7F80_7F80_7F80_7F80)
 ONES = 2**64 - 1
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path | None:
+    """Compiled from this source; None where there is no compiler."""
+    folder = tmp_path_factory.mktemp("kernel")
+    build = ("build_ext", "--build-lib", str(folder), "--build-temp", str(folder / "objects"))
+    subprocess.run([sys.executable, "setup.py", "-q", *build], cwd=CHECKOUT, check=True)
+    libraries = list(folder.rglob("_projections*"))
+    command = os.environ.get("CC") or sysconfig.get_config_var("CC")
+    assert bool(libraries) == bool(shutil.which(command.split()[0])), "no library but a compiler"
+    return libraries[0] if libraries else None
 
 
 @pytest.fixture(scope="session")
