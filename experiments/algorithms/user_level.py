@@ -4,8 +4,9 @@ Users are drawn by Poisson sampling at the rate m/N, which the accountant takes 
 paper draws exactly m. A user's steps are on all its records at once.
 """
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
@@ -180,7 +181,8 @@ def train(
                     learner,
                     thetas[model],
                     users,
-                    settings,
+                    # Beside a defence nothing is clipped.
+                    settings if defence is None else replace(settings, clip=math.inf),
                     adversary,
                     cohorts[model],
                     generator,

@@ -1,5 +1,6 @@
 """Stacked UserDP-FedAvg: each model is what it is alone, and clips bound what a user moves."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from precad.experiments.algorithms.user_level import (
 from precad.experiments.data import load
 from precad.experiments.defences import DEFENCES
 from precad.experiments.models import MODELS
-from precad.experiments.poisoning import ATTACKS
+from precad.experiments.poisoning import ATTACKS, Attack, Scene
 from precad.experiments.study.checkpoint import Checkpoint
 
 SETTINGS: dict[str, Any] = {
@@ -86,6 +87,20 @@ def test_a_robust_aggregation_takes_the_means_place(name: str) -> None:
     bad = {"adversary": Adversary(ATTACKS["scaled-label-flipping"](gamma=1e6), 3)}
     held = ensemble([4], {**bad, "defence": DEFENCES[name]}, **QUIET, rounds=1)
     assert float(held.norm()) < 10
+
+
+def test_an_attack_knows_whether_norms_are_checked() -> None:
+    bounds: list[float] = []
+
+    class Looking(Attack):
+        def submit(self, honest: Any, scene: Scene) -> Any:
+            bounds.append(scene.bound)
+            return honest
+
+    bad = {"adversary": Adversary(Looking(), 20)}
+    ensemble([4], bad, **QUIET, rounds=1)
+    ensemble([4], {**bad, "defence": DEFENCES["mean"]}, **QUIET, rounds=1)
+    assert bounds == [SETTINGS["clip"], math.inf]
 
 
 class Enough(Exception):
