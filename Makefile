@@ -12,7 +12,7 @@ PROTOS := $(wildcard protos/*.proto)
 CLIENT := -p precad.client -p precad.common -m precad.cli.join --exclude common/aggregator
 GENERATED := protos/*_pb2*.py protos/*_pb2*.pyi
 
-.PHONY: manifests demo test flower lint protos protos-check bench noise chaos model help
+.PHONY: site manifests demo test flower lint protos protos-check bench noise chaos model help
 
 help: ## this list
 	@awk -F ' *## *' '/^[a-z-]+:.*##/ { sub(/:.*/, "", $$1); printf "make %-13s %s\n", $$1, $$2 }' \
@@ -46,6 +46,11 @@ manifests: $(READY) ## Kubernetes' manifests against its own schemas
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade \
 		--target build/manifests 'kubernetes-validate>=1.37,<2'
 	PYTHONPATH=build/manifests $(BIN)/python deploy/kubernetes/check.py
+
+site: $(READY) ## the documents as pages, in build/site; a warning is an error
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade \
+		--target build/mkdocs 'mkdocs>=1.6,<2' 'mkdocs-material>=9.6,<10' 'mkdocstrings[python]>=0.30'
+	PYTHONPATH=build/mkdocs $(BIN)/python docs/site/build.py
 
 lint: $(READY) ## ruff and strict mypy
 	$(BIN)/ruff check .
