@@ -89,7 +89,7 @@ def main() -> None:
     copy_documents()
     write_references()
     command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "-f", str(write_configuration())]
-    built = subprocess.run(  # noqa: S603 - MkDocs of this environment
+    built = subprocess.run(
         command, cwd=ROOT, check=False, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}
     )
     if built.returncode:
