@@ -1,4 +1,6 @@
-"""Draws demo.png, a demo's terminal in its middle and at its end: `python docs/pictures/draw_demo.py`.
+"""Draws demo.png, a demo's terminal in its middle and at its end.
+
+    python docs/pictures/draw_demo.py
 
 On an idle machine: what it says of seconds is true of this one. Needs tmux and DejaVu's monospaced
 fonts, which matplotlib brings.
