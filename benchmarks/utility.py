@@ -59,13 +59,16 @@ _PARTS = ("train_x", "train_y", "test_x", "test_y")
 def main() -> None:
     """Run what is missing, cheap arms first, seed by seed."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--mnist", type=Path, required=True, help="folder with MNIST's files")
+    parser.add_argument("--mnist", type=Path, help="folder with MNIST's files")
     parser.add_argument("--opacus", help="interpreter with Opacus, for central and none")
     parser.add_argument("--only", nargs="+", choices=ARMS, default=list(ARMS))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--work", type=Path, help="keeps the features, to go on sooner")
     parser.add_argument("--out", type=Path, default=RESULT)
     given = parser.parse_args()
+    if given.mnist is None:
+        print("utility.py measures nothing without --mnist FOLDER", flush=True)
+        return
     kept = Kept(given.out)
     with tempfile.TemporaryDirectory() as scratch:
         work = given.work or Path(scratch)
