@@ -44,7 +44,6 @@ async def serve(config: Path) -> int:
     if settings.ends_with_training:
         service.on_both_left = stop.set
     add_DealingServicer_to_server(service, server)
-    stop = asyncio.Event()
     add_health(server, identity, lambda: not stop.is_set())
     port = add_port(server, settings.listen, identity)
     await server.start()

@@ -6,6 +6,7 @@ The first version failed then, after the training: no summary, no plot, no model
 import json
 import os
 import signal
+import time
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -19,6 +20,7 @@ from precad.common.task import Task
 
 ROUNDS = 4
 COLLECT_S = 8.0
+GONE_S = 20.0
 
 
 def owners_of(folder: Path) -> list[int]:
@@ -80,5 +82,8 @@ def test_a_late_owner_costs_neither_the_summary_nor_the_plot_nor_the_model(tmp_p
     assert (folder / "training.png").read_bytes().startswith(b"\x89PNG")
     model = load_model(folder / "model.safetensors", task)
     assert str(model.digest) == result["model_digest_a"] == result["model_digest_b"]
-    assert not alive(display.halted), "the late owner was left behind"
-    assert owners_of(folder) == []
+    # It was killed at the very end: the system takes a moment to end it.
+    deadline = time.monotonic() + GONE_S
+    while alive(display.halted) or owners_of(folder):
+        assert time.monotonic() < deadline, "the late owner was left behind"
+        time.sleep(0.05)

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import click
 import pytest
 
 from precad.cli.status import _reminders
@@ -71,7 +72,7 @@ def test_the_screen_says_who_is_missing_and_who_came_twice() -> None:
         "missing": ["ward-3", "ward-4"],
         "twice": Counter({"ward-1": 2}),
     }
-    said = [str(line) for line in _reminders(facts)]
+    said = [click.unstyle(line) for line in _reminders(facts)]
     assert said == [
         "enrolment takes 2 to 5 owners, for 2.5 hours more",
         "not enrolled yet: ward-3, ward-4",
