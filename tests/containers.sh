@@ -24,7 +24,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 readonly PARTS=(server_a server_b client-1 client-2 client-3)
-readonly TRAINING_S=300
+readonly TRAINING_S=600
 # What `make` set up, where it did; else any Python 3.11 with pip.
 python=${PYTHON:-$([[ -x .venv/bin/python ]] && echo .venv/bin/python || echo python3.11)}
 work=$(mktemp -d "${TMPDIR:-/tmp}/precad-containers.XXXXXX")
@@ -165,24 +165,13 @@ for image in "${IMAGES[@]}"; do
     say "$image: $(megabytes "$image") MB, its base $(megabytes "${BASE:-python:3.11-slim}")"
 done
 
-# The operator's key is where compose has it, and reaches a server that runs.
-operator_looks() {
-    until "${compose[@]}" run --rm --no-deps -T operator status server_a:7301 --identity keys \
-        --json >"$work/status.log" 2>&1; do
-        ((SECONDS < TRAINING_S)) || fail "the operator hears nothing: $(<"$work/status.log")"
-        sleep 1
-    done
-    grep -q '"role": "server-a"' "$work/status.log" || fail "no status: $(<"$work/status.log")"
-    say "the operator asked server A after $SECONDS s"
-}
-
 starts() { # in the background
     SECONDS=0
     quietly up timeout 300 "${compose[@]}" up --detach "$@" || fail "the containers don't start"
 }
 
-ends() {
-    for part in "${PARTS[@]}" dealer result; do
+ends() { # WHAT PARTS…: servers and owners, and these
+    for part in "${PARTS[@]}" "${@:2}"; do
         status=$(timeout $((TRAINING_S > SECONDS ? TRAINING_S - SECONDS : 1)) \
             docker wait "$(container "$part")") || fail "$part didn't end within $TRAINING_S s"
         ((status == 0)) || fail "$part ended with status $status"
@@ -198,7 +187,8 @@ ends() {
 
 says_result() {
     docker logs "$(container result)" >"$work/result.log" 2>&1
-    for said in "% right" "ε = " "the model: " "the report: "; do
+    # The operator's key is where compose has it, and reaches a server that runs.
+    for said in "done: round" "% right" "ε = " "the model: " "the report: "; do
         grep -q "$said" "$work/result.log" || fail "no $said in: $(<"$work/result.log")"
     done
 }
@@ -253,14 +243,13 @@ own_files_only() {
 SECONDS=0
 timeout "$TRAINING_S" "${compose[@]}" up --no-color >"$work/attached.log" 2>&1 \
     || { tail -n 30 "$work/attached.log" >&2; fail "\`up\` didn't end well within $TRAINING_S s"; }
-ends "\`up\`, attached"
+ends "\`up\`, attached" dealer result
 says_result
 sed 's/^/containers: result: /' "$work/result.log"
 first=$digest
 
 # With its volumes in place, a finished training comes back as it was.
 starts
-operator_looks
 ends "a second \`up\`"
 [[ $digest == "$first" ]] || fail "it came back with another model"
 own_files_only
@@ -292,7 +281,7 @@ faults() {
     docker stop --time 20 "$(container server_b)" >/dev/null
     copy 'find /state -mindepth 1 -delete; cp -a /copies/. /state'
     docker start "$(container server_b)" >/dev/null
-    ends "killed and put back"
+    ends "killed and put back" dealer result
     docker volume rm "$copies" >/dev/null
     docker logs "$(container server_b)" 2>&1 | grep -c "serves task" | grep -qx 4 \
         || fail "server B didn't start four times"
@@ -327,7 +316,7 @@ operating() {
         grep -q 'role="\|precad_rounds_done' "$work/query.log" \
             || fail "prometheus_$server has no rounds: $(<"$work/query.log")"
     done
-    ends "with PostgreSQL and Prometheus, database and server B killed"
+    ends "with PostgreSQL and Prometheus, database and server B killed" dealer result
     says_result
     "${compose[@]}" down --volumes --remove-orphans --timeout 5 >/dev/null 2>&1
     compose=("${compose_command[@]}")
@@ -348,7 +337,7 @@ upgrade() { # REVISION
     until_round 3
     quietly stop "${compose[@]}" stop --timeout 20 || fail "the previous version doesn't stop"
     starts
-    ends "begun by $1, ended by this version"
+    ends "begun by $1, ended by this version" dealer result
     says_result
 }
 
