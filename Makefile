@@ -35,7 +35,8 @@ test: $(READY) ## all tests (ARGS=…: pytest's arguments)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $$(($$(nproc) + 2)) --dist worksteal $(ARGS)
 
 # Flower itself and what its client's side imports beside ours: all that it depends on has 300 MB.
-FLOWER := 'flwr==1.41.*' 'httpx<1' 'iterators<0.0.3' 'pycryptodome<4'
+FLOWER := 'flwr==1.41.*' 'httpx<1' 'iterators<0.0.3' 'pycryptodome<4' 'typer<0.21' 'rich<15' \
+	shellingham markdown-it-py mdurl
 
 flower: $(READY) ## owners that Flower starts, against the real Flower
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade \
