@@ -7,7 +7,8 @@ A linear model on wavelet scattering's coefficients, with the settings of
 
 - precad: the demo itself, ten owners, two servers and a dealer as processes of this machine;
 - simulated: ``precad.simulate`` with 10, 100 and 1,000 owners;
-- central: one trusted curator, DP-SGD by Opacus, with precad's settings and with momentum .9;
+- central: one trusted curator, DP-SGD by Opacus, with precad's settings, and with momentum .9 at a
+  tenth of the rate;
 - local: each of ten owners adds the noise that its records need by itself, simulated;
 - none: the same model without clips and noise.
 
@@ -48,7 +49,7 @@ OWNERS = 10
 ARMS: dict[str, list[dict[str, Any]]] = {
     "precad": [{"owners": OWNERS}],
     "simulated": [{"owners": 10}, {"owners": 100}, {"owners": 1000}],
-    "central": [{"momentum": 0.0}, {"momentum": 0.9}],
+    "central": [{"momentum": 0.0}, {"momentum": 0.9, "learning_rate": CHOSEN.learning_rate / 10}],
     "local": [{"owners": OWNERS}],
     "none": [{"momentum": 0.9, "learning_rate": 3.0, "epochs": 30}],
 }

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from precad.cli.options import PATH, print_json
+from precad.cli.options import PATH, json_option, print_json
 from precad.common.terminal.text import say
 
 
@@ -58,12 +58,7 @@ from precad.common.terminal.text import say
 @click.option(
     "--output", type=PATH, help="Folder for model, plot and logs; precad-demo/<time> unless given."
 )
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="One JSON document on stdout and nothing else there.",
-)
+@json_option
 def demo(
     dataset: str,
     data: Path | None,

@@ -8,6 +8,7 @@ import numpy as np
 from torch import nn
 
 from precad.client.train.objectives import Loss
+from precad.client.train.records import as_records
 from precad.client.train.sample import most_records
 from precad.client.train.update import local_update
 from precad.common.task import Task
@@ -38,9 +39,11 @@ def padded_work_s(
     # The work doesn't depend on what is drawn, nor on θ.
     drawn = np.arange(min(count, round(rate * count)))
     theta, most = np.zeros(task.dimension), most_records(count, rate)
+    # An owner's are read and checked once, before its first round.
+    records = as_records(data)
     took = []
     for _ in range(repeats):
         began = time.perf_counter()
-        local_update(model, loss, data, drawn, theta, task, most=most)
+        local_update(model, loss, records, drawn, theta, task, most=most)
         took.append(time.perf_counter() - began)
     return median(took)

@@ -18,6 +18,9 @@ from precad.common.ring import RingVector
 from precad.common.secret import Secret
 from precad.common.task import Task
 
+_CACHED = 2**15
+"""Numbers that are clipped and encoded together: what lies between stays in the cache."""
+
 
 def local_update(
     model: nn.Module,
@@ -98,9 +101,11 @@ def sum_encoded(chunks: Iterable[NDArray[np.float64]], task: Task) -> RingVector
         Misconfiguration: a gradient isn't finite.
     """
     total = np.zeros(task.dimension, np.int64)
+    rows = max(1, _CACHED // task.dimension)
     for gradients in chunks:
-        clipped = clip_record(gradients, task)
-        total -= encode(clipped, task.fractional_bits).sum(axis=0, dtype=np.int64)
+        for start in range(0, len(gradients), rows):
+            clipped = clip_record(gradients[start : start + rows], task)
+            total -= encode(clipped, task.fractional_bits).sum(axis=0, dtype=np.int64)
     return total
 
 

@@ -82,7 +82,9 @@ def _relative(
         Misconfiguration: a gradient holds NaN or an infinity.
     """
     # Scaled by the largest entry first: squares of huge gradients would overflow.
-    largest = np.max(np.abs(gradients), axis=1, initial=0.0)
+    largest = np.maximum(
+        gradients.max(axis=1, initial=0.0), -gradients.min(axis=1, initial=0.0)
+    )
     if not np.isfinite(largest).all():
         row = int(np.argmin(np.isfinite(largest)))
         raise Misconfiguration(

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy.ndimage import zoom
+from sklearn.datasets import load_digits
 
 from precad.common.account.accountant import AccountantName
 from precad.common.account.guarantees import Adversary, Run, guarantees
@@ -71,6 +73,15 @@ def test_a_records_features_are_its_own() -> None:
         assert (scattering_features(images[number : number + 1]) == together[number]).all()
     np.testing.assert_allclose(np.linalg.norm(together, axis=1), LENGTH, rtol=1e-5)
     assert np.isfinite(scattering_features(np.zeros((1, 1, 28, 28), np.float32))).all()
+
+
+def test_public_digits_are_the_centre_of_the_features() -> None:
+    digits = load_digits().images[:300] / 16
+    drawn = np.zeros((300, 1, 28, 28), np.float32)
+    drawn[:, 0, 4:24, 4:24] = zoom(digits, (1, 2.5, 2.5), order=1)
+    features = scattering_features(drawn)
+    # No centre at all leaves a mean almost as long as the features themselves.
+    assert np.linalg.norm(features.mean(axis=0)) < LENGTH / 4
 
 
 def test_other_images_are_refused() -> None:
