@@ -46,7 +46,9 @@ def main() -> None:
         pass
     finally:
         for pid in children:
-            os.kill(pid, signal.SIGKILL)
+            # With its own children, where it has come to have a group of its own.
+            end = os.killpg if os.getpgid(pid) == pid else os.kill
+            end(pid, signal.SIGKILL)
 
 
 def _obey(children: dict[int, str], ended: int, told: int) -> None:

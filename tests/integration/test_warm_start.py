@@ -45,18 +45,19 @@ def test_a_forked_parts_output_and_status_are_its_own(starter: WarmStarter, tmp_
 
 
 LEADER = """
-import os, signal, subprocess, sys
+import os, pathlib, signal, subprocess, sys
 from precad.cli.demo.warm import WarmStarter
 from precad.experiments.local import environment_of_parts
 starter = WarmStarter()
+PARTS = "import os, time; own = os.fork(); own and print(own, 'child', flush=True); time.sleep(600)"
 with open(sys.argv[1], "ab") as log:
     part = starter(
-        [sys.executable, "-m", "http.server", "--bind", "127.0.0.1", "0"], stdout=log,
+        [sys.executable, "-m", "timeit", "-n", "1", "-r", "1", PARTS], stdout=log,
         stderr=subprocess.STDOUT, env=environment_of_parts(), process_group=0,
     )
-while os.getpgid(part.pid) != part.pid:
-    part.poll()
-print(part.pid, flush=True)
+while not pathlib.Path(sys.argv[1]).read_text().endswith("child\\n"):
+    assert part.poll() is None
+print(part.pid, pathlib.Path(sys.argv[1]).read_text(), flush=True)
 os.killpg(0, int(sys.argv[2])) if sys.argv[3] == "group" else os.kill(os.getpid(), int(sys.argv[2]))
 signal.pause()
 """
@@ -70,15 +71,16 @@ signal.pause()
 def test_whoever_gives_the_orders_is_killed_and_leaves_no_part_behind(
     tmp_path: Path, number: signal.Signals, whom: str
 ) -> None:
-    """`timeout 100 precad demo` ends a group: the parts have groups of their own."""
+    """`timeout 100 precad demo` ends a group: the parts have groups of their own, and children."""
     done = subprocess.run(
         [sys.executable, "-c", LEADER, str(tmp_path / "log"), str(int(number)), whom],
         capture_output=True, text=True, timeout=120, check=False, env=environment_of_parts(),
         start_new_session=True,
     )  # fmt: skip
     assert done.returncode == -number, done.stderr
-    part = Path(f"/proc/{int(done.stdout)}/cmdline")
     deadline = time.monotonic() + 60
-    while part.exists() and part.read_bytes():
-        assert time.monotonic() < deadline, "a part is left over"
-        time.sleep(0.05)
+    for pid in done.stdout.split()[:2]:
+        part = Path(f"/proc/{pid}/cmdline")
+        while part.exists() and part.read_bytes():
+            assert time.monotonic() < deadline, "a part is left over"
+            time.sleep(0.05)
