@@ -22,8 +22,8 @@ class ServerSettings(Settings):
     """Folder for the journal file, on no disk and in no backup that the database comes back from;
     `<state>-journal` beside the state folder unless given."""
     linger: Annotated[float, Field(ge=0)] = 30.0
-    """Seconds that the finished model stays on offer; `inf` until the server is stopped, which is
-    the default where a settings file has several tasks."""
+    """Seconds that the finished model stays on offer; `inf`, the default where a settings file has
+    several tasks, until the server is stopped."""
     enrolment: Literal["open", "roster", "token"] = "open"
     """Who may enrol: any client with a certificate, those on the roster, or with a token."""
     roster: Path | None = None

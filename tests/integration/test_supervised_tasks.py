@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 
 import precad
+from precad.cli.supervise import supervise
+from precad.common.errors import Misconfiguration
+from precad.common.settings import Settings
 
 SOURCES = str(Path(precad.__file__).parents[1])
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -193,3 +196,9 @@ def test_a_task_that_does_not_end_is_no_other_tasks_affair(service: Service) -> 
     service.until(lambda: service.said("clinics: begins stay") == 2)
     os.kill(service.pid("wards"), signal.SIGCONT)
     assert service.end() == 0
+
+
+def test_another_system_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(Misconfiguration, match="one by one: a settings file for each"):
+        supervise(Settings, tmp_path / "settings.toml", lambda _: None)

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import math
 import signal
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -55,7 +56,7 @@ log = logging.getLogger("precad")
 
 JOURNAL_FILE = "journal.jsonl"
 STOPPED_S = 30.0
-"""How long a training that stopped says why, at most."""
+"""How long a training that stopped says why, where a finished one stays."""
 
 Conduct = Callable[[Session], None]
 Extend = Callable[[grpc.aio.Server, Session], None]
@@ -117,13 +118,11 @@ async def run_server(
         watchman = asyncio.create_task(connections.keep_watch(port))
         await ended.wait()
         leaving = asyncio.ensure_future(_left(session, settings.dealer))
-        # The finished model stays on offer, unless somebody says that all is done. What stopped is
-        # left for those who ask why, and then for whoever starts it again.
-        linger = settings.linger
-        if session.progress.phase is not Phase.DONE:
-            linger = min(linger, STOPPED_S)
+        # The finished model stays on offer, unless somebody says that all is done. What stopped
+        # says why, and must end so that it is started again.
+        endless = math.isinf(settings.linger) and session.progress.phase is not Phase.DONE
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(stop.wait(), linger)
+            await asyncio.wait_for(stop.wait(), STOPPED_S if endless else settings.linger)
         await server.stop(grace=2)
         await leaving
         watchman.cancel()
