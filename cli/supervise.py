@@ -138,8 +138,8 @@ class _Supervisor(Generic[S]):
     def _read_anew(self) -> None:
         try:
             self._read()
-        except PrecadError as error:
-            log.error("everything goes on as it was: %s", error)
+        except (PrecadError, ModuleNotFoundError) as error:
+            log.error("everything goes on as it was: %s", error)  # noqa: TRY400 -- a person's
         else:
             log.info("the settings have %d tasks: %s", len(self._kept), ", ".join(self._kept))
 
@@ -202,7 +202,7 @@ class _Supervisor(Generic[S]):
         )
         return now + self._again_s
 
-    def _be_child(self, name: str, usual: set[signal.Signals]) -> None:
+    def _be_child(self, name: str, usual: set[int | signal.Signals]) -> None:
         os.close(self._held)
         # Of the whole service, and the other process's affair.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)

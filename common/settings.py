@@ -28,7 +28,10 @@ class Settings(BaseModel):
     @classmethod
     def load(cls, path: Path) -> Self:
         """Settings from a TOML file. Raises Misconfiguration naming file, field and remedy."""
-        return cls.of(read_toml("config", path), path)
+        values = read_toml("config", path)
+        if TABLES in values:
+            raise Misconfiguration("config", str(path), "has several tasks; give one task's file")
+        return cls.of(values, path)
 
     @classmethod
     def of(cls, values: Mapping[str, object], path: Path) -> Self:

@@ -26,7 +26,11 @@ from precad.protos import precad_pb2 as pb
 WAIT_S = 240.0
 PARTS = {"dealer": "dealer", "server-b": "b", "server-a": "a"}
 ROUNDS = {"left": 60, "right": 5, "after": 3}
-OWNERS = {"left": ("ward-1", "ward-2"), "right": ("ward-3", "ward-4"), "after": ("ward-1", "ward-2")}
+OWNERS = {
+    "left": ("ward-1", "ward-2"),
+    "right": ("ward-3", "ward-4"),
+    "after": ("ward-1", "ward-2"),
+}
 
 
 class Trio:
@@ -237,11 +241,8 @@ def test_neither_of_two_tasks_waits_for_the_other_and_a_third_follows(trio: Trio
     # Each server keeps a state for each task, and an owner one account for all.
     for part in ("server-a", "server-b"):
         for what in ("state.db", "model.safetensors"):
-            assert {path.parent.name for path in (trio.folder / "state" / part).glob(f"*/{what}")} == {
-                "left",
-                "right",
-                "after",
-            }
+            kept = (trio.folder / "state" / part).glob(f"*/{what}")
+            assert {path.parent.name for path in kept} == {"left", "right", "after"}
     status, text = trio.command(
         "ledger", "mine", trio.folder / "owners" / "account-ward-1", "--json"
     )
