@@ -95,9 +95,10 @@ class Trio:
             text = to_toml(shared | {"tasks": tables[part]})
             (self.folder / f"{part}.toml").write_text(text, encoding="utf-8")
 
-    def start(self) -> None:
-        for part, command in PARTS.items():
-            self._start(part, "serve", command, "--config", self.folder / f"{part}.toml")
+    def start(self, *parts: str) -> None:
+        """These services; all three unless given."""
+        for part in parts or PARTS:
+            self._start(part, "serve", PARTS[part], "--config", self.folder / f"{part}.toml")
 
     def join(self, task: str) -> None:
         """The task's owners, as processes that were started together."""
@@ -253,5 +254,22 @@ def test_neither_of_two_tasks_waits_for_the_other_and_a_third_follows(trio: Trio
     for process in (trio.processes[f"{task}-owners"] for task in ROUNDS):
         assert process.wait(WAIT_S) == 0, trio.explain()
     for part in PARTS:
+        # What splits tasks' processes off has no thread that they would lack.
+        assert len(list(Path(f"/proc/{trio.processes[part].pid}/task").iterdir())) == 1
         trio.processes[part].send_signal(signal.SIGTERM)
         assert trio.processes[part].wait(60) == 0
+
+
+def test_a_training_that_stopped_says_why_and_is_started_again(trio: Trio) -> None:
+    path = trio.folder / "right.toml"
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace("outage = 120.0", "outage = 1.0"), encoding="utf-8")
+    trio.write_settings("right")
+    trio.start("server-a")
+    trio.until(lambda: trio.lines("server-a", "right: training stopped: "))
+    said = trio.status("right", Role.SERVER_A)
+    assert (said.phase, "server B" in said.error) == ("stopped", True)
+    trio.until(
+        lambda: trio.lines("server-a", "task right ended with status 1 and is started again")
+    )
+    trio.until(lambda: len(trio.lines("server-a", "task right is process ")) == 2)
