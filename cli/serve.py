@@ -1,15 +1,12 @@
 """`precad serve`: one of the three servers, from its settings file."""
 
-import asyncio
 import sys
-from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any
 
 import click
 
+from precad.cli import start
 from precad.cli.options import PATH
-from precad.common.log_lines import start_log
 
 
 @click.group()
@@ -28,39 +25,31 @@ def serve() -> None:
         identity = "keys/server-a"
 
     B's has no server_b, the dealer's only task, listen and identity.
+
+    Several tasks, side by side or one after the other, stand in one file: each has a table
+    [tasks.NAME] with what differs, and a process of its own (docs/several-tasks.md).
     """  # noqa: D301 -- click reads the control character
 
 
 config_option = click.option("--config", "-c", type=PATH, required=True, help="The settings file.")
 
 
-def _run(serving: Coroutine[Any, Any, int]) -> None:
-    start_log()
-    sys.exit(asyncio.run(serving))
-
-
 @serve.command("a")
 @config_option
 def server_a(config: Path) -> None:
     """Server A, the leader: selects the cohort, drives rounds, serves the model."""
-    from precad.server_a.process import serve  # noqa: PLC0415
-
-    _run(serve(config))
+    sys.exit(start.serve("a", config))
 
 
 @serve.command("b")
 @config_option
 def server_b(config: Path) -> None:
     """Server B, the helper: second share, own noise, checks what A proposes."""
-    from precad.server_b.process import serve  # noqa: PLC0415
-
-    _run(serve(config))
+    sys.exit(start.serve("b", config))
 
 
 @serve.command("dealer")
 @config_option
 def dealer(config: Path) -> None:
     """The dealer: correlated randomness for the two servers; sees no client data."""
-    from precad.dealer.process import serve  # noqa: PLC0415
-
-    _run(serve(config))
+    sys.exit(start.serve("dealer", config))

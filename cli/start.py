@@ -35,11 +35,38 @@ def said(error: PrecadError) -> int:
     return 2 if isinstance(error, Misconfiguration) else 1
 
 
+def serve(part: str, config: Path) -> int:
+    """Be one of the three servers: in a process for each task, where its settings have several.
+
+    Args:
+        part: a, b or dealer.
+        config: its settings file.
+
+    Returns:
+        The exit status.
+
+    Raises:
+        Misconfiguration: settings, or what they name, can't be used.
+    """
+    from precad.common.parsed import read_toml  # noqa: PLC0415 -- pydantic takes its time
+    from precad.common.settings import TABLES  # noqa: PLC0415
+
+    start_log()
+    process = import_module(f"precad.{_PARTS[part]}.process")
+    if TABLES in read_toml("config", config):
+        from precad.cli.supervise import supervise  # noqa: PLC0415
+
+        settings = supervise(process.SETTINGS, config, process.load)
+        if settings is None:
+            return 0
+    else:
+        settings = process.SETTINGS.load(config)
+    return int(asyncio.run(process.serve(settings)))
+
+
 def _serve(part: str, config: str) -> int:
     try:
-        start_log()
-        process = import_module(f"precad.{_PARTS[part]}.process")
-        return int(asyncio.run(process.serve(Path(config))))
+        return serve(part, Path(config))
     except PrecadError as error:
         return said(error)
     except ModuleNotFoundError as error:

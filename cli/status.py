@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
+from precad.cli.health import own_address
 from precad.cli.options import PATH
 from precad.common.clock import CLOCK, Clock
 from precad.common.errors import Misconfiguration, PeerUnavailable
@@ -15,6 +16,7 @@ from precad.common.identifiers import Role
 from precad.common.terminal.text import Table, fitting, width_of
 
 if TYPE_CHECKING:
+    from precad.common.identity.credentials import Identity
     from precad.protos import precad_pb2 as pb
 
 ENDED = ("done", "stopped")
@@ -22,7 +24,10 @@ TIMEOUT_S = 10.0
 
 
 @click.command()
-@click.argument("address", help="The server, as host:port.")
+@click.argument("address", required=False, help="The server, as host:port.")
+@click.option(
+    "--config", "-c", type=PATH, help="In its place the server's settings file: all its tasks."
+)
 @click.option("--server", default="a", help="Which one it must be: a or b.")
 @click.option(
     "--identity",
@@ -36,7 +41,13 @@ TIMEOUT_S = 10.0
 )
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 def status(
-    address: str, server: str, identity: Path, watch: bool, every: float, as_json: bool
+    address: str | None,
+    config: Path | None,
+    server: str,
+    identity: Path,
+    watch: bool,
+    every: float,
+    as_json: bool,
 ) -> None:
     """Ask a server where its training stands: for operators.
 
@@ -45,6 +56,10 @@ def status(
         precad status a.example:7301 --identity keys/operator
 
     With --watch the screen follows the training, through a server's absence too, and ends with it.
+
+    On the server's own machine --config lists the tasks of its settings file, a line each:
+
+        precad status --config settings.toml --identity keys/operator
     """
     from precad.common.identity.credentials import Identity  # noqa: PLC0415
     from precad.common.wire.operator import OperatorConnection  # noqa: PLC0415
@@ -53,6 +68,14 @@ def status(
         raise Misconfiguration("--server", server, "use a or b")
     if watch and as_json:
         raise Misconfiguration("--watch", "with --json", "choose one of them")
+    if (address is None) == (config is None):
+        raise click.UsageError("Give ADDRESS, or --config for all tasks of a server's settings.")
+    if config is not None:
+        if watch:
+            raise Misconfiguration("--watch", "with --config", "give the task's ADDRESS instead")
+        _list(config, Identity.load(identity), as_json=as_json)
+        return
+    assert address is not None
     role = Role.SERVER_A if server == "a" else Role.SERVER_B
     connection = OperatorConnection(address, role, Identity.load(identity))
 
@@ -70,6 +93,34 @@ def status(
         print(json.dumps(facts))  # noqa: T201 -- the document that was asked for
         return
     _table(facts).show(sys.stdout)
+
+
+def _list(config: Path, identity: "Identity", *, as_json: bool) -> None:
+    """A line for each task of a server's settings file; one that doesn't answer says why."""
+    from precad.common.several import values_by_task  # noqa: PLC0415
+    from precad.common.wire.operator import OperatorConnection  # noqa: PLC0415
+
+    found: dict[str, dict[str, Any]] = {}
+    for name, values in values_by_task(config).items():
+        listen = values.get("listen")
+        if not isinstance(listen, str) or "dealer" not in values:
+            raise Misconfiguration("config", str(config), "needs listen and dealer, as a server's")
+        role = Role.SERVER_A if "server_b" in values else Role.SERVER_B
+        connection = OperatorConnection(own_address(listen), role, identity)
+        try:
+            found[name] = _facts(connection.status(timeout_s=TIMEOUT_S))
+        except PeerUnavailable as error:
+            found[name] = {"phase": "no answer", "error": str(error)}
+        finally:
+            connection.close()
+    if as_json:
+        print(json.dumps(found))  # noqa: T201 -- the document that was asked for
+        return
+    table = Table("table", "task", "phase", ">round", ">of", ">owners", "")
+    for name, facts in found.items():
+        shown = (facts.get(key, "–") for key in ("task", "phase", "version", "rounds", "enrolled"))
+        table.add(name or "–", *map(str, shown), facts["error"])
+    table.show(sys.stdout)
 
 
 def _facts(reply: "pb.StatusReply") -> dict[str, Any]:

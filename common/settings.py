@@ -1,5 +1,6 @@
 """Settings of one process, from a TOML file. Unknown keys are refused."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Self
 
@@ -10,6 +11,8 @@ from precad.common.identifiers import ADDRESS_PATTERN
 from precad.common.parsed import read_toml, refusal
 
 Address = Annotated[str, Field(pattern=ADDRESS_PATTERN)]
+TABLES = "tasks"
+"""What holds a table a task, in a settings file of several (``common/several.py``)."""
 
 
 class Settings(BaseModel):
@@ -25,9 +28,16 @@ class Settings(BaseModel):
     @classmethod
     def load(cls, path: Path) -> Self:
         """Settings from a TOML file. Raises Misconfiguration naming file, field and remedy."""
-        data = read_toml("config", path)
+        values = read_toml("config", path)
+        if TABLES in values:
+            raise Misconfiguration("config", str(path), "has several tasks; give one task's file")
+        return cls.of(values, path)
+
+    @classmethod
+    def of(cls, values: Mapping[str, object], path: Path) -> Self:
+        """Settings from what stands in the file at ``path``. Raises as ``load``."""
         try:
-            return cls.model_validate(data).relative_to(path.resolve().parent)
+            return cls.model_validate(values).relative_to(path.resolve().parent)
         except ValidationError as error:
             remedies = {
                 "extra_forbidden": f"unknown key in {path}; remove it or mend its name",

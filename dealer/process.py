@@ -4,7 +4,6 @@ import asyncio
 import logging
 import resource
 import signal
-from pathlib import Path
 
 import grpc
 
@@ -31,11 +30,17 @@ class DealerSettings(Settings):
     deals until it is stopped."""
 
 
-async def serve(config: Path) -> int:
-    """Deal, as the settings file says, until told to stop or both left. Returns the exit status."""
+SETTINGS = DealerSettings
+
+
+def load(_task: Description) -> None:
+    """Nothing that this module hasn't loaded."""
+
+
+async def serve(settings: DealerSettings) -> int:
+    """Deal, as the settings say, until told to stop or both left. Returns the exit status."""
     # A dump would hold clients' seeds.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    settings = DealerSettings.load(config)
     task, identity = Description.load(settings.task), Identity.load(settings.identity)
     doing(part="dealer", task=task.name)
     server = grpc.aio.server(options=SERVER_OPTIONS)

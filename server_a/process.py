@@ -1,20 +1,23 @@
 """Server A as a process."""
 
 from contextlib import closing
-from pathlib import Path
 
 from precad.common.aggregator.service.peers import dialling, outside_of
 from precad.common.aggregator.service.process import run_server
 from precad.common.aggregator.settings import ServerASettings
 from precad.common.aggregator.training.session import Session
+from precad.common.aggregator.validate.in_process import load_check as load
 from precad.common.aggregator.work.crew import Workforce
 from precad.common.identifiers import Role
 from precad.server_a.lead import lead
 
+__all__ = ["SETTINGS", "load", "serve"]
 
-async def serve(config: Path) -> int:
+SETTINGS = ServerASettings
+
+
+async def serve(settings: ServerASettings) -> int:
     """Run server A from its settings until its training is over. Returns the exit status."""
-    settings = ServerASettings.load(config)
 
     def conduct(session: Session) -> None:
         with closing(Workforce(session, settings, settings.server_b)) as workforce:

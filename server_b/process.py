@@ -1,7 +1,6 @@
 """Server B as a process."""
 
 from contextlib import closing
-from pathlib import Path
 
 import grpc
 
@@ -9,15 +8,19 @@ from precad.common.aggregator.service.peers import PeerService, outside_of
 from precad.common.aggregator.service.process import run_server
 from precad.common.aggregator.settings import ServerBSettings
 from precad.common.aggregator.training.session import Session
+from precad.common.aggregator.validate.in_process import load_check as load
 from precad.common.aggregator.work.crew import Workforce
 from precad.common.identifiers import Role
 from precad.common.wire.link import add_link_to_server
 from precad.server_b.follow import follow
 
+__all__ = ["SETTINGS", "load", "serve"]
 
-async def serve(config: Path) -> int:
+SETTINGS = ServerBSettings
+
+
+async def serve(settings: ServerBSettings) -> int:
     """Run server B from its settings until its training is over. Returns the exit status."""
-    settings = ServerBSettings.load(config)
     services: list[PeerService] = []
 
     def add_peer_service(server: grpc.aio.Server, session: Session) -> None:

@@ -8,9 +8,7 @@ neither, and this refuses every task but an audit's own, on this machine alone.
 
 import argparse
 import asyncio
-from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -19,7 +17,6 @@ import precad.server_b.process
 from precad.cli.start import said
 from precad.common.aggregator.release.release import add_noise
 from precad.common.aggregator.round.states import Noised, Summed
-from precad.common.aggregator.settings import ServerASettings, ServerBSettings, ServerSettings
 from precad.common.aggregator.training import conduct
 from precad.common.errors import PrecadError
 from precad.common.log_lines import start_log
@@ -28,11 +25,7 @@ from precad.common.ring import RingVector
 from precad.common.task import Task
 from precad.experiments.audit.own_task import require_own
 
-_SETTINGS: dict[str, type[ServerSettings]] = {"a": ServerASettings, "b": ServerBSettings}
-_SERVE: dict[str, Callable[[Path], Coroutine[Any, Any, int]]] = {
-    "a": precad.server_a.process.serve,
-    "b": precad.server_b.process.serve,
-}
+_PROCESSES = {"a": precad.server_a.process, "b": precad.server_b.process}
 
 
 class Silent:
@@ -69,17 +62,18 @@ def watch(folder: Path, *, silent: bool) -> None:
 def main() -> int:
     """Command line of a watched server. Returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("server", choices=sorted(_SERVE))
+    parser.add_argument("server", choices=sorted(_PROCESSES))
     parser.add_argument("--config", type=Path, required=True, help="as for `precad serve`")
     parser.add_argument("--noise", type=Path, required=True, help="folder for its own noise")
     parser.add_argument("--silent", action="store_true", help="draw none")
     given = parser.parse_args()
     start_log()
     try:
-        settings = _SETTINGS[given.server].load(given.config)
+        process = _PROCESSES[given.server]
+        settings = process.SETTINGS.load(given.config)
         require_own(Task.load(settings.task), settings.listen)
         watch(given.noise, silent=given.silent)
-        return asyncio.run(_SERVE[given.server](given.config))
+        return int(asyncio.run(process.serve(settings)))
     except PrecadError as error:
         return said(error)
 

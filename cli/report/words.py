@@ -75,6 +75,10 @@ def not_guaranteed(task: Task) -> list[str]:
             "How many records an owner has is what it says; a wrong number costs its own records' "
             "influence, not the others' privacy."
         ),
+        (
+            "This is one training. What the same records gave in others adds to it; each owner's "
+            "own account has the sum (precad ledger mine)."
+        ),
         "Whether a model is fair, useful or safe to act on isn't looked at here.",
     ]
 

@@ -21,8 +21,9 @@ class ServerSettings(Settings):
     journal: Path | None = None
     """Folder for the journal file, on no disk and in no backup that the database comes back from;
     `<state>-journal` beside the state folder unless given."""
-    linger: Annotated[float, Field(ge=0, le=86_400)] = 30.0
-    """Seconds that the finished model stays on offer."""
+    linger: Annotated[float, Field(ge=0)] = 30.0
+    """Seconds that the finished model stays on offer; `inf`, the default where a settings file has
+    several tasks, until the server is stopped."""
     enrolment: Literal["open", "roster", "token"] = "open"
     """Who may enrol: any client with a certificate, those on the roster, or with a token."""
     roster: Path | None = None

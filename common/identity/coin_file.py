@@ -1,9 +1,14 @@
-"""A server's coin key on disk: beside its signing key, never with its database."""
+"""A server's coin key on disk: beside its signing key, never with its database.
+
+A task whose operators wanted new coins has a key of its own from then on: other tasks of this
+server go on drawing with theirs.
+"""
 
 from pathlib import Path
 
 from precad.common.durable import write_file
 from precad.common.errors import Misconfiguration
+from precad.common.identifiers import Digest
 from precad.common.secret import Secret
 
 COIN_FILE = "coin.key"
@@ -23,19 +28,23 @@ def make_coin_key(folder: Path) -> None:
         return
 
 
-def read_coin_key(folder: Path) -> Secret:
-    """The coin key of an identity folder; a fresh one is written where there is none yet.
+def read_coin_key(folder: Path, task: Digest) -> Secret:
+    """A task's own coin key, or that of all tasks; a fresh one is written where there is none yet.
 
     Args:
         folder: with the server's certificate and signing key.
+        task: whose coins are drawn with it.
 
     Raises:
         Misconfiguration: the file isn't a key, or there is none and none can be written.
     """
-    path = folder / COIN_FILE
+    path = _own(folder, task)
     try:
         if not path.exists():
-            make_coin_key(folder)
+            path = folder / COIN_FILE
+            # Not over one that is there: the folder may be read-only.
+            if not path.exists():
+                make_coin_key(folder)
         key = Secret(path.read_bytes())
     except OSError as error:
         raise Misconfiguration(
@@ -51,6 +60,10 @@ def read_coin_key(folder: Path) -> Secret:
     return key
 
 
-def replace_coin_key(folder: Path, key: Secret) -> None:
-    """Write ``key`` in place of the old one: both servers' operators want new coins."""
-    write_file(folder / COIN_FILE, key.reveal())
+def replace_coin_key(folder: Path, task: Digest, key: Secret) -> None:
+    """Write a task's own ``key``: both servers' operators want new coins for it."""
+    write_file(_own(folder, task), key.reveal())
+
+
+def _own(folder: Path, task: Digest) -> Path:
+    return folder / f"coin-{task}.key"

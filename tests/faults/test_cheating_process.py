@@ -279,7 +279,9 @@ class _Known:
         }
         self.role = Role(site.honest)
         self.task = deployment.task
-        self.coin_key = CoinKey(read_coin_key(deployment.folder / "keys" / site.honest))
+        self.coin_key = CoinKey(
+            read_coin_key(deployment.folder / "keys" / site.honest, deployment.task.digest)
+        )
         own = [note for note in notes if "sent" in note]
         self.heads = {
             note["attempt"]: json.loads(bytes.fromhex(note["instead_of"]))["body"]

@@ -89,6 +89,7 @@ from precad.common.model import from_bytes as model_from_bytes
 from precad.common.model import load_model, save_model
 from precad.common.norm_check.gates import deal_gates, evaluate_gates
 from precad.common.secret import Secret
+from precad.common.several import settings_by_task
 from precad.common.share.signature import Signature
 from precad.common.share.submission import shard
 from precad.common.task import Task
@@ -446,7 +447,7 @@ def _coin_key(data: bytes) -> None:
     path = stage().folder / "coin" / COIN_FILE
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(data)
-    CoinKey(read_coin_key(path.parent)).opening(stage().task.digest, 0)
+    CoinKey(read_coin_key(path.parent, stage().task.digest)).opening(stage().task.digest, 0)
 
 
 def _signed_opening(data: bytes) -> None:
@@ -644,6 +645,13 @@ def _settings_seeds() -> list[bytes]:
         {**common, **client, "epsilon_limit": 1.0, "record_rate": 0.5, "token": "t"},
     ]
     return [bytes([i]) + to_toml(value).encode() for i, value in enumerate(values)]
+
+
+def _tasks_seeds() -> list[bytes]:
+    folder = stage().folder
+    shared = {"identity": str(folder / "keys" / "dealer"), "state": "s", "dealer": "b:2"}
+    own = {"task": str(folder / "task.toml"), "listen": "[::1]:1"}
+    return [to_toml({**shared, "tasks": {"wards": own}}).encode()]
 
 
 def _roster(data: bytes) -> None:
@@ -955,6 +963,9 @@ TARGETS: dict[str, Target] = {
     "task-toml": Target(_file(Task.load, ".toml"), _toml_tasks),
     "task-canonical": Target(read_task, lambda: [stage().task.canonical]),
     "settings": Target(_settings, _settings_seeds),
+    "tasks": Target(
+        lambda data: settings_by_task(ServerBSettings, stage().file(data, ".toml")), _tasks_seeds
+    ),
     "roster": Target(
         _roster,
         lambda: [b'[[clients]]\nclient = "ward-3"\nrecords = 120\nrecord_rate = 0.2\n'],

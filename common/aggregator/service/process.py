@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import math
 import signal
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -54,6 +55,8 @@ from precad.protos.precad_pb2_grpc import (
 log = logging.getLogger("precad")
 
 JOURNAL_FILE = "journal.jsonl"
+STOPPED_S = 30.0
+"""How long a training that stopped says why, where a finished one stays."""
 
 Conduct = Callable[[Session], None]
 Extend = Callable[[grpc.aio.Server, Session], None]
@@ -115,9 +118,11 @@ async def run_server(
         watchman = asyncio.create_task(connections.keep_watch(port))
         await ended.wait()
         leaving = asyncio.ensure_future(_left(session, settings.dealer))
-        # The finished model stays on offer, unless somebody says that all is done.
+        # The finished model stays on offer, unless somebody says that all is done. What stopped
+        # says why, and must end so that it is started again.
+        endless = math.isinf(settings.linger) and session.progress.phase is not Phase.DONE
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(stop.wait(), settings.linger)
+            await asyncio.wait_for(stop.wait(), STOPPED_S if endless else settings.linger)
         await server.stop(grace=2)
         await leaving
         watchman.cancel()
@@ -184,7 +189,8 @@ def open_session(role: Role, settings: ServerSettings) -> Session:
         signer=CertificateSigner(identity),
         verifier=verifier,
         coin_key=CoinKey(
-            read_coin_key(settings.identity), partial(replace_coin_key, settings.identity)
+            read_coin_key(settings.identity, task.digest),
+            partial(replace_coin_key, settings.identity, task.digest),
         ),
         inbox=Inbox(role, task, verifier, settings.state / "spool"),
         register=Register(task, store, admission_of(settings, task)),

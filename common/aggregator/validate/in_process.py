@@ -20,6 +20,7 @@ from precad.common.aggregator.validate.comparisons import comparisons_per_client
 from precad.common.aggregator.validate.forward import Dropped, forward, receive
 from precad.common.aggregator.validate.validator import MAX_BATCH_CLIENTS, Verdicts
 from precad.common.deal.squares import SquareRequest, Squares
+from precad.common.description import Description
 from precad.common.errors import BodyUnreadable, PeerUnavailable, Rejection
 from precad.common.identifiers import ClientId, Role
 from precad.common.ring import WORD_BYTES, RingVector, view_words
@@ -183,7 +184,7 @@ def check_of(server: Server, attempt: int) -> Check:
     return ByShares(server, attempt)
 
 
-def load_check(task: Task) -> None:
+def load_check(task: Description) -> None:
     """Load what the task's check needs: torch and CrypTen take seconds, which no round has.
 
     Raises:

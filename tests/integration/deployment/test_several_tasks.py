@@ -1,0 +1,275 @@
+"""Several tasks on the same two servers and dealer: side by side, and one after the other."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.integration.deployment.conftest import logistic
+
+from precad.client.record_file import write_client_data
+from precad.common.identifiers import ClientId, Role
+from precad.common.identity.credentials import Identity
+from precad.common.identity.deployment import create_local_keys
+from precad.common.wire.operator import OperatorConnection
+from precad.experiments.local.deployment import environment_of_parts
+from precad.experiments.local.files import free_addresses, task_to_toml, to_toml
+from precad.protos import precad_pb2 as pb
+
+WAIT_S = 300.0
+PARTS = {"dealer": "dealer", "server-b": "b", "server-a": "a"}
+ROUNDS = {"left": 12, "right": 5, "after": 3}
+OWNERS = {
+    "left": ("ward-1", "ward-2"),
+    "right": ("ward-3", "ward-4"),
+    "after": ("ward-1", "ward-2"),
+}
+
+
+class Trio:
+    """A dealer and two servers, a service each, and owners."""
+
+    def __init__(self, folder: Path, make_task: Any) -> None:
+        self.folder = folder
+        free = free_addresses(6)
+        # Of dealer, B and A; the third task takes the first one's.
+        self.addresses = {"left": free[:3], "right": free[3:], "after": free[:3]}
+        owners = sorted({name for names in OWNERS.values() for name in names})
+        create_local_keys(folder / "keys", owners)
+        rng = np.random.default_rng(1)
+        for name in owners:
+            x = rng.normal(size=(4, 127)).astype(np.float32)
+            write_client_data(folder, ClientId(name), x, np.zeros(4, dtype=np.int64))
+        for name, rounds in ROUNDS.items():
+            changes = {
+                "name": name,
+                **logistic(127),
+                "training.rounds": rounds,
+                "enrolment.clients": 2,
+                "enrolment.min_clients": 2,
+                "deadlines.enrol": 120.0,
+                "deadlines.collect": 20.0,
+                "deadlines.peer": 10.0,
+                "deadlines.outage": 120.0,
+            }
+            text = task_to_toml(make_task(8, changes))
+            (folder / f"{name}.toml").write_text(text, encoding="utf-8")
+            for owner in OWNERS[name]:
+                self._write_owner(name, owner)
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def _write_owner(self, task: str, name: str) -> None:
+        _, b, a = self.addresses[task]
+        values: dict[str, object] = {
+            "client": name,
+            "task": f"{task}.toml",
+            "server_a": a,
+            "server_b": b,
+            "identity": f"keys/{name}",
+            "data": f"{name}.npz",
+            "state": f"owners/{task}-{name}",
+            "account": f"owners/account-{name}",
+        }
+        (self.folder / f"{task}-{name}.toml").write_text(to_toml(values), encoding="utf-8")
+
+    def write_settings(self, *tasks: str) -> None:
+        """One file a part, with a table for each task."""
+        tables: dict[str, dict[str, object]] = {part: {} for part in PARTS}
+        for task in tasks:
+            dealer, b, a = self.addresses[task]
+            own = {"task": f"{task}.toml"}
+            tables["dealer"][task] = own | {"listen": dealer}
+            tables["server-b"][task] = own | {"listen": b, "dealer": dealer}
+            tables["server-a"][task] = own | {"listen": a, "dealer": dealer, "server_b": b}
+        for part in PARTS:
+            shared: dict[str, object] = {"identity": f"keys/{part}"}
+            if part != "dealer":
+                shared["state"] = f"state/{part}"
+            text = to_toml(shared | {"tasks": tables[part]})
+            (self.folder / f"{part}.toml").write_text(text, encoding="utf-8")
+
+    def start(self, *parts: str) -> None:
+        """These services; all three unless given."""
+        for part in parts or PARTS:
+            self._start(part, "serve", PARTS[part], "--config", self.folder / f"{part}.toml")
+
+    def join(self, task: str) -> None:
+        """The task's owners, as processes that were started together."""
+        logs = self.folder / f"{task}-owners"
+        logs.mkdir()
+        files = [self.folder / f"{task}-{name}.toml" for name in OWNERS[task]]
+        configs = [argument for file in files for argument in ("--config", file)]
+        self._start(f"{task}-owners", "join", "--logs", logs, *configs)
+
+    def _start(self, name: str, *arguments: object) -> None:
+        with (self.folder / f"{name}.log").open("wb") as log:
+            self.processes[name] = subprocess.Popen(
+                [sys.executable, "-m", "precad", *map(str, arguments)],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment_of_parts(),
+            )
+
+    def status(self, task: str, role: Role) -> pb.StatusReply:
+        address = self.addresses[task][2 if role is Role.SERVER_A else 1]
+        identity = Identity.load(self.folder / "keys" / "operator")
+        connection = OperatorConnection(address, role, identity)
+        try:
+            return connection.status(wait=True, timeout_s=WAIT_S)
+        finally:
+            connection.close()
+
+    def command(self, *arguments: object) -> tuple[int, str]:
+        asked = subprocess.run(
+            [sys.executable, "-m", "precad", *map(str, arguments)],
+            capture_output=True,
+            text=True,
+            timeout=WAIT_S,
+            check=False,
+        )
+        return asked.returncode, asked.stdout + asked.stderr
+
+    def lines(self, part: str, words: str) -> list[str]:
+        text = (self.folder / f"{part}.log").read_text(errors="replace")
+        return [line for line in text.splitlines() if words in line]
+
+    def pid(self, part: str, task: str) -> int:
+        return int(self.lines(part, f"task {task} is process ")[-1].rpartition(" ")[2])
+
+    def until(self, ready: Callable[[], object]) -> None:
+        deadline = time.monotonic() + WAIT_S
+        while not ready():
+            assert time.monotonic() < deadline, self.explain()
+            time.sleep(0.05)
+
+    def until_done(self, task: str) -> dict[Role, pb.StatusReply]:
+        """Until both servers say that it is over: what they say."""
+        both = (Role.SERVER_A, Role.SERVER_B)
+        self.until(lambda: all(self.status(task, role).phase == "done" for role in both))
+        return {role: self.status(task, role) for role in both}
+
+    def explain(self) -> str:
+        logs = {path.name: path.read_text(errors="replace") for path in self.folder.glob("*.log")}
+        return "\n".join(f"--- {name}\n{text[-3000:]}" for name, text in logs.items())
+
+    def stop(self) -> None:
+        for process in self.processes.values():
+            process.send_signal(signal.SIGTERM)
+        for process in self.processes.values():
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+@pytest.fixture
+def trio(tmp_path: Path, make_task: Any) -> Iterator[Trio]:
+    made = Trio(tmp_path, make_task)
+    yield made
+    made.stop()
+
+
+def check_undisturbed(trio: Trio, task: str, said: Mapping[Role, pb.StatusReply]) -> None:
+    """Every round at its first attempt, with everybody in it, and one model."""
+    rounds = ROUNDS[task]
+    assert len({reply.model_digest for reply in said.values()}) == 1
+    for reply in said.values():
+        assert (reply.task_name, reply.version, reply.enrolled) == (task, rounds, 2)
+        assert dict(reply.participations) == dict.fromkeys(OWNERS[task], rounds)
+        assert dict(reply.rejected) == {}
+    for part in PARTS:
+        assert len(trio.lines(part, f"task {task} is process ")) == 1
+    frozen = trio.lines("server-a", f"INFO {task}: roster is frozen")
+    again = trio.lines("server-a", f"WARNING {task}: ")
+    # Before that A may have been there sooner than B.
+    assert [line for line in again if line > frozen[0] and "trying again" in line] == []
+
+
+@pytest.mark.timeout(900)
+def test_neither_of_two_tasks_waits_for_the_other_and_a_third_follows(trio: Trio) -> None:
+    trio.write_settings("left", "right")
+    trio.start()
+    trio.join("left")
+    # One task's server B stands still in the middle of its training; the other hasn't begun.
+    trio.until(lambda: trio.status("left", Role.SERVER_A).version >= 1)
+    stopped = trio.pid("server-b", "left")
+    os.kill(stopped, signal.SIGSTOP)
+    version = trio.status("left", Role.SERVER_A).version
+    assert version + 1 < ROUNDS["left"]
+
+    trio.join("right")
+    check_undisturbed(trio, "right", trio.until_done("right"))
+    assert trio.status("left", Role.SERVER_A).version <= version + 1
+
+    files = {part: trio.folder / f"{part}.toml" for part in PARTS}
+    status, text = trio.command("health", "--config", files["server-b"], "--wait", 2)
+    assert status == 0
+    assert "server-b, left: not serving" in text
+    assert "server-b, right: serving" in text
+    operator = ("--identity", trio.folder / "keys" / "operator")
+    status, text = trio.command("status", "--config", files["server-a"], *operator, "--json")
+    listed = json.loads(text)
+    assert (status, list(listed)) == (0, ["left", "right"])
+    assert (listed["right"]["phase"], listed["left"]["phase"]) == ("done", "training")
+    status, text = trio.command("status", "--config", files["server-b"], *operator)
+    assert status == 0
+    assert "no answer" in text
+    assert "done" in text
+
+    # Killed, it is started again by its service, and goes on where it stood.
+    os.kill(stopped, signal.SIGKILL)
+    said = trio.until_done("left")
+    assert len({reply.model_digest for reply in said.values()}) == 1
+    assert {reply.version for reply in said.values()} == {ROUNDS["left"]}
+    assert len(trio.lines("server-b", "task left is process ")) == 2
+
+    # The next task takes the first one's place, ports and owners; the other's model stays on offer.
+    trio.write_settings("right", "after")
+    for part in PARTS:
+        trio.processes[part].send_signal(signal.SIGHUP)
+    trio.join("after")
+    check_undisturbed(trio, "after", trio.until_done("after"))
+    check_undisturbed(trio, "right", trio.until_done("right"))
+    assert not Path(f"/proc/{stopped}").exists()
+
+    # Each server keeps a state for each task, and an owner one account for all.
+    for part in ("server-a", "server-b"):
+        for what in ("state.db", "model.safetensors"):
+            kept = (trio.folder / "state" / part).glob(f"*/{what}")
+            assert {path.parent.name for path in kept} == {"left", "right", "after"}
+    status, text = trio.command(
+        "ledger", "mine", trio.folder / "owners" / "account-ward-1", "--json"
+    )
+    account = json.loads(text)
+    assert [task["versions"] for task in account["tasks"]] == [ROUNDS["left"], ROUNDS["after"]]
+    assert account["epsilon"] > max(task["epsilon"] for task in account["tasks"])
+    for process in (trio.processes[f"{task}-owners"] for task in ROUNDS):
+        assert process.wait(WAIT_S) == 0, trio.explain()
+    for part in PARTS:
+        # What splits tasks' processes off has no thread that they would lack.
+        assert len(list(Path(f"/proc/{trio.processes[part].pid}/task").iterdir())) == 1
+        trio.processes[part].send_signal(signal.SIGTERM)
+        assert trio.processes[part].wait(60) == 0
+
+
+def test_a_training_that_stopped_says_why_and_is_started_again(trio: Trio) -> None:
+    path = trio.folder / "right.toml"
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace("outage = 120.0", "outage = 1.0"), encoding="utf-8")
+    trio.write_settings("right")
+    trio.start("server-a")
+    trio.until(lambda: trio.lines("server-a", "right: training stopped: "))
+    said = trio.status("right", Role.SERVER_A)
+    assert (said.phase, "server B" in said.error) == ("stopped", True)
+    trio.until(
+        lambda: trio.lines("server-a", "task right ended with status 1 and is started again")
+    )
+    trio.until(lambda: len(trio.lines("server-a", "task right is process ")) == 2)
