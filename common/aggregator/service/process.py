@@ -71,7 +71,8 @@ async def run_server(
         extend: adds further services.
 
     Returns:
-        The process's exit status: 0 after a finished training, 1 after one that stopped.
+        The process's exit status: 0 after a finished training, and where it was told to stop
+        (SIGTERM, SIGINT) in the middle of one; 1 after a training that couldn't go on.
 
     Raises:
         Misconfiguration: settings, task, identity or state can't be used.
@@ -114,6 +115,11 @@ async def run_server(
         session.clock.start_thread("training", train)
         watchman = asyncio.create_task(connections.keep_watch(port))
         await ended.wait()
+        # Looked at here: what ends below takes the training's links from under it.
+        phase = session.progress.phase
+        parked = stop.is_set() and phase not in (Phase.DONE, Phase.STOPPED)
+        if parked:
+            log.info("told to stop; started again, the training goes on where it stands")
         leaving = asyncio.ensure_future(_left(session, settings.dealer))
         # The finished model stays on offer, unless somebody says that all is done.
         with contextlib.suppress(TimeoutError):
@@ -122,7 +128,7 @@ async def run_server(
         await leaving
         watchman.cancel()
     session.store.close()
-    return 0 if session.progress.phase is Phase.DONE else 1
+    return 0 if parked or phase is Phase.DONE else 1
 
 
 async def _left(session: Session, dealer: str) -> None:
