@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
 
@@ -111,7 +111,7 @@ async def run_server(
         finally:
             loop.call_soon_threadsafe(ended.set)
 
-    with _exported(session, settings.metrics):
+    async with _measured(session, settings.metrics):
         session.clock.start_thread("training", train)
         watchman = asyncio.create_task(connections.keep_watch(port))
         await ended.wait()
@@ -136,17 +136,17 @@ async def _left(session: Session, dealer: str) -> None:
         await asyncio.to_thread(leave_dealer, session, dealer)
 
 
-@contextlib.contextmanager
-def _exported(session: Session, address: str | None) -> Iterator[None]:
+@contextlib.asynccontextmanager
+async def _measured(session: Session, address: str | None) -> AsyncIterator[None]:
     """With metrics where the settings name a place for them."""
     if address is None:
         yield
         return
-    from precad.common.aggregator.service.metrics import Metrics, exported  # noqa: PLC0415
+    from precad.common.aggregator.service.metrics import Metrics  # noqa: PLC0415
+    from precad.common.wire.exposition import exposed  # noqa: PLC0415
 
     metrics = Metrics(session)
-    with exported(metrics, address) as port:
-        log.info("metrics on port %d", port)
+    async with exposed(metrics.collect, address):
         following = asyncio.create_task(metrics.follow(session.feed.follow(from_start=True)))
         try:
             yield
