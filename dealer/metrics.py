@@ -6,7 +6,7 @@ Loaded only where the settings name an address for them. docs/metrics.md says wh
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing
 
 from precad import __version__
@@ -66,14 +66,13 @@ class CountedDealing(DealingService):
         self, request: pb.DealRequest, context: Context
     ) -> AsyncIterator[pb.DealPiece]:
         """As the service's."""
-        async with aclosing(super().Deal(request, context)) as pieces:
-            async for piece in pieces:
-                self._bytes[f"dealer to {_caller(context)}"] += len(piece.words)
-                yield piece
+        async for piece in super().Deal(request, context):
+            self._bytes[f"dealer to {_caller(context)}"] += len(piece.words)
+            yield piece
 
     async def Square(  # noqa: N802
         self, request_iterator: AsyncIterator[pb.SquareRequest], context: Context
-    ) -> AsyncIterator[pb.SquareReply]:
+    ) -> AsyncGenerator[pb.SquareReply, None]:
         """As the service's."""
         self._conversations += 1
         try:

@@ -87,6 +87,7 @@ def main() -> None:
     os.environ["COLUMNS"] = "90"
     shutil.rmtree(PAGES, ignore_errors=True)
     copy_documents()
+    shutil.copyfile(ROOT / "docs/site/extra.css", PAGES / "extra.css")
     write_references()
     command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "-f", str(write_configuration())]
     built = subprocess.run(

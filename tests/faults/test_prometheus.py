@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes dealer and both servers of a training; its alerts fire when they should.
+"""A real Prometheus scrapes the parts of a training, and its alerts fire when they should.
 
 Prometheus is a real one of the tests' own, from Debian's package. Where it is missing these tests
 are skipped, but under CI they fail.
@@ -164,8 +164,11 @@ def test_all_parts_are_scraped_alerts_fire_and_end_and_every_panel_has_an_answer
     watched.wait("they end", lambda: not wanted & watched.firing())
     near = "PrecadEpsilonNearItsLimit"
     watched.wait(f"{near} fires", lambda: near in watched.firing())
-    [a, b] = watched.result("precad_record_epsilon / precad_record_epsilon_limit")
-    assert all(0.9 < float(each["value"][1]) <= 1.0 for each in (a, b))
+    # The two are scraped at different moments: at one of them it has passed.
+    parts = watched.result("precad_record_epsilon / precad_record_epsilon_limit")
+    [lower, higher] = sorted(float(part["value"][1]) for part in parts)
+    assert 0.9 < higher <= 1.0
+    assert lower > 0.0
     asked = expressions()
     assert len(asked) > 25
     assert [panel for panel, question in asked.items() if not watched.result(question)] == []

@@ -56,8 +56,10 @@ def browsing(folder: Path) -> Iterator["Page"]:
     with (folder / "browser.log").open("wb") as log:
         process = subprocess.Popen(
             # It reads its orders from descriptor 3 and answers on 4.
-            ["bash", "-c", f'exec "$@" 3<&{theirs_in} 4>&{theirs_out}', "bash"]
-            + [browser_program(), *arguments],
+            [
+                *("bash", "-c", f'exec "$@" 3<&{theirs_in} 4>&{theirs_out}', "bash"),
+                *(browser_program(), *arguments),
+            ],
             pass_fds=(theirs_in, theirs_out),
             stdin=subprocess.DEVNULL,
             stdout=log,

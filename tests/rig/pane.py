@@ -29,7 +29,8 @@ _STYLES = {
     33: "color:#ffd866",
 }
 _PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>
-<body style="margin:1em;background:#1c1c22;color:#f0f0f4"><h1 style="font:1em sans-serif">{title}</h1>
+<body style="margin:1em;background:#1c1c22;color:#f0f0f4">
+<h1 style="font:1em sans-serif">{title}</h1>
 <pre style="font:14px/1.3 'DejaVu Sans Mono',monospace">{text}</pre></body></html>
 """
 

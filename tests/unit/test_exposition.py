@@ -31,7 +31,10 @@ def test_an_independent_parser_reads_what_was_meant() -> None:
     assert info.samples[0].labels == {"task": awkward, "role": "b"}
     links = read["precad_bytes"]
     assert links.type == "counter"
-    assert [(s.labels["link"], s.value) for s in links.samples] == [("a to b", 1e18), ("b to a", 2.5)]
+    assert [(s.labels["link"], s.value) for s in links.samples] == [
+        ("a to b", 1e18),
+        ("b to a", 2.5),
+    ]
     assert read["precad_epsilon"].samples[0].value == math.inf
     assert read["precad_lost"].samples[0].value == 1.0
     assert read["precad_nothing"].samples == []
@@ -135,7 +138,7 @@ def test_an_address_that_is_taken_is_refused_with_a_remedy() -> None:
     async def play() -> None:
         server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
-        async with server, exposed(lambda: [], f"127.0.0.1:{port}"):
+        async with server, exposed(list, f"127.0.0.1:{port}"):
             pass
 
     with pytest.raises(Misconfiguration, match="name a free port"):

@@ -102,7 +102,9 @@ def test_the_page_lists_each_part_s_metrics_and_no_others(
     of_servers: list[Metric], of_dealer: list[Metric]
 ) -> None:
     page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
-    _, servers, dealers = re.split(r"^\| (?:a server's|the dealer's) \| says \|$", page, flags=re.M)
+    _, servers, dealers = re.split(
+        r"^\| (?:a server's|the dealer's) \| says \|$", page, flags=re.MULTILINE
+    )
     for table, metrics in ((servers, of_servers), (dealers, of_dealer)):
         rows = re.findall(r"^\|(.+?)\|", table.partition("\n\n")[0], re.MULTILINE)
         assert {name for row in rows for name in NAME.findall(row)} == names(metrics)
@@ -133,7 +135,7 @@ def test_the_dashboard_asks_for_every_metric_and_for_nothing_else(
 
 
 def test_the_check_sees_a_metric_that_is_not_there() -> None:
-    assert metrics_in("sum by (step) (rate(precad_gone_total{a=~\"b\"}[5m])) * 60 - up") == {
+    assert metrics_in('sum by (step) (rate(precad_gone_total{a=~"b"}[5m])) * 60 - up') == {
         "precad_gone_total",
         "up",
     }

@@ -125,8 +125,9 @@ def test_a_page_has_every_section_words_for_each_plot_and_identifiers_of_its_own
     assert len(names) == len(set(names))
 
 
+@pytest.mark.usefixtures("page")
 def test_a_browser_shows_it_without_a_fault_light_dark_narrow_and_on_paper(
-    page: tuple[str, Page], tmp_path: Path
+    tmp_path: Path,
 ) -> None:
     address = (tmp_path / "report.html").as_uri()
     with browsing(tmp_path) as seen:
