@@ -11,6 +11,7 @@ from precad.common.terminal.text import fitting, width_of
 
 ENDED = ("done", "stopped")
 _WIDTH = 60
+"""Of the bar, at most."""
 _SEEN = 2
 """Rounds that must have been seen to end before one is said how long it takes."""
 
@@ -94,7 +95,7 @@ class _Screen:
     def show(self, facts: dict[str, Any] | None, pace: _Pace, gone: str) -> None:
         """What there is to see now."""
         width = width_of(self._out)
-        lines = [fitting(line, width) for line in _screen(facts, pace, gone)]
+        lines = [fitting(line, width) for line in _screen(facts, pace, gone, width)]
         # Up over what was drawn last, each line anew, and what is left of it away.
         up = f"\x1b[{self._drawn}A" if self._drawn else ""
         text = up + "".join(f"\x1b[2K{line}\n" for line in lines) + "\x1b[J"
@@ -141,18 +142,19 @@ def _rejected(facts: dict[str, Any]) -> str:
     return "rejected: " + ", ".join(f"{k} {v}" for k, v in sorted(facts["rejected"].items()))
 
 
-def _screen(facts: dict[str, Any] | None, pace: _Pace, gone: str) -> list[str]:
+def _screen(facts: dict[str, Any] | None, pace: _Pace, gone: str, width: int | None) -> list[str]:
     """The lines to show."""
     if facts is None:
         return [click.style(gone, fg="yellow")]
-    filled = _WIDTH * facts["version"] // max(facts["rounds"], 1)
+    bar = _WIDTH if width is None else min(_WIDTH, width - 1)
+    filled = bar * facts["version"] // max(facts["rounds"], 1)
     taken = facts["participations"].values()
     # By owner it would be a page where there are a thousand; without --watch each is listed.
     often = f", each took part {min(taken)} to {max(taken)} times" if taken else ""
     return [
         click.style(f"{facts['role']}, {facts['task']}", underline=True),
         click.style(_position(facts, pace), bold=True),
-        click.style("━" * filled, fg="green") + click.style("━" * (_WIDTH - filled), dim=True),
+        click.style("━" * filled, fg="green") + click.style("━" * (bar - filled), dim=True),
         f"{facts['enrolled']} owners enrolled{often}",
         *reminders(facts),
         _rejected(facts) if facts["rejected"] else click.style("nothing rejected", fg="green"),

@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 from tests.faults.processes import FaultyDeployment, Forks
 from tests.faults.test_crash_matrix import ENDLESS, kill_all
+from tests.rig.browser import browsing
 
 from precad.experiments.local.files import free_addresses
 
@@ -151,7 +152,7 @@ def expressions() -> dict[str, str]:
 
 
 def test_all_parts_are_scraped_alerts_fire_and_end_and_every_panel_has_an_answer(
-    watched: Watched,
+    watched: Watched, tmp_path: Path
 ) -> None:
     deployment = watched.deployment
     watched.wait("all three parts are scraped", lambda: watched.up() == len(PARTS))
@@ -172,3 +173,18 @@ def test_all_parts_are_scraped_alerts_fire_and_end_and_every_panel_has_an_answer
     asked = expressions()
     assert len(asked) > 25
     assert [panel for panel, question in asked.items() if not watched.result(question)] == []
+    # Grafana isn't among Debian's packages: Prometheus' own page draws the panels' questions.
+    drawn = ("ε of a record, A", "Rounds released, A", "Attempts by state, A", "Joins, A")
+    shown = {
+        f"g{number}.{name}": value
+        for number, panel in enumerate(drawn)
+        for name, value in (("expr", asked[panel]), ("tab", 0), ("range_input", "2m"))
+    }
+    with browsing(tmp_path) as seen:
+        seen.open(f"http://{watched.web}/classic/graph?{urllib.parse.urlencode(shown)}")
+        watched.wait(
+            "a line for each series of every panel",
+            lambda: seen.run("document.querySelectorAll('.rickshaw_graph path').length") >= 8,
+        )
+        seen.picture(tmp_path / "panels.png")
+        assert all(each.startswith(f"http://{watched.web}/") for each in seen.requests())

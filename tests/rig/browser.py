@@ -131,6 +131,9 @@ class Page:
         self._session = attached["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self._call(f"{domain}.enable")
+        # Every page is opened as on a first visit: nothing that one chose is remembered.
+        forget = "try { localStorage.clear() } catch {}"
+        self._call("Page.addScriptToEvaluateOnNewDocument", source=forget)
 
     def open(self, address: str, size: tuple[int, int] = WIDE, scheme: Scheme = "light") -> None:
         """Go there, with a window of this size, for a reader who prefers light or dark."""

@@ -59,6 +59,9 @@ def test_a_page_shows_well_and_asks_nobody_else(
 ) -> None:
     for view, size, scheme in VIEWS:
         browser.open(site + name, size, scheme)
+        # As the reader's system prefers it.
+        shown = browser.run("document.body.dataset.mdColorScheme")
+        assert shown == {"light": "default", "dark": "slate"}[scheme]
         found = {kind: each for kind, each in faults(browser).items() if each}
         assert (view, found) == (view, {})
         assert (view, browser.errors()) == (view, [])
