@@ -181,7 +181,8 @@ def test_all_parts_are_scraped_alerts_fire_and_end_and_every_panel_has_an_answer
         for name, value in (("expr", asked[panel]), ("tab", 0), ("range_input", "2m"))
     }
     with browsing(tmp_path) as seen:
-        seen.open(f"http://{watched.web}/classic/graph?{urllib.parse.urlencode(shown)}")
+        address = f"http://{watched.web}/classic/graph?{urllib.parse.urlencode(shown)}"
+        seen.open(address, (1000, 3000))
         watched.wait(
             "a line for each series of every panel",
             lambda: seen.run("document.querySelectorAll('.rickshaw_graph path').length") >= 8,
