@@ -52,6 +52,7 @@ site: $(READY) ## the documents as pages, in build/site; a warning is an error
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade \
 		--target build/mkdocs 'mkdocs>=1.6,<2' 'mkdocs-material>=9.6,<10' 'mkdocstrings[python]>=0.30'
 	PYTHONPATH=build/mkdocs $(BIN)/python docs/site/build.py
+	PRECAD_SITE=build/site $(BIN)/python -m pytest tests/site $(ARGS)
 
 lint: $(READY) ## ruff and strict mypy
 	$(BIN)/ruff check .

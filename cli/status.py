@@ -2,24 +2,22 @@
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from precad.cli.health import own_address
 from precad.cli.options import PATH
-from precad.common.clock import CLOCK, Clock
+from precad.cli.watch import watch as follow
 from precad.common.errors import Misconfiguration, PeerUnavailable
 from precad.common.identifiers import Role
-from precad.common.terminal.text import Table, fitting, width_of
+from precad.common.terminal.text import Table
 
 if TYPE_CHECKING:
     from precad.common.identity.credentials import Identity
     from precad.protos import precad_pb2 as pb
 
-ENDED = ("done", "stopped")
 TIMEOUT_S = 10.0
 
 
@@ -55,7 +53,8 @@ def status(
 
         precad status a.example:7301 --identity keys/operator
 
-    With --watch the screen follows the training, through a server's absence too, and ends with it.
+    With --watch the screen follows the training, through a server's absence too, and ends with it;
+    into a file or a pipe it writes a line for each change.
 
     On the server's own machine --config lists the tasks of its settings file, a line each:
 
@@ -79,14 +78,14 @@ def status(
     role = Role.SERVER_A if server == "a" else Role.SERVER_B
     connection = OperatorConnection(address, role, Identity.load(identity))
 
-    def ask() -> "pb.StatusReply":
-        return connection.status(timeout_s=TIMEOUT_S)
+    def ask() -> dict[str, Any]:
+        return facts_of(connection.status(timeout_s=TIMEOUT_S))
 
     try:
         if watch:
-            _watch(sys.stdout, ask, every)
+            follow(sys.stdout, ask, every)
             return
-        facts = _facts(ask())
+        facts = ask()
     finally:
         connection.close()
     if as_json:
@@ -108,7 +107,7 @@ def _list(config: Path, identity: "Identity", *, as_json: bool) -> None:
         role = Role.SERVER_A if "server_b" in values else Role.SERVER_B
         connection = OperatorConnection(own_address(listen), role, identity)
         try:
-            found[name] = _facts(connection.status(timeout_s=TIMEOUT_S))
+            found[name] = facts_of(connection.status(timeout_s=TIMEOUT_S))
         except PeerUnavailable as error:
             found[name] = {"phase": "no answer", "error": str(error)}
         finally:
@@ -123,7 +122,8 @@ def _list(config: Path, identity: "Identity", *, as_json: bool) -> None:
     table.show(sys.stdout)
 
 
-def _facts(reply: "pb.StatusReply") -> dict[str, Any]:
+def facts_of(reply: "pb.StatusReply") -> dict[str, Any]:
+    """What the server says, as plain values."""
     return {
         "role": reply.role,
         "task": reply.task_name,
@@ -158,104 +158,3 @@ def _table(facts: dict[str, Any]) -> Table:
             shown = ", ".join(value)
         table.add(name.replace("_", " "), str(shown) or "–")
     return table
-
-
-def _watch(
-    out: TextIO,
-    ask: Callable[[], "pb.StatusReply"],
-    every: float,
-    clock: Clock = CLOCK,
-) -> None:
-    """Redraw until the training is over; a server that doesn't answer is asked again."""
-    pace = _Pace()
-    facts: dict[str, Any] | None = None
-    drawn = 0
-    while True:
-        try:
-            facts, gone = _facts(ask()), ""
-            pace.at(facts["version"], clock.now())
-        except PeerUnavailable as error:
-            gone = f"no answer ({error}); asking again every {every:g} s"
-        width = width_of(out)
-        lines = [fitting(line, width) for line in _screen(facts, pace, gone)]
-        # Up over what was drawn last, each line anew, and what is left of it away.
-        up = f"\x1b[{drawn}A" if drawn else ""
-        click.echo(up + "".join(f"\x1b[2K{line}\n" for line in lines) + "\x1b[J", out, nl=False)
-        drawn = len(lines)
-        if facts is not None and facts["phase"] in ENDED:
-            return
-        clock.sleep(every)
-
-
-class _Pace:
-    """How long a round takes, by what was seen since the watch began."""
-
-    def __init__(self) -> None:
-        self._first: tuple[int, float] | None = None
-        self._last: tuple[int, float] | None = None
-
-    def at(self, version: int, now: float) -> None:
-        """A look."""
-        if self._first is None:
-            self._first = version, now
-        if self._last is None or version > self._last[0]:
-            self._last = version, now
-
-    def words(self, rounds: int) -> str:
-        """How long a round takes and ``rounds`` more will; nothing before two were seen to end."""
-        if self._first is None or self._last is None or self._last[0] - self._first[0] < _SEEN:
-            return ""
-        each = (self._last[1] - self._first[1]) / (self._last[0] - self._first[0])
-        left = f", about {rounds * each:.0f} s left" if rounds else ""
-        return f", {each:.2g} s each{left}"
-
-
-_SEEN = 2
-
-
-def _reminders(facts: dict[str, Any]) -> list[str]:
-    """Who is still to come while owners enrol, and who came twice."""
-    lines: list[str] = []
-    if facts["phase"] == "enrolling":
-        least, most = facts["least_owners"], facts["most_owners"]
-        left = facts["enrolment_left_s"] / 3600
-        lines.append(f"enrolment takes {least} to {most} owners, for {left:.1f} hours more")
-    if facts["missing"]:
-        lines.append(click.style(f"not enrolled yet: {', '.join(facts['missing'])}", fg="yellow"))
-    if facts["twice"]:
-        names = ", ".join(f"{name} ({n} times)" for name, n in sorted(facts["twice"].items()))
-        said = f"a second process came under the name of {names}"
-        lines.append(click.style(said, fg="red", bold=True))
-    return lines
-
-
-def _screen(facts: dict[str, Any] | None, pace: _Pace, gone: str) -> list[str]:
-    """The lines to show."""
-    if facts is None:
-        return [click.style(gone, fg="yellow")]
-    done, total = facts["version"], facts["rounds"]
-    filled = _WIDTH * done // max(total, 1)
-    taken = facts["participations"].values()
-    # By owner it would be a page where there are a thousand; without --watch each is listed.
-    often = f", each took part {min(taken)} to {max(taken)} times" if taken else ""
-    rejected = facts["rejected"]
-    return [
-        click.style(f"{facts['role']}, {facts['task']}", underline=True),
-        click.style(
-            f"{facts['phase']}: round {done} of {total}{pace.words(total - done)}", bold=True
-        ),
-        click.style("━" * filled, fg="green") + click.style("━" * (_WIDTH - filled), dim=True),
-        f"{facts['enrolled']} owners enrolled{often}",
-        *_reminders(facts),
-        f"rejected: {', '.join(f'{k} {v}' for k, v in sorted(rejected.items()))}"
-        if rejected
-        else click.style("nothing rejected", fg="green"),
-        f"{sum(facts['bytes'].values()) / 1e6:,.1f} MB sent and received",
-        click.style(
-            f"model {facts['model_digest'][:16]}…, projections by {facts['kernel']}", dim=True
-        ),
-        *(click.style(text, fg="yellow") for text in (facts["error"], gone) if text),
-    ]
-
-
-_WIDTH = 60

@@ -5,6 +5,7 @@ A line says what is being done, task, version and attempt, and nothing that the 
 hold anyway: messages carry identifiers and never shares.
 """
 
+import asyncio
 import json
 import logging
 import os
@@ -59,4 +60,10 @@ def start_log(
         raise Misconfiguration(VARIABLE, wanted, "use people or json")
     handler = handler or logging.StreamHandler()
     handler.setFormatter(JsonLines() if wanted == "json" else logging.Formatter(people))
+    handler.addFilter(_news)
     logging.basicConfig(level=level, handlers=[handler])
+
+
+def _news(record: logging.LogRecord) -> bool:
+    """Not that gRPC ends the calls that are open when a part is told to stop, which it logs."""
+    return not record.exc_info or record.exc_info[0] is not asyncio.CancelledError

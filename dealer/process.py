@@ -4,6 +4,7 @@ import asyncio
 import logging
 import resource
 import signal
+from contextlib import AbstractAsyncContextManager, nullcontext
 
 import grpc
 
@@ -28,6 +29,9 @@ class DealerSettings(Settings):
     ends_with_training: bool = False
     """Whether the dealer ends when both servers have said that their training is over; else it
     deals until it is stopped."""
+    metrics: Address | None = None
+    """Where a Prometheus finds the dealer's metrics, without TLS: an address that only it reaches;
+    none unless given."""
 
 
 SETTINGS = DealerSettings
@@ -45,7 +49,7 @@ async def serve(settings: DealerSettings) -> int:
     doing(part="dealer", task=task.name)
     server = grpc.aio.server(options=SERVER_OPTIONS)
     stop = asyncio.Event()
-    service = DealingService(task, DealerRole.of(task), identity)
+    service, metrics = _service(task, identity, settings)
     if settings.ends_with_training:
         service.on_both_left = stop.set
     add_DealingServicer_to_server(service, server)
@@ -55,6 +59,20 @@ async def serve(settings: DealerSettings) -> int:
     log.info("dealer deals for task %s on port %d", task.name, port)
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    await stop.wait()
-    await server.stop(grace=2)
+    async with metrics:
+        await stop.wait()
+        await server.stop(grace=2)
     return 0
+
+
+def _service(
+    task: Description, identity: Identity, settings: DealerSettings
+) -> tuple[DealingService, AbstractAsyncContextManager[None]]:
+    """The service, and around its work its metrics, where the settings name a place for them."""
+    if settings.metrics is None:
+        return DealingService(task, DealerRole.of(task), identity), nullcontext()
+    from precad.common.wire.exposition import exposed  # noqa: PLC0415
+    from precad.dealer.metrics import CountedDealing  # noqa: PLC0415
+
+    counted = CountedDealing(task, DealerRole.of(task), identity)
+    return counted, exposed(counted.collect, settings.metrics)

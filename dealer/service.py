@@ -5,7 +5,7 @@ import hmac
 import logging
 import os
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from precad.common.deal.dealer import SERVERS, DealerRole
@@ -85,7 +85,7 @@ class DealingService(DealingServicer):
 
     async def Square(  # noqa: N802
         self, request_iterator: AsyncIterator[pb.SquareRequest], context: Context
-    ) -> AsyncIterator[pb.SquareReply]:
+    ) -> AsyncGenerator[pb.SquareReply, None]:
         """One attempt's row keys and this server's shares of squares, as they come to be."""
         answers = Outbox()
         async with Refusing(context):

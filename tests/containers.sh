@@ -112,7 +112,7 @@ make_base() {
     say "making a base image"
     debian "$work/base" python3,python3-pip,python3-venv,ca-certificates
     imported "$work/base" "precad-test-base-$$"
-    local extras=(demo postgres metrics)
+    local extras=(demo postgres)
     "$python" deploy/requirements.py "${extras[@]}" <pyproject.toml >"$work/whole.txt"
     "$python" deploy/requirements.py --bare "${extras[@]}" <pyproject.toml >"$work/bare.txt"
     local pip=("$python" -m pip wheel --wheel-dir "$work/base/wheels")

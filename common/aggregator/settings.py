@@ -43,8 +43,8 @@ class ServerSettings(Settings):
     ray: str = "auto"
     """The cluster's address, as Ray takes it."""
     metrics: Address | None = None
-    """Where a Prometheus finds this server's metrics, without TLS: an address that only it reaches
-    (`pip install precad[metrics]`); none unless given."""
+    """Where a Prometheus finds this server's metrics, without TLS: an address that only it reaches;
+    none unless given."""
 
 
 class ServerASettings(ServerSettings):

@@ -68,6 +68,11 @@ class DealerRole:
         gates = task.projections if task.validation == "fss" else None
         return cls(task.digest, task.dimension, projections=gates)
 
+    @property
+    def waiting(self) -> int:
+        """Submissions that only one server has asked for."""
+        return self._squares.waiting
+
     def key_for(self, role: Role) -> Secret:
         """The key shared with one server. Raises PeerViolation for any other role."""
         if role not in self._keys:

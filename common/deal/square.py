@@ -74,6 +74,11 @@ class Squares:
         self._closed: dict[bytes, PrecadError] = {}
         """Dealt, or refused: what whoever comes with such a context hears."""
 
+    @property
+    def waiting(self) -> int:
+        """As ``DealerRole.waiting``."""
+        return len(self._waiting)
+
     def ask(self, role: Role, request: SquareRequest, deliver: Deliver) -> Work | None:
         """As ``DealerRole.ask``."""
         half, ctx = _Half(role, request, deliver), request.context

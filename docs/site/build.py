@@ -82,11 +82,23 @@ def write_configuration() -> Path:
     return path
 
 
+def name_buttons() -> None:
+    """The theme's buttons for menu and search are pictures alone: say what they are."""
+    for page in (PAGES.parent / "site").rglob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        for target, name in (("__drawer", "Menu"), ("__search", "Search")):
+            text = text.replace(
+                f'-icon" for="{target}"', f'-icon" for="{target}" aria-label="{name}"'
+            )
+        page.write_text(text, encoding="utf-8")
+
+
 def main() -> None:
     """Build it."""
     os.environ["COLUMNS"] = "90"
     shutil.rmtree(PAGES, ignore_errors=True)
     copy_documents()
+    shutil.copyfile(ROOT / "docs/site/extra.css", PAGES / "extra.css")
     write_references()
     command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "-f", str(write_configuration())]
     built = subprocess.run(
@@ -94,6 +106,7 @@ def main() -> None:
     )
     if built.returncode:
         sys.exit(built.returncode)
+    name_buttons()
     click.echo(PAGES.parent / "site" / "index.html")
 
 

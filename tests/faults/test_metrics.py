@@ -1,4 +1,4 @@
-"""A server's metrics during a training: what they say, and that they name no owner."""
+"""Both servers' and the dealer's metrics during a training: what they say; they name no owner."""
 
 import re
 import urllib.request
@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.faults.processes import FaultyDeployment, Forks
+from tests.faults.processes import CLIENTS, FaultyDeployment, Forks
 from tests.faults.test_crash_matrix import ENDLESS, kill_all
 
 from precad.common.aggregator.round.cap import epsilon_spent
 
+PARTS = ("dealer", "server-a", "server-b")
 Values = dict[tuple[str, str], float]
 """By name and label."""
 
@@ -19,7 +20,7 @@ Values = dict[tuple[str, str], float]
 @pytest.fixture
 def deployment(tmp_path: Path, forks: Forks) -> Iterator[FaultyDeployment]:
     made = FaultyDeployment(tmp_path, forks, ENDLESS)
-    for name in ("server-a", "server-b"):
+    for name in PARTS:
         path = made.folder / f"{name}.toml"
         path.write_text(path.read_text(encoding="utf-8") + 'metrics = "127.0.0.1:0"\n')
     made.start_all()
@@ -57,7 +58,8 @@ def test_a_scrape_counts_what_the_ledger_and_the_log_have_and_names_no_owner(
         done = seen["precad_rounds_done", ""]
         assert done >= 2
         assert done <= seen["precad_participations_total", ""] <= 2 * (done + 1)
-        assert seen["precad_attempts_total", "done"] >= 2
+        assert seen["precad_attempts", "done"] >= 2
+        assert seen["precad_rejected_total", "norm-exceeded"] == 0
         assert seen["precad_peers_lost", ""] == 0
         for step in ("collect", "validate", "release"):
             assert seen["precad_step_seconds_total", step] > 0
@@ -66,6 +68,34 @@ def test_a_scrape_counts_what_the_ledger_and_the_log_have_and_names_no_owner(
         least = epsilon_spent(task, task.privacy.record_rate, int(done) - 1, {})
         most = epsilon_spent(task, task.privacy.record_rate, int(done) + 2, {})
         assert least < seen["precad_record_epsilon", ""] <= most
+
+
+def test_the_dealer_counts_what_each_server_asks_and_neither_owners_nor_secrets(
+    deployment: FaultyDeployment,
+) -> None:
+    text = asked(deployment, "dealer")
+    seen, rounds = values(text), deployment.done()
+    assert "ward" not in text
+    # Digests, contexts and seeds are longer than any word here.
+    assert not re.search(r"[0-9a-f]{16}", text)
+    assert seen["precad_info", "dealer"] == 1
+    for server in ("server-a", "server-b"):
+        assert seen["precad_joins_total", server] == 1
+        assert seen["precad_halves_total", server] >= 2 * (rounds - 1)
+        assert seen["precad_link_bytes_total", f"{server} to dealer"] > 0
+        assert seen["precad_link_bytes_total", f"dealer to {server}"] > 0
+        assert seen["precad_violations_total", server] == 0
+    assert seen["precad_newest_attempt", ""] >= rounds - 1
+    assert 0 <= seen["precad_conversations", ""] <= 2
+    assert 0 <= seen["precad_halves_waiting", ""] <= CLIENTS
+    assert 0 <= seen["precad_dealing", ""] <= CLIENTS
+    assert seen["precad_cpu_seconds_total", ""] > 0
+    # Another round, more of everything.
+    deployment.strike(())
+    later = values(asked(deployment, "dealer"))
+    for metric in ("precad_halves_total", "precad_link_bytes_total"):
+        for (name, label), before in seen.items():
+            assert name != metric or later[name, label] > before
 
 
 def test_an_absent_server_shows_and_its_return_does(deployment: FaultyDeployment) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import click
 import pytest
 
-from precad.cli.status import _reminders
+from precad.cli.watch import reminders
 from precad.common.aggregator.enrol.admission import Listed
 from precad.common.aggregator.enrol.register import Register
 from precad.common.aggregator.enrol.window import Window, window_of
@@ -72,10 +72,10 @@ def test_the_screen_says_who_is_missing_and_who_came_twice() -> None:
         "missing": ["ward-3", "ward-4"],
         "twice": Counter({"ward-1": 2}),
     }
-    said = [click.unstyle(line) for line in _reminders(facts)]
+    said = [click.unstyle(line) for line in reminders(facts)]
     assert said == [
         "enrolment takes 2 to 5 owners, for 2.5 hours more",
         "not enrolled yet: ward-3, ward-4",
         "a second process came under the name of ward-1 (2 times)",
     ]
-    assert _reminders(facts | {"phase": "training", "missing": [], "twice": {}}) == []
+    assert reminders(facts | {"phase": "training", "missing": [], "twice": {}}) == []

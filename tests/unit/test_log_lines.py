@@ -1,5 +1,6 @@
 """A process's log: lines for people, or JSON objects that say what is being done."""
 
+import asyncio
 import io
 import json
 import logging
@@ -73,3 +74,18 @@ def test_another_format_is_refused(written: io.StringIO, monkeypatch: pytest.Mon
     monkeypatch.setenv(VARIABLE, "xml")
     with pytest.raises(Misconfiguration, match="use people or json"):
         begin(handler=logging.StreamHandler(written))
+
+
+def test_calls_that_end_with_their_server_are_no_error(
+    written: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """gRPC logs them as exceptions that nobody handled, with a trace each."""
+    monkeypatch.delenv(VARIABLE, raising=False)
+    begin(handler=logging.StreamHandler(written))
+    for error in (asyncio.CancelledError(), ValueError("a bug")):
+        try:
+            raise error
+        except (asyncio.CancelledError, ValueError):
+            logging.getLogger("grpc").exception("not handled")
+    assert written.getvalue().count("not handled") == 1
+    assert "ValueError: a bug" in written.getvalue()

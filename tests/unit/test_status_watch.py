@@ -1,5 +1,6 @@
 """`precad status --watch`: it follows a training through a server's absence, and ends with it."""
 
+import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,8 +9,9 @@ from click.testing import CliRunner
 from tests.rig.clock import LeapingClock
 from tests.rig.terminal import Terminal
 
-from precad.cli import status
 from precad.cli.main import app
+from precad.cli.status import facts_of
+from precad.cli.watch import watch
 from precad.common.errors import PeerUnavailable
 from precad.protos import precad_pb2 as pb
 
@@ -24,22 +26,22 @@ def reply(version: int, phase: str, **more: Any) -> pb.StatusReply:
     )  # fmt: skip
 
 
-def asking(*answers: pb.StatusReply | PeerUnavailable) -> Callable[[], pb.StatusReply]:
+def asking(*answers: pb.StatusReply | PeerUnavailable) -> Callable[[], dict[str, Any]]:
     left = list(answers)
 
-    def ask() -> pb.StatusReply:
+    def ask() -> dict[str, Any]:
         answer = left.pop(0)
         if isinstance(answer, PeerUnavailable):
             raise answer
-        return answer
+        return facts_of(answer)
 
     return ask
 
 
-def watched(*answers: pb.StatusReply | PeerUnavailable) -> str:
-    """Everything that was drawn."""
-    out = Terminal()
-    status._watch(out, asking(*answers), 5.0, LeapingClock())
+def watched(*answers: pb.StatusReply | PeerUnavailable, out: io.StringIO | None = None) -> str:
+    """Everything that was drawn, on a terminal unless ``out`` is given."""
+    out = Terminal() if out is None else out
+    watch(out, asking(*answers), 5.0, LeapingClock())
     return out.getvalue()
 
 
@@ -65,6 +67,38 @@ def test_rejections_are_shown_by_reason() -> None:
     shown = watched(reply(4, "done", rejected={"absent": 2}))
     assert "rejected: absent 2" in shown
     assert "nothing rejected" not in shown
+
+
+def test_a_file_or_a_pipe_gets_a_line_for_each_change_and_none_for_each_look() -> None:
+    gone = PeerUnavailable("refused")
+    shown = watched(
+        gone, gone,
+        reply(0, "enrolling", missing=["ward-3"], enrolment_left_s=7200, most_owners=3),
+        reply(0, "enrolling", missing=["ward-3"], enrolment_left_s=7190, most_owners=3),
+        reply(0, "training", bytes_by_link={"a to b": 1}),
+        reply(0, "training", bytes_by_link={"a to b": 2}),
+        reply(2, "training"), reply(2, "training"), gone, gone,
+        reply(2, "training", error="server-b is away"),
+        reply(3, "training", rejected={"absent": 1}), reply(4, "done", rejected={"absent": 1}),
+        out=io.StringIO(),
+    )  # fmt: skip
+    begun = "server-a, wards: training: round 2 of 4, 10 s each, about 20 s left; 3 owners enrolled"
+    assert shown.splitlines() == [
+        "no answer (refused); asking again every 5 s",
+        (
+            "server-a, wards: enrolling: round 0 of 4; 3 owners enrolled; enrolment takes 0 to 3"
+            " owners, for 2.0 hours more; not enrolled yet: ward-3"
+        ),
+        "server-a, wards: training: round 0 of 4; 3 owners enrolled",
+        begun,
+        f"{begun}; no answer (refused); asking again every 5 s",
+        f"{begun}; server-b is away",
+        (
+            "server-a, wards: training: round 3 of 4, 15 s each, about 15 s left; 3 owners"
+            " enrolled; rejected: absent 1"
+        ),
+        "server-a, wards: done: round 4 of 4, 12 s each; 3 owners enrolled; rejected: absent 1",
+    ]
 
 
 def test_a_live_screen_is_no_document(tmp_path: Path) -> None:

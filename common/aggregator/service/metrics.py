@@ -4,29 +4,22 @@ Computed when it is asked for, from what the server keeps anyway. docs/metrics.m
 and what is left out: nothing names an owner, and nothing says who was drawn.
 """
 
-from __future__ import annotations
-
 import threading
 from collections import defaultdict
-from collections.abc import AsyncIterable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterable, Iterator, Mapping
 
 from precad import __version__
 from precad.common.aggregator.round.cap import epsilon_spent
+from precad.common.aggregator.round.journal import AttemptState
 from precad.common.aggregator.training.feed import Event, RoundDone
 from precad.common.aggregator.training.session import Phase, Session
-from precad.common.errors import Misconfiguration, MissingPackage
+from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId
-
-if TYPE_CHECKING:
-    from prometheus_client.core import Metric
-
-PREFIX = "precad"
+from precad.common.wire.exposition import Metric, by, one
 
 
 class Metrics:
-    """One server's metrics; a Prometheus collector.
+    """One server's metrics.
 
     Args:
         session: the server.
@@ -49,69 +42,47 @@ class Metrics:
                         self._cpu_seconds[cost.step] += cost.cpu_seconds
 
     def collect(self) -> Iterator[Metric]:
-        """The present values, one family after the other; called in the exporter's thread."""
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily  # noqa: PLC0415
-
+        """The present values, one metric after the other; called in a thread."""
         session, progress = self._session, self._session.progress
         task, store = session.task, session.store
-
-        def gauge(name: str, said: str, value: float) -> Metric:
-            return GaugeMetricFamily(f"{PREFIX}_{name}", said, value=value)
-
-        def by(
-            kind: type[CounterMetricFamily | GaugeMetricFamily],
-            name: str,
-            said: str,
-            label: str,
-            values: Iterable[tuple[str, float]],
-        ) -> Metric:
-            family = kind(f"{PREFIX}_{name}", said, labels=[label])
-            for key, value in sorted(values):
-                family.add_metric([key], value)
-            return family
-
-        about = GaugeMetricFamily(
-            f"{PREFIX}_info", "What runs here.", labels=["role", "task", "version"]
-        )
-        about.add_metric([session.role.value, task.name, __version__], 1)
-        yield about
-        phases = ((each.value, float(each is progress.phase)) for each in Phase)
-        yield by(GaugeMetricFamily, "phase", "1 for the present phase.", "phase", phases)
-        yield gauge("rounds_done", "Versions released.", session.shelf.current.version)
-        yield gauge("rounds_planned", "T of the task.", task.training.rounds)
-        yield gauge("owners_enrolled", "Owners enrolled.", len(session.register.roster()))
-        yield CounterMetricFamily(
-            f"{PREFIX}_identities_twice",
-            "How often a second process came under a party's name.",
-            value=sum(session.twice.values()),
-        )
-        yield gauge("workers", "Worker processes that are up.", progress.workers)
-        lost = float(progress.lost_at is not None)
-        yield gauge("peers_lost", "1 while the other server or the dealer is away.", lost)
-        waits = float(progress.needs is not None)
-        yield gauge("needs_operators", "1 while the operators of both servers must decide.", waits)
+        about = {"role": session.role.value, "task": task.name, "version": __version__}
+        yield Metric("gauge", "info", "What runs here.", [(about, 1)])
+        phases = by("phase", {each.value: each is progress.phase for each in Phase})
+        yield Metric("gauge", "phase", "1 for the present phase.", phases)
+        released = one(session.shelf.current.version)
+        yield Metric("gauge", "rounds_done", "Versions released.", released)
+        yield Metric("gauge", "rounds_planned", "T of the task.", one(task.training.rounds))
+        enrolled = one(len(session.register.roster()))
+        yield Metric("gauge", "owners_enrolled", "Owners enrolled.", enrolled)
+        twice = one(sum(session.twice.values()))
+        said = "How often a second process came under a party's name."
+        yield Metric("counter", "identities_twice_total", said, twice)
+        yield Metric("gauge", "workers", "Worker processes that are up.", one(progress.workers))
+        lost = one(progress.lost_at is not None)
+        said = "1 while the other server or the dealer is away."
+        yield Metric("gauge", "peers_lost", said, lost)
+        waits = one(progress.needs is not None)
+        said = "1 while the operators of both servers must decide."
+        yield Metric("gauge", "needs_operators", said, waits)
         taken = store.participations()
-        yield CounterMetricFamily(
-            f"{PREFIX}_participations", "Submissions charged.", value=sum(taken.values())
-        )
-        states = ((state.value, float(n)) for state, n in store.attempt_states().items())
-        yield by(CounterMetricFamily, "attempts", "Attempts by state.", "state", states)
-        refused = ((reason.value, float(n)) for reason, n in store.rejections().items())
-        yield by(CounterMetricFamily, "rejected", "Submissions not counted.", "reason", refused)
+        charged = one(sum(taken.values()))
+        yield Metric("counter", "participations_total", "Submissions charged.", charged)
+        by_state, by_reason = store.attempt_states(), store.rejections()
+        states = by("state", {each.value: by_state.get(each, 0) for each in AttemptState})
+        yield Metric("gauge", "attempts", "Attempts by state.", states)
+        refused = by("reason", {each.value: by_reason.get(each, 0) for each in Rejection})
+        yield Metric("counter", "rejected_total", "Submissions not counted.", refused)
         with self._lock:
-            seconds, cpu = dict(self._seconds), dict(self._cpu_seconds)
-        yield by(CounterMetricFamily, "step_seconds", "Since this start.", "step", seconds.items())
-        yield by(CounterMetricFamily, "step_cpu_seconds", "Of this process.", "step", cpu.items())
-        links = ((link, float(n)) for link, n in dict(session.traffic).items())
-        yield by(CounterMetricFamily, "link_bytes", "Payloads since this start.", "link", links)
-        yield gauge(
-            "record_epsilon",
-            "Exact ε of a record against one server so far, for the owner with most.",
-            self._epsilon(taken),
-        )
+            seconds, cpu = by("step", self._seconds), by("step", self._cpu_seconds)
+        yield Metric("counter", "step_seconds_total", "Since this start.", seconds)
+        yield Metric("counter", "step_cpu_seconds_total", "Of this process.", cpu)
+        links = by("link", dict(session.traffic))
+        yield Metric("counter", "link_bytes_total", "Payloads since this start.", links)
+        said = "Exact ε of a record against one server so far, for the owner with most."
+        yield Metric("gauge", "record_epsilon", said, one(self._epsilon(taken)))
         if task.privacy.epsilon_limit is not None:
-            limit = task.privacy.epsilon_limit
-            yield gauge("record_epsilon_limit", "Where both servers stop counting an owner.", limit)
+            said = "Where both servers stop counting an owner."
+            yield Metric("gauge", "record_epsilon_limit", said, one(task.privacy.epsilon_limit))
 
     def _epsilon(self, taken: Mapping[ClientId, int]) -> float:
         """The largest, at the task's rate; versions released again included."""
@@ -127,32 +98,3 @@ class Metrics:
             for case in cases
         }
         return max(self._spent.values(), default=0.0)
-
-
-@contextmanager
-def exported(metrics: Metrics, address: str) -> Iterator[int]:
-    """Serve them at ``http://address/metrics`` meanwhile; the port.
-
-    Raises:
-        MissingPackage: prometheus_client isn't installed.
-        Misconfiguration: nothing can listen there.
-    """
-    try:
-        from prometheus_client import CollectorRegistry, start_http_server  # noqa: PLC0415
-    except ModuleNotFoundError:
-        raise MissingPackage("metrics", "prometheus_client", "metrics") from None
-    host, _, port = address.rpartition(":")
-    registry = CollectorRegistry()
-    registry.register(metrics)
-    try:
-        server, thread = start_http_server(int(port), addr=host.strip("[]"), registry=registry)
-    except OSError as error:
-        raise Misconfiguration(
-            "metrics", address, f"can't listen there ({error.strerror}); name a free port"
-        ) from None
-    try:
-        yield server.server_port
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(timeout=5)

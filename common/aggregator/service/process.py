@@ -5,7 +5,7 @@ import contextlib
 import logging
 import math
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
 
@@ -74,7 +74,8 @@ async def run_server(
         extend: adds further services.
 
     Returns:
-        The process's exit status: 0 after a finished training, 1 after one that stopped.
+        The process's exit status: 0 after a finished training, and where it was told to stop
+        (SIGTERM, SIGINT) in the middle of one; 1 after a training that couldn't go on.
 
     Raises:
         Misconfiguration: settings, task, identity or state can't be used.
@@ -113,21 +114,26 @@ async def run_server(
         finally:
             loop.call_soon_threadsafe(ended.set)
 
-    with _exported(session, settings.metrics):
+    async with _measured(session, settings.metrics):
         session.clock.start_thread("training", train)
         watchman = asyncio.create_task(connections.keep_watch(port))
         await ended.wait()
+        # Looked at here: what ends below takes the training's links from under it.
+        phase = session.progress.phase
+        parked = stop.is_set() and phase not in (Phase.DONE, Phase.STOPPED)
+        if parked:
+            log.info("told to stop; started again, the training goes on where it stands")
         leaving = asyncio.ensure_future(_left(session, settings.dealer))
         # The finished model stays on offer, unless somebody says that all is done. What stopped
         # says why, and must end so that it is started again.
-        endless = math.isinf(settings.linger) and session.progress.phase is not Phase.DONE
+        endless = math.isinf(settings.linger) and phase is not Phase.DONE
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(stop.wait(), STOPPED_S if endless else settings.linger)
         await server.stop(grace=2)
         await leaving
         watchman.cancel()
     session.store.close()
-    return 0 if session.progress.phase is Phase.DONE else 1
+    return 0 if parked or phase is Phase.DONE else 1
 
 
 async def _left(session: Session, dealer: str) -> None:
@@ -135,17 +141,17 @@ async def _left(session: Session, dealer: str) -> None:
         await asyncio.to_thread(leave_dealer, session, dealer)
 
 
-@contextlib.contextmanager
-def _exported(session: Session, address: str | None) -> Iterator[None]:
+@contextlib.asynccontextmanager
+async def _measured(session: Session, address: str | None) -> AsyncIterator[None]:
     """With metrics where the settings name a place for them."""
     if address is None:
         yield
         return
-    from precad.common.aggregator.service.metrics import Metrics, exported  # noqa: PLC0415
+    from precad.common.aggregator.service.metrics import Metrics  # noqa: PLC0415
+    from precad.common.wire.exposition import exposed  # noqa: PLC0415
 
     metrics = Metrics(session)
-    with exported(metrics, address) as port:
-        log.info("metrics on port %d", port)
+    async with exposed(metrics.collect, address):
         following = asyncio.create_task(metrics.follow(session.feed.follow(from_start=True)))
         try:
             yield

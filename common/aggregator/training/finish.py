@@ -1,6 +1,7 @@
 """A round's end: the next model is kept and announced, also where a break interrupted the round."""
 
 import logging
+from collections import Counter
 from typing import assert_never
 
 import numpy as np
@@ -62,11 +63,13 @@ def keep(
         steps.seconds,
         steps.costs,
     )
+    reasons = sorted(Counter(reason.value for reason in counted.rejections.values()).items())
     log.info(
-        "version %d is made: %d of %d submissions count; %s",
+        "version %d is made: %d of %d submissions count%s; %s",
         version,
         len(counted.valid),
         len(opened.cohort),
+        "".join(f", {number} {reason}" for reason, number in reasons),
         ", ".join(f"{cost.step} {cost.seconds:.2f} s" for cost in steps.costs),
     )
 

@@ -45,9 +45,13 @@ NEVER = {
 ROLES = {"dealer": "dealer", "ward-00": "owner", "ward-01": "light"}
 GATES = ("precad.common.fss", "precad.common.norm_check", "precad.common.deal.gates")
 """A dealer loads them where its task's check is by gates."""
+METRICS = ("precad.dealer.metrics", "precad.common.wire.exposition")
+"""And these where its settings ask for metrics."""
 DEALER_LINES = 2_600
 GATES_LINES = 1_300
 """Theirs, and what they load."""
+METRICS_LINES = 300
+"""Of a dealer's metrics, with all that they load: the dealer has the rest already."""
 
 
 Loaded = dict[str, dict[str, str | None]]
@@ -122,22 +126,38 @@ def test_the_dealer_is_small_enough_to_be_read_in_an_afternoon(
     }
     assert len(ours) > 20
     assert sum(ours.values()) <= DEALER_LINES, sorted(ours.items(), key=lambda item: -item[1])
-    assert not [name for name in ours if name.startswith(GATES)]
+    assert not [name for name in ours if name.startswith((*GATES, *METRICS))]
 
 
-def test_what_a_dealer_of_gates_loads_besides_is_short_too() -> None:
+def loaded_besides(module: str) -> dict[str, str | None]:
+    """Modules and their files that a dealer loads with this one, beside what it has."""
     program = (
         "import json, sys, precad.dealer.process\n"
         "before = set(sys.modules)\n"
-        "import precad.common.deal.gates\n"
+        f"import {module}\n"
         "new = set(sys.modules) - before\n"
         "print(json.dumps({n: getattr(sys.modules[n], '__file__', None) for n in new}))"
     )
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     said = subprocess.check_output([sys.executable, "-c", program], env=environment)
-    loaded = json.loads(said)
-    assert not [name for name in loaded if name.startswith((*DATABASE, *TORCH))]
+    modules: dict[str, str | None] = json.loads(said)
+    return modules
+
+
+@pytest.mark.parametrize(
+    ("module", "least", "lines"),
+    [
+        ("precad.common.deal.gates", 9, GATES_LINES),
+        ("precad.dealer.metrics", 2, METRICS_LINES),
+    ],
+)
+def test_what_a_dealer_of_gates_or_with_metrics_loads_besides_is_short_too(
+    module: str, least: int, lines: int
+) -> None:
+    loaded = loaded_besides(module)
+    assert not [
+        name for name in loaded if name.startswith((*DATABASE, *TORCH, "prometheus_client"))
+    ]
     ours = [file for name, file in loaded.items() if file and name.startswith("precad")]
-    assert len(ours) > 8
-    lines = sum(len(Path(file).read_text(encoding="utf-8").splitlines()) for file in ours)
-    assert lines <= GATES_LINES
+    assert len(ours) >= least
+    assert sum(len(Path(file).read_text(encoding="utf-8").splitlines()) for file in ours) <= lines

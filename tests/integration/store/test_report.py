@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from sqlalchemy import create_engine, text
+from tests.rig.browser import NARROW, WIDE, Scheme, browsing, faults
 
 from precad.cli.main import app
 from precad.cli.report.facts import Guarantee, Report
@@ -26,6 +27,14 @@ SECTIONS = {
     *("training", "guarantees", "accuracy", "robustness", "inputs"),
     *("submissions", "enforced", "ledgers", "limits"),
 }
+VIEWS: tuple[tuple[str, tuple[int, int], Scheme], ...] = (
+    ("light", WIDE, "light"),
+    ("dark", WIDE, "dark"),
+    ("narrow", NARROW, "light"),
+    ("narrow-dark", NARROW, "dark"),
+)
+HEIGHTS = """Object.fromEntries([...document.querySelectorAll("section")].map(
+    (section) => [section.id, section.getBoundingClientRect().height]))"""
 HOSTILE = "<script>alert(1)</script>"
 
 
@@ -114,6 +123,27 @@ def test_a_page_has_every_section_words_for_each_plot_and_identifiers_of_its_own
         assert len(str(attributes["aria-label"])) > 10
     names = [a["id"] for _, a in seen.tags if "id" in a]
     assert len(names) == len(set(names))
+
+
+@pytest.mark.usefixtures("page")
+def test_a_browser_shows_it_without_a_fault_light_dark_narrow_and_on_paper(
+    tmp_path: Path,
+) -> None:
+    address = (tmp_path / "report.html").as_uri()
+    with browsing(tmp_path) as seen:
+        for name, size, scheme in VIEWS:
+            seen.open(address, size, scheme)
+            assert (name, {kind: each for kind, each in faults(seen).items() if each}) == (name, {})
+            assert seen.errors() == []
+            assert seen.requests() == [address]
+            heights = seen.run(HEIGHTS)
+            assert set(heights) == SECTIONS
+            assert min(heights.values()) > 50
+            seen.picture(tmp_path / f"report-{name}.png")
+        seen.prefer("dark", media="print")
+        assert seen.run("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        assert not [found for found in faults(seen).values() if found]
+        seen.picture(tmp_path / "report-print.png")
 
 
 def luminance(colour: str) -> float:

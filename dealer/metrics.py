@@ -1,0 +1,127 @@
+"""What the dealer shows a Prometheus: numbers about the two servers' requests, and of no client.
+
+Loaded only where the settings name an address for them. docs/metrics.md says what each is.
+"""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing
+
+from precad import __version__
+from precad.common.deal.dealer import SERVERS, DealerRole
+from precad.common.deal.square import Deliver, Work
+from precad.common.description import Description
+from precad.common.identity.access import of_connection
+from precad.common.identity.credentials import Identity
+from precad.common.wire.exposition import Metric, by, one
+from precad.common.wire.serving import Context
+from precad.dealer.service import DealingService
+from precad.protos import precad_pb2 as pb
+
+
+class CountedDealing(DealingService):
+    """The service, which counts what it hears and says."""
+
+    def __init__(self, task: Description, dealer: DealerRole, identity: Identity) -> None:
+        super().__init__(task, dealer, identity)
+        none = {role.value: 0 for role in SERVERS}
+        self._joins, self._halves, self._violations = Counter(none), Counter(none), Counter(none)
+        self._bytes: Counter[str] = Counter()
+        self._conversations = 0
+        self._lock = threading.Lock()
+        self._working = 0
+
+    def collect(self) -> Iterator[Metric]:
+        """The present values; called in any thread."""
+        about = {"role": "dealer", "task": self._task.name, "version": __version__}
+        yield Metric("gauge", "info", "What runs here.", [(about, 1)])
+        joins = by("server", dict(self._joins))
+        yield Metric("counter", "joins_total", "How often a server came for its key.", joins)
+        newest = one(self._dealer.newest_attempt)
+        yield Metric("gauge", "newest_attempt", "The newest that is dealt for; -1: none.", newest)
+        open_now = one(self._conversations)
+        yield Metric("gauge", "conversations", "Servers' open ones about an attempt.", open_now)
+        halves = by("server", dict(self._halves))
+        yield Metric("counter", "halves_total", "Halves of masks that a server named.", halves)
+        waiting = one(self._dealer.waiting)
+        yield Metric("gauge", "halves_waiting", "Those that only one has named.", waiting)
+        yield Metric("gauge", "dealing", "Submissions that wait or are dealt.", one(self._working))
+        violations = by("server", dict(self._violations))
+        said = "Answers that the servers' halves don't fit together."
+        yield Metric("counter", "violations_total", said, violations)
+        links = by("link", dict(self._bytes))
+        yield Metric("counter", "link_bytes_total", "Payloads since this start.", links)
+        spent = one(time.process_time())
+        yield Metric("counter", "cpu_seconds_total", "Of this process, since its start.", spent)
+
+    async def Join(self, request: pb.JoinRequest, context: Context) -> pb.JoinReply:  # noqa: N802
+        """As the service's."""
+        reply = await super().Join(request, context)
+        self._joins[_caller(context)] += 1
+        return reply
+
+    async def Deal(  # noqa: N802
+        self, request: pb.DealRequest, context: Context
+    ) -> AsyncIterator[pb.DealPiece]:
+        """As the service's."""
+        async for piece in super().Deal(request, context):
+            self._bytes[f"dealer to {_caller(context)}"] += len(piece.words)
+            yield piece
+
+    async def Square(  # noqa: N802
+        self, request_iterator: AsyncIterator[pb.SquareRequest], context: Context
+    ) -> AsyncGenerator[pb.SquareReply, None]:
+        """As the service's."""
+        self._conversations += 1
+        try:
+            async with aclosing(super().Square(request_iterator, context)) as replies:
+                async for reply in replies:
+                    to = _caller(context)
+                    self._bytes[f"dealer to {to}"] += reply.ByteSize()
+                    refused = sum(each.HasField("violation") for each in reply.answers)
+                    self._violations[to] += refused
+                    yield reply
+        finally:
+            self._conversations -= 1
+
+    async def _take(
+        self, requests: AsyncIterator[pb.SquareRequest], context: Context, deliver: Deliver
+    ) -> None:
+        await super()._take(self._heard(requests, context), context, deliver)
+
+    async def _heard(
+        self, requests: AsyncIterator[pb.SquareRequest], context: Context
+    ) -> AsyncIterator[pb.SquareRequest]:
+        async for message in requests:
+            name = _caller(context)
+            self._halves[name] += len(message.halves)
+            self._bytes[f"{name} to dealer"] += message.ByteSize()
+            yield message
+            # As in the service: while it waits nothing here holds a seed.
+            del message
+
+    def _begin(self, work: Work | None) -> None:
+        if work is None:
+            return
+        self._add(1)
+
+        def counted() -> None:
+            try:
+                work()
+            finally:
+                self._add(-1)
+
+        super()._begin(counted)
+
+    def _add(self, change: int) -> None:
+        with self._lock:
+            self._working += change
+
+
+def _caller(context: Context) -> str:
+    """Which server it is: the service has let it in."""
+    _, principal = of_connection(context)
+    assert principal is not None
+    return principal.role.value

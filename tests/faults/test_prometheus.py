@@ -1,0 +1,191 @@
+"""A real Prometheus scrapes the parts of a training, and its alerts fire when they should.
+
+Prometheus is a real one of the tests' own, from Debian's package. Where it is missing these tests
+are skipped, but under CI they fail.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.faults.processes import FaultyDeployment, Forks
+from tests.faults.test_crash_matrix import ENDLESS, kill_all
+from tests.rig.browser import browsing
+
+from precad.experiments.local.files import free_addresses
+
+ROOT = Path(__file__).parents[2]
+RULES = ROOT / "deploy" / "monitoring" / "alerts.yml"
+DASHBOARD = ROOT / "deploy" / "monitoring" / "dashboard.json"
+CASES = ROOT / "tests" / "peers" / "alerts.yml"
+PARTS = ("dealer", "server-a", "server-b")
+DEADLINE_S = 90.0
+EPSILON_LIMIT = 1.5
+
+
+def program(name: str) -> str:
+    """Where it is."""
+    found = shutil.which(name)
+    if found is None:
+        missing = f"{name} isn't here: install Debian's package prometheus"
+        if os.environ.get("CI"):
+            pytest.fail(missing)
+        pytest.skip(missing)
+    return found
+
+
+def promtool(*arguments: object) -> None:
+    done = subprocess.run(
+        [program("promtool"), *map(str, arguments)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_promtool_accepts_the_rules_and_each_fires_and_stays_silent_as_it_should() -> None:
+    promtool("check", "rules", RULES)
+    promtool("test", "rules", CASES)
+
+
+def test_every_rule_has_a_case_in_which_it_fires_and_one_in_which_it_does_not() -> None:
+    rules = re.findall(r"alert: (\w+)", RULES.read_text(encoding="utf-8"))
+    cases = CASES.read_text(encoding="utf-8")
+    assert len(rules) >= 7
+    for rule in rules:
+        assert f"alertname: {rule}\n" in cases
+        assert f"alertname: {rule}, eval_time" in cases
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A training, and the Prometheus that watches it."""
+
+    deployment: FaultyDeployment
+    web: str
+
+    def asked(self, what: str) -> Any:
+        """An answer of Prometheus' API; None while it starts."""
+        try:
+            with urllib.request.urlopen(f"http://{self.web}/api/v1/{what}", timeout=10) as reply:
+                return json.load(reply)["data"]
+        except OSError:
+            return None
+
+    def firing(self) -> set[str]:
+        found = self.asked("alerts")["alerts"]
+        return {a["labels"]["alertname"] for a in found if a["state"] == "firing"}
+
+    def up(self) -> int:
+        found = self.asked("targets") or {"activeTargets": []}
+        return sum(target["health"] == "up" for target in found["activeTargets"])
+
+    def result(self, expression: str) -> list[Any]:
+        """Of an instant query; a wrong one is an error of the API."""
+        query = urllib.parse.urlencode({"query": expression})
+        found: list[Any] = self.asked(f"query?{query}")["result"]
+        return found
+
+    def wait(self, what: str, ready: Callable[[], bool]) -> None:
+        """Until ``ready``. Raises AssertionError at the deadline."""
+        began = time.monotonic()
+        while not ready():
+            late = time.monotonic() - began > DEADLINE_S
+            assert not late, f"{what}: not within {DEADLINE_S:g} s\n{self.deployment.explain()}"
+            time.sleep(0.2)
+
+
+@pytest.fixture
+def watched(tmp_path: Path, forks: Forks) -> Iterator[Watched]:
+    deployment = FaultyDeployment(tmp_path / "run", forks, ENDLESS, epsilon_limit=EPSILON_LIMIT)
+    *scraped, web = free_addresses(len(PARTS) + 1)
+    for part, address in zip(PARTS, scraped, strict=True):
+        path = deployment.folder / f"{part}.toml"
+        path.write_text(f'{path.read_text(encoding="utf-8")}metrics = "{address}"\n', "utf-8")
+    # The rules as they are, but for how long they wait: promtool's tests have that.
+    rules = RULES.read_text(encoding="utf-8")
+    assert rules.count("for: 30s") == 2
+    (tmp_path / "alerts.yml").write_text(rules.replace("for: 30s", "for: 3s"), "utf-8")
+    (tmp_path / "prometheus.yml").write_text(
+        "global: {scrape_interval: 1s, evaluation_interval: 1s}\n"
+        "rule_files: [alerts.yml]\n"
+        "scrape_configs:\n"
+        f"  - {{job_name: precad, static_configs: [{{targets: {json.dumps(scraped)}}}]}}\n",
+        "utf-8",
+    )
+    with (tmp_path / "prometheus.log").open("wb") as log:
+        prometheus = subprocess.Popen(
+            [
+                program("prometheus"),
+                f"--config.file={tmp_path / 'prometheus.yml'}",
+                f"--storage.tsdb.path={tmp_path / 'tsdb'}",
+                f"--web.listen-address={web}",
+            ],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        deployment.start_all()
+        yield Watched(deployment, web)
+    finally:
+        prometheus.kill()
+        prometheus.wait()
+        kill_all(deployment)
+
+
+def expressions() -> dict[str, str]:
+    """The dashboard's questions, by panel, with all that a person may choose there."""
+    panels = json.loads(DASHBOARD.read_text(encoding="utf-8"))["panels"]
+    return {
+        f"{panel['title']}, {target['refId']}": target["expr"].replace("$instance", ".*")
+        for panel in panels
+        for target in panel.get("targets", ())
+    }
+
+
+def test_all_parts_are_scraped_alerts_fire_and_end_and_every_panel_has_an_answer(
+    watched: Watched, tmp_path: Path
+) -> None:
+    deployment = watched.deployment
+    watched.wait("all three parts are scraped", lambda: watched.up() == len(PARTS))
+    deployment.wait_for(lambda: deployment.done() >= 1)
+    assert watched.firing() == set()
+    deployment.processes["server-b"].kill()
+    wanted = {"PrecadServerDown", "PrecadPeersLost"}
+    watched.wait(f"{sorted(wanted)} fire", lambda: wanted <= watched.firing())
+    deployment.restart_the_dead()
+    watched.wait("they end", lambda: not wanted & watched.firing())
+    near = "PrecadEpsilonNearItsLimit"
+    watched.wait(f"{near} fires", lambda: near in watched.firing())
+    # The two are scraped at different moments: at one of them it has passed.
+    parts = watched.result("precad_record_epsilon / precad_record_epsilon_limit")
+    [lower, higher] = sorted(float(part["value"][1]) for part in parts)
+    assert 0.9 < higher <= 1.0
+    assert lower > 0.0
+    asked = expressions()
+    assert len(asked) > 25
+    assert [panel for panel, question in asked.items() if not watched.result(question)] == []
+    # Grafana isn't among Debian's packages: Prometheus' own page draws the panels' questions.
+    drawn = ("ε of a record, A", "Rounds released, A", "Attempts by state, A", "Joins, A")
+    shown = {
+        f"g{number}.{name}": value
+        for number, panel in enumerate(drawn)
+        for name, value in (("expr", asked[panel]), ("tab", 0), ("range_input", "2m"))
+    }
+    with browsing(tmp_path) as seen:
+        address = f"http://{watched.web}/classic/graph?{urllib.parse.urlencode(shown)}"
+        seen.open(address, (1000, 3000))
+        watched.wait(
+            "a line for each series of every panel",
+            lambda: seen.run("document.querySelectorAll('.rickshaw_graph path').length") >= 8,
+        )
+        seen.picture(tmp_path / "panels.png")
+        assert all(each.startswith(f"http://{watched.web}/") for each in seen.requests())

@@ -1,0 +1,211 @@
+"""A real browser without a window: Chromium, driven over a pipe by its own protocol (CDP).
+
+From Debian's package. Where it is missing the tests that look at pages are skipped, but under CI
+they fail.
+"""
+
+import base64
+import json
+import os
+import select
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
+PATIENCE_S = 60.0
+SHOTS = "PRECAD_SCREENSHOTS"
+"""A folder in the environment keeps what tests see, for a person to look at."""
+WIDE, NARROW = (1280, 900), (360, 740)
+Scheme = Literal["light", "dark"]
+
+
+def browser_program() -> str:
+    """Where it is."""
+    for name in PROGRAMS:
+        if (found := shutil.which(name)) is not None:
+            return found
+    missing = "there is no Chromium here: install Debian's package chromium"
+    if os.environ.get("CI"):
+        pytest.fail(missing)
+    pytest.skip(missing)
+
+
+@contextmanager
+def browsing(folder: Path) -> Iterator["Page"]:
+    """A browser with one page, until the block ends; its profile lies in ``folder``."""
+    theirs_in, ours_out = os.pipe()
+    ours_in, theirs_out = os.pipe()
+    arguments = [
+        "--headless=new",
+        "--remote-debugging-pipe",
+        f"--user-data-dir={folder / 'profile'}",
+        *("--no-first-run", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"),
+        *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+        *("--force-color-profile=srgb", "--mute-audio"),
+        # Its sandbox wants rights of its own, and root has none of them.
+        *(["--no-sandbox"] if os.geteuid() == 0 else []),
+    ]
+    with (folder / "browser.log").open("wb") as log:
+        process = subprocess.Popen(
+            # It reads its orders from descriptor 3 and answers on 4.
+            [
+                *("bash", "-c", f'exec "$@" 3<&{theirs_in} 4>&{theirs_out}', "bash"),
+                *(browser_program(), *arguments),
+            ],
+            pass_fds=(theirs_in, theirs_out),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+    os.close(theirs_in)
+    os.close(theirs_out)
+    try:
+        yield Page(_Pipe(ours_in, ours_out, folder / "browser.log"))
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours_in)
+        os.close(ours_out)
+
+
+class _Pipe:
+    """Orders and answers, each a JSON object before a zero byte."""
+
+    def __init__(self, reads: int, writes: int, log: Path) -> None:
+        self._reads, self._writes, self._log = reads, writes, log
+        self._unread = b""
+        self._last = 0
+        self.events: list[dict[str, Any]] = []
+
+    def call(self, method: str, session: str | None = None, **parameters: Any) -> dict[str, Any]:
+        """An order, and its answer; what happens meanwhile is kept in ``events``."""
+        self._last += 1
+        order: dict[str, Any] = {"id": self._last, "method": method, "params": parameters}
+        if session is not None:
+            order["sessionId"] = session
+        os.write(self._writes, json.dumps(order).encode() + b"\0")
+        deadline = time.monotonic() + PATIENCE_S
+        while (said := self._next(deadline)).get("id") != self._last:
+            self.events.append(said)
+        assert "error" not in said, (method, said["error"])
+        found: dict[str, Any] = said["result"]
+        return found
+
+    def wait_for(self, method: str) -> None:
+        """Until such an event has come since the last answer that was looked for."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not any(event.get("method") == method for event in self.events):
+            self.events.append(self._next(deadline))
+
+    def _next(self, deadline: float) -> dict[str, Any]:
+        while b"\0" not in self._unread:
+            left = deadline - time.monotonic()
+            readable = left > 0 and select.select([self._reads], [], [], left)[0]
+            assert readable, f"the browser says nothing: {self._log.read_text(errors='replace')}"
+            data = os.read(self._reads, 1 << 20)
+            assert data, f"the browser has ended: {self._log.read_text(errors='replace')}"
+            self._unread += data
+        said, _, self._unread = self._unread.partition(b"\0")
+        found: dict[str, Any] = json.loads(said)
+        return found
+
+
+@dataclass
+class Page:
+    """What a person would have before them."""
+
+    _pipe: _Pipe
+    _session: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        target = self._pipe.call("Target.createTarget", url="about:blank")["targetId"]
+        attached = self._pipe.call("Target.attachToTarget", targetId=target, flatten=True)
+        self._session = attached["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self._call(f"{domain}.enable")
+        # Every page is opened as on a first visit: nothing that one chose is remembered.
+        forget = "try { localStorage.clear() } catch {}"
+        self._call("Page.addScriptToEvaluateOnNewDocument", source=forget)
+
+    def open(self, address: str, size: tuple[int, int] = WIDE, scheme: Scheme = "light") -> None:
+        """Go there, with a window of this size, for a reader who prefers light or dark."""
+        width, height = size
+        self._call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width, height=height, deviceScaleFactor=1, mobile=False,
+        )  # fmt: skip
+        self.prefer(scheme)
+        self._pipe.events.clear()
+        went = self._call("Page.navigate", url=address)
+        assert "errorText" not in went, went
+        self._pipe.wait_for("Page.loadEventFired")
+        # Scripts that wait for the page do so here; their requests are seen too.
+        self.run("new Promise(done => requestAnimationFrame(() => setTimeout(done, 100)))")
+
+    def prefer(self, scheme: Scheme, media: str = "") -> None:
+        """Light or dark; on paper with ``media="print"``."""
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        self._call("Emulation.setEmulatedMedia", media=media, features=features)
+
+    def run(self, program: str) -> Any:
+        """A JavaScript expression's value."""
+        found = self._call(
+            "Runtime.evaluate", expression=program, returnByValue=True, awaitPromise=True
+        )
+        assert "exceptionDetails" not in found, found["exceptionDetails"]
+        return found["result"].get("value")
+
+    def picture(self, to: Path) -> bytes:
+        """The whole page as a PNG, also in the folder that ``SHOTS`` names."""
+        size = self._call("Page.getLayoutMetrics")["cssContentSize"]
+        clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
+        shot = self._call(
+            "Page.captureScreenshot", format="png", captureBeyondViewport=True, clip=clip
+        )
+        data = base64.b64decode(shot["data"])
+        to.write_bytes(data)
+        if SHOTS in os.environ:
+            (Path(os.environ[SHOTS]) / to.name).write_bytes(data)
+        return data
+
+    def errors(self) -> list[str]:
+        """What went wrong in scripts, styles and requests since the page was opened."""
+        found = []
+        for event in self._pipe.events:
+            told = event.get("params", {})
+            match event.get("method"):
+                case "Runtime.exceptionThrown":
+                    found.append(str(told["exceptionDetails"]))
+                case "Log.entryAdded" if told["entry"]["level"] == "error":
+                    found.append(f"{told['entry']['text']} ({told['entry'].get('url')})")
+                case "Runtime.consoleAPICalled" if told["type"] in ("error", "assert"):
+                    found.append(str(told["args"]))
+        return found
+
+    def requests(self) -> list[str]:
+        """Every address that the page asked for."""
+        return [
+            event["params"]["request"]["url"]
+            for event in self._pipe.events
+            if event.get("method") == "Network.requestWillBeSent"
+        ]
+
+    def _call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        return self._pipe.call(method, self._session, **parameters)
+
+
+def faults(page: Page) -> dict[str, list[str]]:
+    """What a reader would stumble over: by kind, empty where there is nothing."""
+    found: dict[str, list[str]] = page.run(_LOOK)
+    return found
+
+
+_LOOK = (Path(__file__).with_name("look.js")).read_text(encoding="utf-8")

@@ -1,0 +1,184 @@
+"""Dashboard, alert rules and docs/metrics.md are about the metrics that the parts really show."""
+
+import json
+import re
+from collections.abc import Iterator
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.rig.keys import identity
+
+from precad.common.aggregator.enrol.register import Register
+from precad.common.aggregator.service.metrics import Metrics
+from precad.common.aggregator.store import open_store
+from precad.common.aggregator.training.session import Session
+from precad.common.aggregator.training.shelf import Shelf
+from precad.common.deal.dealer import DealerRole
+from precad.common.identifiers import Role
+from precad.common.identity.principal import Principal
+from precad.common.task import Task
+from precad.common.wire.exposition import PREFIX, Metric
+from precad.dealer.metrics import CountedDealing
+
+ROOT = Path(__file__).parents[2]
+MONITORING = ROOT / "deploy" / "monitoring"
+NAME = re.compile(r"\bprecad_\w+")
+COLUMNS = 24
+"""Of Grafana's grid."""
+OWN = {"up"}
+"""Prometheus' own metric of every target."""
+
+
+@pytest.fixture(scope="module")
+def task(make_task: Any) -> Task:
+    made: Task = make_task(8, {"privacy.epsilon_limit": 3.0})
+    return made
+
+
+@pytest.fixture
+def of_servers(task: Task, tmp_path: Path) -> Iterator[list[Metric]]:
+    unused: Any = None
+    store = open_store("sqlite://", task, Role.SERVER_A)
+    session = Session(
+        role=Role.SERVER_A,
+        task=task,
+        identity=unused,
+        store=store,
+        inbox=unused,
+        register=Register(task, store),
+        presence=unused,
+        shelf=Shelf(task, tmp_path / "model.safetensors"),
+        feed=unused,
+        signer=unused,
+        verifier=unused,
+        coin_key=unused,
+    )
+    yield list(Metrics(session).collect())
+    store.close()
+
+
+@pytest.fixture
+def of_dealer(task: Task) -> list[Metric]:
+    dealer = identity(Principal.service(Role.DEALER))
+    return list(CountedDealing(task, DealerRole.of(task), dealer).collect())
+
+
+def names(metrics: list[Metric]) -> set[str]:
+    return {PREFIX + metric.name for metric in metrics}
+
+
+@pytest.fixture
+def shown(of_servers: list[Metric], of_dealer: list[Metric]) -> set[str]:
+    return names(of_servers) | names(of_dealer)
+
+
+@pytest.fixture(scope="module")
+def dashboard() -> Any:
+    return json.loads((MONITORING / "dashboard.json").read_text(encoding="utf-8"))
+
+
+def test_names_are_prometheus_own_and_counters_end_as_counters(
+    of_servers: list[Metric], of_dealer: list[Metric]
+) -> None:
+    for metric in of_servers + of_dealer:
+        assert re.fullmatch(r"[a-z][a-z_]+", metric.name)
+        assert (metric.kind == "counter") == metric.name.endswith("_total")
+        assert metric.says.endswith(".")
+    for metrics in (of_servers, of_dealer):
+        assert len(names(metrics)) == len(metrics)
+
+
+def test_a_dealer_that_nobody_has_called_shows_both_servers_at_zero(
+    of_dealer: list[Metric],
+) -> None:
+    """So that the first call is an increase."""
+    halves = next(metric for metric in of_dealer if metric.name == "halves_total")
+    assert halves.samples == [({"server": "server-a"}, 0), ({"server": "server-b"}, 0)]
+
+
+def test_the_page_lists_each_part_s_metrics_and_no_others(
+    of_servers: list[Metric], of_dealer: list[Metric]
+) -> None:
+    page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    _, servers, dealers = re.split(
+        r"^\| (?:a server's|the dealer's) \| says \|$", page, flags=re.MULTILINE
+    )
+    for table, metrics in ((servers, of_servers), (dealers, of_dealer)):
+        rows = re.findall(r"^\|(.+?)\|", table.partition("\n\n")[0], re.MULTILINE)
+        assert {name for row in rows for name in NAME.findall(row)} == names(metrics)
+
+
+def test_every_rule_is_about_a_metric_that_is_there(shown: set[str]) -> None:
+    rules = re.findall(r"expr: (.+)", (MONITORING / "alerts.yml").read_text(encoding="utf-8"))
+    assert len(rules) >= 7
+    used = {name for rule in rules for name in NAME.findall(rule)}
+    assert used - shown == set()
+
+
+def targets(dashboard: Any) -> list[dict[str, str]]:
+    return [target for panel in dashboard["panels"] for target in panel.get("targets", ())]
+
+
+def metrics_in(expression: str) -> set[str]:
+    """Names that are neither functions, labels nor within a selector."""
+    bare = re.sub(r"\{[^}]*\}|\[[^\]]*\]|\bby \([^)]*\)", "", expression)
+    return set(re.findall(r"[a-zA-Z_]\w*(?!\w*\s*\()", bare)) - {"by"}
+
+
+def test_the_dashboard_asks_for_every_metric_and_for_nothing_else(
+    dashboard: Any, shown: set[str]
+) -> None:
+    asked = {name for target in targets(dashboard) for name in metrics_in(target["expr"])}
+    assert asked == shown | OWN
+
+
+def test_the_check_sees_a_metric_that_is_not_there() -> None:
+    assert metrics_in('sum by (step) (rate(precad_gone_total{a=~"b"}[5m])) * 60 - up') == {
+        "precad_gone_total",
+        "up",
+    }
+
+
+def test_every_panel_says_what_it_shows_of_the_chosen_prometheus_and_parts(
+    dashboard: Any,
+) -> None:
+    chosen = {variable["name"] for variable in dashboard["templating"]["list"]}
+    assert chosen == {"datasource", "instance"}
+    for panel in dashboard["panels"]:
+        assert panel["title"]
+        if panel["type"] == "row":
+            continue
+        assert panel["type"] in {"stat", "timeseries"}
+        assert panel["description"].endswith(".")
+        assert panel["datasource"]["uid"] == "${datasource}"
+        references = [target["refId"] for target in panel["targets"]]
+        assert len(set(references)) == len(references)
+        for target in panel["targets"]:
+            assert target["datasource"] == panel["datasource"]
+            selected = re.findall(r"\{([^}]*)\}", target["expr"])
+            assert selected
+            assert all('instance=~"$instance"' in each for each in selected)
+            assert target["legendFormat"]
+
+
+def test_panels_have_numbers_of_their_own_and_do_not_overlap(dashboard: Any) -> None:
+    panels = dashboard["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    places = [panel["gridPos"] for panel in panels]
+    for place in places:
+        assert 0 <= place["x"] < place["x"] + place["w"] <= COLUMNS
+        assert place["h"] > 0
+    for one, other in combinations(places, 2):
+        beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
+        below = one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
+        assert beside or below
+
+
+def test_the_board_is_one_that_grafana_imports(dashboard: Any) -> None:
+    assert dashboard["title"] == "precad"
+    assert dashboard["uid"]
+    # No number of one installation's: Grafana gives its own.
+    assert "id" not in dashboard
+    assert dashboard["schemaVersion"] >= 39
