@@ -17,8 +17,8 @@ from precad.common.aggregator.store import audit_ledger, compare_ledgers, read_l
 from precad.common.aggregator.store.migrate import NEWEST
 from precad.common.errors import Misconfiguration
 
-COMMAND_S = 120.0
-ROUNDS_S = 90.0
+COMMAND_S = 180.0
+ROUNDS_S = 180.0
 STATUS = "precad status north.example:7301 --identity operator/keys --json"
 PAGES = {
     "disks": (
@@ -128,7 +128,7 @@ def older_schema(url: str) -> None:
         audit_ledger(url)
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("consortium", PAGES)
 def test_every_runbook_does_what_it_says(consortium: str, tmp_path: Path) -> None:
     with week(tmp_path) as training:

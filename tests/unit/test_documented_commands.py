@@ -146,7 +146,7 @@ def test_what_is_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         (13, "precad keys revoke keys operator", "", "", ""),
         (17, "ls stars", "", "North", "a telescope"),
         (22, "precad status", "", "", ""),
-        (27, "precad keys show operator", "", "", "another telescope"),
+        (29, "precad keys show operator", "", "", "another telescope"),
     ]
     whole = PAGE.replace("Text.", "<!-- all commands need: a year -->")
     (tmp_path / "README.md").write_text(whole, encoding="utf-8")
