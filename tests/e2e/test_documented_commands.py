@@ -160,6 +160,7 @@ def test_keys_are_made_and_revoked(tmp_path: Path) -> None:
 def test_a_task_is_simulated_with_owners_and_attackers_of_ones_own(tmp_path: Path) -> None:
     values = Task.load(ROOT / "deploy" / "task.toml").model_dump(mode="json", exclude_none=True)
     values["training"]["rounds"] = 3
+    values["enrolment"]["clients"] = 20
     (tmp_path / "task.toml").write_text(task_to_toml(Task.parse(values)), encoding="utf-8")
     text = (ROOT / "docs" / "simulate.md").read_text(encoding="utf-8")
     found = re.search(r"^```python\n(import[^`]*?)\nattacked = ", text, re.MULTILINE)
