@@ -1,12 +1,14 @@
 """docs/runbooks, typed to the letter by three organisations whose training goes on meanwhile."""
 
 import json
+import re
 import sqlite3
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.rig.consortium import set_up
@@ -19,7 +21,11 @@ from precad.common.errors import Misconfiguration
 
 COMMAND_S = 180.0
 ROUNDS_S = 180.0
-STATUS = "precad status north.example:7301 --identity operator/keys --json"
+ADDRESSES = {
+    "north.example:7301": "--identity operator/keys",
+    "south.example:7302": "--server b --identity operator/keys",
+}
+ALLOW = re.compile(r"precad allow (\S+) .*--version (\d+)")
 PAGES = {
     "disks": (
         "docs/runbooks/sizing.md",
@@ -52,23 +58,38 @@ class Week:
         """The URL of a server's database."""
         return f"sqlite:///{self._folder / SERVERS[server] / server / 'state' / 'state.db'}"
 
-    def version(self) -> int:
-        """How many rounds are done; -1 while server A doesn't answer or waits for something."""
+    def _status(self, address: str) -> dict[str, Any]:
+        """What a server says of itself; nothing while it doesn't answer."""
         try:
-            said = self._all["West"].type(STATUS, COMMAND_S)
+            line = f"precad status {address} {ADDRESSES[address]} --json"
+            said = self._all["West"].type(line, COMMAND_S)
         except AssertionError:
-            return -1
+            return {}
         (document,) = [line for line in said if line.startswith('{"role"')]
-        found = json.loads(document)
-        return int(found["version"]) if found["phase"] == "training" else -1
+        found: dict[str, Any] = json.loads(document)
+        return found
+
+    def _allow(self, said: str) -> None:
+        """The operators of both servers type what status says that they must decide."""
+        if found := ALLOW.search(said):
+            for address, options in ADDRESSES.items():
+                line = f"precad allow {found[1]} {address} {options} --version {found[2]}"
+                self._all["West"].type(line, COMMAND_S)
+                sys.stdout.write(f"West$ {line}\n")
 
     def rounds(self, more: int) -> None:
         """Wait until so many further rounds are done."""
         first, now, deadline = -1, -1, time.monotonic() + ROUNDS_S
         while first < 0 or now < first + more:
-            assert time.monotonic() < deadline, (first, now, self.logs())
-            now = self.version()
-            first = now if first < 0 else first
+            if time.monotonic() > deadline:
+                sys.stdout.write(self.logs())
+                raise AssertionError(("no round is done", first, now))
+            for address in ADDRESSES:
+                status = self._status(address)
+                if status.get("phase") == "training":
+                    now = int(status["version"])
+                    first = now if first < 0 else first
+                self._allow(status.get("error", ""))
 
     def logs(self) -> str:
         return "\n".join(
@@ -99,7 +120,7 @@ class Week:
                 return
             # A person looks again while a part starts.
             again = command.text.startswith("precad status") and time.monotonic() < deadline
-            assert again, (command, said, self.logs())
+            assert again, (command, said)
             time.sleep(1.0)
 
 
