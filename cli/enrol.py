@@ -8,7 +8,7 @@ import click
 
 from precad.cli.options import PATH
 from precad.common.errors import Misconfiguration
-from precad.common.identifiers import Digest
+from precad.common.identifiers import ClientId, Digest
 
 
 @click.group()
@@ -46,15 +46,27 @@ state_option = click.option(
 @state_option
 @click.option("--count", type=click.IntRange(min=1, max=10_000), default=1, help="How many.")
 @click.option("--digest", multiple=True, help="Accept the token of this digest, made elsewhere.")
+@click.option(
+    "--client",
+    multiple=True,
+    help="Whom a token is for; may be repeated. Nobody else can use it, and status says who is "
+    "missing.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
-def token(state: tuple[Path, ...], count: int, digest: tuple[str, ...], as_json: bool) -> None:
-    """Make one-time tokens that these servers accept; each becomes its first user's.
+def token(
+    state: tuple[Path, ...],
+    count: int,
+    digest: tuple[str, ...],
+    client: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Make one-time tokens that these servers accept; each is its client's, or its first user's.
 
     A client needs one token for both servers. Where A and B have operators of their own, one
     makes the token and tells the other its digest, which is no secret and no token:
 
-        precad enrol token --state state-a                  (A's operator: token and digest)
-        precad enrol token --state state-b --digest 5d0c…   (B's operator)
+        precad enrol token --state state-a --client ward-3                  (A's operator)
+        precad enrol token --state state-b --client ward-3 --digest 5d0c…   (B's operator)
 
     Each line on stdout is a token and, after the word digest, its digest.
 
@@ -64,14 +76,17 @@ def token(state: tuple[Path, ...], count: int, digest: tuple[str, ...], as_json:
     """
     from precad.common.aggregator.enrol.tokens import TokenBook, new_token, token_digest  # noqa: PLC0415
 
-    if digest and count > 1:
-        raise Misconfiguration("count", count, "is for new tokens; --digest takes its own")
-    made = [] if digest else [new_token() for _ in range(count)]
+    if (digest or client) and count > 1:
+        raise Misconfiguration("count", count, "leave it out beside --digest or --client")
+    if digest and len(client) not in (0, len(digest)):
+        raise Misconfiguration("client", len(client), "give one for each --digest, in its order")
+    named: list[ClientId | None] = [ClientId(name) for name in client]
+    made = [] if digest else [new_token() for _ in range(len(named) or count)]
     digests = [_digest(each) for each in digest] or [token_digest(each) for each in made]
     for folder in state:
         book = TokenBook(folder)
-        for accepted in digests:
-            book.add(accepted)
+        for accepted, whose in zip(digests, named or [None] * len(digests), strict=True):
+            book.add(accepted, whose)
     if as_json:
         click.echo(json.dumps({"tokens": made, "digests": [str(each) for each in digests]}))
         return

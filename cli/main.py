@@ -23,6 +23,7 @@ COMMANDS = (
         "health",
         "allow",
         "ledger",
+        "backup",
     ),
     *("kit", "report", "audit", "bench"),
 )
@@ -34,6 +35,7 @@ EXTRAS = {
     "audit": "experiments",
     "report": "report",
     "serve": "server",
+    "backup": "server",
     "join": "client",
     "bench": "demo",
 }

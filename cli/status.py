@@ -144,6 +144,7 @@ def facts_of(reply: "pb.StatusReply") -> dict[str, Any]:
         "least_owners": reply.least_owners,
         "enrolment_left_s": round(reply.enrolment_left_s),
         "missing": list(reply.missing),
+        "unused_tokens": reply.unused_tokens,
         "twice": dict(reply.twice),
     }
 

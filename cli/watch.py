@@ -55,6 +55,12 @@ def reminders(facts: dict[str, Any]) -> list[str]:
         lines.append(f"enrolment takes {least} to {most} owners, for {left:.1f} hours more")
     if facts["missing"]:
         lines.append(click.style(f"not enrolled yet: {', '.join(facts['missing'])}", fg="yellow"))
+    if facts["unused_tokens"]:
+        # Whoever has one brings it under its own name: nobody knows it before.
+        said = (
+            f"{facts['unused_tokens']} enrolment tokens, made for nobody by name, aren't used yet"
+        )
+        lines.append(click.style(said, fg="yellow"))
     if facts["twice"]:
         names = ", ".join(f"{name} ({n} times)" for name, n in sorted(facts["twice"].items()))
         said = f"a second process came under the name of {names}"

@@ -913,6 +913,7 @@ class StatusReply(_message.Message):
     ENROLMENT_LEFT_S_FIELD_NUMBER: _builtins.int
     MISSING_FIELD_NUMBER: _builtins.int
     TWICE_FIELD_NUMBER: _builtins.int
+    UNUSED_TOKENS_FIELD_NUMBER: _builtins.int
     role: _builtins.str
     task_name: _builtins.str
     task_digest: _builtins.bytes
@@ -935,6 +936,8 @@ class StatusReply(_message.Message):
     least_owners: _builtins.int
     enrolment_left_s: _builtins.float
     """Seconds until enrolment closes; 0 once it has."""
+    unused_tokens: _builtins.int
+    """Enrolment tokens that were made for nobody by name, and that nobody has used."""
     @_builtins.property
     def rejected(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
     @_builtins.property
@@ -945,7 +948,9 @@ class StatusReply(_message.Message):
     def rejected_by_client(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]: ...
     @_builtins.property
     def missing(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Who isn't enrolled yet of those whom the operator's roster lists."""
+        """Who isn't enrolled yet of those whom the operator let in by name: on its roster, or by a token
+        that was made for them.
+        """
 
     @_builtins.property
     def twice(self) -> _containers.ScalarMap[_builtins.str, _builtins.int]:
@@ -975,10 +980,11 @@ class StatusReply(_message.Message):
         enrolment_left_s: _builtins.float = ...,
         missing: _abc.Iterable[_builtins.str] | None = ...,
         twice: _abc.Mapping[_builtins.str, _builtins.int] | None = ...,
+        unused_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_by_link", b"bytes_by_link", "enrolled", b"enrolled", "enrolment_left_s", b"enrolment_left_s", "error", b"error", "kernel", b"kernel", "least_owners", b"least_owners", "missing", b"missing", "model_digest", b"model_digest", "most_owners", b"most_owners", "participations", b"participations", "phase", b"phase", "redrawn_coins", b"redrawn_coins", "rejected", b"rejected", "rejected_by_client", b"rejected_by_client", "role", b"role", "rounds", b"rounds", "task_digest", b"task_digest", "task_name", b"task_name", "twice", b"twice", "version", b"version", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes_by_link", b"bytes_by_link", "enrolled", b"enrolled", "enrolment_left_s", b"enrolment_left_s", "error", b"error", "kernel", b"kernel", "least_owners", b"least_owners", "missing", b"missing", "model_digest", b"model_digest", "most_owners", b"most_owners", "participations", b"participations", "phase", b"phase", "redrawn_coins", b"redrawn_coins", "rejected", b"rejected", "rejected_by_client", b"rejected_by_client", "role", b"role", "rounds", b"rounds", "task_digest", b"task_digest", "task_name", b"task_name", "twice", b"twice", "unused_tokens", b"unused_tokens", "version", b"version", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

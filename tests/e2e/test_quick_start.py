@@ -28,6 +28,8 @@ def blocks(kind: str) -> list[str]:
 
 
 COMMANDS = [line for block in blocks("sh") for line in block.splitlines()]
+AFTERWARDS = re.findall(r"^    (precad .+)$", TEXT, flags=re.MULTILINE)
+"""What the page has where something is wrong."""
 FILES = {"columns.toml": blocks("toml"), "nets.py": blocks("python")}
 
 
@@ -72,7 +74,7 @@ def followed(tmp_path: Path) -> Iterator[Path]:
     background: list[subprocess.Popen[bytes]] = []
     assert "pip install '.[demo]'" in COMMANDS[0]
     try:
-        for line in COMMANDS[1:]:
+        for line in (*COMMANDS[1:], *AFTERWARDS):
             words = shlex.split(line.removesuffix("&"))
             assert words[0] == "precad"
             command = [sys.executable, "-m", *words]

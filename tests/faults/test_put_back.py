@@ -139,6 +139,33 @@ def test_an_attempt_that_both_forgot_in_mid_round_waits_for_the_operators(
         assert audit_ledger(url(deployment, role)).findings == ()
 
 
+@pytest.mark.parametrize("role", SERVER_ROLES)
+def test_a_server_that_lost_its_disk_in_mid_release_goes_on_with_the_operators_word(
+    deployment: FaultyDeployment, role: str
+) -> None:
+    """State and journal are gone, without a copy, while the other may have sent its share."""
+    deployment.order([Order(role, "after", "Store.sent")])
+    deployment.wait_for(lambda: deployment.processes[role].poll() is not None)
+    done = max(deployment.rounds(role))
+    known = charged(deployment, role)
+    shutil.rmtree(state(deployment, role))
+    shutil.rmtree(state(deployment, f"{role}-journal"))
+    deployment.restart_the_dead()
+    deployment.wait_for(lambda: "write-off" in error_of(deployment, Role(role)), 60)
+    operators = Operators(deployment)
+
+    def went_on() -> bool:
+        operators.look()
+        return all(max(deployment.rounds(each), default=0) > done + 2 for each in SERVER_ROLES)
+
+    deployment.wait_for(went_on, 60)
+    kill_all(deployment)
+    now = charged(deployment, role)
+    assert all(now[client] >= count for client, count in known.items())
+    for each in SERVER_ROLES:
+        assert audit_ledger(url(deployment, each)).findings == ()
+
+
 def error_of(deployment: FaultyDeployment, role: Role) -> str:
     """What the server says holds it up."""
     try:

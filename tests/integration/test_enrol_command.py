@@ -48,6 +48,23 @@ def test_a_pipe_gets_each_token_with_its_digest(tmp_path: Path) -> None:
     TokenBook(tmp_path / "b").redeem(token, ONE)
 
 
+def test_a_token_made_for_a_client_is_that_clients_at_both_servers(tmp_path: Path) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    token, _, digest = run("token", "--state", a, "--client", "ward-1").stdout.split()
+    assert run("token", "--state", b, "--client", "ward-1", "--digest", digest).exit_code == 0
+    for server in (a, b):
+        assert [state.client for state in TokenBook(server).states()] == ["ward-1"]
+        with pytest.raises(AccessDenied):
+            TokenBook(server).redeem(token, TWO)
+        TokenBook(server).redeem(token, ONE)
+
+
+def test_each_named_client_gets_a_token_of_its_own(tmp_path: Path) -> None:
+    made = run("token", "--state", tmp_path, "--client", "ward-1", "--client", "ward-2", "--json")
+    assert len(json.loads(made.stdout)["tokens"]) == 2
+    assert {state.client for state in TokenBook(tmp_path).states()} == {"ward-1", "ward-2"}
+
+
 def test_many_at_once_are_all_different(tmp_path: Path) -> None:
     lines = run("token", "--state", tmp_path, "--count", "5").stdout.splitlines()
     assert len({line.split(" ")[0] for line in lines}) == 5
@@ -68,7 +85,15 @@ def test_show_names_users_and_no_token(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--digest", "xyz"], ["--digest", "00"], ["--digest", "0" * 64, "--count", "2"]]
+    "arguments",
+    [
+        ["--digest", "xyz"],
+        ["--digest", "00"],
+        ["--digest", "0" * 64, "--count", "2"],
+        ["--client", "ward-1", "--count", "2"],
+        ["--client", "ward-1", "--client", "ward-2", "--digest", "0" * 64],
+        ["--client", "Ward 1"],
+    ],
 )
 def test_a_wrong_value_is_a_usage_error(tmp_path: Path, arguments: list[str]) -> None:
     result = run("token", "--state", tmp_path, *arguments)

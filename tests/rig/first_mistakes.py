@@ -228,7 +228,7 @@ MISTAKES = (
     Mistake(
         "another owner's enrolment token",
         _used_token,
-        "this token was used by another client; ask the operator for one",
+        "this token is another client's; ask the operator for one",
     ),
     Mistake("a full disk", lambda ward: ward, "make room for 1 MB", small_disk=True),
     Mistake(

@@ -2,6 +2,7 @@
 
 import os
 import queue
+import re
 import secrets
 import signal
 import subprocess
@@ -13,8 +14,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import precad
+from precad.experiments.local.files import free_addresses
 
 NAMES = ("North", "South", "West")
+PORTS = ("7301", "7302", "7303", "7304")
+"""Those that documents name."""
 
 
 def ip(*words: str) -> None:
@@ -24,14 +28,16 @@ def ip(*words: str) -> None:
 class Network:
     """One host a namespace, all on one bridge; or loopback alone, where no namespace can be made.
 
-    Without namespaces each host name stands for an address of 127.0.0.0/8, put in its place in
-    what is typed: the parts then share this machine's loopback.
+    Without namespaces each host name stands for an address of 127.0.0.0/8 and each port for a free
+    one, put in their places in what is typed: the parts then share this machine's loopback.
     """
 
     def __init__(self, folder: Path) -> None:
         self.hosts = {name: f"{name.lower()}.example" for name in NAMES}
         self._folder, self._mark = folder, f"precad-{secrets.token_hex(3)}"
         self._made: list[str] = []
+        free = (address.rpartition(":")[2] for address in free_addresses(len(PORTS)))
+        self._ports = dict(zip(PORTS, free, strict=True))
         try:
             self._make()
         except (OSError, subprocess.CalledProcessError):
@@ -70,10 +76,11 @@ class Network:
 
     def here(self, text: str) -> str:
         """What is written or typed: as it stands, but for addresses where all share loopback."""
-        if not self.separate:
-            for number, host in enumerate(self.hosts.values(), 1):
-                text = text.replace(host, f"127.0.1.{number}")
-        return text
+        if self.separate:
+            return text
+        for number, host in enumerate(self.hosts.values(), 1):
+            text = text.replace(host, f"127.0.1.{number}")
+        return re.sub(rf"\b({'|'.join(PORTS)})\b", lambda found: self._ports[found[1]], text)
 
     def close(self) -> None:
         while self._made:
@@ -112,10 +119,14 @@ class Organisation:
         for line in self._shell.stdout:
             self._lines.put(line.rstrip("\n"))
 
-    def type(self, command: str, timeout_s: float) -> None:
+    def type(self, command: str, timeout_s: float) -> list[str]:
         """Type a line and wait for the prompt, and a server's word that it listens.
 
-        Raises AssertionError where it fails.
+        Returns:
+            What was printed meanwhile.
+
+        Raises:
+            AssertionError: it fails.
         """
         assert self._shell.stdin
         prompt = f"prompt-{secrets.token_hex(8)}"
@@ -136,6 +147,7 @@ class Organisation:
             said.append(line)
         self.seen += [f"$ {command}", *said]
         assert status == "0", (self.name, command, status, said[-40:])
+        return said
 
     def write(self, name: str, text: str) -> None:
         """Write a file in its folder."""

@@ -64,6 +64,47 @@ def test_use_survives_a_restart(book: TokenBook, tmp_path: Path) -> None:
         TokenBook(tmp_path / "state").redeem(token, TWO)
 
 
+def test_a_token_that_was_made_for_somebody_is_nobody_elses_from_the_start(
+    book: TokenBook,
+) -> None:
+    token = new_token()
+    book.add(token_digest(token), ONE)
+    with pytest.raises(AccessDenied, match="another client's"):
+        book.redeem(token, TWO)
+    book.redeem(token, ONE)
+
+
+def test_a_token_is_not_made_for_two(book: TokenBook) -> None:
+    digest = token_digest(new_token())
+    book.add(digest, ONE)
+    with pytest.raises(Misconfiguration, match="another client's"):
+        book.add(digest, TWO)
+    book.add(digest, ONE)
+    assert [state.client for state in book.states()] == [ONE.name]
+
+
+def test_who_was_let_in_by_name_is_missing_until_it_enrols(task: Task, book: TokenBook) -> None:
+    tokens = {client: new_token() for client in (ONE, TWO)}
+    for client, token in tokens.items():
+        book.add(token_digest(token), client)
+    unnamed = issue(book)
+    enrolling = register(task, ByToken(book))
+    assert (enrolling.missing(), enrolling.unused_tokens()) == ([ONE, TWO], 1)
+    enrolling.enrol(CLAIM, tokens[ONE])
+    assert (enrolling.missing(), enrolling.unused_tokens()) == ([TWO], 1)
+    enrolling.enrol(OTHER, unnamed)
+    assert (enrolling.missing(), enrolling.unused_tokens()) == ([], 0)
+
+
+def test_nobody_is_missing_where_enrolment_is_over(task: Task, book: TokenBook) -> None:
+    book.add(token_digest(new_token()), TWO)
+    issue(book)
+    enrolling = register(task, ByToken(book))
+    enrolling.enrol(CLAIM, issue(book))
+    enrolling.freeze(enrolling.roster())
+    assert (enrolling.missing(), enrolling.unused_tokens()) == ([], 0)
+
+
 def test_adding_a_token_again_does_not_free_it(book: TokenBook) -> None:
     token = issue(book)
     book.redeem(token, ONE)

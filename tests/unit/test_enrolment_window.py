@@ -70,12 +70,15 @@ def test_the_screen_says_who_is_missing_and_who_came_twice() -> None:
         "most_owners": 5,
         "enrolment_left_s": 9000,
         "missing": ["ward-3", "ward-4"],
+        "unused_tokens": 2,
         "twice": Counter({"ward-1": 2}),
     }
     said = [click.unstyle(line) for line in reminders(facts)]
     assert said == [
         "enrolment takes 2 to 5 owners, for 2.5 hours more",
         "not enrolled yet: ward-3, ward-4",
+        "2 enrolment tokens, made for nobody by name, aren't used yet",
         "a second process came under the name of ward-1 (2 times)",
     ]
-    assert reminders(facts | {"phase": "training", "missing": [], "twice": {}}) == []
+    over = {"phase": "training", "missing": [], "unused_tokens": 0, "twice": {}}
+    assert reminders(facts | over) == []

@@ -26,6 +26,12 @@ class Admission(Protocol):
         Tells a client no more of others than its enrolment would.
         """
 
+    def invited(self) -> list[ClientId]:
+        """Whom the operator let in by name; for operators."""
+
+    def unused_tokens(self) -> int:
+        """How many tokens are still anybody's who brings them."""
+
 
 class Anybody:
     """Every client that the authority named may take part."""
@@ -35,6 +41,14 @@ class Anybody:
 
     def foresee(self, client: ClientId, token: str) -> None:
         """Passes."""
+
+    def invited(self) -> list[ClientId]:
+        """Nobody by name."""
+        return []
+
+    def unused_tokens(self) -> int:
+        """None."""
+        return 0
 
 
 anybody = Anybody()
@@ -62,6 +76,14 @@ class Listed:
         if client not in self.roster:
             raise AccessDenied(f"client {client} isn't on the operator's roster")
 
+    def invited(self) -> list[ClientId]:
+        """Everybody on the list."""
+        return list(self.roster)
+
+    def unused_tokens(self) -> int:
+        """None."""
+        return 0
+
 
 @dataclass(frozen=True, slots=True)
 class ByToken:
@@ -76,6 +98,15 @@ class ByToken:
     def foresee(self, client: ClientId, token: str) -> None:
         """Look at the token, which stays as it is."""
         self.tokens.look(_brought(client, token), client)
+
+    def invited(self) -> list[ClientId]:
+        """Whose the tokens are that are somebody's, by name."""
+        owned = {state.client for state in self.tokens.states() if state.client is not None}
+        return [ClientId(name) for name in sorted(owned)]
+
+    def unused_tokens(self) -> int:
+        """Those that nobody was named for and nobody brought."""
+        return sum(state.client is None for state in self.tokens.states())
 
 
 def _brought(client: ClientId, token: str) -> str:

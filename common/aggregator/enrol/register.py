@@ -2,7 +2,7 @@
 
 import contextlib
 
-from precad.common.aggregator.enrol.admission import Admission, Listed, anybody
+from precad.common.aggregator.enrol.admission import Admission, anybody
 from precad.common.aggregator.round.cap import prepare
 from precad.common.aggregator.round.messages import SealMessage
 from precad.common.aggregator.store import Store
@@ -100,10 +100,14 @@ class Register:
                 self._changed.wait(remaining)
 
     def missing(self) -> list[ClientId]:
-        """Who isn't enrolled of those that the operator lists; nobody where it lists none."""
-        if self._frozen or not isinstance(self._admission, Listed):
+        """Who isn't enrolled of those that the operator let in by name."""
+        if self._frozen:
             return []
-        return [client for client in self._admission.roster if client not in self._enrolments]
+        return [each for each in self._admission.invited() if each not in self._enrolments]
+
+    def unused_tokens(self) -> int:
+        """How many may still come of whom the operator has no name."""
+        return 0 if self._frozen else self._admission.unused_tokens()
 
     def roster(self) -> Roster:
         """Everybody enrolled so far."""

@@ -1,8 +1,8 @@
 """One-time enrolment tokens: the server keeps digests, and who redeemed them.
 
 One file per token in the state folder, named by the token's digest, so that the operator can add
-some while the server runs. A second file beside it names the client; it appears whole or not at
-all, and never changes.
+some while the server runs. A second file beside it names the client: whom the token was made for,
+or who used it first; it appears whole or not at all, and never changes.
 """
 
 import base64
@@ -54,7 +54,7 @@ class TokenState:
 
     digest: str
     client: str | None
-    """Whose it became; None while it is unused."""
+    """Whose it is; None while it is anybody's who brings it."""
 
 
 class TokenBook:
@@ -67,15 +67,28 @@ class TokenBook:
     def __init__(self, state: Path) -> None:
         self._folder = state / TOKENS_FOLDER
 
-    def add(self, digest: Digest) -> None:
+    def add(self, digest: Digest, client: ClientId | None = None) -> None:
         """Accept the token of that digest, once. Adding it again changes nothing.
 
+        Args:
+            digest: of the token.
+            client: whom it is for; whoever brings it first, unless given.
+
         Raises:
-            Misconfiguration: the folder can't be written to.
+            Misconfiguration: it is another client's already, or the folder can't be written to.
         """
+        known = str(digest)
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            (self._folder / str(digest)).touch(mode=0o600)
+            if client is not None:
+                # Before the token is known here: nobody else can bring it meanwhile.
+                with contextlib.suppress(FileExistsError):
+                    write_file(self._binding(known), client.name.encode(), replace=False)
+                if self._owner(known) != client.name:
+                    raise Misconfiguration(
+                        "client", client.name, "this token is another client's: make a new one"
+                    )
+            (self._folder / known).touch(mode=0o600)
         except OSError as error:
             raise Misconfiguration(
                 "state", str(self._folder), f"can't be written to ({error.strerror})"
@@ -116,7 +129,7 @@ class TokenBook:
 
     def _check_owner(self, known: str, client: ClientId) -> None:
         if self._owner(known) != client.name:
-            raise AccessDenied("this token was used by another client; ask the operator for one")
+            raise AccessDenied("this token is another client's; ask the operator for one")
 
     def states(self) -> list[TokenState]:
         """All tokens, by digest."""

@@ -93,6 +93,7 @@ class OperationService(OperationServicer):
             if session.register.frozen
             else max(0.0, session.started + session.enrolling.seconds - session.clock.now()),
             missing=[client.name for client in session.register.missing()],
+            unused_tokens=session.register.unused_tokens(),
             twice=dict(session.twice),
             redrawn_coins=session.store.redrawn_coins(),
             workers=session.progress.workers,

@@ -1,0 +1,219 @@
+"""Commands of documents that no other test plays: typed to the letter, each page in a folder."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.rig.consortium import task
+from tests.rig.pages import ROOT, Command, typed
+
+import precad
+from precad.client.record_file import write_client_data
+from precad.common.identifiers import ClientId
+from precad.common.model import initial_vector, save_model
+from precad.common.task import Task
+from precad.experiments.local.files import free_addresses, task_to_toml, write_parties
+
+COMMAND_S = 240.0
+OWNER = "client-3"
+SERVES = ("precad serve ",)
+
+
+class Shell:
+    """A person in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.names: dict[str, str] = {}
+        """What stands for an address that the page names."""
+        self._environment = os.environ | {
+            "OMP_NUM_THREADS": "1",
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PYTHONPATH": f"{Path(precad.__file__).parents[1]}:{folder}",
+        }
+        self._background: list[subprocess.Popen[bytes]] = []
+
+    def type(self, command: Command) -> str:
+        """What it prints; a server is waited for until it listens."""
+        sys.stdout.write(f"{command.page}:{command.line}$ {command.text}\n")
+        text = command.text
+        for name, address in self.names.items():
+            text = text.replace(name, address)
+        if text.startswith(SERVES):
+            return self._serve(text)
+        done = subprocess.run(
+            ["bash", "-c", text],
+            cwd=self.folder,
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            timeout=COMMAND_S,
+            check=False,
+        )
+        assert done.returncode == 0, (command, done.stdout[-2000:], done.stderr[-3000:])
+        return done.stdout
+
+    def _serve(self, text: str) -> str:
+        log = self.folder / f"served-{len(self._background)}"
+        with log.open("wb") as output:
+            self._background.append(
+                subprocess.Popen(
+                    ["bash", "-c", f"exec {text}"],
+                    cwd=self.folder,
+                    env=self._environment,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                )
+            )
+        deadline = time.monotonic() + COMMAND_S
+        while " on port " not in (said := log.read_text("utf-8")):
+            assert time.monotonic() < deadline, said
+            assert self._background[-1].poll() is None, said
+            time.sleep(0.1)
+        return said
+
+    def close(self) -> None:
+        for process in self._background:
+            process.send_signal(signal.SIGTERM)
+        for process in self._background:
+            process.wait(30)
+
+
+@contextmanager
+def shell(folder: Path) -> Iterator[Shell]:
+    made = Shell(folder)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def play(page: str, at: Shell, before: Callable[[Command], None] = lambda _: None) -> list[str]:
+    """Type all of a page's commands that aren't marked; what each printed."""
+    said = []
+    for command in typed(page):
+        before(command)
+        said.append(at.type(command))
+        assert command.says in said[-1] or page in COMMENTED, command
+    assert said
+    return said
+
+
+COMMENTED = ("README.md", "docs/identity.md")
+"""Their comments explain, and aren't what is printed."""
+
+
+def trained_by_hand(at: Shell) -> None:
+    """Settings of all parties in one folder, as README's commands name them."""
+    values = task().model_dump(mode="json", exclude_none=True)
+    values["training"]["rounds"] = 3
+    values["enrolment"] |= {"clients": 1, "min_clients": 1}
+    (at.folder / "task.toml").write_text(task_to_toml(Task.parse(values)), encoding="utf-8")
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(40, 2)).astype(np.float32)
+    y = (x.sum(axis=1) > 0).astype(np.int64)
+    records = write_client_data(at.folder, ClientId(OWNER), x, y)
+    addresses = dict(zip(("dealer", "server-a", "server-b"), free_addresses(3), strict=True))
+    write_parties(at.folder, "task.toml", {OWNER: {"data": records.name}}, addresses, linger_s=60)
+    # The page's owner has a file of its own name, and a certificate that `keys init` numbered.
+    (at.folder / f"{OWNER}.toml").rename(at.folder / "ward-3.toml")
+    (at.folder / "state" / OWNER).mkdir(parents=True)
+    at.names["a.example:7301"] = addresses["server-a"]
+    np.savez(at.folder / "known.npz", x=x, y=y)
+    np.savez(at.folder / "new.npz", x=x[:5])
+
+
+@pytest.mark.timeout(300)
+def test_by_hand_a_training_ends_with_a_model_that_predicts(tmp_path: Path) -> None:
+    with shell(tmp_path) as at:
+        trained_by_hand(at)
+        *_, status = play("README.md", at)
+        assert "3" in re.findall(r"version +(\d+)", status)
+        _, evaluated = play("docs/trained-model.md", at)
+        assert "40 records" in evaluated or "right" in evaluated
+        assert (tmp_path / "predictions.csv").read_text("utf-8").count("\n") == 6
+
+
+def test_keys_are_made_and_revoked(tmp_path: Path) -> None:
+    with shell(tmp_path) as at:
+        play("docs/identity.md", at)
+        shown = subprocess.run(
+            [sys.executable, "-m", "precad", "keys", "show", "keys"],
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": str(Path(precad.__file__).parents[1])},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+    assert shown.count("revoked") == 1
+
+
+@pytest.mark.timeout(300)
+def test_a_task_is_simulated_with_owners_and_attackers_of_ones_own(tmp_path: Path) -> None:
+    values = Task.load(ROOT / "deploy" / "task.toml").model_dump(mode="json", exclude_none=True)
+    values["training"]["rounds"] = 3
+    values["enrolment"]["clients"] = 20
+    (tmp_path / "task.toml").write_text(task_to_toml(Task.parse(values)), encoding="utf-8")
+    text = (ROOT / "docs" / "simulate.md").read_text(encoding="utf-8")
+    found = re.search(r"^```python\n(import[^`]*?)\nattacked = ", text, re.MULTILINE)
+    assert found
+    (tmp_path / "mymodule.py").write_text(found[1], encoding="utf-8")
+    with shell(tmp_path) as at:
+        play("docs/simulate.md", at)
+    assert (tmp_path / "run.png").stat().st_size > 10_000
+
+
+@pytest.mark.timeout(300)
+def test_experiments_are_listed_and_shown(tmp_path: Path) -> None:
+    with shell(tmp_path) as at:
+        listed, shown = play("docs/experiments.md", at)
+    assert "precad-fig3" in listed
+    assert len(shown.splitlines()) > 5
+
+
+@pytest.mark.timeout(300)
+def test_a_task_with_an_objective_is_made_and_its_model_certified(tmp_path: Path) -> None:
+    def before(command: Command) -> None:
+        if command.text.startswith("precad certify"):
+            # A training's model and held-out records; how good it is doesn't matter here.
+            made = Task.load(tmp_path / "task.toml")
+            save_model(tmp_path / "model.safetensors", made, 1, initial_vector(made.model))
+            x = np.random.default_rng(2).normal(size=(3, 64)).astype(np.float32)
+            np.savez(tmp_path / "held-out.npz", x=x, y=np.array([1, 2, 3]))
+
+    with shell(tmp_path) as at:
+        play("docs/robustness.md", at, before)
+    assert (tmp_path / "radius.png").stat().st_size > 5_000
+    assert (tmp_path / "votes.jsonl").is_file()
+
+
+@pytest.mark.timeout(300)
+def test_reports_are_made_of_a_run_and_of_both_servers(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "precad", "demo", "--json", "--output", "demo-run"),
+            *("--rounds", "2", "--clients", "2"),
+        ],
+        cwd=tmp_path,
+        env=os.environ
+        | {"PYTHONPATH": str(Path(precad.__file__).parents[1]), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    for server in ("server-a", "server-b"):
+        (tmp_path / server).mkdir()
+        (tmp_path / server / "state").symlink_to(tmp_path / "demo-run" / "state" / server)
+    with shell(tmp_path) as at:
+        play("docs/report.md", at)
+    assert (tmp_path / "training.html").stat().st_size > 10_000
+    assert (tmp_path / "report.json").is_file()

@@ -1,0 +1,111 @@
+"""The consortium of docs/ceremony.md, as that page leaves it, in a training that takes long."""
+
+import csv
+import random
+from pathlib import Path
+
+from tests.rig.organisations import Organisation
+
+from precad.cli.kit.consortium import IDENTITY, TASK, Consortium
+from precad.common.identifiers import Role
+from precad.common.identity.deployment import Deployment
+from precad.common.identity.principal import Principal
+from precad.common.task import Task
+from precad.experiments.local.files import task_to_toml, to_toml
+
+PARTIES = {
+    "North": (Principal(Role.SERVER_A, "server-a"), Principal.client("north-ward")),
+    "South": (Principal(Role.SERVER_B, "server-b"), Principal.client("south-ward")),
+    "West": (
+        Principal(Role.DEALER, "dealer"),
+        Principal.client("west-ward"),
+        Principal(Role.OPERATOR, "operator"),
+    ),
+}
+LONG = 5_000
+START = (
+    ("West", "precad serve dealer --config dealer/settings.toml &"),
+    ("South", "precad serve b --config server-b/settings.toml &"),
+    ("North", "precad serve a --config server-a/settings.toml &"),
+    ("North", "precad join --wait 48 --config north-ward/settings.toml &"),
+    ("South", "precad join --wait 48 --config south-ward/settings.toml &"),
+    ("West", "precad join --wait 48 --config west-ward/settings.toml &"),
+)
+"""As the ceremony's last step, with owners that outlast stops."""
+CONSORTIUM = """
+task = "task.toml"
+server_a = "north.example:7301"
+server_b = "south.example:7302"
+dealer = "west.example:7303"
+
+[owners]
+data = "records.csv"
+columns = { inputs = ["age", "pressure"], target = "readmitted" }
+"""
+RECORDS = 100
+
+
+def task() -> Task:
+    """Six parameters; a round takes a second, so that commands get the processor too."""
+    return Task.parse(
+        {
+            "name": "runbooks",
+            "model": {
+                "architecture": "logistic",
+                "parameters": [
+                    {"name": "1.weight", "shape": [2, 2]},
+                    {"name": "1.bias", "shape": [2]},
+                ],
+            },
+            "privacy": {
+                "record_clip": 1.0,
+                "client_clip": 20.0,
+                "noise_multiplier": 2.0,
+                "record_rate": 0.1,
+                "client_rate": 1.0,
+            },
+            "training": {"learning_rate": 0.1, "rounds": LONG},
+            "enrolment": {"clients": 3, "min_clients": 3, "max_expected_records": 30.0},
+            "validation": "fss",
+            "deadlines": {
+                "enrol": 120.0,
+                "work": 1.0,
+                "collect": 10.0,
+                "rejoin": 1.0,
+                "peer": 10.0,
+                "outage": 240.0,
+            },
+        }
+    )
+
+
+def set_up(organisations: dict[str, Organisation]) -> None:
+    """What each organisation's folder holds once the ceremony is over, and its parts, started."""
+    west = organisations["West"]
+    west.write("task.toml", task_to_toml(task()))
+    west.write("consortium.toml", CONSORTIUM)
+    agreed = Consortium.load(west.folder / "consortium.toml")
+    root = Deployment.create(west.folder / "root")
+    for name, parties in PARTIES.items():
+        organisation = organisations[name]
+        for party in parties:
+            root.issue(party, out=organisation.folder / party.name / IDENTITY)
+            if party.role is not Role.OPERATOR:
+                organisation.write(f"{party.name}/settings.toml", to_toml(agreed.settings(party)))
+                organisation.write(f"{party.name}/{TASK}", agreed.task.read_text("utf-8"))
+            if party.role is Role.CLIENT:
+                for folder in (organisation.folder, organisation.folder / party.name):
+                    write_records(folder / "records.csv", party.name)
+    for name, command in START:
+        organisations[name].type(command, 60.0)
+
+
+def write_records(path: Path, seed: str) -> None:
+    """A table of numbers, without a missing one."""
+    rng = random.Random(seed)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["age", "pressure", "readmitted"])
+        for _ in range(RECORDS):
+            age, pressure = rng.gauss(0, 1), rng.gauss(0, 1)
+            writer.writerow([f"{age:.3f}", f"{pressure:.3f}", int(age + pressure > 0)])
