@@ -45,14 +45,14 @@ class Case:
     looks: int | None = None
 
 
-# Canaries and rounds at which each fault shows in all trials; the half noise is the hardest.
+# Canaries and rounds at which each fault shows; the half noise is the hardest.
 FAULTS = {
-    Build.HALF_NOISE: (1000, 64),
+    Build.HALF_NOISE: (1000, 200),
     Build.OTHER_SILENT: (1000, 1),
-    Build.REDRAWN: (1000, 16),
+    Build.REDRAWN: (1000, 8),
     Build.UNCLIPPED: (1000, 4),
 }
-OWNERS_FAULTS = {Build.SOUND: (40, 50), Build.HALF_NOISE: (500, 128), Build.UNCHECKED: (40, 25)}
+OWNERS_FAULTS = {Build.SOUND: (40, 50), Build.HALF_NOISE: (500, 400), Build.UNCHECKED: (40, 25)}
 CASES = {
     **{
         f"demo{name}": Case(Build.SOUND, 2000, deployed=deployed)

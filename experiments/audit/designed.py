@@ -33,8 +33,8 @@ class Designed:
     """What an audit needs.
 
     Attributes:
-        task: σ = 1.4 at p = q = 1: each round Gaussian, with μ = .71 against one server and .51 for who
-            sees the models. Half of the noise shows best there.
+        task: σ = 1.4 at p = q = 1: each round is Gaussian, with μ = .71 against one server and .51
+            for who sees the models.
         shares: the other owners' records, of no meaning.
         canaries: the audited owner's.
     """
