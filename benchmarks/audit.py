@@ -49,10 +49,10 @@ class Case:
 FAULTS = {
     Build.HALF_NOISE: (1000, 200),
     Build.OTHER_SILENT: (1000, 1),
-    Build.REDRAWN: (1000, 8),
+    Build.REDRAWN: (1000, 6),
     Build.UNCLIPPED: (1000, 4),
 }
-OWNERS_FAULTS = {Build.SOUND: (40, 50), Build.HALF_NOISE: (500, 400), Build.UNCHECKED: (40, 25)}
+OWNERS_FAULTS = {Build.SOUND: (20, 25), Build.HALF_NOISE: (500, 400), Build.UNCHECKED: (20, 25)}
 CASES = {
     **{
         f"demo{name}": Case(Build.SOUND, 2000, deployed=deployed)

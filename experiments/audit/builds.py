@@ -5,7 +5,7 @@ from enum import StrEnum
 
 MODELS, ONE_SERVER, PRESENCE = "models", "one server", "presence"
 """Statements by who looks, and at what: records by the models, by one server; owners by both."""
-RELEASES = 8
+RELEASES = 16
 """How often a curious server has a round released that draws noise anew."""
 LOOSE = 8.0
 """How many times as long as stated an update may be where nobody stops it."""

@@ -37,11 +37,13 @@ class Designed:
             for who sees the models.
         shares: the other owners' records, of no meaning.
         canaries: the audited owner's.
+        crowding: canaries by dimensions, see ``power.plan``; 0 where their gradients lie otherwise.
     """
 
     task: Task
     shares: dict[str, tuple[NDArray[np.float32], NDArray[np.int64]]] = field(repr=False)
     canaries: Canaries = field(repr=False)
+    crowding: float = 0.0
 
 
 def designed(canaries: int, rounds: int, seed: int, loud: float = LOUD) -> Designed:
@@ -84,4 +86,4 @@ def designed(canaries: int, rounds: int, seed: int, loud: float = LOUD) -> Desig
     }
     like = Records(*(torch.from_numpy(part) for part in shares["owner-1"]))
     found = loud_canaries(like, canaries, _CLASSES, seed, loud, periods=rounds)
-    return Designed(Task.parse(values), shares, found)
+    return Designed(Task.parse(values), shares, found, 1 / _PARAMETERS_A_CANARY)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from precad.common.account import gdp
 from precad.experiments.audit.one_run import Guesses, lower_bound, refutes
-from precad.experiments.audit.trade_off import gaussian
+from precad.experiments.audit.trade_off import TradeOff, gaussian
 
 _SHARES = (0.01, 0.02, 0.04, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0)
 _LEAST = 10
@@ -76,14 +76,16 @@ def plan(
     repetitions: int = 1,
     delta: float,
     significance: float,
+    stated: TradeOff,
     less: float = 1.0,
+    crowding: float = 0.0,
     trials: int = 15,
     seed: int = 0,
 ) -> Power:
     """The number of guesses at which half of the noise shows best, and what comes of them.
 
-    Trade-offs are taken as Gaussian here, as they nearly are by the central limit theorem; the
-    audit itself takes the exact ones.
+    To find the number trade-offs are taken as Gaussian, as they nearly are by the central limit
+    theorem. What is caught is judged by the exact one, as the audit judges.
 
     Args:
         canaries: coins of one training.
@@ -93,7 +95,11 @@ def plan(
         repetitions: trainings, each with canaries of its own.
         delta: δ at which ε is bounded.
         significance: of the audit.
+        stated: the trade-off that is stated for one coin.
         less: how many times less noise the build at hand has.
+        crowding: canaries by dimensions, below 1, where they point anywhere: each that counts
+            hides the others a little. That adds a quarter of it to the variance, a coin's, or
+            where it is taken out divides the noise's by what is left of the dimensions.
         trials: audits that are played to find the number.
         seed: of the trials.
     """
@@ -102,7 +108,8 @@ def plan(
 
     def played(noise: float) -> list[tuple[NDArray[np.float64], NDArray[np.bool_]]]:
         tossed = generator.random((repetitions, canaries)) < 1 / 2
-        return [(ideal_scores(coins, rate, noise, rounds, generator), coins) for coins in tossed]
+        seen = math.sqrt(min(noise**2 + crowding / 4, noise**2 / (1 - crowding)))
+        return [(ideal_scores(coins, rate, seen, rounds, generator), coins) for coins in tossed]
 
     def medians(noise: float) -> NDArray[np.float64]:
         bounds = []
@@ -116,7 +123,6 @@ def plan(
 
     half, sound = medians(noise / 2), medians(noise)
     best = int(half.argmax())
-    stated = gaussian(_stated_mu(rate, noise, rounds))
 
     def refuted() -> bool:
         # As `judge` does: in two ways, which share the significance.
@@ -149,8 +155,3 @@ def _mu(guesses: list[Guesses], significance: float) -> float:
     return lower_bound(
         gaussian, pooled(guesses), significance, _MOST_MU, least=_LEAST_MU, steps=_STEPS
     )
-
-
-def _stated_mu(rate: float, noise: float, rounds: int) -> float:
-    """μ of the central limit theorem; Bu et al. 2020, for Poisson samples."""
-    return rate * math.sqrt(rounds * math.expm1(noise**-2)) if rate < 1 else rounds**0.5 / noise

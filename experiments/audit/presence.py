@@ -58,7 +58,8 @@ class Present:
 
     def plan(self, significance: float, build: Build = Build.SOUND) -> Power:
         """How many coins to guess, before any is, and how likely this build is caught."""
-        return self.statement.plan(self.coins.size, significance, build=build)
+        crowding = len(self.rows) / self.task.dimension
+        return self.statement.plan(self.coins.size, significance, build=build, crowding=crowding)
 
     def submitted(self, build: Build) -> Matrix:
         """What owners get away with, ``[m, d] int64``."""

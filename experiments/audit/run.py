@@ -42,7 +42,10 @@ def planned(
     coins = made.canaries.coins
     both = statements(made.task, len(coins))
     each = significance / len(both)
-    return {statement: statement.plan(coins.size, each, repetitions, build) for statement in both}
+    return {
+        statement: statement.plan(coins.size, each, repetitions, build, made.crowding)
+        for statement in both
+    }
 
 
 def audit(

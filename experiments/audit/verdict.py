@@ -64,6 +64,7 @@ class Statement:
         significance: float,
         repetitions: int = 1,
         build: Build = Build.SOUND,
+        crowding: float = 0.0,
     ) -> Power:
         """How many coins to guess, before any is, and how likely this build is caught."""
         return plan(
@@ -74,7 +75,9 @@ class Statement:
             repetitions=repetitions,
             delta=self.delta,
             significance=significance,
+            stated=self.family()(1.0),
             less=less_noise(build, self.name),
+            crowding=crowding,
         )
 
     def family(self) -> Callable[[float], TradeOff]:

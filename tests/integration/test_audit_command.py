@@ -39,7 +39,7 @@ def test_records_that_are_not_clipped_are_found_by_whoever_sees_the_models() -> 
 
 
 def test_noise_that_is_drawn_anew_is_found_by_the_server_that_looks_again() -> None:
-    assert verdicts(Build.REDRAWN, 16) == {"models": False, "one server": True}
+    assert verdicts(Build.REDRAWN, 10) == {"models": False, "one server": True}
 
 
 def test_the_command_says_what_is_stated_and_what_was_learnt_and_fails() -> None:

@@ -11,6 +11,7 @@ from precad.experiments.audit.canaries import coins_at, loud_canaries
 from precad.experiments.audit.designed import designed
 from precad.experiments.audit.power import plan
 from precad.experiments.audit.simulated import statements, train, views
+from precad.experiments.audit.trade_off import gaussian
 
 LIKE = Records(torch.randn(20, 3), torch.zeros(20, dtype=torch.int64))
 
@@ -56,7 +57,9 @@ def test_noise_that_is_not_of_these_rounds_is_refused() -> None:
 
 def test_power_is_none_of_what_is_sound_and_grows_with_the_fault() -> None:
     caught = [
-        plan(2000, 1.0, 1.0, 1, delta=1e-5, significance=1e-4, less=less).caught
+        plan(
+            2000, 1.0, 1.0, 1, delta=1e-5, significance=1e-4, stated=gaussian(1.0), less=less
+        ).caught
         for less in (1.0, 2.0, 8.0)
     ]
     assert caught[0] == 0.0
