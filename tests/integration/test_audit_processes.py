@@ -17,8 +17,8 @@ FAULTS = {
     # Who sees the models alone has the other server's noise before it: that half is sound.
     Build.OTHER_SILENT: (400, 1, {"models": False, "one server": True}),
     # The last release is what the model is made of: it has noise once.
-    Build.REDRAWN: (1000, 4, {"models": False, "one server": True}),
-    Build.UNCLIPPED: (400, 2, {"models": True, "one server": True}),
+    Build.REDRAWN: (1000, 6, {"models": False, "one server": True}),
+    Build.UNCLIPPED: (400, 4, {"models": True, "one server": True}),
 }
 HALF = (1000, 4)
 OWNERS = (20, 25)
