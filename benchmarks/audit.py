@@ -1,7 +1,8 @@
-"""What audits find: a hundred of the sound build, the demo's task, and four broken builds.
+"""What audits find: two hundred of the sound build, the demo's task, and the broken builds.
 
-The demo's task is audited as a simulation and as real processes, and so is one broken build.
-Certificates are attacked where norms are checked and where they aren't.
+The demo's task and the broken builds are audited as a simulation and as real processes.
+Certificates are attacked where norms are checked and where they aren't. Names as arguments run
+these audits alone.
 
 Writes results/audit.json after each audit, and goes on where it was broken off. Seeds are the
 audits' numbers, so that every figure can be repeated.
@@ -9,87 +10,111 @@ audits' numbers, so that every figure can be repeated.
 
 import json
 import os
+import sys
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from precad.cli.audit.deployed import train as play
+from precad.cli.audit.deployed import train_present as play_present
 from precad.experiments.audit import presence
+from precad.experiments.audit.builds import RELEASES, Build
 from precad.experiments.audit.certificate import BUILDS, audit_certificates, certifiable
 from precad.experiments.audit.demo import demo_audit
 from precad.experiments.audit.designed import LOUDER, Designed, designed
 from precad.experiments.audit.run import SIGNIFICANCE, Repetition, audit, planned
-from precad.experiments.audit.simulated import Build, train
+from precad.experiments.audit.simulated import train
 
 RESULT = Path(__file__).parent / "results" / "audit.json"
-SOUND, SOUND_CANARIES = 100, 500
-# Canaries and trainings at which each fault shows; the half noise is the hardest.
-BROKEN = {
-    Build.HALF_NOISE: (1000, 64),
-    Build.OTHER_SILENT: (1000, 1),
-    Build.REDRAWN: (1000, 16),
-    Build.UNCLIPPED: (1000, 4),
-}
-DEMO_CANARIES = 2000
-PRESENT = 1000
-"""Owners, each a canary."""
+SOUND = 100
 CERTIFYING = 200
 """Models of each ensemble that certifies, or attacks what is certified."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One audit."""
+    """One audit; ``rounds`` of 0 is the demo's task, whose canaries have one coin each."""
 
     build: Build
     canaries: int
-    repetitions: int = 1
-    first: int = 1
-    demo: bool = False
+    rounds: int = 0
+    seed: int = 1
     deployed: bool = False
+    present: bool = False
+    looks: int | None = None
 
 
+# Canaries and rounds at which each fault shows; the half noise is the hardest.
+FAULTS = {
+    Build.HALF_NOISE: (1000, 200),
+    Build.OTHER_SILENT: (1000, 1),
+    Build.REDRAWN: (1000, 6),
+    Build.UNCLIPPED: (1000, 4),
+}
+OWNERS_FAULTS = {Build.SOUND: (20, 25), Build.HALF_NOISE: (500, 400), Build.UNCHECKED: (20, 25)}
 CASES = {
-    "demo": Case(Build.SOUND, DEMO_CANARIES, demo=True),
-    "demo-deployed": Case(Build.SOUND, DEMO_CANARIES, demo=True, deployed=True),
-    "other-silent-deployed": Case(Build.OTHER_SILENT, 1000, deployed=True),
-    **{build.value: Case(build, *size) for build, size in BROKEN.items()},
     **{
-        f"sound-{number:03d}": Case(Build.SOUND, SOUND_CANARIES, first=1000 + number)
+        f"demo{name}": Case(Build.SOUND, 2000, deployed=deployed)
+        for name, deployed in (("", False), ("-deployed", True))
+    },
+    **{
+        f"{build.value}{name}": Case(build, *size, deployed=deployed)
+        for build, size in FAULTS.items()
+        for name, deployed in (("", False), ("-deployed", True))
+    },
+    # Server B has a sound server A release again and again.
+    "looked-deployed": Case(Build.SOUND, *FAULTS[Build.REDRAWN], deployed=True, looks=RELEASES),
+    **{
+        f"presence-{build.value}{name}": Case(build, *size, deployed=deployed, present=True)
+        for build, size in OWNERS_FAULTS.items()
+        for name, deployed in (("", False), ("-deployed", True))
+        # Sixty thousand submissions.
+        if not (deployed and build is Build.HALF_NOISE)
+    },
+    **{f"sound-{number:03d}": Case(Build.SOUND, 500, 4, 1000 + number) for number in range(SOUND)},
+    **{
+        f"present-{number:03d}": Case(Build.SOUND, 500, 4, 1000 + number, present=True)
         for number in range(SOUND)
     },
 }
 
 
+def of_records(case: Case) -> list[dict[str, Any]]:
+    """An audit whose canaries are records."""
+    made: Designed = (
+        designed(case.canaries, case.rounds, case.seed, LOUDER)
+        if case.rounds
+        else demo_audit("digits", case.canaries, case.seed)
+    )
+    plans = planned(made, 1, build=case.build)
+    trained = (
+        play(made, build_of=case.build, looks=case.looks)
+        if case.deployed
+        else train(made.task, made.shares, made.canaries, build_of=case.build, seed=case.seed)
+    )
+    found = audit(plans, [Repetition(trained, made.shares, made.canaries)])
+    return [verdict.to_json() for verdict in found]
+
+
+def of_owners(case: Case) -> list[dict[str, Any]]:
+    """An audit whose canaries are owners."""
+    made = presence.present(case.canaries, case.rounds, case.seed)
+    power = made.plan(SIGNIFICANCE, case.build)
+    models = (
+        play_present(made, build_of=case.build)
+        if case.deployed
+        else presence.train(made, build_of=case.build, seed=case.seed)
+    )
+    return [presence.audit(made, power, models, SIGNIFICANCE).to_json()]
+
+
 def audited(case: Case) -> dict[str, Any]:
     """One audit, and how long it took."""
     started = time.perf_counter()
-
-    def made(seed: int) -> Designed:
-        if case.demo:
-            return demo_audit("digits", case.canaries, seed)
-        return designed(case.canaries, seed, LOUDER)
-
-    def trainings() -> Any:
-        for seed in range(case.first, case.first + case.repetitions):
-            one = made(seed)
-            trained = (
-                play(one, build_of=case.build)
-                if case.deployed
-                else train(one.task, one.shares, one.canaries, build_of=case.build, seed=seed)
-            )
-            yield Repetition(trained, one.shares, one.canaries)
-
-    plans = planned(made(case.first).task, case.canaries, case.repetitions)
-    verdicts = [verdict.to_json() for verdict in audit(plans, trainings())]
+    verdicts = of_owners(case) if case.present else of_records(case)
     return {
-        "build": case.build.value,
-        "demo": case.demo,
-        "deployed": case.deployed,
-        "canaries": case.canaries,
-        "repetitions": case.repetitions,
-        "seed": case.first,
+        **asdict(case),
         "seconds": round(time.perf_counter() - started, 1),
         "refuted": any(verdict["refuted"] for verdict in verdicts),
         "verdicts": verdicts,
@@ -108,22 +133,17 @@ def main() -> None:
         found = json.loads(RESULT.read_text(encoding="utf-8"))
     for build, loose in BUILDS.items():
         name = f"certificate-{build}"
-        if name not in found:
+        if name not in found and len(sys.argv) == 1:
             verdict = audit_certificates(certifiable(1), CERTIFYING, 1, loose=loose)
             found[name] = {"seed": 1, "models": CERTIFYING, **verdict.to_json()}
             RESULT.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    for build, loose in presence.BUILDS.items():
-        name = f"presence-{build}"
-        if name not in found:
-            one = presence.audit_presence(PRESENT, 1, SIGNIFICANCE, loose=loose)
-            found[name] = {"seed": 1, **one.to_json()}
-            RESULT.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     found["hardware"] = {"processor": _processor(), "cores": os.cpu_count()}
-    for name, case in CASES.items():
+    for name in sys.argv[1:] or CASES:
+        case = CASES[name]
         if name in found["audits"]:
             continue
         found["audits"][name] = audited(case)
-        sound = [one for key, one in found["audits"].items() if key.startswith("sound")]
+        sound = [one for one in found["audits"].values() if one["build"] == Build.SOUND.value]
         found["sound_audits"] = len(sound)
         found["false_alarms"] = sum(one["refuted"] for one in sound)
         RESULT.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

@@ -1,21 +1,20 @@
 """`precad audit`: canaries in trainings, and what an adversary really learns of them."""
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from precad.cli.options import PATH, json_of, json_option, print_json
 from precad.common.errors import Misconfiguration
 from precad.common.terminal.progress import bar
-from precad.common.terminal.text import Table, say
+from precad.common.terminal.text import say
 
 if TYPE_CHECKING:
+    from precad.experiments.audit.builds import Build
+    from precad.experiments.audit.designed import Designed
     from precad.experiments.audit.run import Repetition
-    from precad.experiments.audit.simulated import Build
-    from precad.experiments.audit.verdict import Verdict
 
 REFUTED = 1
 
@@ -25,7 +24,13 @@ REFUTED = 1
     "--canaries",
     type=click.IntRange(min=50),
     default=2000,
-    help="m: records that count or not by a fair coin, in each training.",
+    help="m: records that count or not by a fair coin; with --presence owners.",
+)
+@click.option(
+    "--rounds",
+    type=click.IntRange(min=1),
+    default=4,
+    help="Of a task made for auditing, each with coins of its own; more prove more.",
 )
 @click.option(
     "--repetitions",
@@ -41,7 +46,7 @@ REFUTED = 1
     "--build",
     default="sound",
     help="What runs: sound, or a build broken on purpose that the audit must find: "
-    "half-noise, other-silent, redrawn, unclipped.",
+    "half-noise, other-silent, redrawn, unclipped; of owners half-noise, unchecked.",
 )
 @click.option(
     "--deployed",
@@ -56,7 +61,7 @@ REFUTED = 1
 @click.option(
     "--presence",
     is_flag=True,
-    help="Canaries are whole owners, by simulation; --build is sound or unchecked.",
+    help="Canaries are whole owners: what hides whether one is there.",
 )
 @click.option(
     "--models",
@@ -73,6 +78,7 @@ REFUTED = 1
 @json_option
 def audit(
     canaries: int,
+    rounds: int,
     repetitions: int,
     dataset: str | None,
     build: str,
@@ -106,12 +112,15 @@ def audit(
 
     With --presence the canaries are owners, whose updates count or are zero:
     what the client-level guarantee hides.
+
+        precad audit --presence --deployed --canaries 20 --rounds 50
     """
     if save is not None and not save.parent.is_dir():
         raise Misconfiguration("--save", str(save), "there is no such folder; make it first")
+    from precad.cli.audit.shown import say_plan, show  # noqa: PLC0415
+    from precad.experiments.audit.builds import OF_PRESENCE, OF_RECORDS  # noqa: PLC0415
     from precad.experiments.audit.run import audit as judged  # noqa: PLC0415
     from precad.experiments.audit.run import planned  # noqa: PLC0415
-    from precad.experiments.audit.simulated import Build  # noqa: PLC0415
     from precad.experiments.simulation.draws import checked_seed  # noqa: PLC0415
 
     first = checked_seed(seed)
@@ -123,35 +132,30 @@ def audit(
         document, refuted = attack(models, build, first, out)
         _end(document, save, as_json=as_json, refuted=refuted)
         return
+    builds = {each.value: each for each in (OF_PRESENCE if presence else OF_RECORDS)}
+    if build not in builds:
+        raise Misconfiguration("--build", build, f"use one of {', '.join(builds)}")
+    runs = builds[build]
     if presence:
-        from precad.experiments.audit.presence import BUILDS, audit_presence  # noqa: PLC0415
-        from precad.experiments.audit.run import SIGNIFICANCE  # noqa: PLC0415
+        from precad.cli.audit.presence import attack as attack_presence  # noqa: PLC0415
 
-        if build not in BUILDS:
-            raise Misconfiguration(
-                "--build", build, f"with --presence use one of {', '.join(BUILDS)}"
-            )
-        one = audit_presence(canaries, first, SIGNIFICANCE, loose=BUILDS[build])
-        _show(out, (one,))
-        told = {"seed": first, "build": build, "simulated": True, "verdicts": [one.to_json()]}
-        _end(told, save, as_json=as_json, refuted=one.refuted)
+        document, refuted = attack_presence(canaries, rounds, runs, first, out, deployed=deployed)
+        _end(document, save, as_json=as_json, refuted=refuted)
         return
-    known = {each.value: each for each in Build}
-    if build not in known:
-        raise Misconfiguration("--build", build, f"use one of {', '.join(known)}")
-    trainings = _trainings(dataset, canaries, repetitions, known[build], first, deployed=deployed)
-    task = next(_trainings(dataset, canaries, 1, None, first)).trained.task
-    plans = planned(task, canaries, repetitions)
+
+    def made(number: int) -> "Designed":
+        return _designed(dataset, canaries, rounds, first + number)
+
+    plans = planned(made(0), repetitions, build=runs)
     for statement, power in plans.items():
-        say(
-            out,
-            f"{statement.name}: ε = {statement.epsilon:.2f} is stated. A sound build should give "
-            f"about {power.expected:.2f}, half the noise {power.expected_of_half:.2f}, which is "
-            f"caught in {power.caught:.0%} of {power.trials} trials.",
-        )
+        say_plan(out, statement, power, runs)
+    trainings = (
+        _trained(made(number), runs, first + number, deployed=deployed)
+        for number in range(repetitions)
+    )
     with bar("trainings", repetitions, sys.stderr) as line:
         found = judged(plans, trainings, on_repetition=lambda _: line.update())
-    _show(out, found)
+    show(out, found)
     document = {
         "seed": first,
         "build": build,
@@ -173,57 +177,24 @@ def _end(document: dict[str, Any], save: Path | None, *, as_json: bool, refuted:
         sys.exit(REFUTED)
 
 
-def _trainings(
-    dataset: str | None,
-    canaries: int,
-    repetitions: int,
-    build: "Build | None",
-    seed: int,
-    *,
-    deployed: bool = False,
-) -> "Iterator[Repetition]":
-    """Each trained when it is asked for; without a build, only planned."""
+def _designed(dataset: str | None, canaries: int, rounds: int, seed: int) -> "Designed":
+    """The demo's task, or one made for auditing, with its canaries."""
     from precad.experiments.audit.demo import demo_audit  # noqa: PLC0415
     from precad.experiments.audit.designed import LOUDER, designed  # noqa: PLC0415
+
+    if dataset is None:
+        return designed(canaries, rounds, seed, LOUDER)
+    return demo_audit(dataset, canaries, seed)
+
+
+def _trained(made: "Designed", build: "Build", seed: int, *, deployed: bool) -> "Repetition":
     from precad.experiments.audit.run import Repetition  # noqa: PLC0415
-    from precad.experiments.audit.simulated import Audited, train  # noqa: PLC0415
+    from precad.experiments.audit.simulated import train  # noqa: PLC0415
 
-    for number in range(repetitions):
-        made = (
-            designed(canaries, seed + number, LOUDER)
-            if dataset is None
-            else demo_audit(dataset, canaries, seed + number)
-        )
-        if build is None:
-            trained = Audited(made.task, [], {}, 1.0)
-        elif deployed:
-            from precad.cli.audit.deployed import train as play  # noqa: PLC0415
+    if deployed:
+        from precad.cli.audit.deployed import train as play  # noqa: PLC0415
 
-            trained = play(made, build_of=build)
-        else:
-            trained = train(
-                made.task, made.shares, made.canaries, build_of=build, seed=seed + number
-            )
-        yield Repetition(trained, made.shares, made.canaries)
-
-
-def _show(out: TextIO, found: "tuple[Verdict, ...]") -> None:
-    table = Table("who looks", ">canaries", ">right guesses", ">ε at least", ">ε stated", "")
-    for verdict in found:
-        guesses = verdict.guesses
-        table.add(
-            verdict.statement.name,
-            str(guesses.canaries),
-            f"{guesses.correct} of {guesses.made}",
-            f"{verdict.by_family:.2f}",
-            f"{verdict.epsilon:.2f}",
-            "REFUTED" if verdict.refuted else "not refuted",
-        )
-    table.show(out)
-    for verdict in found:
-        if verdict.refuted:
-            say(
-                out,
-                f"audit failed: {verdict.statement.name} stated ε = {verdict.epsilon:.4f}; what "
-                f"was learnt needs at least {verdict.by_family:.4f}",
-            )
+        trained = play(made, build_of=build)
+    else:
+        trained = train(made.task, made.shares, made.canaries, build_of=build, seed=seed)
+    return Repetition(trained, made.shares, made.canaries)

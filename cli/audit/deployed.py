@@ -1,27 +1,32 @@
 """An audited training by real processes: dealer, both servers and every owner, over localhost."""
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from subprocess import Popen
 
 import numpy as np
+from numpy.typing import NDArray
 
 from precad.cli.audit.watched_server import file_of
 from precad.client.train import Records
-from precad.common.errors import Misconfiguration, PeerUnavailable
+from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import ClientId, Role
+from precad.common.ring import RingVector
 from precad.common.task import Task
+from precad.experiments.audit.builds import RELEASES, Build
 from precad.experiments.audit.designed import Designed
 from precad.experiments.audit.own_task import NAME
-from precad.experiments.audit.simulated import AUDITED, Audited, Build, denominator
+from precad.experiments.audit.presence import Present
+from precad.experiments.audit.simulated import AUDITED, Audited, denominator
 from precad.experiments.local import OWNERS, LocalDeployment
 from precad.experiments.local.files import Data
 
-BUILDS = (Build.SOUND, Build.OTHER_SILENT)
-"""What can be played with processes."""
+Popens = Callable[..., Popen[bytes]]
 _WATCHED = "precad.cli.audit.watched_server"
 _OWNER = "precad.experiments.audit.canary_owner"
+_CLIENTS = "precad.experiments.audit.canary_clients"
 _TRAINING_S = 3600.0
 _END_S = 60.0
 _WORK_S, _REJOIN_S = 0.2, 1.0
@@ -31,8 +36,9 @@ def train(
     made: Designed,
     *,
     build_of: Build = Build.SOUND,
+    looks: int | None = None,
     folder: Path | None = None,
-    popen: Callable[..., Popen[bytes]] | None = None,
+    popen: Popens | None = None,
 ) -> Audited:
     """Plays the training with the canaries' owner among the others.
 
@@ -41,64 +47,119 @@ def train(
 
     Args:
         made: task, owners and canaries.
-        build_of: one of ``BUILDS``.
+        build_of: what runs, one of ``builds.OF_RECORDS``.
+        looks: how often server B has each round released, by breaking the link; ``RELEASES``
+            unless given where A draws its noise anew, else 1.
         folder: receives settings, states and logs; a temporary one unless given.
         popen: starts a part's process.
 
     Raises:
-        Misconfiguration: this build can't be played so.
         PeerUnavailable: a part died or didn't end; with the end of its log.
     """
-    if build_of not in BUILDS:
-        known = ", ".join(build.value for build in BUILDS)
-        raise Misconfiguration("--build", build_of.value, f"with --deployed use one of {known}")
-    if folder is None:
-        with tempfile.TemporaryDirectory(prefix="precad-audit-") as temporary:
-            return train(made, build_of=build_of, folder=Path(temporary), popen=popen)
-    task = _as_played(made.task)
-    canaries = made.canaries
-    data = {ClientId(name): share for name, share in made.shares.items()}
-    data[ClientId(AUDITED)] = _arrays(canaries.records)
-    coins, models = folder / "coins.npy", folder / "models.npy"
-    noise = {role: folder / f"noise-{role.value}" for role in (Role.SERVER_A, Role.SERVER_B)}
-    np.save(coins, canaries.coins)
-    instead = {
-        AUDITED: ("-m", _OWNER, "--coins", str(coins), "--models", str(models)),
-        Role.SERVER_B.value: ("-m", _WATCHED, "b", "--noise", str(noise[Role.SERVER_B])),
+    if looks is None:
+        looks = RELEASES if build_of is Build.REDRAWN else 1
+    with _folder(folder) as place:
+        task, canaries = _as_played(made.task), made.canaries
+        data = {ClientId(name): share for name, share in made.shares.items()}
+        data[ClientId(AUDITED)] = _arrays(canaries.records)
+        coins, models = place / "coins.npy", place / "models.npy"
+        np.save(coins, canaries.coins)
+        kept = ("--coins", str(coins), "--models", str(models))
+        servers = _servers(place, build_of)
+        servers[Role.SERVER_B.value] = _watched(place, "b", build_of, "--looks", str(looks))
+        instead = {AUDITED: ("-m", _OWNER, "--build", build_of.value, *kept), **servers}
+        with LocalDeployment(place, task, data, instead=instead, popen=popen) as deployment:
+            deployment.start_servers()
+            deployment.start_clients_together()
+            _wait(deployment, AUDITED)
+            deployment.wait((OWNERS,), _END_S)
+        known: list[RingVector] = [
+            np.load(file_of(place / "noise-b", version), allow_pickle=False)
+            for version in range(task.training.rounds)
+        ]
+        everything = {**made.shares, AUDITED: canaries.records}
+        return Audited(made.task, _models(models), known, denominator(task, everything))
+
+
+def train_present(
+    made: Present,
+    *,
+    build_of: Build = Build.SOUND,
+    folder: Path | None = None,
+    popen: Popens | None = None,
+) -> list[NDArray[np.float64]]:
+    """Plays the training whose owners are all canaries, each a process.
+
+    Args:
+        made: task, rows and coins.
+        build_of: what runs, one of ``builds.OF_PRESENCE``.
+        folder: receives settings, states and logs; a temporary one unless given.
+        popen: starts a part's process.
+
+    Returns:
+        θ_0 to θ_T, ``[d] float64`` each.
+
+    Raises:
+        PeerUnavailable: a part died or didn't end; with the end of its log.
+    """
+    with _folder(folder) as place:
+        data = {ClientId(name): share for name, share in made.shares.items()}
+        rows, coins, models = (place / f"{name}.npy" for name in ("rows", "coins", "models"))
+        np.save(rows, made.submitted(build_of))
+        np.save(coins, made.coins)
+        files = ("--rows", str(rows), "--coins", str(coins), "--models", str(models))
+        instead = {OWNERS: ("-m", _CLIENTS, *files), **_servers(place, build_of)}
+        task = _as_played(made.task)
+        with LocalDeployment(place, task, data, instead=instead, popen=popen) as deployment:
+            deployment.start_servers()
+            deployment.start_clients_together()
+            _wait(deployment, OWNERS)
+        return _models(models)
+
+
+@contextmanager
+def _folder(given: Path | None) -> Iterator[Path]:
+    if given is not None:
+        yield given
+        return
+    with tempfile.TemporaryDirectory(prefix="precad-audit-") as temporary:
+        yield Path(temporary)
+
+
+def _servers(folder: Path, build_of: Build) -> dict[str, tuple[str, ...]]:
+    """What plays both servers; none for the sound ones, which `precad serve` is."""
+    if build_of is Build.SOUND:
+        return {}
+    return {
+        role.value: _watched(folder, letter, build_of)
+        for role, letter in ((Role.SERVER_A, "a"), (Role.SERVER_B, "b"))
     }
-    if build_of is Build.OTHER_SILENT:
-        silent = ("-m", _WATCHED, "a", "--silent", "--noise", str(noise[Role.SERVER_A]))
-        instead[Role.SERVER_A.value] = silent
-    with LocalDeployment(folder, task, data, instead=instead, popen=popen) as deployment:
-        deployment.start_servers()
-        deployment.start_clients_together()
-        _wait(deployment)
-    own = [
-        np.load(file_of(noise[Role.SERVER_B], version), allow_pickle=False)
-        for version in range(task.training.rounds)
-    ]
-    return Audited(
-        made.task,
-        list(np.load(models, allow_pickle=False)),
-        {Role.SERVER_B: own},
-        denominator(task, {**made.shares, AUDITED: canaries.records}),
-    )
 
 
-def _wait(deployment: LocalDeployment) -> None:
-    """Until the audited owner has seen the last model."""
+def _watched(folder: Path, letter: str, build_of: Build, *more: str) -> tuple[str, ...]:
+    noise = ("--noise", str(folder / f"noise-{letter}"))
+    return ("-m", _WATCHED, letter, "--build", build_of.value, *noise, *more)
+
+
+def _models(file: Path) -> list[NDArray[np.float64]]:
+    return list(np.load(file, allow_pickle=False))
+
+
+def _wait(deployment: LocalDeployment, name: str) -> None:
+    """Until the owners that know the models have seen the last one."""
     waited = 0.0
-    while deployment.processes[AUDITED].poll() is None:
+    while deployment.processes[name].poll() is None:
         deployment.check_alive()
         try:
-            deployment.wait((AUDITED,), 1.0)
+            deployment.wait((name,), 1.0)
         except PeerUnavailable:
             waited += 1.0
             if waited > _TRAINING_S:
                 raise
-    if deployment.processes[AUDITED].returncode != 0:
-        raise PeerUnavailable(f"{AUDITED} failed:\n{deployment.log_tail(AUDITED)}")
-    deployment.wait((OWNERS,), _END_S)
+    if deployment.processes[name].returncode != 0:
+        # Owners that were started together have a log each.
+        log = deployment.clients[0].name if name == OWNERS else name
+        raise PeerUnavailable(f"{name} failed:\n{deployment.log_tail(log)}")
 
 
 def _as_played(task: Task) -> Task:

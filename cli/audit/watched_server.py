@@ -2,27 +2,40 @@
 
 ``python -m precad.cli.audit.watched_server b --noise folder --config server-b.toml``. A curious
 server knows its own noise; this one keeps it, so that the audit can take it off the noisy sums.
-With ``--silent`` it draws none: a broken build, which the audit must find. `precad serve` has
-neither, and this refuses every task but an audit's own, on this machine alone.
+With ``--looks`` it breaks the link behind the other's noisy share, again and again, to have the
+release tried again. With ``--build`` it is a broken one, which the audit must find. `precad serve`
+has none of these, and this refuses every task but an audit's own, on this machine alone.
 """
 
 import argparse
 import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 import precad.server_a.process
 import precad.server_b.process
 from precad.cli.start import said
-from precad.common.aggregator.release.release import add_noise
-from precad.common.aggregator.round.states import Noised, Summed
-from precad.common.aggregator.training import conduct
-from precad.common.errors import PrecadError
+from precad.common.aggregator.release import reconstruct as reconstructing
+from precad.common.aggregator.release.release import add_noise, countersign
+from precad.common.aggregator.round.aggregator import Aggregator
+from precad.common.aggregator.round.states import Finished, Noised, Prepared, Sent, Summed
+from precad.common.aggregator.training import conduct, finish
+from precad.common.aggregator.validate import in_process as validating
+from precad.common.aggregator.validate.absorb import Absorber
+from precad.common.aggregator.validate.check import Check, Server
+from precad.common.deal.squares import Squares
+from precad.common.errors import PeerUnavailable, PrecadError
 from precad.common.log_lines import start_log
-from precad.common.noise import NoiseSource
+from precad.common.noise import DiscreteGaussian, NoiseSource
 from precad.common.ring import RingVector
+from precad.common.share.submission import Submission
 from precad.common.task import Task
+from precad.experiments.audit.builds import Build
 from precad.experiments.audit.own_task import require_own
 
 _PROCESSES = {"a": precad.server_a.process, "b": precad.server_b.process}
@@ -36,27 +49,123 @@ class Silent:
         return np.zeros(dimension, np.int64)
 
 
+class Unchecked:
+    """Takes the place of a ``Check``: every norm is within the bound."""
+
+    def __init__(self, check: Check) -> None:
+        self._check = check
+
+    def note(self, submission: Submission, absorber: Absorber, squares: Squares) -> None:
+        """As ``Check.note``: what is dealt for it is taken."""
+        self._check.note(submission, absorber, squares)
+
+    def decide(self, batch: int, submissions: Sequence[Submission]) -> NDArray[np.bool_]:
+        """Asks nobody."""
+        del batch
+        return np.ones(len(submissions), np.bool_)
+
+
 def file_of(folder: Path, version: int) -> Path:
-    """Where a round's noise lies, ``[d] int64``."""
+    """Where what a server knows of a round's noise lies, ``[d] int64``."""
     return folder / f"{version}.npy"
 
 
-def watch(folder: Path, *, silent: bool) -> None:
+def keep_noise(folder: Path, instead: NoiseSource | None) -> None:
     """Keep this process's own noise of every round; a later attempt's takes an earlier one's place.
 
     Args:
         folder: receives a file a version.
-        silent: draw none.
+        instead: what a broken server draws from.
     """
     folder.mkdir(parents=True, exist_ok=True)
 
     def kept(summed: Summed, noise: NoiseSource) -> Noised:
-        noised = add_noise(summed, Silent() if silent else noise)
+        noised = add_noise(summed, noise if instead is None else instead)
         own = noised.noisy_share - summed.share_sum
         np.save(file_of(folder, summed.counted.opened.version), own)
         return noised
 
     vars(conduct)[add_noise.__name__] = kept
+
+
+def look_again(folder: Path, looks: int) -> None:
+    """Have every round released so often; how far the last noisy share is from the mean is known.
+
+    Args:
+        folder: of ``keep_noise``.
+        looks: how many noisy shares of the other server to see.
+    """
+    seen: dict[int, list[RingVector]] = defaultdict(list)
+    step = reconstructing.step
+
+    def looked(
+        aggregator: Aggregator, sent: Sent, theta: NDArray[np.float64], theirs: RingVector
+    ) -> Finished:
+        version = sent.counted.opened.version
+        seen[version].append(theirs.copy())
+        if len(seen[version]) < looks:
+            raise PeerUnavailable("this server looks again")
+        # Shares fill the whole ring; what differs between them is noise, which is small.
+        others = np.mean([theirs - each for each in seen.pop(version)], axis=0)
+        more = np.rint(others).astype(np.int64)
+        own = np.load(file_of(folder, version), allow_pickle=False)
+        np.save(file_of(folder, version), own + more)
+        return step(aggregator, sent, theta, theirs)
+
+    vars(reconstructing)[step.__name__] = looked
+
+
+def redraw(noise: NoiseSource) -> None:
+    """Draw noise anew whenever a round's release is tried again."""
+    sums: dict[int, RingVector] = {}
+    kept = vars(conduct)[add_noise.__name__]
+
+    def summing(summed: Summed, drawn: NoiseSource) -> Noised:
+        sums[summed.counted.opened.version] = summed.share_sum
+        found: Noised = kept(summed, drawn)
+        return found
+
+    def anew(aggregator: Aggregator, prepared: Prepared) -> Sent:
+        total = sums[prepared.counted.opened.version]
+        fresh = total + noise.draw(total.size)
+        return countersign(aggregator, replace(prepared, noisy_share=fresh))
+
+    vars(conduct)[add_noise.__name__] = summing
+    vars(finish)[countersign.__name__] = anew
+
+
+def check_nothing() -> None:
+    """Whatever its norm, an update counts."""
+    check_of = validating.check_of
+
+    def unchecked(server: Server, attempt: int) -> Check:
+        return Unchecked(check_of(server, attempt))
+
+    vars(validating)[check_of.__name__] = unchecked
+
+
+def become(server: str, build: Build, task: Task, folder: Path, looks: int) -> None:
+    """From now on this process is that server of that build.
+
+    Args:
+        server: a or b.
+        build: what runs.
+        task: gives the noise's scale.
+        folder: receives what it knows of the noise.
+        looks: how often it has a round released; 1 for a server that isn't curious so.
+    """
+    instead: NoiseSource | None = None
+    if build is Build.HALF_NOISE:
+        instead = DiscreteGaussian(task.noise_units / 2)
+    if build is Build.OTHER_SILENT and server == "a":
+        instead = Silent()
+    keep_noise(folder, instead)
+    if build is Build.REDRAWN and server == "a":
+        redraw(DiscreteGaussian(task.noise_units))
+    if build is Build.UNCHECKED:
+        check_nothing()
+    if looks > 1:
+        look_again(folder, looks)
 
 
 def main() -> int:
@@ -65,14 +174,16 @@ def main() -> int:
     parser.add_argument("server", choices=sorted(_PROCESSES))
     parser.add_argument("--config", type=Path, required=True, help="as for `precad serve`")
     parser.add_argument("--noise", type=Path, required=True, help="folder for its own noise")
-    parser.add_argument("--silent", action="store_true", help="draw none")
+    parser.add_argument("--build", type=Build, default=Build.SOUND, help="what runs")
+    parser.add_argument("--looks", type=int, default=1, help="noisy shares to see of a round")
     given = parser.parse_args()
     start_log()
     try:
         process = _PROCESSES[given.server]
         settings = process.SETTINGS.load(given.config)
-        require_own(Task.load(settings.task), settings.listen)
-        watch(given.noise, silent=given.silent)
+        task = Task.load(settings.task)
+        require_own(task, settings.listen)
+        become(given.server, given.build, task, given.noise, given.looks)
         return int(asyncio.run(process.serve(settings)))
     except PrecadError as error:
         return said(error)

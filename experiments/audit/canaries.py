@@ -20,38 +20,31 @@ class Canaries:
 
     Attributes:
         records: m records, of the shape of the owner's own.
-        coins: ``[m] bool``, whether each counts; where not, its gradient is zero in every sample
-            that it is drawn into, which is what neighbouring data sets differ in.
+        coins: ``[periods, m] bool``, whether each counts; where not, its gradient is zero in every
+            sample that it is drawn into, which is what neighbouring data sets differ in. A row
+            holds for one of equally many rounds: one row is for the whole training, T are for one
+            round each.
     """
 
     records: Records
     coins: NDArray[np.bool_] = field(repr=False)
 
     def __len__(self) -> int:
-        return len(self.coins)
+        return len(self.records)
 
-    def after(self, own: Records) -> Records:
-        """The owner's own records and then all canaries, in or out: the number is public."""
-        return Records(
-            torch.cat([own.inputs, self.records.inputs]),
-            torch.cat([own.targets, self.records.targets]),
-        )
+    def counting(self, indices: NDArray[np.int64], version: int, rounds: int) -> NDArray[np.int64]:
+        """A round's sample of the canaries, ``[n] int64``, without those that are out."""
+        return indices[coins_at(self.coins, version, rounds)[indices]]
 
-    def counting(self, indices: NDArray[np.int64], own: int) -> NDArray[np.int64]:
-        """A sample without the canaries that are out.
 
-        Args:
-            indices: of ``after(own)``, ``[n] int64``.
-            own: how many of the records are the owner's own.
-        """
-        canary = indices >= own
-        kept = ~canary
-        kept[canary] = self.coins[indices[canary] - own]
-        return indices[kept]
+def coins_at(coins: NDArray[np.bool_], version: int, rounds: int) -> NDArray[np.bool_]:
+    """A round's coins, ``[m] bool``, of all periods'."""
+    found: NDArray[np.bool_] = coins[version * len(coins) // rounds]
+    return found
 
 
 def loud_canaries(
-    like: Records, count: int, classes: int, seed: int, loud: float = LOUD
+    like: Records, count: int, classes: int, seed: int, loud: float = LOUD, periods: int = 1
 ) -> Canaries:
     """Canaries whose gradients are long and nearly at right angles to each other.
 
@@ -64,6 +57,7 @@ def loud_canaries(
         classes: labels are below it.
         seed: of the canaries and coins.
         loud: how many times the spread of the records' inputs theirs have.
+        periods: of the training, each with coins of its own.
 
     Raises:
         Misconfiguration: inputs that aren't real numbers, or labels that aren't whole ones.
@@ -81,5 +75,5 @@ def loud_canaries(
     noise = torch.randn(shape, generator=generator, dtype=like.inputs.dtype)
     inputs = loud * spread * noise
     targets = torch.randint(0, classes, (count,), generator=generator).to(like.targets.dtype)
-    coins = torch.rand(count, generator=generator).numpy() < 1 / 2
+    coins = torch.rand(periods, count, generator=generator).numpy() < 1 / 2
     return Canaries(Records(inputs, targets), coins)

@@ -1,8 +1,8 @@
 """The audited owner as a process: its canaries count, or count as zero, by their coins.
 
 ``python -m precad.experiments.audit.canary_owner --coins coins.npy --models models.npy
---config owner.toml``. Everything but the coins is `precad join`'s. It keeps the models that it
-saw, as any owner can. It exists for audits alone and refuses every other task.
+--config owner.toml``. Everything but the coins is `precad join`'s. With ``--build unclipped`` its
+records' clip isn't kept: a broken build, which the audit must find.
 """
 
 import argparse
@@ -13,15 +13,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precad.client import data_owner
-from precad.client.connection import Servers
-from precad.client.participant import RoundView, take_part
+from precad.client.data_owner import DataOwner
+from precad.client.participant import RoundView
 from precad.client.settings import JoinSettings
 from precad.client.train import poisson_sample
-from precad.common.errors import PeerViolation
-from precad.common.identity.credentials import Identity
+from precad.client.train import update as updating
+from precad.common.encode import clip_record_norm
 from precad.common.keystream import Keystream
 from precad.common.ring import RingVector
-from precad.experiments.audit.own_task import require_own
+from precad.common.task import Task
+from precad.experiments.audit.builds import LOOSE, Build
+from precad.experiments.audit.canaries import coins_at
+from precad.experiments.audit.owner_process import play
 
 
 def run(settings: JoinSettings, coins: NDArray[np.bool_]) -> NDArray[np.float64]:
@@ -29,53 +32,51 @@ def run(settings: JoinSettings, coins: NDArray[np.bool_]) -> NDArray[np.float64]
 
     Args:
         settings: the owner's; its records are the canaries.
-        coins: ``[m] bool``.
+        coins: ``[periods, m] bool``.
 
     Returns:
         θ_0 to θ_T, ``[T + 1, d]``.
 
     Raises:
-        Misconfiguration: the task isn't an audit's, or the settings can't be used.
-        PeerViolation: it wasn't drawn for every round.
+        Misconfiguration, PeerViolation: as ``play``.
     """
-    owner = settings.data_owner()
-    require_own(owner.task, settings.server_a, settings.server_b)
-    models: dict[int, NDArray[np.float64]] = {}
+    count = np.ones(coins.shape[1], np.bool_)
 
-    def counting(count: int, rate: float, randomness: Keystream) -> NDArray[np.int64]:
-        drawn = poisson_sample(count, rate, randomness)
-        return drawn[coins[drawn]]
-
-    def compute(view: RoundView) -> RingVector:
-        models[view.version] = view.theta
-        return owner.update(view)
+    def counting(number: int, rate: float, randomness: Keystream) -> NDArray[np.int64]:
+        drawn = poisson_sample(number, rate, randomness)
+        return drawn[count[drawn]]
 
     # Where the SDK draws the sample: the canaries that are out leave it.
     vars(data_owner)[poisson_sample.__name__] = counting
-    identity = Identity.load(settings.identity)
-    addresses = (settings.server_a, settings.server_b)
-    with Servers(owner.task, owner.client, *addresses, identity) as servers:
-        servers.check_task()
-        owner.enrol(servers)
-        result = take_part(servers, owner.budget, owner.pending, compute, witness=owner.witness)
-    rounds = owner.task.training.rounds
-    if result.model is None or result.counted != rounds or sorted(models) != list(range(rounds)):
-        raise PeerViolation(
-            f"the canaries counted in {result.counted} rounds of {rounds}: this training can't be "
-            "judged; run the audit again"
-        )
-    return np.array([*(models[version] for version in range(rounds)), result.model.theta])
+
+    def compute(owner: DataOwner, view: RoundView) -> RingVector:
+        count[:] = coins_at(coins, view.version, owner.task.training.rounds)
+        return owner.update(view)
+
+    return play(settings, compute)
+
+
+def loosen() -> None:
+    """From now on this process clips records to eight times what the task states."""
+
+    def loose(gradients: NDArray[np.float64], task: Task) -> NDArray[np.float64]:
+        return clip_record_norm(gradients, LOOSE * task.privacy.record_clip)
+
+    vars(updating)[updating.clip_record.__name__] = loose
 
 
 def main() -> None:
     """Command line of the audited owner."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--config", type=Path, required=True, help="as for `precad join`")
-    parser.add_argument("--coins", type=Path, required=True, help="[m] bool, .npy")
+    parser.add_argument("--coins", type=Path, required=True, help="[periods, m] bool, .npy")
     parser.add_argument("--models", type=Path, required=True, help="receives θ_0 to θ_T, .npy")
+    parser.add_argument("--build", type=Build, default=Build.SOUND, help="what runs")
     given = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     coins = np.load(given.coins, allow_pickle=False)
+    if given.build is Build.UNCLIPPED:
+        loosen()
     np.save(given.models, run(JoinSettings.load(given.config), coins))
 
 

@@ -1,4 +1,8 @@
-"""A task made for auditing: every record counts in every round, so that little hides a canary."""
+"""A task made for auditing: every record counts in every round, which has coins of its own.
+
+What one round shows of a record is a mechanism by itself, and what follows only processes it: so T
+rounds of one training audit the statement of one round as T trainings would.
+"""
 
 import math
 from dataclasses import dataclass, field
@@ -14,7 +18,9 @@ from precad.experiments.audit.canaries import LOUD, Canaries, loud_canaries
 
 _CLASSES = 10
 _PARAMETERS_A_CANARY = 8.0
-_NOISE, _ROUNDS = 2.0, 4
+_NOISE = 1.4
+_RATE = 1e-4
+"""Learning rate by the number of canaries: so small that none is learned in a hundred rounds."""
 LOUDER = 12.0
 """Gradients pass eight times the clip: what a clip that isn't kept lets through."""
 _OWNERS, _RECORDS = 2, 50
@@ -27,21 +33,25 @@ class Designed:
     """What an audit needs.
 
     Attributes:
-        task: σ = 2 and T = 4 at p = q = 1: Gaussian with μ = 1 against one server.
+        task: σ = 1.4 at p = q = 1: each round is Gaussian, with μ = .71 against one server and .51
+            for who sees the models.
         shares: the other owners' records, of no meaning.
         canaries: the audited owner's.
+        crowding: canaries by dimensions, see ``power.plan``; 0 where their gradients lie otherwise.
     """
 
     task: Task
     shares: dict[str, tuple[NDArray[np.float32], NDArray[np.int64]]] = field(repr=False)
     canaries: Canaries = field(repr=False)
+    crowding: float = 0.0
 
 
-def designed(canaries: int, seed: int, loud: float = LOUD) -> Designed:
+def designed(canaries: int, rounds: int, seed: int, loud: float = LOUD) -> Designed:
     """The task, its owners and canaries.
 
     Args:
         canaries: m; the client clip has room for all of them.
+        rounds: T, each with m coins of its own.
         seed: of records, canaries and coins.
         loud: see ``loud_canaries``; larger finds a clip that isn't kept.
 
@@ -67,7 +77,7 @@ def designed(canaries: int, seed: int, loud: float = LOUD) -> Designed:
             "record_rate": 1.0,
             "client_rate": 1.0,
         },
-        "training": {"learning_rate": 0.01 * canaries, "rounds": _ROUNDS},
+        "training": {"learning_rate": _RATE * canaries, "rounds": rounds},
         "enrolment": {
             "clients": _OWNERS + 1,
             "max_expected_records": float(max(canaries, _RECORDS)),
@@ -75,4 +85,5 @@ def designed(canaries: int, seed: int, loud: float = LOUD) -> Designed:
         "fractional_bits": 14,
     }
     like = Records(*(torch.from_numpy(part) for part in shares["owner-1"]))
-    return Designed(Task.parse(values), shares, loud_canaries(like, canaries, _CLASSES, seed, loud))
+    found = loud_canaries(like, canaries, _CLASSES, seed, loud, periods=rounds)
+    return Designed(Task.parse(values), shares, found, 1 / _PARAMETERS_A_CANARY)

@@ -7,13 +7,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precad.common.account import gdp
-from precad.experiments.audit.one_run import Guesses, lower_bound
-from precad.experiments.audit.trade_off import gaussian
+from precad.experiments.audit.one_run import Guesses, lower_bound, refutes
+from precad.experiments.audit.trade_off import TradeOff, gaussian
 
 _SHARES = (0.01, 0.02, 0.04, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0)
 _LEAST = 10
 _LEAST_MU, _MOST_MU = 1e-3, 16.0
 _STEPS = 14
+_POWER_TRIALS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +25,8 @@ class Power:
         guesses: r, how many coins are guessed in a training: those with the surest scores.
         expected: the median lower bound of ε, were the statement just met.
         expected_of_half: the same of a training with half of the noise.
-        caught: share of the trials in which such a training is refuted.
-        trials: how many audits were played of each.
+        caught: power: share of the trials in which the build at hand is refuted.
+        trials: how many audits of that build were played.
     """
 
     guesses: int
@@ -75,45 +76,59 @@ def plan(
     repetitions: int = 1,
     delta: float,
     significance: float,
-    trials: int = 5,
+    stated: TradeOff,
+    less: float = 1.0,
+    crowding: float = 0.0,
+    trials: int = 15,
     seed: int = 0,
 ) -> Power:
-    """The number of guesses at which half of the noise shows best.
+    """The number of guesses at which half of the noise shows best, and what comes of them.
 
-    Trade-offs are taken as Gaussian here, as they nearly are by the central limit theorem; the
-    audit itself takes the exact ones.
+    To find the number trade-offs are taken as Gaussian, as they nearly are by the central limit
+    theorem. What is caught is judged by the exact one, as the audit judges.
 
     Args:
-        canaries: m of one training.
+        canaries: coins of one training.
         rate: p.
         noise: standard deviation over the clip.
-        rounds: T.
+        rounds: that one coin holds for.
         repetitions: trainings, each with canaries of its own.
         delta: δ at which ε is bounded.
         significance: of the audit.
-        trials: audits that are played.
+        stated: the trade-off that is stated for one coin.
+        less: how many times less noise the build at hand has.
+        crowding: canaries by dimensions, below 1, where they point anywhere: each that counts
+            hides the others a little. That adds a quarter of it to the variance, a coin's, or
+            where it is taken out divides the noise's by what is left of the dimensions.
+        trials: audits that are played to find the number.
         seed: of the trials.
     """
     generator = np.random.default_rng(seed)
     shares = sorted({max(min(_LEAST, canaries), round(canaries * share)) for share in _SHARES})
 
-    def medians(noise: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def played(noise: float) -> list[tuple[NDArray[np.float64], NDArray[np.bool_]]]:
+        tossed = generator.random((repetitions, canaries)) < 1 / 2
+        seen = math.sqrt(min(noise**2 + crowding / 4, noise**2 / (1 - crowding)))
+        return [(ideal_scores(coins, rate, seen, rounds, generator), coins) for coins in tossed]
+
+    def medians(noise: float) -> NDArray[np.float64]:
         bounds = []
         for _ in range(trials):
-            runs = []
-            for _ in range(repetitions):
-                coins = generator.random(canaries) < 1 / 2
-                runs.append((ideal_scores(coins, rate, noise, rounds, generator), coins))
+            runs = played(noise)
             bounds.append(
                 [_mu([guess(*run, made) for run in runs], significance) for made in shares]
             )
-        found = np.array(bounds)
-        return np.median(found, axis=0), found
+        found: NDArray[np.float64] = np.median(bounds, axis=0)
+        return found
 
-    half, all_of_half = medians(noise / 2)
-    sound, _ = medians(noise)
+    half, sound = medians(noise / 2), medians(noise)
     best = int(half.argmax())
-    stated = _stated_mu(rate, noise, rounds)
+
+    def refuted() -> bool:
+        # As `judge` does: in two ways, which share the significance.
+        runs = played(noise / less)
+        ways = [pooled([guess(*run, made) for run in runs]) for made in (shares[best], canaries)]
+        return any(refutes(stated, way, significance / len(ways)) for way in ways)
 
     def epsilon(mu: float) -> float:
         return gdp.epsilon_of_delta(mu, delta) if mu > _LEAST_MU else 0.0
@@ -122,8 +137,8 @@ def plan(
         guesses=shares[best],
         expected=epsilon(float(sound[best])),
         expected_of_half=epsilon(float(half[best])),
-        caught=float((all_of_half[:, best] > stated).mean()),
-        trials=trials,
+        caught=sum(refuted() for _ in range(_POWER_TRIALS)) / _POWER_TRIALS,
+        trials=_POWER_TRIALS,
     )
 
 
@@ -140,8 +155,3 @@ def _mu(guesses: list[Guesses], significance: float) -> float:
     return lower_bound(
         gaussian, pooled(guesses), significance, _MOST_MU, least=_LEAST_MU, steps=_STEPS
     )
-
-
-def _stated_mu(rate: float, noise: float, rounds: int) -> float:
-    """μ of the central limit theorem; Bu et al. 2020, for Poisson samples."""
-    return rate * math.sqrt(rounds * math.expm1(noise**-2)) if rate < 1 else rounds**0.5 / noise

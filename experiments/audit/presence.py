@@ -1,10 +1,11 @@
 """Canary clients: owners that are there or contribute zero, by fair coins (the third guarantee).
 
-Each submits, every round, the longest update that is accepted, in a direction of its own. Who sees
-the models, both servers honest, guesses who was there.
+Each submits, every round, the longest update that is accepted, in a direction of its own; or zero,
+by a coin a round. Who sees the models, both servers honest, guesses who was there.
 """
 
 import math
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,8 @@ from precad.common.account.guarantees import Adversary, Run
 from precad.common.encode import clip_update, decode
 from precad.common.model import initial_vector
 from precad.common.task import Task
-from precad.experiments.audit.power import guess
+from precad.experiments.audit.builds import LOOSE, PRESENCE, Build
+from precad.experiments.audit.power import Power, guess
 from precad.experiments.audit.simulated import denominator
 from precad.experiments.audit.verdict import Statement, Verdict, judge
 from precad.experiments.simulation import simulate
@@ -25,17 +27,62 @@ from precad.experiments.simulation.view import Matrix, View
 
 _CLASSES, _FEATURES = 10, 4
 _PARAMETERS_A_CANARY = 8.0
-_NOISE, _ROUNDS = 1.4, 4
+_NOISE = 0.7
 _CLUSTERS = (0.25, 0.75)
 """Quantiles of the fit that lie in the one and in the other half of the coins."""
-BUILDS = {"sound": 1.0, "unchecked": 8.0}
-"""How many times C canaries get away with, by what runs."""
+Models = list[NDArray[np.float64]]
 
 
-def task_of(clients: int) -> Task:
-    """C = R, T = 4, q = 1 and √2·σ near 2: Gaussian with μ near 1 for an owner's presence."""
+@dataclass(frozen=True, slots=True)
+class Present:
+    """What an audit of presence needs.
+
+    Attributes:
+        task: C = R, q = 1 and √2·σ near 1: Gaussian with μ near 1 for an owner's presence in a
+            round.
+        rows: a direction each, as long as is accepted, ``[m, d] int64``.
+        coins: ``[T, m] bool``, who is there.
+        shares: the owners' records, of no meaning.
+    """
+
+    task: Task
+    rows: Matrix = field(repr=False)
+    coins: NDArray[np.bool_] = field(repr=False)
+    shares: dict[str, tuple[NDArray[np.float32], NDArray[np.int64]]] = field(repr=False)
+
+    @property
+    def statement(self) -> Statement:
+        """The client-level guarantee of one round, as one Gaussian."""
+        event, privacy = Run.of(self.task).event(Adversary.CLIENT_LEVEL), self.task.privacy
+        return Statement(PRESENCE, event.rate, event.noise_multiplier, 1, privacy.delta)
+
+    def plan(self, significance: float, build: Build = Build.SOUND) -> Power:
+        """How many coins to guess, before any is, and how likely this build is caught."""
+        crowding = len(self.rows) / self.task.dimension
+        return self.statement.plan(self.coins.size, significance, build=build, crowding=crowding)
+
+    def submitted(self, build: Build) -> Matrix:
+        """What owners get away with, ``[m, d] int64``."""
+        loose = LOOSE if build is Build.UNCHECKED else 1.0
+        found: Matrix = np.rint(loose * self.rows).astype(np.int64)
+        return found
+
+
+def present(clients: int, rounds: int, seed: int) -> Present:
+    """A task whose owners are all canaries.
+
+    Args:
+        clients: m.
+        rounds: T, each with m coins of its own.
+        seed: of coins and directions.
+
+    Raises:
+        Misconfiguration: no clients, or no rounds.
+    """
+    checks.count("clients", clients, 1)
+    checks.count("rounds", rounds, 1)
     features = max(_FEATURES, math.ceil(_PARAMETERS_A_CANARY * clients / _CLASSES))
-    return Task.parse(
+    task = Task.parse(
         {
             "name": "audit",
             "model": model_section(logistic(features, _CLASSES), "logistic"),
@@ -46,66 +93,68 @@ def task_of(clients: int) -> Task:
                 "record_rate": 1.0,
                 "client_rate": 1.0,
             },
-            "training": {"learning_rate": 0.01 * clients, "rounds": _ROUNDS},
+            "training": {"learning_rate": 0.01 * clients, "rounds": rounds},
             "enrolment": {"clients": clients, "max_expected_records": 1.0},
             "fractional_bits": 16,
         }
     )
+    generator = np.random.default_rng(seed)
+    coins = generator.random((rounds, clients)) < 1 / 2
+    nothing = (np.zeros((1, features), np.float32), np.zeros(1, np.int64))
+    shares = {f"owner-{number:05d}": nothing for number in range(clients)}
+    return Present(task, _rows(task, clients, generator), coins, shares)
 
 
-def statement_of(task: Task) -> Statement:
-    """The client-level guarantee, as one Gaussian a round."""
-    event, privacy = Run.of(task).event(Adversary.CLIENT_LEVEL), task.privacy
-    return Statement("presence", event.rate, event.noise_multiplier, event.count, privacy.delta)
-
-
-def audit_presence(clients: int, seed: int, significance: float, *, loose: float = 1.0) -> Verdict:
-    """One simulated training whose owners are all canaries, and what follows.
+def train(made: Present, *, build_of: Build = Build.SOUND, seed: int | None = None) -> Models:
+    """Simulates the training.
 
     Args:
-        clients: m.
-        seed: of coins, directions and noise.
-        significance: how likely a sound system fails, at most.
-        loose: how many times C canaries get away with; 1 where norms are checked.
+        made: task, rows and coins.
+        build_of: what runs, one of ``builds.OF_PRESENCE``.
+        seed: of the noise.
 
-    Raises:
-        Misconfiguration: no clients.
+    Returns:
+        θ_0 to θ_T, ``[d] float64`` each.
     """
-    checks.count("clients", clients, 1)
-    task = task_of(clients)
-    statement = statement_of(task)
-    power = statement.plan(clients, significance)
-    generator = np.random.default_rng(seed)
-    coins = generator.random(clients) < 1 / 2
-    rows = _rows(task, clients, generator)
-    features = task.dimension // _CLASSES - 1
-    nothing = (np.zeros((1, features), np.float32), np.zeros(1, np.int64))
-    shares: dict[str, Any] = {f"owner-{number:05d}": nothing for number in range(clients)}
-    values = task.model_dump(mode="json")
-    values["privacy"]["client_clip"] *= loose
-    ran = Task.parse(values)
-    models = [initial_vector(task.model)]
+    values: dict[str, Any] = made.task.model_dump(mode="json")
+    if build_of is Build.UNCHECKED:
+        values["privacy"]["client_clip"] *= LOOSE
+    if build_of is Build.HALF_NOISE:
+        values["privacy"]["noise_multiplier"] /= 2
+    models = [initial_vector(made.task.model)]
+    rows = made.submitted(build_of)
 
-    def submit(_updates: Matrix, _view: View) -> Matrix:
-        found: Matrix = np.rint(loose * rows * coins[:, None]).astype(np.int64)
+    def submit(_updates: Matrix, view: View) -> Matrix:
+        found: Matrix = rows * made.coins[view.version][:, None]
         return found
 
     simulate(
-        ran,
-        shares,
+        Task.parse(values),
+        made.shares,
         seed=seed,
         attack=submit,
-        attackers=clients,
+        attackers=len(rows),
         on_round=lambda _, theta: models.append(theta),
     )
-    scores = _scores(task, rows, models, denominator(task, shares), statement.noise)
-    as_stated, as_broken = scores
-    made = [guess(as_stated, coins, power.guesses), guess(as_broken, coins, clients)]
-    return judge(statement, power, made, significance)
+    return models
 
 
-def _rows(task: Task, clients: int, generator: np.random.Generator) -> NDArray[np.int64]:
-    """A direction each, as long as is accepted, ``[m, d] int64``."""
+def audit(made: Present, power: Power, models: Models, significance: float) -> Verdict:
+    """Score one training and judge it.
+
+    Args:
+        made: task, rows and coins.
+        power: fixed before the training.
+        models: θ_0 to θ_T.
+        significance: how likely a sound system fails, at most.
+    """
+    coins = made.coins.ravel()
+    as_stated, as_broken = (scores.ravel() for scores in _scores(made, models))
+    ways = [guess(as_stated, coins, power.guesses), guess(as_broken, coins, len(coins))]
+    return judge(made.statement, power, ways, significance)
+
+
+def _rows(task: Task, clients: int, generator: np.random.Generator) -> Matrix:
     drawn = generator.standard_normal((clients, task.dimension))
     long = 2 * task.bound * drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
     return np.array(
@@ -116,25 +165,20 @@ def _rows(task: Task, clients: int, generator: np.random.Generator) -> NDArray[n
     )
 
 
-def _scores(
-    task: Task,
-    rows: NDArray[np.int64],
-    models: list[NDArray[np.float64]],
-    divided_by: float,
-    noise: float,
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Two estimates of every coin, less a constant: for updates of length C, and for any length.
+def _scores(made: Present, models: Models) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Two estimates of every coin, ``[T, m]``: for updates of length C, and for any length.
 
     The first is the best linear one, as in ``scores.scores``; the second a least squares fit,
-    between whose clusters half the way is taken.
+    between whose clusters half the way is taken. Both are less a constant.
     """
-    real = decode(rows, task.fractional_bits)
-    moved = (models[-1] - models[0]) * (divided_by / task.training.learning_rate)
-    rounds = task.training.rounds
-    products = rounds * (real @ real.T)
-    surprise = real @ moved - products.sum(axis=1) / 2
-    variance = (noise * task.privacy.client_clip) ** 2
+    task = made.task
+    real = decode(made.rows, task.fractional_bits)
+    moved = np.diff(np.array(models), axis=0).T
+    moved *= denominator(task, made.shares) / task.training.learning_rate
+    products, seen = real @ real.T, real @ moved
+    variance = (made.statement.noise * task.privacy.client_clip) ** 2
+    surprise = seen - products.sum(axis=1, keepdims=True) / 2
     best = solve(products / 4 + variance * np.eye(len(real)), surprise, assume_a="pos")
-    fit = solve(products, real @ moved, assume_a="pos")
+    fit = solve(products, seen, assume_a="pos")
     low, high = np.quantile(fit, _CLUSTERS)
-    return best, fit - (low + high) / 2
+    return best.T, (fit - (low + high) / 2).T

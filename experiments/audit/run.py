@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from precad.common.task import Task
+from precad.experiments.audit.builds import Build
 from precad.experiments.audit.canaries import Canaries
+from precad.experiments.audit.designed import Designed
 from precad.experiments.audit.one_run import Guesses
 from precad.experiments.audit.power import Power, guess, pooled
 from precad.experiments.audit.simulated import Audited, statements, views
@@ -25,19 +26,26 @@ class Repetition:
 
 
 def planned(
-    task: Task, canaries: int, repetitions: int, significance: float = SIGNIFICANCE
+    made: Designed,
+    repetitions: int,
+    significance: float = SIGNIFICANCE,
+    build: Build = Build.SOUND,
 ) -> dict[Statement, Power]:
     """How many coins will be guessed for each statement, and what to expect of it.
 
     Args:
-        task: the audited one.
-        canaries: m of each training.
+        made: the task and its canaries, or others as many.
         repetitions: how many trainings.
         significance: of the whole audit, which the statements share.
+        build: what will run; the number of guesses doesn't depend on it.
     """
-    both = statements(task)
+    coins = made.canaries.coins
+    both = statements(made.task, len(coins))
     each = significance / len(both)
-    return {statement: statement.plan(canaries, each, repetitions) for statement in both}
+    return {
+        statement: statement.plan(coins.size, each, repetitions, build, made.crowding)
+        for statement in both
+    }
 
 
 def audit(
@@ -60,8 +68,8 @@ def audit(
     made: dict[Statement, list[tuple[Guesses, Guesses]]] = {statement: [] for statement in plans}
     for number, one in enumerate(repetitions, 1):
         for statement, found in views(one.trained, one.shares, one.canaries).items():
-            coins = one.canaries.coins
-            as_stated, as_broken = found
+            coins = one.canaries.coins.ravel()
+            as_stated, as_broken = (scores.ravel() for scores in found)
             made[statement].append(
                 (
                     guess(as_stated, coins, plans[statement].guesses),

@@ -1,7 +1,6 @@
 """An audited training in one process, sound or broken on purpose."""
 
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 import numpy as np
@@ -17,8 +16,9 @@ from precad.common.identifiers import ClientId, Role
 from precad.common.model import initial_vector
 from precad.common.ring import RingVector
 from precad.common.task import Task
+from precad.experiments.audit.builds import LOOSE, MODELS, ONE_SERVER, RELEASES, Build
 from precad.experiments.audit.canaries import Canaries
-from precad.experiments.audit.scores import Seen, scores
+from precad.experiments.audit.scores import Sight, scores
 from precad.experiments.audit.verdict import Statement
 from precad.experiments.simulation import simulate
 from precad.experiments.simulation.draws import Draws
@@ -28,41 +28,32 @@ ASSUMED = (1.0, 1 / 16)
 """What an adversary believes of the noise: that it is as stated, or next to nothing."""
 
 
-class Build(StrEnum):
-    """What runs: this system, or one with a fault that an audit must find."""
-
-    SOUND = "sound"
-    HALF_NOISE = "half-noise"
-    """Both servers draw noise of half the standard deviation."""
-    OTHER_SILENT = "other-silent"
-    """Server A adds no noise: server B takes its own off and sees the sum."""
-    REDRAWN = "redrawn"
-    """Every round is released eight times with fresh noise, and averaged by who looks."""
-    UNCLIPPED = "unclipped"
-    """Records are clipped to eight times the clip that the task states."""
-
-
-_RELEASES = 8
-_LOOSE = 8.0
-
-
 @dataclass(frozen=True, slots=True)
 class Audited:
-    """What an audited training left: θ_0 to θ_T, and each server's noise by round."""
+    """What an audited training left: θ_0 to θ_T, and by round what server B knows of the noise.
+
+    That is its own, ``[d] int64``; and where it had a round released several times, how far server
+    A's last noisy share is from their mean.
+    """
 
     task: Task
     models: list[NDArray[np.float64]]
-    noise: dict[Role, list[RingVector]]
+    known_noise: list[RingVector]
     denominator: float
 
 
-def statements(task: Task) -> tuple[Statement, Statement]:
-    """The two record-level guarantees: who sees the models, and one server that looks on."""
-    privacy, rounds = task.privacy, task.training.rounds
+def statements(task: Task, periods: int) -> tuple[Statement, Statement]:
+    """The two record-level guarantees: who sees the models, and one server that looks on.
+
+    Args:
+        task: what is audited.
+        periods: of the training, each with coins of its own; what is stated is of one.
+    """
+    privacy, rounds = task.privacy, task.training.rounds // periods
     one = privacy.noise_multiplier
     return (
-        Statement("models", privacy.record_rate, 2**0.5 * one, rounds, privacy.delta),
-        Statement("one server", privacy.record_rate, one, rounds, privacy.delta),
+        Statement(MODELS, privacy.record_rate, 2**0.5 * one, rounds, privacy.delta),
+        Statement(ONE_SERVER, privacy.record_rate, one, rounds, privacy.delta),
     )
 
 
@@ -91,26 +82,24 @@ def train(
     ran = _as_built(task, build_of)
     data = {**shares, AUDITED: canaries.records}
     models = [initial_vector(task.model)]
-    noise: dict[Role, list[RingVector]] = {Role.SERVER_A: [], Role.SERVER_B: []}
+    known: list[RingVector] = []
     draws = Draws(ran, 0 if seed is None else seed)
+    rounds = task.training.rounds
 
     def sample(version: int, client: str, count: int, rate: float) -> NDArray[np.int64]:
         drawn = draws.sample(version, client, count, rate)
-        return canaries.counting(drawn, 0) if client == AUDITED else drawn
+        return canaries.counting(drawn, version, rounds) if client == AUDITED else drawn
 
     def drawn_noise(server: Role, version: int, dimension: int) -> RingVector:
-        if build_of is Build.REDRAWN:
-            times = [
-                draws.noise(server, version * _RELEASES + again, dimension)
-                for again in range(_RELEASES)
-            ]
-            found: RingVector = np.rint(np.mean(times, axis=0)).astype(np.int64)
-        else:
-            found = draws.noise(server, version, dimension)
-        if build_of is Build.OTHER_SILENT and server is Role.SERVER_A:
-            found = np.zeros_like(found)
-        noise[server].append(found)
-        return found
+        if server is Role.SERVER_B:
+            own = draws.noise(server, version, dimension)
+            known[version] += own
+            return own
+        releases = RELEASES if build_of is Build.REDRAWN else 1
+        first = version * releases
+        each = [draws.noise(server, first + again, dimension) for again in range(releases)]
+        known.append(each[-1] - np.rint(np.mean(each, axis=0)).astype(np.int64))
+        return np.zeros_like(each[-1]) if build_of is Build.OTHER_SILENT else each[-1]
 
     simulate(
         ran,
@@ -121,7 +110,7 @@ def train(
         noise=drawn_noise,
         on_round=lambda _, theta: models.append(theta),
     )
-    return Audited(task, models, noise, denominator(task, data))
+    return Audited(task, models, known, denominator(task, data))
 
 
 def denominator(task: Task, data: dict[str, Any]) -> float:
@@ -140,7 +129,7 @@ def views(
     Args:
         trained: the training.
         shares: the other owners' records: other clients may be the adversary's.
-        canaries: theirs are the scores, ``[m] float64``.
+        canaries: theirs are the scores, ``[periods, m] float64``.
         model: the task's.
 
     Raises:
@@ -151,22 +140,19 @@ def views(
         raise Misconfiguration(
             "privacy.client_rate", task.privacy.client_rate, "audits take tasks with q = 1"
         )
-    known = _together(shares)
-    module = build(task.model) if model is None else model
-    own: tuple[list[RingVector], ...] = ([], trained.noise[Role.SERVER_B])
-    return {
-        statement: scores(
-            Seen(trained.models, noise, statement.noise),
-            canaries.records,
-            known,
-            task=task,
-            model=module,
-            loss=functional.cross_entropy,
-            denominator=trained.denominator,
-            assumed=ASSUMED,
-        )
-        for statement, noise in zip(statements(task), own, strict=True)
-    }
+    both = statements(task, len(canaries.coins))
+    found = scores(
+        trained.models,
+        [Sight([], both[0].noise), Sight(trained.known_noise, both[1].noise)],
+        canaries,
+        _together(shares),
+        task=task,
+        model=build(task.model) if model is None else model,
+        loss=functional.cross_entropy,
+        denominator=trained.denominator,
+        assumed=ASSUMED,
+    )
+    return dict(zip(both, found, strict=True))
 
 
 def _as_built(task: Task, build_of: Build) -> Task:
@@ -175,8 +161,8 @@ def _as_built(task: Task, build_of: Build) -> Task:
     if build_of is Build.HALF_NOISE:
         values["privacy"]["noise_multiplier"] /= 2
     if build_of is Build.UNCLIPPED:
-        values["privacy"]["record_clip"] *= _LOOSE
-        values["privacy"]["noise_multiplier"] /= _LOOSE
+        values["privacy"]["record_clip"] *= LOOSE
+        values["privacy"]["noise_multiplier"] /= LOOSE
     return Task.parse(values)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from precad.common.account.events import poisson_gaussian
 from precad.common.account.exact import ExactAccountant
+from precad.experiments.audit.builds import Build, less_noise
 from precad.experiments.audit.one_run import (
     Guesses,
     epsilon_by_counts,
@@ -33,7 +34,7 @@ class Statement:
         name: whose view it is.
         rate: p, of what the canaries are: records, or clients.
         noise: standard deviation of the noise that this view can't take off, over the clip.
-        rounds: T, in each of which a canary may count.
+        rounds: that one coin holds for, in each of which a canary may count: T, or fewer.
         delta: δ of the ε that is stated.
     """
 
@@ -57,8 +58,15 @@ class Statement:
         """The stated ε, exact."""
         return self.accountant().epsilon(self.delta)
 
-    def plan(self, canaries: int, significance: float, repetitions: int = 1) -> Power:
-        """How many coins to guess, before any is."""
+    def plan(
+        self,
+        canaries: int,
+        significance: float,
+        repetitions: int = 1,
+        build: Build = Build.SOUND,
+        crowding: float = 0.0,
+    ) -> Power:
+        """How many coins to guess, before any is, and how likely this build is caught."""
         return plan(
             canaries,
             self.rate,
@@ -67,6 +75,9 @@ class Statement:
             repetitions=repetitions,
             delta=self.delta,
             significance=significance,
+            stated=self.family()(1.0),
+            less=less_noise(build, self.name),
+            crowding=crowding,
         )
 
     def family(self) -> Callable[[float], TradeOff]:
@@ -121,7 +132,8 @@ class Verdict:
             "correct": self.guesses.correct,
             "expected_bound": self.power.expected,
             "expected_bound_of_half_noise": self.power.expected_of_half,
-            "half_noise_caught": self.power.caught,
+            "build_caught": self.power.caught,
+            "build_trials": self.power.trials,
             "epsilon_stated": self.epsilon,
             "epsilon_at_least": self.by_family,
             "epsilon_at_least_by_trade_off": self.by_trade_off,

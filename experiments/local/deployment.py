@@ -51,8 +51,8 @@ class LocalDeployment:
         task: the task.
         data: each client's records.
         bad: clients that misbehave, and how (``experiments.bad_client.KINDS``).
-        instead: parts by name that another program plays: what the interpreter is given for it,
-            before the part's own ``--config``.
+        instead: parts by name that another program plays, ``OWNERS`` for all that are started
+            together: what the interpreter is given for it, before the part's own ``--config``.
         linger_s: how long servers whose training ended stay; until stopped unless given.
         way: what a part dials to reach another part's address; that address unless given.
         popen: starts a process; ``subprocess.Popen`` unless given.
@@ -111,7 +111,8 @@ class LocalDeployment:
         files = [str(self.folder / f"{client.name}.toml") for client in good]
         settings = [part for file in files for part in ("--config", file)]
         logs = str(self.folder / "logs")
-        self._run(OWNERS, "-m", "precad", "join", "--logs", logs, *settings)
+        played = self._instead.get(OWNERS, ("-m", "precad", "join"))
+        self._run(OWNERS, *played, "--logs", logs, *settings)
         for client in self.clients:
             if client not in good:
                 self.start_client(client)

@@ -11,11 +11,11 @@ from precad.client.train.smooth import Sampling, sample_votes
 from precad.experiments.papers.dpcert_models import (
     BASELINES,
     COLOURS,
-    METHODS,
+    LOWER_SIGMAS,
     SETTINGS,
     certified,
     grouped,
-    method_cells,
+    lower_cells,
     model_of,
 )
 from precad.experiments.robustness.attack import attacked
@@ -38,16 +38,10 @@ FRESH = 1000
 """Noisy copies that judge an attack."""
 DEVIATIONS = 4.0
 """Of the votes' difference, by which another label must lead: then it surely has more."""
-SIGMAS = (0.25, 0.5)
 _SETTINGS: Mapping[Scale, Settings] = {
     scale: {**SETTINGS[scale], "strengths": list(STRENGTHS), "multiples": list(MULTIPLES)}
     for scale in Scale
 }
-
-
-def cells(scale: Scale) -> list[Settings]:
-    """Every method at two noise levels."""
-    return list(method_cells(scale, METHODS, SIGMAS, 1))
 
 
 def measure(settings: Settings, around: Surroundings) -> dict[str, Any]:
@@ -131,7 +125,7 @@ def plot(results: Sequence[Result], figure: Any) -> None:
     for (sigma, method), (result, *_) in grouped(results, "sigma", "method").items():
         said = result.values
         style = "--" if method in BASELINES else "-"
-        if sigma == max(SIGMAS):
+        if sigma == max(LOWER_SIGMAS):
             left.plot(
                 STRENGTHS,
                 [100 * share for share in said["fgsm"]],
@@ -163,7 +157,7 @@ EXPERIMENTS.register("dpcert-fig16")(
         "within 0.999 of each input's certified radius and beyond it; it counts where another "
         "label leads fresh votes by four standard deviations.",
         settings=_SETTINGS,
-        cells=cells,
+        cells=lower_cells,
         measure=measure,
         table=table,
         plot=plot,

@@ -10,11 +10,10 @@ from precad.experiments.papers.dpcert_models import (
     BASELINES,
     CERT,
     COLOURS,
-    METHODS,
     SETTINGS,
     certified,
     grouped,
-    method_cells,
+    lower_cells,
     model_of,
 )
 from precad.experiments.robustness.metrics import metrics, penultimate
@@ -33,7 +32,6 @@ NAMES = {
     "hessian": "input Hessian's spectral norm",
     "lipschitz": "local Lipschitz constant",
 }
-SIGMAS = (0.25, 0.5)
 SHOWN = 0.5
 """σ of the picture (Fig. 5, 6, 17 to 19); the table has both."""
 LEAST_GROUP = 5
@@ -44,11 +42,6 @@ _SETTINGS: Mapping[Scale, Settings] = {
     Scale.PAPER: {**SETTINGS[Scale.PAPER], "box": 0.1, "steps": 20, "thresholds": [0.5, 1.0, 1.5]},
 }
 Reals = NDArray[np.float64]
-
-
-def cells(scale: Scale) -> list[Settings]:
-    """Every method at the two noise levels; one seed, whose points are the sample."""
-    return list(method_cells(scale, METHODS, SIGMAS, 1))
 
 
 def measure(settings: Settings, around: Surroundings) -> dict[str, Any]:
@@ -226,7 +219,7 @@ EXPERIMENTS.register("dpcert-fig5")(
         "products with vectors, the Lipschitz constant of the last layer but one by projected "
         "gradient ascent in a box, from below.",
         settings=_SETTINGS,
-        cells=cells,
+        cells=lower_cells,
         measure=measure,
         table=table,
         plot=plot,

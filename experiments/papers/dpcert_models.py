@@ -37,6 +37,7 @@ METHODS = (
 )
 BASELINES, CERT = METHODS[:3], METHODS[3:]
 SIGMAS = (0.25, 0.5, 1.0)
+LOWER_SIGMAS = SIGMAS[:2]
 COLOURS = dict(
     zip(
         METHODS,
@@ -100,6 +101,11 @@ def method_cells(
             for method in methods:
                 free = _REGULAR[scale] if method == "regular" else {}
                 yield {"method": method, "sigma": sigma, "seed": seed, **free, **own}
+
+
+def lower_cells(scale: Scale) -> list[Settings]:
+    """Every method at the two lower noise levels; one seed, whose points are the sample."""
+    return list(method_cells(scale, METHODS, LOWER_SIGMAS, 1))
 
 
 def objective_of(settings: Settings) -> ObjectiveSection:

@@ -80,6 +80,7 @@ def plot(results: Sequence[Result], figure: Any) -> None:
             below.plot(GROUPS, sound_curve(group, USERS, GROUPS), marker=".")
         above.set_title(f"{_name(alpha)}; best in the paper: {BEST[alpha]}", fontsize="small")
         below.set_xlabel("k, bad users")
+        below.set_xticks(GROUPS[::2])
         for axes in (above, below):
             axes.grid(alpha=0.3)
     panels[0][0].set_ylabel("as published")

@@ -190,32 +190,55 @@ USERS = Level(0.0029, "bad users", _by_user, lambda settings: user_level(setting
 TWEETERS = Level(1e-6, "bad users", _by_user, lambda settings: user_level(settings).mechanism)
 RECORDS = Level(1e-5, "bad records of one user", _by_record, _of_record)
 
+Data = tuple[Mapping[str, Any], Mapping[str, Any]]
+"""What the small scale trains on, and the paper's."""
+ZEROS_AND_ONES: Data = (
+    {"data": "digits", "model": "logistic"},
+    {"data": "mnist", "model": "opacus-cnn"},
+)
+AIRPLANES_AND_BIRDS: Data = (
+    {"data": "cifar10-jpeg", "model": "pooled-logistic"},
+    {"data": "cifar10", "model": "opacus-cifar-cnn"},
+)
+SENTENCES: Data = (
+    {"data": "movie-sentences", "model": "logistic", "users": 400, "user_rate": 0.1},
+    {"data": "sentiment140-glove", "model": "lstm", "users": 805, "user_rate": 10 / 805},
+)
+_ALL_OF_TEN = {"users": 10, "users_per_round": 10}
 
-def _both(
-    small: Mapping[str, Any], paper: Mapping[str, Any], **shared: Any
-) -> Mapping[Scale, Settings]:
-    """Settings of both scales; ``models`` are those of one cell."""
-    return {Scale.SMALL: {**shared, **small}, Scale.PAPER: {**shared, **paper}}
+
+def _both(data: Data, **settings: Any) -> Mapping[Scale, Settings]:
+    """Settings of both scales; a pair is the small one's and the paper's."""
+    return {
+        scale: {
+            **{
+                name: value[place] if isinstance(value, tuple) else value
+                for name, value in settings.items()
+            },
+            **data[place],
+        }
+        for place, scale in enumerate((Scale.SMALL, Scale.PAPER))
+    }
 
 
 USER_SETTINGS = _both(
-    {"data": "digits", "model": "logistic", "models": 200},
-    {"data": "mnist", "model": "opacus-cnn", "models": 50},
+    ZEROS_AND_ONES,
     users=200,
+    clipping="flat",
+    models=(200, 50),
     user_rate=0.1,
     rounds=3,
     clip=0.7,
-    clipping="flat",
     local_steps=10,
     local_rate=0.02,
 )
-"""UserDP-FedAvg on zeros and ones (Xie et al. Table 2)."""
+"""UserDP-FedAvg on zeros and ones (Xie et al. Table 2); ``models`` are those of one cell."""
 RECORD_SETTINGS = _both(
-    {"data": "digits", "model": "logistic", "batch_rate": 0.05, "models": 200},
+    ZEROS_AND_ONES,
+    **_ALL_OF_TEN,
+    models=(200, 50),
     # A batch of 50 of a user's 1,266 zeros and ones.
-    {"data": "mnist", "model": "opacus-cnn", "batch_rate": 50 / 1266, "models": 50},
-    users=10,
-    users_per_round=10,
+    batch_rate=(0.05, 50 / 1266),
     rounds=3,
     clip=0.7,
     local_steps=25,
@@ -223,51 +246,36 @@ RECORD_SETTINGS = _both(
 )
 """InsDP-FedAvg on zeros and ones (Xie et al. Table 2)."""
 CIFAR_USER_SETTINGS = _both(
-    {"model": "pooled-logistic", "data": "cifar10-jpeg", "models": 200},
-    {"model": "opacus-cifar-cnn", "data": "cifar10", "models": 20},
+    AIRPLANES_AND_BIRDS,
     users=200,
+    clipping="flat",
+    models=(200, 20),
     user_rate=0.2,
     rounds=1,
     clip=1.0,
-    clipping="flat",
     local_steps=5,
     local_rate=0.05,
 )
 """UserDP-FedAvg on airplanes and birds."""
 CIFAR_RECORD_SETTINGS = _both(
-    {"model": "pooled-logistic", "data": "cifar10-jpeg", "models": 100},
-    {"model": "opacus-cifar-cnn", "data": "cifar10", "models": 20},
-    users=10,
-    users_per_round=10,
-    rounds=1,
-    clip=1.0,
+    AIRPLANES_AND_BIRDS,
+    **_ALL_OF_TEN,
+    models=(100, 20),
     # A batch of 50 of a user's 1,000 airplanes and birds.
     batch_rate=0.05,
+    rounds=1,
+    clip=1.0,
     local_steps=100,
     local_rate=0.05,
 )
 """InsDP-FedAvg on airplanes and birds."""
 TEXT_USER_SETTINGS = _both(
-    {
-        "model": "logistic",
-        "data": "movie-sentences",
-        "models": 200,
-        "user_rate": 0.1,
-        "users": 400,
-        "local_steps": 10,
-        "local_rate": 3.0,
-    },
-    {
-        "model": "lstm",
-        "data": "sentiment140-glove",
-        "models": 5,
-        "user_rate": 10 / 805,
-        "users": 805,
-        "local_steps": 1,
-        "local_rate": 0.3,
-    },
+    SENTENCES,
+    clipping="flat",
+    models=(200, 5),
     rounds=3,
     clip=0.5,
-    clipping="flat",
+    local_steps=(10, 1),
+    local_rate=(3.0, 0.3),
 )
 """UserDP-FedAvg on positive and negative sentences."""

@@ -9,20 +9,20 @@ from precad.cli.audit.command import REFUTED
 from precad.cli.main import app
 from precad.common.errors import Misconfiguration
 from precad.common.task import Task
+from precad.experiments.audit.builds import Build
 from precad.experiments.audit.designed import LOUDER, designed
 from precad.experiments.audit.own_task import require_own
 from precad.experiments.audit.run import Repetition, audit, planned
-from precad.experiments.audit.simulated import Build, train
+from precad.experiments.audit.simulated import train
 
-CANARIES = 600
+CANARIES, ROUNDS = 400, 4
 SEED = 5
 
 
-def verdicts(build: Build, canaries: int = CANARIES) -> dict[str, bool]:
-    one = designed(canaries, SEED, LOUDER)
+def verdicts(build: Build, rounds: int = ROUNDS) -> dict[str, bool]:
+    one = designed(CANARIES, rounds, SEED, LOUDER)
     trained = train(one.task, one.shares, one.canaries, build_of=build, seed=SEED)
-    plans = planned(one.task, canaries, 1)
-    found = audit(plans, [Repetition(trained, one.shares, one.canaries)])
+    found = audit(planned(one, 1, build=build), [Repetition(trained, one.shares, one.canaries)])
     return {verdict.statement.name: verdict.refuted for verdict in found}
 
 
@@ -35,7 +35,11 @@ def test_a_server_without_noise_is_found_by_the_other_one_alone() -> None:
 
 
 def test_records_that_are_not_clipped_are_found_by_whoever_sees_the_models() -> None:
-    assert verdicts(Build.UNCLIPPED, 1000)["models"]
+    assert verdicts(Build.UNCLIPPED)["models"]
+
+
+def test_noise_that_is_drawn_anew_is_found_by_the_server_that_looks_again() -> None:
+    assert verdicts(Build.REDRAWN, 10) == {"models": False, "one server": True}
 
 
 def test_the_command_says_what_is_stated_and_what_was_learnt_and_fails() -> None:
@@ -45,29 +49,27 @@ def test_the_command_says_what_is_stated_and_what_was_learnt_and_fails() -> None
     document = json.loads(done.stdout)
     by_view = {verdict["view"]: verdict for verdict in document["verdicts"]}
     assert by_view["one server"]["refuted"]
+    assert by_view["one server"]["build_caught"] == 1.0
     assert by_view["one server"]["epsilon_at_least"] >= by_view["one server"]["epsilon_stated"]
+    assert "caught so in 100% of 20 trials" in done.stderr
     assert document["simulated"]
 
 
-def test_of_real_processes_one_without_noise_is_found_by_the_other_one_alone() -> None:
-    # Who sees the models alone has the other server's noise before it: that half is sound.
-    arguments = ["--deployed", "--canaries", "400", "--build", "other-silent", "--seed", str(SEED)]
-    done = CliRunner().invoke(app, ["audit", *arguments, "--json"])
-    assert done.exit_code == REFUTED, done.output
-    document = json.loads(done.stdout)
-    refuted = {verdict["view"]: verdict["refuted"] for verdict in document["verdicts"]}
-    assert refuted == {"models": False, "one server": True}
-    assert not document["simulated"]
-
-
-def test_a_build_that_no_process_plays_is_refused_by_name() -> None:
-    done = CliRunner().invoke(app, ["audit", "--deployed", "--build", "redrawn"])
+def test_a_build_that_this_audit_has_not_is_refused_by_name() -> None:
+    done = CliRunner().invoke(app, ["audit", "--build", "unchecked"])
     assert done.exit_code not in (0, REFUTED)
-    assert "redrawn" in done.output
+    assert "unchecked" in done.output
+
+
+def test_an_owner_for_each_of_a_thousand_processes_is_refused_with_what_to_do() -> None:
+    arguments = ["--presence", "--deployed", "--canaries", "1000"]
+    done = CliRunner().invoke(app, ["audit", *arguments])
+    assert done.exit_code not in (0, REFUTED)
+    assert "--rounds" in done.output
 
 
 def test_what_watches_refuses_a_task_that_is_not_an_audits() -> None:
-    task = designed(50, SEED).task
+    task = designed(50, 1, SEED).task
     require_own(task, "127.0.0.1:7301")
     with pytest.raises(Misconfiguration, match=r"other\.example"):
         require_own(task, "other.example:7301")

@@ -1,0 +1,73 @@
+"""Audits of real processes: each fault is found where it is, and nothing else.
+
+How likely that is, is computed before: at these sizes each fault showed in all trials.
+"""
+
+import numpy as np
+import pytest
+
+from precad.cli.audit.deployed import train, train_present
+from precad.experiments.audit import presence
+from precad.experiments.audit.builds import RELEASES, Build
+from precad.experiments.audit.designed import LOUDER, designed
+from precad.experiments.audit.run import SIGNIFICANCE, Repetition, audit, planned
+
+SEED = 5
+FAULTS = {
+    # Who sees the models alone has the other server's noise before it: that half is sound.
+    Build.OTHER_SILENT: (400, 1, {"models": False, "one server": True}),
+    # The last release is what the model is made of: it has noise once.
+    Build.REDRAWN: (1000, 6, {"models": False, "one server": True}),
+    Build.UNCLIPPED: (400, 4, {"models": True, "one server": True}),
+}
+HALF = (1000, 4)
+OWNERS = (20, 25)
+
+
+def test_half_of_the_noise_shows_in_what_is_proved() -> None:
+    # To refute it takes two hundred rounds, which benchmarks/audit.py plays.
+    made = designed(*HALF, SEED, LOUDER)
+    plans = planned(made, 1, build=Build.HALF_NOISE)
+    trained = train(made, build_of=Build.HALF_NOISE)
+    found = audit(plans, [Repetition(trained, made.shares, made.canaries)])
+    for verdict in found:
+        plan = verdict.power
+        assert verdict.by_family > (plan.expected + plan.expected_of_half) / 2
+    units = made.task.noise_units
+    assert np.std(trained.known_noise) == pytest.approx(units / 2, rel=0.05)
+
+
+@pytest.mark.parametrize("build", FAULTS)
+def test_a_fault_is_found_by_whom_it_concerns(build: Build) -> None:
+    canaries, rounds, found = FAULTS[build]
+    made = designed(canaries, rounds, SEED, LOUDER)
+    plans = planned(made, 1, build=build)
+    power = {statement.name: plan.caught for statement, plan in plans.items()}
+    assert all(power[name] == 1.0 for name, refuted in found.items() if refuted)
+    trained = train(made, build_of=build)
+    verdicts = audit(plans, [Repetition(trained, made.shares, made.canaries)])
+    assert {each.statement.name: each.refuted for each in verdicts} == found
+
+
+def test_a_server_that_breaks_the_link_to_look_again_sees_the_same_noise() -> None:
+    canaries, rounds, _ = FAULTS[Build.REDRAWN]
+    made = designed(canaries, rounds, SEED, LOUDER)
+    trained = train(made, looks=RELEASES)
+    verdicts = audit(planned(made, 1), [Repetition(trained, made.shares, made.canaries)])
+    assert not any(each.refuted for each in verdicts)
+
+
+def test_owners_who_are_eight_times_too_long_are_found_where_nobody_checks_norms() -> None:
+    made = presence.present(*OWNERS, SEED)
+    power = made.plan(SIGNIFICANCE, Build.UNCHECKED)
+    assert power.caught == 1.0
+    models = train_present(made, build_of=Build.UNCHECKED)
+    assert presence.audit(made, power, models, SIGNIFICANCE).refuted
+
+
+def test_who_is_there_shows_no_more_than_stated_of_real_owners() -> None:
+    made = presence.present(*OWNERS, SEED)
+    found = presence.audit(made, made.plan(SIGNIFICANCE), train_present(made), SIGNIFICANCE)
+    assert not found.refuted
+    # Guessing would be right half of the time.
+    assert found.guesses.correct > 0.6 * found.guesses.made
