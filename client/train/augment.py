@@ -36,6 +36,9 @@ class Augmentation:
             indices: ``[n ≤ rows] int64``, from 0.
             rows: how many there are to be.
         """
+        if not self._count:
+            # No copies, of any record: nothing is drawn for them.
+            return torch.empty(rows, *self._shape)
         pairs = (self._count + 1) // 2
         words = np.empty((rows, 2 * pairs), np.uint64)
         nobody = range(-1, len(indices) - rows - 1, -1)

@@ -1,6 +1,7 @@
 """What a server signs for an owner: before an attempt's sharing, and of its account."""
 
 from precad.common.aggregator.training.owners import hear_of, remember
+from precad.common.aggregator.training.said import Kind
 from precad.common.aggregator.training.session import Session
 from precad.common.errors import NotOnOffer
 from precad.common.identifiers import ClientId
@@ -64,7 +65,7 @@ def statement_of(
     return _say(session, client, "statement", body)
 
 
-def _say(session: Session, client: ClientId, kind: str, body: Body) -> pb.Signed:
+def _say(session: Session, client: ClientId, kind: Kind, body: Body) -> pb.Signed:
     message = sign_body(session.signer, session.role, body)
     session.said.note(client, kind, message)
     return message
