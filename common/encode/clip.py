@@ -82,9 +82,7 @@ def _relative(
         Misconfiguration: a gradient holds NaN or an infinity.
     """
     # Scaled by the largest entry first: squares of huge gradients would overflow.
-    largest = np.maximum(
-        gradients.max(axis=1, initial=0.0), -gradients.min(axis=1, initial=0.0)
-    )
+    largest = np.maximum(gradients.max(axis=1, initial=0.0), -gradients.min(axis=1, initial=0.0))
     if not np.isfinite(largest).all():
         row = int(np.argmin(np.isfinite(largest)))
         raise Misconfiguration(
