@@ -10,7 +10,7 @@ has none of these, and this refuses every task but an audit's own, on this machi
 import argparse
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
