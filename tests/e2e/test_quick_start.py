@@ -18,7 +18,7 @@ import precad
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "quick-start.md"
 TEXT = DOCUMENT.read_text(encoding="utf-8")
-LIMIT_S = 240.0
+LIMIT_S = 270.0
 MOST_COMMANDS, MOST_LINES = 8, 25
 UNITS = ("surgery", "medicine", "icu", "ambulance")
 
@@ -28,8 +28,10 @@ def blocks(kind: str) -> list[str]:
 
 
 COMMANDS = [line for block in blocks("sh") for line in block.splitlines()]
-AFTERWARDS = re.findall(r"^    (precad .+)$", TEXT, flags=re.MULTILINE)
-"""What the page has where something is wrong."""
+IF_WRONG = re.findall(r"^    (precad .+)$", TEXT, flags=re.MULTILINE)
+"""What the page has where something is wrong: to look before enrolling."""
+JOIN = next(place for place, line in enumerate(COMMANDS) if line.startswith("precad join"))
+TYPED = [*COMMANDS[1:JOIN], *IF_WRONG, *COMMANDS[JOIN:]]
 FILES = {"columns.toml": blocks("toml"), "nets.py": blocks("python")}
 
 
@@ -74,7 +76,7 @@ def followed(tmp_path: Path) -> Iterator[Path]:
     background: list[subprocess.Popen[bytes]] = []
     assert "pip install '.[demo]'" in COMMANDS[0]
     try:
-        for line in (*COMMANDS[1:], *AFTERWARDS):
+        for line in TYPED:
             words = shlex.split(line.removesuffix("&"))
             assert words[0] == "precad"
             command = [sys.executable, "-m", *words]
@@ -103,7 +105,7 @@ def followed(tmp_path: Path) -> Iterator[Path]:
             process.wait(20)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(330)
 def test_the_quick_start_ends_in_predictions(followed: Path) -> None:
     with (followed / "predictions.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
