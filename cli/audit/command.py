@@ -22,7 +22,7 @@ REFUTED = 1
 @click.command()
 @click.option(
     "--canaries",
-    type=click.IntRange(min=50),
+    type=click.IntRange(min=20),
     default=2000,
     help="m: records that count or not by a fair coin; with --presence owners.",
 )
