@@ -56,7 +56,7 @@ SETTINGS = {
     ("mnist", "cnn"): Settings(5.0, 1.08, 4500.0, record_rate=0.05, rounds=100),
     # 97 % with equal parts, ε = 3; one seed.
     ("mnist", "features"): Settings(30.0, 1.08, 4500.0, record_rate=0.05, rounds=100),
-    # 98.5 % by a search in one array, with both servers' noise, ε = 3; one seed.
+    # 98.45 % by real processes, ε = 3; one seed (benchmarks/results/utility.json).
     ("mnist", "scattering"): Settings(20.0, 2.18, 5120.0, record_rate=0.1, rounds=200),
 }
 
