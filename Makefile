@@ -41,7 +41,7 @@ FLOWER := 'flwr==1.41.*' 'httpx<1' 'iterators<0.0.3' 'pycryptodome<4' 'typer<0.2
 flower: $(READY) ## owners that Flower starts, against the real Flower
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade \
 		--target build/flower $(FLOWER)
-	PYTHONPATH=build/flower $(BIN)/python -m pytest tests/flower $(ARGS)
+	PYTHONPATH=build/flower $(BIN)/python -m pytest tests/flower -W ignore::DeprecationWarning:typer $(ARGS)
 
 manifests: $(READY) ## Kubernetes' manifests against its own schemas
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade \
