@@ -119,7 +119,8 @@ def test_an_attempt_that_both_forgot_in_mid_round_waits_for_the_operators(
     deployment.strike(())
     deployment.hold(Order("server-a", "pause-after", "RemoteSquares.row_key"))
     done = deployment.done()
-    for role in SERVER_ROLES:
+    # B first: A is paused, where B would note in its journal that A is gone.
+    for role in reversed(SERVER_ROLES):
         put_back(deployment, role)
     deployment.let_go("server-a")
     deployment.restart_the_dead()
