@@ -7,13 +7,13 @@ from precad.common.identifiers import ClientId
 from precad.protos import precad_pb2 as pb
 
 Kind = Literal["opening", "statement"]
-_BYTES = 8
-"""Of a SHA-256: whoever finds another message with the same only has it ignored."""
+_BYTES = 16
+"""Of a SHA-256. Whoever found another message with the same would only have it ignored."""
 _PLACES: dict[Kind, slice] = {"opening": slice(0, _BYTES), "statement": slice(_BYTES, 2 * _BYTES)}
 
 
 class Said:
-    """Remembers digests of its own last words, of each kind; 16 bytes an owner, who may be many.
+    """Remembers digests of its own last words, of each kind; 32 bytes an owner, who may be many.
 
     Owners show them in every version. What this process has signed from the database that it holds
     alone is in that database: it needn't be checked and looked up again.
