@@ -1,10 +1,13 @@
 """The demo's run beside an earlier version's, in turn; writes results/demo_versions.json.
 
     PYTHONPATH=. python benchmarks/demo_versions.py [--earlier COMMIT] [--pairs 5] [--out FILE]
+                                                    [--packages FOLDER]
 
 Both run from the command to its end by this interpreter, with what is installed for the newer one;
 setting up isn't in it. The earlier one is the first version unless another commit is named; it is
-checked out from this clone's history into a temporary folder.
+checked out from this clone's history into a temporary folder. What it alone imports (for the first
+version typer 0.20 and its own: ``pip install --target FOLDER 'typer<0.21' 'rich<15'``) is looked
+for in FOLDER.
 """
 
 import argparse
@@ -47,9 +50,10 @@ def checked_out(commit: str) -> Iterator[Path]:
             subprocess.run([*git, "remove", "--force", str(tree)], check=True)
 
 
-def run(tree: Path, entry: tuple[str, str]) -> dict[str, Any]:
+def run(tree: Path, entry: tuple[str, str], packages: Path | None = None) -> dict[str, Any]:
     """One demo's wall and processor time, and the accuracy that it printed last."""
     module, function = entry
+    paths = [tree / "src"] + ([] if packages is None else [packages.resolve()])
     program = DEMO.format(module=module, entry=function)
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     began = time.perf_counter()
@@ -57,7 +61,7 @@ def run(tree: Path, entry: tuple[str, str]) -> dict[str, Any]:
         done = subprocess.run(
             [sys.executable, "-c", program, "demo", "--output", str(Path(out) / "run")],
             cwd=out,
-            env={**os.environ, "PYTHONPATH": str(tree / "src")},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))},
             capture_output=True,
             text=True,
             timeout=TIMEOUT_S,
@@ -82,12 +86,13 @@ def main() -> None:
     parser.add_argument("--earlier", default=FIRST, help="commit to compare with")
     parser.add_argument("--pairs", type=int, default=5, help="runs of each")
     parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--packages", type=Path, help="what the earlier one alone imports")
     args = parser.parse_args()
     runs: dict[str, list[dict[str, Any]]] = {"first": [], "now": []}
     with checked_out(args.earlier) as earlier:
         for number in range(-1, args.pairs):
-            for name, tree in (("first", earlier), ("now", ROOT)):
-                taken = run(tree, ENTRIES[name])
+            for name, tree, more in (("first", earlier, args.packages), ("now", ROOT, None)):
+                taken = run(tree, ENTRIES[name], more)
                 if number < 0:
                     continue  # a warm-up: the first run compiles the modules
                 runs[name].append(taken)

@@ -25,7 +25,7 @@ def doctor(config: Path, wait: float, as_json: bool) -> None:
     the clocks. Nothing is enrolled; the servers see a connection and one
     call, whatever the records are. Exit 1 where something has to be mended.
     """
-    from precad.client.check.settings import look_at_settings  # noqa: PLC0415
+    from precad.client.check.settings import FINISHED, look_at_settings  # noqa: PLC0415
 
     findings = look_at_settings(config, wait)
     if as_json:
@@ -36,7 +36,7 @@ def doctor(config: Path, wait: float, as_json: bool) -> None:
             click.echo(f"{_MARKS[each.kind.value]} {each.about}: {each.said}")
         if findings.wrong:
             click.echo(f"\nMend what is marked with {_MARKS['bad']}, then look again.")
-        else:
+        elif not any(each.about == FINISHED for each in findings):
             click.echo(f"\nNothing is in the way: precad join --config {config}")
     if findings.wrong:
         sys.exit(1)

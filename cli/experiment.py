@@ -1,5 +1,6 @@
 """`precad experiment`: what the papers measured, run again on this project's own arithmetic."""
 
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -127,6 +128,12 @@ def show(
     "--backend", default="loky", help="joblib's: loky, this machine; ray or dask, a cluster."
 )
 @plugins_option
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="SETTING=VALUE",
+    help="Cells that have this setting alone, such as algorithm=precad or seed=0; repeat it.",
+)
 @click.option("--plot/--no-plot", default=True, help="Draw what was measured, beside the results.")
 @json_option
 def run(
@@ -138,6 +145,7 @@ def run(
     workers: int,
     backend: str,
     plugin: tuple[Path, ...],
+    only: tuple[str, ...],
     plot: bool,
     as_json: bool,
 ) -> None:
@@ -145,16 +153,17 @@ def run(
 
     precad experiment run precad-fig3 --workers 2
 
-    precad experiment run precad-fig3 --scale paper --data ~/mnist
+    precad experiment run precad-fig3 --scale paper --data ~/mnist --only seed=0
     """
     from precad.experiments.study.kept import Kept  # noqa: PLC0415
-    from precad.experiments.study.run import estimated_hours  # noqa: PLC0415
+    from precad.experiments.study.run import cells_with, estimated_hours  # noqa: PLC0415
     from precad.experiments.study.run import run as play  # noqa: PLC0415
 
     one, size = _experiments(plugin)[name], _scale(scale)
     out = sys.stderr if as_json else sys.stdout
-    missing, hours = estimated_hours(name, size, output, data, device)
-    total = len(one.all_cells(size))
+    chosen = dict(map(_setting, only))
+    missing, hours = estimated_hours(name, size, output, data, device, chosen)
+    total = len(cells_with(name, size, chosen))
     if missing:
         say(out, f"{missing} of {total} cells to measure: about {_duration(hours / workers)}.")
     with bar("cell", total, out, total - missing) as line:
@@ -174,6 +183,7 @@ def run(
             workers=workers,
             backend=backend,
             plugins=plugin,
+            only=chosen,
             on_cell=on_cell,
         )
     written = [str(Kept(output, name, size).path)]
@@ -202,6 +212,21 @@ def _scale(name: str) -> "Scale":
     if name not in list(Scale):
         raise Misconfiguration("--scale", name, f"use one of {', '.join(Scale)}")
     return Scale(name)
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    """Name and value; what isn't JSON is text.
+
+    Raises:
+        Misconfiguration: it has no name or no value.
+    """
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise Misconfiguration("--only", text, "give a setting and its value: seed=0")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
 
 
 def _described(name: str, one: "Experiment", scale: "Scale") -> dict[str, Any]:

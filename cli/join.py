@@ -80,9 +80,9 @@ def join(
         raise Misconfiguration("--dataset", None, "name the data set that --data and --part are of")
     mine = config[0]
     if len(config) > 1 or logs is not None:
-        from precad.client.together import load_owner, split  # noqa: PLC0415
+        from precad.client.together import load_for, split  # noqa: PLC0415
 
-        own = split(list(config), load_owner, logs)
+        own = split(list(config), lambda: load_for(list(config)), logs)
         if own is None:
             return
         mine = own

@@ -118,10 +118,22 @@ def issue(
 @click.argument("folder", type=PATH, help="The party's folder.")
 @party_argument
 @name_argument
+@click.option(
+    "--renew",
+    type=PATH,
+    metavar="OLD",
+    help="The party's present folder: its root and, of a server, its coin key are taken over.",
+)
 @force_option
-def make_request(folder: Path, role: str, name: str, force: bool) -> None:
-    """A new key in the folder, and a signing request for it; only the request is sent away."""
-    click.echo(create_request(folder, _principal(role, name), replace=force))
+def make_request(folder: Path, role: str, name: str, renew: Path | None, force: bool) -> None:
+    """A new key in the folder, and a signing request for it; only the request is sent away.
+
+    A certificate that ends soon is renewed in a new folder, and the old one stays in use until the
+    new one is complete:
+
+        precad keys request server-a/keys-new server-a --renew server-a/keys
+    """
+    click.echo(create_request(folder, _principal(role, name), replace=force, renew=renew))
 
 
 @keys.command()

@@ -2,6 +2,9 @@
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +12,7 @@ import click
 
 from precad.cli.health import own_address
 from precad.cli.options import PATH
+from precad.cli.watch import Ask
 from precad.cli.watch import watch as follow
 from precad.common.errors import Misconfiguration, PeerUnavailable
 from precad.common.identifiers import Role
@@ -16,6 +20,7 @@ from precad.common.terminal.text import Table
 
 if TYPE_CHECKING:
     from precad.common.identity.credentials import Identity
+    from precad.common.wire.operator import OperatorConnection
     from precad.protos import precad_pb2 as pb
 
 TIMEOUT_S = 10.0
@@ -56,12 +61,12 @@ def status(
     With --watch the screen follows the training, through a server's absence too, and ends with it;
     into a file or a pipe it writes a line for each change.
 
-    On the server's own machine --config lists the tasks of its settings file, a line each:
+    On the server's own machine --config lists the tasks of its settings file, a line each; with
+    --watch it follows all of them, until the last is over:
 
         precad status --config settings.toml --identity keys/operator
     """
     from precad.common.identity.credentials import Identity  # noqa: PLC0415
-    from precad.common.wire.operator import OperatorConnection  # noqa: PLC0415
 
     if server not in ("a", "b"):
         raise Misconfiguration("--server", server, "use a or b")
@@ -69,51 +74,69 @@ def status(
         raise Misconfiguration("--watch", "with --json", "choose one of them")
     if (address is None) == (config is None):
         raise click.UsageError("Give ADDRESS, or --config for all tasks of a server's settings.")
+    operator = Identity.load(identity)
     if config is not None:
+        places = _places(config)
+    else:
+        assert address is not None
+        places = {"": (address, Role.SERVER_A if server == "a" else Role.SERVER_B)}
+    with _questions(places, operator) as asks:
         if watch:
-            raise Misconfiguration("--watch", "with --config", "give the task's ADDRESS instead")
-        _list(config, Identity.load(identity), as_json=as_json)
-        return
-    assert address is not None
-    role = Role.SERVER_A if server == "a" else Role.SERVER_B
-    connection = OperatorConnection(address, role, Identity.load(identity))
-
-    def ask() -> dict[str, Any]:
-        return facts_of(connection.status(timeout_s=TIMEOUT_S))
-
-    try:
-        if watch:
-            follow(sys.stdout, ask, every)
-            return
-        facts = ask()
-    finally:
-        connection.close()
-    if as_json:
-        print(json.dumps(facts))  # noqa: T201 -- the document that was asked for
-        return
-    _table(facts).show(sys.stdout)
+            follow(sys.stdout, asks, every)
+        elif config is not None:
+            _list(asks, as_json=as_json)
+        else:
+            facts = asks[""]()
+            if as_json:
+                click.echo(json.dumps(facts))
+            else:
+                _table(facts).show(sys.stdout)
 
 
-def _list(config: Path, identity: "Identity", *, as_json: bool) -> None:
-    """A line for each task of a server's settings file; one that doesn't answer says why."""
+def _places(config: Path) -> dict[str, tuple[str, Role]]:
+    """Where this machine reaches each task of a server's settings file, by the task's name."""
     from precad.common.several import values_by_task  # noqa: PLC0415
-    from precad.common.wire.operator import OperatorConnection  # noqa: PLC0415
 
-    found: dict[str, dict[str, Any]] = {}
+    found = {}
     for name, values in values_by_task(config).items():
         listen = values.get("listen")
         if not isinstance(listen, str) or "dealer" not in values:
             raise Misconfiguration("config", str(config), "needs listen and dealer, as a server's")
         role = Role.SERVER_A if "server_b" in values else Role.SERVER_B
-        connection = OperatorConnection(own_address(listen), role, identity)
+        found[name] = own_address(listen), role
+    return found
+
+
+@contextmanager
+def _questions(
+    places: dict[str, tuple[str, Role]], identity: "Identity"
+) -> Iterator[dict[str, Ask]]:
+    """How each is asked. Connections end with the block, and questions that are under way."""
+    from precad.common.wire.operator import OperatorConnection  # noqa: PLC0415
+
+    with ExitStack() as closing:
+        asks: dict[str, Ask] = {}
+        for name, (address, role) in places.items():
+            connection = OperatorConnection(address, role, identity)
+            closing.callback(connection.close)
+            asks[name] = partial(_ask, connection)
+        yield asks
+
+
+def _ask(connection: "OperatorConnection") -> dict[str, Any]:
+    return facts_of(connection.status(timeout_s=TIMEOUT_S))
+
+
+def _list(asks: dict[str, Ask], *, as_json: bool) -> None:
+    """A line for each task of a server's settings file; one that doesn't answer says why."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, ask in asks.items():
         try:
-            found[name] = facts_of(connection.status(timeout_s=TIMEOUT_S))
+            found[name] = ask()
         except PeerUnavailable as error:
             found[name] = {"phase": "no answer", "error": str(error)}
-        finally:
-            connection.close()
     if as_json:
-        print(json.dumps(found))  # noqa: T201 -- the document that was asked for
+        click.echo(json.dumps(found))
         return
     table = Table("table", "task", "phase", ">round", ">of", ">owners", "")
     for name, facts in found.items():

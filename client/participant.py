@@ -216,14 +216,14 @@ class _Player:
                 self._forget_versions_below(event.version)
                 if (event.selected or self._cover) and event.attempt > self._answered:
                     self._observer.hold()
-                    self._play(event, came)
+                    self._play(event, came, _word(notice))
                     self._observer.free()
                 self._say_open(event, came)
             case "over":
                 self._forget_versions_below(notice.over.version + 1)
                 if notice.over.attempt > self._over:
                     self._over = notice.over.attempt
-                    self._tally(notice.over)
+                    self._tally(notice.over, _word(notice))
             case "finished":
                 self._pending.drop()
                 over, model = notice.finished, Digest(notice.finished.model_digest)
@@ -259,7 +259,7 @@ class _Player:
         if self._pending.version is not None and self._pending.version < version:
             self._pending.drop()
 
-    def _tally(self, over: pb.RoundOver) -> None:
+    def _tally(self, over: pb.RoundOver, word: pb.Signed | None) -> None:
         if over.counted:
             self._result.counted += 1
         elif over.rejection:
@@ -271,7 +271,7 @@ class _Player:
                 over.version,
                 reason,
             )
-        self._witness.exchange(self._servers)
+        self._witness.exchange(self._servers, word)
         self._look_after_own(over)
         opened, came = self._opened or (pb.RoundOpen(), 0.0)
         heard = self._opened is not None and opened.attempt == over.attempt
@@ -310,7 +310,7 @@ class _Player:
                 self._saw(version, model, theta)
                 self._witness.saw(version, model, theta)
 
-    def _play(self, event: pb.RoundOpen, came: float) -> None:
+    def _play(self, event: pb.RoundOpen, came: float, word: pb.Signed | None) -> None:
         """Answer one attempt. PeerUnavailable leaves it unanswered: the notice comes again."""
         # The task's own deadline first: whatever is announced, NaN too, can't stretch it.
         deadline = came + min(self._task.deadlines.collect, event.collect_seconds)
@@ -318,7 +318,7 @@ class _Player:
         self._observer.doing(f"round {number}: computing", deadline)
         kept = self._kept(event)
         if kept is None:
-            self._make(event)
+            self._make(event, word)
             kept = self._kept(event)
         if kept is None:
             self._answered = event.attempt
@@ -348,7 +348,7 @@ class _Player:
             return None
         return kept
 
-    def _make(self, event: pb.RoundOpen) -> None:
+    def _make(self, event: pb.RoundOpen, word: pb.Signed | None) -> None:
         """Keep and count a pair for this attempt, if it gets one."""
         version, attempt = event.version, event.attempt
         model = Digest(event.model_digest)
@@ -357,7 +357,8 @@ class _Player:
             theta = self._servers.fetch_model(version, event.model_digest)
         self._saw(version, model, theta)
         try:
-            further = self._witness.opening(self._servers, attempt, version, event.model_digest)
+            signed_for = attempt, version, event.model_digest
+            further = self._witness.opening(self._servers, *signed_for, word)
         except NotOnOffer:
             log.warning("attempt %d was over before it could be answered", attempt)
             return
@@ -463,3 +464,8 @@ class _Player:
                 )
         if all(each.rejection is None for each in receipts):
             self._taken = attempt, kept
+
+
+def _word(notice: pb.Notice) -> pb.Signed | None:
+    """What server A signs for this client, where it comes with the notice."""
+    return notice.word if notice.HasField("word") else None

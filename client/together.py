@@ -9,9 +9,13 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
-from precad.common.errors import Misconfiguration
+from precad.common.errors import Misconfiguration, PrecadError
+
+_AHEAD_ROUNDS, _AHEAD_RATES = 100, 2
+"""Added up before owners start: half a second of one rate at most."""
 
 
 def split(settings: list[Path], load: Callable[[], object], logs: Path | None) -> Path | None:
@@ -52,7 +56,9 @@ def split(settings: list[Path], load: Callable[[], object], logs: Path | None) -
 
     def forward(number: int, _frame: object) -> None:
         for pid in children:
-            os.kill(pid, number)
+            # One that has just been waited for may still be among them.
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     for number in forwarded:
         signal.signal(number, forward)
@@ -66,6 +72,31 @@ def split(settings: list[Path], load: Callable[[], object], logs: Path | None) -
     if failed:
         raise SystemExit(1 if failed < 0 else failed)
     return None
+
+
+def load_for(settings: list[Path]) -> None:
+    """What owners with these settings need, and what their accounts say after each round.
+
+    The same few rates and one task: each owner would add them up again, after every round. An
+    account that holds other tasks too is added up as it grows.
+    """
+    load_owner()
+    from precad.client.own_account import OwnAccount  # noqa: PLC0415
+    from precad.client.settings import JoinSettings  # noqa: PLC0415
+    from precad.common.enrolment import on_grid  # noqa: PLC0415
+    from precad.common.task import Task  # noqa: PLC0415
+
+    terms: dict[tuple[Path, float | None], None] = {}
+    for path in settings:
+        # What is wrong with an owner's settings is for its own process to say.
+        with suppress(PrecadError):
+            own = JoinSettings.load(path)
+            terms[own.task, own.record_rate] = None
+    for path, rate in list(terms)[:_AHEAD_RATES]:
+        with suppress(PrecadError):
+            task = Task.load(path)
+            wanted = task.privacy.record_rate if rate is None else rate
+            OwnAccount(task, on_grid(task, wanted), None, None).add_up_ahead(_AHEAD_ROUNDS)
 
 
 def load_owner() -> None:

@@ -91,8 +91,22 @@ class Witness:
                     self._openings[role] = opening[0]
             self._models = {v: m for (of, v), m in kept.models.items() if of == task.digest}
 
-    def opening(self, servers: Signing, attempt: int, version: int, model: bytes) -> int:
+    def opening(
+        self,
+        servers: Signing,
+        attempt: int,
+        version: int,
+        model: bytes,
+        word: pb.Signed | None = None,
+    ) -> int:
         """What both servers sign for the open attempt, before anything is shared for it.
+
+        Args:
+            servers: asked for it.
+            attempt: its number.
+            version: t of θ_t.
+            model: digest of θ_t.
+            word: A's, where it came with the notice.
 
         Returns:
             m: the larger of what the two say has left of this version's update already.
@@ -101,13 +115,23 @@ class Witness:
             PeerViolation: a signature or what it is over isn't right; nothing may be sent.
             PeerUnavailable: a server isn't there; NotOnOffer: the attempt is over.
         """
+        of = attempt, version, model
         with self._kept():
-            return max(self._opening(servers, role, attempt, version, model) for role in SERVERS)
+            words = {Role.SERVER_A: word, Role.SERVER_B: None}
+            return max(
+                self._opening(role, words[role] or servers.opening(role, attempt), servers, *of)
+                for role in SERVERS
+            )
 
     def _opening(
-        self, servers: Signing, role: Role, attempt: int, version: int, model: bytes
+        self,
+        role: Role,
+        message: pb.Signed,
+        servers: Signing,
+        attempt: int,
+        version: int,
+        model: bytes,
     ) -> int:
-        message = servers.opening(role, attempt)
         body = _parsed(role, check_opening, servers.verifier, message)
         said = (body.attempt, body.version, body.model_digest)
         if not self._concerns(body) or said != (attempt, version, model):
@@ -125,8 +149,13 @@ class Witness:
         self._keep(opening_path(Path(), role), message.SerializeToString())
         return body.charges
 
-    def exchange(self, servers: Signing) -> None:
-        """Show each server its own last statement, and keep the newest.
+    def exchange(self, servers: Signing, word: pb.Signed | None = None) -> None:
+        """Keep each server's newest statement. It is shown its last one where it may need that.
+
+        Args:
+            servers: asked for it.
+            word: A's, where it came with a notice. It is enough while it doesn't say less than
+                what this owner holds: a server that has forgotten is shown its own signature.
 
         Raises:
             PeerViolation: a signature isn't right, or a server counts less than it has signed.
@@ -134,24 +163,45 @@ class Witness:
         """
         with self._kept():
             for role in SERVERS:
+                if role is Role.SERVER_A and word is not None:
+                    body = self._statement(servers, role, word)
+                    if self._says_all(role, body):
+                        self._hold(role, word, body)
+                        continue
                 self._exchange(servers, role)
+
+    def _says_all(self, role: Role, body: pb.StatementBody) -> bool:
+        """Whether a statement says all that ``role`` is known to have signed."""
+        last, opening = self._statements.get(role), self._openings.get(role)
+        if last is not None and (body.version < last[1].version or _less(last[1], body)):
+            return False
+        # Of an attempt that this server opened and doesn't know it must hear.
+        return opening is None or body.attempt >= pb.OpeningBody.FromString(opening.body).attempt
 
     def _exchange(self, servers: Signing, role: Role) -> None:
         last = self._statements.get(role)
         shown = None if last is None else last[0]
         message = servers.statement(role, shown, self._openings.get(role))
-        body = _parsed(role, check_statement, servers.verifier, message)
-        if not self._concerns(body):
-            raise PeerViolation(
-                f"{role.value} signed a statement for client {body.client!r} of task "
-                f"{body.task_digest.hex()}, which isn't this one; nothing more is sent"
-            )
+        body = self._statement(servers, role, message)
         if last is not None:
             _refuse_what_was_forgotten(role, last[1], body)
             if body.version < last[1].version:
                 # A lost model: what it signed before is still the proof of its release.
                 self._give_back(servers, role, *last)
                 return
+        self._hold(role, message, body)
+
+    def _statement(self, servers: Signing, role: Role, message: pb.Signed) -> pb.StatementBody:
+        """What it says. Raises PeerViolation: ``role`` didn't sign it, or not for this owner."""
+        body = _parsed(role, check_statement, servers.verifier, message)
+        if not self._concerns(body):
+            raise PeerViolation(
+                f"{role.value} signed a statement for client {body.client!r} of task "
+                f"{body.task_digest.hex()}, which isn't this one; nothing more is sent"
+            )
+        return body
+
+    def _hold(self, role: Role, message: pb.Signed, body: pb.StatementBody) -> None:
         self._statements[role] = message, body
         self._keep(statement_path(Path(), role), message.SerializeToString())
 
@@ -343,10 +393,16 @@ def further_counts(body: pb.StatementBody) -> list[int]:
     return [sum(charged[m:]) for m in range(len(charged))]
 
 
-def _refuse_what_was_forgotten(role: Role, last: pb.StatementBody, new: pb.StatementBody) -> None:
+def _less(last: pb.StatementBody, new: pb.StatementBody) -> bool:
+    """Whether ``new`` counts less than ``last`` did."""
     before, now = further_counts(last), further_counts(new)
     now += [0] * (len(before) - len(now))
-    if any(more > less for more, less in zip(before, now, strict=False)):
+    return any(more > less for more, less in zip(before, now, strict=False))
+
+
+def _refuse_what_was_forgotten(role: Role, last: pb.StatementBody, new: pb.StatementBody) -> None:
+    if _less(last, new):
+        before, now = further_counts(last), further_counts(new) or [0]
         raise PeerViolation(
             f"{role.value} states that it charged this owner for {now[0]} versions, by further "
             f"releases {list(new.charged)}, after it was shown its own signature under "

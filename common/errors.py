@@ -5,6 +5,7 @@ identifiers, never shares, seeds or keys.
 """
 
 from enum import Enum
+from typing import Any
 
 MAX_TEXT = 2000
 """Longest text of an error, in characters: it may quote what a stranger sent."""
@@ -16,6 +17,10 @@ class PrecadError(Exception):
 
     def __init__(self, text: str = "") -> None:
         super().__init__(_cut(text, MAX_TEXT))
+
+    def __reduce__(self) -> "tuple[Any, ...]":
+        """So that another process's error is this one here, whatever its constructor takes."""
+        return _remade, (type(self), self.args, self.__dict__)
 
 
 class Misconfiguration(PrecadError):
@@ -145,6 +150,12 @@ class AccessDenied(PrecadError):
         super().__init__(f"{reason.value}: {detail}")
         self.detail = detail
         self.reason = reason
+
+
+def _remade(kind: type[PrecadError], said: tuple[Any, ...], known: dict[str, Any]) -> PrecadError:
+    error = kind.__new__(kind, *said)
+    error.__dict__.update(known)
+    return error
 
 
 def _shown(value: object) -> str:

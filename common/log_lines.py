@@ -9,7 +9,10 @@ import asyncio
 import json
 import logging
 import os
+import sys
+import traceback
 from datetime import UTC, datetime
+from typing import Any
 
 from precad.common.errors import Misconfiguration
 
@@ -62,6 +65,18 @@ def start_log(
     handler.setFormatter(JsonLines() if wanted == "json" else logging.Formatter(people))
     handler.addFilter(_news)
     logging.basicConfig(level=level, handlers=[handler])
+    _print_no_stops()
+
+
+def _print_no_stops() -> None:
+    """What ``_news`` keeps out of the log gRPC 1.85 prints instead, with the standard library's."""
+    printed = traceback.print_exc
+
+    def print_exc(*arguments: Any, **options: Any) -> None:
+        if sys.exc_info()[0] is not asyncio.CancelledError:
+            printed(*arguments, **options)
+
+    setattr(traceback, "print_exc", print_exc)  # noqa: B010 -- mypy refuses the assignment
 
 
 def _news(record: logging.LogRecord) -> bool:

@@ -51,13 +51,18 @@ def values_by_task(path: Path) -> dict[str, dict[str, object]]:
         raise Misconfiguration(TABLES, tables, f"give each task a table, [tasks.NAME], in {path}")
     found = {}
     for name, table in tables.items():
-        if not _NAME.fullmatch(name):
-            what = "use 1 to 63 of a-z, 0-9 and hyphens inside, like wards-2"
-            raise Misconfiguration(TABLES, name, what)
+        check_name(name)
         if not isinstance(table, dict):
             raise Misconfiguration(f"{TABLES}.{name}", table, "give it a table, [tasks.NAME]")
         found[name] = _below(shared, name) | table
     return found
+
+
+def check_name(name: str) -> None:
+    """Raises Misconfiguration: it can't be a task's, in settings."""
+    if not _NAME.fullmatch(name):
+        what = "use 1 to 63 of a-z, 0-9 and hyphens inside, like wards-2"
+        raise Misconfiguration(TABLES, name, what)
 
 
 def settings_by_task(kind: type[S], path: Path) -> dict[str, tuple[S, Digest]]:

@@ -8,15 +8,18 @@ import time
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import aclosing
+from weakref import WeakSet
 
 from precad import __version__
 from precad.common.deal.dealer import SERVERS, DealerRole
 from precad.common.deal.square import Deliver, Work
 from precad.common.description import Description
+from precad.common.identifiers import Role
 from precad.common.identity.access import of_connection
 from precad.common.identity.credentials import Identity
 from precad.common.wire.exposition import Metric, by, one
 from precad.common.wire.serving import Context
+from precad.dealer.outbox import Outbox
 from precad.dealer.service import DealingService
 from precad.protos import precad_pb2 as pb
 
@@ -30,6 +33,8 @@ class CountedDealing(DealingService):
         self._joins, self._halves, self._violations = Counter(none), Counter(none), Counter(none)
         self._bytes: Counter[str] = Counter()
         self._conversations = 0
+        self._outboxes: dict[str, WeakSet[Outbox]] = {name: WeakSet() for name in none}
+        """Of conversations, as long as they last."""
         self._lock = threading.Lock()
         self._working = 0
 
@@ -48,6 +53,10 @@ class CountedDealing(DealingService):
         waiting = one(self._dealer.waiting)
         yield Metric("gauge", "halves_waiting", "Those that only one has named.", waiting)
         yield Metric("gauge", "dealing", "Submissions that wait or are dealt.", one(self._working))
+        with self._lock:
+            unread = {name: sum(map(len, each)) for name, each in self._outboxes.items()}
+        said = "Answers that a server hasn't taken yet."
+        yield Metric("gauge", "answers_waiting", said, by("server", unread))
         violations = by("server", dict(self._violations))
         said = "Answers that the servers' halves don't fit together."
         yield Metric("counter", "violations_total", said, violations)
@@ -85,6 +94,10 @@ class CountedDealing(DealingService):
                     yield reply
         finally:
             self._conversations -= 1
+
+    def _opens(self, role: Role, answers: Outbox) -> None:
+        with self._lock:
+            self._outboxes[role.value].add(answers)
 
     async def _take(
         self, requests: AsyncIterator[pb.SquareRequest], context: Context, deliver: Deliver

@@ -24,6 +24,10 @@ class Outbox:
         """Whether the loop will look yet, for whatever is put before it does."""
         self._ended = False
 
+    def __len__(self) -> int:
+        """How many answers wait for the server to take them."""
+        return len(self._waiting)
+
     def put(self, contexts: Sequence[bytes], answer: Answer) -> None:
         """As ``Deliver``."""
         self._waiting.append((contexts, answer))

@@ -89,7 +89,7 @@ class DealingService(DealingServicer):
         """One attempt's row keys and this server's shares of squares, as they come to be."""
         answers = Outbox()
         async with Refusing(context):
-            require(context, self._identity, *SERVERS)
+            self._opens(require(context, self._identity, *SERVERS).role, answers)
             reading = asyncio.create_task(self._take(request_iterator, context, answers.put))
             reading.add_done_callback(lambda _: answers.end())
             try:
@@ -131,6 +131,9 @@ class DealingService(DealingServicer):
                 self._begin(self._dealer.hurry(role, message.attempt))
             # While it waits for the next message nothing here holds a seed.
             del message
+
+    def _opens(self, role: Role, answers: Outbox) -> None:
+        """A conversation begins whose answers go there."""
 
     def _begin(self, work: Work | None) -> None:
         """In a thread of its own: who waits for it hears its answers, and nobody its end."""

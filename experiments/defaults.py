@@ -56,8 +56,10 @@ SETTINGS = {
     ("mnist", "cnn"): Settings(5.0, 1.08, 4500.0, record_rate=0.05, rounds=100),
     # 97 % with equal parts, ε = 3; one seed.
     ("mnist", "features"): Settings(30.0, 1.08, 4500.0, record_rate=0.05, rounds=100),
-    # 98.45 % by real processes, ε = 3; one seed (benchmarks/results/utility.json).
-    ("mnist", "scattering"): Settings(20.0, 2.18, 5120.0, record_rate=0.1, rounds=200),
+    # 98.8 % by real processes, ε = 3; three seeds (benchmarks/results/utility.json). Chosen on
+    # the last 10,000 training records. A round takes 1,200 records of each of ten owners, whose
+    # clipped gradients add up to .73 of their number at most (all of one label, at the start).
+    ("mnist", "scattering"): Settings(40.0, 2.24, 10240.0, rounds=50),
 }
 
 

@@ -61,14 +61,20 @@ class Registry(Mapping[str, Part]):
         return self._parts
 
 
+_loaded_files: set[Path] = set()
+
+
 def load_plugins(files: tuple[Path, ...]) -> None:
-    """Run the files of one's own, so that they register what they define.
+    """Run the files of one's own, each once a process, so that they register what they define.
 
     Raises:
         Misconfiguration: there is no such file.
     """
-    for number, file in enumerate(files):
-        spec = spec_from_file_location(f"precad_plugin_{number}", file)
+    for file in files:
+        if file.resolve() in _loaded_files:
+            continue
+        spec = spec_from_file_location(f"precad_plugin_{len(_loaded_files)}", file)
         if not file.is_file() or spec is None or spec.loader is None:
             raise Misconfiguration("--plugin", str(file), "give a Python file of your own")
         spec.loader.exec_module(module_from_spec(spec))
+        _loaded_files.add(file.resolve())

@@ -176,6 +176,7 @@ class Notice(_message.Message):
     OVER_FIELD_NUMBER: _builtins.int
     FINISHED_FIELD_NUMBER: _builtins.int
     PAUSED_FIELD_NUMBER: _builtins.int
+    WORD_FIELD_NUMBER: _builtins.int
     PADDING_FIELD_NUMBER: _builtins.int
     padding: _builtins.bytes
     """Zeros up to a fixed size: who sees the bytes on the wire sees no difference."""
@@ -187,6 +188,12 @@ class Notice(_message.Message):
     def finished(self) -> Global___TrainingOver: ...
     @_builtins.property
     def paused(self) -> Global___TrainingPaused: ...
+    @_builtins.property
+    def word(self) -> Global___Signed:
+        """What the client would ask this server for next: with ``open`` its OpeningBody, with ``over``
+        its newest StatementBody. Whoever hears none asks.
+        """
+
     def __init__(
         self,
         *,
@@ -194,11 +201,12 @@ class Notice(_message.Message):
         over: Global___RoundOver | None = ...,
         finished: Global___TrainingOver | None = ...,
         paused: Global___TrainingPaused | None = ...,
+        word: Global___Signed | None = ...,
         padding: _builtins.bytes = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "finished", b"finished", "open", b"open", "over", b"over", "paused", b"paused"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "finished", b"finished", "open", b"open", "over", b"over", "paused", b"paused", "word", b"word"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "finished", b"finished", "open", b"open", "over", b"over", "padding", b"padding", "paused", b"paused"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "finished", b"finished", "open", b"open", "over", b"over", "padding", b"padding", "paused", b"paused", "word", b"word"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["open", "over", "finished", "paused"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015

@@ -101,7 +101,7 @@ class AggregationServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Watch(self, request, context):
-        """Server A: what happens, as far as this client may know it.
+        """Server A: what happens, as far as this client may know it, and what A signs for it then.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -40,7 +40,7 @@ class AggregationStub:
     Enrol: _grpc.UnaryUnaryMultiCallable[_precad_pb2.EnrolRequest, _precad_pb2.EnrolReply]
     """Take part, before round 0. The same claim again is confirmed."""
     Watch: _grpc.UnaryStreamMultiCallable[_precad_pb2.WatchRequest, _precad_pb2.Notice]
-    """Server A: what happens, as far as this client may know it."""
+    """Server A: what happens, as far as this client may know it, and what A signs for it then."""
     ModelDigest: _grpc.UnaryUnaryMultiCallable[_precad_pb2.ModelRequest, _precad_pb2.ModelDigestReply]
     """The model that a round starts from, by digest: both must say the same."""
     FetchModel: _grpc.UnaryStreamMultiCallable[_precad_pb2.ModelRequest, _precad_pb2.ModelPiece]
@@ -64,7 +64,7 @@ class AggregationAsyncStub(AggregationStub):
     Enrol: _aio.UnaryUnaryMultiCallable[_precad_pb2.EnrolRequest, _precad_pb2.EnrolReply]  # type: ignore[assignment]
     """Take part, before round 0. The same claim again is confirmed."""
     Watch: _aio.UnaryStreamMultiCallable[_precad_pb2.WatchRequest, _precad_pb2.Notice]  # type: ignore[assignment]
-    """Server A: what happens, as far as this client may know it."""
+    """Server A: what happens, as far as this client may know it, and what A signs for it then."""
     ModelDigest: _aio.UnaryUnaryMultiCallable[_precad_pb2.ModelRequest, _precad_pb2.ModelDigestReply]  # type: ignore[assignment]
     """The model that a round starts from, by digest: both must say the same."""
     FetchModel: _aio.UnaryStreamMultiCallable[_precad_pb2.ModelRequest, _precad_pb2.ModelPiece]  # type: ignore[assignment]
@@ -103,7 +103,7 @@ class AggregationServicer(metaclass=_abc_1.ABCMeta):
         request: _precad_pb2.WatchRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_precad_pb2.Notice], _abc.AsyncIterator[_precad_pb2.Notice]]:
-        """Server A: what happens, as far as this client may know it."""
+        """Server A: what happens, as far as this client may know it, and what A signs for it then."""
 
     @_abc_1.abstractmethod
     def ModelDigest(

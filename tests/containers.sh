@@ -9,7 +9,7 @@
 # OPERATING=1              also plays deploy/compose/operating.yml, with Debian's PostgreSQL and
 #                          Prometheus unless POSTGRES_IMAGE and PROMETHEUS_IMAGE name others.
 # PREVIOUS=REVISION        also begins a training with the images of that revision and ends it with
-#                          these.
+#                          these; its Dockerfile must know BUILDER, unless BASE is given.
 #
 # An engine that answers is used. Where none does and this is root, one is started for this run
 # alone, with namespaces, a socket and storage of its own, from Debian's packages (installed if
@@ -100,6 +100,8 @@ debian() { # FOLDER PACKAGES: a minimal Debian with these
     install_package debootstrap debootstrap || skip "debootstrap can't be installed; give BASE"
     quietly debootstrap timeout 600 debootstrap --variant=minbase --include="$2" bookworm "$1" \
         || skip "debootstrap gets no Debian here; give BASE"
+    # Nothing that runs opens these: the images that others build on don't have them either.
+    rm -rf "$1"/var/cache/apt/* "$1"/var/lib/apt/lists/* "$1"/usr/share/{doc,info,locale,man}/*
 }
 
 imported() { # FOLDER IMAGE
@@ -107,19 +109,25 @@ imported() { # FOLDER IMAGE
     own_images+=("$2")
 }
 
-make_base() {
-    ((EUID == 0)) || skip "a base image can only be made by root; give BASE"
-    say "making a base image"
-    debian "$work/base" python3,python3-pip,python3-venv,ca-certificates
-    imported "$work/base" "precad-test-base-$$"
-    local extras=(demo postgres)
-    "$python" deploy/requirements.py "${extras[@]}" <pyproject.toml >"$work/whole.txt"
-    "$python" deploy/requirements.py --bare "${extras[@]}" <pyproject.toml >"$work/bare.txt"
+wheels() { # of a pyproject.toml on stdin, for the builder
+    local extras=(demo postgres) project
+    project=$(cat)
+    "$python" deploy/requirements.py "${extras[@]}" <<<"$project" >"$work/whole.txt"
+    "$python" deploy/requirements.py --bare "${extras[@]}" <<<"$project" >"$work/bare.txt"
     local pip=("$python" -m pip wheel --wheel-dir "$work/base/wheels")
     quietly wheels timeout 600 "${pip[@]}" 'setuptools>=77' -r "$work/whole.txt" \
         || fail "pip gets no wheels on this machine"
     quietly bare timeout 600 "${pip[@]}" --no-deps -r "$work/bare.txt" \
         || fail "pip gets no wheels on this machine"
+}
+
+make_base() {
+    ((EUID == 0)) || skip "a base image can only be made by root; give BASE"
+    say "making a base image"
+    debian "$work/base" python3,python3-pip,python3-venv,ca-certificates
+    imported "$work/base" "precad-test-base-$$"
+    wheels <pyproject.toml
+    [[ -z ${PREVIOUS-} ]] || wheels < <(git show "$PREVIOUS:pyproject.toml")
     imported "$work/base" "precad-test-builder-$$"
     rm -rf "$work/base"
     export BASE=precad-test-base-$$ BUILDER=precad-test-builder-$$
@@ -207,6 +215,13 @@ until_round() { # N
     done
 }
 
+until_b_serves() { # for the Nth time: a start that is stopped before is none
+    until docker logs "$(container server_b)" 2>&1 | grep -c "serves task" | grep -qx "$1"; do
+        ((SECONDS < TRAINING_S)) || fail "server B didn't start for the ${1}th time"
+        sleep 0.5
+    done
+}
+
 dealer_out_of_reach() {
     local address
     address=$(docker inspect --format '{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}' \
@@ -264,28 +279,42 @@ copy() { # COMMAND, with B's volume in /state and the copy in /copies
         -v "$copies:/copies" "$PRECAD_IMAGE-dealer" -ceu "$1"
 }
 
+last_longer() { # so that what happens in mid-training doesn't come too late
+    sed 's/^rounds = .*/rounds = 40/' deploy/task.toml >"$work/task.toml"
+    export TASK=$work/task.toml
+}
+
 faults() {
     again
     local copies=precad-test-copies-$$
-    sed 's/^rounds = .*/rounds = 40/' deploy/task.toml >"$work/task.toml"
-    export TASK=$work/task.toml
+    last_longer
     starts
     until_round 3
     docker kill --signal KILL "$(container server_b)" >/dev/null
     docker start "$(container server_b)" >/dev/null
+    until_b_serves 2
     until_round 6
     docker stop --time 20 "$(container server_b)" >/dev/null
     copy 'cp -a /state/. /copies'
     docker start "$(container server_b)" >/dev/null
+    until_b_serves 3
     until_round 12
     docker stop --time 20 "$(container server_b)" >/dev/null
     copy 'find /state -mindepth 1 -delete; cp -a /copies/. /state'
     docker start "$(container server_b)" >/dev/null
     ends "killed and put back" dealer result
     docker volume rm "$copies" >/dev/null
-    docker logs "$(container server_b)" 2>&1 | grep -c "serves task" | grep -qx 4 \
-        || fail "server B didn't start four times"
+    until_b_serves 4
     says_result
+}
+
+until_scraped() { # a or b; one that was away isn't there before the next look
+    until docker exec "$(container "prometheus_$1")" promtool query instant \
+        http://127.0.0.1:9090 'precad_rounds_done' >"$work/query.log" 2>&1 \
+        && grep -q 'role="\|precad_rounds_done' "$work/query.log"; do
+        ((SECONDS < TRAINING_S)) || fail "prometheus_$1 has no rounds: $(<"$work/query.log")"
+        sleep 1
+    done
 }
 
 operating() {
@@ -305,16 +334,14 @@ operating() {
     fi
     again
     compose=("${compose_command[@]}" --file docker-compose.yml --file deploy/compose/operating.yml)
+    last_longer
     starts
     until_round 3
     docker kill --signal KILL "$(container server_b)" "$(container database_b)" >/dev/null
     docker start "$(container database_b)" "$(container server_b)" >/dev/null
     until_round 6
     for server in a b; do
-        docker exec "$(container "prometheus_$server")" \
-            promtool query instant http://127.0.0.1:9090 'precad_rounds_done' >"$work/query.log" 2>&1
-        grep -q 'role="\|precad_rounds_done' "$work/query.log" \
-            || fail "prometheus_$server has no rounds: $(<"$work/query.log")"
+        until_scraped "$server"
     done
     ends "with PostgreSQL and Prometheus, database and server B killed" dealer result
     says_result
@@ -333,7 +360,8 @@ upgrade() { # REVISION
     for image in dealer server client experiments; do
         own_images+=("precad-test-previous-$$-$image")
     done
-    PRECAD_IMAGE=precad-test-previous-$$ starts server_a client-1 client-2 client-3
+    last_longer
+    PRECAD_IMAGE=precad-test-previous-$$ starts dealer server_a server_b client-1 client-2 client-3
     until_round 3
     quietly stop "${compose[@]}" stop --timeout 20 || fail "the previous version doesn't stop"
     starts

@@ -2,7 +2,6 @@
 
 import json
 import os
-import select
 import subprocess
 import sys
 import time
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from precad.common.errors import PeerUnavailable
+from precad.common.readable import readable_within
 
 ANSWER_S = 1800.0
 """No single step of a measurement takes longer."""
@@ -71,8 +71,8 @@ class Part:
         """The next message. Raises PeerUnavailable when none comes."""
         out = self._process.stdout
         assert out is not None
-        # Unbuffered: `select` sees all that wasn't read yet.
-        if not select.select([out], [], [], timeout_s)[0]:
+        # Unbuffered: the wait sees all that wasn't read yet.
+        if not readable_within(timeout_s, out.fileno()):
             raise PeerUnavailable(f"{self._name} said nothing for {timeout_s:g} s: {self._tail()}")
         line = out.readline()
         if not line:

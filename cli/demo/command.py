@@ -96,16 +96,20 @@ def demo(
         starter.warm(environment_of_parts())
         import torch  # noqa: PLC0415
 
-        from precad.cli.demo.run import prepare_folder, run  # noqa: PLC0415
+        from precad.cli.demo.run import refuse_full, run  # noqa: PLC0415
         from precad.cli.demo.scenario import make_scenario  # noqa: PLC0415
         from precad.cli.demo.show import Display, announce, conclude  # noqa: PLC0415
+        from precad.common.terminal.progress import Bars  # noqa: PLC0415
 
         # As each part has: they share this machine's cores, and the owners' wait is measured here.
         torch.set_num_threads(1)
         size, bad = (clients, rounds, client_rate), (attack, attackers)
-        scenario = make_scenario(dataset, model, *size, *bad, seed, validation, data, objective)
         folder = output or Path("precad-demo") / time.strftime("%Y%m%d-%H%M%S")
-        prepare_folder(folder)
+        refuse_full(folder)
+        with Bars(out) as bars:
+            scenario = make_scenario(
+                dataset, model, *size, *bad, seed, validation, data, objective, bars
+            )
         announce(out, scenario)
         display = Display(out, scenario)
         outcome, result = run(scenario, folder, display, popen=starter)

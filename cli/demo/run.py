@@ -64,7 +64,7 @@ def run(
             server_a = deployment.operator(Role.SERVER_A)
             _wait_until_serving(deployment)
             _wait_for_enrolment(deployment, display)
-            display.doing("all have enrolled: the first round")
+            display.rounds_begin()
             # While the parts wait for each other, rather than at the end.
             Thread(target=load_plot, name="plot", daemon=True).start()
             for report in server_a.reports():
@@ -119,13 +119,12 @@ def _wait_for_owners(deployment: LocalDeployment, display: Display, owners_s: fl
         )
 
 
-def prepare_folder(folder: Path) -> None:
-    """An empty folder for a run. Raises Misconfiguration when it holds something."""
+def refuse_full(folder: Path) -> None:
+    """Where a run is to write. Raises Misconfiguration when it holds something."""
     if folder.exists() and any(folder.iterdir()):
         raise Misconfiguration(
             "--output", str(folder), "isn't empty; name another folder or remove this one"
         )
-    folder.mkdir(parents=True, exist_ok=True)
 
 
 def _wait_until_serving(deployment: LocalDeployment) -> None:

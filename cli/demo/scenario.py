@@ -12,6 +12,7 @@ from precad.client.train.pace import padded_work_s
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId
 from precad.common.task import Task
+from precad.common.terminal.progress import Told, nobody
 from precad.experiments.bad_client import KINDS
 from precad.experiments.data import DataSet, load
 from precad.experiments.data.fixed_features import FIXED_FEATURES, with_features
@@ -56,8 +57,9 @@ def make_scenario(
     validation: str = "crypten",
     folder: Path | None = None,
     objective: str | None = None,
+    told: Told = nobody,
 ) -> Scenario:
-    """Decide everything, or refuse.
+    """Decide everything, or refuse; features of images take minutes, of which ``told`` is told.
 
     Raises:
         Misconfiguration: names the option, its value and what would do.
@@ -65,7 +67,7 @@ def make_scenario(
     bad_count = _attackers(attack, attackers, clients)
     data = load(dataset, folder)
     if dataset == "mnist" and model in FIXED_FEATURES:
-        data = with_features(data, FIXED_FEATURES[model])
+        data = with_features(data, FIXED_FEATURES[model], told)
     values = demo_task(data, model, clients, rounds, client_rate)
     values["validation"] = validation
     if objective is not None:

@@ -16,6 +16,8 @@ SHOWN_ROUNDS = 8
 PLAIN_EVERY = 10
 PLAIN_S = 5.0
 """Between lines about one wait, where nothing can be redrawn."""
+MEANINGLESS = 100.0
+"""An ε above it is shown as such: e^ε is no bound on anything."""
 
 
 class Display:
@@ -53,6 +55,11 @@ class Display:
     def __exit__(self, *_exception: object) -> None:
         if self._out.isatty():
             self._progress.stop()
+
+    def rounds_begin(self) -> None:
+        """What the parts took to start is no measure of the time that is left."""
+        self.doing("all have enrolled: the first round")
+        self._progress.count_from_now()
 
     def round(self, row: RoundRow) -> None:
         """Show a finished round."""
@@ -118,7 +125,11 @@ def conclude(out: TextIO, outcome: Outcome, result: dict[str, Any], files: list[
     bounds = Table("who looks", ">ε exact", "what is protected")
     server, clients = result["epsilon_exact_server"], result["epsilon_exact_clients"]
     level = result["epsilon_exact_client_level"]
-    whole = "a whole data owner (bounds what a bad one can do)"
+    if level is None or level > MEANINGLESS:
+        shown = "none" if level is None else f"over {MEANINGLESS:g}"
+        whole = "a whole data owner (too large to bound what a bad one can do)"
+    else:
+        shown, whole = f"{level:.1f}", "a whole data owner (bounds what a bad one can do)"
     bounds.add("one curious server and any other clients", f"{server:.2f}", "any one record")
     malicious = result.get("epsilon_exact_malicious_server")
     if malicious is not None:
@@ -126,7 +137,7 @@ def conclude(out: TextIO, outcome: Outcome, result: dict[str, Any], files: list[
         bounds.add("one malicious server and any other clients", f"{malicious:.2f}", cap)
     bounds.add("other clients only", f"{clients:.2f}", "any one record")
     seen = "anyone who sees the models; servers honest"
-    bounds.add(seen, "none" if level is None else f"{level:.1f}", whole)
+    bounds.add(seen, shown, whole)
     held_out = len(scenario.dataset.test_y)
     same = "yes" if equal else click.style("NO", fg="red")
     say(

@@ -11,7 +11,6 @@ import gc
 import json
 import os
 import runpy
-import select
 import signal
 import sys
 
@@ -21,6 +20,7 @@ import precad.dealer.process
 import precad.server_a.process
 import precad.server_b.process  # noqa: F401
 from precad.client.together import load_owner
+from precad.common.readable import readable_within
 
 
 def main() -> None:
@@ -55,7 +55,7 @@ def _obey(children: dict[int, str], ended: int, told: int) -> None:
     """Until the input ends. Raises BrokenPipeError where nobody listens any more."""
     unread = b""
     while True:
-        readable, _, _ = select.select([0, ended], [], [])
+        readable = readable_within(None, 0, ended)
         if ended in readable:
             os.read(ended, 1 << 16)
         if 0 in readable:

@@ -16,16 +16,20 @@ _PARTS = {Role.SERVER_A: "a", Role.SERVER_B: "b", Role.DEALER: "dealer"}
 UNIT = "precad.service"
 
 
-def packed(folder: str, contents: Mapping[str, str]) -> bytes:
+def packed(folder: str, contents: Mapping[str, str], *, keys: bool = True) -> bytes:
     """A .tar.gz of text files in one folder; no time, owner or order of this machine's in it.
 
-    The keys' folder is its owner's alone from the first.
+    Args:
+        folder: in which all of them lie.
+        contents: text by path within it.
+        keys: whether it has a folder for keys, its owner's alone from the first.
     """
     raw = io.BytesIO()
     with tarfile.open(fileobj=raw, mode="w", format=tarfile.USTAR_FORMAT) as archive:
-        keys = tarfile.TarInfo(f"{folder}/{IDENTITY}")
-        keys.type, keys.mode = tarfile.DIRTYPE, FOLDER_MODE
-        archive.addfile(keys)
+        if keys:
+            place = tarfile.TarInfo(f"{folder}/{IDENTITY}")
+            place.type, place.mode = tarfile.DIRTYPE, FOLDER_MODE
+            archive.addfile(place)
         for name in sorted(contents):
             data = contents[name].encode()
             member = tarfile.TarInfo(f"{folder}/{name}")

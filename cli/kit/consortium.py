@@ -67,7 +67,26 @@ class Consortium(BaseModel):
             case Role.OPERATOR:
                 return {}
 
+    def further(self, party: Principal, task: str) -> dict[str, object]:
+        """A party's values for a further task, whose files lie in a folder of its name.
 
+        A server's or the dealer's are for a table of its settings; an owner's are a file of their
+        own, in that folder.
+        """
+        values = self.settings(party)
+        match party.role:
+            case Role.OPERATOR:
+                return {}
+            case Role.CLIENT:
+                above = {"identity": f"../{IDENTITY}", "account": "../state"}
+                files = {name: f"../{values[name]}" for name in _FILES if name in values}
+                return values | above | files | {"state": f"../state/{task}"}
+        kept = {name: f"{values[name]}/{task}" for name in ("state", "journal") if name in values}
+        return values | {"task": f"{task}/{TASK}"} | kept
+
+
+_FILES = ("data", "held_out")
+"""Of an owner's settings."""
 _OWNERS = ("task", "identity", "client", "server_a", "server_b", "state", "token", "epsilon_limit")
 """An owner's limit is its own, and so is its token: nobody else writes them."""
 

@@ -136,13 +136,22 @@ def _look(
 
 def _standing(about: str, address: str, client: ClientId, reply: pb.DescribeReply) -> Finding:
     """What it means for this owner where the server's training stands."""
-    if reply.present:
+    if reply.finished and reply.enrolled:
+        said = (
+            f"the training at {address} is finished: nothing is left to take part in, and precad "
+            "join fetches its final model as long as the servers are there"
+        )
+        return Finding(about, Kind.NOTE, said)
+    if reply.finished:
+        said = (
+            f"the training at {address} is finished, without client {client}: ask the operator for "
+            "the next task"
+        )
+    elif reply.present:
         said = (
             f"another process takes part as client {client} now: end one of the two, or ask the "
             "operator for a certificate with a name of its own"
         )
-    elif reply.finished:
-        said = f"the training at {address} is over: ask the operator for the next task"
     elif not reply.enrolling and not reply.enrolled:
         said = (
             f"enrolment at {address} is over and client {client} isn't enrolled: it is too late "

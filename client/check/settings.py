@@ -1,12 +1,13 @@
 """A settings file looked at whole: one thing that is wrong keeps no other from being found."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from precad.client.account_file import ACCOUNT_FILE
-from precad.client.check.finding import Findings
+from precad.client.check.finding import Findings, Kind
 from precad.client.check.servers import WITHIN_S, look_at_servers
-from precad.client.check.state import look_at_state
+from precad.client.check.state import final_model, look_at_state
 from precad.client.own_account import OwnAccount
 from precad.client.settings import JoinSettings
 from precad.common.enrolment import on_grid
@@ -14,6 +15,9 @@ from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
 from precad.common.secret import Secret
 from precad.common.task import Task
+
+FINISHED = "finished training"
+"""About what it is found that the owner has the task's final model."""
 
 
 def look_at_settings(path: Path, within_s: float = WITHIN_S) -> Findings:
@@ -55,8 +59,15 @@ def look_at_settings(path: Path, within_s: float = WITHIN_S) -> Findings:
             if account is not None:
                 findings.extend(look_at_limit(task, account))
         findings.extend(look_at_state(task, settings.state, settings.account))
-    if servers is not None:
-        findings.extend(servers())
+    found = Findings() if servers is None else servers()
+    final = None if task is None else final_model(task, settings.state)
+    if final is not None:
+        findings.note(FINISHED, f"{final} is its final model: nothing is left to take part in")
+        # Servers that have left, or take nobody any more, are no mistake then.
+        found = Findings(
+            replace(each, kind=Kind.NOTE if each.kind is Kind.BAD else each.kind) for each in found
+        )
+    findings.extend(found)
     return findings
 
 

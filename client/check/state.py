@@ -7,6 +7,9 @@ from pathlib import Path
 
 from precad.client.check.finding import Findings
 from precad.client.lock import held
+from precad.client.trained_model import MODEL_FILE
+from precad.common.errors import PrecadError
+from precad.common.model import load_model
 from precad.common.ring import WORD_BYTES
 from precad.common.task import Task
 
@@ -33,6 +36,16 @@ def look_at_state(task: Task, folder: Path | None, account: Path | None) -> Find
     if not findings.wrong:
         findings.good("state", f"{folder} can be written and has room for {needed / 1e6:.0f} MB")
     return findings
+
+
+def final_model(task: Task, folder: Path) -> Path | None:
+    """Where the task's final model lies, if this owner has it: the training is finished."""
+    path = folder / MODEL_FILE
+    try:
+        model = load_model(path, task)
+    except PrecadError:
+        return None
+    return path if model.version >= task.training.rounds else None
 
 
 def _free(folder: Path) -> None:

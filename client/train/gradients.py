@@ -38,8 +38,12 @@ from precad.common.secret import Secret
 
 CHUNK_BYTES = 256 * 2**20
 """Memory that one chunk's gradients, clipping and encoding may take."""
-MOST_RECORDS = 64
-"""No chunk is longer: padding to it costs little, and more isn't faster on a CPU."""
+MOST_RECORDS = 256
+"""No chunk is longer: padding to it costs little."""
+_CACHED_RECORDS = 64
+_CACHED = 2**20
+"""A chunk of more than 64 records has no more numbers in its gradients than these, 4 MiB. For a
+small model a call costs more than its records do; beyond the cache more of them are slower."""
 _BYTES_PER_ELEMENT = 64
 """Gradient in float32 twice, then float64 and int64 arrays of clip and encoding."""
 
@@ -56,7 +60,8 @@ def chunk_records(dimension: int, budget: int = CHUNK_BYTES, most: int | None = 
 
     With ``most``, M of a padded sample, the chunks share it evenly: less is padding.
     """
-    fitting = min(MOST_RECORDS, max(1, budget // (_BYTES_PER_ELEMENT * dimension)))
+    fast = min(MOST_RECORDS, max(_CACHED_RECORDS, _CACHED // dimension))
+    fitting = min(fast, max(1, budget // (_BYTES_PER_ELEMENT * dimension)))
     if not most:
         return fitting
     return math.ceil(most / math.ceil(most / fitting))

@@ -39,6 +39,11 @@ _AUTHORITIES = ExtensionPolicy.permit_all().require_present(
     x509.BasicConstraints, Criticality.AGNOSTIC, None
 )
 _PARTIES = ExtensionPolicy.permit_all()
+_Chain = tuple[x509.Certificate, tuple[x509.Certificate, ...], tuple[x509.Certificate, ...]]
+_proven: dict[_Chain, tuple[datetime, datetime]] = {}
+"""Chains that were verified, from when and until when that holds: every call and every signature
+brings the same few again. None that wasn't: only our authorities can add to it."""
+_MOST_PROVEN = 4096
 
 
 def read_file(path: Path, field: str, remedy: str) -> bytes:
@@ -200,15 +205,25 @@ def has_chain(
     now: datetime | None = None,
 ) -> bool:
     """Whether valid authorities, over intermediate ones, lead to one that is believed."""
+    now = now or datetime.now(UTC)
+    chain = own, tuple(intermediates), tuple(authorities)
+    since, until = _proven.get(chain, (now, now))
+    if since <= now < until:
+        return True
     policy = (
         PolicyBuilder()
         .store(Store(list(authorities)))
         .extension_policies(ca_policy=_AUTHORITIES, ee_policy=_PARTIES)
         # The library takes UTC without saying so.
-        .time((now or datetime.now(UTC)).astimezone(UTC).replace(tzinfo=None))
+        .time(now.astimezone(UTC).replace(tzinfo=None))
     )
     try:
         policy.build_client_verifier().verify(own, list(intermediates))
     except VerificationError:
         return False
+    if len(_proven) >= _MOST_PROVEN:
+        _proven.clear()
+    # Whatever is valid now stays so until the first of them expires.
+    ends = (each.not_valid_after_utc for each in (own, *intermediates, *authorities))
+    _proven[chain] = now, min(end for end in ends if end >= now)
     return True

@@ -29,7 +29,7 @@ from precad.common.identity.certificate import (
     read_file,
     validity_fault,
 )
-from precad.common.identity.coin_file import make_coin_key
+from precad.common.identity.coin_file import make_coin_key, take_over_coin_key
 from precad.common.identity.credentials import (
     CA_FILE,
     CERTIFICATE_FILE,
@@ -55,6 +55,8 @@ AUTHORITY_FOLDER = "ca"
 ISSUED_FOLDER = "issued"
 REQUEST_FILE = "request.pem"
 SERVICES = tuple(Principal.service(role) for role in Role if role is not Role.CLIENT)
+_DRAWING = (Role.SERVER_A, Role.SERVER_B)
+"""Who has a coin key."""
 _RESERVED = {AUTHORITY_FOLDER, *(role.value for role in Role)}
 
 
@@ -296,22 +298,58 @@ def create_local_keys(
     return [deployment.issue(party, days=days, replace=replace) for party in parties]
 
 
-def create_request(folder: Path, principal: Principal, *, replace: bool = False) -> Path:
+def create_request(
+    folder: Path, principal: Principal, *, replace: bool = False, renew: Path | None = None
+) -> Path:
     """A new key and a signing request for it; the key stays in the folder.
+
+    Args:
+        folder: the party's.
+        principal: who it is.
+        replace: over a key that is there.
+        renew: the party's present folder, which stays as it is: the root and, of a server, the
+            coin keys are taken over from it.
 
     Returns:
         The request's path.
 
     Raises:
-        Misconfiguration: a key is there and ``replace`` is false.
+        Misconfiguration: a key is there and ``replace`` is false; or ``renew`` is another party's
+            folder, this one, or lacks a server's coin key.
     """
+    if renew is not None:
+        _check_old(renew, folder, principal)
     make_folder(folder)
+    if renew is not None:
+        _take_over(renew, folder, principal)
     key = new_key()
     _write_key(folder, key, replace=replace)
     _make_coin_key(folder, principal)
     path = folder / REQUEST_FILE
     _publish(path, make_request(key, principal))
     return path
+
+
+def _check_old(old: Path, folder: Path, principal: Principal) -> None:
+    if old.resolve() == folder.resolve():
+        raise Misconfiguration(
+            "--renew", str(old), "the new key needs a folder of its own, until its certificate came"
+        )
+    source = old / CERTIFICATE_FILE
+    remedy = "it has no certificate to renew; leave --renew out"
+    pem = read_file(source, "--renew", remedy)
+    if (whose := principal_of(read_certificates(pem, source=str(source))[0])) != principal:
+        raise Misconfiguration("--renew", str(old), f"is {whose}'s, not {principal}'s")
+
+
+def _take_over(old: Path, folder: Path, principal: Principal) -> None:
+    root = read_file(old / CA_FILE, "--renew", "put the root's certificate back there")
+    try:
+        if principal.role in _DRAWING:
+            take_over_coin_key(old, folder)
+        write_file(folder / CA_FILE, root, mode=PUBLIC_MODE)
+    except OSError as error:
+        raise Misconfiguration("--renew", str(error.filename), f"{error.strerror}") from None
 
 
 def _refuse_another_key(folder: Path, public: ec.EllipticCurvePublicKey) -> None:
@@ -355,7 +393,7 @@ def _publish(path: Path, public: Public) -> None:
 
 def _make_coin_key(folder: Path, principal: Principal) -> None:
     """The two servers draw versions' coins with it; it stays when the signing key is renewed."""
-    if principal.role in (Role.SERVER_A, Role.SERVER_B):
+    if principal.role in _DRAWING:
         make_coin_key(folder)
 
 

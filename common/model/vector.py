@@ -127,7 +127,11 @@ def model_digest(
 
 
 def apply_update(
-    theta: NDArray[np.float64], total: RingVector, task: Task, denominator: float
+    theta: NDArray[np.float64],
+    total: RingVector,
+    task: Task,
+    denominator: float,
+    out: NDArray[np.float64] | None = None,
 ) -> NDArray[np.float64]:
     """θ_{t+1} = θ_t + (η/denominator)·S·2^−f; PRECAD eq. (2) with the fixed denominator.
 
@@ -136,6 +140,7 @@ def apply_update(
         total: S, ``[d] int64``: the sum of valid updates and both servers' noise.
         task: gives η and f.
         denominator: ``precad.common.enrolment.Roster.denominator``.
+        out: takes the result, and may be ``theta``; a new vector unless given.
 
     Returns:
         ``[d] float64``. Two roundings an element, in this order, and no sum over elements: the
@@ -155,12 +160,13 @@ def apply_update(
     step = task.training.learning_rate / denominator
     with np.errstate(over="ignore", invalid="ignore"):
         # In pieces: a large model has room for few vectors.
-        moved = np.empty(theta.size)
+        moved = np.empty(theta.size) if out is None else out
         for start in range(0, theta.size, _PIECE):
             piece = slice(start, start + _PIECE)
-            moved[piece] = decode(total[piece], task.fractional_bits)
-            moved[piece] *= step
-            moved[piece] += theta[piece]
+            stepped = decode(total[piece], task.fractional_bits)
+            stepped *= step
+            stepped += theta[piece]
+            moved[piece] = stepped
     if not np.isfinite(moved).all():
         raise Misconfiguration(
             "training.learning_rate",

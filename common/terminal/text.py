@@ -13,10 +13,21 @@ _LEAST = 12
 
 def width_of(out: TextIO) -> int | None:
     """Columns of a terminal; None of anything else."""
+    size = _size_of(out)
+    return None if size is None else size.columns or None
+
+
+def height_of(out: TextIO) -> int | None:
+    """Lines of a terminal; None of anything else."""
+    size = _size_of(out)
+    return None if size is None else size.lines or None
+
+
+def _size_of(out: TextIO) -> os.terminal_size | None:
     if not out.isatty():
         return None
     try:
-        return os.get_terminal_size(out.fileno()).columns or None
+        return os.get_terminal_size(out.fileno())
     except (OSError, ValueError):
         return None
 

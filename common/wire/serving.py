@@ -23,6 +23,8 @@ SERVER_OPTIONS = (
     # What one upload may have on the way: else gRPC lets a fast one have megabytes, times clients.
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", 1 << 19),
+    # Else a connection that has brought a body keeps buffers as long as it could read at once.
+    ("grpc.experimental.tcp_max_read_buffer_size", 1 << 13),
     ("grpc.server_handshake_timeout_ms", 5_000),
     ("grpc.so_reuseport", 0),
     ("grpc.keepalive_time_ms", 20_000),

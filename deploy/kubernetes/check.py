@@ -29,10 +29,11 @@ def faults(document: dict[str, Any]) -> list[str]:
 def main() -> int:
     """Say what is wrong. Returns the exit status."""
     wrong, count = [], 0
-    for path in sorted(FOLDER.glob("*.yml")):
+    for path in sorted(FOLDER.rglob("*.yml")):
         for document in yaml.safe_load_all(path.read_text(encoding="utf-8")):
             count += 1
-            wrong += [f"{path.name}, {document['kind']}: {said}" for said in faults(document)]
+            what = f"{path.relative_to(FOLDER)}, {document['kind']}"
+            wrong += [f"{what}: {said}" for said in faults(document)]
     broken = {"apiVersion": "apps/v1", "kind": "StatefulSet", "spec": {"replicaz": 1}}
     if not faults(broken):
         wrong.append("the check takes what no schema has")

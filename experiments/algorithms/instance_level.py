@@ -7,6 +7,7 @@ is each user's own, so that no server need be trusted with gradients.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,8 @@ from precad.experiments.algorithms.user_level import Users, shortened
 from precad.experiments.study.checkpoint import Checkpoint
 
 RECORDS_AT_ONCE = 20_000
+LONG = 10_000
+"""Weights of a model that isn't copied for each record: its records are taken by themselves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +115,7 @@ def train(
     """A model for each seed, and how often each user was drawn for it.
 
     ``progress`` is told each round's outcome, ``on_step`` how many steps of how many are done; with
-    ``checkpoint`` each round's outcome is kept, and taken up.
+    ``checkpoint`` the state after some steps is kept, and taken up.
 
     Returns:
         ``[models, d]`` and ``[models, users]``.
@@ -126,24 +129,28 @@ def train(
     thetas = start.repeat(len(seeds), 1)
     generators = [np.random.default_rng(seed) for seed in seeds]
     drawn_for, first = np.zeros((len(seeds), count), np.int64), 0
+    cohorts, at = np.empty((len(seeds), m), np.int64), thetas.repeat_interleave(m, dim=0)
     if checkpoint is not None:
         first, thetas, kept = checkpoint.found(thetas, generators)
-        drawn_for = kept.get("drawn_for", drawn_for)
-    for done in range(first, settings.rounds):
-        cohorts = np.array([g.permutation(count)[:m] for g in generators])
-        for model, cohort in enumerate(cohorts):
-            drawn_for[model, cohort] += 1
-        begin = thetas.repeat_interleave(m, dim=0)
-        at = begin
-        for step in range(settings.local_steps):
-            at = at - settings.local_rate * _noisy(
-                learner, at, users, cohorts, settings, generators
-            )
-            on_step(done * settings.local_steps + step + 1, settings.rounds * settings.local_steps)
-        thetas = thetas + (at - begin).reshape(len(seeds), m, -1).mean(dim=1)
-        if checkpoint is not None:
-            checkpoint.keep(done + 1, thetas, generators, drawn_for=drawn_for)
-        progress(done + 1, thetas)
+        if first:
+            drawn_for, cohorts = kept["drawn_for"], kept["cohorts"]
+            at = torch.from_numpy(kept["at"]).to(at)
+    steps = settings.rounds * settings.local_steps
+    for done in range(first, steps):
+        if done % settings.local_steps == 0:
+            cohorts = np.array([g.permutation(count)[:m] for g in generators])
+            for model, cohort in enumerate(cohorts):
+                drawn_for[model, cohort] += 1
+            at = thetas.repeat_interleave(m, dim=0)
+        at = at - settings.local_rate * _noisy(learner, at, users, cohorts, settings, generators)
+        on_step(done + 1, steps)
+        if (done + 1) % settings.local_steps == 0:
+            moved = (at - thetas.repeat_interleave(m, dim=0)).reshape(len(seeds), m, -1)
+            thetas = thetas + moved.mean(dim=1)
+            progress((done + 1) // settings.local_steps, thetas)
+        if checkpoint is not None and checkpoint.due(done + 1, steps):
+            now = {"at": at.cpu().numpy(), "cohorts": cohorts, "drawn_for": drawn_for}
+            checkpoint.keep(done + 1, thetas, generators, **now)
     return thetas, drawn_for
 
 
@@ -167,11 +174,22 @@ def _noisy(
     rows, places = torch.from_numpy(pair), torch.from_numpy(record)
     deviation = settings.noise_multiplier * settings.clip
     total = torch.from_numpy(deviation * np.concatenate(noise)).to(at)
-    for part in torch.split(torch.arange(len(rows)), RECORDS_AT_ONCE):
-        x, y = users.x[user[part], places[part]], users.y[user[part], places[part]]
-        ones = torch.ones(len(part), 1, device=at.device)
-        gradients = learner.gradients(at[rows[part]], x[:, None], y[:, None], ones)
-        total.index_add_(0, rows[part].to(at.device), shortened(gradients, settings.clip))
+    if at.shape[1] > LONG:
+        ends = np.searchsorted(pair, np.arange(len(at) + 1)).tolist()
+        parts = [torch.arange(first, last) for first, last in pairwise(ends)]
+    else:
+        parts = list(torch.split(torch.arange(len(rows)), RECORDS_AT_ONCE))
+    for part in parts:
+        # A convolution refuses to have no record at all.
+        if not len(part):
+            continue
+        x, y, of = users.x[user[part], places[part]], users.y[user[part], places[part]], rows[part]
+        if at.shape[1] > LONG:
+            gradients = learner.of_records(at[of[0]], x, y)
+        else:
+            ones = torch.ones(len(part), 1, device=at.device)
+            gradients = learner.gradients(at[of], x[:, None], y[:, None], ones)
+        total.index_add_(0, of.to(at.device), shortened(gradients, settings.clip))
     sizes = torch.from_numpy(own.sum(axis=1)[cohorts.ravel()]).to(at)
     return total / (settings.batch_rate * sizes)[:, None]
 
@@ -192,5 +210,6 @@ def play(problem: Problem, settings: InstanceLevel) -> tuple[NDArray[np.float64]
         settings,
         [problem.seed],
         lambda done, now: problem.watch(done, now[0].double().numpy()),
+        problem.checkpoint,
     )
     return thetas[0].double().numpy(), int(drawn.max())

@@ -15,6 +15,8 @@ from precad.client.train import load_vector
 Reals = NDArray[np.float64]
 _TESTED_AT_ONCE = 2000
 _VOTED_AT_ONCE = 20_000
+_IMAGES = 4
+"""Dimensions of a batch of them."""
 
 
 class Learner:
@@ -34,7 +36,9 @@ class Learner:
             slice(start, end) for start, end in zip([0, *ends[:-1]], ends, strict=True)
         )
         """Where each tensor lies in the vector."""
+        self._one: Callable[..., torch.Tensor] = grad(self._loss)
         self._stacked: Callable[..., torch.Tensor] = vmap(grad(self._loss))
+        self._by_record: Callable[..., torch.Tensor] = vmap(grad(self._loss), (None, 0, 0, 0))
 
     def named(self, theta: torch.Tensor) -> dict[str, torch.Tensor]:
         """One vector, ``[…, d]``, as tensors by name, ``[…, *shape]``."""
@@ -59,6 +63,36 @@ class Learner:
             ``[models, d]``.
         """
         return self._stacked(thetas, x, y, weights)
+
+    def gradient(
+        self, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor, weights: torch.Tensor
+    ) -> torch.Tensor:
+        """Of one model's weighted loss on all records, ``[d]``.
+
+        As ``gradients`` of one model; of images in half the time, because their channels come last.
+
+        Args:
+            theta: ``[d] float32``.
+            x: ``[n, …]``.
+            y: ``[n]``.
+            weights: ``[n]``.
+        """
+        if x.ndim == _IMAGES:
+            x = x.to(memory_format=torch.channels_last)
+        found: torch.Tensor = self._one(theta, x, y, weights)
+        return found
+
+    def of_records(self, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Of one model's loss on each record alone, with one copy of the weights: ``[n, d]``.
+
+        Args:
+            theta: ``[d] float32``.
+            x: ``[n, …]``.
+            y: ``[n]``.
+        """
+        ones = torch.ones(len(x), 1, device=theta.device)
+        found: torch.Tensor = self._by_record(theta, x[:, None], y[:, None], ones)
+        return found
 
     def votes(self, thetas: torch.Tensor, x: NDArray[np.float32]) -> NDArray[np.int64]:
         """What each of many models names the records, ``[models, n]``."""
@@ -89,13 +123,13 @@ class Learner:
         self, theta: Reals, x: NDArray[np.float32], y: NDArray[np.int64], rate: float, steps: int
     ) -> Reals:
         """One model after so many steps on the mean loss of all records, ``[d]``."""
-        at = torch.tensor(theta, dtype=torch.float32, device=self._device)[None]
-        inputs = torch.from_numpy(x)[None].to(self._device)
-        targets = torch.from_numpy(y)[None].to(self._device)
+        at = torch.tensor(theta, dtype=torch.float32, device=self._device)
+        inputs = torch.from_numpy(x).to(self._device)
+        targets = torch.from_numpy(y).to(self._device)
         weights = torch.full(targets.shape, 1 / len(y), device=self._device)
         for _ in range(steps):
-            at = at - rate * self.gradients(at, inputs, targets, weights)
-        return at[0].double().cpu().numpy()
+            at = at - rate * self.gradient(at, inputs, targets, weights)
+        return np.asarray(at.double().cpu().numpy())
 
     def accuracy(self, theta: Reals, x: NDArray[np.float32], y: NDArray[np.int64]) -> float:
         """Share of records that the model names as ``y`` does."""

@@ -28,7 +28,11 @@ def non_private(problem: Problem, settings: Mapping[str, Any]) -> Trained:
     records = [problem.records(client) for client in range(len(problem.shares))]
     sampled = settings["record_rate"] * sum(len(y) for _, y in records) * settings["client_rate"]
     step = settings["learning_rate"] / sampled
-    for version in range(settings["rounds"]):
+    first = 0
+    if problem.checkpoint is not None:
+        first, found, _ = problem.checkpoint.found(torch.from_numpy(theta), ())
+        theta = found.numpy()
+    for version in range(first, settings["rounds"]):
         drawn_by = np.random.default_rng([problem.seed, version])
         drawn = np.flatnonzero(drawn_by.random(len(records)) < settings["client_rate"])
         samples = [
@@ -62,6 +66,10 @@ def non_private(problem: Problem, settings: Mapping[str, Any]) -> Trained:
             total = problem.defence(updates, len(bad)) * len(updates)
         theta = theta + step * total
         problem.watch(version + 1, theta)
+        if problem.checkpoint is not None and problem.checkpoint.due(
+            version + 1, settings["rounds"]
+        ):
+            problem.checkpoint.keep(version + 1, torch.from_numpy(theta), ())
     return Trained(theta, {})
 
 
@@ -80,4 +88,4 @@ def _update(learner: Learner, theta: Reals, parts: list[Any]) -> Reals:
     x = torch.from_numpy(np.concatenate([records[0][rows] for records, rows in parts]))
     y = torch.from_numpy(np.concatenate([records[1][rows] for records, rows in parts]))
     at = torch.tensor(theta, dtype=torch.float32)
-    return -learner.gradients(at[None], x[None], y[None], torch.ones(1, len(y)))[0].double().numpy()
+    return np.asarray(-learner.gradient(at, x, y, torch.ones(len(y))).double().numpy())

@@ -11,6 +11,7 @@ from precad.experiments.data import DataSet
 from precad.experiments.defences import Defence
 from precad.experiments.poisoning import Attack
 from precad.experiments.registry import Registry
+from precad.experiments.study.checkpoint import Checkpoint
 
 Reals = NDArray[np.float64]
 Watch = Callable[[int, Reals], object]
@@ -29,7 +30,8 @@ class Problem:
         attack: what the last ``attackers`` clients do.
         attackers: K.
         defence: takes the mean's place, where the algorithm lets a server see updates.
-        watch: see ``Watch``.
+        watch: see ``Watch``; after a break not told again of what was kept.
+        checkpoint: where the training's state is kept, and found.
     """
 
     data: DataSet = field(repr=False)
@@ -40,6 +42,7 @@ class Problem:
     attackers: int = 0
     defence: Defence | None = None
     watch: Watch = lambda _done, _theta: None
+    checkpoint: Checkpoint | None = None
 
     def records(self, client: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """A client's records, poisoned where it is bad."""

@@ -124,6 +124,7 @@ def _play(
         noise=None if noise is None else noise(Draws(task, problem.seed)),
         aggregate=None if aggregate is None else aggregate(task, frozenset(bad)),
         on_round=lambda played, theta: problem.watch(played.number, theta),
+        checkpoint=problem.checkpoint,
     )
     return Trained(training.theta, _epsilon(training.rounds[-1], settings))
 

@@ -1,8 +1,13 @@
-"""Real data that comes with scikit-learn, so that it is there on any machine."""
+"""Real data that comes with scikit-learn, so that it is there on any machine.
+
+Its files are read here: importing it takes a second, and pandas with it.
+"""
+
+from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.datasets import load_breast_cancer, load_digits
 
 from precad.experiments.data.dataset import DataSet
 
@@ -26,8 +31,13 @@ _SCALES = (
 
 def digits() -> DataSet:
     """Handwritten digits: 1,797 images of 8×8 with 16 grey levels, scaled to 0..1."""
-    data = load_digits()
-    return _split("digits", data.data / 16.0, data.target, 10)
+    table = digits_table()
+    return _split("digits", table[:, :-1] / 16.0, table[:, -1], 10)
+
+
+def digits_table() -> NDArray[np.float64]:
+    """The digits as they lie there, ``[1797, 65]``: 64 grey levels from 0 to 16, and the label."""
+    return np.loadtxt(_folder() / "digits.csv.gz", delimiter=",")
 
 
 def breast_cancer() -> DataSet:
@@ -39,12 +49,20 @@ def breast_cancer() -> DataSet:
     typical magnitudes of these measurements, set by hand for this public data set; whoever holds
     private measurements takes them from a textbook or a public study instead.
     """
-    data = load_breast_cancer()
-    scaled = (data.data - np.array(_CENTRES)) / np.array(_SCALES)
-    return _split("breast-cancer", np.clip(scaled, -5.0, 5.0), data.target, 2)
+    table = np.loadtxt(_folder() / "breast_cancer.csv", delimiter=",", skiprows=1)
+    scaled = (table[:, :-1] - np.array(_CENTRES)) / np.array(_SCALES)
+    return _split("breast-cancer", np.clip(scaled, -5.0, 5.0), table[:, -1], 2)
 
 
-def _split(name: str, x: NDArray[np.float64], y: NDArray[np.int64], classes: int) -> DataSet:
+def _folder() -> Path:
+    """Where scikit-learn's data lie. Raises ModuleNotFoundError."""
+    found = find_spec("sklearn")
+    if found is None or found.origin is None:
+        raise ModuleNotFoundError("No module named 'sklearn'", name="sklearn")
+    return Path(found.origin).with_name("datasets") / "data"
+
+
+def _split(name: str, x: NDArray[np.float64], y: NDArray[np.float64], classes: int) -> DataSet:
     """The same 80/20 split everywhere: it is no secret."""
     order = np.random.default_rng(SPLIT_SEED).permutation(len(x))
     test = round(_TEST_PART * len(x))

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precad.common.errors import Misconfiguration
-from precad.experiments.data.dataset import DataSet
+from precad.experiments.data.dataset import DataSet, where_to_get
 
 FOLDER = "cifar10-jpeg"
 CLASSES = (
@@ -16,24 +16,25 @@ CLASSES = (
 _SIDE = 32
 
 
-def cifar10_jpeg(root: Path) -> DataSet:
+def cifar10_jpeg(root: Path, only: tuple[int, ...] = tuple(range(len(CLASSES)))) -> DataSet:
     """Images as ``[n, 3, 32, 32]`` in 0..1, by class and then by name.
 
     Args:
         root: holds ``cifar10-jpeg/train/CLASS/*.jpg`` and ``cifar10-jpeg/test/CLASS/*.jpg``.
+        only: labels to read, ascending; their numbers stay.
 
     Raises:
         Misconfiguration: a folder or all its images are missing, or an image isn't one of 32×32.
     """
     place = root / FOLDER
     found = {
-        part: [sorted((place / part / name).glob("*.jpg")) for name in CLASSES]
+        part: {label: sorted((place / part / CLASSES[label]).glob("*.jpg")) for label in only}
         for part in ("train", "test")
     }
     missing = [
-        f"{part}/{name}"
+        f"{part}/{CLASSES[label]}"
         for part, classes in found.items()
-        for name, files in zip(CLASSES, classes, strict=True)
+        for label, files in classes.items()
         if not files
     ]
     if missing:
@@ -41,17 +42,17 @@ def cifar10_jpeg(root: Path) -> DataSet:
             "data folder",
             str(root),
             f"cifar10-jpeg is read from {place}, which lacks images in {', '.join(missing)}; "
-            "put them there, nothing is downloaded",
+            f"{where_to_get('cifar10-jpeg')}",
         )
     train_x, train_y = _read(found["train"])
     test_x, test_y = _read(found["test"])
     return DataSet("cifar10-jpeg", train_x, train_y, test_x, test_y, len(CLASSES))
 
 
-def _read(classes: list[list[Path]]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    labels = np.repeat(np.arange(len(classes)), [len(files) for files in classes])
+def _read(classes: dict[int, list[Path]]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    labels = np.repeat(list(classes), [len(files) for files in classes.values()])
     images = np.empty((len(labels), 3, _SIDE, _SIDE), np.float32)
-    for row, path in enumerate(path for files in classes for path in files):
+    for row, path in enumerate(path for files in classes.values() for path in files):
         images[row] = _image(path).transpose(2, 0, 1)
     images /= 255
     return images, labels

@@ -7,6 +7,23 @@ from numpy.typing import NDArray
 
 from precad.common.errors import Misconfiguration
 
+_PUBLISHED = {
+    "mnist": "MNIST of LeCun, Cortes and Burges, which torchvision.datasets.MNIST downloads",
+    "fashion-mnist": "Fashion-MNIST of Zalando Research, which torchvision.datasets.FashionMNIST "
+    "downloads",
+    "cifar10": "CIFAR-10 of Krizhevsky, the University of Toronto's binary version",
+    "cifar10-jpeg": "CIFAR-10 of Krizhevsky, each image saved as JPEG",
+    "sentiment140": "Sentiment140 of Go, Bhayani and Huang, trainingandtestdata.zip",
+    "sentiment140-glove": "Sentiment140 of Go, Bhayani and Huang, trainingandtestdata.zip, and "
+    "GloVe of Stanford NLP, glove.6B.zip",
+    "movie-sentences": "the sentence polarity data 1.0 of Pang and Lee, rt-polaritydata.tar.gz",
+}
+
+
+def where_to_get(name: str) -> str:
+    """What an error about missing files ends with: who publishes the data, under which name."""
+    return f"put the published files there ({_PUBLISHED[name]}): nothing is downloaded"
+
 
 @dataclass(frozen=True, slots=True)
 class DataSet:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from precad.common.errors import Misconfiguration
 from precad.experiments.data.cifar_binary import BINARY, TEST_FILE, TRAIN_FILES, read_batches
-from precad.experiments.data.dataset import DataSet
+from precad.experiments.data.dataset import DataSet, where_to_get
 from precad.experiments.data.idx import find_idx, read_idx
 
 _IDX = (
@@ -82,8 +82,7 @@ def _check_there(name: str, root: Path, place: str, missing: list[str]) -> None:
         raise Misconfiguration(
             "data folder",
             str(root),
-            f"{name} is read from {place}, which lacks {', '.join(missing)}; "
-            "put the published files there, nothing is downloaded",
+            f"{name} is read from {place}, which lacks {', '.join(missing)}; {where_to_get(name)}",
         )
 
 

@@ -1,22 +1,16 @@
-"""Wavelet scattering: features by a fixed rule, which cost no privacy.
+"""Wavelet scattering, a transform of images by a fixed rule.
 
 Bruna and Mallat, "Invariant Scattering Convolution Networks", TPAMI 2013: averages of an image, of
 the moduli of its wavelet coefficients, and of the moduli of those moduli's. Morlet wavelets as in
 its Sec. 2.1, with the bandwidths of Kymatio (Andreux et al., JMLR 2020), which is the oracle that
-these were compared with. Under Tramèr and Boneh, "Differentially Private Learning Needs Better
-Features (or Much More Data)", ICLR 2021, a linear model on them is the best that is known on MNIST
-with a trusted curator. Each image becomes its own features; what they are centred and scaled by
-comes from public digits, never from the records.
+these were compared with. Each image has its own; ``scattering_features`` has what is made of them.
 """
 
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.ndimage import zoom
-from sklearn.datasets import load_digits
 
 from precad.common.errors import Misconfiguration
 
@@ -29,13 +23,6 @@ _SLANT = 4.0
 _IMAGE_AXES = 4
 _CHUNK = 500
 """Images at a time."""
-LENGTH = 20.0
-"""L2 norm of a record's features."""
-_FLAT = 1e-5
-"""Least length that an image's features are divided by."""
-_PUBLIC_GREYS = 16.0
-_DRAWN = 20 / 28
-"""Part of a side that a digit takes up, as MNIST's images were made."""
 
 _Real = NDArray[np.float32]
 _Spectrum = NDArray[Any]
@@ -69,47 +56,6 @@ def scattering(images: _Real, scales: int = 2, directions: int = 8) -> _Real:
         for channel, averages in enumerate(bank.channels(some)):
             found[start : start + _CHUNK, channel] = averages
     return found
-
-
-def scattering_features(images: _Real) -> _Real:
-    """Square roots of all coefficients, centred and scaled by channel, at length ``LENGTH``.
-
-    Tramèr and Boneh's data normalisation, Sec. 4, takes the means and variances of the private
-    records and pays for them. These are of scikit-learn's digits, which are public: no cost.
-
-    Args:
-        images: ``[n, 1, s, s]``, s a multiple of 4, greys from 0 to 1.
-
-    Returns:
-        ``[n, k]``, k = 3,969 for images of 28 × 28.
-    """
-    found = scattering(images)
-    means, deviations = _of_public_digits(images.shape[2])
-    found = np.sqrt(found, out=found)
-    found -= means
-    found /= deviations
-    features = found.reshape(len(found), -1)
-    norms = np.linalg.norm(features, axis=1, keepdims=True)
-    features *= LENGTH / np.maximum(norms, _FLAT)
-    return features
-
-
-@lru_cache
-def _of_public_digits(side: int) -> tuple[_Real, _Real]:
-    """Means ``[channels, s/4, s/4]`` and deviations ``[channels, 1, 1]`` of roots of coefficients.
-
-    The 1,797 images of 8 × 8, each drawn over the middle 20/28 of a side.
-    """
-    digits = load_digits().images / _PUBLIC_GREYS
-    times = round(side * _DRAWN) / digits.shape[1]
-    drawn = zoom(digits, (1, times, times), order=1).astype(np.float32)
-    before = (side - drawn.shape[1]) // 2
-    after = side - drawn.shape[1] - before
-    room = ((0, 0), (before, after), (before, after))
-    roots = np.sqrt(scattering(np.pad(drawn, room)[:, None]))
-    means: _Real = roots.mean(axis=0)
-    deviations: _Real = np.sqrt(((roots - means) ** 2).mean(axis=(0, 2, 3)))
-    return means, deviations[:, None, None]
 
 
 class _Bank:

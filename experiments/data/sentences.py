@@ -9,10 +9,9 @@ from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.feature_extraction.text import HashingVectorizer
 
 from precad.common.errors import Misconfiguration
-from precad.experiments.data.dataset import DataSet
+from precad.experiments.data.dataset import DataSet, where_to_get
 
 FILES = ("rt-polarity.neg", "rt-polarity.pos")
 FOLDER = "movie-sentences"
@@ -36,6 +35,9 @@ def movie_sentences(root: Path) -> DataSet:
     Raises:
         Misconfiguration: a file is missing, damaged or empty.
     """
+    # A second to import: not where another data set is wanted.
+    from sklearn.feature_extraction.text import HashingVectorizer  # noqa: PLC0415
+
     hashing = HashingVectorizer(n_features=FEATURES, dtype=np.float32)
 
     def features(texts: list[str]) -> NDArray[np.float32]:
@@ -86,7 +88,7 @@ def _lines(root: Path, name: str) -> list[str]:
             "data folder",
             str(root),
             f"{FOLDER} are read from {root} or {root / FOLDER}, which lack {name} and {name}.gz; "
-            "put the published files there, nothing is downloaded",
+            f"{where_to_get(FOLDER)}",
         )
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.feature_extraction.text import HashingVectorizer
 
 from precad.common.errors import Misconfiguration
-from precad.experiments.data.dataset import DataSet
+from precad.experiments.data.dataset import DataSet, where_to_get
 
 TRAIN_FILE = "training.1600000.processed.noemoticon.csv"
 TEST_FILE = "testdata.manual.2009.06.14.csv"
@@ -45,6 +44,9 @@ def sentiment140(
         # The file is sorted by mood: a draw, not its beginning.
         drawn = np.random.default_rng(_DRAW_SEED).permutation(len(train_texts))[:train_records]
         train_texts, train_y = [train_texts[i] for i in drawn], train_y[drawn]
+    # A second to import: not where another data set is wanted.
+    from sklearn.feature_extraction.text import HashingVectorizer  # noqa: PLC0415
+
     hashing = HashingVectorizer(n_features=features, dtype=np.float32)
     return DataSet(
         "sentiment140",
@@ -63,8 +65,7 @@ def check_there(name: str, folder: Path, files: tuple[str, ...]) -> None:
         raise Misconfiguration(
             "data folder",
             str(folder),
-            f"{name} needs {' and '.join(missing)} there; put the published files there, "
-            "nothing is downloaded",
+            f"{name} needs {' and '.join(missing)} there; {where_to_get(name)}",
         )
 
 

@@ -36,12 +36,17 @@ from precad.experiments.models import MODELS
 from precad.experiments.study import Result, Settings, Surroundings
 
 CONFIDENCE = 0.999
+RECORDS_AT_ONCE = 10_000
+"""Of the plain models that train together."""
 _DIGITS = 3
 """Of the sums of probabilities that are kept."""
 
 
 def measure(settings: Settings, around: Surroundings) -> dict[str, Any]:
-    """Votes and summed probabilities of the cell's models for each held-out record."""
+    """Votes and summed probabilities of the cell's models for each held-out record that is tested.
+
+    ``tested`` of them, at equal distances; all unless given.
+    """
     data = load(settings["data"], around.data)
     module = MODELS[settings["model"]](data)
     learner = Learner(module, around.device)
@@ -52,15 +57,18 @@ def measure(settings: Settings, around: Surroundings) -> dict[str, Any]:
         thetas = _private(learner, start, data, settings, around)
     else:
         thetas = _plain(learner, start, data, settings, around)
-    found = learner.probabilities(thetas, data.test_x)
+    count = len(data.test_y)
+    tested = settings.get("tested", count)
+    rows = np.arange(tested) * count // tested
+    found = learner.probabilities(thetas, data.test_x[rows])
     labels = found.argmax(axis=2)
     votes = (labels[:, :, None] == np.arange(data.classes)).sum(axis=0)
     return {
         "votes": votes.tolist(),
         "sums": np.round(found.sum(axis=0), _DIGITS).tolist(),
-        "labels": data.test_y.tolist(),
+        "labels": data.test_y[rows].tolist(),
         "records": len(data.train_y),
-        "accuracy": round(float((labels == data.test_y).mean()), 4),
+        "accuracy": round(float((labels == data.test_y[rows]).mean()), 4),
     }
 
 
@@ -83,7 +91,15 @@ def _private(
     )
     users = Users.of([(data.train_x, data.train_y)], around.device)
     seeds = [settings["seed"] * settings["models"] + one for one in range(settings["models"])]
-    return train(learner, users, start, chosen, seeds)[0]
+    return train(
+        learner,
+        users,
+        start,
+        chosen,
+        seeds,
+        checkpoint=around.checkpoint,
+        on_step=around.progress,
+    )[0]
 
 
 def _plain(
@@ -105,12 +121,21 @@ def _plain(
         rows = np.array([np.resize(part, most) for part in parts])
         used = np.array([np.arange(most) < len(part) for part in parts], dtype=float)
     weights = torch.from_numpy(used / used.sum(axis=1, keepdims=True)).float().to(around.device)
-    x = torch.from_numpy(data.train_x[rows]).to(around.device)
-    y = torch.from_numpy(data.train_y[rows]).to(around.device)
-    thetas = start.repeat(models, 1)
-    for step in range(settings["plain_steps"]):
-        thetas = thetas - settings["plain_rate"] * learner.gradients(thetas, x, y, weights)
-        around.progress(step + 1, settings["plain_steps"])
+    thetas, first, steps = start.repeat(models, 1), 0, settings["plain_steps"]
+    if around.checkpoint is not None:
+        first, thetas, _ = around.checkpoint.found(thetas, ())
+    together = max(1, RECORDS_AT_ONCE // rows.shape[1])
+    for begin in range(first, models, together):
+        some = slice(begin, begin + together)
+        x = torch.from_numpy(data.train_x[rows[some]]).to(around.device)
+        y = torch.from_numpy(data.train_y[rows[some]]).to(around.device)
+        trained = min(begin + together, models)
+        for step in range(steps):
+            gradients = learner.gradients(thetas[some], x, y, weights[some])
+            thetas[some] -= settings["plain_rate"] * gradients
+            around.progress(begin * steps + (step + 1) * (trained - begin), models * steps)
+        if around.checkpoint is not None:
+            around.checkpoint.keep(trained, thetas, ())
     return thetas
 
 

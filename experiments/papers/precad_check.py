@@ -68,8 +68,7 @@ def measure(settings: Settings, around: Surroundings) -> dict[str, Any]:
     task = task_of(problem, Sums.of(settings))
     module, _ = model_and_section(problem)
     learner = Learner(module)
-    curve: list[float] = []
-    forged = {"submitted": 0, "counted": 0}
+    notes: dict[str, Any] = {} if around.checkpoint is None else around.checkpoint.notes
     every = max(1, settings["rounds"] // _SHOWN)
     waiting: list[Matrix] = []
 
@@ -77,13 +76,14 @@ def measure(settings: Settings, around: Surroundings) -> dict[str, Any]:
         bad = np.array([forged_update(Forgery.WRAPAROUND, view.task, row) for row in honest])
         # Signs by the run's own seed, so that it repeats.
         bad = np.abs(bad) * view.generator.choice(np.array([-1, 1]), size=bad.shape)
-        forged["submitted"] += len(bad)
+        notes["submitted"] = notes.get("submitted", 0) + len(bad)
         if settings["check"] == "precad":
             # The simulation's own rule: what the two servers' range test and norm check decide.
-            forged["counted"] += sum(squared_norm(row) <= view.task.bound**2 for row in bad)
+            passing = [row for row in bad if squared_norm(row) <= view.task.bound**2]
+            notes["counted"] = notes.get("counted", 0) + len(passing)
             return bad
-        passing = np.array([row for row in bad if published_check(row, view.task.bound)])
-        forged["counted"] += len(passing)
+        passing = [row for row in bad if published_check(row, view.task.bound)]
+        notes["counted"] = notes.get("counted", 0) + len(passing)
         waiting.extend(passing)
         return np.zeros_like(bad)
 
@@ -99,7 +99,8 @@ def measure(settings: Settings, around: Surroundings) -> dict[str, Any]:
     def on_round(played: Any, theta: Any) -> None:
         around.progress(played.number, settings["rounds"])
         if played.number % every == 0:
-            curve.append(round(learner.accuracy(theta, data.test_x, data.test_y), 4))
+            accuracy = round(learner.accuracy(theta, data.test_x, data.test_y), 4)
+            notes.setdefault("curve", []).append(accuracy)
 
     bad = settings["attackers"]
     simulate(
@@ -111,8 +112,10 @@ def measure(settings: Settings, around: Surroundings) -> dict[str, Any]:
         attackers=bad or None,
         aggregate=aggregate,
         on_round=on_round,
+        checkpoint=around.checkpoint,
     )
-    return {"accuracy": curve[-1], "curve": curve, **forged}
+    forged = {name: notes.get(name, 0) for name in ("submitted", "counted")}
+    return {"accuracy": notes["curve"][-1], "curve": notes["curve"], **forged}
 
 
 def _groups(results: Sequence[Result]) -> dict[tuple[str, int], list[Result]]:

@@ -58,7 +58,7 @@ def train(settings: Settings, around: Surroundings) -> dict[str, Any]:
     data = load(settings["data"], around.data)
     parts = shards(data.train_y, settings["clients"], SHARDS_PER_CLIENT, settings["seed"])
     attack = ATTACKS[settings["attack"]](**settings.get("attack_options", {}))
-    curve: list[tuple[int, float, float | None]] = []
+    notes: dict[str, Any] = {} if around.checkpoint is None else around.checkpoint.notes
     points = {round(at) for at in np.linspace(0, settings["rounds"], POINTS + 1)[1:]}
     goal = attack.goal(data.test_x, data.test_y, data.classes)
 
@@ -67,7 +67,8 @@ def train(settings: Settings, around: Surroundings) -> dict[str, Any]:
         if done in points:
             wanted = None if goal is None else learner.accuracy(theta, *goal)
             main = learner.accuracy(theta, data.test_x, data.test_y)
-            curve.append((done, round(main, 4), None if wanted is None else round(wanted, 4)))
+            point = [done, round(main, 4), None if wanted is None else round(wanted, 4)]
+            notes.setdefault("curve", []).append(point)
 
     problem = Problem(
         data=data,
@@ -78,9 +79,11 @@ def train(settings: Settings, around: Surroundings) -> dict[str, Any]:
         attackers=settings["attackers"],
         defence=DEFENCES[settings["defence"]] if settings.get("defence") else None,
         watch=watch,
+        checkpoint=around.checkpoint,
     )
     learner = Learner(model_and_section(problem)[0])
     trained: Trained = ALGORITHMS[settings["algorithm"]](problem, settings)
+    curve = notes["curve"]
     return {
         "accuracy": curve[-1][1],
         "backdoor": curve[-1][2],

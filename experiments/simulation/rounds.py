@@ -35,7 +35,10 @@ _WORD = 8
 
 
 class Rounds:
-    """One training's rounds; every argument as in `simulate`, with the protocol's own filled in."""
+    """One training's rounds; every argument as in `simulate`, with the protocol's own filled in.
+
+    ``taken`` counts each client's updates that counted so far, T_i.
+    """
 
     def __init__(
         self,
@@ -51,13 +54,14 @@ class Rounds:
         sampler: Sampler,
         cohort: Cohort,
         noise: Noise,
+        taken: Counter[str],
     ) -> None:
         self._task, self._owners, self._draws, self._honest = task, owners, draws, honest
         self._attack, self._bad, self._absent = attack, bad, absent
         self._aggregate, self._sampler = aggregate, sampler
         self._cohort, self._noise = cohort, noise
         self._denominator = owners.roster(task).denominator(task.privacy.client_rate)
-        self._taken: Counter[str] = Counter()
+        self._taken = taken
         self._cap = _cap(task)
 
     def play(

@@ -2,6 +2,7 @@
 
 import copy
 import time
+from collections import Counter
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from precad.common.task import Task, with_objective
 from precad.experiments.data import DataSet, load
 from precad.experiments.simulation.attacks import named
 from precad.experiments.simulation.draws import Draws, checked_seed
+from precad.experiments.simulation.going_on import GoingOn, State
 from precad.experiments.simulation.owners import Owners
 from precad.experiments.simulation.result import SimulatedRound, SimulatedTraining
 from precad.experiments.simulation.rounds import Rounds
@@ -33,6 +35,7 @@ from precad.experiments.simulation.view import (
     Noise,
     Sampler,
 )
+from precad.experiments.study.checkpoint import Checkpoint
 
 PATHS = ("stacked", "per-client")
 OnRound = Callable[[SimulatedRound, NDArray[np.float64]], object]
@@ -60,6 +63,7 @@ def simulate(
     workers: int = 1,
     device: str | torch.device = "cpu",
     on_round: OnRound | None = None,
+    checkpoint: Checkpoint | str | Path | None = None,
 ) -> SimulatedTraining:
     """Play a whole training in one process: what it would learn, and what it would cost.
 
@@ -93,16 +97,22 @@ def simulate(
         workers: clients at a time, in threads, of the per-client path; torch itself has threads.
         device: where gradients are computed; one with float64.
         on_round: told each round as it ends.
+        checkpoint: a file for the state after each twentieth of all rounds. The same call goes on
+            from there to the same result, bit for bit, if the functions that it is given keep
+            nothing from round to round. A file of another task, seed, path or device counts as
+            none. It stays there when the training is over.
 
     Returns:
         Rounds and weights.
 
     Raises:
-        Misconfiguration: anything that a real run would refuse, or one of the functions gave
-            something else than its type says.
+        Misconfiguration: anything that a real run would refuse, a checkpoint without a seed, or
+            one of the functions gave something else than its type says.
     """
     task = task if isinstance(task, Task) else Task.load(Path(task))
     data, test = _data(data, test)
+    if checkpoint is not None and seed is None:
+        raise Misconfiguration("seed", seed, "give one: it is what goes on from a checkpoint")
     seed = checked_seed(seed)
     if path not in PATHS:
         raise Misconfiguration("path", path, f"use one of {', '.join(PATHS)}")
@@ -125,6 +135,20 @@ def simulate(
     draws = Draws(task, seed)
     bad = _bad(attack, attackers, tuple(owners))
     functions = {"sampler": sampler, "cohort": cohort, "noise": noise, "aggregate": aggregate}
+    replaced = tuple(name for name, function in functions.items() if function is not None)
+    state, going_on = State(initial_vector(task.model), Counter(), []), None
+    if checkpoint is not None:
+        what = {
+            "task": task.model_dump(mode="json"),
+            "seed": seed,
+            "path": path,
+            "device": str(device),
+            "bad": sorted(bad),
+            "replaced": replaced,
+        }
+        file = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(Path(checkpoint))
+        going_on = GoingOn(file, what)
+        state = going_on.found(state)
     training = Rounds(
         task=task,
         owners=owners,
@@ -141,11 +165,11 @@ def simulate(
         sampler=sampler or draws.sample,
         cohort=cohort or draws.cohort,
         noise=noise or draws.noise,
+        taken=state.taken,
     )
     accuracy = _accuracy(module, test)
-    theta = initial_vector(task.model)
-    history = []
-    for version in range(task.training.rounds):
+    theta, history = state.theta, state.history
+    for version in range(len(history), task.training.rounds):
         started = time.perf_counter()
         theta, played = training.play(version, theta)
         shown = SimulatedRound(
@@ -157,7 +181,8 @@ def simulate(
         history.append(shown)
         if on_round is not None:
             on_round(shown, theta.copy())
-    replaced = tuple(name for name, function in functions.items() if function is not None)
+        if going_on is not None:
+            going_on.keep(State(theta, state.taken, history), task.training.rounds)
     return SimulatedTraining(task, seed, path, theta, tuple(history), replaced, len(bad))
 
 

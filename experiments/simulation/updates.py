@@ -142,13 +142,14 @@ class Stacked:
         except Exception as error:  # noqa: BLE001 -- whatever a model's operations raise
             self._gradients.reraise_what_no_record_causes(error)
             found = self._one_by_one(theta, rows)
-        bad = ~torch.isfinite(found).all(dim=1)
+        # Squares of float32 numbers can't overflow in float64: only what isn't finite has a norm
+        # that isn't, and to look at the norms alone is much faster.
+        norms = torch.linalg.vector_norm(found, dim=1)
+        bad = ~torch.isfinite(norms)
         bad |= (wrong.flatten(1).any(dim=1) if wrong.ndim > 1 else wrong).to(self._device)
         self.failed += int(bad.sum())
-        found[bad] = 0.0
-        # Squares of float32 numbers can't overflow in float64.
+        found[bad] = norms[bad] = 0.0
         clip = self._task.privacy.record_clip * RECORD_MARGIN
-        norms = torch.linalg.vector_norm(found, dim=1)
         factors = factors_of(norms, clip, self._task.objective)
         found *= (-factors * 2.0**self._task.fractional_bits)[:, None]
         return found.trunc_().long()

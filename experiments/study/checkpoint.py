@@ -1,10 +1,10 @@
-"""A cell's state between its rounds, so that a long ensemble goes on where it was broken off."""
+"""A cell's state between its rounds, so that a long one goes on where it was broken off."""
 
 import io
 import json
 import zipfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 
 from precad.common.durable import write_file
 
+PARTS = 20
+"""Of a training: at most one is played again."""
+
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
@@ -21,16 +24,24 @@ class Checkpoint:
 
     Args:
         path: it; the folder is made when something is kept.
+        notes: plain values of whoever watches a training, such as accuracies: kept with each state,
+            and found with it.
     """
 
     path: Path
+    notes: dict[str, Any] = field(default_factory=dict, compare=False)
+
+    @staticmethod
+    def due(done: int, of: int) -> bool:
+        """Whether to keep a state after so many of all rounds or steps."""
+        return done % max(1, of // PARTS) == 0 or done == of
 
     def keep(
         self,
         done: int,
         thetas: torch.Tensor,
         generators: Sequence[np.random.Generator],
-        **others: NDArray[np.int64],
+        **others: NDArray[Any] | str,
     ) -> None:
         """What so many rounds gave; the file appears whole or stays as it was."""
         states = json.dumps([each.bit_generator.state for each in generators])
@@ -39,6 +50,7 @@ class Checkpoint:
             "done": done,
             "thetas": thetas.cpu().numpy(),
             "states": states,
+            "notes": json.dumps(self.notes),
             **others,
         }
         np.savez(file, allow_pickle=False, **arrays)
@@ -47,19 +59,21 @@ class Checkpoint:
 
     def found(
         self, thetas: torch.Tensor, generators: Sequence[np.random.Generator]
-    ) -> "tuple[int, torch.Tensor, dict[str, NDArray[np.int64]]]":
+    ) -> "tuple[int, torch.Tensor, dict[str, NDArray[Any]]]":
         """Rounds that are done, models and other arrays; ``thetas`` and no round if there is none.
 
-        The generators are put where they were. A file that another version wrote or that is
-        damaged counts as none: the rounds are played again.
+        The generators are put where they were, and the notes are what they were. A file that
+        another version wrote or that is damaged counts as none: the rounds are played again.
         """
         try:
             with self.path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
                 arrays = {name: file[name] for name in file.files}
-            states = json.loads(str(arrays.pop("states")))
+            states, notes = (json.loads(str(arrays.pop(name))) for name in ("states", "notes"))
             done, kept = int(arrays.pop("done")), arrays.pop("thetas")
             if len(states) != len(generators) or kept.shape != tuple(thetas.shape):
                 return 0, thetas, {}
+            self.notes.clear()
+            self.notes.update(notes)
             for generator, state in zip(generators, states, strict=True):
                 generator.bit_generator.state = state
         except (OSError, ValueError, LookupError, TypeError, zipfile.BadZipFile):

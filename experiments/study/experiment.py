@@ -49,7 +49,7 @@ class Result:
     Attributes:
         settings: the cell's.
         values: plain values, for JSON.
-        seconds: it took.
+        seconds: it took, since it was last taken up.
     """
 
     settings: Settings

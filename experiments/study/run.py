@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any
 import torch
 from joblib import Parallel, delayed, parallel_config
 
-from precad.common.errors import Misconfiguration
+from precad.common.errors import Misconfiguration, MissingPackage
 from precad.experiments.registry import load_plugins
 from precad.experiments.study.checkpoint import Checkpoint
 from precad.experiments.study.environment import environment
@@ -27,11 +28,15 @@ from precad.experiments.study.kept import Kept, key_of
 BACKENDS = ("loky", "ray", "dask")
 PARTIAL = ".partial"
 """Folder beside the results, for cells that aren't whole."""
+DASKS_ADDRESS = "DASK_SCHEDULER_ADDRESS"
+"""The environment's variable, as Dask itself reads it."""
 LOST_NODES = 5
 """So often in a row may the same cells be lost."""
 PROBE_S = 5.0
 """How long the first cell is tried for the estimate."""
 _PROBE_STEPS = 3
+EVERY: Settings = {}
+"""Cells with any settings."""
 KEPT = "kept"
 """Folder in the results', see ``Surroundings.keep``."""
 
@@ -50,11 +55,12 @@ def run(
     workers: int = 1,
     backend: str = "loky",
     plugins: tuple[Path, ...] = (),
+    only: Settings = EVERY,
     on_cell: Callable[[Result, int, int], object] = lambda _result, _done, _all: None,
 ) -> list[Result]:
     """Measure the cells that ``output`` lacks; each is kept as soon as it is there.
 
-    A cell that was broken off goes on after its last round, where it is an ensemble.
+    A cell that was broken off goes on from the last state that was kept, where it trains.
 
     Args:
         name: of the experiment.
@@ -65,26 +71,42 @@ def run(
         workers: processes at a time; the results are the same for any number.
         backend: of joblib: ``loky``, processes of this machine; ``ray`` or ``dask``, a cluster's.
         plugins: files of one's own that register parts, loaded by each process.
+        only: cells with these settings alone.
         on_cell: told each result, how many cells are done and how many there are.
 
     Returns:
         All results, also those that were there before.
 
     Raises:
-        Misconfiguration: no such experiment, or what its cells refuse.
+        Misconfiguration: no such experiment or cell, what its cells refuse, or no cluster is named.
+        MissingPackage: the backend isn't installed.
     """
     load_plugins(plugins)
-    cells = EXPERIMENTS[name].all_cells(scale)
+    chosen = cells_with(name, scale, only)
     kept = Kept(output, name, scale)
-    todo = kept.missing(cells)
-    done = len(cells) - len(todo)
+    todo = kept.missing(chosen)
+    done = len(chosen) - len(todo)
     around = environment(device)
     at = _Place(data, device, output)
     for result in _measured(name, todo, at, workers, backend, plugins):
         kept.add(result, around)
         done += 1
-        on_cell(result, done, len(cells))
-    return kept.of(cells)
+        on_cell(result, done, len(chosen))
+    return kept.of(EXPERIMENTS[name].all_cells(scale))
+
+
+def cells_with(name: str, scale: Scale, only: Settings) -> list[Settings]:
+    """An experiment's cells that have these settings.
+
+    Raises:
+        Misconfiguration: none has.
+    """
+    cells = EXPERIMENTS[name].all_cells(scale)
+    found = [c for c in cells if all(key in c and c[key] == only[key] for key in only)]
+    if not found:
+        said = ", ".join(f"{key}={value}" for key, value in only.items())
+        raise Misconfiguration("--only", said, f"no cell of {name} has this: see its settings")
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +140,11 @@ def _measured(
             yield _kept_while_measured(name, cell, at)
         return
     jobs = [delayed(_in_worker)(name, cell, at, plugins) for cell in cells]
-    if backend == "ray":
-        yield from _by_ray(jobs, workers)
+    if backend != "loky":
+        yield from (_by_ray if backend == "ray" else _by_dask)(jobs, workers)
         return
-    with parallel_config(backend=backend, n_jobs=workers):
-        yield from Parallel(return_as="generator_unordered" if backend == "loky" else "list")(jobs)
+    with parallel_config(backend="loky", n_jobs=workers):
+        yield from Parallel(return_as="generator_unordered")(jobs)
 
 
 def _by_ray(jobs: list[Any], workers: int) -> Iterator[Result]:
@@ -131,10 +153,12 @@ def _by_ray(jobs: list[Any], workers: int) -> Iterator[Result]:
     Raises:
         RayError: the same cells were lost ``LOST_NODES`` times.
     """
-    import ray  # noqa: PLC0415 -- an extra of its own
-    from ray.exceptions import RayError  # noqa: PLC0415
-    from ray.util.joblib import register_ray  # noqa: PLC0415
-
+    try:
+        import ray  # noqa: PLC0415 -- an extra of its own
+        from ray.exceptions import RayError  # noqa: PLC0415
+        from ray.util.joblib import register_ray  # noqa: PLC0415
+    except ModuleNotFoundError:
+        raise MissingPackage("--backend ray", "ray", "ray") from None
     register_ray()  # type: ignore[no-untyped-call]
     if not ray.is_initialized():
         ray.init(log_to_driver=False)
@@ -157,9 +181,37 @@ def _by_ray(jobs: list[Any], workers: int) -> Iterator[Result]:
                 raise
 
 
+def _by_dask(jobs: list[Any], workers: int) -> Iterator[Result]:
+    """As many cells at a time as workers; those that a lost node had its scheduler gives to others.
+
+    Raises:
+        Misconfiguration: no scheduler is named, none answers, or its workers aren't as needed.
+        KilledWorker: a cell was lost more often than Dask allows.
+    """
+    try:
+        from distributed import Client  # noqa: PLC0415 -- an extra of its own
+    except ModuleNotFoundError:
+        raise MissingPackage("--backend dask", "distributed", "dask") from None
+    address = os.environ.get(DASKS_ADDRESS, "")
+    if not address:
+        raise Misconfiguration(DASKS_ADDRESS, address, "say where your cluster's scheduler is")
+    try:
+        client = Client(address)
+    except (OSError, ValueError) as error:
+        raise Misconfiguration(DASKS_ADDRESS, address, f"no scheduler answers: {error}") from None
+    with client:
+        if set(client.nthreads().values()) != {1}:
+            remedy = "start workers there of one thread each: dask worker --nthreads 1"
+            raise Misconfiguration(DASKS_ADDRESS, address, remedy)
+        # One cell a task, so that short ones too are dealt to all workers.
+        with parallel_config("dask", client=client), Parallel(batch_size=1) as parallel:
+            while jobs:
+                yield from parallel(jobs[:workers])
+                del jobs[:workers]
+
+
 def _in_worker(name: str, settings: Settings, at: _Place, plugins: tuple[Path, ...]) -> Result:
-    if name not in EXPERIMENTS:
-        load_plugins(plugins)
+    load_plugins(plugins)
     return _kept_while_measured(name, settings, at)
 
 
@@ -180,14 +232,19 @@ def measure(name: str, cell: Settings, around: Surroundings) -> Result:
 
 
 def estimated_hours(
-    name: str, scale: Scale, output: Path, data: Path | None, device: str = "cpu"
+    name: str,
+    scale: Scale,
+    output: Path,
+    data: Path | None,
+    device: str = "cpu",
+    only: Settings = EVERY,
 ) -> tuple[int, float]:
     """How many cells are missing, and how long they will take one after another.
 
     By the cells that are there; else by the first one, of which some steps are taken. It takes for
     granted that all cost alike.
     """
-    cells = EXPERIMENTS[name].all_cells(scale)
+    cells = cells_with(name, scale, only)
     kept = Kept(output, name, scale)
     missing, there = kept.missing(cells), kept.of(cells)
     if not missing:

@@ -1,4 +1,7 @@
-"""docs/ceremony.md, typed to the letter by three organisations: set-up, training, no key twice."""
+"""docs/ceremony.md, typed to the letter by three organisations: set-up, training, no key twice.
+
+In three network namespaces where root can make them, and on three addresses of one loopback.
+"""
 
 import csv
 import hashlib
@@ -13,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.rig.organisations import NAMES, Organisation, organisations
+from tests.rig.organisations import NAMES, PORTS, Organisation, organisations
 
 from precad.common.identity.credentials import Identity
 
@@ -95,9 +98,11 @@ def play(all_of_them: dict[str, Organisation], folder: Path) -> int:
 
 
 @pytest.mark.timeout(1200)
-def test_three_organisations_train_after_the_page_alone(tmp_path: Path) -> None:
-    with organisations(tmp_path) as (all_of_them, network):
-        where = "network namespaces" if network.separate else "one loopback: no namespaces here"
+@pytest.mark.parametrize("form", ["namespaces", "loopback"])
+def test_three_organisations_train_after_the_page_alone(tmp_path: Path, form: str) -> None:
+    """On three addresses of one loopback too, which is all that some machines allow."""
+    with organisations(tmp_path, apart=form == "namespaces") as (all_of_them, network):
+        where = "network namespaces" if network.separate else "three addresses of one loopback"
         sys.stdout.write(f"{where}\n")
         for seed, each in enumerate(all_of_them.values()):
             records(each.folder / "records.csv", seed)
@@ -143,6 +148,20 @@ def test_where_namespaces_can_be_made_the_organisations_are_apart(tmp_path: Path
             if network.separate:
                 each.type("timeout 5 getent hosts south.example", 30)
         assert len(spaces) == (len(NAMES) if network.separate else 1)
+
+
+def test_on_one_loopback_each_organisation_has_an_address_and_ports_that_are_free(
+    tmp_path: Path,
+) -> None:
+    with organisations(tmp_path, apart=False) as (_, network):
+        hosts = {network.here(host) for host in network.hosts.values()}
+        assert hosts == {f"127.0.1.{number}" for number in (1, 2, 3)}
+        ports = {network.here(port) for port in PORTS}
+        assert len(ports) == len(PORTS)
+        assert not ports & set(PORTS)
+        # Nothing that the page says stays behind.
+        for _, _, text in FENCED:
+            assert ".example" not in network.here(text)
 
 
 def test_a_key_that_lies_in_two_folders_is_seen(tmp_path: Path) -> None:

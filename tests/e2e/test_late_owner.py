@@ -12,7 +12,7 @@ from io import StringIO
 from pathlib import Path
 
 from precad.cli.demo.outcome import RoundRow
-from precad.cli.demo.run import prepare_folder, run
+from precad.cli.demo.run import run
 from precad.cli.demo.scenario import Scenario, make_scenario
 from precad.cli.demo.show import Display
 from precad.common.model import load_model
@@ -69,7 +69,6 @@ def test_a_late_owner_costs_neither_the_summary_nor_the_plot_nor_the_model(tmp_p
     deadlines = scenario.task.deadlines.model_copy(update={"collect": COLLECT_S})
     task: Task = scenario.task.model_copy(update={"deadlines": deadlines})
     folder, said = tmp_path / "run", StringIO()
-    prepare_folder(folder)
     display = Halting(said, scenario, folder)
     outcome, result = run(replace(scenario, task=task), folder, display, owners_s=3.0)
     assert display.halted is not None

@@ -16,7 +16,6 @@ import functools
 import hashlib
 import json
 import os
-import select
 import signal
 import sys
 import threading
@@ -48,6 +47,7 @@ from precad.common.aggregator.validate import by_shares
 from precad.common.aggregator.validate.absorb import Absorber
 from precad.common.deal.dealer import DealerRole
 from precad.common.link import PeerLink
+from precad.common.readable import readable_within
 from precad.dealer import process as dealer_process
 from precad.experiments import partition
 from precad.server_a import process as a_process
@@ -172,6 +172,7 @@ def install(orders: Orders) -> None:
         "sent",
         "keep_model_seal",
         "finish_attempt",
+        "confirm",
         "void",
     ):
         wrap(Store, method)
@@ -212,7 +213,7 @@ def main() -> None:
     children: set[int] = set()
     unread = b""
     while True:
-        readable, _, _ = select.select([0], [], [], 0.02)
+        readable = readable_within(0.02, 0)
         if readable:
             data = os.read(0, 1 << 16)
             if not data:

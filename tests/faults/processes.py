@@ -338,13 +338,14 @@ class FaultyDeployment(LocalDeployment):
         return "\n".join([f"not struck: {self.open_orders()}", *tails])
 
     def rounds(self, role: str) -> dict[int, tuple[Any, ...]]:
-        """(state, version, valid set, noisy share, next model) of each round of a server."""
+        """(state, version, valid set, SHA-256 of the noisy share, next model) of each round."""
         return {
             number: tuple(rest)
             for number, *rest in self._select(
                 role,
-                "SELECT attempt, state, version, valid_set, share, next_model FROM attempt "
-                "LEFT JOIN noisy_share USING (attempt)",
+                "SELECT attempt.attempt, state, attempt.version, attempt.valid_set, share_digest, "
+                "next_model FROM attempt LEFT JOIN ledger "
+                "ON ledger.attempt = attempt.attempt AND event = 'prepared'",
             )
         }
 

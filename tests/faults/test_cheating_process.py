@@ -280,7 +280,11 @@ class _Known:
         self.role = Role(site.honest)
         self.task = deployment.task
         self.coin_key = CoinKey(
-            read_coin_key(deployment.folder / "keys" / site.honest, deployment.task.digest)
+            read_coin_key(
+                deployment.folder / "keys" / site.honest,
+                deployment.folder,
+                deployment.task.digest,
+            )
         )
         own = [note for note in notes if "sent" in note]
         self.heads = {

@@ -4,7 +4,6 @@ Each line is one fault, or several that belong together: who dies, and before or
 its steps. Whoever dies is started again at once; two further rounds must then get done.
 """
 
-import hashlib
 import os
 import signal
 import threading
@@ -80,6 +79,8 @@ ROUND_STEPS = (
     "after Shelf.put",
     "before Store.finish_attempt",
     "after Store.finish_attempt",
+    "before Store.confirm",
+    "after Store.confirm",
     "after Feed.publish/RoundDone",
 )
 GATE_STEPS = (
@@ -372,9 +373,9 @@ def check(deployment: FaultyDeployment) -> None:
 def check_what_left(deployment: FaultyDeployment, role: str) -> None:
     """Only persisted shares of attempts that weren't voided, one for each version."""
     shares = {
-        hashlib.sha256(share).hexdigest(): state
-        for state, _, _, share, _ in deployment.rounds(role).values()
-        if share is not None
+        digest.hex(): state
+        for state, _, _, digest, _ in deployment.rounds(role).values()
+        if digest is not None
     }
     left = {note["left"] for note in deployment.notes(role) if "left" in note}
     assert left, "nothing was released at all"

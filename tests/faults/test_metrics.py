@@ -10,7 +10,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.faults.processes import CLIENTS, FaultyDeployment, Forks
 from tests.faults.test_crash_matrix import ENDLESS, kill_all
 
-from precad.common.aggregator.round.cap import epsilon_spent
+from precad.common.account.accountant import AccountantName
+from precad.common.account.guarantees import Run, guarantees
+from precad.common.task import Task
 
 PARTS = ("dealer", "server-a", "server-b")
 Values = dict[tuple[str, str], float]
@@ -45,6 +47,19 @@ def values(text: str) -> Values:
     }
 
 
+def spent(task: Task, participations: int, rounds: int | None = None) -> dict[str, float]:
+    """By adversary."""
+    total = participations if rounds is None else rounds
+    run = Run.of(task, rounds=total, participations=participations)
+    stated = guarantees(run, task.privacy.delta, accountants=(AccountantName.EXACT,))
+    return {each.adversary.value: each.epsilon for each in stated}
+
+
+def task_end(task: Task) -> dict[str, float]:
+    """With everybody in every round."""
+    return spent(task, task.training.rounds)
+
+
 def test_a_scrape_counts_what_the_ledger_and_the_log_have_and_names_no_owner(
     deployment: FaultyDeployment,
 ) -> None:
@@ -64,10 +79,17 @@ def test_a_scrape_counts_what_the_ledger_and_the_log_have_and_names_no_owner(
         for step in ("collect", "validate", "release"):
             assert seen["precad_step_seconds_total", step] > 0
         assert any(n for (metric, _), n in seen.items() if metric == "precad_link_bytes_total")
-        task = deployment.task
-        least = epsilon_spent(task, task.privacy.record_rate, int(done) - 1, {})
-        most = epsilon_spent(task, task.privacy.record_rate, int(done) + 2, {})
-        assert least < seen["precad_record_epsilon", ""] <= most
+        task, most = deployment.task, task_end(deployment.task)
+        least = spent(task, int(done) - 1)
+        for who, so_far in spent(task, int(done) + 2).items():
+            now, left = seen["precad_epsilon", who], seen["precad_epsilon_left", who]
+            assert least[who] < now <= so_far
+            assert now + left == pytest.approx(most[who])
+        # An owner's body on B's disk alone, and never more than everybody's at once.
+        assert 1 <= seen["precad_submissions_waiting_most", ""] <= CLIENTS
+        body = 8 * task.dimension
+        bodies = seen["precad_spool_bytes_most", ""] / body
+        assert bodies == (CLIENTS if name == "server-b" else 0)
 
 
 def test_the_dealer_counts_what_each_server_asks_and_neither_owners_nor_secrets(
@@ -89,6 +111,9 @@ def test_the_dealer_counts_what_each_server_asks_and_neither_owners_nor_secrets(
     assert 0 <= seen["precad_conversations", ""] <= 2
     assert 0 <= seen["precad_halves_waiting", ""] <= CLIENTS
     assert 0 <= seen["precad_dealing", ""] <= CLIENTS
+    for server in ("server-a", "server-b"):
+        # A row key and a share of each.
+        assert 0 <= seen["precad_answers_waiting", server] <= 2 * CLIENTS
     assert seen["precad_cpu_seconds_total", ""] > 0
     # Another round, more of everything.
     deployment.strike(())

@@ -785,7 +785,8 @@ class Calls:
         with self._world.step("fetch"), self._hearing():
             if not signed:
                 at_b = self._server(Role.SERVER_B).session.shelf.get(version).digest.value
-            theta = self._server(Role.SERVER_A).session.shelf.get(version).theta
+            model = self._server(Role.SERVER_A).session.shelf.get(version)
+            theta = model_from_bytes(b"".join(model.pieces(1 << 17)), self.task.dimension)
         digest = model_digest(self.task.digest, version, self.task.model.parameters, theta)
         if not digest.value == announced == at_b:
             raise PeerViolation(f"the servers show different models of version {version}")

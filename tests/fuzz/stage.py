@@ -266,7 +266,19 @@ class _Answers:
                 raise Refusing
             return _Stream(answer) if isinstance(answer, list) else answer
 
+        call.future = lambda request, **_: _Begun(lambda: call(request))  # type: ignore[attr-defined]
         return call
+
+
+class _Begun:
+    """A call that ends when it is asked how."""
+
+    def __init__(self, result: Callable[[], Any]) -> None:
+        self.result = result
+
+    def initial_metadata(self) -> tuple[()]:
+        """It is this client's turn at once."""
+        return ()
 
 
 class _Stream(list[Any]):

@@ -447,7 +447,8 @@ def _coin_key(data: bytes) -> None:
     path = stage().folder / "coin" / COIN_FILE
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(data)
-    CoinKey(read_coin_key(path.parent, stage().task.digest)).opening(stage().task.digest, 0)
+    key = read_coin_key(path.parent, path.parent, stage().task.digest)
+    CoinKey(key).opening(stage().task.digest, 0)
 
 
 def _signed_opening(data: bytes) -> None:

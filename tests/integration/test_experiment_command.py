@@ -54,12 +54,17 @@ def said(*arguments: str, code: int = 0) -> str:
 
 
 @pytest.mark.usefixtures("restored")
-def test_an_experiment_of_ones_own_is_shown_run_and_taken_up(tmp_path: Path) -> None:
+def test_an_experiment_of_ones_own_is_shown_run_by_two_and_taken_up(tmp_path: Path) -> None:
     (tmp_path / "tiny.py").write_text(TINY)
     output = ("--output", str(tmp_path / "kept"))
     plugin = ("--plugin", str(tmp_path / "tiny.py"))
     assert "0 of 3 cells are measured, about 0 s left" in said("show", "tiny", *plugin, *output)
-    first = said("run", "tiny", *output)
+    alone = said("run", "tiny", "--only", "number=1", "--only", "data=none", *output)
+    assert "1 of 1 cells to measure" in alone
+    assert "cell 1/1" in alone
+    for wrong in ("number=7", "number", "=1"):
+        said("run", "tiny", "--only", wrong, *output, code=2)
+    first = said("run", "tiny", *plugin, *output, "--workers", "2")
     assert "cell 3/3" in first
     assert (tmp_path / "kept" / "tiny-small.png").stat().st_size > 1000
     before = (tmp_path / "kept" / "tiny-small.json").read_bytes()

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from tests.rig.warm import forked
 
 import precad
 from precad.cli.join import _named, _part
@@ -56,7 +57,9 @@ def test_owners_train_on_their_parts(tmp_path: Path, monkeypatch: pytest.MonkeyP
     names = [ClientId("ward-1"), ClientId("ward-2")]
     # Records that would be refused: the data set stands in their place.
     nothing = (np.zeros((0, 64), np.float32), np.zeros(0, np.int64))
-    with LocalDeployment(tmp_path, Task.parse(values), dict.fromkeys(names, nothing)) as running:
+    with LocalDeployment(
+        tmp_path, Task.parse(values), dict.fromkeys(names, nothing), popen=forked
+    ) as running:
         running.start_servers()
         configs = [part for name in names for part in ("--config", str(tmp_path / f"{name}.toml"))]
         ended = subprocess.run(

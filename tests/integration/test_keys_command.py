@@ -2,8 +2,9 @@
 
 import json
 import os
+import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from precad.cli.main import app
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
 from precad.common.identity.credentials import Identity
+from precad.common.identity.deployment import create_local_keys
 from precad.common.identity.principal import Principal
 
 USAGE_ERROR = 2
@@ -267,3 +269,71 @@ def test_wrong_arguments_are_a_usage_error_and_make_nothing(
     assert result.exit_code == USAGE_ERROR
     assert "Traceback" not in result.output
     assert sorted(made.rglob("*")) == before
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.fixture
+def renewing(tmp_path: Path) -> Path:
+    """A deployment with an owner."""
+    create_local_keys(tmp_path, ["ward-1"])
+    return tmp_path
+
+
+def test_a_renewal_takes_root_and_coin_key_along_and_leaves_the_old_folder(
+    renewing: Path,
+) -> None:
+    old, new = renewing / "server-a", renewing / "new"
+    before = contents(old)
+    done = keys("request", new, "server-a", "--renew", old)
+    assert done.exit_code == 0, done.output
+    assert contents(old) == before
+    found = contents(new)
+    same = {"ca.pem", "coin.key"}
+    assert {name: found[name] for name in same} == {name: before[name] for name in same}
+    assert set(found) == {*same, "key.pem", "request.pem"}
+    assert found["key.pem"] != before["key.pem"]
+    assert all((new / name).stat().st_mode & 0o777 == 0o600 for name in ("coin.key", "key.pem"))
+    # Whole once its certificate has come.
+    issued = ("issue", renewing, "server-a", "--request", new / "request.pem")
+    assert keys(*issued, "--out", renewing / "came").exit_code == 0
+    assert keys("accept", new, renewing / "came").exit_code == 0
+    assert Identity.load(new).principal == Principal.service(Role.SERVER_A)
+
+
+def test_a_renewal_of_a_party_that_draws_nothing_takes_the_root_alone(renewing: Path) -> None:
+    new = renewing / "new"
+    assert keys("request", new, "client", "ward-1", "--renew", renewing / "ward-1").exit_code == 0
+    assert set(contents(new)) == {"ca.pem", "key.pem", "request.pem"}
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda old: (old / "coin.key").unlink(), "has no coin.key: put the server's own back"),
+        (lambda old: (old / "cert.pem").unlink(), "no certificate to renew"),
+        (lambda old: (old / "ca.pem").unlink(), "put the root's certificate back"),
+        (lambda old: shutil.copy(old.with_name("server-b") / "cert.pem", old), "server-b"),
+    ],
+)
+def test_a_renewal_from_a_folder_that_lacks_something_makes_no_key(
+    renewing: Path, spoil: Callable[[Path], object], said: str
+) -> None:
+    old, new = renewing / "server-a", renewing / "new"
+    spoil(old)
+    done = keys("request", new, "server-a", "--renew", old)
+    assert done.exit_code == 2
+    assert said in done.output
+    assert not (new / "key.pem").exists()
+    assert not (new / "coin.key").exists()
+
+
+def test_a_renewal_keeps_off_folders_in_use(renewing: Path) -> None:
+    old, other = renewing / "server-a", renewing / "server-b"
+    for folder in (old, other):
+        before = contents(folder)
+        done = keys("request", folder, "server-a", "--renew", old, "--force")
+        assert done.exit_code == 2
+        assert contents(folder) == before

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from tests.rig.crowd.client import SERVERS, LoadClient
 from tests.rig.crowd.crowd import Crowd, Played, Script, expected_sum
 from tests.rig.crowd.misdeeds import COUNTED, HONEST, MISDEEDS, SILENT, UNINVITED, Misdeed
+from tests.rig.warm import forked
 
 import precad
 from precad.common.identifiers import ClientId, Role
@@ -92,7 +93,9 @@ def rehearsal(
     with pytest.MonkeyPatch.context() as patch:
         sources = str(Path(precad.__file__).parents[1])
         patch.setenv("PYTHONPATH", os.pathsep.join([sources, os.environ.get("PYTHONPATH", "")]))
-        with LocalDeployment(tmp_path_factory.mktemp("load"), task, data) as deployment:
+        with LocalDeployment(
+            tmp_path_factory.mktemp("load"), task, data, popen=forked
+        ) as deployment:
             deployment.start_servers()
             operators = {role: deployment.operator(role) for role in SERVERS}
             models = [initial_vector(task.model)]

@@ -6,13 +6,17 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import precad
 from precad.client import together
+from precad.client.own_account import OwnAccount
 from precad.common.errors import Misconfiguration
+from precad.common.task import Task
+from precad.experiments.local.files import task_to_toml, write_parties
 
 SOURCES = str(Path(precad.__file__).parents[1])
 STARTS = """
@@ -97,3 +101,82 @@ def test_loading_leaves_nothing_that_must_not_be_split() -> None:
         env=os.environ | {"PYTHONPATH": SOURCES, "OMP_NUM_THREADS": "1"},
     )
     assert run.returncode == 0, run.stderr
+
+
+AHEAD = """
+import sys, threading
+from collections import Counter
+from pathlib import Path
+from precad.client.account_file import Charge
+from precad.client.own_account import exact_epsilon
+from precad.client.together import load_for
+from precad.common.account.exact import ExactAccountant
+from precad.common.task import Task
+
+load_for([Path(name) for name in sys.argv[2:]])
+assert threading.active_count() == 1
+assert len(list(Path("/proc/self/task").iterdir())) == 1
+task = Task.load(Path(sys.argv[1]))
+privacy = task.privacy
+privacy_of = {"noise_multiplier": privacy.noise_multiplier, "delta": privacy.delta}
+step = Charge(task.digest, "", 0, 0, record_rate=privacy.record_rate, **privacy_of,
+              validation=task.validation).event
+ExactAccountant.epsilon = None
+print([exact_epsilon(Counter({step: n + 1}), privacy.delta) for n in range(task.training.rounds)])
+"""
+
+
+@pytest.mark.parametrize("others", [(), ("broken.toml",)], ids=["alone", "beside a broken one"])
+def test_what_the_owners_accounts_will_say_is_added_up_once(
+    make_task: Callable[..., Task], tmp_path: Path, others: tuple[str, ...]
+) -> None:
+    task = make_task(8, {"training.rounds": 3})
+    (tmp_path / "task.toml").write_text(task_to_toml(task), encoding="utf-8")
+    addresses = {"server-a": "127.0.0.1:1", "server-b": "127.0.0.1:2", "dealer": "127.0.0.1:3"}
+    owners = {name: {"data": "records.npz"} for name in ("one", "two")}
+    write_parties(tmp_path, "task.toml", owners, addresses, linger_s=1.0)
+    (tmp_path / "broken.toml").write_text("client = 3")
+    files = [str(tmp_path / name) for name in (*others, "one.toml", "two.toml")]
+    run = subprocess.run(
+        [sys.executable, "-c", AHEAD, str(tmp_path / "task.toml"), *files],
+        check=False,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": SOURCES, "OMP_NUM_THREADS": "1"},
+    )
+    assert run.returncode == 0, run.stderr
+    step = OwnAccount(task, task.privacy.record_rate, None, None)
+    expected = []
+    for version in range(3):
+        step.charge(version)
+        expected.append(step.epsilon())
+    assert json.loads(run.stdout) == expected
+
+
+def test_a_signal_between_a_childs_end_and_its_removal_still_reaches_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The handler runs as soon as a wait returns: before its result is anywhere."""
+    numbers, reached, ended = iter((71, 72)), [], iter((71, 72))
+
+    def wait() -> tuple[int, int]:
+        pid = next(ended)
+        if pid == 71:
+            signal.raise_signal(signal.SIGTERM)
+        return pid, 0
+
+    def kill(pid: int, _number: int) -> None:
+        if pid == 71:
+            raise ProcessLookupError
+        reached.append(pid)
+
+    usual = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(os, "fork", lambda: next(numbers))
+    monkeypatch.setattr(os, "wait", wait)
+    monkeypatch.setattr(os, "kill", kill)
+    try:
+        together.split([Path("one.toml"), Path("two.toml")], lambda: None, None)
+    finally:
+        for number, handler in zip((signal.SIGTERM, signal.SIGINT), usual, strict=True):
+            signal.signal(number, handler)
+    assert reached == [72]

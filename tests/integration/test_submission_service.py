@@ -5,6 +5,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -18,6 +19,8 @@ from tests.rig.clock import LeapingClock
 from tests.rig.collecting import wait_over
 from tests.rig.submissions import signed_anew
 
+from precad.client.check.finding import Kind
+from precad.client.check.servers import look_at_servers
 from precad.client.connection import NAME_FREE_S, Receipt, Servers
 from precad.common.aggregator.collect import Inbox
 from precad.common.aggregator.collect.matching import describe, match
@@ -28,8 +31,9 @@ from precad.common.aggregator.round.coin import CoinKey
 from precad.common.aggregator.round.states import Opened
 from precad.common.aggregator.service.aggregation import AggregationService
 from precad.common.aggregator.service.limits import Limits
+from precad.common.aggregator.service.turns import Turns
 from precad.common.aggregator.store import open_store
-from precad.common.aggregator.training.feed import Feed, RoundOpened
+from precad.common.aggregator.training.feed import Feed, RoundDone, RoundOpened
 from precad.common.aggregator.training.presence import Presence
 from precad.common.aggregator.training.session import Session
 from precad.common.aggregator.training.shelf import Shelf
@@ -53,10 +57,12 @@ from precad.common.identity.deployment import Deployment, create_local_keys
 from precad.common.identity.port import add_port
 from precad.common.identity.principal import Principal
 from precad.common.identity.sign import CertificateSigner, CertificateVerifier
+from precad.common.keystream import KEY_BYTES
 from precad.common.secret import Secret
 from precad.common.share.submission import Submission
 from precad.common.task import Task
 from precad.common.wire.serving import NOT_NOW, SERVER_OPTIONS
+from precad.common.wire.statement import check_opening, check_statement
 from precad.common.wire.submission import upload_pieces
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub, add_AggregationServicer_to_server
@@ -415,6 +421,119 @@ def test_one_client_holds_two_uploads_open_and_no_third(
     assert deployed.outcome() == {ONE: Rejection.ABSENT, TWO: "counted"}
 
 
+def held_up(deployed: Deployed) -> Callable[[], object]:
+    """B reads one body at a time from now on, and has one already. Returns what ends that."""
+    turns = Turns(1)
+    deployed.services[B]._turns = turns
+    other = turns.one()
+    deployed._on_loop(other.take())
+    return lambda: deployed._loop.call_soon_threadsafe(other.close)
+
+
+def test_a_body_is_sent_when_its_turn_comes(
+    deploy: Deploy, identities: dict[ClientId, Identity]
+) -> None:
+    deployed = deploy()
+    deployed.open_round()
+    end = held_up(deployed)
+    with deployed.connect(ONE, identities[ONE]) as servers, ThreadPoolExecutor(1) as executor:
+        uploading = executor.submit(servers.submit, deployed.pair(servers))
+        came = deployed.sessions[B].traffic
+        wait_until(lambda: came["clients to server-b"] > 0)
+        time.sleep(0.2)
+        assert came["clients to server-b"] == KEY_BYTES
+        assert not uploading.done()
+        end()
+        assert reasons(uploading.result(DEADLINE_S)) == [None, None]
+    assert deployed.outcome()[ONE] == "counted"
+
+
+def test_a_body_that_comes_unasked_waits_for_its_turn_too(
+    deploy: Deploy, identities: dict[ClientId, Identity]
+) -> None:
+    deployed = deploy()
+    deployed.open_round()
+    end = held_up(deployed)
+    with (
+        deployed.connect(ONE, identities[ONE]) as servers,
+        open_channel(deployed.addresses[B], identities[ONE], B) as channel,
+    ):
+        unasked = upload_pieces(deployed.pair(servers)[1])
+        call = AggregationStub(channel).Submit.future(unasked, timeout=DEADLINE_S)
+        came = deployed.sessions[B].traffic
+        wait_until(lambda: came["clients to server-b"] > 0)
+        time.sleep(0.2)
+        assert came["clients to server-b"] == KEY_BYTES
+        end()
+        assert call.result().rejection == ""
+
+
+def test_a_quick_upload_passes_by_all_that_stall(
+    deploy: Deploy,
+    identities: dict[ClientId, Identity],
+    stalled: Callable[..., Stalling],
+) -> None:
+    deployed = deploy()
+    deployed.open_round()
+    deployed.services[B]._turns = Turns(1)
+    with (
+        open_channel(deployed.addresses[B], identities[ONE], B) as channel,
+        deployed.connect(ONE, identities[ONE]) as slow,
+        deployed.connect(TWO, identities[TWO]) as quick,
+    ):
+        header, salt_h, *_ = upload_pieces(deployed.pair(slow)[1])
+        submit = AggregationStub(channel).Submit
+        calls = [
+            submit.future(iter(stalled(pieces, 0.01)), timeout=DEADLINE_S)
+            for pieces in ([header], [header, salt_h])
+        ]
+        wait_until(lambda: len(deployed.services[B].calls) == len(calls))
+        assert reasons(quick.submit(deployed.pair(quick), DEADLINE_S)) == [None, None]
+        assert not any(call.done() for call in calls)
+        for call in calls:
+            call.cancel()
+
+
+def test_a_client_that_is_refused_at_its_header_sends_no_body(
+    deploy: Deploy, identities: dict[ClientId, Identity]
+) -> None:
+    deployed = deploy()
+    deployed.open_round()
+    end = held_up(deployed)
+    with deployed.connect(ONE, identities[ONE]) as servers:
+        x = np.zeros(deployed.task.dimension, dtype=np.int64)
+        pair = servers.prepare(0, 7, deployed.sessions[A].shelf.current.digest, x)
+        assert reasons(servers.submit(pair, DEADLINE_S)) == [Rejection.WRONG_ATTEMPT] * 2
+    end()
+    assert deployed.sessions[B].traffic["clients to server-b"] == 0
+
+
+def test_notices_hold_what_a_server_signs_at_that_time_and_for_whom(
+    deploy: Deploy, identities: dict[ClientId, Identity]
+) -> None:
+    deployed = deploy()
+    session = deployed.sessions[A]
+    opened = notice_of(session)
+    done = RoundDone(opened.opened, frozenset((ONE,)), {}, opened.opened.model, 1, 0.5)
+    with (
+        deployed.connect(ONE, identities[ONE]) as one,
+        deployed.connect(TWO, identities[TWO]) as two,
+    ):
+        # No attempt is open: who wants to know why asks.
+        session.feed.publish(opened)
+        assert not next(one.watch()).HasField("word")
+        deployed.open_round()
+        drawn, other = next(one.watch()), next(two.watch())
+        opening = check_opening(one.verifier, A, drawn.word)
+        assert (opening.client, opening.attempt, opening.charges) == (ONE.name, 0, 0)
+        assert not other.HasField("word")
+        assert drawn.ByteSize() == other.ByteSize()
+        session.feed.publish(done)
+        for client, servers in ((ONE, one), (TWO, two)):
+            statement = check_statement(servers.verifier, A, next(servers.watch()).word)
+            assert (statement.client, statement.version) == (client.name, 0)
+
+
 def test_one_client_watches_twice_and_not_thrice(
     deploy: Deploy, identities: dict[ClientId, Identity]
 ) -> None:
@@ -658,6 +777,31 @@ def test_after_round_0_no_token_helps(
     ):
         servers.enrol(100, 0.2, Secret(token.encode()))
     assert {state.client for book in books.values() for state in book.states()} == {None}
+
+
+def test_who_comes_when_the_training_is_finished_hears_that_and_an_owner_of_it_is_welcome(
+    deploy: Deploy, identities: dict[ClientId, Identity]
+) -> None:
+    deployed = deploy()
+    claim = Enrolment(ONE, 100, 0.2)
+    for session in deployed.sessions.values():
+        session.store.claim(claim)
+        session.register.freeze(Roster({ONE: claim}))
+        session.shelf.put(deployed.task.training.rounds, session.shelf.theta())
+    for name, kind, said in (
+        (ONE, Kind.NOTE, "precad join fetches its final model"),
+        (TWO, Kind.BAD, "is finished, without client ward-2"),
+    ):
+        findings = look_at_servers(None, name, identities[name], deployed.addresses, DEADLINE_S)()
+        servers = [each for each in findings if each.about.startswith("server")]
+        assert [(each.kind, said in each.said) for each in servers] == [(kind, True)] * 2
+    with deployed.connect(ONE, identities[ONE]) as servers_of_one:
+        servers_of_one.enrol(100, 0.2)
+    with (
+        deployed.connect(TWO, identities[TWO]) as servers_of_two,
+        pytest.raises(PrecadError, match="the training is finished, without it"),
+    ):
+        servers_of_two.enrol(100, 0.2)
 
 
 def test_held_submissions_keep_the_header_that_was_checked(

@@ -7,7 +7,6 @@ they fail.
 import base64
 import json
 import os
-import select
 import shutil
 import subprocess
 import time
@@ -18,6 +17,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
+
+from precad.common.readable import readable_within
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 PATIENCE_S = 60.0
@@ -108,7 +109,7 @@ class _Pipe:
     def _next(self, deadline: float) -> dict[str, Any]:
         while b"\0" not in self._unread:
             left = deadline - time.monotonic()
-            readable = left > 0 and select.select([self._reads], [], [], left)[0]
+            readable = left > 0 and readable_within(left, self._reads)
             assert readable, f"the browser says nothing: {self._log.read_text(errors='replace')}"
             data = os.read(self._reads, 1 << 20)
             assert data, f"the browser has ended: {self._log.read_text(errors='replace')}"

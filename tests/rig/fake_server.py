@@ -147,7 +147,8 @@ class FakeServer(AggregationServicer):
         return identity(Principal.service(self.role))
 
     def Submit(self, request_iterator: Any, context: Any) -> pb.Receipt:  # noqa: N802
-        del context
+        # Nobody else uploads: the body may come at once.
+        context.send_initial_metadata(())
         pieces, sizes, seed = [], [], b""
         for piece in request_iterator:
             if piece.WhichOneof("piece") == "header":

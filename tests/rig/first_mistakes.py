@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tests.rig.warm import forked
 
 import precad
 from precad.client.check.servers import look_at_servers
@@ -266,8 +267,8 @@ class Clinic:
         self._folder = folder
         names = [ClientId(f"ward-{number}") for number in (1, 2, 3)]
         data = dict.fromkeys(names, good_records())
-        self._open = LocalDeployment(folder / "open", a_task(3), data)
-        self._training = LocalDeployment(folder / "training", a_task(1), data)
+        self._open = LocalDeployment(folder / "open", a_task(3), data, popen=forked)
+        self._training = LocalDeployment(folder / "training", a_task(1), data, popen=forked)
         _ask_for_tokens(self._open)
 
     @contextmanager

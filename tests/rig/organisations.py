@@ -17,7 +17,7 @@ import precad
 from precad.experiments.local.files import free_addresses
 
 NAMES = ("North", "South", "West")
-PORTS = ("7301", "7302", "7303", "7304")
+PORTS = ("7301", "7302", "7303", "7304", "7311", "7312", "7313")
 """Those that documents name."""
 
 
@@ -30,16 +30,21 @@ class Network:
 
     Without namespaces each host name stands for an address of 127.0.0.0/8 and each port for a free
     one, put in their places in what is typed: the parts then share this machine's loopback.
+
+    Args:
+        folder: for the names' file.
+        apart: whether namespaces are wanted, where they can be made.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, apart: bool = True) -> None:
         self.hosts = {name: f"{name.lower()}.example" for name in NAMES}
         self._folder, self._mark = folder, f"precad-{secrets.token_hex(3)}"
         self._made: list[str] = []
         free = (address.rpartition(":")[2] for address in free_addresses(len(PORTS)))
         self._ports = dict(zip(PORTS, free, strict=True))
         try:
-            self._make()
+            if apart:
+                self._make()
         except (OSError, subprocess.CalledProcessError):
             self.close()
         self.separate = bool(self._made)
@@ -162,12 +167,14 @@ class Organisation:
 
 
 @contextmanager
-def organisations(folder: Path) -> Iterator[tuple[dict[str, Organisation], Network]]:
+def organisations(
+    folder: Path, *, apart: bool = True
+) -> Iterator[tuple[dict[str, Organisation], Network]]:
     """All of them, with one folder `post` that each sees."""
     post = folder / "post"
     post.mkdir()
     with ExitStack() as closing:
-        network = Network(folder)
+        network = Network(folder, apart=apart)
         closing.callback(network.close)
         found = {}
         for name in NAMES:

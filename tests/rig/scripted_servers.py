@@ -95,6 +95,8 @@ class Script:
     task: Task
     events: list[Event]
     client: ClientId = ME
+    words: bool = False
+    """Whether A's notices hold what it signs."""
     charged: dict[Role, list[int]] = field(default_factory=lambda: {role: [0] for role in SERVERS})
     """What each server's statements count, by m."""
     stated: dict[Role, int] = field(default_factory=lambda: dict.fromkeys(SERVERS, 0))
@@ -116,6 +118,8 @@ class Script:
     change: Callable[[Role, Any], None] = lambda _role, _body: None
     """Lets a test change what a server is about to sign."""
     on_step: Callable[[str], None] = lambda _name: None
+    knows_attempt: int = 2**40
+    """The newest attempt, as their statements say."""
     _at: int = 0
     _opened: Open | None = None
     _opened_at: float = 0.0
@@ -168,10 +172,19 @@ class ScriptedServers:
                 script._at = max(0, script._at - 1)
                 yield pb.Notice(paused=pb.TrainingPaused())
             else:
-                yield self._notice(event)
+                notice = self._notice(event)
+                if script.words:
+                    notice.word.CopyFrom(self._word(event))
+                yield notice
         version = max((e.version + 1 for e in script.events if isinstance(e, Over)), default=0)
         final = script.model(version)[1].value
         yield pb.Notice(finished=pb.TrainingOver(version=version, model_digest=final))
+
+    def _word(self, event: Open | Over) -> pb.Signed:
+        """What A signs at this event, unasked."""
+        if isinstance(event, Open):
+            return self._opening(Role.SERVER_A, event.attempt)
+        return self._statement(Role.SERVER_A)
 
     def _notice(self, event: Open | Over) -> pb.Notice:
         script = self._script
@@ -216,6 +229,11 @@ class ScriptedServers:
         script = self._script
         if script._opened is None or script._opened.attempt != attempt:
             raise NotOnOffer(f"attempt {attempt} isn't open")
+        return self._opening(role, attempt)
+
+    def _opening(self, role: Role, attempt: int) -> pb.Signed:
+        script = self._script
+        assert script._opened is not None
         body = pb.OpeningBody(
             task_digest=self.task.digest.value,
             client=self.client.name,
@@ -234,12 +252,17 @@ class ScriptedServers:
         script = self._script
         script.shown[role].append(shown)
         script.openings_shown[role].append(opening)
+        return self._statement(role)
+
+    def _statement(self, role: Role) -> pb.Signed:
+        script = self._script
         version = script.stated[role]
         body = pb.StatementBody(
             task_digest=self.task.digest.value,
             client=self.client.name,
             version=version,
             model_digest=script.model(version)[1].value,
+            attempt=script.knows_attempt,
             charged=script.charged[role],
             counted=script.said_counted[role],
         )

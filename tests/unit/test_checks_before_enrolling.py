@@ -80,7 +80,10 @@ def test_a_server_that_never_answers_costs_no_longer_than_allowed(silent: str) -
             "server A at a:1 wouldn't enrol this client: this server knows no such token; ask[2J",
         ),
         ({}, Kind.BAD, "too late"),
-        ({"enrolled": True, "finished": True}, Kind.BAD, "is over"),
+        ({"enrolled": True, "finished": True}, Kind.NOTE, "training at a:1 is finished"),
+        # Its own process may be about to end.
+        ({"enrolled": True, "finished": True, "present": True}, Kind.NOTE, "is finished"),
+        ({"finished": True}, Kind.BAD, "is finished, without client ward-1: ask the operator"),
         ({"enrolled": True, "present": True}, Kind.BAD, "another process takes part"),
     ],
 )

@@ -3,8 +3,12 @@
 import csv
 import gzip
 import hashlib
+import os
 import pickle
 import struct
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +17,15 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from PIL import Image
+from sklearn.datasets import load_breast_cancer, load_digits
 
+import precad
 from precad.cli.demo.scenario import make_scenario
 from precad.client.train import build
 from precad.common.errors import Misconfiguration
-from precad.experiments.data import NAMES, DataSet, load
-from precad.experiments.data.cifar_jpeg import CLASSES
+from precad.experiments.data import NAMES, DataSet, load, scattering_features
+from precad.experiments.data.built_in import SPLIT_SEED
+from precad.experiments.data.cifar_jpeg import CLASSES, cifar10_jpeg
 from precad.experiments.data.glove import DIMENSIONS, GLOVE_FILE
 from precad.experiments.data.images import torchvision_datasets
 from precad.experiments.data.oriented_gradients import LENGTH, oriented_gradients
@@ -88,12 +95,19 @@ def test_the_demo_takes_a_named_set_from_its_folder(tmp_path: Path) -> None:
     [
         ("cnn", (6, 1, 28, 28), 2826),
         ("features", (6, 392), 3930),
-        ("scattering", (6, 3969), 39_700),
+        ("scattering", (6, 1000), 10_010),
     ],
 )
 def test_the_demo_takes_a_cnn_or_fixed_features_of_images(
-    tmp_path: Path, model: str, shape: tuple[int, ...], weights: int
+    tmp_path: Path,
+    model: str,
+    shape: tuple[int, ...],
+    weights: int,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # What public digits give takes a minute.
+    unlearned = (np.zeros(3969, np.float32), np.eye(3969, 1000, dtype=np.float32))
+    monkeypatch.setitem(scattering_features._maps, 28, unlearned)
     write_idx(tmp_path)
     scenario = make_scenario("mnist", model, 1, 3, 1.0, None, None, seed=1, folder=tmp_path)
     assert scenario.task.dimension == weights
@@ -185,6 +199,9 @@ def test_cifar_images_are_read_from_jpegs(tmp_path: Path) -> None:
     assert data.test_y.tolist() == list(range(10))
     assert float(np.abs(data.train_x[8, 0] * 255 - 200).max()) < 5
     assert float(np.abs(data.train_x[8, 1] * 255).max()) < 5
+    pair = cifar10_jpeg(tmp_path, (0, 2))
+    assert pair.train_y.tolist() == [0, 2]
+    np.testing.assert_array_equal(pair.train_x, data.train_x[[0, 2]])
     wrong = tmp_path / "cifar10-jpeg" / "test" / "dog" / "0002.jpg"
     Image.new("RGB", (33, 32)).save(wrong)
     with pytest.raises(Misconfiguration, match=r"0002\.jpg.*32×32"):
@@ -261,21 +278,24 @@ def test_tweets_in_another_form_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "file"),
+    ("name", "file", "published"),
     [
-        ("mnist", "t10k-labels-idx1-ubyte"),
-        ("fashion-mnist", "train-images-idx3-ubyte"),
-        ("cifar10", "data_batch_4"),
-        ("cifar10-jpeg", "train/airplane"),
-        ("sentiment140", TEST_FILE),
-        ("sentiment140-glove", GLOVE_FILE),
-        ("movie-sentences", "rt-polarity.neg"),
-        ("movie-words", "rt-polarity.neg"),
+        ("mnist", "t10k-labels-idx1-ubyte", "LeCun"),
+        ("fashion-mnist", "train-images-idx3-ubyte", "Zalando Research"),
+        ("cifar10", "data_batch_4", "University of Toronto"),
+        ("cifar10-jpeg", "train/airplane", "Krizhevsky"),
+        ("sentiment140", TEST_FILE, "trainingandtestdata.zip"),
+        ("sentiment140-glove", GLOVE_FILE, "glove.6B.zip"),
+        ("movie-sentences", "rt-polarity.neg", "Pang and Lee"),
+        ("movie-words", "rt-polarity.neg", "Pang and Lee"),
     ],
 )
-def test_missing_files_are_named(tmp_path: Path, name: str, file: str) -> None:
-    with pytest.raises(Misconfiguration, match=file):
+def test_missing_files_are_named_with_who_publishes_them(
+    tmp_path: Path, name: str, file: str, published: str
+) -> None:
+    with pytest.raises(Misconfiguration, match=file) as refused:
         load(name, tmp_path)
+    assert published in str(refused.value)
     with pytest.raises(Misconfiguration, match="nothing is downloaded"):
         load(name)
 
@@ -307,6 +327,36 @@ def test_built_in_data_are_split_once_and_scaled(
     assert (load(name).test_x == data.test_x).all()
     together = {row.tobytes() for row in np.concatenate([data.train_x, data.test_x])}
     assert len(together) >= train + test - 5
+
+
+@pytest.mark.parametrize(
+    ("name", "read"), [("digits", load_digits), ("breast-cancer", load_breast_cancer)]
+)
+def test_built_in_data_are_scikit_learns(name: str, read: Callable[[], Any]) -> None:
+    """However it names and packs its files; they are read without it."""
+    data, theirs = load(name), read()
+    labels = np.concatenate([data.test_y, data.train_y])
+    order = np.random.default_rng(SPLIT_SEED).permutation(len(labels))
+    assert (labels == theirs.target[order]).all()
+    if name == "digits":
+        assert (np.concatenate([data.test_x, data.train_x]) * 16 == theirs.data[order]).all()
+
+
+def test_built_in_data_need_no_import_of_scikit_learn() -> None:
+    program = (
+        "import sys\n"
+        "from precad.experiments.data import load\n"
+        "for name in ('digits', 'breast-cancer'): load(name)\n"
+        "assert not {'sklearn', 'pandas', 'scipy.stats'} & set(sys.modules)\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", program],
+        check=False,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(Path(precad.__file__).parents[1])},
+    )
+    assert run.returncode == 0, run.stderr
 
 
 def test_breast_cancer_is_scaled_by_fixed_numbers_that_fit_it() -> None:

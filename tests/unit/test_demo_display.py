@@ -5,9 +5,25 @@ import io
 import pytest
 from tests.rig.terminal import Terminal
 
-from precad.cli.demo.outcome import RoundRow
+from precad.cli.demo.outcome import Outcome, RoundRow
 from precad.cli.demo.scenario import Scenario, make_scenario
-from precad.cli.demo.show import Display
+from precad.cli.demo.show import Display, conclude
+from precad.common.terminal.progress import Bars
+
+RESULT = {
+    "accuracy": 0.5,
+    "accepted": 10,
+    "delta": 1e-5,
+    "epsilon_clt_server": 1.0,
+    "epsilon_exact_clients": 1.0,
+    "epsilon_exact_server": 1.5,
+    "honest_rejected": 0,
+    "model_digest_a": "00",
+    "model_digest_b": "00",
+    "rejected": {},
+    "seconds": 1.0,
+    "version": 5,
+}
 
 
 @pytest.fixture
@@ -40,6 +56,25 @@ def test_what_happens_is_said_before_the_first_round(scenario: Scenario) -> None
     assert "owners enrol: 3 of 10 (0 s)" in out.getvalue()
 
 
+def test_the_time_left_is_by_the_rounds_alone(scenario: Scenario) -> None:
+    out = Terminal()
+    display = Display(out, scenario)
+    # As if the parts had taken ten minutes to start.
+    display._progress._began -= 600
+    with display:
+        assert "0/5 [10:0" in out.getvalue()
+        display.rounds_begin()
+        display.round(row(1))
+    assert "1/5 [00:" in out.getvalue()
+
+
+def test_an_epsilon_that_bounds_nothing_is_called_so(scenario: Scenario) -> None:
+    for level, said in ((2585940.9, "over 100  a whole data owner (too large"), (3.25, "3.2  a")):
+        out = io.StringIO()
+        conclude(out, Outcome(scenario), {**RESULT, "epsilon_exact_client_level": level}, [])
+        assert said in out.getvalue()
+
+
 def test_where_nothing_can_be_redrawn_a_wait_is_a_line_now_and_then(scenario: Scenario) -> None:
     out = io.StringIO()
     with Display(out, scenario) as display:
@@ -50,3 +85,26 @@ def test_where_nothing_can_be_redrawn_a_wait_is_a_line_now_and_then(scenario: Sc
     assert lines[0] == "owners enrol: 0 of 10"
     assert [line for line in lines if "owners enrol" in line] == lines[:1]
     assert lines[1].startswith("round   1/5: accuracy 50.0%")
+
+
+def test_each_step_before_the_training_has_a_bar_that_goes() -> None:
+    out = Terminal()
+    with Bars(out) as bars:
+        bars("digits", 0, 2)
+        bars("digits", 1, 2)
+        (shown,) = out.screen()
+        assert shown.startswith("digits |")
+        bars("images", 0, 70_000)
+        (shown,) = out.screen()
+        assert shown.startswith("images |")
+        assert "0/70000" in shown
+    assert out.screen() == [""]
+
+
+def test_where_nothing_can_be_redrawn_each_step_is_a_line() -> None:
+    out = io.StringIO()
+    with Bars(out) as bars:
+        for done in range(3):
+            bars("digits", done, 3)
+        bars("images", 0, 70_000)
+    assert out.getvalue().splitlines() == ["digits: 3 …", "images: 70,000 …"]

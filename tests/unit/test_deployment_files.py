@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from difflib import ndiff
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,58 @@ def test_with_a_database_a_server_has_the_same_settings_besides(server: str) -> 
     assert operating["database"] == f"postgresql+psycopg://precad@database_{server}/precad"
     for path in paths:
         assert operating[path].name == plain[path].name
+
+
+def test_with_a_prometheus_the_dealer_has_the_same_settings_besides() -> None:
+    plain, operating = (
+        DealerSettings.load(folder / "dealer.toml").model_dump()
+        for folder in (DEPLOY, DEPLOY / "compose")
+    )
+    differ = {name for name in plain if str(plain[name]) != str(operating[name])}
+    assert differ == {"task", "identity", "metrics"}
+
+
+@pytest.mark.parametrize("part", ["server-a", "server-b", "dealer"])
+def test_a_part_s_prometheus_reads_it_where_it_listens_in_a_network_of_their_own(part: str) -> None:
+    folder, short = DEPLOY / "compose", part.removeprefix("server-")
+    settings = (folder / f"{part}.toml").read_text()
+    metrics = re.search(r'^metrics = "(.+):(\d+)"$', settings, re.MULTILINE)
+    assert metrics is not None
+    scraped = (folder / f"prometheus-{short}.yml").read_text()
+    assert f'targets: ["{metrics[1]}:{metrics[2]}"]' in scraped
+    compose = (folder / "operating.yml").read_text()
+    network = metrics[1]
+    assert compose.count(f"{network}: {{aliases: [{network}]}}") == 1
+    assert compose.count(f"networks: [{network}]") == 1
+    assert f"  {network}: {{internal: true}}" in compose
+    assert f"./deploy/compose/prometheus-{short}.yml:/etc/prometheus/prometheus.yml:ro" in compose
+    assert f"./deploy/compose/{part}.toml:/precad/settings.toml:ro" in compose
+
+
+@pytest.mark.parametrize(
+    ("part", "port"), [("server-a", 7311), ("server-b", 7312), ("dealer", 7313)]
+)
+def test_a_manifest_of_several_tasks_is_the_one_of_one_and_what_is_marked(
+    part: str, port: int
+) -> None:
+    folder = DEPLOY / "kubernetes"
+    one, several = (
+        re.sub(r"\A(#.*\n)+", "", (place / f"{part}.yml").read_text()).splitlines()
+        for place in (folder, folder / "several-tasks")
+    )
+    added = [line for line in ndiff(one, several) if line.startswith("+ ")]
+    gone = [line for line in ndiff(one, several) if line.startswith("- ")]
+    mount = "/precad/clinics/task.toml"
+    policy = "ports: [{protocol: TCP, port: grpc}"
+    assert [line[2:].strip() for line in gone] == [f"- {policy}]"]
+    assert [line[2:].strip().removesuffix("  # further") for line in added] == [
+        f"- {{name: grpc-clinics, port: {port}, targetPort: grpc-clinics}}",
+        f"- {policy}, {{protocol: TCP, port: grpc-clinics}}]",
+        f"- {{name: grpc-clinics, containerPort: {port}}}",
+        "# further",
+        # Where the kit's table has it.
+        f"- {{name: settings, mountPath: {mount}, subPath: clinics.toml, readOnly: true}}",
+    ]
 
 
 def test_an_image_takes_crypten_without_what_it_asks_for_and_never_loads() -> None:

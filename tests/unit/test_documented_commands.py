@@ -22,6 +22,7 @@ PLAYED_BY = {
     "docs/quick-start.md": "tests/e2e/test_quick_start.py",
     "docs/report.md": E2E,
     "docs/robustness.md": E2E,
+    "docs/several-tasks.md": "tests/e2e/test_further_task.py",
     "docs/simulate.md": E2E,
     "docs/trained-model.md": E2E,
     **{

@@ -26,6 +26,7 @@ from precad.common.aggregator.service.connections import (
 )
 from precad.common.aggregator.service.descriptors import BESIDE_CLIENTS, STRANGERS, descriptors_for
 from precad.common.aggregator.service.limits import Limits
+from precad.common.aggregator.service.turns import AT_ONCE, GRACE_S, LEAST_RATE
 from precad.common.aggregator.training.feed import KEPT_EVENTS
 from precad.common.aggregator.training.shelf import KEPT_MODELS
 from precad.common.aggregator.validate.comparisons import comparisons_per_client
@@ -327,6 +328,10 @@ NUMBERS: list[tuple[str, str, float]] = [
     (INPUT, r"(\d+) of 4,096 bytes", MAX_CERTIFICATES),
     (INPUT, r"\d of ([\d,]+) bytes", MAX_CERTIFICATE_BYTES),
     (INPUT, r"next piece \| (\d+) s", LIMITS.idle_s),
+    (INPUT, r"models fetched at once \| (\d+);", AT_ONCE),
+    (INPUT, r"lets the server wait ([\d.]+) s longer", GRACE_S),
+    (INPUT, r"longer than (\d+) MB a second", LEAST_RATE / 1e6),
+    (INPUT, r"up to (\d+) KiB on the way", OPTIONS["grpc.http2.lookahead_bytes"] / 1024),
     (INPUT, r"(\d+) watches", LIMITS.watches),
     (INPUT, r"(\d+) uploads", LIMITS.submissions),
     (INPUT, r"(\d+) model fetches", LIMITS.fetches),

@@ -77,6 +77,18 @@ def test_a_run_that_was_broken_off_goes_on_where_it_was(tmp_path: Path, named: A
     assert run("squares", Scale.SMALL, tmp_path) == found
 
 
+def test_chosen_cells_are_measured_alone(tmp_path: Path, named: Any) -> None:
+    name = named(squares())
+    assert estimated_hours(name, Scale.SMALL, tmp_path, None, only={"number": 3})[0] == 1
+    (one,) = run(name, Scale.SMALL, tmp_path, only={"number": 3, "breaks": None})
+    assert one.values["square"] == 9
+    found = run(name, Scale.SMALL, tmp_path, only={"number": 1})
+    assert [result.values["square"] for result in found] == [1, 9]
+    for nothing in ({"number": 4}, {"squared": 1}):
+        with pytest.raises(Misconfiguration, match="no cell of squares"):
+            run(name, Scale.SMALL, tmp_path, only=nothing)
+
+
 def test_results_say_what_they_were_measured_with(tmp_path: Path, named: Any) -> None:
     run(named(squares()), Scale.SMALL, tmp_path)
     document = json.loads((tmp_path / "squares-small.json").read_text())
@@ -109,6 +121,13 @@ def test_two_parts_of_one_name_and_an_unknown_one_are_refused(tmp_path: Path) ->
         parts["two"]
     with pytest.raises(Misconfiguration, match="Python file of your own"):
         load_plugins((tmp_path / "gone.py",))
+
+
+def test_a_file_of_ones_own_is_run_once(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("from pathlib import Path\nPath(__file__).with_name('ran').mkdir()\n")
+    load_plugins((file,))
+    load_plugins((file, tmp_path / "." / "mine.py"))
 
 
 @pytest.mark.parametrize("scale", Scale)

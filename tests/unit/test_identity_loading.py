@@ -14,6 +14,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
+from precad.common.identity.certificate import has_chain
 from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment import Deployment, create_local_keys
 from precad.common.identity.pki import Authority, key_to_pem, new_key, to_pem
@@ -288,3 +289,24 @@ def company_authority(
         permitted = x509.NameConstraints([x509.DNSName(names)], excluded_subtrees=None)
         builder = builder.add_extension(permitted, critical=True)
     return builder.sign(issuer_key, hashes.SHA256())
+
+
+def test_a_chain_that_was_believed_ends_with_its_first_certificate() -> None:
+    top, below, leaf = (new_key() for _ in range(3))
+    authority = company_authority("top", top, "top", top, ends_days=9)
+    middle = company_authority("middle", below, "top", top, ends_days=2)
+    own = company_authority("own", leaf, "middle", below, ends_days=5, constraints=None)
+    chain = own, [middle], [authority]
+    now = datetime.now(UTC)
+    for days, believed in ((0, True), (1, True), (3, False), (0, True), (-1, False), (1, True)):
+        assert has_chain(*chain, now + timedelta(days=days)) is believed
+
+
+def test_a_believed_chain_is_no_other_authoritys() -> None:
+    top, other, leaf = (new_key() for _ in range(3))
+    authority = company_authority("top", top, "top", top)
+    namesake = company_authority("top", other, "top", other)
+    own = company_authority("own", leaf, "top", top, constraints=None)
+    assert has_chain(own, [], [authority])
+    assert not has_chain(own, [], [namesake])
+    assert has_chain(own, [], [namesake, authority])

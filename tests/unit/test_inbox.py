@@ -22,6 +22,7 @@ from tests.rig.submissions import (
 )
 
 from precad.common.aggregator.collect import Inbox
+from precad.common.aggregator.collect.inbox import Backlog
 from precad.common.errors import RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.secret import Secret
@@ -443,6 +444,21 @@ def test_discarding_removes_the_file(task: Task, role: Role, inbox: Inbox, tmp_p
     held.discard()
     held.discard()
     assert spooled(tmp_path) == []
+
+
+def test_the_backlog_is_the_most_that_lay_there_and_is_known_when_collection_has_closed(
+    task: Task, role: Role, inbox: Inbox
+) -> None:
+    upload(inbox, submission(task, role))
+    assert len(inbox.arrivals()) == 1
+    upload(inbox, submission(task, role, TWO))
+    assert inbox.backlog == Backlog()
+    inbox.close()
+    # Each was asked for before the next one came; bodies stay, and server A has none.
+    assert inbox.backlog == Backlog(1, 0 if role is Role.SERVER_A else 2 * 8 * D)
+    inbox.open(4, [TWO, ONE], MODEL, version=2)
+    inbox.close()
+    assert inbox.backlog == Backlog()
 
 
 # --- waiting -----------------------------------------------------------------------------------

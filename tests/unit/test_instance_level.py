@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from precad.common.errors import Misconfiguration
-from precad.experiments.algorithms import ALGORITHMS, Problem
+from precad.experiments.algorithms import ALGORITHMS, Problem, instance_level
 from precad.experiments.algorithms.ins_dp_fedsgd import PRINTED
 from precad.experiments.algorithms.instance_level import InstanceLevel, exact_epsilon, train
 from precad.experiments.algorithms.learner import Learner
 from precad.experiments.algorithms.user_level import Users
-from precad.experiments.data import load
+from precad.experiments.data import DataSet, load
 from precad.experiments.models import MODELS
 from precad.experiments.partition import iid
 from precad.experiments.study.checkpoint import Checkpoint
@@ -95,20 +95,53 @@ def test_more_users_than_there_are_and_an_impossible_rate_are_refused() -> None:
         InstanceLevel(**{**SETTINGS, "batch_rate": 1.5})
 
 
-def test_a_broken_off_ensemble_goes_on_to_the_same_models(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stops", [1, 4, 5])
+def test_a_broken_off_ensemble_goes_on_to_the_same_models(tmp_path: Path, stops: int) -> None:
     data = load("digits")
     users = Users.of([(data.train_x[part], data.train_y[part]) for part in problem().shares])
     learner = Learner(MODELS["logistic"](data))
     chosen = InstanceLevel(**{**SETTINGS, "local_steps": 2})
     start, checkpoint = torch.zeros(learner.dimension), Checkpoint(tmp_path / "cell.npz")
+    told: list[int] = []
 
-    def stop(done: int, _thetas: torch.Tensor) -> None:
-        if done == 1:
+    def stop(done: int, _all: int) -> None:
+        if done == stops:
             raise KeyboardInterrupt
+
+    def on_step(done: int, of: int) -> None:
+        assert of == 6
+        told.append(done)
 
     whole, drawn = train(learner, users, start, chosen, [3, 4])
     with pytest.raises(KeyboardInterrupt):
-        train(learner, users, start, chosen, [3, 4], stop, checkpoint)
-    resumed, drawn_again = train(learner, users, start, chosen, [3, 4], checkpoint=checkpoint)
+        train(learner, users, start, chosen, [3, 4], checkpoint=checkpoint, on_step=stop)
+    resumed, drawn_again = train(
+        learner, users, start, chosen, [3, 4], checkpoint=checkpoint, on_step=on_step
+    )
+    # Also within a round, with the users that were drawn for it.
+    assert told == list(range(stops, 7))
     assert torch.equal(whole, resumed)
     assert (drawn == drawn_again).all()
+
+
+def test_a_long_model_takes_the_same_steps_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = np.random.default_rng(0)
+    x = generator.random((40, 6)).astype(np.float32)
+    y = (x[:, 0] > 0.5).astype(np.int64)
+    learner = Learner(MODELS["mlp"](DataSet("some", x, y, x, y, 2)))
+    users = Users.of([(x[:25], y[:25]), (x[25:], y[25:])])
+    start = torch.from_numpy(generator.normal(0, 0.3, learner.dimension).astype(np.float32))
+    settings = InstanceLevel(
+        users_per_round=2,
+        rounds=2,
+        noise_multiplier=0.1,
+        clip=0.05,
+        batch_rate=0.3,
+        local_rate=0.5,
+        local_steps=3,
+    )
+    gathered, _ = train(learner, users, start, settings, [1, 2, 3])
+    monkeypatch.setattr(instance_level, "LONG", 0)
+    alone, _ = train(learner, users, start, settings, [1, 2, 3])
+    torch.testing.assert_close(alone, gathered, atol=1e-6, rtol=1e-4)
+    assert not torch.allclose(alone[0], alone[1])

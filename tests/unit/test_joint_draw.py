@@ -21,7 +21,7 @@ from precad.common.aggregator.round.messages import CoinReveal, CoinState
 from precad.common.aggregator.round.operators import NeedsOperators
 from precad.common.aggregator.store import Store, open_store
 from precad.common.enrolment import Enrolment, Roster
-from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError
+from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError, StorageFailure
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.seal import Kind
 from precad.common.link import PeerLink, memory_pair
@@ -302,6 +302,59 @@ def test_a_renewed_key_is_durable_before_it_is_used() -> None:
     with pytest.raises(OSError, match="no room"):
         broken.renew()
     assert broken.opening(OTHER_TASK, 0) == before
+
+
+@pytest.mark.parametrize("full", SERVERS, ids=lambda role: role.value)
+def test_where_no_new_key_can_be_kept_no_old_coin_is_drawn_again(pair: Pair, full: Role) -> None:
+    """The other server may have seen it: it could choose its own after."""
+
+    def fail(_fresh: Secret) -> None:
+        raise StorageFailure("no room")
+
+    key = Secret.random()
+    old = CoinKey(key).opening(pair.task.digest, 0)
+    pair.keys[full] = CoinKey(key, fail)
+    for outcome in pair.agree(0, cut=1):
+        assert isinstance(outcome, PrecadError)
+    pair.lose_key(B if full is A else A)
+    for role in SERVERS:
+        pair.stores[role].allow(Word.COIN, 0, 0)
+    outcomes = dict(zip(SERVERS, pair.agree(0), strict=True))
+    assert isinstance(outcomes[full], StorageFailure)
+    assert pair.stores[full].redrawn_coins() == 0
+    # With room again, and started again: the operators of both are asked once more.
+    pair.keys[full] = CoinKey(key)
+    for error in pair.agree(0):
+        assert isinstance(error, NeedsOperators)
+    for role in SERVERS:
+        pair.stores[role].allow(Word.COIN, 0, 0)
+    for error in pair.agree(0):
+        assert isinstance(error, PeerUnavailable)
+    assert pair.coin(0)
+    assert pair.keys[full].opening(pair.task.digest, 0) != old
+
+
+def test_an_opening_from_before_the_operators_word_is_not_taken_back(pair: Pair) -> None:
+    """Else the other server would choose between the new coin and one with this one's old bytes."""
+    pair.coin(0)
+    old = pair.keys[A].opening(pair.task.digest, 0)
+    held = seals(pair.task.digest, A).write(Kind.COIN_OPENING, old)
+    known = commitment_to(old, A).digest
+    for store in pair.stores.values():
+        store.discard_coin(0)
+    pair.keys[A].renew()
+    new = pair.coin(0)
+    a_end, b_end = memory_pair()
+    link = PeerLink(b_end, pair.task.digest, max_message_bytes=1 << 20, timeout_s=20)
+    committed = commitment_to(pair.keys[B].opening(pair.task.digest, 0), B)
+    commitment = seals(pair.task.digest, B).write(Kind.COIN_COMMITMENT, committed)
+    link.send(
+        "coin-commitment", CoinState(commitment=commitment, known=known, held=held).to_bytes()
+    )
+    with pytest.raises(NeedsOperators):
+        agree_coin(pair.server(A, a_end), 0)
+    assert pair.stores[A].coin_opening(0, own=True) is None
+    assert pair.coin(0) == new
 
 
 @pytest.mark.parametrize("what", ["another version", "another task", "the other server's"])

@@ -1,7 +1,9 @@
 """`precad kit`, `precad keys accept`: an archive without a key; only its own key's certificate."""
 
 import hashlib
+import re
 import runpy
+import shlex
 import shutil
 import subprocess
 import sys
@@ -24,9 +26,12 @@ from precad.common.identity.pki import make_request, to_pem
 from precad.common.identity.principal import Principal
 from precad.common.secret import Secret
 from precad.common.settings import Settings
+from precad.common.several import settings_by_task
 from precad.common.task import Task
 from precad.dealer.process import DealerSettings
 
+ANY_APP: Any = app
+PORTS = {"server-a": 7401, "dealer": 7403}
 CHECKOUT = Path(__file__).parents[2]
 A, B = "a.example:7301", "b.example:7302"
 CONSORTIUM = """task = "task.toml"
@@ -127,6 +132,130 @@ def test_a_wrong_consortium_is_refused(before: str, after: str, said: str, agree
     assert result.exit_code == 2
     assert said in result.stderr
     assert not list(agreed.glob("*-kit.tar.gz"))
+
+
+def further(agreed: Path, name: str, task: str = "clinics") -> Any:
+    """A further task's kit: the same consortium at other ports."""
+    text = (agreed / "task.toml").read_text()
+    (agreed / "further.toml").write_text(text.replace("digits-logistic", task))
+    ports = CONSORTIUM.replace("task.toml", "further.toml").replace(":73", ":74")
+    (agreed / "further-consortium.toml").write_text(ports)
+    agreed_on = ("--consortium", agreed / "further-consortium.toml", "--out", agreed)
+    return run("kit", *PARTIES[name], "--further", task, *agreed_on)
+
+
+def type_in(agreed: Path, *commands: str) -> None:
+    for command in commands:
+        subprocess.run(command, cwd=agreed, shell=True, check=True)
+
+
+def next_steps(folder: Path) -> list[str]:
+    """The commands in it."""
+    text = (folder / "NEXT.txt").read_text()
+    return [line.strip() for line in text.splitlines() if line.startswith("    ")]
+
+
+@pytest.mark.parametrize("name", ["server-a", "server-b", "dealer"])
+def test_a_further_task_s_kit_leaves_the_first_as_it_was(name: str, agreed: Path) -> None:
+    folder = unpacked(agreed, name)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    kind = SETTINGS[name]
+    first = kind.load(folder / "settings.toml")
+    mode = (folder / "keys").stat().st_mode
+    assert further(agreed, name).exit_code == 0
+    type_in(agreed, f"tar -xzf {name}-clinics-kit.tar.gz")
+    assert {path: path.read_bytes() for path in before} == before
+    assert (folder / "keys").stat().st_mode == mode
+    files = {path.name for path in (folder / "clinics").iterdir()}
+    assert files == {"task.toml", "table.toml", "compose.yml", "NEXT.txt"}
+    steps = next_steps(folder / "clinics")
+    # Its own steps, as they stand there.
+    type_in(agreed, *(step for step in steps if step.startswith(("sed ", "cat "))))
+    found = settings_by_task(kind, folder / "settings.toml")
+    assert list(found) == ["first", "clinics"]
+    # But for how long it stays, which is another where there are several.
+    of_first, of_clinics = (settings for settings, _ in found.values())
+    assert of_first.model_copy(update={"linger": 0}) == first.model_copy(update={"linger": 0})
+    assert (of_clinics.task.parent, of_clinics.identity) == (folder / "clinics", first.identity)
+    own = {"task", "listen", "server_b", "dealer", "state", "journal"} & set(kind.model_fields)
+    assert all(getattr(of_first, field) != getattr(of_clinics, field) for field in own)
+    # A third one's table comes behind.
+    assert further(agreed, name, "homes").exit_code == 0
+    type_in(agreed, f"tar -xzf {name}-homes-kit.tar.gz")
+    type_in(agreed, f"cat {name}/homes/table.toml >> {name}/settings.toml")
+
+
+def test_an_owner_s_further_task_has_the_first_one_s_records_and_account(agreed: Path) -> None:
+    folder = unpacked(agreed, "ward-3")
+    assert further(agreed, "ward-3").exit_code == 0
+    type_in(agreed, "tar -xzf ward-3-clinics-kit.tar.gz")
+    first = JoinSettings.load(folder / "settings.toml")
+    own = JoinSettings.load(folder / "clinics" / "settings.toml")
+
+    def place(path: Path | None) -> Path | None:
+        return None if path is None else path.resolve()
+
+    assert place(own.data) == place(first.data)
+    assert place(own.identity) == place(first.identity)
+    assert place(own.account) == place(first.state) != place(own.state)
+    assert (own.client, own.server_a) == ("ward-3", "a.example:7401")
+    assert "precad join --config ward-3/clinics/settings.toml" in next_steps(folder / "clinics")
+
+
+@pytest.mark.parametrize("name", PARTIES)
+def test_a_further_task_s_kit_holds_no_key_and_names_what_is_read_out(
+    name: str, agreed: Path
+) -> None:
+    result = further(agreed, name)
+    archive = agreed / f"{name}-clinics-kit.tar.gz"
+    digest = str(Task.load(agreed / "further.toml").digest)
+    assert hashlib.sha256(archive.read_bytes()).hexdigest() in result.stdout
+    assert digest in result.stdout
+    type_in(agreed, f"tar -xzf {archive.name}")
+    texts = [path.read_text() for path in (agreed / name).rglob("*") if path.is_file()]
+    assert not [text for text in texts if "PRIVATE KEY" in text]
+    assert digest in (agreed / name / "clinics" / "NEXT.txt").read_text()
+    for step in next_steps(agreed / name / "clinics"):
+        if step.startswith("precad "):
+            words = shlex.split(step)[1:]
+            inner, context = ANY_APP, None
+            while hasattr(inner, "list_commands") and not words[0].startswith("-"):
+                inner, words = inner.get_command(context, words[0]), words[1:]
+            inner.make_context("precad", words)
+
+
+@pytest.mark.parametrize("task", ["keys", "state", "spool", "Wards", "../x", ""])
+def test_a_further_task_is_called_by_a_name_that_is_free(task: str, agreed: Path) -> None:
+    result = further(agreed, "server-a", task)
+    assert result.exit_code == 2
+    assert not list(agreed.glob("*-kit.tar.gz"))
+
+
+@pytest.mark.parametrize("name", ["server-a", "dealer", "ward-3"])
+def test_a_further_task_s_piece_of_the_compose_file_goes_with_the_first(
+    name: str, agreed: Path
+) -> None:
+    folder = unpacked(agreed, name)
+    assert further(agreed, name).exit_code == 0
+    type_in(agreed, f"tar -xzf {name}-clinics-kit.tar.gz")
+    whole = (folder / "compose.yml").read_text()
+    more = (folder / "clinics" / "compose.yml").read_text()
+    mounts = [line.split(":") for line in re.findall(r"^      - (\S+:/\S+)$", more, re.MULTILINE)]
+    # What is mounted from this machine comes with the kits, or is the owner's own.
+    own = {"./keys", "./records.csv"} if name == "ward-3" else set()
+    for source, *_ in mounts:
+        if source.startswith("./"):
+            assert source in own or (folder / source).is_file()
+        else:
+            assert re.search(rf"^  {source}:$", whole, re.MULTILINE)
+    assert ("./clinics/task.toml", "/precad/clinics/task.toml") in [(a, b) for a, b, *_ in mounts]
+    (service,) = re.findall(r"^  (\S+):$", more, re.MULTILINE)
+    if name == "ward-3":
+        assert "command: [join, --config, clinics/settings.toml]" in more
+    else:
+        # More of the service that is there already.
+        assert f"  {service}:\n" in whole
+        assert f'ports: ["{PORTS[name]}:{PORTS[name]}"]' in more
 
 
 @pytest.mark.parametrize("name", SETTINGS)

@@ -2,14 +2,14 @@
 
 import asyncio
 import contextlib
-import selectors
 from collections.abc import AsyncIterator, Sequence
-from typing import Any
 
 import pytest
 from tests.rig.clock import LeapingClock
+from tests.rig.leaping_loop import LeapingLoop
 
 from precad.common.aggregator.service.limits import Call, Limits, OpenCalls, in_time
+from precad.common.aggregator.service.turns import Turns
 from precad.common.errors import RejectedSubmission, Rejection, TooManyCalls
 from precad.common.identity.principal import Principal
 
@@ -69,23 +69,6 @@ def test_a_caller_that_asks_without_end_is_slowed_down_and_nobody_else_is() -> N
     assert taken(ONE) == 10
 
 
-class _NoWaiting(asyncio.SelectorEventLoop):
-    """An event loop whose clock leaps to the next timer: hours take no time."""
-
-    def __init__(self) -> None:
-        loop, self.now = self, 0.0
-
-        class Selector(selectors.DefaultSelector):
-            def select(self, timeout: float | None = None) -> Any:
-                loop.now += timeout or 0.0
-                return super().select(0)
-
-        super().__init__(Selector())
-
-    def time(self) -> float:
-        return self.now
-
-
 async def slowly(pauses: Sequence[float]) -> AsyncIterator[int]:
     for number, pause in enumerate(pauses):
         await asyncio.sleep(pause)
@@ -104,7 +87,7 @@ def collect(
             got += 1
 
     reason = None
-    with asyncio.Runner(loop_factory=_NoWaiting) as runner:
+    with asyncio.Runner(loop_factory=LeapingLoop) as runner:
         try:
             runner.run(run())
         except RejectedSubmission as rejected:
@@ -129,6 +112,22 @@ def test_a_drip_ends_too() -> None:
 
 def test_no_first_piece_ends_it() -> None:
     assert collect([3600], idle_s=30, total_s=60) == (0, 30, Rejection.TRUNCATED)
+
+
+def test_the_wait_for_a_turn_is_not_the_clients() -> None:
+    async def run() -> int:
+        turns, got = Turns(1), 0
+        first, second = turns.one(), turns.one()
+        await first.take()
+        asyncio.get_running_loop().call_later(900, first.close)
+        async for _ in in_time(slowly([20, 20, 20]), idle_s=30, total_s=1000, turn=second):
+            got += 1
+            if got == 1:
+                await second.take()
+        return got
+
+    with asyncio.Runner(loop_factory=LeapingLoop) as runner:
+        assert runner.run(run()) == 3
 
 
 @pytest.mark.parametrize("pauses", [[50, 3600], [50, 40, 3600]])

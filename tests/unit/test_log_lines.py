@@ -4,8 +4,10 @@ import asyncio
 import io
 import json
 import logging
+import traceback
 from collections.abc import Iterator
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -89,3 +91,35 @@ def test_calls_that_end_with_their_server_are_no_error(
             logging.getLogger("grpc").exception("not handled")
     assert written.getvalue().count("not handled") == 1
     assert "ValueError: a bug" in written.getvalue()
+
+
+def test_nor_are_they_printed_past_the_log_and_a_bug_is(
+    written: io.StringIO, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As gRPC 1.85 does; the stop of a real server is in tests/e2e/test_runbooks.py."""
+    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.setattr(traceback, "print_exc", traceback.print_exc)
+    begin(handler=logging.StreamHandler(written))
+    for error in (asyncio.CancelledError(), ValueError("a bug")):
+        try:
+            raise error
+        except (asyncio.CancelledError, ValueError):
+            traceback.print_exc()
+    said = capsys.readouterr().err
+    assert said.count("Traceback") == 1
+    assert "ValueError: a bug" in said
+
+
+def test_a_program_that_takes_part_as_a_library_keeps_its_own_log_and_prints() -> None:
+    """Who begins a log replaces ``traceback.print_exc``: a process of precad's own, no library."""
+    package = Path(log_lines.__file__).parents[1]
+    begins = {
+        path.relative_to(package).as_posix()
+        for path in package.glob("*/**/*.py")
+        if "start_log(" in path.read_text(encoding="utf-8")
+    }
+    assert {path for path in begins if not path.startswith("cli/")} == {
+        "common/log_lines.py",
+        "common/aggregator/work/worker.py",
+    }
+    assert "cli/start.py" in begins

@@ -176,7 +176,7 @@ class Servers:
             if len(prepared) == 1:
                 return None
             sent = countersign(own, ready)
-            made = reconstruct(own, sent, current.theta)
+            made = reconstruct(own, sent, session.shelf.theta())
             keep(session, sent.counted, made.theta, made.model, Steps(session.clock))
             return None
 
@@ -527,7 +527,7 @@ def test_a_model_that_this_server_never_signed_is_not_taken(servers: Servers, li
         body = own.read(B, Kind.MODEL, sealed, ModelBody)
         a.store.keep_model_seal(1, own.write(Kind.MODEL, body))
     else:
-        theta = a.shelf.current.theta.copy()
+        theta = a.shelf.theta()
         theta[0] += 1
         a.shelf.put(1, theta)
     at_a, at_b = servers.mend()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.rig.keys import identity
 
+from precad.common.account.guarantees import Adversary
 from precad.common.aggregator.enrol.register import Register
 from precad.common.aggregator.service.metrics import Metrics
 from precad.common.aggregator.store import open_store
@@ -98,16 +99,26 @@ def test_a_dealer_that_nobody_has_called_shows_both_servers_at_zero(
     assert halves.samples == [({"server": "server-a"}, 0), ({"server": "server-b"}, 0)]
 
 
-def test_the_page_lists_each_part_s_metrics_and_no_others(
+def test_the_page_lists_each_part_s_metrics_and_no_others_and_says_why_they_name_nobody(
     of_servers: list[Metric], of_dealer: list[Metric]
 ) -> None:
     page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
-    _, servers, dealers = re.split(
-        r"^\| (?:a server's|the dealer's) \| says \|$", page, flags=re.MULTILINE
-    )
+    head = r"^\| (?:a server's|the dealer's) \| says \| names nobody, because \|\n.+\n"
+    _, servers, dealers = re.split(head, page, flags=re.MULTILINE)
     for table, metrics in ((servers, of_servers), (dealers, of_dealer)):
-        rows = re.findall(r"^\|(.+?)\|", table.partition("\n\n")[0], re.MULTILINE)
-        assert {name for row in rows for name in NAME.findall(row)} == names(metrics)
+        rows = [row.strip("|").split(" | ") for row in table.partition("\n\n")[0].splitlines()]
+        assert {len(row) for row in rows} == {3}
+        assert all(cell.strip() for row in rows for cell in row)
+        assert {name for row in rows for name in NAME.findall(row[0])} == names(metrics)
+
+
+def test_the_page_says_against_whom_each_epsilon_is(of_servers: list[Metric]) -> None:
+    page = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    for name in ("epsilon", "epsilon_left"):
+        metric = next(metric for metric in of_servers if metric.name == name)
+        shown = {labels["adversary"] for labels, _ in metric.samples}
+        assert shown == {each.value for each in Adversary}
+        assert all(f"| `{each}` |" in page for each in shown)
 
 
 def test_every_rule_is_about_a_metric_that_is_there(shown: set[str]) -> None:
@@ -161,6 +172,8 @@ def test_every_panel_says_what_it_shows_of_the_chosen_prometheus_and_parts(
             assert selected
             assert all('instance=~"$instance"' in each for each in selected)
             assert target["legendFormat"]
+            # A number is the present one, and not that of every series there has been meanwhile.
+            assert target.get("instant", False) == (panel["type"] == "stat")
 
 
 def test_panels_have_numbers_of_their_own_and_do_not_overlap(dashboard: Any) -> None:

@@ -1,9 +1,12 @@
 """All notices have one size, whatever they say: on the wire nobody sees who was drawn."""
 
+from typing import Any
+
 import pytest
+from tests.rig.keys import identity
 
 from precad.common.aggregator.round.states import Opened
-from precad.common.aggregator.service.notice import NOTICE_BYTES, notice_of
+from precad.common.aggregator.service.notice import NOTICE_BYTES, notice_of, word_room
 from precad.common.aggregator.training.feed import (
     Event,
     RoundDone,
@@ -12,10 +15,34 @@ from precad.common.aggregator.training.feed import (
     TrainingPaused,
 )
 from precad.common.errors import Rejection
-from precad.common.identifiers import ClientId, Digest
+from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.identity.principal import Principal
+from precad.common.identity.sign import CertificateSigner
+from precad.common.wire.statement import sign_body
+from precad.protos import precad_pb2 as pb
 
 WARD, OTHER = ClientId("ward-1"), ClientId("ward-2")
 MODEL = Digest(b"\7" * 32)
+
+
+A = identity(Principal.service(Role.SERVER_A))
+
+
+def words(attempt: int) -> list[pb.Signed]:
+    """The longest that a server signs for an owner."""
+    names: dict[str, Any] = {
+        "task_digest": bytes(32),
+        "client": "w" * 63,
+        "model_digest": bytes(32),
+    }
+    opening = pb.OpeningBody(
+        **names, version=attempt, attempt=attempt, charges=attempt, opened=attempt
+    )
+    statement = pb.StatementBody(
+        **names, version=attempt, attempt=attempt, charged=[attempt] * 8, counted=True
+    )
+    signer = CertificateSigner(A)
+    return [sign_body(signer, Role.SERVER_A, body) for body in (opening, statement)]
 
 
 def events(attempt: int, version: int) -> list[Event]:
@@ -31,13 +58,27 @@ def events(attempt: int, version: int) -> list[Event]:
 
 
 @pytest.mark.parametrize("attempt", [0, 300, 2**62])
-def test_every_notice_has_the_same_size_for_everybody(attempt: int) -> None:
+@pytest.mark.parametrize("room", [0, 2048, 6 * 2048])
+def test_every_notice_has_the_same_size_for_everybody(attempt: int, room: int) -> None:
     sizes = {
-        len(notice_of(event, client).SerializeToString())
+        len(notice_of(event, client, word, room).SerializeToString())
         for event in events(attempt, attempt)
         for client in (WARD, OTHER)
+        for word in (None, *words(attempt))
     }
-    assert sizes == {NOTICE_BYTES}
+    assert sizes == {NOTICE_BYTES + room}
+
+
+def test_a_servers_word_has_room_whatever_it_says() -> None:
+    room = word_room(A.cert)
+    for attempt in (0, 2**62):
+        for word in words(attempt):
+            assert notice_of(TrainingPaused(), WARD, word, room).word == word
+
+
+def test_a_word_that_is_too_long_for_its_room_is_left_for_whoever_asks() -> None:
+    (word, *_) = words(0)
+    assert not notice_of(TrainingPaused(), WARD, word, word.ByteSize() - 1).HasField("word")
 
 
 def test_only_who_is_drawn_hears_so() -> None:

@@ -65,3 +65,18 @@ def test_the_fixed_features_are_the_results() -> None:
         row = (f"{model['weights']:,}", str(model["rounds"]), shown(model["accuracy"]))
         assert f"| {' | '.join(row)} |" in text
     assert made["hardware"]["cpu"]
+
+
+def test_the_table_of_scattering_is_the_results() -> None:
+    """Means over seeds, to a hundredth: each arm's row is there, and no other."""
+    made = result("utility")
+    assert (made["epsilon"], made["delta"]) == (3.0, 1e-5)
+    section = PAGES[1].read_text(encoding="utf-8").split("### Wavelet scattering")[1]
+    told = re.findall(r"\| (\d) \| ([\d.]+) % \|$", section, flags=re.MULTILINE)
+    arms: dict[str, list[float]] = {}
+    for run in made["runs"]:
+        assert run["epsilon"] is None or run["epsilon"] <= made["epsilon"]
+        kind = {key: run.get(key) for key in ("arm", "owners", "momentum")}
+        arms.setdefault(str(kind), []).append(run["accuracy"])
+    means = [(str(len(found)), f"{100 * sum(found) / len(found):.2f}") for found in arms.values()]
+    assert sorted(told) == sorted(means)

@@ -101,14 +101,16 @@ def test_dense_gradients_have_the_same_bits_in_any_chunk_size() -> None:
 
 def test_chunks_fit_the_budget_and_hold_at_least_one_record() -> None:
     assert chunk_records(650) == MOST_RECORDS
+    assert chunk_records(2**13) == 128
+    assert chunk_records(2**15) == 64
     assert 1 <= chunk_records(10**6) < 10
     assert chunk_records(10**6) * 10**6 * 64 <= 256 * 2**20
     assert chunk_records(10**9) == 1
 
 
 def test_chunks_share_a_padded_sample_evenly() -> None:
-    assert [chunk_records(650, most=most) for most in (0, 1, 64, 65, 128, 1000)] == [
-        *(MOST_RECORDS, 1, 64, 33, 64, 63)
+    assert [chunk_records(650, most=most) for most in (0, 1, 256, 257, 512, 1000)] == [
+        *(MOST_RECORDS, 1, 256, 129, 256, 250)
     ]
 
 

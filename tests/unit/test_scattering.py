@@ -1,17 +1,24 @@
 """Scattering coefficients: what they are of, whose they are, and an oracle's figures."""
 
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from scipy.ndimage import zoom
-from sklearn.datasets import load_digits
+from scipy.linalg import eigh
 
 from precad.common.account.accountant import AccountantName
 from precad.common.account.guarantees import Adversary, Run, guarantees
 from precad.common.errors import Misconfiguration
 from precad.common.task import Task
-from precad.experiments.data import DataSet
-from precad.experiments.data.scattering import LENGTH, scattering, scattering_features
+from precad.common.terminal.progress import nobody
+from precad.experiments.data import DataSet, public_digits
+from precad.experiments.data import scattering_features as features
+from precad.experiments.data.public_digits import drawn_digits
+from precad.experiments.data.scattering import scattering
+from precad.experiments.data.scattering_features import LENGTH, scattering_features
 from precad.experiments.defaults import demo_task
 
 KYMATIO = {
@@ -28,6 +35,20 @@ KYMATIO = {
 }  # fmt: skip
 """Means over ``drawn()`` by Kymatio 0.3.0's Scattering2D, J = 2, L = 8; its directions begin one
 later."""
+
+
+SIDE = 8
+"""Small, for the map that public digits give takes a minute for 28."""
+COEFFICIENTS = 81 * 4
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A map learned of fewer copies, and of nobody else's test."""
+    monkeypatch.setattr(public_digits, "COPIES", 2)
+    features._maps.clear()
+    yield
+    features._maps.clear()
 
 
 def drawn() -> NDArray[np.float32]:
@@ -65,33 +86,108 @@ def test_an_image_of_one_grey_has_no_edges() -> None:
     assert np.abs(found[1:]).max() < 1e-5
 
 
+@pytest.mark.usefixtures("quick")
 def test_a_records_features_are_its_own() -> None:
-    images = np.random.default_rng(5).random((4, 1, 28, 28), np.float32)
+    images = np.random.default_rng(5).random((4, 1, SIDE, SIDE), np.float32)
     together = scattering_features(images)
-    assert together.shape == (4, 81 * 49)
+    assert together.shape == (4, COEFFICIENTS)
     for number in range(4):
-        assert (scattering_features(images[number : number + 1]) == together[number]).all()
+        alone = scattering_features(images[number : number + 1])
+        np.testing.assert_allclose(alone[0], together[number], atol=1e-4 * LENGTH)
     np.testing.assert_allclose(np.linalg.norm(together, axis=1), LENGTH, rtol=1e-5)
-    assert np.isfinite(scattering_features(np.zeros((1, 1, 28, 28), np.float32))).all()
+    assert np.isfinite(scattering_features(np.zeros((1, 1, SIDE, SIDE), np.float32))).all()
 
 
-def test_public_digits_are_the_centre_of_the_features() -> None:
-    digits = load_digits().images[:300] / 16
-    drawn = np.zeros((300, 1, 28, 28), np.float32)
-    drawn[:, 0, 4:24, 4:24] = zoom(digits, (1, 2.5, 2.5), order=1)
-    features = scattering_features(drawn)
-    # No centre at all leaves a mean almost as long as the features themselves.
-    assert np.linalg.norm(features.mean(axis=0)) < LENGTH / 4
+@pytest.mark.usefixtures("quick")
+def test_minutes_of_work_say_how_far_they_are() -> None:
+    said: list[tuple[str, int, int]] = []
+    images = np.zeros((501, 1, SIDE, SIDE), np.float32)
+    for _ in range(2):
+        scattering_features(images, lambda *far: said.append(far))
+    digits, images_told = said[:2], said[2:]
+    assert [(what, done) for what, done, _ in digits] == [
+        ("copies of public digits", 0),
+        ("copies of public digits", 1),
+    ]
+    assert images_told == [
+        ("principal directions", 0, 1),
+        *2 * [("images", 0, 501), ("images", 500, 501)],
+    ]
+
+
+@pytest.mark.usefixtures("quick")
+def test_owners_that_compute_apart_get_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever signs, bases of ties and last bits their libraries give them."""
+    images = next(drawn_digits(SIDE))[0][:50]
+    mine = scattering_features(images)
+    chance = np.random.default_rng(3)
+
+    def otherwise(covariance: NDArray[np.float64], **how: Any) -> tuple[Any, Any]:
+        size = np.abs(covariance).max()
+        values, vectors = eigh(covariance + chance.normal(0, 1e-13 * size), **how)
+        return values, vectors * chance.choice([-1.0, 1.0], len(values))
+
+    monkeypatch.setattr(features, "eigh", otherwise)
+    features._maps.clear()
+    theirs = scattering_features(images)
+    np.testing.assert_allclose(theirs, mine, atol=1e-4 * LENGTH)
+
+
+@pytest.mark.usefixtures("quick")
+def test_no_more_directions_are_kept_than_are_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    images = next(drawn_digits(SIDE))[0][:300]
+    whole = scattering_features(images)
+    monkeypatch.setattr(features, "_DIRECTIONS", 100)
+    features._maps.clear()
+    few = scattering_features(images)
+    assert few.shape == (300, 100)
+    # The leading ones: next to nothing of how images lie to each other is lost.
+    agreeing = (few @ few.T).ravel() @ (whole @ whole.T).ravel()
+    lengths = np.linalg.norm(few @ few.T) * np.linalg.norm(whole @ whole.T)
+    assert agreeing > 0.99 * lengths
+
+
+@pytest.mark.usefixtures("quick")
+def test_public_digits_of_a_class_are_whitened() -> None:
+    """The covariance within classes to the power -1/4 on each side leaves its square root."""
+    mean, whole, within = features._of_public_digits(SIDE, nobody)
+    public_mean, matrix = features._public_map(SIDE, nobody)
+    np.testing.assert_allclose(public_mean, mean, rtol=1e-5)
+    assert np.trace(within) < 0.9 * np.trace(whole)
+    spread = np.linalg.eigvalsh(matrix.T @ within @ matrix)
+    plain = np.linalg.eigvalsh(within)
+    # From the largest to the hundredth: the factor that is left is about the root of what was.
+    was, now = plain[-1] / plain[-100], spread[-1] / spread[-100]
+    assert now < 2 * np.sqrt(was)
+
+
+def test_public_digits_are_drawn_as_mnists_are() -> None:
+    (plain, labels), (changed, same) = islice(drawn_digits(28), 2)
+    assert plain.shape == (1797, 1, 28, 28)
+    assert (plain.min(), plain.max()) == (0, 1)
+    assert set(labels.tolist()) == set(range(10))
+    # In the middle 20 × 20, but for what the centre of mass moves.
+    assert plain[:, :, 4:24, 4:24].sum() > 0.98 * plain.sum()
+    places = np.arange(28)
+    across = (plain[:, 0].sum(1) @ places) / plain.sum((1, 2, 3))
+    down = (plain[:, 0].sum(2) @ places) / plain.sum((1, 2, 3))
+    assert np.abs(np.stack([across, down]) - 13.5).mean() < 0.5
+    assert (same == labels).all()
+    assert np.abs(changed - plain).mean() > 0.01
+    again = next(drawn_digits(28))[0]
+    assert (again == plain).all()
 
 
 def test_other_images_are_refused() -> None:
     for wrong in (np.zeros((1, 3, 8, 8)), np.zeros((1, 1, 30, 30)), np.zeros((1, 64))):
         with pytest.raises(Misconfiguration, match="images"):
             scattering(wrong.astype(np.float32))
+        with pytest.raises(Misconfiguration, match="images"):
+            scattering_features(wrong.astype(np.float32))
 
 
 def test_the_demos_settings_keep_epsilon_3_with_ten_owners_and_more() -> None:
-    x = np.zeros((60_000, 3969), np.float32)
+    x = np.zeros((60_000, 1000), np.float32)
     data = DataSet("mnist", x, np.zeros(60_000, np.int64), x[:1], np.zeros(1, np.int64), 10)
     for owners in (10, 100, 1000):
         task = Task.parse(demo_task(data, "scattering", owners))

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.rig.breaking import Breaking
 from tests.rig.keys import seals
 
 from precad.common.aggregator.enrol.agreement import (
@@ -26,7 +27,12 @@ from precad.common.aggregator.round.messages import (
 from precad.common.aggregator.training.conduct import make_aggregator
 from precad.common.aggregator.training.session import Progress
 from precad.common.enrolment import Enrolment, Roster
-from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation
+from precad.common.errors import (
+    Misconfiguration,
+    PeerUnavailable,
+    PeerViolation,
+    StorageFailure,
+)
 from precad.common.identifiers import ClientId, Role
 from precad.common.link import PeerLink, memory_pair
 from precad.common.secret import Secret
@@ -350,21 +356,34 @@ def test_b_refuses_a_roster_that_names_a_client_twice(task: Task) -> None:
     assert "twice" in RosterAnswer.from_bytes(a.receive("roster")).refusal
 
 
-@pytest.mark.parametrize("error", [TimeoutError(), AssertionError(), KeyboardInterrupt()])
-def test_a_b_that_fails_without_a_word_never_seems_to_agree(
-    task: Task, error: BaseException
+@pytest.mark.parametrize(
+    "error",
+    [StorageFailure("the disk is full"), TimeoutError(), AssertionError(), KeyboardInterrupt()],
+)
+@pytest.mark.parametrize("where", ["roster", "freeze", "seal"])
+def test_a_b_that_fails_by_itself_is_away_and_neither_agrees_nor_disagrees(
+    task: Task, error: BaseException, where: str
 ) -> None:
-    a, b = links(task)
+    """A tries again, as after a cut link; only what the two disagree about stops it."""
 
     class Failing(Books):
-        def roster(self) -> Roster:
-            raise error
+        def __getattribute__(self, name: str) -> Any:
+            if name == where:
+                raise error
+            return super().__getattribute__(name)
 
+    frozen = where == "seal"
+    at_a, at_b = Books(OWN, frozen), Failing(OWN, frozen)
+    ends = [Breaking(end) for end in memory_pair()]
+    a, b = (PeerLink(end, task.digest, max_message_bytes=1 << 20, timeout_s=5) for end in ends)
     entry = EnrolmentEntry(client="a", records=100, record_rate=0.1)
     a.send("roster", RosterProposal(entries=(entry,)).to_bytes())
     with pytest.raises(type(error)):
-        accept_roster(b, Failing(OWN), task, seals(task.digest, B), timeout_s=5)
-    assert RosterAnswer.from_bytes(a.receive("roster")).refusal
+        accept_roster(b, at_b, task, seals(task.digest, B), timeout_s=5)
+    ends[1].hang_up()
+    with pytest.raises(PeerUnavailable, match="hung up"):
+        propose_roster(a, at_a, task, seals(task.digest, A))
+    assert at_a.frozen == frozen
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,47 @@
 """The models that a server offers, and what a client that asks for another one hears."""
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import grpc
 import numpy as np
 import pytest
+from safetensors import safe_open
+from safetensors.numpy import save_file
+from tests.conftest import task_values
 
-from precad.common.aggregator.training.shelf import KEPT_MODELS, Shelf
+from precad.common.aggregator.training.shelf import KEPT_MODELS, Shelf, ShelvedModel
 from precad.common.errors import NotOnOffer, PeerUnavailable, StorageFailure
 from precad.common.task import Task
 from precad.common.wire.serving import status_of
 from precad.common.wire.status import error_of
+
+OFFERED = """
+import json, re, sys
+from pathlib import Path
+import numpy as np
+from precad.common.aggregator.training.shelf import Shelf
+from precad.common.task import Task
+
+task, D = Task.parse(json.loads(sys.argv[1])), 4 << 20
+
+def resident():
+    return int(re.search(r"VmRSS:\\s+(\\d+)", open("/proc/self/status").read())[1]) // 1024
+
+def descriptors():
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+shelf = Shelf(task, Path(sys.argv[2]))
+before, files = resident(), descriptors()
+for version in range(1, 5):
+    shelf.put(version, np.full(D, 1.0))
+for version in (3, 4):
+    assert sum(len(piece) for piece in shelf.get(version).pieces(1 << 17)) == 8 * D
+print(resident() - before, descriptors() - files)
+"""
 
 
 @pytest.fixture
@@ -27,11 +57,17 @@ def filled(task: Task, path: Path, models: int) -> Shelf:
     return shelf
 
 
+def vector(model: ShelvedModel) -> list[float]:
+    """In pieces that its end doesn't fit."""
+    words: list[float] = np.frombuffer(b"".join(model.pieces(7)), dtype="<f8").tolist()
+    return words
+
+
 def test_the_newest_models_are_on_offer(task: Task, tmp_path: Path) -> None:
     shelf = filled(task, tmp_path / "model", 6)
     assert shelf.current.version == 6
     for number in range(7 - KEPT_MODELS, 7):
-        assert shelf.get(number).theta.tolist() == [number] * 3
+        assert vector(shelf.get(number)) == [number] * 3
     for number in (7 - KEPT_MODELS - 1, 7):
         with pytest.raises(NotOnOffer, match=f"model {number} "):
             shelf.get(number)
@@ -52,6 +88,58 @@ def test_after_a_restart_only_the_current_one_is(task: Task, tmp_path: Path) -> 
     assert (again.current.version, again.current.digest) == (3, before.digest)
     with pytest.raises(NotOnOffer):
         again.get(2)
+
+
+def test_the_newest_one_is_read_from_the_disk_and_no_other_file_taken_for_it(
+    task: Task, tmp_path: Path
+) -> None:
+    path, other = tmp_path / "model", tmp_path / "other"
+    filled(task, other, 4)
+    shelf = filled(task, path, 3)
+    assert shelf.theta().tolist() == [3.0] * 3
+    # The name may go: what is on offer is open.
+    path.unlink()
+    assert shelf.theta().tolist() == [3.0] * 3
+    again = filled(task, path, 3)
+    path.write_bytes(other.read_bytes())
+    with pytest.raises(StorageFailure, match="isn't the model 3 that this server wrote"):
+        again.theta()
+    path.write_bytes(b"")
+    with pytest.raises(StorageFailure, match=r"model 3 can't be read: .* ends at byte 0 of 24"):
+        again.theta()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux says what is resident")
+def test_models_on_offer_take_no_memory_and_a_descriptor_each(tmp_path: Path) -> None:
+    values = json.dumps(task_values(4 << 20))
+    done = subprocess.run(
+        [sys.executable, "-c", OFFERED, values, str(tmp_path / "model")],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+        env={"PYTHONPATH": ":".join(sys.path), "MALLOC_MMAP_THRESHOLD_": str(1 << 20)},
+    )
+    resident, open_files = (int(each) for each in done.stdout.split())
+    # Two vectors were 64 MiB.
+    assert resident < 16, done.stdout
+    assert open_files <= KEPT_MODELS, done.stdout
+
+
+def test_tensors_that_another_program_wrote_in_another_order_are_read_all_the_same(
+    make_task: Any, tmp_path: Path
+) -> None:
+    names = [{"name": name, "shape": [2]} for name in ("b", "a")]
+    task = make_task(4, {"model.parameters": names})
+    theta = np.arange(4.0)
+    path = tmp_path / "model"
+    Shelf(task, path).put(1, theta)
+    with safe_open(path, framework="numpy") as file:
+        metadata = file.metadata()
+    save_file({"a": theta[2:], "b": theta[:2]}, path, metadata)
+    assert path.read_bytes()[-32:] != theta.tobytes()
+    shelf = Shelf(task, path)
+    assert shelf.theta().tolist() == theta.tolist() == vector(shelf.current)
 
 
 class Failed(grpc.RpcError):

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,50 @@ def test_a_seed_repeats_a_simulation_and_another_one_does_not(data: Data) -> Non
     assert one.theta.tobytes() == same.theta.tobytes() != other.theta.tobytes()
     again = precad.simulate(task, data, seed=drawn.seed)
     assert again.theta.tobytes() == drawn.theta.tobytes()
+
+
+def same_but_for_seconds(one: SimulatedTraining, other: SimulatedTraining) -> bool:
+    plain = [[replace(each, seconds=0.0) for each in found.rounds] for found in (one, other)]
+    return plain[0] == plain[1] and one.theta.tobytes() == other.theta.tobytes()
+
+
+def test_a_simulation_that_is_broken_off_goes_on_to_the_same_bits(
+    data: Data, tmp_path: Path
+) -> None:
+    # Beyond the limit a client isn't drawn: what was counted before the break counts.
+    task = small(privacy={"epsilon_limit": 6.0}, training={"rounds": 45})
+    given: dict[str, Any] = {
+        "seed": 6,
+        "test": data,
+        "attack": "flip",
+        "checkpoint": tmp_path / "c",
+    }
+    played: list[int] = []
+    breaks = [9, 30]
+
+    def told(shown: SimulatedRound, _theta: NDArray[np.float64]) -> None:
+        played.append(shown.number)
+        if shown.number in breaks:
+            breaks.remove(shown.number)
+            raise KeyboardInterrupt
+
+    whole = precad.simulate(task, data, **{**given, "checkpoint": None})
+    assert whole.rounds[29].cohort > whole.rounds[-1].cohort == 0
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            precad.simulate(task, data, on_round=told, **given)
+    found = precad.simulate(task, data, on_round=told, **given)
+    # Kept after each second round, once who looks on was told of it: 8 and 28.
+    assert played == [*range(1, 10), *range(9, 31), *range(29, 46)]
+    assert same_but_for_seconds(found, whole)
+    # A training that is over is there; another one's state isn't taken up.
+    assert precad.simulate(task, data, **given).theta.tobytes() == whole.theta.tobytes()
+    other = precad.simulate(task, data, **{**given, "seed": 7})
+    assert same_but_for_seconds(
+        other, precad.simulate(task, data, **{**given, "seed": 7, "checkpoint": None})
+    )
+    with pytest.raises(Misconfiguration, match="seed"):
+        precad.simulate(task, data, checkpoint=tmp_path / "c")
 
 
 def test_the_number_of_workers_changes_nothing(data: Data) -> None:

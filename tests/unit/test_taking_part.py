@@ -12,6 +12,7 @@ import pytest
 from tests.rig.scripted_servers import Killed, Open, Over, Owner, Paused, Script, Sent
 
 from precad.client.own_account import exact_epsilon
+from precad.client.witness import SERVERS
 from precad.common.account.events import poisson_gaussian
 from precad.common.errors import Misconfiguration, PeerViolation
 from precad.common.identifiers import Role
@@ -25,16 +26,19 @@ COVERED = {"privacy.cover_uploads": True}
 MakeOwner = Callable[..., Owner]
 
 
-@pytest.fixture
-def owner(make_task: Any, tmp_path: Path) -> MakeOwner:
-    """``owner(Open(0, 0), Over(0, 0), limit=2.0, task={…})``"""
+@pytest.fixture(params=[False, True], ids=["asking", "told"])
+def owner(make_task: Any, tmp_path: Path, request: Any) -> MakeOwner:
+    """``owner(Open(0, 0), Over(0, 0), limit=2.0, task={…})``
+
+    Of servers that say what they sign when they are asked, or with A's notices.
+    """
 
     def make(*events: Any, limit: float | None = None, **changes: Any) -> Owner:
         task: Task = make_task(D, {"deadlines.work": WORK_S, **changes.get("task", {})})
         folder = changes.get("folder", tmp_path / "own")
         if folder is not None:
             folder.mkdir(exist_ok=True)
-        script = Script(task, list(events))
+        script = Script(task, list(events), words=request.param)
         return Owner(script, folder, limit)
 
     return make
@@ -88,7 +92,7 @@ def test_the_update_goes_when_its_version_is_over(owner: MakeOwner) -> None:
     one.run()
     assert dict(seen)["after submit"]
     assert not (one.folder / "pending.bin").exists()  # type: ignore[operator]
-    assert ("statement server-a", False) in seen[seen.index(("after submit", True)) :]
+    assert ("statement server-b", False) in seen[seen.index(("after submit", True)) :]
 
 
 def test_an_update_that_was_lost_is_not_replaced(
@@ -254,7 +258,11 @@ def test_both_servers_sign_before_anything_is_shared(owner: MakeOwner) -> None:
     one.run()
     calls = one.script.calls
     first = next(i for i, name in enumerate(calls) if name.startswith("submit"))
-    assert {"opening server-a 5", "opening server-b 5"} <= set(calls[:first])
+    asked = (
+        {"opening server-b 5"} if one.script.words else {f"opening {s.value} 5" for s in SERVERS}
+    )
+    assert {name for name in calls[:first] if name.startswith("opening")} == asked
+    assert not any(name.startswith("opening") for name in calls[first:])
 
 
 # --- cover_uploads ------------------------------------------------------------------------------
@@ -368,9 +376,10 @@ def test_each_server_is_shown_its_own_last_statement(owner: MakeOwner) -> None:
         shown = one.script.shown[role]
         assert shown[0] is None
         versions = [pb.StatementBody.FromString(each.body).version for each in shown[1:] if each]
-        # After each version and at each connection; the second process hears the newest event
-        # again.
-        assert versions == [0, 1, 1, 2, 2]
+        # After each version, where it doesn't say it unasked, and at each connection; the second
+        # process hears the newest event again.
+        told = one.script.words and role is Role.SERVER_A
+        assert versions == ([1, 2] if told else [0, 1, 1, 2, 2])
         assert len(shown) == len(versions) + 1
 
 
@@ -392,6 +401,35 @@ def test_a_server_that_forgets_charges_it_signed_is_refused(
     # It was shown its own signature before.
     assert one.script.shown[role][-1] != last
     assert [each.attempt for each in one.script.sent] == [0]
+
+
+@pytest.mark.parametrize(
+    "forgotten",
+    [{"charged": [1]}, {"charged": [0, 1]}, {"attempt": 5}, {"version": 0}],
+    ids=["a charge", "a release", "an attempt", "a version"],
+)
+def test_a_server_whose_unasked_statement_says_less_is_shown_its_own(
+    owner: MakeOwner, forgotten: dict[str, Any]
+) -> None:
+    one = owner(Open(5, 0), Over(5, 0), Open(6, 1), Over(6, 1))
+    script = one.script
+    script.charged[Role.SERVER_A] = [1, 1]
+
+    def unasked(role: Role, body: Any) -> None:
+        stated = role is Role.SERVER_A and isinstance(body, pb.StatementBody)
+        if stated and len(script.sent) == 2 and len(script.shown[role]) == 1:
+            for name, value in forgotten.items():
+                body.ClearField(name)
+                body.MergeFrom(pb.StatementBody(**{name: value}))
+
+    script.change = unasked
+    one.run()
+    shown, openings = script.shown[Role.SERVER_A], script.openings_shown[Role.SERVER_A]
+    assert shown[-1] is not None
+    assert openings[-1] is not None
+    assert pb.StatementBody.FromString(shown[-1].body).version == 1
+    assert pb.OpeningBody.FromString(openings[-1].body).attempt == 6
+    assert len(shown) == (2 if script.words else 3)
 
 
 def test_a_repeated_release_moves_a_version_up_and_is_no_forgetting(owner: MakeOwner) -> None:

@@ -108,10 +108,10 @@ def test_a_version_that_is_over_without_a_charge_is_charged_first(servers: Serve
     """Its model came back from an owner."""
     backups = {role: servers.copy(role) for role in SERVERS}
     servers.attempt(0)
-    model = servers.sessions[A].shelf.current
+    model = servers.sessions[A].shelf.theta()
     lose_all(servers, backups)
     for role in SERVERS:
-        servers.sessions[role].shelf.put(1, model.theta)
+        servers.sessions[role].shelf.put(1, model)
     assert settle(servers) == [None, None]
     assert [[f.attempt for f in found] for found in facts(servers, 0)] == [[0]] * 2
     assert facts(servers, 1) == [(), ()]
@@ -149,10 +149,10 @@ def test_a_server_that_dies_before_its_entry_takes_it_over(
     """Where its version is over no other rule helps: this server has heard of the attempt."""
     backups = {role: servers.copy(role) for role in SERVERS}
     servers.attempt(0)
-    model = servers.sessions[A].shelf.current
+    model = servers.sessions[A].shelf.theta()
     lose_all(servers, backups)
     for role in SERVERS:
-        servers.sessions[role].shelf.put(1, model.theta)
+        servers.sessions[role].shelf.put(1, model)
     servers.sessions[A].store.hear(1)
     store: Any = servers.sessions[behind].store
     charge, calls = store.charge_unknown, iter(range(first + 1))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from precad.common.aggregator.collect.spool import SUFFIX, Spool
+from precad.common.aggregator.collect.spool import SUFFIX, Spool, SpooledBody
 from precad.common.aggregator.collect.upload import Upload
 from precad.common.clock import CLOCK, Clock
 from precad.common.errors import RejectedSubmission, Rejection
@@ -21,6 +21,16 @@ from precad.common.task import Task
 
 _MAY_COME_AGAIN = frozenset({Rejection.TRUNCATED})
 """A link broke: the same bytes are on their way again. Whoever sent something wrong is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """How much lay here at once in one attempt, at most."""
+
+    submissions: int = 0
+    """That were whole, and that nobody had asked for."""
+    spooled: int = 0
+    """Bytes of bodies, all of which stay until the attempt's sum is made."""
 
 
 @dataclass(slots=True)
@@ -39,6 +49,7 @@ class _OpenAttempt:
     arrival looks at everybody."""
     arrived: deque[Submission] = field(default_factory=deque)
     """Held, and not asked for by ``arrivals`` yet."""
+    most_arrived: int = 0
     closes: float = math.inf
     """An instant of the clock."""
 
@@ -76,6 +87,8 @@ class Inbox:
         self._changed = clock.condition()
         self._round: _OpenAttempt | None = None
         self._closed: _OpenAttempt | None = None
+        self.backlog = Backlog()
+        """Of the attempt whose collection closed last."""
         if spool is not None:
             spool.mkdir(parents=True, exist_ok=True)
             for left_over in spool.glob(f"*{SUFFIX}"):
@@ -190,6 +203,9 @@ class Inbox:
         with self._changed:
             current = self._require_open()
             self._round, self._closed = None, current
+            bodies = (each.body for each in current.held.values())
+            spooled = sum(body.length for body in bodies if isinstance(body, SpooledBody))
+            self.backlog = Backlog(current.most_arrived, spooled)
             return {
                 client: current.held.get(client) or current.refused.get(client, Rejection.ABSENT)
                 for client in sorted(current.cohort)
@@ -214,6 +230,7 @@ class Inbox:
                 return
             current.held[client] = held
             current.arrived.append(held)
+            current.most_arrived = max(current.most_arrived, len(current.arrived))
             self._changed.notify_all()
             self._no_longer_awaited(current, client)
 

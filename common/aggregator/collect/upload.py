@@ -65,6 +65,11 @@ class Upload:
                 self._place = spool.begin(self.context.client)
 
     @property
+    def awaits_body(self) -> bool:
+        """Whether b belongs to it, which server A doesn't get."""
+        return self._awaited > 0
+
+    @property
     def context(self) -> SubmissionContext:
         """What the upload is bound to."""
         return self._submission.context

@@ -117,6 +117,7 @@ def accept_roster(link: PeerLink, rolls: Rolls, task: Task, seals: Seals, timeou
     Raises:
         PeerViolation: A names a client twice, or no longer somebody of the frozen roster.
         Misconfiguration: the servers hold too few clients alike.
+        StorageFailure: the roster can't be kept. A hears nothing then, and tries again.
     """
     proposal = RosterProposal.from_bytes(link.receive("roster", timeout_s=timeout_s))
     sealed = None
@@ -137,9 +138,10 @@ def accept_roster(link: PeerLink, rolls: Rolls, task: Task, seals: Seals, timeou
             _say_who_is_left_out(proposed, roster)
             require_enough(roster, task.enrolment.min_clients)
             rolls.freeze(roster)
-    except BaseException as error:
-        # Whatever stopped this server, A must not take its silence or an empty text for consent.
-        link.send("roster", RosterAnswer(refusal=str(error) or type(error).__name__).to_bytes())
+    except (PeerViolation, Misconfiguration) as error:
+        # Only what the two disagree about is answered, and stops A. What fails here alone, as a
+        # full disk, ends the link without an answer: A tries again.
+        link.send("roster", RosterAnswer(refusal=str(error)).to_bytes())
         raise
     link.send("roster", RosterAnswer(entries=_entries(roster), sealed=sealed).to_bytes())
     _exchange_seals(link, rolls, seals, roster)

@@ -1,23 +1,25 @@
 """The one place that imports CrypTen.
 
-CrypTen 0.4.1 imports ``torch.onnx.symbolic_registry``, which torch 2.9 and later no longer have.
-Only its ONNX import reads from it, and precad has no use for that: an empty module of that name
-is enough, and has to stand in ``sys.modules`` before CrypTen's first import.
+CrypTen 0.4.1 converts models from ONNX in a module that imports ``torch.onnx.symbolic_registry``,
+which torch 2.9 and later no longer have, and onnx, which takes 6 MiB. No model is converted here:
+a module with that one's names and nothing behind them stands in ``sys.modules`` before CrypTen's
+first import.
 """
 
-import importlib.util
 import sys
 from types import ModuleType
 
-_REMOVED = "torch.onnx.symbolic_registry"
+_CONVERTER = "crypten.nn.onnx_converter"
 
 
-def _missing(module: str) -> bool:
-    return module not in sys.modules and importlib.util.find_spec(module) is None
+def _no_converter() -> ModuleType:
+    module = ModuleType(_CONVERTER)
+    for name in ("from_onnx", "from_pytorch", "from_tensorflow", "TF_AND_TF2ONNX"):
+        setattr(module, name, None)
+    return module
 
 
-if _missing(_REMOVED):
-    sys.modules[_REMOVED] = ModuleType(_REMOVED)
+sys.modules.setdefault(_CONVERTER, _no_converter())
 
 import crypten  # noqa: E402 - the empty module must be in place first
 import crypten.communicator as crypten_communicator  # noqa: E402

@@ -21,7 +21,7 @@ def reconstruct(aggregator: Aggregator, sent: Sent, theta: NDArray[np.float64]) 
     Args:
         aggregator: this server.
         sent: both servers are prepared, and say so.
-        theta: ``[d] float64``, θ_t.
+        theta: ``[d] float64``, θ_t, which becomes θ_{t+1}: a large model has room for few vectors.
 
     Raises:
         PeerViolation: the other server's share has the wrong size, or its next model differs.
@@ -50,10 +50,10 @@ def step(
 ) -> Finished:
     """θ_{t+1} from θ_t, the own noisy share and the other server's, ``[d] int64`` each.
 
-    The other server's becomes the noisy sum.
+    The other server's becomes the noisy sum, and θ_t the next model.
     """
     task, counted = aggregator.task, sent.counted
     theirs += sent.noisy_share
-    stepped = apply_update(theta, theirs, task, aggregator.denominator)
+    stepped = apply_update(theta, theirs, task, aggregator.denominator, out=theta)
     digest = model_digest(task.digest, counted.opened.version + 1, task.model.parameters, stepped)
     return Finished(counted.opened, counted.valid, counted.rejections, theirs, stepped, digest)

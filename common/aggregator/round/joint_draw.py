@@ -86,7 +86,8 @@ def _mend(
 ) -> None:
     """A server's bytes aren't those that it committed to: it lost its coin key."""
     journal, seals = aggregator.journal, aggregator.seals
-    if own_lost and theirs.held is not None:
+    # From before the operators' word it isn't: the other would choose between two of its coins.
+    if own_lost and theirs.held is not None and not journal.was_redrawn(version):
         given = seals.read(seals.role, Kind.COIN_OPENING, theirs.held, CoinOpening)
         if (given.task, given.version) != (str(seals.task), version):
             raise PeerViolation("the other server gave back a coin of another task or version")
@@ -97,6 +98,7 @@ def _mend(
     if not (state.discard and theirs.discard):
         what = "a server's coin key isn't the one that it has drawn with"
         raise NeedsOperators(Word.COIN, version, what)
-    journal.discard_coin(version)
+    # First: where no new key can be kept nothing is forgotten, and no old coin is drawn again.
     aggregator.coin_key.renew()
+    journal.discard_coin(version)
     raise PeerUnavailable(f"both servers take new coins for version {version}")

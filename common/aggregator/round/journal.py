@@ -207,6 +207,9 @@ class Journal(Protocol):
     def discard_coin(self, version: int) -> None:
         """Both operators discard the version's coin; their word is used up."""
 
+    def was_redrawn(self, version: int) -> bool:
+        """Whether the operators had the version's coin drawn again."""
+
     def allowed(self, word: Word, version: int) -> int:
         """Up to which attempt the operators' word reaches; -1 without one."""
 

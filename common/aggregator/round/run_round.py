@@ -142,7 +142,7 @@ def run_round(
         # Validate, aggregate, add noise, prepare, countersign, send, reconstruct.
         noised = add_noise(aggregate(aggregator, matched), aggregator.noise)
         sent = countersign(aggregator, prepare(aggregator.journal, noised))
-        return reconstruct(aggregator, sent, theta)
+        return reconstruct(aggregator, sent, theta.copy())
 
     with ThreadPoolExecutor(max_workers=2) as servers:
         server_a = servers.submit(play, Role.SERVER_A)

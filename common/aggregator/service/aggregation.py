@@ -4,12 +4,14 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 from precad.common.aggregator.collect import Upload
 from precad.common.aggregator.round.cap import prepare, prepared
 from precad.common.aggregator.service.limits import Call, Limits, OpenCalls, in_time
-from precad.common.aggregator.service.notice import notice_of
+from precad.common.aggregator.service.notice import notice_of, word_of, word_room
 from precad.common.aggregator.service.statements import opening_of, statement_of
+from precad.common.aggregator.service.turns import Turn, Turns
 from precad.common.aggregator.service.watches import Watches, as_long_as_allowed
 from precad.common.aggregator.training.owners import give_back, remember
 from precad.common.aggregator.training.session import Session
@@ -26,7 +28,7 @@ from precad.common.identifiers import ClientId, Role
 from precad.common.identity.access import require
 from precad.common.identity.principal import Principal
 from precad.common.identity.sign import check_own_key
-from precad.common.model import byte_view, from_bytes
+from precad.common.model import from_bytes
 from precad.common.ring import WORD_BYTES
 from precad.common.wire.serving import PIECE_BYTES, Context, Refusing, check_task
 from precad.common.wire.submission import header_from_wire
@@ -42,8 +44,10 @@ class AggregationService(AggregationServicer):
     def __init__(self, session: Session, limits: Limits | None = None) -> None:
         self._session = session
         self.calls = OpenCalls(limits or Limits())
+        self._turns, self._fetches = Turns(), Turns()
         self._watches = Watches(session.presence.dismiss, self._came_twice)
         self._accounts = ThreadPoolExecutor(1, "accounts")
+        self._room = word_room(session.identity.cert)
 
     def _came_twice(self, client: ClientId) -> None:
         self._session.twice[client.name] += 1
@@ -82,6 +86,12 @@ class AggregationService(AggregationServicer):
         async with Refusing(context):
             client = self._client(context, request.client)
             check_task(self._session.task, request.task_digest)
+            if self._session.finished and not self._session.register.has(client):
+                raise Misconfiguration(
+                    "client",
+                    client.name,
+                    "the training is finished, without it; ask the operator for the next task",
+                )
             claim = Enrolment(client, request.records, request.record_rate)
             await self._account(claim)
             # A claim is durable before it is confirmed; a slow disk must keep nobody else waiting.
@@ -118,7 +128,8 @@ class AggregationService(AggregationServicer):
             ):
                 events = self._session.feed.follow(from_start=False)
                 async for event in as_long_as_allowed(events, watch):
-                    yield notice_of(event, client)
+                    word = await word_of(self._session, event, client)
+                    yield notice_of(event, client, word, self._room)
 
     async def ModelDigest(  # noqa: N802
         self, request: pb.ModelRequest, context: Context
@@ -137,12 +148,16 @@ class AggregationService(AggregationServicer):
         async with Refusing(context):
             caller = self._caller(context, Role.CLIENT, Role.OPERATOR)
             check_task(self._session.task, request.task_digest)
-            with self.calls.one_more(caller, Call.FETCH):
-                data = byte_view(self._model(request.version).theta)
-                for start in range(0, len(data), PIECE_BYTES):
-                    piece = bytes(data[start : start + PIECE_BYTES])
+            turn = self._fetches.one()
+            with self.calls.one_more(caller, Call.FETCH), closing(turn):
+                model = self._model(request.version)
+                await turn.take()
+                # Out of the system's cache: a thread for each piece would take longer.
+                for piece in model.pieces(PIECE_BYTES):
                     self._session.traffic[f"{self._session.role.value} to clients"] += len(piece)
-                    yield pb.ModelPiece(data=piece)
+                    turn.passed(len(piece))
+                    with turn.waiting():
+                        yield pb.ModelPiece(data=piece)
 
     def _model(self, version: int) -> ShelvedModel:
         """A model that both servers hold. Raises NotOnOffer."""
@@ -215,10 +230,9 @@ class AggregationService(AggregationServicer):
         self, request_iterator: AsyncIterator[pb.SubmissionPiece], context: Context
     ) -> None:
         """One upload, from its header to its end. Raises RejectedSubmission, AccessDenied."""
+        turn, total_s = self._turns.one(), self._session.task.deadlines.collect
         pieces = in_time(
-            request_iterator,
-            idle_s=self.calls.limits.idle_s,
-            total_s=self._session.task.deadlines.collect,
+            request_iterator, idle_s=self.calls.limits.idle_s, total_s=total_s, turn=turn
         )
         upload: Upload | None = None
         link = f"clients to {self._session.role.value}"
@@ -232,9 +246,14 @@ class AggregationService(AggregationServicer):
                         )
                     upload = self._start(piece.header, context)
                     self._session.traffic[link] += len(piece.header.seed)
+                    if upload.awaits_body:
+                        await self._in_turn(turn, total_s)
+                        # For this the client waits before it sends b.
+                        await context.send_initial_metadata(())
                 elif kind == "body":
                     body = piece.body
                     self._session.traffic[link] += len(body)
+                    turn.passed(len(body))
                     upload.add(body)
                 else:
                     raise RejectedSubmission(
@@ -248,10 +267,20 @@ class AggregationService(AggregationServicer):
                 self._count(upload.context.attempt, upload.context.client, rejected.reason)
             raise
         finally:
+            turn.close()
             if upload is not None and not upload.complete:
                 # The stream broke off or was refused: nothing of it is kept.
                 upload.abandon()
                 self._count(upload.context.attempt, upload.context.client, Rejection.TRUNCATED)
+
+    async def _in_turn(self, turn: Turn, limit_s: float) -> None:
+        try:
+            async with asyncio.timeout(limit_s):
+                await turn.take()
+        except TimeoutError:
+            raise RejectedSubmission(
+                Rejection.TRUNCATED, "this server had no time for it; send the same bytes again"
+            ) from None
 
     def _start(self, header: pb.SubmissionHeader, context: Context) -> Upload:
         client = self._still(context, header.client)
@@ -270,6 +299,8 @@ class AggregationService(AggregationServicer):
         """Who begins a call. Raises AccessDenied, TooManyCalls."""
         caller = require(context, self._session.identity, *roles)
         self.calls.begin(caller)
+        if caller.role is Role.CLIENT:
+            self._session.presence.heard_from(ClientId(caller.name))
         return caller
 
     def _client(self, context: Context, name: str) -> ClientId:

@@ -16,6 +16,7 @@ import socket
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -197,6 +198,8 @@ def _duplicate(descriptor: int, inode: int) -> Iterator[socket.socket | None]:
         yield connection
 
 
+# Every call of a connection says the same.
+@lru_cache(maxsize=4096)
 def _peer(text: str) -> Peer:
     """GRPC's ``ipv4:127.0.0.1:7301`` or ``ipv6:%5B::1%5D:7301``. Raises ValueError."""
     host, _, port = unquote(text).partition(":")[2].rpartition(":")

@@ -3,11 +3,12 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar
 
+from precad.common.aggregator.service.turns import Turn
 from precad.common.clock import CLOCK, Clock
 from precad.common.errors import RejectedSubmission, Rejection, TooManyCalls
 from precad.common.identity.principal import Principal
@@ -101,7 +102,7 @@ class OpenCalls:
 
 
 async def in_time(
-    pieces: AsyncIterator[Piece], *, idle_s: float, total_s: float
+    pieces: AsyncIterator[Piece], *, idle_s: float, total_s: float, turn: Turn | None = None
 ) -> AsyncIterator[Piece]:
     """An upload's pieces, as long as they keep coming: a caller that dawdles is cut off.
 
@@ -109,6 +110,7 @@ async def in_time(
         pieces: as they arrive.
         idle_s: longest wait for one of them.
         total_s: longest time for all of them, from now.
+        turn: the upload's; it ends while a piece is waited for too long.
 
     Raises:
         RejectedSubmission: TRUNCATED, when either has passed.
@@ -125,7 +127,8 @@ async def in_time(
         wait_s = min(idle_s, remaining)
         try:
             async with asyncio.timeout(wait_s):
-                piece = await anext(iterator)
+                with turn.waiting() if turn else nullcontext():
+                    piece = await anext(iterator)
         except StopAsyncIteration:
             return
         except TimeoutError:

@@ -9,8 +9,10 @@ from collections import defaultdict
 from collections.abc import AsyncIterable, Iterator, Mapping
 
 from precad import __version__
-from precad.common.aggregator.round.cap import epsilon_spent
+from precad.common.account.guarantees import Adversary
+from precad.common.aggregator.collect.inbox import Backlog
 from precad.common.aggregator.round.journal import AttemptState
+from precad.common.aggregator.service.epsilons import Epsilons
 from precad.common.aggregator.training.feed import Event, RoundDone
 from precad.common.aggregator.training.session import Phase, Session
 from precad.common.errors import Rejection
@@ -30,13 +32,18 @@ class Metrics:
         self._lock = threading.Lock()
         self._seconds: dict[str, float] = defaultdict(float)
         self._cpu_seconds: dict[str, float] = defaultdict(float)
-        self._spent: dict[tuple[int, tuple[tuple[int, int], ...]], float] = {}
+        self._backlog = Backlog()
+        self._traffic: dict[str, int] = {}
+        self._epsilons = Epsilons(session.task)
 
     async def follow(self, events: AsyncIterable[Event]) -> None:
         """Add up what rounds cost, step by step; ends with the training."""
         async for event in events:
             if isinstance(event, RoundDone):
                 with self._lock:
+                    # Not before: what moves meanwhile says when somebody's upload came.
+                    self._backlog = self._session.inbox.backlog
+                    self._traffic = dict(self._session.traffic)
                     for cost in event.steps:
                         self._seconds[cost.step] += cost.seconds
                         self._cpu_seconds[cost.step] += cost.cpu_seconds
@@ -74,27 +81,29 @@ class Metrics:
         yield Metric("counter", "rejected_total", "Submissions not counted.", refused)
         with self._lock:
             seconds, cpu = by("step", self._seconds), by("step", self._cpu_seconds)
+            backlog, links = self._backlog, by("link", self._traffic)
         yield Metric("counter", "step_seconds_total", "Since this start.", seconds)
         yield Metric("counter", "step_cpu_seconds_total", "Of this process.", cpu)
-        links = by("link", dict(session.traffic))
-        yield Metric("counter", "link_bytes_total", "Payloads since this start.", links)
-        said = "Exact ε of a record against one server so far, for the owner with most."
-        yield Metric("gauge", "record_epsilon", said, one(self._epsilon(taken)))
-        if task.privacy.epsilon_limit is not None:
-            said = "Where both servers stop counting an owner."
-            yield Metric("gauge", "record_epsilon_limit", said, one(task.privacy.epsilon_limit))
+        waiting, spooled = one(backlog.submissions), one(backlog.spooled)
+        said = "Whole and not matched yet: the most at once in the last round."
+        yield Metric("gauge", "submissions_waiting_most", said, waiting)
+        said = "Of bodies on the disk: the most at once in the last round."
+        yield Metric("gauge", "spool_bytes_most", said, spooled)
+        said = "Payloads since this start, up to the last round's end."
+        yield Metric("counter", "link_bytes_total", said, links)
+        yield from self._privacy(taken)
 
-    def _epsilon(self, taken: Mapping[ClientId, int]) -> float:
-        """The largest, at the task's rate; versions released again included."""
-        task, again = self._session.task, self._session.store.upgrades()
-        cases = {
-            (count, tuple(sorted(again.get(client, {}).items()))) for client, count in taken.items()
-        }
-        # Computed once for each case: it takes a moment.
-        self._spent = {
-            case: self._spent[case]
-            if case in self._spent
-            else epsilon_spent(task, task.privacy.record_rate, case[0], dict(case[1]))
-            for case in cases
-        }
-        return max(self._spent.values(), default=0.0)
+    def _privacy(self, taken: Mapping[ClientId, int]) -> Iterator[Metric]:
+        released, again = self._session.shelf.current.version, self._session.store.upgrades()
+        epsilons = self._epsilons.by_adversary(released, taken, again)
+        spent = by("adversary", {who.value: each.spent for who, each in epsilons.items()})
+        said = "Exact ε so far, for the owner with most."
+        yield Metric("gauge", "epsilon", said, spent)
+        left = {who.value: e.left for who, e in epsilons.items() if e.left is not None}
+        said = "How much more it may become until the task is over."
+        yield Metric("gauge", "epsilon_left", said, by("adversary", left))
+        limit = self._session.task.privacy.epsilon_limit
+        if limit is not None:
+            said = "Where both servers stop counting an owner."
+            at = by("adversary", {Adversary.ONE_SERVER.value: limit})
+            yield Metric("gauge", "epsilon_limit", said, at)

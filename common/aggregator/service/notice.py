@@ -1,9 +1,14 @@
 """What a client may learn: of an event just this, whatever happened to others.
 
 Not who was drawn, not how many counted, not why a server stopped (docs/protocol.md, "What each
-party sees"). All notices have one size: on the wire none differs from another.
+party sees"). With it goes what the client would ask for next: what this server signs for it at an
+attempt's opening, and of its account at the end. All notices of a server have one size: on the
+wire none differs from another.
 """
 
+import asyncio
+
+from precad.common.aggregator.service.statements import opening_of, statement_of
 from precad.common.aggregator.training.feed import (
     Event,
     RoundDone,
@@ -11,19 +16,65 @@ from precad.common.aggregator.training.feed import (
     TrainingDone,
     TrainingPaused,
 )
+from precad.common.aggregator.training.session import Session
+from precad.common.errors import PrecadError
 from precad.common.identifiers import ClientId
 from precad.protos import precad_pb2 as pb
 
 NOTICE_BYTES = 512
+"""Without the room for a signed word."""
 _PADDING_HEADER = 3
-"""Tag and length of 128 bytes or more."""
+"""Tag and length of 128 bytes or more, and less than 16 KiB."""
+_BLOCK = 2048
+_BODY_BYTES = 1024
+"""At most, of a signed word without its certificates."""
+_MOST_ROOM = 6 * _BLOCK
 
 
-def notice_of(event: Event, client: ClientId) -> pb.Notice:
-    """What ``client`` may know of ``event``; always of ``NOTICE_BYTES``."""
+def word_room(certificates: bytes) -> int:
+    """Bytes that a server's notices have for a signed word.
+
+    Args:
+        certificates: its chain, in PEM, which is longer than what a word holds of it.
+    """
+    return min(_MOST_ROOM, -(-(len(certificates) + _BODY_BYTES) // _BLOCK) * _BLOCK)
+
+
+def notice_of(
+    event: Event, client: ClientId, word: pb.Signed | None = None, room: int = 0
+) -> pb.Notice:
+    """What ``client`` may know of ``event``.
+
+    Args:
+        event: what happened.
+        client: who hears of it.
+        word: what this server signs for the client then; left out where it doesn't fit.
+        room: bytes for it, whether there is one or not.
+
+    Returns:
+        A notice of ``NOTICE_BYTES + room``.
+    """
     notice = _notice(event, client)
-    notice.padding = bytes(NOTICE_BYTES - notice.ByteSize() - _PADDING_HEADER)
+    if word is not None and word.ByteSize() <= room:
+        notice.word.CopyFrom(word)
+    notice.padding = bytes(NOTICE_BYTES + room - notice.ByteSize() - _PADDING_HEADER)
     return notice
+
+
+async def word_of(session: Session, event: Event, client: ClientId) -> pb.Signed | None:
+    """What ``client`` would ask for, told of ``event``; None where it had better ask."""
+    try:
+        match event:
+            case RoundOpened(opened=opened) if client in opened.counted or (
+                session.task.privacy.cover_uploads
+            ):
+                return await asyncio.to_thread(opening_of, session, client, opened.attempt)
+            case RoundDone():
+                return await asyncio.to_thread(statement_of, session, client, None)
+    except PrecadError:
+        # Over by now, or a disk that fails: whoever asks hears which.
+        pass
+    return None
 
 
 def _notice(event: Event, client: ClientId) -> pb.Notice:

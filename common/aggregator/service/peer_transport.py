@@ -53,6 +53,14 @@ class _Receiving:
         if self._ended is not None:
             raise self._ended
 
+    def _wait_for(self, room: threading.Semaphore, timeout_s: float, peer: str) -> None:
+        """Until the other end has taken what was sent before. Raises PeerUnavailable."""
+        ends = time.monotonic() + timeout_s
+        while not room.acquire(timeout=_POLL_S):
+            self.require_alive()
+            if time.monotonic() >= ends:
+                raise PeerUnavailable(f"{peer} took nothing for {timeout_s:g} s")
+
     def _end(self, error: PrecadError) -> None:
         if self._ended is None:
             self._ended = error
@@ -93,14 +101,17 @@ class DialledTransport(_Receiving):
             ready.cancel()
         self._outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._closed = False
+        self._timeout_s = timeout_s
         self._room = threading.Semaphore(_WAITING)
+        self._unsent = threading.Semaphore(_WAITING)
         link: grpc.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(METHOD)
         self._call = link(self._requests())
         self._reader = threading.Thread(target=self._read, name="peer-link", daemon=True)
         self._reader.start()
 
     def put(self, frame: Frame) -> None:
-        """Send one frame."""
+        """Send one frame, once B has taken those before. Raises PeerUnavailable."""
+        self._wait_for(self._unsent, self._timeout_s, "server B")
         self._outgoing.put(frame_to_wire(frame))
 
     def get(self, timeout_s: float) -> Frame:
@@ -119,6 +130,7 @@ class DialledTransport(_Receiving):
     def _requests(self) -> Iterator[bytes]:
         while (message := self._outgoing.get()) is not None:
             yield message
+            self._unsent.release()
 
     def _read(self) -> None:
         try:
@@ -166,11 +178,7 @@ class ServedTransport(_Receiving):
 
     def put(self, frame: Frame) -> None:
         """Send one frame, once A has taken those before. Raises PeerUnavailable."""
-        ends = time.monotonic() + self._timeout_s
-        while not self._room.acquire(timeout=_POLL_S):
-            self.require_alive()
-            if time.monotonic() >= ends:
-                raise PeerUnavailable(f"server A took nothing for {self._timeout_s:g} s")
+        self._wait_for(self._room, self._timeout_s, "server A")
         # Here, while this thread's processor has the payload in its cache.
         message = frame_to_wire(frame)
         self._loop.call_soon_threadsafe(self._outgoing.put_nowait, message)

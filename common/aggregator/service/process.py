@@ -25,6 +25,7 @@ from precad.common.aggregator.service.descriptors import (
     descriptors_for,
 )
 from precad.common.aggregator.service.limits import Limits
+from precad.common.aggregator.service.offer import stay
 from precad.common.aggregator.service.operation import OperationService
 from precad.common.aggregator.service.peers import leave_dealer
 from precad.common.aggregator.settings import ServerSettings
@@ -43,6 +44,7 @@ from precad.common.identity.credentials import Identity
 from precad.common.identity.port import add_port
 from precad.common.identity.sign import CertificateSigner, CertificateVerifier
 from precad.common.kernel.kernel import kernel_in_use
+from precad.common.loaded_pages import let_go_of_loaded
 from precad.common.log_lines import doing
 from precad.common.task import Task
 from precad.common.wire.health import add_health
@@ -65,7 +67,7 @@ Extend = Callable[[grpc.aio.Server, Session], None]
 async def run_server(
     role: Role, settings: ServerSettings, conduct: Conduct, extend: Extend | None = None
 ) -> int:
-    """Serve until the training is over and its model was on offer for ``linger`` seconds.
+    """Serve until the training is over and its model was on offer for long enough.
 
     Args:
         role: SERVER_A or SERVER_B.
@@ -110,6 +112,7 @@ async def run_server(
         try:
             # Before the first round and not in it: an account takes seconds.
             session.register.prepare_accounts()
+            let_go_of_loaded()
             run_to_end(session, conduct)
         finally:
             loop.call_soon_threadsafe(ended.set)
@@ -124,11 +127,13 @@ async def run_server(
         if parked:
             log.info("told to stop; started again, the training goes on where it stands")
         leaving = asyncio.ensure_future(_left(session, settings.dealer))
-        # The finished model stays on offer, unless somebody says that all is done. What stopped
-        # says why, and must end so that it is started again.
-        endless = math.isinf(settings.linger) and phase is not Phase.DONE
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(stop.wait(), STOPPED_S if endless else settings.linger)
+        if phase is Phase.DONE:
+            await stay(session, settings.linger, stop)
+        else:
+            # It says why, and must end so that it is started again.
+            with contextlib.suppress(TimeoutError):
+                endless = math.isinf(settings.linger)
+                await asyncio.wait_for(stop.wait(), STOPPED_S if endless else settings.linger)
         await server.stop(grace=2)
         await leaving
         watchman.cancel()
@@ -185,7 +190,8 @@ def open_session(role: Role, settings: ServerSettings) -> Session:
     verifier = CertificateVerifier(identity)
     settings.state.mkdir(parents=True, exist_ok=True, mode=0o700)
     url = settings.database or f"sqlite:///{settings.state / 'state.db'}"
-    store = open_store(url, task, role, _journal(settings))
+    journal = _journal(settings)
+    store = open_store(url, task, role, journal / JOURNAL_FILE)
     shelf = Shelf(task, settings.state / "model.safetensors")
     return Session(
         role=role,
@@ -195,8 +201,8 @@ def open_session(role: Role, settings: ServerSettings) -> Session:
         signer=CertificateSigner(identity),
         verifier=verifier,
         coin_key=CoinKey(
-            read_coin_key(settings.identity, task.digest),
-            partial(replace_coin_key, settings.identity, task.digest),
+            read_coin_key(settings.identity, journal, task.digest),
+            partial(replace_coin_key, journal, task.digest),
         ),
         inbox=Inbox(role, task, verifier, settings.state / "spool"),
         register=Register(task, store, admission_of(settings, task)),
@@ -208,12 +214,12 @@ def open_session(role: Role, settings: ServerSettings) -> Session:
 
 
 def _journal(settings: ServerSettings) -> Path:
-    """The journal file, beside the state folder unless the settings name another place."""
+    """The journal's folder, beside the state folder unless the settings name another place."""
     folder = settings.journal
     if folder is None:
         folder = settings.state.with_name(f"{settings.state.name}-journal")
     make_folder(folder)
-    return folder / JOURNAL_FILE
+    return folder
 
 
 def _told_to_stop(ended: asyncio.Event, stop: asyncio.Event) -> None:

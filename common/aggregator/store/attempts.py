@@ -6,7 +6,7 @@ Every function works in the caller's transaction.
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from sqlalchemy import Connection, Row, func, insert, select, update
+from sqlalchemy import Connection, Row, delete, func, insert, select, update
 
 from precad.common.aggregator.round.journal import BOUND, PENDING, AttemptState, ReleaseRecord
 from precad.common.aggregator.store import tables
@@ -17,6 +17,8 @@ from precad.common.task import Task
 
 CHARGED = (*PENDING, AttemptState.DONE, AttemptState.WRITTEN_OFF, AttemptState.LEARNED)
 """States of an attempt that costs its clients something."""
+_AT_ONCE = 8
+"""Noisy shares that are removed with one version's end."""
 UNKNOWN = Digest(bytes(32))
 """The model of an attempt that was learned: nobody asks for it again."""
 
@@ -60,6 +62,24 @@ def share_of(connection: Connection, attempt: int) -> bytes | None:
     kept = tables.noisy_share.c
     found: bytes | None = connection.scalar(select(kept.share).where(kept.attempt == attempt))
     return found
+
+
+def drop_shares(connection: Connection, version: int) -> None:
+    """Remove noisy shares of versions before ``version``, whose model both servers hold.
+
+    Only what is pending is ever sent, and nothing becomes pending again: what is over stays so,
+    and so does whatever an older copy of this database has of it. A few at a time, so that no
+    round waits for a database that has many.
+    """
+    kept, attempts = tables.noisy_share.c, tables.attempts.c
+    over = (
+        select(kept.attempt)
+        .join(tables.attempts, attempts.attempt == kept.attempt)
+        .where(attempts.version < version, attempts.state.not_in(PENDING))
+        .order_by(kept.attempt.desc())
+        .limit(_AT_ONCE)
+    )
+    connection.execute(delete(tables.noisy_share).where(kept.attempt.in_(over)))
 
 
 def charged_clients(connection: Connection, attempt: int) -> tuple[ClientId, ...]:

@@ -33,6 +33,7 @@ from precad.common.aggregator.round.journal import (
 )
 from precad.common.aggregator.round.messages import Fact, HeadBody, SealMessage
 from precad.common.aggregator.store import attempts, shown, tables, versions
+from precad.common.aggregator.store.awaited import wait_for_database
 from precad.common.aggregator.store.engine import (
     is_in_memory,
     parse_url,
@@ -121,6 +122,7 @@ class Store(Journal):
         """Lock the database, bring its tables up to date, and claim it or check whose it is."""
         with storage_errors():
             self._lock = lock_database(self._engine)
+        wait_for_database(self._engine)
         with self._transaction() as connection:
             if is_in_memory(self._engine.url):
                 # Nothing older can be in it; whoever plays rounds in one process opens many.
@@ -504,9 +506,10 @@ class Store(Journal):
             versions.keep_seal(connection, version, "model_seal", sealed)
 
     def confirm(self, version: int) -> None:
-        """The other server holds model ``version`` too."""
+        """The other server holds model ``version`` too: the shares that led to it may go."""
         with self._transaction() as connection:
             versions.confirm(connection, version)
+            attempts.drop_shares(connection, version)
         self._confirmed = max(self._confirmed, version)
 
     def confirmed(self) -> int:
@@ -538,6 +541,11 @@ class Store(Journal):
         """Both operators discard the version's coin."""
         with self._transaction() as connection:
             versions.discard_coin(connection, version)
+
+    def was_redrawn(self, version: int) -> bool:
+        """Whether the operators had the version's coin drawn again."""
+        with self._look() as connection:
+            return versions.redrawn_of(connection, version) > 0
 
     def _seal(self, version: int, column: str) -> SealMessage | None:
         with self._look() as connection:

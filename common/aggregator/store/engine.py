@@ -111,6 +111,9 @@ def _engine(url: URL, **options: Any) -> Engine:
         if url.get_backend_name() == "sqlite":
             # Python's module would keep statements with what was bound to them: a noisy share.
             options["connect_args"] = {"cached_statements": 0}
+        else:
+            # A database that was made without a locale is SQL_ASCII: its text would come as bytes.
+            options["connect_args"] = {"client_encoding": "utf8"}
         return create_engine(url, **options)
     except ModuleNotFoundError as missing:
         raise Misconfiguration(

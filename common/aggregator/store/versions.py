@@ -200,18 +200,24 @@ def confirmed(connection: Connection) -> int:
 
 def discard_coin(connection: Connection, version: int) -> None:
     """Forget the version's coin: both operators want new ones, once. It is counted."""
-    before = connection.scalar(select(_VERSION.redrawn).where(_VERSION.version == version)) or 0
+    before = redrawn_of(connection, version)
     _set(
         connection,
         version,
         commitment=None,
         opening=None,
         own_opening=None,
-        redrawn=int(before) + 1,
+        redrawn=before + 1,
     )
     table = tables.word.c
     used = (table.word == Word.COIN, table.version == version)
     connection.execute(delete(tables.word).where(*used))
+
+
+def redrawn_of(connection: Connection, version: int) -> int:
+    """How often this version's coin was drawn again."""
+    found = connection.scalar(select(_VERSION.redrawn).where(_VERSION.version == version))
+    return int(found or 0)
 
 
 def redrawn(connection: Connection) -> int:

@@ -233,19 +233,20 @@ def play(
         with validation(aggregator, opened) as validator:
             closed = part.collect(opened, aggregator.link, closes, validator.take)
             steps.over("collect")
+            # Of the bodies' pieces; next come what decides on them, and vectors.
+            give_back_freed()
             matched = match(opened, session.role, *closed)
             require_nothing_lost(session)
             count_opened(aggregator, opened)
             summed = aggregate(aggregator, matched, validator)
         steps.over("validate")
-        # Of the bodies' pieces; next come vectors.
         give_back_freed()
         noised = add_noise(summed, noise)
         # A vector each, and a large model has room for few.
         del validator, summed
         sent = countersign(aggregator, prepare(aggregator.journal, noised))
         del noised
-        finished = reconstruct(aggregator, sent, session.shelf.current.theta)
+        finished = reconstruct(aggregator, sent, session.shelf.theta())
         steps.over("release")
     finally:
         # Spooled shares go, however the round ends.

@@ -124,7 +124,7 @@ def recover(session: Session, aggregator: Aggregator, recovery: Recovery) -> Non
 def _release(session: Session, aggregator: Aggregator) -> None:
     steps = Steps(session.clock)
     sent = countersign(aggregator, _prepared_again(_pending(session)))
-    finished = reconstruct(aggregator, sent, session.shelf.current.theta)
+    finished = reconstruct(aggregator, sent, session.shelf.theta())
     steps.over("release")
     keep(session, sent.counted, finished.theta, finished.model, steps)
     say_kept(session, aggregator.link)
@@ -196,7 +196,7 @@ def _serve(session: Session, aggregator: Aggregator) -> None:
     own = seals.write(Kind.MODEL, body)
     transfer = ModelTransfer(version=current.version, sealed=sealed, own=own)
     aggregator.link.send("transfer", transfer.to_bytes())
-    aggregator.link.send("model-bytes", byte_view(current.theta))
+    aggregator.link.send("model-bytes", byte_view(session.shelf.theta()))
     aggregator.link.receive("transferred")
 
 

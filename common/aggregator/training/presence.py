@@ -1,8 +1,8 @@
-"""Who is there: which clients keep a watch open."""
+"""Who is there: which clients called, and which keep a watch open."""
 
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from precad.common.clock import CLOCK, Clock
@@ -24,6 +24,20 @@ class Presence:
         self._watching: Counter[ClientId] = Counter()
         self._left: dict[ClientId, float] = {}
         self._dismissed: set[ClientId] = set()
+        self._heard: dict[ClientId, float] = {}
+
+    def heard_from(self, client: ClientId) -> None:
+        """A client called; the first time since this server's start counts."""
+        with self._lock:
+            self._heard.setdefault(client, self._clock.now())
+
+    def last_heard(self, clients: Iterable[ClientId]) -> float | None:
+        """When the last of them called for the first time; None while one never did."""
+        with self._lock:
+            try:
+                return max((self._heard[client] for client in clients), default=0.0)
+            except KeyError:
+                return None
 
     @contextmanager
     def watch(self, client: ClientId) -> Iterator[None]:

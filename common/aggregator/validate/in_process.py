@@ -23,6 +23,7 @@ from precad.common.deal.squares import SquareRequest, Squares
 from precad.common.description import Description
 from precad.common.errors import BodyUnreadable, PeerUnavailable, Rejection
 from precad.common.identifiers import ClientId, Role
+from precad.common.loaded_pages import let_go_of_loaded
 from precad.common.ring import WORD_BYTES, RingVector, view_words
 from precad.common.share.body import PIECE_BYTES
 from precad.common.share.submission import Submission
@@ -191,6 +192,10 @@ def load_check(task: Description) -> None:
         ModuleNotFoundError: the check by shares is asked for, and they aren't installed.
     """
     if task.validation != "fss":
+        import torch  # noqa: F401, PLC0415
+
+        # Before CrypTen and all else of a server come on top of it.
+        let_go_of_loaded()
         import precad.common.aggregator.validate.by_shares  # noqa: F401, PLC0415
 
 

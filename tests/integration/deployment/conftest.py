@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.rig.light_client import LightClient
+from tests.rig.warm import forked
 
 import precad
 from precad.client.connection import Servers
@@ -146,7 +147,11 @@ def deploy(tmp_path: Path, make_task: TaskMaker) -> Iterator[Deploy]:
             | dict(changes or {}),
         )
         deployment = LocalDeployment(
-            tmp_path / f"deployment-{len(made)}", task, records_of(clients), linger_s=linger_s
+            tmp_path / f"deployment-{len(made)}",
+            task,
+            records_of(clients),
+            linger_s=linger_s,
+            popen=forked,
         )
         made.append(deployment)
         return deployment
@@ -197,7 +202,7 @@ def training(folder: Path, make_task: TaskMaker, validation: str = "crypten") ->
             "deadlines.outage": 30.0,
         },
     )
-    with LocalDeployment(folder, task, records_of(CLIENTS)) as deployment:
+    with LocalDeployment(folder, task, records_of(CLIENTS), popen=forked) as deployment:
         deployment.start_servers()
         clients = light_clients(deployment)
         try:

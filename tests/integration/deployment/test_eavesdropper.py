@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.faults.proxy import Proxy
+from tests.rig.warm import forked
 
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import ClientId, Role
@@ -66,7 +67,7 @@ def watched(folder: Path, task: Task) -> tuple[Traffic, dict[int, set[str]]]:
 
     traffic: Traffic = defaultdict(list)
     with ExitStack() as stack:
-        deployment = stack.enter_context(LocalDeployment(folder, task, data, way=way))
+        deployment = stack.enter_context(LocalDeployment(folder, task, data, way=way, popen=forked))
         for each in dialled.values():
             for wire in each:
                 stack.callback(wire.close)

@@ -15,6 +15,7 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
+from tests.rig.warm import forked
 
 import precad
 from precad.client import TrainedModel, load_vector
@@ -84,7 +85,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, make_task: "TaskMaker") ->
     y = (x.sum(axis=1) > 0).astype(np.int64)
     data = {ClientId(name): (x, y) for name in (STAYS, LEAVES)}
     folder = tmp_path_factory.mktemp("home")
-    with LocalDeployment(folder, task, data, linger_s=LINGER_S) as deployment:
+    with LocalDeployment(folder, task, data, linger_s=LINGER_S, popen=forked) as deployment:
         write_client_data(folder / "records", ClientId("held-out"), x[:20], y[:20])
         add(folder / f"{STAYS}.toml", 'held_out = "records/held-out.npz"')
         add(folder / f"{LEAVES}.toml", f"epsilon_limit = {limit(task)}")
@@ -93,6 +94,23 @@ def trained(tmp_path_factory: pytest.TempPathFactory, make_task: "TaskMaker") ->
         assert deployment.wait((STAYS, LEAVES), 200) == {STAYS: 0, LEAVES: 0}
         deployment.stop()
         yield Trained(deployment, x, y)
+
+
+def test_the_doctor_says_that_the_training_is_finished_though_nobody_answers(
+    trained: Trained,
+) -> None:
+    said = trained.says("doctor", "--config", trained.deployment.folder / f"{STAYS}.toml")
+    model = trained.state(STAYS) / "model.safetensors"
+    assert f"! finished training: {model} is its final model" in said
+    # No mistake, and nothing to begin.
+    assert said.count("! server ") == 2
+    assert "✗" not in said
+    assert "precad join" not in said
+
+
+def test_the_doctor_asks_for_servers_of_an_owner_who_left_before_the_end(trained: Trained) -> None:
+    with pytest.raises(AssertionError):
+        trained.says("doctor", "--config", trained.deployment.folder / f"{LEAVES}.toml")
 
 
 def add(settings: Path, line: str) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
+from tests.rig.warm import forked
 
 from precad.client import Participation
 from precad.client.train import logistic
@@ -50,7 +51,9 @@ def test_it_trains_and_brings_the_model_home(
     table = np.column_stack([x, y])
     rows = [",".join(f"{value:.6g}" for value in row) for row in table]
     (tmp_path / "ward.csv").write_text("\n".join(["a,b,c,y", *rows]), encoding="utf-8")
-    with LocalDeployment(tmp_path, task, {ClientId("ward-3"): (x, y)}, linger_s=LINGER_S) as there:
+    with LocalDeployment(
+        tmp_path, task, {ClientId("ward-3"): (x, y)}, linger_s=LINGER_S, popen=forked
+    ) as there:
         there.start_servers()
         code = snippet()
         for name, role in (("a.example:7301", "server-a"), ("b.example:7302", "server-b")):

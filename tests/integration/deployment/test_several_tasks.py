@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.integration.deployment.conftest import logistic
+from tests.rig.browser import browsing, faults
+from tests.rig.pane import terminal
 
 from precad.client.record_file import write_client_data
 from precad.common.identifiers import ClientId, Role
@@ -152,7 +154,12 @@ class Trio:
     def until_done(self, task: str) -> dict[Role, pb.StatusReply]:
         """Until both servers say that it is over: what they say."""
         both = (Role.SERVER_A, Role.SERVER_B)
-        self.until(lambda: all(self.status(task, role).phase == "done" for role in both))
+
+        def done(said: pb.StatusReply) -> bool:
+            # On the same port the task before it may still be there.
+            return (said.task_name, said.phase) == (task, "done")
+
+        self.until(lambda: all(done(self.status(task, role)) for role in both))
         return {role: self.status(task, role) for role in both}
 
     def explain(self) -> str:
@@ -193,6 +200,25 @@ def check_undisturbed(trio: Trio, task: str, said: Mapping[Role, pb.StatusReply]
     assert [line for line in again if line > frozen[0] and "trying again" in line] == []
 
 
+def look_at_all(trio: Trio, settings: Path) -> None:
+    """The live screen has a block for each, whatever hangs, and is drawn over itself."""
+    operator = trio.folder / "keys" / "operator"
+    watch = ["status", "--config", settings, "--identity", operator, "--watch", "--every", 0.5]
+    with terminal([sys.executable, "-m", "precad", *map(str, watch)], 100) as pane:
+        text = pane.wait_for(lambda text: "left  no answer" in text)
+        assert [line for line in text.splitlines() if "right" in line] == [
+            f"right  done: round {ROUNDS['right']} of {ROUNDS['right']}"
+        ]
+        assert text.count("left") == 1
+        page = trio.folder / "status-of-several.html"
+        page.write_text(pane.page("precad status --watch"), encoding="utf-8")
+    with browsing(trio.folder) as seen:
+        seen.open(page.as_uri(), (900, 260))
+        assert {kind: found for kind, found in faults(seen).items() if found} == {}
+        assert seen.errors() == []
+        seen.picture(trio.folder / "status-of-several.png")
+
+
 @pytest.mark.timeout(900)
 def test_neither_of_two_tasks_waits_for_the_other_and_a_third_follows(trio: Trio) -> None:
     trio.write_settings("left", "right")
@@ -228,6 +254,7 @@ def test_neither_of_two_tasks_waits_for_the_other_and_a_third_follows(trio: Trio
     status, text = trio.command(*asked, files["server-b"])
     assert status == 0
     assert "no answer" in text
+    look_at_all(trio, files["server-b"])
 
     # Killed, it is started again by its service, and goes on where it stood.
     os.kill(stopped, signal.SIGKILL)

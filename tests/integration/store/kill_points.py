@@ -1,7 +1,8 @@
 """Kill a process at one point after another of a write, and tell what was left each time.
 
-Run as a program by ``test_durability``: ``kill_points.py URL TASK prepare|learn|void``. Every point
-gets a round and a process of its own; one line of JSON on stdout tells what a new process finds.
+Run as a program by ``test_durability``: ``kill_points.py URL TASK prepare|learn|void|confirm``.
+Every point gets a round and a process of its own; one line of JSON on stdout tells what a new
+process finds.
 """
 
 import itertools
@@ -15,6 +16,7 @@ from sqlalchemy import event
 
 from precad.common.aggregator.round.messages import Fact
 from precad.common.aggregator.store import Store, audit_ledger, open_store
+from precad.common.aggregator.store.attempts import share_of
 from precad.common.aggregator.store.audit import read_task
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Digest, Role
@@ -50,8 +52,13 @@ def write(url: str, task: Task, operation: str, point: int) -> None:
     """One round, whose number and model are ``point``, killed at that point."""
     store = open_store(url, task, Role.SERVER_A)
     store.begin_attempt(point, point, 3, MODEL)
+    if operation == "confirm":
+        store.prepare(point, [A, B], VALID_SET, {C: Rejection.ABSENT}, bytes([point]) * 4096)
+        store.finish_attempt(point, MODEL)
     arm(store, point)
-    if operation == "prepare":
+    if operation == "confirm":
+        store.confirm(point + 1)
+    elif operation == "prepare":
         store.prepare(point, [A, B], VALID_SET, {C: Rejection.ABSENT}, bytes([point]) * 4096)
     elif operation == "learn":
         store.learn([Fact(version=point, attempt=point, voided=False, clients=(A.name, B.name))])
@@ -69,6 +76,8 @@ def left_behind(url: str, task: Task, point: int) -> dict[str, Any]:
         "charged": sum(store.participations().values()),
         "rejected": sum(store.rejections().values()),
         "share": record is not None and record.noisy_share == bytes([point]) * 4096,
+        "kept": _kept(store, point),
+        "confirmed": store.confirmed() == point + 1,
         "entries": audit_ledger(url).entries,
         "findings": [finding.what for finding in audit_ledger(url).findings],
     }
@@ -77,6 +86,11 @@ def left_behind(url: str, task: Task, point: int) -> dict[str, Any]:
     store.finish_attempt(point, MODEL)
     store.close()
     return found
+
+
+def _kept(store: Store, point: int) -> bool:
+    with store._transaction() as connection:
+        return share_of(connection, point) is not None
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,20 +27,25 @@ HERE = Path(__file__).parent
 Opener = Callable[..., Store]
 
 
-@pytest.mark.parametrize("operation", ["prepare", "learn", "void"])
-def test_a_process_killed_anywhere_leaves_all_or_nothing(
-    durable_url: str, task: Task, operation: str
-) -> None:
-    """kill -9 before and after every statement and around the commit."""
+def killed_everywhere(url: str, task: Task, operation: str) -> list[dict[str, Any]]:
+    """What is found after a kill -9 at each point of a write; the last one gets through."""
     done = subprocess.run(
-        [sys.executable, HERE / "kill_points.py", durable_url, task.canonical.decode(), operation],
+        [sys.executable, HERE / "kill_points.py", url, task.canonical.decode(), operation],
         env={**os.environ, "PYTHONPATH": str(HERE.parents[2] / "src")},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    points = [json.loads(line) for line in done.stdout.splitlines()]
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("operation", ["prepare", "learn", "void"])
+def test_a_process_killed_anywhere_leaves_all_or_nothing(
+    durable_url: str, task: Task, operation: str
+) -> None:
+    """kill -9 before and after every statement and around the commit."""
+    points = killed_everywhere(durable_url, task, operation)
     assert len(points) > 14
     whole = 0
     for found in points:
@@ -59,6 +65,18 @@ def test_a_process_killed_anywhere_leaves_all_or_nothing(
     assert [found["state"] != "open" for found in points][-2:] == [True, True]
     assert whole == 2
     assert [found["survived"] for found in points] == [False] * (len(points) - 1) + [True]
+
+
+def test_a_noisy_share_goes_with_the_word_that_both_hold_its_model_or_stays(
+    durable_url: str, task: Task
+) -> None:
+    """Killed anywhere in between: never gone before that word, and what is left is sound."""
+    points = killed_everywhere(durable_url, task, "confirm")
+    for found in points:
+        assert found["state"] == "done"
+        assert found["kept"] == (not found["confirmed"])
+        assert found["findings"] == []
+    assert {found["confirmed"] for found in points} == {False, True}
 
 
 # --- no room -----------------------------------------------------------------------------------

@@ -255,6 +255,26 @@ def test_a_change_shows(copy_url: str, statement: str, found: str) -> None:
     assert any(found in finding for finding in said), said
 
 
+def test_a_noisy_share_may_be_gone_once_both_servers_hold_the_model_and_no_sooner(
+    durable_url: str, opener: Opener, prepared: Callable[..., None]
+) -> None:
+    store = opener(durable_url)
+    for number in range(3):
+        prepared(store, number, version=number)
+        store.finish_attempt(number, NEXT)
+    store.confirm(2)
+    store.close()
+    assert findings(durable_url) == []
+    gone = "its noisy share isn't the one that was released"
+    tamper(durable_url, "DELETE FROM noisy_share")
+    assert findings(durable_url) == [f"attempt 2: {gone}"]
+    # One that is there is looked at, whatever its age.
+    tamper(
+        durable_url, "INSERT INTO noisy_share (attempt, share) SELECT 0, model FROM attempt LIMIT 1"
+    )
+    assert f"attempt 0: {gone}" in findings(durable_url)
+
+
 @pytest.mark.parametrize(
     "state", ["prepared", "countersigned", "sent", "done", "written-off", "learned", "voided"]
 )

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sqlalchemy import event, select, text
+from sqlalchemy import create_engine, event, make_url, select, text
 from sqlalchemy.exc import IntegrityError
 from tests.rig.keys import seals
 
@@ -281,6 +281,75 @@ def test_a_charge_that_cannot_be_written_keeps_the_share_from_being_written(
     again = opener(durable_url)
     assert noisy_shares(again) == [None]
     assert again.states() == {0: AttemptState.OPEN}
+
+
+def kept(store: Store) -> dict[int, bool]:
+    return {number: share is not None for number, share in enumerate(noisy_shares(store))}
+
+
+def test_noisy_shares_go_once_both_servers_hold_the_model(
+    store: Store, prepared: Prepare, bind: Bind
+) -> None:
+    prepared(store, 0, version=0)
+    store.finish_attempt(0, NEXT)
+    assert kept(store) == {0: True}
+    prepared(store, 1, version=1)
+    bind(store, 1, version=1)
+    store.confirm(1)
+    # The other server may still ask for the one that is pending, and is sent these bytes.
+    assert kept(store) == {0: False, 1: True}
+    store.confirm(2)
+    assert kept(store) == {0: False, 1: True}
+    record = store.pending()
+    assert record is not None
+    assert record.noisy_share == SHARE
+    store.finish_attempt(1, NEXT)
+    store.confirm(2)
+    assert kept(store) == {0: False, 1: False}
+    # What was charged for stays charged, and is still sound.
+    assert store.participations() == {A: 2, B: 2}
+
+
+@pytest.mark.parametrize("end", ["void", "write-off", "learn"])
+def test_a_noisy_share_of_an_attempt_that_came_to_nothing_goes_with_its_version(
+    store: Store, prepared: Prepare, bind: Bind, end: str
+) -> None:
+    prepared(store, 0, version=0)
+    if end == "void":
+        store.void(0, 0)
+    elif end == "write-off":
+        bind(store, 0, version=0)
+        store.write_off(0)
+    else:
+        store.settle(0)
+    prepared(store, 1, version=0)
+    store.finish_attempt(1, NEXT)
+    assert kept(store) == {0: True, 1: True}
+    store.confirm(1)
+    assert kept(store) == {0: False, 1: False}
+
+
+def test_of_many_noisy_shares_a_few_go_with_each_version(store: Store, prepared: Prepare) -> None:
+    """As a version before left them: no round waits for all."""
+    for number in range(20):
+        prepared(store, number, version=number)
+        store.finish_attempt(number, NEXT)
+    left = []
+    for version in (20, 20, 20):
+        store.confirm(version)
+        left.append(sum(kept(store).values()))
+    assert left == [12, 4, 0]
+
+
+def test_the_disk_of_a_long_training_does_not_grow_by_a_share_a_round(
+    tmp_path: Path, opener: Opener, prepared: Prepare
+) -> None:
+    store, share = opener(f"sqlite:///{tmp_path}/state.db"), bytes(1 << 18)
+    for number in range(40):
+        prepared(store, number, version=number, share=share)
+        store.finish_attempt(number, NEXT)
+        store.confirm(number + 1)
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 20 * len(share)
 
 
 def test_an_empty_attempt_is_prepared_too(store: Store) -> None:
@@ -938,3 +1007,20 @@ def test_everything_survives_a_restart(
     assert before[0] == roster.digest()
     with pytest.raises(AlreadyReleased):
         again.prepare(1, [A], VALID_SET, {}, SHARE)
+
+
+def test_a_database_without_an_encoding_of_its_own_serves(postgres: str, opener: Opener) -> None:
+    """One made without a locale is SQL_ASCII, whose text the driver would give back as bytes."""
+    engine = create_engine(
+        postgres, isolation_level="AUTOCOMMIT", connect_args={"client_encoding": "utf8"}
+    )
+    with engine.connect() as connection:
+        connection.exec_driver_sql(
+            "CREATE DATABASE plain ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0"
+        )
+    engine.dispose()
+    url = make_url(postgres).set(database="plain").render_as_string(hide_password=False)
+    store = opener(url)
+    store.begin_attempt(0, 0, 1, MODEL)
+    store.close()
+    assert opener(url).next_attempt() == 1

@@ -1,6 +1,8 @@
 """One of many clients in one event loop: its own certificate, channels and notices."""
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
+from typing import Any
 
 import grpc
 import numpy as np
@@ -106,7 +108,19 @@ class LoadClient:
 
     async def send(self, submission: Submission) -> str:
         """Upload it. Returns ``HELD``, the rejection's reason, or the status code's name."""
-        return await self.send_pieces(submission.role, upload_pieces(submission))
+        begun: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+        async def pieces() -> AsyncIterator[pb.SubmissionPiece]:
+            messages = upload_pieces(submission)
+            yield next(messages)
+            if submission.body is not None:
+                await (await begun).initial_metadata()
+            for message in messages:
+                yield message
+
+        submit = self._stubs[submission.role].Submit
+        begun.set_result(submit(pieces(), timeout=CALL_TIMEOUT_S))
+        return await _answer(begun.result())
 
     async def send_pieces(
         self,
@@ -114,9 +128,13 @@ class LoadClient:
         pieces: Iterable[pb.SubmissionPiece] | AsyncIterator[pb.SubmissionPiece],
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> str:
-        """Upload whatever ``pieces`` are; returns as ``send``."""
-        try:
-            reply = await self._stubs[role].Submit(pieces, timeout=timeout_s)  # type: ignore[arg-type]
-        except grpc.RpcError as error:
-            return str(error.code().name)
-        return reply.rejection or HELD
+        """Upload whatever ``pieces`` are, at once; returns as ``send``."""
+        return await _answer(self._stubs[role].Submit(pieces, timeout=timeout_s))  # type: ignore[arg-type]
+
+
+async def _answer(call: Awaitable[pb.Receipt]) -> str:
+    try:
+        reply = await call
+    except grpc.RpcError as error:
+        return str(error.code().name)
+    return reply.rejection or HELD

@@ -1,0 +1,126 @@
+"""An experiment on two nodes of a cluster gives what one process gives, also where one is lost."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from precad.common.errors import Misconfiguration
+from precad.experiments.study import EXPERIMENTS, Scale
+from precad.experiments.study.kept import Kept
+from precad.experiments.study.run import run
+
+WHOLE = "xie-fig9"
+"""Accounting alone, so that the cells are short."""
+HELD = f"""
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from precad.experiments.study import EXPERIMENTS
+
+folder = Path(os.environ["HELD"])
+whole = EXPERIMENTS["{WHOLE}"]
+
+
+def measure(settings, around):
+    (folder / f"begun-{{os.getpid()}}").touch()
+    while not (folder / "go").exists():
+        time.sleep(0.01)
+    return whole.measure(settings, around)
+
+
+EXPERIMENTS.register("held")(replace(whole, measure=measure))
+"""
+"""The same, where cells are held up until a node is lost."""
+DRIVER = """
+import sys
+from pathlib import Path
+from precad.experiments.study import Scale
+from precad.experiments.study.run import run
+
+backend, output, plugin = sys.argv[1:]
+run(
+    "held",
+    Scale.SMALL,
+    Path(output),
+    workers=2,
+    backend=backend,
+    plugins=(Path(plugin),),
+    on_cell=lambda _result, done, _all: print(f"cell {done}", flush=True),
+)
+"""
+ADDRESS = {"ray": "RAY_ADDRESS", "dask": "DASK_SCHEDULER_ADDRESS"}
+"""Where each backend looks for its cluster."""
+BEGIN_S = 240.0
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("backend", ADDRESS)
+def test_a_cluster_gives_what_one_process_gives_also_when_a_node_is_lost_amid_a_cell(
+    tmp_path: Path, backend: str
+) -> None:
+    plugin = tmp_path / "held.py"
+    plugin.write_text(HELD)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        # Workers at the test's own priority: a busy machine would let them wait for minutes.
+        "RAY_worker_niceness": "0",
+        "HELD": str(tmp_path),
+    }
+    with subprocess.Popen(
+        # Of one processor each, so that two workers are on both.
+        [sys.executable, "-m", f"tests.rig.{backend}_cluster", "1"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+    ) as cluster:
+        assert cluster.stdin is not None
+        assert cluster.stdout is not None
+        address = cluster.stdout.readline().strip()
+        assert address
+        with subprocess.Popen(
+            [sys.executable, "-c", DRIVER, backend, str(tmp_path), str(plugin)],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment | {ADDRESS[backend]: address},
+        ) as driver:
+            try:
+                until_two_have_begun(tmp_path, driver)
+                cluster.stdin.write("kill\n")
+                cluster.stdin.flush()
+                assert cluster.stdout.readline() == "killed\n"
+                (tmp_path / "go").touch()
+                said = driver.communicate()[0].splitlines()
+            finally:
+                driver.kill()
+    assert driver.returncode == 0
+    alone = run(WHOLE, Scale.SMALL, tmp_path)
+    # Ray itself writes lines too.
+    told = [line for line in said if line.startswith("cell ")]
+    assert told == [f"cell {number}" for number in range(1, len(alone) + 1)]
+    together = Kept(tmp_path, "held", Scale.SMALL).of(EXPERIMENTS[WHOLE].all_cells(Scale.SMALL))
+    assert [r.values for r in together] == [r.values for r in alone]
+    assert [r.settings for r in together] == [r.settings for r in alone]
+
+
+def until_two_have_begun(folder: Path, driver: "subprocess.Popen[str]") -> None:
+    deadline = time.monotonic() + BEGIN_S
+    while len(list(folder.glob("begun-*"))) < 2:
+        assert driver.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_dask_is_not_looked_for_where_none_was_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(ADDRESS["dask"], raising=False)
+    with pytest.raises(Misconfiguration, match=ADDRESS["dask"]):
+        run(WHOLE, Scale.SMALL, tmp_path, backend="dask")
