@@ -42,7 +42,7 @@ from precad.common.share.submission import Submission, shard
 from precad.common.task import Task
 from precad.common.wire.patience import call_patiently
 from precad.common.wire.status import error_of
-from precad.common.wire.submission import upload_pieces
+from precad.common.wire.submission import body_is_wanted, upload_pieces
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub
 
@@ -360,10 +360,8 @@ class Servers:
         def pieces() -> Iterator[pb.SubmissionPiece]:
             messages = upload_pieces(submission)
             yield next(messages)
-            if submission.body is not None:
-                # B says so when it reads the body; a call that ends before says so too.
-                begun.result().initial_metadata()
-            yield from messages
+            if submission.body is None or body_is_wanted(begun.result().initial_metadata()):
+                yield from messages
 
         submit = self._stubs[submission.role].Submit
         call = submit.future(pieces(), timeout=timeout_s, wait_for_ready=True)

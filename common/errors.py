@@ -4,8 +4,8 @@ Only these are caught inside a round; anything else is a bug and stays loud. Err
 identifiers, never shares, seeds or keys.
 """
 
+import copyreg
 from enum import Enum
-from typing import Any
 
 MAX_TEXT = 2000
 """Longest text of an error, in characters: it may quote what a stranger sent."""
@@ -18,9 +18,9 @@ class PrecadError(Exception):
     def __init__(self, text: str = "") -> None:
         super().__init__(_cut(text, MAX_TEXT))
 
-    def __reduce__(self) -> "tuple[Any, ...]":
-        """So that another process's error is this one here, whatever its constructor takes."""
-        return _remade, (type(self), self.args, self.__dict__)
+    def __reduce__(self) -> tuple[object, ...]:
+        """Another process's error is this one here, whatever its constructor takes."""
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
 class Misconfiguration(PrecadError):
@@ -31,15 +31,6 @@ class Misconfiguration(PrecadError):
         self.field = field
         self.value = value
         self.remedy = remedy
-
-
-class MissingPackage(PrecadError, ImportError):
-    """A package isn't installed that one of precad's extras brings; says the command."""
-
-    def __init__(self, what: str, package: str, extra: str) -> None:
-        super().__init__(
-            f"{what} needs {package}, which isn't installed: pip install 'precad[{extra}]'"
-        )
 
 
 class Rejection(Enum):
@@ -150,12 +141,6 @@ class AccessDenied(PrecadError):
         super().__init__(f"{reason.value}: {detail}")
         self.detail = detail
         self.reason = reason
-
-
-def _remade(kind: type[PrecadError], said: tuple[Any, ...], known: dict[str, Any]) -> PrecadError:
-    error = kind.__new__(kind, *said)
-    error.__dict__.update(known)
-    return error
 
 
 def _shown(value: object) -> str:

@@ -1,6 +1,6 @@
 """Which of the distribution's extras brings a package that isn't installed."""
 
-from precad.common.errors import MissingPackage
+from precad.common.errors import PrecadError
 
 LEAST_EXTRA = {
     "alembic": "server",
@@ -16,6 +16,15 @@ LEAST_EXTRA = {
     "torchvision": "experiments",
 }
 """Of every package that not every party needs, by the name it is imported by."""
+
+
+class MissingPackage(PrecadError, ImportError):
+    """A package isn't installed that one of precad's extras brings; says the command."""
+
+    def __init__(self, what: str, package: str, extra: str) -> None:
+        super().__init__(
+            f"{what} needs {package}, which isn't installed: pip install 'precad[{extra}]'"
+        )
 
 
 def missing(

@@ -1,6 +1,6 @@
 """A submission as protobuf messages, and back."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from precad.common.errors import Misconfiguration, RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
@@ -13,6 +13,13 @@ from precad.protos import precad_pb2 as pb
 
 PIECE_BYTES = 1 << 18
 """256 KiB of a body in one message."""
+BODY_WANTED = (("precad-body", "wanted"),)
+"""B's initial metadata when it reads the body. A call that ends before has none of it."""
+
+
+def body_is_wanted(metadata: Iterable[tuple[str, str | bytes]] | None) -> bool:
+    """Whether a call's initial metadata says so: else it is over, and nothing more is read."""
+    return BODY_WANTED[0] in {(key, value) for key, value in metadata or ()}
 
 
 def header_to_wire(submission: Submission) -> pb.SubmissionHeader:

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from joblib import Parallel, delayed, parallel_config
 
-from precad.common.errors import Misconfiguration, MissingPackage
+from precad.common.errors import Misconfiguration
+from precad.common.extras import MissingPackage
 from precad.experiments.registry import load_plugins
 from precad.experiments.study.checkpoint import Checkpoint
 from precad.experiments.study.environment import environment

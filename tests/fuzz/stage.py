@@ -35,6 +35,7 @@ from precad.common.identity.sign import CertificateSigner, CertificateVerifier
 from precad.common.ring import RingVector
 from precad.common.task import Task
 from precad.common.wire.statement import sign_body
+from precad.common.wire.submission import BODY_WANTED
 from precad.dealer.service import DealingService
 from precad.experiments.local.files import task_to_toml
 from precad.protos import precad_pb2 as pb
@@ -276,9 +277,9 @@ class _Begun:
     def __init__(self, result: Callable[[], Any]) -> None:
         self.result = result
 
-    def initial_metadata(self) -> tuple[()]:
+    def initial_metadata(self) -> tuple[tuple[str, str], ...]:
         """It is this client's turn at once."""
-        return ()
+        return BODY_WANTED
 
 
 class _Stream(list[Any]):

@@ -495,8 +495,16 @@ def test_a_quick_upload_passes_by_all_that_stall(
 
 
 def test_a_client_that_is_refused_at_its_header_sends_no_body(
-    deploy: Deploy, identities: dict[ClientId, Identity]
+    deploy: Deploy, identities: dict[ClientId, Identity], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    drawn: dict[Role, list[str | None]] = {A: [], B: []}
+
+    def noted(submission: Submission) -> Iterator[pb.SubmissionPiece]:
+        for piece in upload_pieces(submission):
+            drawn[submission.role].append(piece.WhichOneof("piece"))
+            yield piece
+
+    monkeypatch.setattr("precad.client.connection.upload_pieces", noted)
     deployed = deploy()
     deployed.open_round()
     end = held_up(deployed)
@@ -505,6 +513,7 @@ def test_a_client_that_is_refused_at_its_header_sends_no_body(
         pair = servers.prepare(0, 7, deployed.sessions[A].shelf.current.digest, x)
         assert reasons(servers.submit(pair, DEADLINE_S)) == [Rejection.WRONG_ATTEMPT] * 2
     end()
+    assert drawn == {A: ["header"], B: ["header"]}
     assert deployed.sessions[B].traffic["clients to server-b"] == 0
 
 

@@ -18,6 +18,7 @@ from precad.common.identity.sign import CertificateSigner
 from precad.common.model import model_digest, to_bytes
 from precad.common.task import Task
 from precad.common.wire.statement import sign_body
+from precad.common.wire.submission import BODY_WANTED
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationServicer, add_AggregationServicer_to_server
 
@@ -148,7 +149,7 @@ class FakeServer(AggregationServicer):
 
     def Submit(self, request_iterator: Any, context: Any) -> pb.Receipt:  # noqa: N802
         # Nobody else uploads: the body may come at once.
-        context.send_initial_metadata(())
+        context.send_initial_metadata(BODY_WANTED)
         pieces, sizes, seed = [], [], b""
         for piece in request_iterator:
             if piece.WhichOneof("piece") == "header":

@@ -4,8 +4,9 @@ import copy
 
 import pytest
 
-from precad.common.errors import Misconfiguration, MissingPackage, PrecadError, Rejection
+from precad.common.errors import Misconfiguration, PrecadError, Rejection
 from precad.common.errors import RejectedSubmission as Rejected
+from precad.common.extras import MissingPackage
 
 
 @pytest.mark.parametrize(

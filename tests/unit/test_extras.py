@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from precad.cli.main import COMMANDS, EXTRAS
-from precad.common.errors import MissingPackage, PrecadError
-from precad.common.extras import LEAST_EXTRA, missing
+from precad.common.errors import PrecadError
+from precad.common.extras import LEAST_EXTRA, MissingPackage, missing
 
 ROOT = Path(__file__).parents[2]
 SOURCES = Path(str(sys.modules["precad"].__file__)).parents[1]
@@ -188,7 +188,7 @@ def test_the_sdk_without_its_extra_is_an_import_error_that_names_it(
 ) -> None:
     said = run(WITHOUT + program, set(LEAST_EXTRA))
     last = said.stderr.strip().splitlines()[-1]
-    assert last.startswith("precad.common.errors.MissingPackage: ")
+    assert last.startswith("precad.common.extras.MissingPackage: ")
     assert re.search(words, last)
     assert issubclass(MissingPackage, ImportError)
     assert issubclass(MissingPackage, PrecadError)

@@ -31,7 +31,7 @@ from precad.common.identity.sign import check_own_key
 from precad.common.model import from_bytes
 from precad.common.ring import WORD_BYTES
 from precad.common.wire.serving import PIECE_BYTES, Context, Refusing, check_task
-from precad.common.wire.submission import header_from_wire
+from precad.common.wire.submission import BODY_WANTED, header_from_wire
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationServicer
 
@@ -249,7 +249,7 @@ class AggregationService(AggregationServicer):
                     if upload.awaits_body:
                         await self._in_turn(turn, total_s)
                         # For this the client waits before it sends b.
-                        await context.send_initial_metadata(())
+                        await context.send_initial_metadata(BODY_WANTED)
                 elif kind == "body":
                     body = piece.body
                     self._session.traffic[link] += len(body)

@@ -17,7 +17,7 @@ from precad.common.model import from_bytes, model_digest
 from precad.common.ring import RingVector
 from precad.common.share.submission import Submission, shard
 from precad.common.task import Task
-from precad.common.wire.submission import upload_pieces
+from precad.common.wire.submission import body_is_wanted, upload_pieces
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub
 
@@ -113,8 +113,10 @@ class LoadClient:
         async def pieces() -> AsyncIterator[pb.SubmissionPiece]:
             messages = upload_pieces(submission)
             yield next(messages)
-            if submission.body is not None:
+            if submission.body is not None and not body_is_wanted(
                 await (await begun).initial_metadata()
+            ):
+                return
             for message in messages:
                 yield message
 
