@@ -12,6 +12,7 @@ import click
 from precad.cli.options import PATH
 from precad.common.errors import Misconfiguration, StorageFailure
 from precad.common.log_lines import doing, start_log
+from precad.common.stacks import says_where_it_hangs
 
 
 @click.command()
@@ -78,6 +79,7 @@ def join(
     """  # noqa: D301 -- click reads the control character
     if dataset is None and (data is not None or part is not None):
         raise Misconfiguration("--dataset", None, "name the data set that --data and --part are of")
+    says_where_it_hangs()
     mine = config[0]
     if len(config) > 1 or logs is not None:
         from precad.client.together import load_for, split  # noqa: PLC0415

@@ -113,9 +113,10 @@ def _wait_for_owners(deployment: LocalDeployment, display: Display, owners_s: fl
         with display:
             deployment.wait((OWNERS,), owners_s)
     except PeerUnavailable:
+        deployment.ask_owners_where()
         display.say(
             f"some of them haven't ended within {owners_s:g} s and are stopped: this machine is "
-            "busy. What was trained doesn't depend on it"
+            "busy. What was trained doesn't depend on it; their logs say what they were doing"
         )
 
 

@@ -160,6 +160,12 @@ class LocalDeployment:
                 ) from None
         return statuses
 
+    def ask_owners_where(self) -> None:
+        """Have owners who were started together write to their logs what they are doing."""
+        process = self.processes[OWNERS]
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGUSR1)
+
     def tell_to_stop(self) -> list[Popen[bytes]]:
         """Tell whatever still runs to stop. Returns it, without waiting for it."""
         for connection in self._connections.values():

@@ -73,6 +73,8 @@ def test_a_late_owner_costs_neither_the_summary_nor_the_plot_nor_the_model(tmp_p
     outcome, result = run(replace(scenario, task=task), folder, display, owners_s=3.0)
     assert display.halted is not None
     assert "haven't ended within 3 s and are stopped" in said.getvalue()
+    # Whoever still ran said where; the halted one couldn't.
+    assert "together.py" in (folder / "logs" / "owners.log").read_text()
     assert len(outcome.rows) == result["version"] == ROUNDS
     # It was absent from the version that it stood still in, and nobody else was.
     assert result["honest_rejected"] == 0

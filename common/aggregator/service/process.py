@@ -46,6 +46,7 @@ from precad.common.identity.sign import CertificateSigner, CertificateVerifier
 from precad.common.kernel.kernel import kernel_in_use
 from precad.common.loaded_pages import let_go_of_loaded
 from precad.common.log_lines import doing
+from precad.common.stacks import says_where_it_hangs
 from precad.common.task import Task
 from precad.common.wire.health import add_health
 from precad.common.wire.serving import SERVER_OPTIONS
@@ -82,6 +83,7 @@ async def run_server(
     Raises:
         Misconfiguration: settings, task, identity or state can't be used.
     """
+    says_where_it_hangs()
     # Asked here, so that a wrong name stops the server now and not in its first round.
     kernel = kernel_in_use()
     session = open_session(role, settings)
