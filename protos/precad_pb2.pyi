@@ -1075,20 +1075,27 @@ class StepCost(_message.Message):
     STEP_FIELD_NUMBER: _builtins.int
     SECONDS_FIELD_NUMBER: _builtins.int
     CPU_SECONDS_FIELD_NUMBER: _builtins.int
+    ENDED_FIELD_NUMBER: _builtins.int
+    CPU_ENDED_FIELD_NUMBER: _builtins.int
     step: _builtins.str
     """collect, validate, release or keep."""
     seconds: _builtins.float
     cpu_seconds: _builtins.float
+    ended: _builtins.float
+    """By the server machine's monotonic clock, and the process's own processor clock, at its end."""
+    cpu_ended: _builtins.float
     def __init__(
         self,
         *,
         step: _builtins.str = ...,
         seconds: _builtins.float = ...,
         cpu_seconds: _builtins.float = ...,
+        ended: _builtins.float = ...,
+        cpu_ended: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpu_seconds", b"cpu_seconds", "seconds", b"seconds", "step", b"step"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpu_ended", b"cpu_ended", "cpu_seconds", b"cpu_seconds", "ended", b"ended", "seconds", b"seconds", "step", b"step"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -28,8 +28,6 @@ PHASES = {
 }
 """Each phase of a whole round, from one mark to another; ``open`` is the next one's opening. Much
 of the validation is done while others upload."""
-AFTER_VALIDATION = frozenset({"release", "keep"})
-"""Steps of a round, as servers name them."""
 CLIENT_PARTS = ("fetch_s", "prepare_s", "prepare_cpu_s", "upload_s")
 """Means over the clients."""
 _WAIT_S = 3600.0
@@ -89,7 +87,7 @@ class Precad:
         wall["round_s"] = sum(wall.values())
         wall |= {part: said["received"][part] for part in CLIENT_PARTS}
         marks, _ = self._attempt(held=True)
-        phases |= self._split(between(marks["received"], marks["over"]))
+        phases |= self._split(marks["received"], marks["over"])
         wall |= {f"{name}_s": phases[name].at_s for name in ("validate", "release")}
         return Sample(wall, {name: phase.cpu_s for name, phase in phases.items()})
 
@@ -106,22 +104,16 @@ class Precad:
         require_right(self.name, self._clients.ask(check=True))
         return marks, said
 
-    def _split(self, both: Reading) -> dict[str, Reading]:
-        """Validation, to the agreed set and its sum, and what followed, as the servers say."""
-        after_s, after_cpu_s = 0.0, dict.fromkeys(both.cpu_s, 0.0)
+    def _split(self, received: Reading, over: Reading) -> dict[str, Reading]:
+        """Validation, to the agreed set and its sum, and what followed, by the servers' clocks."""
+        at_s, cpu_s = received.at_s, dict(over.cpu_s)
         for role in (Role.SERVER_A, Role.SERVER_B):
             with closing(self._deployment.operator(role).reports()) as reports:
                 report = next(each for each in reports if each.attempt == self._attempts - 1)
-            costs = [cost for cost in report.steps if cost.step in AFTER_VALIDATION]
-            after_s = max(after_s, sum(cost.seconds for cost in costs))
-            after_cpu_s[role.value] = sum(cost.cpu_seconds for cost in costs)
-        validated = {
-            name: max(0.0, cpu_s - after_cpu_s[name]) for name, cpu_s in both.cpu_s.items()
-        }
-        return {
-            "validate": Reading(both.at_s - after_s, validated),
-            "release": Reading(after_s, after_cpu_s),
-        }
+            agreed = next(cost for cost in report.steps if cost.step == "validate")
+            at_s, cpu_s[role.value] = max(at_s, agreed.ended), agreed.cpu_ended
+        agreed_at = Reading(at_s, cpu_s)
+        return {"validate": between(received, agreed_at), "release": between(agreed_at, over)}
 
     def facts(self) -> dict[str, Any]:
         """Bytes of a round by link: as the servers count, and on the wire where a relay counts."""

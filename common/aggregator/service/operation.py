@@ -120,7 +120,11 @@ class OperationService(OperationServicer):
                         seconds=event.seconds,
                         steps=[
                             pb.StepCost(
-                                step=cost.step, seconds=cost.seconds, cpu_seconds=cost.cpu_seconds
+                                step=cost.step,
+                                seconds=cost.seconds,
+                                cpu_seconds=cost.cpu_seconds,
+                                ended=cost.ended,
+                                cpu_ended=cost.cpu_ended,
                             )
                             for cost in event.steps
                         ],

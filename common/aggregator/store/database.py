@@ -509,8 +509,15 @@ class Store(Journal):
         """The other server holds model ``version`` too: the shares that led to it may go."""
         with self._transaction() as connection:
             versions.confirm(connection, version)
-            attempts.drop_shares(connection, version)
         self._confirmed = max(self._confirmed, version)
+
+    def drop_shares(self) -> None:
+        """Remove noisy shares that led to models which both servers hold.
+
+        A database of a large model has much to write then: to be called where nobody waits.
+        """
+        with self._transaction() as connection:
+            attempts.drop_shares(connection, self._confirmed)
 
     def confirmed(self) -> int:
         """The newest version that both servers are known to hold."""

@@ -101,6 +101,7 @@ def run_to_end(session: Session, conduct: Callable[[Session], None]) -> None:
     try:
         conduct(session)
         final = session.shelf.current
+        session.store.drop_shares()
         progress.phase = Phase.DONE
         session.feed.publish(TrainingDone(final.version, final.digest))
         log.info("training is over after %d rounds: model %s", final.version, final.digest)
@@ -229,6 +230,8 @@ def play(
     steps = Steps(session.clock)
     closes = session.clock.now() + session.task.deadlines.collect
     noise = DrawnAhead(aggregator.noise, session.task.dimension, session.clock)
+    # While clients fetch the model.
+    session.store.drop_shares()
     try:
         with validation(aggregator, opened) as validator:
             closed = part.collect(opened, aggregator.link, closes, validator.take)

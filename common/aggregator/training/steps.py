@@ -15,6 +15,10 @@ class StepCost:
     seconds: float
     cpu_seconds: float
     """Of this process's threads; its workers' isn't in it."""
+    ended: float
+    """When it was over, by this machine's monotonic clock."""
+    cpu_ended: float
+    """This process's processor time until then."""
 
 
 class Steps:
@@ -32,7 +36,8 @@ class Steps:
     def over(self, step: str) -> None:
         """``step`` ends now; the next one begins."""
         now = self._clock.now(), time.process_time()
-        self._costs.append(StepCost(step, now[0] - self._began[0], now[1] - self._began[1]))
+        took = now[0] - self._began[0], now[1] - self._began[1]
+        self._costs.append(StepCost(step, *took, *now))
         self._began = now
 
     @property

@@ -58,6 +58,7 @@ def write(url: str, task: Task, operation: str, point: int) -> None:
     arm(store, point)
     if operation == "confirm":
         store.confirm(point + 1)
+        store.drop_shares()
     elif operation == "prepare":
         store.prepare(point, [A, B], VALID_SET, {C: Rejection.ABSENT}, bytes([point]) * 4096)
     elif operation == "learn":

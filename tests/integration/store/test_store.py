@@ -287,6 +287,12 @@ def kept(store: Store) -> dict[int, bool]:
     return {number: share is not None for number, share in enumerate(noisy_shares(store))}
 
 
+def confirm(store: Store, version: int) -> None:
+    """And then, while others upload."""
+    store.confirm(version)
+    store.drop_shares()
+
+
 def test_noisy_shares_go_once_both_servers_hold_the_model(
     store: Store, prepared: Prepare, bind: Bind
 ) -> None:
@@ -295,16 +301,16 @@ def test_noisy_shares_go_once_both_servers_hold_the_model(
     assert kept(store) == {0: True}
     prepared(store, 1, version=1)
     bind(store, 1, version=1)
-    store.confirm(1)
+    confirm(store, 1)
     # The other server may still ask for the one that is pending, and is sent these bytes.
     assert kept(store) == {0: False, 1: True}
-    store.confirm(2)
+    confirm(store, 2)
     assert kept(store) == {0: False, 1: True}
     record = store.pending()
     assert record is not None
     assert record.noisy_share == SHARE
     store.finish_attempt(1, NEXT)
-    store.confirm(2)
+    confirm(store, 2)
     assert kept(store) == {0: False, 1: False}
     # What was charged for stays charged, and is still sound.
     assert store.participations() == {A: 2, B: 2}
@@ -325,7 +331,7 @@ def test_a_noisy_share_of_an_attempt_that_came_to_nothing_goes_with_its_version(
     prepared(store, 1, version=0)
     store.finish_attempt(1, NEXT)
     assert kept(store) == {0: True, 1: True}
-    store.confirm(1)
+    confirm(store, 1)
     assert kept(store) == {0: False, 1: False}
 
 
@@ -336,7 +342,7 @@ def test_of_many_noisy_shares_a_few_go_with_each_version(store: Store, prepared:
         store.finish_attempt(number, NEXT)
     left = []
     for version in (20, 20, 20):
-        store.confirm(version)
+        confirm(store, version)
         left.append(sum(kept(store).values()))
     assert left == [12, 4, 0]
 
@@ -348,7 +354,7 @@ def test_the_disk_of_a_long_training_does_not_grow_by_a_share_a_round(
     for number in range(40):
         prepared(store, number, version=number, share=share)
         store.finish_attempt(number, NEXT)
-        store.confirm(number + 1)
+        confirm(store, number + 1)
     assert sum(path.stat().st_size for path in tmp_path.iterdir()) < 20 * len(share)
 
 
