@@ -189,10 +189,15 @@ def test_what_runs_is_the_installed_wheel(package: Package, tmp_path: Path) -> N
 
 
 def test_the_demo_trains_from_the_wheel_alone(package: Package, tmp_path: Path) -> None:
-    said = package.run(
-        *("precad", "demo", "--clients", "2", "--rounds", "2", "--json", "--output", "run"),
-        cwd=tmp_path,
-    )
+    try:
+        said = package.run(
+            *("precad", "demo", "--clients", "2", "--rounds", "2", "--json", "--output", "run"),
+            cwd=tmp_path,
+        )
+    finally:
+        # An owner who was late wrote there where it was.
+        for log in sorted((tmp_path / "run" / "logs").glob("owner*.log")):
+            print(f"--- {log.name}\n{log.read_text()}")
     summary = json.loads(said.stdout)
     assert (summary["version"], summary["accepted"]) == (2, 4)
     assert summary["model_digest_a"] == summary["model_digest_b"]
