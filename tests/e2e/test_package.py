@@ -197,7 +197,7 @@ def test_the_demo_trains_from_the_wheel_alone(package: Package, tmp_path: Path) 
     finally:
         # An owner who was late wrote there where it was.
         for log in sorted((tmp_path / "run" / "logs").glob("owner*.log")):
-            print(f"--- {log.name}\n{log.read_text()}")
+            sys.stdout.write(f"--- {log.name}\n{log.read_text()}")
     summary = json.loads(said.stdout)
     assert (summary["version"], summary["accepted"]) == (2, 4)
     assert summary["model_digest_a"] == summary["model_digest_b"]
