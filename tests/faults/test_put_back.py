@@ -117,12 +117,16 @@ def test_an_attempt_that_both_forgot_in_mid_round_waits_for_the_operators(
     for role in SERVER_ROLES:
         back_up(deployment, role)
     deployment.strike(())
+    late = deployment.clients[-1].name
+    # While an owner is awaited: what comes last is asked for once both journals name the attempt.
+    deployment.hold(Order(late, "pause-before", "Servers.submit"))
     deployment.hold(Order("server-a", "pause-after", "RemoteSquares.row_key"))
     done = deployment.done()
     # B first: A is paused, where B would note in its journal that A is gone.
     for role in reversed(SERVER_ROLES):
         put_back(deployment, role)
-    deployment.let_go("server-a")
+    for name in ("server-a", late):
+        deployment.let_go(name)
     deployment.restart_the_dead()
     for server in (Role.SERVER_A, Role.SERVER_B):
         deployment.wait_for(
