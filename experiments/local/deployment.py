@@ -4,11 +4,12 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from subprocess import Popen
-from typing import Self
+from typing import NoReturn, Self
 
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import ClientId, Role
@@ -41,10 +42,15 @@ def environment_of_parts() -> dict[str, str]:
     return os.environ | own
 
 
+def _exit(number: int, _frame: object) -> NoReturn:
+    sys.exit(128 + number)
+
+
 class LocalDeployment:
     """Servers, dealer and clients as processes of this machine.
 
-    Use it as a context manager: whatever happens, its processes are stopped.
+    Use it as a context manager: whatever happens, its processes are stopped. In the main thread
+    SIGTERM raises SystemExit meanwhile, unless this process has its own way with it.
 
     Args:
         folder: receives settings, keys, records, states and logs, one folder or file a party.
@@ -81,15 +87,23 @@ class LocalDeployment:
         self.addresses = dict(zip(SERVERS, free_addresses(len(SERVERS)), strict=True))
         self.processes: dict[str, Popen[bytes]] = {}
         self._connections: dict[Role, OperatorConnection] = {}
+        self._takes_sigterm = False
         (folder / "logs").mkdir(parents=True, exist_ok=True)
         create_local_keys(folder / "keys", [client.name for client in data])
         write_settings(folder, task, data, self.addresses, linger_s=linger_s, way=way)
 
     def __enter__(self) -> Self:
+        in_main = threading.current_thread() is threading.main_thread()
+        if in_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            # Else it would end this process alone, and leave the others running.
+            signal.signal(signal.SIGTERM, _exit)
+            self._takes_sigterm = True
         return self
 
     def __exit__(self, *_exception: object) -> None:
         self.stop()
+        if self._takes_sigterm:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     def start_servers(self) -> None:
         """Start the dealer, B and A."""

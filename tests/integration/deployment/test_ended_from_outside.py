@@ -1,0 +1,78 @@
+"""Whoever is told to end while it has parts running on this machine ends them too."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import sys, time, tomllib
+from pathlib import Path
+
+from precad.common.task import Task
+from precad.experiments.local import LocalDeployment
+
+with LocalDeployment(Path(sys.argv[1]), Task.parse(tomllib.loads(sys.argv[2])), {}) as deployment:
+    deployment.start_server("dealer")
+    print(deployment.processes["dealer"].pid, flush=True)
+    time.sleep(600)
+"""
+TASK = """
+name = "ended"
+[model]
+architecture = "custom"
+parameters = [{ name = "weight", shape = [3] }]
+[privacy]
+record_clip = 1.0
+client_clip = 2.0
+noise_multiplier = 2.0
+record_rate = 0.2
+client_rate = 1.0
+[training]
+learning_rate = 1.0
+rounds = 1
+[enrolment]
+clients = 2
+max_expected_records = 8.0
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_program_that_is_told_to_end_ends_its_parts(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    program = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(tmp_path), TASK],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    with program:
+        assert program.stdout is not None
+        part = int(program.stdout.readline())
+        try:
+            program.send_signal(number)
+            status = program.wait(60)
+            assert status == (128 + number if number == signal.SIGTERM else -number)
+            assert not runs(part), "the dealer goes on"
+        finally:
+            program.kill()
+            if runs(part):
+                os.kill(part, signal.SIGKILL)
+
+
+def runs(pid: int) -> bool:
+    """Whether a process is there that hasn't ended; it may be about to."""
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
+        except FileNotFoundError:
+            return False
+        if state in "ZX":
+            return False
+        time.sleep(0.05)
+    return True
