@@ -327,6 +327,8 @@ class Store(Journal):
 
     def raise_opened(self, version: int, at_least: int) -> None:
         """The other server has counted that many."""
+        if at_least <= self.opened(version):
+            return
         with self._transaction() as connection:
             versions.raise_opened(connection, version, at_least)
 
