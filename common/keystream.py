@@ -18,9 +18,7 @@ from precad.common.secret import Secret
 KEY_BYTES = 32
 DOMAIN = b"precad/v1/"
 _ZEROS = memoryview(bytes(1 << 17))
-_LENGTH = struct.Struct("<I").pack
-_NUMBER = struct.Struct("<IQ").pack
-"""With its length."""
+_LENGTH, _NUMBER = struct.Struct("<I").pack, struct.Struct("<IQ").pack
 
 
 def encode_context(purpose: str, *context: bytes | int) -> bytes:
@@ -28,10 +26,9 @@ def encode_context(purpose: str, *context: bytes | int) -> bytes:
 
     An int stands for its 8 bytes; which parts are ints is fixed by the purpose.
     """
-    name = DOMAIN + purpose.encode()
-    encoded = [_LENGTH(len(name)), name]
+    encoded: list[bytes] = []
     # Hundreds of times a round.
-    for part in context:
+    for part in (DOMAIN + purpose.encode(), *context):
         encoded += (_NUMBER(8, part),) if isinstance(part, int) else (_LENGTH(len(part)), part)
     return b"".join(encoded)
 
