@@ -41,14 +41,21 @@ def cells_of(group: Mapping[Any, list[Result]], places: Sequence[Any], what: str
 
 
 def plot_both(results: Sequence[Result], figure: Any, arm: Arm, place: str, label: str) -> None:
-    """Main task on the left, backdoor on the right."""
+    """Main task on the left, backdoor on the right; by round where one place alone was measured."""
     left, right = figure.subplots(1, 2, sharey=True)
+    places = {result.settings[place] for result in results}
+    by_round = len(places) == 1
+    if by_round:
+        label = f"round; {label.partition(',')[0]} = {places.pop()}"
     for axes, what, title in (
         (left, "accuracy", "main task"),
         (right, "backdoor", "backdoor: lower is more robust"),
     ):
         for (name, algorithm, sigma), group in by_arm(results, arm, place).items():
-            points = {at: [r.values[what] for r in some] for at, some in group.items()}
+            if by_round:
+                points = _by_round(next(iter(group.values())), 1 if what == "accuracy" else 2)
+            else:
+                points = {at: [r.values[what] for r in some] for at, some in group.items()}
             lines_with_spread(axes, points, name, algorithm, sigma)
         axes.set_title(title)
         axes.set_xlabel(label)
@@ -56,3 +63,12 @@ def plot_both(results: Sequence[Result], figure: Any, arm: Arm, place: str, labe
         axes.grid(alpha=0.3)
     left.set_ylabel("accuracy")
     right.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize="small")
+
+
+def _by_round(results: Sequence[Result], column: int) -> dict[Any, list[float]]:
+    """All seeds' accuracies by the round; a curve has (round, main task, backdoor)."""
+    points: dict[Any, list[float]] = {}
+    for result in results:
+        for measured in result.values["curve"]:
+            points.setdefault(measured[0], []).append(measured[column])
+    return points
