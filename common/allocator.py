@@ -1,7 +1,7 @@
 """Which freed buffers are kept for the next ones, where the C library can be told so.
 
 glibc gives every buffer above 128 KiB back to the system when it is freed, and gets zeroed pages
-for the next one: with pieces of 512 KiB that costs as much time as what is done with them. With
+for the next one: with pieces of a MiB that costs as much time as what is done with them. With
 whole vectors it costs little, and what is kept of them is memory that nothing uses.
 """
 
@@ -12,8 +12,9 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 """glibc's names in malloc.h."""
 LARGEST = 32 << 20
 """The most that glibc allows."""
-PIECES = 1 << 20
-"""For a server: the pieces of bodies, and no vector of a large model."""
+PIECES = 2 << 20
+"""For a server: the pieces of bodies, of a MiB and what a message adds, and no vector of a large
+model."""
 _HEAPS = 2
 """A heap for each of many threads would keep a multiple."""
 

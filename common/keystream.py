@@ -17,7 +17,7 @@ from precad.common.secret import Secret
 
 KEY_BYTES = 32
 DOMAIN = b"precad/v1/"
-_ZEROS = memoryview(bytes(1 << 17))
+_ZEROS = memoryview(bytes(1 << 18))
 _LENGTH, _NUMBER = struct.Struct("<I").pack, struct.Struct("<IQ").pack
 
 

@@ -55,7 +55,7 @@ EXPORTED void precad_project_c(const uint8_t *words, const uint8_t *masks, size_
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-#define AVX2 __attribute__((target("avx2")))
+#define AVX2 __attribute__((target("avx2,popcnt")))
 #define AVX512 __attribute__((target("avx512f,avx512bw,avx512vnni")))
 
 /* Words that are cut into limbs together: their limbs (16 KiB) stay in L1 while all rows use them. */
@@ -64,9 +64,11 @@ enum { TILE_BLOCKS = 32, TILE = TILE_BLOCKS * BLOCK };
 /* Two words' bytes in turn: both bytes of limb 0, both of limb 1 … */
 #define PAIRED 0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15
 
-AVX2 static void split_avx2(const uint8_t *words, uint8_t limbs[LIMBS][TILE], size_t at)
+/* 32 words: the 32 bytes of limb 0, then those of limb 1 …, each less 128 (see below). */
+AVX2 static inline void split_avx2(const uint8_t *words, uint8_t *limbs)
 {
     const __m256i paired = _mm256_setr_epi8(PAIRED, PAIRED);
+    const __m256i less_128 = _mm256_set1_epi8((char)0x80);
     __m256i pair[8], four[8], eight[8];
     /* Words 0 to 15 in the low half of the registers, 16 to 31 in the high one, so that
      * interleaving, which never crosses the halves, ends in the words' own order. */
@@ -90,17 +92,41 @@ AVX2 static void split_avx2(const uint8_t *words, uint8_t limbs[LIMBS][TILE], si
     for (int p = 0; p < 4; p++) {
         __m256i even = _mm256_unpacklo_epi64(eight[2 * p], eight[2 * p + 1]);
         __m256i odd = _mm256_unpackhi_epi64(eight[2 * p], eight[2 * p + 1]);
-        _mm256_store_si256((__m256i *)&limbs[2 * p][at], even);
-        _mm256_store_si256((__m256i *)&limbs[2 * p + 1][at], odd);
+        _mm256_store_si256((__m256i *)(limbs + 64 * p), _mm256_xor_si256(even, less_128));
+        _mm256_store_si256((__m256i *)(limbs + 64 * p + 32), _mm256_xor_si256(odd, less_128));
     }
 }
 
-/* 32 bits of a mask as 32 bytes: −1 where the bit is set. ``places`` picks its bytes. */
-AVX2 static inline __m256i spread(uint64_t mask, __m256i places)
+/* 32 bits of a mask, bit i in byte i; no other bit is set. */
+AVX2 static inline __m256i spread(const uint8_t *mask, __m256i bits)
+{
+    const __m256i places = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202,
+                                              0x0303030303030303);
+    int32_t half;
+    memcpy(&half, mask, sizeof half);
+    return _mm256_and_si256(_mm256_shuffle_epi8(_mm256_set1_epi32(half), places), bits);
+}
+
+/* A row's entries for 32 words, each more by 1: 0, 1 or 2. */
+AVX2 static inline __m256i entries_avx2(const uint8_t *uv)
 {
     const __m256i bits = _mm256_set1_epi64x((long long)0x8040201008040201ULL);
-    __m256i bytes = _mm256_shuffle_epi8(_mm256_set1_epi64x((long long)mask), places);
-    return _mm256_cmpeq_epi8(_mm256_and_si256(bytes, bits), bits);
+    __m256i u = _mm256_min_epu8(spread(uv, bits), _mm256_set1_epi8(1));
+    __m256i not_v = _mm256_cmpeq_epi8(spread(uv + 8, bits), _mm256_setzero_si256());
+    return _mm256_sub_epi8(u, not_v);
+}
+
+/* Adds products to a row's 8 sums. */
+AVX2 static inline __attribute__((always_inline)) void add_products(__m256i sums[LIMBS],
+                                                                    const uint8_t *limbs,
+                                                                    __m256i entries)
+{
+    for (int l = 0; l < LIMBS; l++) {
+        __m256i limb = _mm256_load_si256((const __m256i *)(limbs + 32 * l));
+        sums[l] = _mm256_add_epi16(sums[l], _mm256_maddubs_epi16(entries, limb));
+        /* One sum after the other: else the compiler keeps more of them than there are registers. */
+        __asm__("" : "+x"(sums[l]));
+    }
 }
 
 /* Σ of 8 sums of 16-bit numbers, the l-th times 2^(8l). */
@@ -125,39 +151,37 @@ AVX2 static inline uint64_t total_avx2(const __m256i sums[LIMBS])
     return total;
 }
 
-/* A 16-bit sum gains two products of a byte and an entry a step, at most 510 in absolute value,
- * and a tile has 2·TILE_BLOCKS = 64 steps: at most 32,640 < 2^15. Wide sums have 16 of these. */
+/* The processor multiplies a byte without a sign by one with a sign that stands in memory. So limbs
+ * are taken less 128, and entries more by 1. With E = Σ entry, and K the word whose bytes are 128,
+ *     Σ entry·word = Σ_l 2^(8l) Σ (entry + 1)(limb_l − 128) + K·E − Σ (word − K).
+ * A 16-bit sum gains two products of at least −256 and less than 256 a step, and a tile has
+ * 2·TILE_BLOCKS = 64 steps: at least −32,768 = −2^15. Wide sums have 16 of these. */
 AVX2 EXPORTED void precad_project_avx2(const uint8_t *words, const uint8_t *masks, size_t blocks,
                                        size_t k, uint64_t *z)
 {
-    _Alignas(64) uint8_t limbs[LIMBS][TILE];
-    const __m256i places[2] = {
-        _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303),
-        _mm256_setr_epi64x(0x0404040404040404, 0x0505050505050505, 0x0606060606060606,
-                           0x0707070707070707),
-    };
+    const uint64_t each_128 = 0x8080808080808080;
+    _Alignas(64) uint8_t limbs[TILE * LIMBS];
     while (blocks) {
         size_t tile = blocks < TILE_BLOCKS ? blocks : TILE_BLOCKS;
+        uint64_t less = 0;
+        for (size_t at = 0; at < tile * BLOCK; at++)
+            less += word_at(words + 8 * at) - each_128;
         for (size_t at = 0; at < tile * BLOCK; at += 32)
-            split_avx2(words + 8 * at, limbs, at);
+            split_avx2(words + 8 * at, limbs + 8 * at);
         for (size_t row = 0; row < k; row++) {
             __m256i sums[LIMBS];
             for (int l = 0; l < LIMBS; l++)
                 sums[l] = _mm256_setzero_si256();
-            const uint8_t *uv = masks + row * MASK_BYTES;
-            for (size_t block = 0; block < tile; block++, uv += k * MASK_BYTES) {
-                uint64_t u = word_at(uv), v = word_at(uv + 8);
-                for (size_t half = 0; half < 2; half++) {
-                    __m256i entries = _mm256_sub_epi8(spread(v, places[half]),
-                                                      spread(u, places[half]));
-                    for (int l = 0; l < LIMBS; l++) {
-                        const uint8_t *from = &limbs[l][block * BLOCK + 32 * half];
-                        __m256i limb = _mm256_load_si256((const __m256i *)from);
-                        sums[l] = _mm256_add_epi16(sums[l], _mm256_maddubs_epi16(limb, entries));
-                    }
-                }
+            const uint8_t *uv = masks + row * MASK_BYTES, *limb = limbs;
+            int64_t entries = 0;
+            for (size_t block = 0; block < tile; block++) {
+                entries += __builtin_popcountll(word_at(uv)) - __builtin_popcountll(word_at(uv + 8));
+                add_products(sums, limb, entries_avx2(uv));
+                add_products(sums, limb + 32 * LIMBS, entries_avx2(uv + 4));
+                uv += k * MASK_BYTES;
+                limb += BLOCK * LIMBS;
             }
-            z[row] += total_avx2(sums);
+            z[row] += total_avx2(sums) + each_128 * (uint64_t)entries - less;
         }
         words += tile * BLOCK_BYTES;
         masks += tile * k * MASK_BYTES;
@@ -317,7 +341,8 @@ EXPORTED int precad_kernels(void)
     __builtin_cpu_init();
     int avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                  __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni");
-    return (__builtin_cpu_supports("avx2") ? 1 : 0) | (avx512 ? 2 : 0);
+    int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("popcnt");
+    return (avx2 ? 1 : 0) | (avx512 ? 2 : 0);
 #else
     return 0;
 #endif

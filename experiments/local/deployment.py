@@ -38,7 +38,7 @@ def environment_of_parts() -> dict[str, str]:
     One thread a process: the parts share this machine's cores. And vectors go back to the system
     when they are freed; glibc would keep up to 32 MiB of each kind.
     """
-    own = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "MALLOC_MMAP_THRESHOLD_": str(2**20)}
+    own = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "MALLOC_MMAP_THRESHOLD_": str(2**21)}
     return os.environ | own
 
 

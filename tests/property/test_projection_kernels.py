@@ -87,19 +87,22 @@ def test_kernels_agree_with_plain_integers(
     check(all_kernels, words, masks)
 
 
+@pytest.mark.parametrize("word", [-1, 0])
 @pytest.mark.parametrize("sign", [0, 1])
 @pytest.mark.parametrize("blocks", [31, 32, 33, 63, 64, 255, 257, 2200])
-def test_the_longest_sums_fit(all_kernels: dict[str, Projection], blocks: int, sign: int) -> None:
-    # Every byte of every word is 255, and every entry 1 or every entry −1; but for the first, so
-    # that the sum is odd and rounding can't hide.
-    words = np.full(blocks * BLOCK, -1, dtype=np.int64)
+def test_the_longest_sums_fit(
+    all_kernels: dict[str, Projection], blocks: int, sign: int, word: int
+) -> None:
+    # Every byte of every word is 255, or 0 (a kernel may take bytes less 128), and every entry 1 or
+    # every entry −1; but for the first, so that a sum of 255s is odd and rounding can't hide.
+    words = np.full(blocks * BLOCK, word, dtype=np.int64)
     masks = np.zeros((blocks, 2, MASKS), dtype=np.uint64)
     masks[:, :, sign] = ONES
     masks[0, :, sign] -= 1
     for name, project in all_kernels.items():
         z = np.zeros(2, dtype=np.int64)
         project(words, masks, z)
-        assert z.tolist() == [(blocks * BLOCK - 1) * (-1) ** (1 - sign)] * 2, name
+        assert z.tolist() == [word * (blocks * BLOCK - 1) * (-1) ** sign] * 2, name
 
 
 def test_words_may_begin_at_any_byte(all_kernels: dict[str, Projection]) -> None:

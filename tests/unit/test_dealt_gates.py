@@ -119,7 +119,8 @@ def holds(at: dict[Role, Squares], dealt: dict[Role, DealtGates], both: Halves, 
 
 
 def test_keys_of_many_submissions_come_as_one_array_and_each_is_its_own() -> None:
-    many = [halves(TASK, str(number), D) for number in range(TOGETHER // (K + 1) + 4)]
+    together = -(-TOGETHER // (K + 1))
+    many = [halves(TASK, str(number), D) for number in range(together + 3)]
     with ExitStack() as stack:
         at = conversations(stack, DealerRole(TASK, D, projections=K))
         for role, order in ((A, many), (B, many[::-1])):
@@ -127,7 +128,7 @@ def test_keys_of_many_submissions_come_as_one_array_and_each_is_its_own() -> Non
                 at[role].ask(both.of[role])
         dealt = [{role: at[role].gate_keys(both.context) for role in SERVERS} for both in many]
         sizes = Counter(each[A].of for each in dealt)
-        assert sizes == {24: 24, 3: 3}
+        assert sizes == {together: together, 3: 3}
         for number, (both, each) in enumerate(zip(many, dealt, strict=True)):
             assert each[A].number == each[B].number
             assert len(each[A].keys) == keys_bytes(each[A].of * (K + 1))

@@ -20,7 +20,7 @@ from precad.common.wire.status import error_of
 
 LOOK_S = 2.0
 """When a link that doesn't come about is looked at."""
-_WAITING = 8
+_WAITING = 4
 """Frames that wait at one end: 4 MiB of a body that is forwarded."""
 _POLL_S = 0.5
 
