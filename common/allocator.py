@@ -13,8 +13,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 LARGEST = 32 << 20
 """The most that glibc allows."""
 PIECES = 2 << 20
-"""For a server: the pieces of bodies, of a MiB and what a message adds, and no vector of a large
-model."""
+"""For a server: the pieces of bodies with their messages, and no vector of a large model."""
 _HEAPS = 2
 """A heap for each of many threads would keep a multiple."""
 
