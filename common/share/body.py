@@ -17,8 +17,8 @@ from precad.common.secret import Secret
 from precad.common.share.mask import SALT_BYTES
 
 PIECE_BYTES = 1 << 20
-"""1 MiB: b is kept, read and sent on in pieces of so many bytes; the last may be shorter. Each costs
-its messages, threads that wake and calls. ``common/allocator.py`` keeps buffers of this size."""
+"""1 MiB: b is kept, read and sent on in pieces of so many bytes; the last may be shorter. Each
+costs messages, threads that wake and calls. ``common/allocator.py`` keeps buffers of this size."""
 
 
 def body_bytes(dimension: int) -> int:
