@@ -20,6 +20,7 @@ from precad.common.account.exact import ExactAccountant
 from precad.common.errors import Misconfiguration
 from precad.common.model import initial_vector
 from precad.experiments.algorithms.learner import Learner
+from precad.experiments.algorithms.local_optimizer import LocalOptimizer
 from precad.experiments.algorithms.problem import Problem
 from precad.experiments.algorithms.start import model_and_section
 from precad.experiments.algorithms.user_level import Users, shortened
@@ -44,6 +45,7 @@ class InstanceLevel:
         local_rate: η.
         local_steps: V.
         delta: δ.
+        optimizer: of the local steps, ``sgd`` as in the papers' algorithms, or ``adam``.
 
     Raises:
         Misconfiguration: a rate isn't in (0, 1], or m or V isn't positive.
@@ -57,6 +59,7 @@ class InstanceLevel:
     local_rate: float
     local_steps: int = 1
     delta: float = 1e-5
+    optimizer: str = "sgd"
 
     def __post_init__(self) -> None:
         checks.rate("batch_rate", self.batch_rate)
@@ -130,11 +133,13 @@ def train(
     generators = [np.random.default_rng(seed) for seed in seeds]
     drawn_for, first = np.zeros((len(seeds), count), np.int64), 0
     cohorts, at = np.empty((len(seeds), m), np.int64), thetas.repeat_interleave(m, dim=0)
+    optimizer = LocalOptimizer(settings.optimizer, settings.local_rate)
     if checkpoint is not None:
         first, thetas, kept = checkpoint.found(thetas, generators)
         if first:
             drawn_for, cohorts = kept["drawn_for"], kept["cohorts"]
             at = torch.from_numpy(kept["at"]).to(at)
+            optimizer.restore(at, kept)
     steps = settings.rounds * settings.local_steps
     for done in range(first, steps):
         if done % settings.local_steps == 0:
@@ -142,7 +147,9 @@ def train(
             for model, cohort in enumerate(cohorts):
                 drawn_for[model, cohort] += 1
             at = thetas.repeat_interleave(m, dim=0)
-        at = at - settings.local_rate * _noisy(learner, at, users, cohorts, settings, generators)
+            optimizer.begin()
+        noisy = _noisy(learner, at, users, cohorts, settings, generators)
+        at = optimizer.step(at, noisy)
         on_step(done + 1, steps)
         if (done + 1) % settings.local_steps == 0:
             moved = (at - thetas.repeat_interleave(m, dim=0)).reshape(len(seeds), m, -1)
@@ -150,7 +157,7 @@ def train(
             progress((done + 1) // settings.local_steps, thetas)
         if checkpoint is not None and checkpoint.due(done + 1, steps):
             now = {"at": at.cpu().numpy(), "cohorts": cohorts, "drawn_for": drawn_for}
-            checkpoint.keep(done + 1, thetas, generators, **now)
+            checkpoint.keep(done + 1, thetas, generators, **now, **optimizer.state())
     return thetas, drawn_for
 
 

@@ -54,7 +54,8 @@ SETTINGS: Mapping[Scale, Settings] = {
         "batch": 128,
         "steps": 469,
         "clip": 1.0,
-        "learning_rate": 1.0,
+        "optimizer": "adam",
+        "learning_rate": 0.01,
         "plain_steps": 200,
         "plain_rate": 0.1,
         # Of 10,000 held-out images every tenth: results stay small.

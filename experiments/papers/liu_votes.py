@@ -88,6 +88,7 @@ def _private(
         batch_rate=settings["batch"] / len(data.train_y),
         local_rate=settings["learning_rate"],
         local_steps=settings["steps"],
+        optimizer=settings.get("optimizer", "sgd"),
     )
     users = Users.of([(data.train_x, data.train_y)], around.device)
     seeds = [settings["seed"] * settings["models"] + one for one in range(settings["models"])]

@@ -95,12 +95,30 @@ def test_more_users_than_there_are_and_an_impossible_rate_are_refused() -> None:
         InstanceLevel(**{**SETTINGS, "batch_rate": 1.5})
 
 
+def test_adams_first_step_moves_every_weight_by_the_rate_and_a_round_begins_anew() -> None:
+    one = {"optimizer": "adam", "local_rate": 0.01, "users_per_round": 1, "local_steps": 1}
+    # A step that forgets all before it moves each weight by η, up or down.
+    for rounds in (1, 2):
+        moved = ensemble([1], **one, rounds=rounds).numpy()
+        steps = np.round(moved / 0.01)
+        np.testing.assert_allclose(moved, steps * 0.01, atol=1e-6)
+        assert set(np.unique(steps % 2)) == {rounds % 2}
+
+
+def test_an_unknown_optimizer_is_refused() -> None:
+    with pytest.raises(Misconfiguration, match="must be one of sgd, adam"):
+        ensemble([1], optimizer="rmsprop")
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize("stops", [1, 4, 5])
-def test_a_broken_off_ensemble_goes_on_to_the_same_models(tmp_path: Path, stops: int) -> None:
+def test_a_broken_off_ensemble_goes_on_to_the_same_models(
+    tmp_path: Path, stops: int, optimizer: str
+) -> None:
     data = load("digits")
     users = Users.of([(data.train_x[part], data.train_y[part]) for part in problem().shares])
     learner = Learner(MODELS["logistic"](data))
-    chosen = InstanceLevel(**{**SETTINGS, "local_steps": 2})
+    chosen = InstanceLevel(**{**SETTINGS, "local_steps": 2, "optimizer": optimizer})
     start, checkpoint = torch.zeros(learner.dimension), Checkpoint(tmp_path / "cell.npz")
     told: list[int] = []
 
