@@ -26,7 +26,7 @@ from precad.common.share.words import norm_offset, word_mask
 
 TOGETHER = 400
 """Gates, at least, whose keys are generated in one call and sent in one message, of 0.4 MiB: of 10
-submissions at k = 40. Of twice as many each costs a tenth less, and the dealer 4 MiB more."""
+submissions at k = 40. Of twice as many each costs a fifth less, and the dealer 3 MiB more."""
 
 
 @dataclass(frozen=True, slots=True)

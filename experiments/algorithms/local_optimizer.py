@@ -1,6 +1,7 @@
 """A user's local steps from gradients that are noisy already: SGD's, or Adam's.
 
-Either only processes what the noise has hidden, so that the account is the same.
+Either only processes what the noise has hidden, so that the account is the same. Xie et al. have
+SGD (Algorithms 2 and 3), Liu et al. Adam (Kingma and Ba, ICLR 2015) in their experiments.
 """
 
 from collections.abc import Mapping
@@ -39,13 +40,17 @@ class LocalOptimizer:
         self._inner = None
 
     def step(self, at: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
-        """The weights after a step; both ``[pairs, d]``. Those that are given may be changed."""
+        """The weights after a step.
+
+        Args:
+            at: ``[pairs, d] float32``; Adam changes them in place, and a round goes on with these.
+            gradient: likewise.
+        """
         if not self._adam:
             return at - self._rate * gradient
         if self._inner is None:
             self._inner = torch.optim.Adam([at], lr=self._rate)
         at.grad = gradient
-        self._inner.param_groups[0]["params"] = [at]
         self._inner.step()
         at.grad = None
         return at

@@ -11,6 +11,7 @@ from pathlib import Path
 from subprocess import Popen
 from typing import NoReturn, Self
 
+from precad.common.allocator import PIECES
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
@@ -38,8 +39,8 @@ def environment_of_parts() -> dict[str, str]:
     One thread a process: the parts share this machine's cores. And vectors go back to the system
     when they are freed; glibc would keep up to 32 MiB of each kind.
     """
-    own = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "MALLOC_MMAP_THRESHOLD_": str(2**21)}
-    return os.environ | own
+    own = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    return os.environ | own | {"MALLOC_MMAP_THRESHOLD_": str(PIECES)}
 
 
 def _exit(number: int, _frame: object) -> NoReturn:
