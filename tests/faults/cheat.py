@@ -293,17 +293,6 @@ def _link(cheat: Cheat) -> None:
 
 
 def _bits(cheat: Cheat) -> None:
-    @_wrapping(ByGates, "note")
-    def note(original: Any, self: Any, submission: Submission, *rest: Any) -> None:
-        original(self, submission, *rest)
-        header = submission.header
-        cheat.note(
-            absorbed=str(submission.context.digest),
-            client=submission.context.client.name,
-            signed=str(header.whole_digest),
-            body=str(header.body_digest),
-        )
-
     @_wrapping(ByGates, "_evaluate")
     def evaluate(original: Any, self: Any, submissions: Sequence[Submission]) -> bytes:
         bits, change = bytearray(original(self, submissions)), cheat.now.own_bits

@@ -123,7 +123,13 @@ def install(orders: Orders) -> None:
             orders.note(left=hashlib.sha256(payload).hexdigest())
 
     def note_pair(pair: Any, *_rest: object) -> None:
-        orders.note(submitted=pair[0].context.attempt, commitment=str(pair[0].header.whole_digest))
+        context, header = pair[0].context, pair[0].header
+        orders.note(
+            submitted=context.attempt,
+            context=str(context.digest),
+            commitment=str(header.whole_digest),
+            body=str(header.body_digest),
+        )
 
     def note_delivered(pair: Any, *_rest: object) -> None:
         orders.note(delivered=pair[0].context.attempt)

@@ -17,6 +17,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -228,34 +229,79 @@ class Site:
 
     def nothing_new(self, deviation: str) -> int:
         """All that the honest server sent since; how many bits of submissions were in it."""
+        # What was heard, then what was known: training goes on meanwhile.
+        heard = list(messages(self.heard(self.honest), self._seen))
+        decided = {ctx for each in heard if each.step == "decide" for ctx in each.contexts}
+        # Under another secret than this server's own, where it gave another.
+        own_secret = not deviation.startswith("set-secret")
+        valid_sets = [each.fields() for each in heard if each.step == "valid-set" and own_secret]
+
+        def caught_up() -> bool:
+            known = _Known(self)
+            return decided <= known.bits.keys() and known.possible.keys() >= {
+                said["digest"] for said in valid_sets
+            }
+
+        # The bad one may be a moment behind with its own bits, but it gets there by itself.
+        self.deployment.wait_for(caught_up, LONG_S)
         known = _Known(self)
+        for said in valid_sets:
+            assert said["count"] == len(known.possible[said["digest"]])
         bits = 0
-        contexts: list[str] = []
-        bodies: dict[str, list[bytes]] = defaultdict(list)
-        for note in self.heard(self.honest)[self._seen :]:
-            if "decides" in note:
-                contexts = note["decides"]
-            if "sent" not in note:
-                continue
-            payload, step = bytes.fromhex(note["payload"]), note["sent"].split("/")[0]
-            match step:
+        for each in heard:
+            match each.step:
                 case "decide":
-                    unknown = [ctx for ctx in contexts if ctx not in known.bits]
-                    assert not unknown, f"{deviation}: bits of what it can't evaluate"
-                    assert payload == b"".join(complement(known.bits[ctx]) for ctx in contexts)
-                    bits += len(contexts)
+                    foreseen = b"".join(complement(known.bits[ctx]) for ctx in each.contexts)
+                    assert each.payload == foreseen
+                    bits += len(each.contexts)
                 case "body":
-                    bodies[note["sent"]].append(payload)
+                    known.body(each.pieces)
                 case "valid-set":
-                    # Under another secret than this server's own, where it gave another.
-                    if not deviation.startswith("set-secret"):
-                        said = json.loads(payload)
-                        assert said["count"] == len(known.possible[said["digest"]])
-                case _:
-                    known.foreseen(step, payload, note["attempt"])
-        for pieces in bodies.values():
-            known.body(pieces)
+                    pass
+                case step:
+                    known.foreseen(step, each.payload, each.attempt)
         return bits
+
+
+@dataclass(frozen=True)
+class Message:
+    """What a server sent."""
+
+    step: str
+    pieces: list[bytes]
+    attempt: int
+    contexts: list[str]
+    """Of the submissions that its last decision is about."""
+
+    @property
+    def payload(self) -> bytes:
+        """All of it."""
+        return b"".join(self.pieces)
+
+    def fields(self) -> dict[str, Any]:
+        """Of a message in JSON."""
+        found: dict[str, Any] = json.loads(self.payload)
+        return found
+
+
+def messages(notes: list[dict[str, Any]], since: int) -> Iterator[Message]:
+    """Whole ones, of which this note or a later one is the last piece."""
+    contexts: list[str] = []
+    bodies: dict[str, list[bytes]] = defaultdict(list)
+    for number, note in enumerate(notes):
+        contexts = note.get("decides", contexts)
+        if "sent" not in note:
+            continue
+        name, piece = note["sent"], bytes.fromhex(note["payload"])
+        step = name.split("/")[0]
+        pieces = [piece]
+        if step == "body":
+            bodies[name].append(piece)
+            if piece not in (b"w", b"d"):
+                continue
+            pieces = bodies.pop(name)
+        if number >= since:
+            yield Message(step, pieces, note["attempt"], contexts)
 
 
 class _Known:
@@ -265,18 +311,13 @@ class _Known:
         deployment = site.deployment
         notes = site.heard(site.cheater)
         evaluated = [note for note in notes if "evaluated" in note]
-        absorbed = [note for note in notes if "absorbed" in note]
         self.bits = {note["evaluated"]: bytes.fromhex(note["bits"]) for note in evaluated}
-        self.bodies = {note["body"]: note["absorbed"] for note in absorbed}
-        self.contexts = {note["absorbed"] for note in absorbed}
         self.possible = {note["possible"]: note["clients"] for note in notes if "possible" in note}
-        # Every owner's signed header lies at both servers.
-        self.signed = {
-            note["commitment"]
-            for client in CANDIDATES
-            for note in deployment.notes(client)
-            if "commitment" in note
-        }
+        # Every owner's signed header lies at both servers; it notes it before it sends it.
+        owners = [note for client in CANDIDATES for note in deployment.notes(client)]
+        signed = [note for note in owners if "commitment" in note]
+        self.signed = {note["commitment"] for note in signed}
+        self.bodies = {note["context"]: note["body"] for note in signed}
         self.role = Role(site.honest)
         self.task = deployment.task
         self.coin_key = CoinKey(
@@ -307,15 +348,13 @@ class _Known:
 
     def body(self, pieces: list[bytes]) -> None:
         """What server B forwards is what an owner has signed, and it alone."""
-        salt, *words = pieces
-        if words and words[-1] == b"w":
-            b = b"".join(words[:-1])
-            digests = []
-            for ctx in self.contexts:
-                hasher = body_hasher(Digest(bytes.fromhex(ctx)), Secret(salt))
-                hasher.update(b)
-                digests.append(hasher.hexdigest())
-            assert any(digest in self.bodies for digest in digests)
+        salt, *words, end = pieces
+        if end == b"w":
+            b = b"".join(words)
+            assert any(
+                body_hasher(Digest(bytes.fromhex(ctx)), Secret(salt)).update(b).hexdigest() == body
+                for ctx, body in self.bodies.items()
+            )
 
 
 BEFORE = {
