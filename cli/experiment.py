@@ -97,14 +97,17 @@ def show(
     cells = one.all_cells(size)
     kept = Kept(output, name, size)
     results = kept.of(cells)
-    hours = estimated_hours(name, size, output, data, device)[1] if estimate else None
+
+    def hours() -> float | None:
+        return estimated_hours(name, size, output, data, device)[1] if estimate else None
+
     if as_json:
         print_json(
             {
                 **_described(name, one, size),
                 "cells": len(cells),
                 "measured": len(results),
-                "hours_left": hours,
+                "hours_left": hours(),
             },
             indent=2,
         )
@@ -112,8 +115,10 @@ def show(
     click.echo(f"{name}: {one.paper}, {one.figure}\n\nThe paper: {one.claim}\n\nHere: {one.does}\n")
     for key, value in one.settings[size].items():
         click.echo(f"  {key:20} {'–' if value is None else value}")
-    left = "" if hours is None else f", about {_duration(hours)} left on one process"
-    click.echo(f"\n{len(results)} of {len(cells)} cells are measured{left}.")
+    click.echo(f"\n{len(results)} of {len(cells)} cells are measured.")
+    # It takes some seconds an algorithm, and there is something to read by now.
+    if left := hours():
+        click.echo(f"About {_duration(left)} left on one process.")
     _table(one, results)
 
 

@@ -34,7 +34,7 @@ DASKS_ADDRESS = "DASK_SCHEDULER_ADDRESS"
 LOST_NODES = 5
 """So often in a row may the same cells be lost."""
 PROBE_S = 5.0
-"""How long the first cell is tried for the estimate."""
+"""How long an algorithm's cell is tried for the estimate."""
 _PROBE_STEPS = 3
 EVERY: Settings = {}
 """Cells with any settings."""
@@ -43,7 +43,7 @@ KEPT = "kept"
 
 
 class _Enough(Exception):
-    """The first cell has run for long enough to be judged by."""
+    """A cell has run for long enough to be judged by."""
 
 
 def run(
@@ -242,19 +242,30 @@ def estimated_hours(
 ) -> tuple[int, float]:
     """How many cells are missing, and how long they will take one after another.
 
-    By the cells that are there; else by the first one, of which some steps are taken. It takes for
-    granted that all cost alike.
+    What an algorithm's cells cost, those say that are there; else one in the middle of its first
+    seed's, of which some steps are taken. It takes for granted that an algorithm's all cost alike.
     """
     cells = cells_with(name, scale, only)
     kept = Kept(output, name, scale)
-    missing, there = kept.missing(cells), kept.of(cells)
-    if not missing:
-        return 0, 0.0
-    if there:
-        seconds = sum(result.seconds for result in there) / len(there)
-    else:
-        seconds = _probed(name, missing[0], data, device)
-    return len(missing), seconds * len(missing) / 3600
+    seconds = 0.0
+    missing = _by_algorithm(kept.missing(cells))
+    there = _by_algorithm([result.settings for result in kept.of(cells)])
+    for algorithm, todo in missing.items():
+        if done := kept.of(there.get(algorithm, [])):
+            each = sum(result.seconds for result in done) / len(done)
+        else:
+            first = [cell for cell in todo if cell.get("seed") == todo[0].get("seed")]
+            each = _probed(name, first[len(first) // 2], data, device)
+        seconds += each * len(todo)
+    return sum(map(len, missing.values())), seconds / 3600
+
+
+def _by_algorithm(cells: list[Settings]) -> dict[Any, list[Settings]]:
+    """One algorithm's step may take ten times another's."""
+    found: dict[Any, list[Settings]] = {}
+    for cell in cells:
+        found.setdefault(cell.get("algorithm"), []).append(cell)
+    return found
 
 
 def _probed(name: str, cell: Settings, data: Path | None, device: str) -> float:

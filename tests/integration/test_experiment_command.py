@@ -58,7 +58,8 @@ def test_an_experiment_of_ones_own_is_shown_run_by_two_and_taken_up(tmp_path: Pa
     (tmp_path / "tiny.py").write_text(TINY)
     output = ("--output", str(tmp_path / "kept"))
     plugin = ("--plugin", str(tmp_path / "tiny.py"))
-    assert "0 of 3 cells are measured, about 0 s left" in said("show", "tiny", *plugin, *output)
+    shown = said("show", "tiny", *plugin, *output)
+    assert "0 of 3 cells are measured.\nAbout 0 s left" in shown
     alone = said("run", "tiny", "--only", "number=1", "--only", "data=none", *output)
     assert "1 of 1 cells to measure" in alone
     assert "cell 1/1" in alone

@@ -1,7 +1,9 @@
 """`precad experiment`: cells are kept, taken up again, repeated to the bit, and parts are added."""
 
 import json
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +112,32 @@ def test_the_estimate_counts_what_is_missing(tmp_path: Path, named: Any) -> None
     assert estimated_hours(name, Scale.SMALL, tmp_path, None)[0] == 4
     run(name, Scale.SMALL, tmp_path)
     assert estimated_hours(name, Scale.SMALL, tmp_path, None) == (0, 0.0)
+
+
+def test_the_estimate_tries_every_algorithm(tmp_path: Path, named: Any) -> None:
+    tried: list[tuple[str, int]] = []
+    cells: list[Settings] = [
+        {"algorithm": algorithm, "clients": clients, "seed": seed}
+        for seed in range(2)
+        for clients in (1, 2, 3)
+        for algorithm in ("fast", "slow")
+    ]
+
+    def measure(settings: Settings, _: Surroundings) -> dict[str, Any]:
+        tried.append((settings["algorithm"], settings["clients"]))
+        if settings["algorithm"] == "slow":
+            time.sleep(0.02)
+        return {"square": 0}
+
+    name = named(replace(squares(), cells=lambda _: cells, measure=measure))
+    missing, hours = estimated_hours(name, Scale.SMALL, tmp_path, None)
+    assert (missing, tried) == (12, [("fast", 2), ("slow", 2)])
+    assert 3600 * hours > 6 * 0.02
+    run(name, Scale.SMALL, tmp_path, only={"algorithm": "slow", "seed": 1})
+    tried.clear()
+    missing, hours = estimated_hours(name, Scale.SMALL, tmp_path, None)
+    assert (missing, tried) == (9, [("fast", 2)])
+    assert 3600 * hours > 3 * 0.02
 
 
 def test_two_parts_of_one_name_and_an_unknown_one_are_refused(tmp_path: Path) -> None:
