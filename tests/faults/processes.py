@@ -360,12 +360,14 @@ class FaultyDeployment(LocalDeployment):
             charges.setdefault(number, set()).add(client)
         return charges
 
-    def notes(self, name: str) -> list[dict[str, Any]]:
+    def notes(self, name: str, kind: str = "notes") -> list[dict[str, Any]]:
         """What a party's processes noted, oldest first."""
-        path = self.orders / f"{name}.notes"
+        path = self.orders / f"{name}.{kind}"
         if not path.exists():
             return []
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        # The last line may be half written.
+        lines = path.read_text(encoding="utf-8").split("\n")[:-1]
+        return [json.loads(line) for line in lines]
 
     def _select(self, role: str, query: str) -> list[tuple[Any, ...]]:
         path = self.folder / "state" / role / "state.db"

@@ -135,13 +135,8 @@ class Site:
         return self.deployment.orders / f"{name}.cheat"
 
     def heard(self, party: str) -> list[dict[str, Any]]:
-        """What a party's processes noted."""
-        path = self.deployment.orders / f"{party}.heard"
-        if not path.exists():
-            return []
-        # The last line may be half written.
-        lines = path.read_text(encoding="utf-8").split("\n")[:-1]
-        return [json.loads(line) for line in lines]
+        """What a server sent, did and could have said."""
+        return self.deployment.notes(party, "heard")
 
     def kill_servers(self) -> None:
         """As by a power cut."""
