@@ -27,12 +27,14 @@ Arm = Callable[[Result], tuple[str, str, float]]
 def by_arm(
     results: Sequence[Result], arm: Arm, place: str
 ) -> dict[tuple[str, str, float], dict[Any, list[Result]]]:
-    """Results of all seeds by line and by the place on the x axis, both in order."""
+    """Results of all seeds by line and by the place on the x axis, by σ and in order."""
     found: dict[tuple[str, str, float], dict[Any, list[Result]]] = {}
     for result in results:
         group = found.setdefault(arm(result), {})
         group.setdefault(result.settings[place], []).append(result)
-    return {line: dict(sorted(group.items())) for line, group in found.items()}
+    algorithms = list(dict.fromkeys(algorithm for _, algorithm, _ in found))
+    lines = sorted(found, key=lambda line: (algorithms.index(line[1]), line[2]))
+    return {line: dict(sorted(found[line].items())) for line in lines}
 
 
 def cells_of(group: Mapping[Any, list[Result]], places: Sequence[Any], what: str) -> list[str]:
@@ -41,19 +43,19 @@ def cells_of(group: Mapping[Any, list[Result]], places: Sequence[Any], what: str
 
 
 def plot_both(results: Sequence[Result], figure: Any, arm: Arm, place: str, label: str) -> None:
-    """Main task on the left, backdoor on the right; by round where one place alone was measured."""
+    """Main task on the left, backdoor on the right; by round where one place alone was attacked."""
     left, right = figure.subplots(1, 2, sharey=True)
-    places = {result.settings[place] for result in results}
-    by_round = len(places) == 1
-    if by_round:
-        label = f"round; {label.partition(',')[0]} = {places.pop()}"
+    places = {result.settings[place] for result in results if result.settings["attackers"]}
+    only = places.pop() if len(places) == 1 else None
+    if only is not None:
+        label = f"round; {label.partition(',')[0]} = {only}"
     for axes, what, title in (
         (left, "accuracy", "main task"),
         (right, "backdoor", "backdoor: lower is more robust"),
     ):
         for (name, algorithm, sigma), group in by_arm(results, arm, place).items():
-            if by_round:
-                points = _by_round(next(iter(group.values())), 1 if what == "accuracy" else 2)
+            if only is not None:
+                points = _by_round(group.get(only, []), 1 if what == "accuracy" else 2)
             else:
                 points = {at: [r.values[what] for r in some] for at, some in group.items()}
             lines_with_spread(axes, points, name, algorithm, sigma)
