@@ -50,9 +50,9 @@ def seen(x: NDArray[np.int64], data: bytes) -> set[str]:
 
 @pytest.fixture
 def task(make_task: Callable[..., Task]) -> Task:
-    """Its noise is some 2^48 units: a released word is an update's by chance in one of 10^12 rounds.
+    """Its noise is some 2^48 units: a word of a release is an update's in one of 10^12 rounds.
 
-    With a task's usual noise, of 2^21 units, it is in one of 10^4.
+    By chance, that is; with a task's usual noise, of 2^21 units, it is in one of 10^4.
     """
     return make_task(8, {"privacy.noise_multiplier": 2e8})
 
