@@ -54,7 +54,7 @@ def pair(make_task: Callable[..., Task], tmp_path: Path) -> tuple[Aggregator, Ag
             task=task,
             role=role,
             roster=roster(NAMES),
-            link=PeerLink(end, task.digest, max_message_bytes=1 << 20, timeout_s=5),
+            link=PeerLink(end, task.digest, max_message_bytes=1 << 20, timeout_s=60),
             dealing=_Unused(),
             dealer_key=Secret(bytes(32)),
             set_secret=Secret(bytes(32)),
