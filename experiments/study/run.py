@@ -247,25 +247,21 @@ def estimated_hours(
     """
     cells = cells_with(name, scale, only)
     kept = Kept(output, name, scale)
+    # One algorithm's step may take ten times another's.
+    missing: dict[Any, list[Settings]] = {}
+    for cell in kept.missing(cells):
+        missing.setdefault(cell.get("algorithm"), []).append(cell)
+    there = kept.of(cells)
     seconds = 0.0
-    missing = _by_algorithm(kept.missing(cells))
-    there = _by_algorithm([result.settings for result in kept.of(cells)])
     for algorithm, todo in missing.items():
-        if done := kept.of(there.get(algorithm, [])):
-            each = sum(result.seconds for result in done) / len(done)
+        took = [result.seconds for result in there if result.settings.get("algorithm") == algorithm]
+        if took:
+            each = sum(took) / len(took)
         else:
             first = [cell for cell in todo if cell.get("seed") == todo[0].get("seed")]
             each = _probed(name, first[len(first) // 2], data, device)
         seconds += each * len(todo)
     return sum(map(len, missing.values())), seconds / 3600
-
-
-def _by_algorithm(cells: list[Settings]) -> dict[Any, list[Settings]]:
-    """One algorithm's step may take ten times another's."""
-    found: dict[Any, list[Settings]] = {}
-    for cell in cells:
-        found.setdefault(cell.get("algorithm"), []).append(cell)
-    return found
 
 
 def _probed(name: str, cell: Settings, data: Path | None, device: str) -> float:

@@ -116,7 +116,7 @@ def test_server_a_proposes_nobody_at_the_limit(task: Task, store: Store) -> None
     for number in range(cap):
         play(store, number, OFTEN)
     a, b = (
-        PeerLink(end, task.digest, max_message_bytes=1 << 20, timeout_s=5) for end in memory_pair()
+        PeerLink(end, task.digest, max_message_bytes=1 << 20, timeout_s=60) for end in memory_pair()
     )
     # Everybody is drawn; B's word only ends the attempt.
     b.send("cohort", Verdict(refusal="that is all").to_bytes())

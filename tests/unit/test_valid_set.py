@@ -27,7 +27,7 @@ def pair(make_task: Callable[..., Task]) -> list[Aggregator]:
             task=task,
             role=role,
             roster=unused,
-            link=PeerLink(end, task.digest, max_message_bytes=1 << 20, timeout_s=5),
+            link=PeerLink(end, task.digest, max_message_bytes=1 << 20, timeout_s=60),
             dealing=unused,
             dealer_key=unused,
             set_secret=Secret(bytes(32)),
