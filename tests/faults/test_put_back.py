@@ -57,7 +57,7 @@ def put_back(deployment: FaultyDeployment, role: str) -> None:
     """The server dies; its database comes back as it was, beside a newer model."""
     process = deployment.processes[role]
     process.kill()
-    process.wait(10)
+    process.wait(60)
     for name in ("state.db", "state.db-wal", "state.db-shm"):
         (state(deployment, role) / name).unlink(missing_ok=True)
     shutil.copy(deployment.folder / f"{role}.copy" / "state.db", state(deployment, role))

@@ -24,11 +24,14 @@ def drawn(results: list[Result], panel: int) -> tuple[list[float], list[float], 
 
 
 def test_with_several_numbers_of_bad_clients_they_are_the_axis() -> None:
-    assert drawn([result(0, 0), result(4, 0)], 1) == ([0, 4], [0.2, 0.2], "K, bad clients")
+    results = [result(0, 0), result(4, 0), result(10, 0)]
+    assert drawn(results, 1) == ([0, 4, 10], [0.2, 0.2, 0.2], "K, bad clients")
 
 
-def test_with_one_number_of_bad_clients_rounds_are_the_axis() -> None:
-    results = [result(4, 0), result(4, 1)]
+@pytest.mark.parametrize("beside", [[], [result(0, 0), result(0, 1)]])
+def test_with_one_number_of_bad_clients_rounds_are_the_axis(beside: list[Result]) -> None:
+    """Also beside cells without any bad client: one number of them is attacked."""
+    results = [result(4, 0), result(4, 1), *beside]
     assert drawn(results, 0) == ([50, 100], [0.5, 0.9], "round; K = 4")
     rounds, backdoor, _ = drawn(results, 1)
     assert rounds == [50, 100]

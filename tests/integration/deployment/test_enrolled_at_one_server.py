@@ -64,7 +64,7 @@ def test_it_is_left_out_and_the_training_starts_also_after_a_restart(
             client.join()
         first = clients[0].opened(fresh_s=60, timeout_s=START_S)
         deployment.processes["server-a"].kill()
-        deployment.processes["server-a"].wait(10)
+        deployment.processes["server-a"].wait(60)
         deployment.start_server("server-a")
         for client in clients:
             client.close()
