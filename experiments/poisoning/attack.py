@@ -74,8 +74,9 @@ def poisoned(
 ) -> tuple[Images, Labels]:
     """The same number of records, ``count`` of them poisoned in place of themselves.
 
-    Those whose labels or pixels an attack changes come first; what it adds beside the records as
-    they are stands at the end of what it gives.
+    Those whose labels an attack changes come first: a record of the target label with a backdoor's
+    pattern would be spent for little. What it adds beside the records as they are stands at the end
+    of what it gives, and takes its own record's place where there is one for each.
 
     Args:
         attack: what poisons.
@@ -88,10 +89,13 @@ def poisoned(
     bad_x, bad_y = attack.poison(x, y, number, classes)
     added_x, added_y = bad_x[len(y) :], bad_y[len(y) :]
     if len(added_y):
-        some = min(count, len(added_y), len(y))
-        return np.concatenate([added_x[:some], x[some:]]), np.concatenate(
-            [added_y[:some], y[some:]]
-        )
+        places = np.arange(min(len(added_y), len(y)))
+        if len(added_y) == len(y):
+            places = np.argsort(added_y == y, stable=True)
+        places = places[:count]
+        mixed_x, mixed = x.copy(), y.copy()
+        mixed_x[places], mixed[places] = added_x[places], added_y[places]
+        return mixed_x, mixed
     changed = np.flatnonzero(bad_y != y)[:count]
     mixed = y.copy()
     mixed[changed] = bad_y[changed]

@@ -77,6 +77,20 @@ def test_so_many_records_are_poisoned_and_no_more() -> None:
     assert (marked != x).any(axis=1).sum() == 3
 
 
+def test_a_backdoor_is_put_on_records_of_other_labels_first() -> None:
+    """Sorted records begin with the target's: its pattern there would teach the model little."""
+    data = two_labels(load("digits"))
+    order = np.argsort(data.train_y, stable=True)
+    x, y = data.train_x[order], data.train_y[order]
+    zeros = int((y == 0).sum())
+    for name in ("pixel-backdoor", "scaled-pixel-backdoor", "distributed-backdoor"):
+        marked, named = poisoned(ATTACKS[name](), x, y, 4, 0, 2)
+        assert np.flatnonzero(named != y).tolist() == list(range(zeros, zeros + 4)), name
+        assert np.array_equal(marked[:zeros], x[:zeros]), name
+        everything, _ = poisoned(ATTACKS[name](), x, y, len(y), 0, 2)
+        assert (everything != x).any(axis=1).all(), name
+
+
 def test_records_are_dealt_by_their_owner() -> None:
     owners = np.array([7, 3, 7, 5, 3, 7])
     assert [part.tolist() for part in by_owner(owners, 2)] == [[1, 4], [0, 2, 5]]
