@@ -276,7 +276,9 @@ class ByEpsilon:
                 axes.set_title(name, fontsize="medium")
                 axes.set_xlabel("ε as published")
                 axes.grid(alpha=0.3)
-            row[-1].legend(fontsize="x-small", loc="center left", bbox_to_anchor=(1, 0.5))
+            # Long enough for a dash to be seen beside its mark.
+            beside = {"loc": "center left", "bbox_to_anchor": (1, 0.5), "handlelength": 4}
+            row[-1].legend(fontsize="x-small", **beside)
 
     def _draw_losses(self, axes: Any, line: Mapping[float, Mapping[int, Result]]) -> None:
         for k in self.bad:

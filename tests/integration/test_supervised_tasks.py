@@ -35,7 +35,9 @@ start_log()
 own = supervise(Does, Path(sys.argv[1]), lambda task: loads.append(task.name), {AGAIN_S})
 if own is None:
     sys.exit(0)
-logging.getLogger("precad").info("begins %s, loaded %s", own.does, sorted(set(loads)))
+logging.getLogger("precad").info(
+    "begins %s as process %d, loaded %s", own.does, os.getpid(), sorted(set(loads))
+)
 if own.does.isdigit():
     sys.exit(int(own.does))
 time.sleep(600)
@@ -84,9 +86,9 @@ class Service:
             time.sleep(0.02)
 
     def pid(self, name: str) -> int:
-        """The newest process of a task that has begun."""
-        lines = [x for x in self._log.read_text().splitlines() if f"task {name} is process" in x]
-        return int(lines[-1].rpartition(" ")[2])
+        """The newest process of a task that has begun, as it says itself."""
+        lines = [x for x in self._log.read_text().splitlines() if f"{name}: begins " in x]
+        return int(lines[-1].partition(" as process ")[2].partition(",")[0])
 
     def end(self) -> int:
         self.send(signal.SIGTERM)
@@ -119,7 +121,9 @@ def test_each_task_has_a_process_that_says_its_name(service: Service) -> None:
         service.until(partial(service.said, f"{name}: begins stay"))
     # Loaded once, before either was split off.
     assert service.said("loaded ['clinics', 'wards']") == 2
-    pids = {service.pid("wards"), service.pid("clinics")}
+    pids = {service.pid(name) for name in ("wards", "clinics")}
+    for name in ("wards", "clinics"):
+        service.until(partial(service.said, f"task {name} is process {service.pid(name)}"))
     assert len(pids | {service.process.pid if service.process else 0}) == 3
     assert service.end() == 0
     assert not any(runs(pid) for pid in pids)
