@@ -208,10 +208,11 @@ SENTENCES: Data = (
     {"data": "movie-sentences", "model": "logistic", "users": 400, "user_rate": 0.1},
     {"data": "sentiment140-glove", "model": "lstm", "users": 805, "user_rate": 10 / 805},
 )
+BothScales = Mapping[Scale, Settings]
 _ALL_OF_TEN = {"users": 10, "users_per_round": 10}
 
 
-def _both(data: Data, **settings: Any) -> Mapping[Scale, Settings]:
+def _both(data: Data, **settings: Any) -> BothScales:
     """Settings of both scales; a pair is the small one's and the paper's."""
     return {
         scale: {

@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
+from dp_accounting.rdp import RdpAccountant
 from matplotlib.figure import Figure
 from published.printed_certificates import xie_corollary_1
 
@@ -15,7 +17,13 @@ from precad.experiments.papers.xie_inefficacy import (
     sound_bound,
     sound_fewest,
 )
-from precad.experiments.papers.xie_levels import RECORDS, USER_SETTINGS, USERS, two_labels
+from precad.experiments.papers.xie_levels import (
+    RECORDS,
+    TWEETERS,
+    USER_SETTINGS,
+    USERS,
+    two_labels,
+)
 from precad.experiments.partition import by_owner
 from precad.experiments.poisoning import ATTACKS, poisoned
 from precad.experiments.study import EXPERIMENTS, Result, Scale, Surroundings
@@ -106,15 +114,40 @@ def test_both_levels_have_their_own_mechanism() -> None:
     assert USERS.mechanism(SETTINGS).count == 3
 
 
+def test_the_rounds_of_fig_2_are_those_that_give_the_printed_budget() -> None:
+    """The paper names ε and σ and no rounds; ε is RDP's with the conversion of 2017."""
+    orders = [1 + x / 10 for x in range(1, 100)] + list(range(11, 64))
+    printed = {"xie-fig2": 0.6319, "xie-fig2-cifar": 0.5346, "xie-fig2-text": 0.4089}
+    for name, epsilon in printed.items():
+        cell = EXPERIMENTS[name].all_cells(Scale.PAPER)[0]
+        step = PoissonSampledDpEvent(cell["user_rate"], GaussianDpEvent(cell["noise_multiplier"]))
+        delta = TWEETERS.delta if "text" in name else USERS.delta
+        found = {}
+        for rounds in (cell["rounds"] - 1, cell["rounds"], cell["rounds"] + 1):
+            accountant = RdpAccountant(orders).compose(step, rounds)
+            each = zip(accountant.orders, accountant.rdp, strict=True)
+            found[rounds] = min(rdp - np.log(delta) / (order - 1) for order, rdp in each)
+        assert min(found, key=lambda rounds: abs(found[rounds] - epsilon)) == cell["rounds"], name
+        assert found[cell["rounds"]] == pytest.approx(epsilon, abs=1e-4), name
+
+
 @pytest.mark.parametrize(
     ("name", "places"),
     [
         ("xie-fig1", (0, 1)),
+        ("xie-fig2", (0, 1, 2)),
+        ("xie-fig2-cifar", (0, 2)),
+        ("xie-fig2-text", (0, 3)),
         ("xie-fig3", (0, 4, 8)),
+        ("xie-fig3-cifar", (0, 4)),
         ("xie-fig4", (0, 2, 9, -1)),
+        ("xie-fig4-cifar", (0, 4, -1)),
+        ("xie-fig4-text", (0, 2)),
         ("xie-fig5bc", (0, 1, 6)),
         ("xie-fig5de", (0, 1, 6, 7)),
         ("xie-fig7", (0, 1, 9)),
+        ("xie-fig7-cifar", (0, 1, 9)),
+        ("xie-fig7-text", (0, 1)),
         ("xie-fig10", (0, 4)),
         ("xie-table9", (0, 7, 9, 17, -1)),
     ],
@@ -122,7 +155,8 @@ def test_both_levels_have_their_own_mechanism() -> None:
 def test_a_part_of_the_results_can_be_tabled_and_drawn(name: str, places: tuple[int, ...]) -> None:
     one = EXPERIMENTS[name]
     cells = [one.all_cells(Scale.SMALL)[place] for place in places]
-    small = {"models": 3, "rounds": 1}
+    small = {"models": 3, "rounds": 1, "data": "digits", "model": "logistic"}
+    small |= {"users": min(200, cells[0]["users"])}
     results = [Result(c, one.measure({**c, **small}, Surroundings()), 1.0) for c in cells]
     found = one.table(results)
     assert found.rows
