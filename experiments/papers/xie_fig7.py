@@ -1,18 +1,24 @@
 """Xie et al. Fig. 7 and 12: inefficacy of UserDP-FedAvg by ε, and the fewest attackers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from precad.experiments.papers.xie_inefficacy import BACKDOOR, BOUND, FLIPPING, MODELS, ByEpsilon
+from precad.experiments.papers.xie_inefficacy import (
+    BACKDOOR,
+    BOUND,
+    FLIPPING,
+    ByEpsilon,
+    among_users,
+    with_bound,
+)
 from precad.experiments.papers.xie_levels import (
     CIFAR_USER_SETTINGS,
     TEXT_USER_SETTINGS,
     TWEETERS,
     USER_SETTINGS,
     USERS,
-    BothScales,
 )
 from precad.experiments.papers.xie_table6 import PUBLISHED as ON_TWEETS
-from precad.experiments.study import EXPERIMENTS, Experiment, Scale, Settings
+from precad.experiments.study import Scale, Settings
 
 EPSILON = {1.3: 1.2716, 1.6: 0.8794, 1.9: 0.6608, 2.2: 0.5249, 2.5: 0.4344}
 """After five rounds, at δ = 0.0029, by σ (Xie et al. App. B.1.2)."""
@@ -38,32 +44,17 @@ def _lines(*attacks: str) -> Sequence[Settings]:
     ]
 
 
-def _register(
-    name: str,
-    figure: str,
-    by: ByEpsilon,
-    settings: BothScales,
-    rounds: int,
-    bound: tuple[float, float],
-) -> None:
-    EXPERIMENTS.register(name)(
-        Experiment(
-            paper="Xie et al.",
-            figure=figure,
-            claim="With stronger privacy both measured and certified inefficacy are higher, and "
-            "more attackers are needed for the same effect.",
-            does="Attacks by k of all users, with all their records and γ = 50, by noise level, "
-            f"{rounds} rounds; the least k that may bring J down to J(D)/τ by Corollary 1 and "
-            "soundly.",
-            settings={
-                scale: {**each, "rounds": rounds, "bound": at_most, "models": MODELS}
-                for (scale, each), at_most in zip(settings.items(), bound, strict=True)
-            },
-            cells=by.cells,
-            measure=by.measure,
-            table=by.table,
-            plot=by.plot,
-        )
+def _register(name: str, figure: str, by: ByEpsilon, at: Mapping[Scale, Settings]) -> None:
+    among_users(
+        name,
+        by,
+        at,
+        figure=figure,
+        claim="With stronger privacy both measured and certified inefficacy are higher, and more "
+        "attackers are needed for the same effect.",
+        does="Attacks by k of all users, with all their records and γ = 50, by noise level, "
+        f"{at[Scale.PAPER]['rounds']} rounds; the least k that may bring J down to J(D)/τ by "
+        "Corollary 1 and soundly.",
     )
 
 
@@ -71,23 +62,17 @@ _register(
     "xie-fig7",
     "Fig. 7, Fig. 12 (MNIST)",
     ByEpsilon(USERS, _lines(FLIPPING, BACKDOOR), BAD, EPSILON, (1.3, 1.9, 2.5), RATIOS),
-    USER_SETTINGS,
-    5,
-    (BOUND[Scale.SMALL], BOUND[Scale.PAPER]),
+    with_bound(USER_SETTINGS, BOUND[Scale.SMALL], BOUND[Scale.PAPER], rounds=5),
 )
 _register(
     "xie-fig7-cifar",
     "Fig. 7, Fig. 12 (CIFAR)",
     ByEpsilon(USERS, _lines(FLIPPING, BACKDOOR), BAD, CIFAR_EPSILON, (1.5, 2.3, 3.0), RATIOS),
-    CIFAR_USER_SETTINGS,
-    4,
-    (2.0, 0.2),
+    with_bound(CIFAR_USER_SETTINGS, 2.0, 0.2, rounds=4),
 )
 _register(
     "xie-fig7-text",
     "Fig. 7 (Sent140)",
     ByEpsilon(TWEETERS, _lines(FLIPPING), BAD, TEXT_EPSILON, (1.0, 2.0, 3.0), RATIOS),
-    TEXT_USER_SETTINGS,
-    3,
-    (1.4, 1.4),
+    with_bound(TEXT_USER_SETTINGS, 1.4, 1.4, rounds=3),
 )

@@ -21,7 +21,15 @@ from precad.common.certify.inefficacy import (
 from precad.common.certify.intervals import ScoreBound
 from precad.experiments.papers.xie_curves import CONFIDENCE, grouped, share
 from precad.experiments.papers.xie_levels import Level
-from precad.experiments.study import Result, Scale, Settings, Surroundings, Table
+from precad.experiments.study import (
+    EXPERIMENTS,
+    Experiment,
+    Result,
+    Scale,
+    Settings,
+    Surroundings,
+    Table,
+)
 
 MODELS = 100
 """Of each cell, as in the paper."""
@@ -314,6 +322,38 @@ class ByEpsilon:
             (drawn,) = axes.plot(places, printed, "--", marker=".", label=f"τ = {tau:g}, published")
             axes.plot(places, sound, ":", marker=".", color=drawn.get_color(), label="sound")
         axes.set_ylabel("least k")
+
+
+def among_users(
+    name: str, by: ByAttackers | ByEpsilon, at: Mapping[Scale, Settings], **said: str
+) -> None:
+    """Register the experiment of attacks by users under ``name``.
+
+    Args:
+        name: of the experiment.
+        by: its cells, table and picture.
+        at: settings of each scale, C̄ among them.
+        said: the experiment's ``figure``, ``claim`` and ``does``.
+    """
+    EXPERIMENTS.register(name)(
+        Experiment(
+            paper="Xie et al.",
+            settings={scale: {**settings, "models": MODELS} for scale, settings in at.items()},
+            cells=by.cells,
+            measure=by.measure,
+            table=by.table,
+            plot=by.plot,
+            **said,
+        )
+    )
+
+
+def with_bound(
+    settings: Mapping[Scale, Settings], small: float, paper: float, **trained: Any
+) -> Mapping[Scale, Settings]:
+    """Settings of both scales, C̄ of each and what both have."""
+    bound = {Scale.SMALL: small, Scale.PAPER: paper}
+    return {s: {**each, **trained, "bound": bound[s]} for s, each in settings.items()}
 
 
 def _by_name(results: Sequence[Result]) -> dict[str, list[Result]]:
