@@ -198,6 +198,8 @@ def test_a_worker_dies_in_mid_round_and_the_training_goes_on(
     settings = f"workers = {WORKERS}\n"
     with deployed(tmp_path, task, settings) as (deployment, crowd), crowd.at_work():
         until(deployment, lambda: version(deployment) == 1)
+        # One that dies while it starts is no worker yet, and the server says so in other words.
+        until(deployment, lambda: up(deployment) == [WORKERS, WORKERS])
         until(deployment, lambda: sum(v == 1 for v, _ in crowd.submitted) >= CLIENTS - 1)
         os.kill(workers_of(deployment, name)[0], signal.SIGKILL)
         until(deployment, lambda: "ended; it is started again" in deployment.log(name))
