@@ -1,6 +1,6 @@
 """Xie et al. Fig. 4: attack inefficacy of UserDP-FedAvg by number of bad users."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from precad.experiments.papers.xie_inefficacy import (
@@ -9,7 +9,7 @@ from precad.experiments.papers.xie_inefficacy import (
     DISTRIBUTED,
     FLIPPING,
     ByAttackers,
-    among_users,
+    register_attacks,
     with_bound,
 )
 from precad.experiments.papers.xie_levels import (
@@ -18,6 +18,7 @@ from precad.experiments.papers.xie_levels import (
     TWEETERS,
     USER_SETTINGS,
     USERS,
+    BothScales,
     Level,
 )
 from precad.experiments.study import Scale, Settings
@@ -44,10 +45,10 @@ def _register(
     lines: Sequence[Settings],
     level: Level,
     epsilon: float,
-    at: Mapping[Scale, Settings],
+    at: BothScales,
 ) -> None:
     trained = at[Scale.PAPER]
-    among_users(
+    register_attacks(
         name,
         ByAttackers(level, lines, BAD, epsilon),
         at,

@@ -1,13 +1,13 @@
 """Xie et al. Fig. 7 and 12: inefficacy of UserDP-FedAvg by ε, and the fewest attackers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from precad.experiments.papers.xie_inefficacy import (
     BACKDOOR,
     BOUND,
     FLIPPING,
     ByEpsilon,
-    among_users,
+    register_attacks,
     with_bound,
 )
 from precad.experiments.papers.xie_levels import (
@@ -16,6 +16,7 @@ from precad.experiments.papers.xie_levels import (
     TWEETERS,
     USER_SETTINGS,
     USERS,
+    BothScales,
 )
 from precad.experiments.papers.xie_table6 import PUBLISHED as ON_TWEETS
 from precad.experiments.study import Scale, Settings
@@ -44,8 +45,8 @@ def _lines(*attacks: str) -> Sequence[Settings]:
     ]
 
 
-def _register(name: str, figure: str, by: ByEpsilon, at: Mapping[Scale, Settings]) -> None:
-    among_users(
+def _register(name: str, figure: str, by: ByEpsilon, at: BothScales) -> None:
+    register_attacks(
         name,
         by,
         at,

@@ -20,7 +20,7 @@ from precad.common.certify.inefficacy import (
 )
 from precad.common.certify.intervals import ScoreBound
 from precad.experiments.papers.xie_curves import CONFIDENCE, grouped, share
-from precad.experiments.papers.xie_levels import Level
+from precad.experiments.papers.xie_levels import BothScales, Level
 from precad.experiments.study import (
     EXPERIMENTS,
     Experiment,
@@ -324,10 +324,8 @@ class ByEpsilon:
         axes.set_ylabel("least k")
 
 
-def among_users(
-    name: str, by: ByAttackers | ByEpsilon, at: Mapping[Scale, Settings], **said: str
-) -> None:
-    """Register the experiment of attacks by users under ``name``.
+def register_attacks(name: str, by: ByAttackers | ByEpsilon, at: BothScales, **said: str) -> None:
+    """Register an experiment of attacks by users under ``name``.
 
     Args:
         name: of the experiment.
@@ -348,9 +346,7 @@ def among_users(
     )
 
 
-def with_bound(
-    settings: Mapping[Scale, Settings], small: float, paper: float, **trained: Any
-) -> Mapping[Scale, Settings]:
+def with_bound(settings: BothScales, small: float, paper: float, **trained: Any) -> BothScales:
     """Settings of both scales, C̄ of each and what both have."""
     bound = {Scale.SMALL: small, Scale.PAPER: paper}
     return {s: {**each, **trained, "bound": bound[s]} for s, each in settings.items()}

@@ -209,6 +209,7 @@ SENTENCES: Data = (
     {"data": "sentiment140-glove", "model": "lstm", "users": 805, "user_rate": 10 / 805},
 )
 BothScales = Mapping[Scale, Settings]
+"""Settings of each scale."""
 _ALL_OF_TEN = {"users": 10, "users_per_round": 10}
 
 
