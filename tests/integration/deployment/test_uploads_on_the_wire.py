@@ -124,7 +124,7 @@ class Cast:
         a, b = self.pair(client, event)
         header, *_ = upload_pieces(b)
         first = pb.SubmissionPiece(body=body_of(b)[:100])
-        reply = self.stub(client).Submit(iter([header, first]), timeout=60)
+        reply = self.stub(client).Submit(iter([header, first]), timeout=5)
         assert (reply.rejection, "100 of" in reply.detail) == ("truncated", True)
         self.send("whole", client, (a, b))
 
@@ -137,28 +137,28 @@ class Cast:
         def pieces() -> Iterator[pb.SubmissionPiece]:
             yield header
             yield pb.SubmissionPiece(body=body_of(b)[:100])
-            over.wait(60)
+            over.wait(10)
 
-        call = self.stub(client).Submit.future(pieces(), timeout=60)
+        call = self.stub(client).Submit.future(pieces(), timeout=10)
         self.running.wait_for_spooled(client.servers.client)
         call.cancel()
         over.set()
         with pytest.raises((grpc.FutureCancelledError, grpc.RpcError)):
             call.result()
         # Only to A: a server that hears nothing more from this client says why.
-        reply = self.stub(client, Role.SERVER_A).Submit(upload_pieces(a), timeout=60)
+        reply = self.stub(client, Role.SERVER_A).Submit(upload_pieces(a), timeout=5)
         assert reply.rejection == ""
 
     def only_to_a(self, client: LightClient, event: pb.RoundOpen) -> None:
         a, _ = self.pair(client, event)
-        self.stub(client, Role.SERVER_A).Submit(upload_pieces(a), timeout=60)
+        self.stub(client, Role.SERVER_A).Submit(upload_pieces(a), timeout=5)
 
     def without_header(self, client: LightClient, event: pb.RoundOpen) -> None:
         del event
         pieces = [pb.SubmissionPiece(body=b"x" * 64)]
-        reply = self.stub(client).Submit(iter(pieces), timeout=60)
+        reply = self.stub(client).Submit(iter(pieces), timeout=5)
         assert (reply.rejection, "header" in reply.detail) == ("malformed", True)
-        reply = self.stub(client).Submit(iter(()), timeout=60)
+        reply = self.stub(client).Submit(iter(()), timeout=5)
         assert (reply.rejection, reply.detail) == ("truncated", "the upload is empty")
 
     def as_another(self, client: LightClient, event: pb.RoundOpen) -> None:
@@ -168,7 +168,7 @@ class Cast:
         pair = victim.prepare(event.version, event.attempt, model, self.one(2**32))
         for item in pair:
             with pytest.raises(grpc.RpcError) as caught:
-                self.stub(client, item.role).Submit(upload_pieces(item), timeout=60)
+                self.stub(client, item.role).Submit(upload_pieces(item), timeout=5)
             assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
             assert victim.client.name in str(caught.value.details())
 
@@ -251,7 +251,7 @@ def test_a_wrong_upload_says_what_is_wrong_and_can_be_mended_in_the_same_round(
     def last(client: LightClient, event: pb.RoundOpen) -> None:
         # Nobody waits for who sent something wrong: the round stays open for this one.
         for _ in wrong:
-            assert waiting.acquire(timeout=60)
+            assert waiting.acquire(timeout=5)
         cast.send("last", client, cast.pair(client, event))
 
     waiting = threading.Semaphore(0)

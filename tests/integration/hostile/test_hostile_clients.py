@@ -304,13 +304,13 @@ def test_a_slow_loris_is_cut_off_and_others_are_not(bench: Bench) -> None:
     def dawdling() -> Iterator[pb.SubmissionPiece]:
         # The header, and at server B a part of the body.
         yield from bench.pieces(bench.submission())[:2]
-        released.wait(60)
+        released.wait(20)
 
     with ThreadPoolExecutor(1) as threads:
         slow = threads.submit(bench.submit, dawdling())
         bench.honest_submits()
         try:
-            assert slow.result(timeout=60) == "truncated"
+            assert slow.result(timeout=10) == "truncated"
         finally:
             released.set()
     assert bench.closed() == (True, Rejection.TRUNCATED)
@@ -322,12 +322,12 @@ def test_more_calls_at_once_than_one_caller_may_have(bench: Bench) -> None:
 
     def waiting() -> Iterator[pb.SubmissionPiece]:
         yield header
-        released.wait(60)
+        released.wait(20)
 
     with ThreadPoolExecutor(6) as threads:
         uploads = [threads.submit(bench.submit, waiting()) for _ in range(6)]
         bench.honest_submits()
-        outcomes = sorted(upload.result(timeout=60) for upload in uploads)
+        outcomes = sorted(upload.result(timeout=10) for upload in uploads)
         released.set()
     assert outcomes == ["RESOURCE_EXHAUSTED"] * 4 + ["truncated"] * 2
     assert bench.closed() == (True, Rejection.TRUNCATED)
@@ -499,7 +499,7 @@ def test_endless_empty_pieces_end_with_the_rounds_time(make_site: Any, make_task
         upload = threads.submit(bench.submit, endless())
         time.sleep(0.2)
         bench.honest_submits()
-        assert upload.result(timeout=60) == "truncated"
+        assert upload.result(timeout=10) == "truncated"
     assert time.monotonic() - began > 0.9
     assert resident_kib() - before < 32 * 1024
     assert bench.closed() == (True, Rejection.TRUNCATED)
