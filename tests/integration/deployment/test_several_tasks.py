@@ -17,6 +17,7 @@ from tests.rig.browser import browsing, faults
 from tests.rig.pane import terminal
 
 from precad.client.record_file import write_client_data
+from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment import create_local_keys
@@ -155,11 +156,15 @@ class Trio:
         """Until both servers say that it is over: what they say."""
         both = (Role.SERVER_A, Role.SERVER_B)
 
-        def done(said: pb.StatusReply) -> bool:
-            # On the same port the task before it may still be there.
+        def done(role: Role) -> bool:
+            # On the same port the task before it may still be there, and break the call off to go.
+            try:
+                said = self.status(task, role)
+            except PeerUnavailable:
+                return False
             return (said.task_name, said.phase) == (task, "done")
 
-        self.until(lambda: all(done(self.status(task, role)) for role in both))
+        self.until(lambda: all(map(done, both)))
         return {role: self.status(task, role) for role in both}
 
     def explain(self) -> str:
