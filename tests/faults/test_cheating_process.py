@@ -16,7 +16,7 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -481,19 +481,29 @@ def test_the_two_candidates_are_as_far_apart_as_the_bound_allows(
 PARTS = 4
 
 
+@contextmanager
+def named(deviation: str) -> Iterator[None]:
+    """What fails tells at which deviation: the logs alone don't."""
+    try:
+        yield
+    except AssertionError as error:
+        error.add_note(f"at the deviation: {deviation}")
+        raise
+
+
 @pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("site", SERVER_ROLES, indirect=True)
 def test_whatever_a_server_does_it_hears_what_it_could_have_computed(site: Site, part: int) -> None:
     site.start()
     bits = 0
     for deviation in deviations_of(site.cheater)[part::PARTS]:
-        ended = site.play(deviation)
-        bits += site.nothing_new(deviation)
-        assert ended in ends_of(deviation), f"{deviation}: {ended}\n{site.said()}"
-        if deviation in REFUSALS:
-            count = f"{REFUSALS[deviation]} of 2 submissions count"
-            assert count in site.said(), deviation
-        site.goes_on()
+        with named(deviation):
+            ended = site.play(deviation)
+            bits += site.nothing_new(deviation)
+            assert ended in ends_of(deviation), f"{ended}\n{site.said()}"
+            if deviation in REFUSALS:
+                assert f"{REFUSALS[deviation]} of 2 submissions count" in site.said()
+            site.goes_on()
     assert bits > 0, "no deviation got as far as bits"
     kill_all(site.deployment)
     check_what_left(site.deployment, site.honest)
