@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-import pytest
 from tests.rig.consortium import task
 from tests.rig.pages import ROOT, Command, typed
 
@@ -131,7 +130,6 @@ def trained_by_hand(at: Shell) -> None:
     np.savez(at.folder / "new.npz", x=x[:5])
 
 
-@pytest.mark.timeout(300)
 def test_by_hand_a_training_ends_with_a_model_that_predicts(tmp_path: Path) -> None:
     with shell(tmp_path) as at:
         trained_by_hand(at)
@@ -156,7 +154,6 @@ def test_keys_are_made_and_revoked(tmp_path: Path) -> None:
     assert shown.count("revoked") == 1
 
 
-@pytest.mark.timeout(300)
 def test_a_task_is_simulated_with_owners_and_attackers_of_ones_own(tmp_path: Path) -> None:
     values = Task.load(ROOT / "deploy" / "task.toml").model_dump(mode="json", exclude_none=True)
     values["training"]["rounds"] = 3
@@ -171,7 +168,6 @@ def test_a_task_is_simulated_with_owners_and_attackers_of_ones_own(tmp_path: Pat
     assert (tmp_path / "run.png").stat().st_size > 10_000
 
 
-@pytest.mark.timeout(300)
 def test_experiments_are_listed_and_shown(tmp_path: Path) -> None:
     with shell(tmp_path) as at:
         listed, shown = play("docs/experiments.md", at)
@@ -179,7 +175,6 @@ def test_experiments_are_listed_and_shown(tmp_path: Path) -> None:
     assert len(shown.splitlines()) > 5
 
 
-@pytest.mark.timeout(300)
 def test_a_task_with_an_objective_is_made_and_its_model_certified(tmp_path: Path) -> None:
     def before(command: Command) -> None:
         if command.text.startswith("precad certify"):
@@ -195,7 +190,6 @@ def test_a_task_with_an_objective_is_made_and_its_model_certified(tmp_path: Path
     assert (tmp_path / "votes.jsonl").is_file()
 
 
-@pytest.mark.timeout(300)
 def test_reports_are_made_of_a_run_and_of_both_servers(tmp_path: Path) -> None:
     done = subprocess.run(
         [

@@ -105,7 +105,7 @@ def followed(tmp_path: Path) -> Iterator[Path]:
             process.wait(20)
 
 
-@pytest.mark.timeout(480)
+@pytest.mark.timeout(900)
 def test_the_quick_start_ends_in_predictions(followed: Path) -> None:
     with (followed / "predictions.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))

@@ -92,7 +92,6 @@ def started(folder: Path, plugin: Path) -> "subprocess.Popen[bytes]":
     )
 
 
-@pytest.mark.timeout(200)
 def test_a_killed_run_goes_on_to_the_same_values(tmp_path: Path) -> None:
     plugin, folder = tmp_path / "own.py", tmp_path / "kept"
     settings = {**TRAINING, "rounds": 100}

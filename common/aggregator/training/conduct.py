@@ -240,6 +240,9 @@ def play(
             give_back_freed()
             matched = match(opened, session.role, *closed)
             require_nothing_lost(session)
+            if matched.submissions:
+                # An attempt that nobody was there to validate opened nothing.
+                validator.ready()
             count_opened(aggregator, opened)
             summed = aggregate(aggregator, matched, validator)
         steps.over("validate")

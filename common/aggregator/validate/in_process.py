@@ -97,6 +97,9 @@ class InProcess:
             self._check.note(submission, absorber, squares)
             self._absorbed[submission.context.client] = absorber.absorbed
 
+    def ready(self) -> None:
+        """As ``Validator.ready``: this process is."""
+
     def decide(self) -> Verdicts:
         """As ``Validator.decide``."""
         clients = tuple(self._taken)

@@ -37,6 +37,13 @@ class Validator(Protocol):
             PeerViolation: one of them departs from the protocol.
         """
 
+    def ready(self) -> None:
+        """Both servers ask before the attempt counts as opened; returns when ``decide`` can begin.
+
+        Raises:
+            PeerUnavailable: nobody was there to validate in time, or the other server is gone.
+        """
+
     def decide(self) -> Verdicts:
         """Both parts of docs/soundness.md for all that was taken; once. Raises as ``take``."""
 

@@ -78,7 +78,7 @@ class Pairs:
 
     def __enter__(self) -> Self:
         """Pairs begin to link up while uploads come in."""
-        self._ready()
+        self._linked()
         return self
 
     def __exit__(
@@ -98,20 +98,23 @@ class Pairs:
         self._waiting += submissions
         self._hand_over()
 
-    def decide(self) -> Verdicts:
-        """As ``Validator.decide``."""
+    def ready(self) -> None:
+        """As ``Validator.ready``; returns when a pair is there and has what waited."""
         clock, patience_s = self._crew.clock, self._aggregator.task.deadlines.peer
         deadline = clock.now() + patience_s
-        while self._waiting:
-            self._hand_over()
-            # Both count the same turns, up to the length of a wait: whoever gives up first ends it.
-            if self._waiting and clock.now() >= deadline:
+        # Both count the same turns, up to the length of a wait: whoever gives up first ends it.
+        while not self._hand_over():
+            if clock.now() >= deadline:
                 raise PeerUnavailable(
                     f"no pair of workers was there within {patience_s:g} s; look at both servers' "
                     "logs for why they don't start, or can't reach each other"
                 )
-            if self._waiting:
-                clock.sleep(_LOOK_S)
+            clock.sleep(_LOOK_S)
+
+    def decide(self) -> Verdicts:
+        """As ``Validator.decide``."""
+        if self._waiting:
+            self.ready()
         busy = [self._lanes[number] for number in self._numbers if self._loads[number]]
         for lane in busy:
             lane.decide()
@@ -126,9 +129,13 @@ class Pairs:
             self._aggregator.link.bytes_sent += sent
         return Verdicts(rejections, total)
 
-    def _hand_over(self) -> None:
-        """Give what waits to the pairs that are there: each submission to the least loaded."""
-        ready = self._ready()
+    def _hand_over(self) -> bool:
+        """Give what waits to the pairs that are there: each submission to the least loaded.
+
+        Returns:
+            Whether one is.
+        """
+        ready = self._linked()
         while self._waiting and ready:
             number = min(ready, key=lambda n: (self._loads[n], n))
             submission, lane = self._waiting.popleft(), self._lanes[number]
@@ -139,8 +146,9 @@ class Pairs:
             self._loads[number] += 1
             counted = submission.context.client in self._opened.counted
             lane.take(submission, counted=counted, batch=self._recorded[number])
+        return bool(ready)
 
-    def _ready(self) -> list[int]:
+    def _linked(self) -> list[int]:
         """The pairs that both servers know to be linked; those that aren't are linked up."""
         self._drop_the_lost()
         if self._aggregator.role is Role.SERVER_B:

@@ -20,6 +20,7 @@ import pytest
 from tests.rig.light_client import LightClient
 
 from precad.client.connection import Servers
+from precad.common.aggregator.round.operators import OPENED_CAP
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
@@ -122,20 +123,20 @@ def deployed(folder: Path, task: Task, settings: str) -> Iterator[tuple[LocalDep
                 client.close()
 
 
+CHANGES = {
+    "training.rounds": 1000,
+    "enrolment.clients": CLIENTS,
+    "deadlines.enrol": 120.0,
+    "deadlines.collect": 60.0,
+    "deadlines.peer": 60.0,
+    "deadlines.outage": 120.0,
+}
+
+
 @pytest.fixture
 def task(make_task: Callable[..., Task]) -> Task:
     """Rounds enough for a test."""
-    return make_task(
-        64,
-        {
-            "training.rounds": 1000,
-            "enrolment.clients": CLIENTS,
-            "deadlines.enrol": 120.0,
-            "deadlines.collect": 60.0,
-            "deadlines.peer": 60.0,
-            "deadlines.outage": 120.0,
-        },
-    )
+    return make_task(64, CHANGES)
 
 
 def until(deployment: LocalDeployment, what: Callable[[], bool]) -> None:
@@ -163,6 +164,8 @@ def test_a_node_of_the_cluster_dies_in_mid_round_and_the_training_goes_on(
     settings = f'workers = {WORKERS}\nworkers_on = "ray"\nray = "{cluster.address}"\n'
     settings += 'worker_listen = "0.0.0.0:0"\n'
     with deployed(tmp_path, task, settings) as (deployment, crowd), crowd.at_work():
+        # On a busy machine Ray takes minutes for what it starts first.
+        until(deployment, lambda: up(deployment) == [WORKERS, WORKERS])
         until(deployment, lambda: version(deployment) == 1)
         until(deployment, lambda: up(deployment) == [WORKERS, WORKERS])
         # Everybody but one has uploaded, and waits for the last one.
@@ -210,6 +213,27 @@ def test_a_worker_dies_in_mid_round_and_the_training_goes_on(
         deployment.stop()
         assert len(workers) == 2 * WORKERS
         until_gone(workers)
+
+
+def test_attempts_that_no_worker_was_there_for_opened_nothing(
+    tmp_path: Path, make_task: Callable[..., Task]
+) -> None:
+    """More of them than may be opened: the training goes on without the operators' word."""
+    task = make_task(64, CHANGES | {"deadlines.peer": 3.0})
+    with deployed(tmp_path, task, "workers = 1\n") as (deployment, crowd):
+        until(deployment, lambda: up(deployment) == [1, 1])
+        stopped = workers_of(deployment, "server-a")
+        for worker in stopped:
+            os.kill(worker, signal.SIGSTOP)
+        crowd.held_back.set()
+        with crowd.at_work():
+            words = "no pair of workers was there"
+            until(deployment, lambda: deployment.log("server-a").count(words) > OPENED_CAP)
+            for worker in stopped:
+                os.kill(worker, signal.SIGCONT)
+            until(deployment, lambda: version(deployment) >= 1)
+    for name in SERVERS:
+        assert "waits for the operators" not in deployment.log(name)
 
 
 def until_gone(processes: set[int]) -> None:
