@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 SCRIPT = Path(__file__).parent / "half_upload.py"
 COLLECT_S = 60.0
-SOON_S = 40.0
+SOON_S = 20.0
 """Far below the collection's deadline: nobody waited for those who are gone."""
 
 
