@@ -8,10 +8,7 @@ The root's folder is the operator's and needs to be on no server. A party's fold
 its machine gets.
 """
 
-import os
-import sys
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
@@ -21,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from precad.common.durable import PUBLIC_MODE, make_folder, write_file
 from precad.common.errors import Misconfiguration
+from precad.common.exclusive import exclusive
 from precad.common.identifiers import Role
 from precad.common.identity.certificate import (
     principal_of,
@@ -55,6 +53,7 @@ AUTHORITY_FOLDER = "ca"
 ISSUED_FOLDER = "issued"
 REQUEST_FILE = "request.pem"
 SERVICES = tuple(Principal.service(role) for role in Role if role is not Role.CLIENT)
+_ELSEWHERE = "make keys on Linux and copy them"
 _DRAWING = (Role.SERVER_A, Role.SERVER_B)
 """Who has a coin key."""
 _RESERVED = {AUTHORITY_FOLDER, *(role.value for role in Role)}
@@ -78,7 +77,7 @@ class Deployment:
         folder = directory / AUTHORITY_FOLDER
         make_folder(directory)
         make_folder(folder)
-        with _exclusive(folder):
+        with exclusive(folder, _ELSEWHERE):
             authority = Authority.create()
             _write_key(folder, authority.key, replace=replace)
             _publish(folder / CA_FILE, authority.certificate)
@@ -134,7 +133,7 @@ class Deployment:
                 the request isn't the party's.
         """
         folder = out or self.folder_of(principal)
-        with _exclusive(self._folder):
+        with exclusive(self._folder, _ELSEWHERE):
             if request is not None:
                 pem = read_file(request, "request", "give what precad keys request made")
                 public = read_request(pem, principal, source=str(request))
@@ -202,7 +201,7 @@ class Deployment:
                 sorted(f"{serial:x}" for serial in wanted - known),
                 "this root never issued it; precad keys show lists what it issued",
             )
-        with _exclusive(self._folder):
+        with exclusive(self._folder, _ELSEWHERE):
             current = self._revocations()
             entries = {entry.serial_number: entry for entry in current}
             for serial in wanted - set(entries):
@@ -362,28 +361,6 @@ def _refuse_another_key(folder: Path, public: ec.EllipticCurvePublicKey) -> None
             "holds a key, and the request is for another one; name another folder with --out, and "
             "send its files to whoever made the request",
         )
-
-
-@contextmanager
-def _exclusive(folder: Path) -> Iterator[None]:
-    """One process at a time works in the folder; a second one waits.
-
-    Raises:
-        Misconfiguration: the system has no such locks.
-    """
-    if sys.platform == "win32":
-        raise Misconfiguration(
-            "folder", str(folder), "this system can't lock it; make keys on Linux and copy them"
-        )
-    # Here, because `precad keys request` on a data owner's machine needs no Unix.
-    import fcntl  # noqa: PLC0415
-
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _publish(path: Path, public: Public) -> None:

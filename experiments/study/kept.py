@@ -1,4 +1,7 @@
-"""Results on disk: one JSON file an experiment and scale, written anew after each cell."""
+"""Results on disk: one JSON file an experiment and scale, written anew after each cell.
+
+Several runs may write to one file: each takes up what the others have added, and adds to it.
+"""
 
 import json
 from collections.abc import Mapping
@@ -7,6 +10,7 @@ from typing import Any
 
 from precad.common.durable import write_file
 from precad.common.errors import Misconfiguration
+from precad.common.exclusive import exclusive
 from precad.experiments.study.experiment import Result, Scale, Settings
 
 FORMAT = "precad-experiment-1"
@@ -29,10 +33,11 @@ class Kept:
         self._head = {"format": FORMAT, "experiment": name, "scale": str(scale)}
         self._environments: list[dict[str, Any]] = []
         self._rows: dict[str, dict[str, Any]] = {}
-        if self._path.exists():
-            self._read()
+        self._read()
 
     def _read(self) -> None:
+        if not self._path.exists():
+            return
         try:
             document = json.loads(self._path.read_text("utf-8"))
             head = {key: document[key] for key in self._head}
@@ -61,7 +66,13 @@ class Kept:
         return [cell for cell in cells if key_of(cell) not in self._rows]
 
     def add(self, result: Result, environment: Mapping[str, Any]) -> None:
-        """Keep one; the file appears whole or stays as it was."""
+        """Keep one beside what other runs have added; the file appears whole or stays as it was."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with exclusive(self._path.parent, "run experiments on Linux"):
+            self._read()
+            self._write(result, environment)
+
+    def _write(self, result: Result, environment: Mapping[str, Any]) -> None:
         if dict(environment) not in self._environments:
             self._environments.append(dict(environment))
         self._rows[key_of(result.settings)] = {
@@ -73,7 +84,6 @@ class Kept:
         lines = ",\n  ".join(json.dumps(row, allow_nan=False) for row in self._rows.values())
         head = json.dumps(self._head | {"environments": self._environments}, indent=1)
         text = f'{head[:-2]},\n "cells": [\n  {lines}\n ]\n}}\n'
-        self._path.parent.mkdir(parents=True, exist_ok=True)
         write_file(self._path, text.encode(), mode=0o644)
 
 

@@ -1,8 +1,11 @@
 """`precad experiment`: cells are kept, taken up again, repeated to the bit, and parts are added."""
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +27,15 @@ from precad.experiments.study.kept import Kept
 from precad.experiments.study.run import estimated_hours, run
 
 NAMES = tuple(EXPERIMENTS)
+WRITES = """
+import sys
+from pathlib import Path
+from precad.experiments.study import Result, Scale
+from precad.experiments.study.kept import Kept
+kept = Kept(Path(sys.argv[1]), "squares", Scale.SMALL)
+for number in range(20):
+    kept.add(Result({"number": int(sys.argv[2]) + number}, {"square": 1}, 0.1), {})
+"""
 
 
 def counted(settings: Settings, around: Surroundings) -> dict[str, Any]:
@@ -77,6 +89,32 @@ def test_a_run_that_was_broken_off_goes_on_where_it_was(tmp_path: Path, named: A
     assert seen == [2, 3]
     assert [result.values["square"] for result in found] == [0, 1, 4, 9]
     assert run("squares", Scale.SMALL, tmp_path) == found
+
+
+def test_runs_of_other_cells_at_the_same_time_keep_each_others_results(
+    tmp_path: Path, named: Any
+) -> None:
+    name, places = named(squares()), ("here", "elsewhere")
+    mine, others = (Kept(tmp_path, name, Scale.SMALL) for _ in places)
+    for number, kept, place in ((0, mine, "here"), (1, others, "elsewhere"), (2, mine, "here")):
+        settings = {"breaks": None, "number": number}
+        kept.add(Result(settings, {"square": number**2}, 0.1), {"device": place})
+    cells = EXPERIMENTS[name].all_cells(Scale.SMALL)
+    assert [result.values["square"] for result in mine.of(cells)] == [0, 1, 4]
+    document = json.loads(mine.path.read_text())
+    devices = [document["environments"][row["environment"]] for row in document["cells"]]
+    assert [each["device"] for each in devices] == ["here", "elsewhere", "here"]
+
+
+def test_processes_that_write_at_the_same_moment_lose_nothing(tmp_path: Path) -> None:
+    def written(first: int) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, "-c", WRITES, str(tmp_path), str(first)])
+
+    with ExitStack() as stack:
+        running = [stack.enter_context(written(first)) for first in (0, 100, 200)]
+        assert [one.wait(timeout=120) for one in running] == [0, 0, 0]
+    cells: list[Settings] = [{"number": first + n} for first in (0, 100, 200) for n in range(20)]
+    assert len(Kept(tmp_path, "squares", Scale.SMALL).of(cells)) == len(cells)
 
 
 def test_chosen_cells_are_measured_alone(tmp_path: Path, named: Any) -> None:
