@@ -22,6 +22,9 @@ from precad.experiments.simulation.view import Matrix
 
 _BYTES_PER_ELEMENT = 64
 """Of a record's gradient: float32 twice, float64, int64 and what lies between."""
+_ENCODED_BYTES = 2**23
+"""Of gradients in float64 that are clipped at once: as much as caches hold, and as malloc hands out
+again, where larger arrays come from the system page by page, which took most of a round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,7 @@ class Stacked:
         self._gradients.prepare(self._records)
         self._device = next(model.parameters()).device
         self._chunk = max(1, CHUNK_BYTES // (_BYTES_PER_ELEMENT * task.dimension))
+        self._block = max(1, _ENCODED_BYTES // (8 * task.dimension))
         self.failed = 0
         """Records that gave no gradient and counted as zero, so far."""
 
@@ -106,8 +110,10 @@ class Stacked:
         for start in range(0, len(every), self._chunk):
             some = slice(start, start + self._chunk)
             noise = self._noise(drawn, every[some], places[some])
-            encoded = self._encoded(named, theta, every[some], noise)
-            sums.index_add_(0, places[some].to(self._device), encoded)
+            found, bad = self._found(named, theta, every[some], noise)
+            pieces = (torch.split(all_of, self._block) for all_of in (places[some], found, bad))
+            for each in zip(*pieces, strict=True):
+                _add(sums, each[0], self._encoded(*each[1:]))
         found = sums.cpu().numpy()
         bound, bits = self._task.bound, self._task.fractional_bits
         for number in range(len(found)):
@@ -126,33 +132,37 @@ class Stacked:
             found[mine] = Augmentation(one.copies, copies, shape).of(indices, len(indices))
         return found
 
-    def _encoded(
+    def _found(
         self,
         named: dict[str, torch.Tensor],
         theta: NDArray[np.float64],
         rows: NDArray[np.int64],
         noise: torch.Tensor,
-    ) -> torch.Tensor:
-        """``[n, d] int64``: −gradients clipped to R and encoded toward zero."""
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """``[n, d]`` gradients, and ``[n] bool`` where the loss can't take the label."""
         inputs, targets = self._records.take(rows)
         wrong = self._gradients.wrong_labels(targets)
         usable = torch.where(wrong, 0, targets)
         try:
-            found = self._gradients.shared(named, inputs, usable, noise).double()
+            found = self._gradients.shared(named, inputs, usable, noise)
         except Exception as error:  # noqa: BLE001 -- whatever a model's operations raise
             self._gradients.reraise_what_no_record_causes(error)
             found = self._one_by_one(theta, rows)
+        return found, (wrong.flatten(1).any(dim=1) if wrong.ndim > 1 else wrong).to(self._device)
+
+    def _encoded(self, gradients: torch.Tensor, wrong: torch.Tensor) -> torch.Tensor:
+        """``[n, d] int64``: −gradients clipped to R and encoded toward zero."""
+        found = gradients.double()
         # Squares of float32 numbers can't overflow in float64: only what isn't finite has a norm
         # that isn't, and to look at the norms alone is much faster.
         norms = torch.linalg.vector_norm(found, dim=1)
-        bad = ~torch.isfinite(norms)
-        bad |= (wrong.flatten(1).any(dim=1) if wrong.ndim > 1 else wrong).to(self._device)
+        bad = wrong | ~torch.isfinite(norms)
         self.failed += int(bad.sum())
         found[bad] = norms[bad] = 0.0
         clip = self._task.privacy.record_clip * RECORD_MARGIN
         factors = factors_of(norms, clip, self._task.objective)
         found *= (-factors * 2.0**self._task.fractional_bits)[:, None]
-        return found.trunc_().long()
+        return found.long()
 
     def _one_by_one(self, theta: NDArray[np.float64], rows: NDArray[np.int64]) -> torch.Tensor:
         """As owners do where an operation raises on one record's values: NaN for that one."""
@@ -161,6 +171,13 @@ class Stacked:
         found = np.concatenate(list(chunks))[: len(rows)]
         found[np.isin(rows, failed)] = np.nan
         return torch.from_numpy(found).to(self._device)
+
+
+def _add(sums: torch.Tensor, places: torch.Tensor, rows: torch.Tensor) -> None:
+    """Each row to the sum of its place; places ascend. Ten times as fast as ``index_add_``."""
+    owners, counts = torch.unique_consecutive(places, return_counts=True)
+    for owner, mine in zip(owners.tolist(), torch.split(rows, counts.tolist()), strict=True):
+        sums[owner] += mine.sum(dim=0)
 
 
 def factors_of(
