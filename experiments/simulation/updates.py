@@ -110,10 +110,10 @@ class Stacked:
         for start in range(0, len(every), self._chunk):
             some = slice(start, start + self._chunk)
             noise = self._noise(drawn, every[some], places[some])
-            found, bad = self._found(named, theta, every[some], noise)
-            pieces = (torch.split(all_of, self._block) for all_of in (places[some], found, bad))
-            for each in zip(*pieces, strict=True):
-                _add(sums, each[0], self._encoded(*each[1:]))
+            gradients, bad = self._found(named, theta, every[some], noise)
+            pieces = (torch.split(all_of, self._block) for all_of in (places[some], gradients, bad))
+            for at, piece, wrong in zip(*pieces, strict=True):
+                _add(sums, at, self._encoded(piece, wrong))
         found = sums.cpu().numpy()
         bound, bits = self._task.bound, self._task.fractional_bits
         for number in range(len(found)):
