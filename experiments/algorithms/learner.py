@@ -17,6 +17,9 @@ _TESTED_AT_ONCE = 2000
 _VOTED_AT_ONCE = 20_000
 _IMAGES = 4
 """Dimensions of a batch of them."""
+_WORTH_A_CALL = 8
+"""Images a model from which on a processor convolves for each model by itself: with weights of many
+models at once it takes two to four times as long (benchmarks/ensembles.py)."""
 
 
 class Learner:
@@ -36,8 +39,11 @@ class Learner:
             slice(start, end) for start, end in zip([0, *ends[:-1]], ends, strict=True)
         )
         """Where each tensor lies in the vector."""
+        self._one_by_one = device == "cpu" and any(
+            isinstance(layer, nn.Conv2d) for layer in self._module.modules()
+        )
         self._one: Callable[..., torch.Tensor] = grad(self._loss)
-        self._stacked: Callable[..., torch.Tensor] = vmap(grad(self._loss))
+        self._of_stacked: Callable[..., torch.Tensor] = vmap(grad(self._loss))
         self._by_record: Callable[..., torch.Tensor] = vmap(grad(self._loss), (None, 0, 0, 0))
 
     def named(self, theta: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -51,7 +57,7 @@ class Learner:
     def gradients(
         self, thetas: torch.Tensor, x: torch.Tensor, y: torch.Tensor, weights: torch.Tensor
     ) -> torch.Tensor:
-        """Of each model's weighted loss on records of its own.
+        """Of each model's weighted loss on records of its own, the faster way.
 
         Args:
             thetas: ``[models, d] float32``.
@@ -62,7 +68,16 @@ class Learner:
         Returns:
             ``[models, d]``.
         """
-        return self._stacked(thetas, x, y, weights)
+        if self._one_by_one and x.shape[1] >= _WORTH_A_CALL:
+            each = zip(thetas, x, y, weights, strict=True)
+            return torch.stack([self.gradient(*one) for one in each])
+        return self.stacked(thetas, x, y, weights)
+
+    def stacked(
+        self, thetas: torch.Tensor, x: torch.Tensor, y: torch.Tensor, weights: torch.Tensor
+    ) -> torch.Tensor:
+        """As ``gradients``, of all models by the same operations of torch."""
+        return self._of_stacked(thetas, x, y, weights)
 
     def gradient(
         self, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor, weights: torch.Tensor
@@ -77,9 +92,7 @@ class Learner:
             y: ``[n]``.
             weights: ``[n]``.
         """
-        if x.ndim == _IMAGES:
-            x = x.to(memory_format=torch.channels_last)
-        found: torch.Tensor = self._one(theta, x, y, weights)
+        found: torch.Tensor = self._one(theta, _last_channels(x), y, weights)
         return found
 
     def of_records(self, theta: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -110,14 +123,23 @@ class Learner:
         x: NDArray[np.float32],
         of: Callable[[torch.Tensor], torch.Tensor],
     ) -> Any:
-        each = vmap(lambda theta, some: functional_call(self._module, self.named(theta), (some,)))
         inputs = torch.from_numpy(x).to(self._device)
         with torch.no_grad():
-            found = [
-                of(each(some, inputs.expand(len(some), *inputs.shape))).cpu()
-                for some in torch.split(thetas, max(1, _VOTED_AT_ONCE // len(x)))
-            ]
+            if self._one_by_one:
+                found = [of(self._named_by(theta, inputs)[None]) for theta in thetas]
+            else:
+                each = vmap(lambda t, some: functional_call(self._module, self.named(t), (some,)))
+                found = [
+                    of(each(some, inputs.expand(len(some), *inputs.shape))).cpu()
+                    for some in torch.split(thetas, max(1, _VOTED_AT_ONCE // len(x)))
+                ]
         return torch.cat(found).numpy()
+
+    def _named_by(self, theta: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        """What one model gives for the records, ``[n, classes]``."""
+        named = self.named(theta)
+        pieces = torch.split(_last_channels(x), _TESTED_AT_ONCE)
+        return torch.cat([functional_call(self._module, named, (some,)) for some in pieces])
 
     def descend(
         self, theta: Reals, x: NDArray[np.float32], y: NDArray[np.int64], rate: float, steps: int
@@ -150,3 +172,8 @@ class Learner:
     ) -> torch.Tensor:
         outputs = functional_call(self._module, self.named(theta), (x,))
         return (functional.cross_entropy(outputs, y, reduction="none") * weights).sum()
+
+
+def _last_channels(x: torch.Tensor) -> torch.Tensor:
+    """The same, laid out so that a processor convolves and pools images twice as fast."""
+    return x.to(memory_format=torch.channels_last) if x.ndim == _IMAGES else x

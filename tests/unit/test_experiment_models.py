@@ -98,3 +98,26 @@ def test_one_models_gradient_is_that_of_a_model_among_many(name: str, data: Data
     (among,) = learner.gradients(theta[None], x[None], y[None], weights[None])
     torch.testing.assert_close(one, among, atol=1e-5, rtol=1e-3)
     assert not torch.equal(one, learner.gradient(theta, x, y, torch.ones(3)))
+
+
+@pytest.mark.parametrize("name", ["opacus-cnn", "opacus-cifar-cnn"])
+def test_models_that_convolve_one_by_one_get_what_they_get_together(name: str) -> None:
+    torch.set_num_threads(1)
+    data = some(1, 28, 28, classes=10) if name == "opacus-cnn" else COLOUR
+    learner = Learner(MODELS[name](data))
+    generator = torch.Generator().manual_seed(4)
+    thetas = torch.randn(3, learner.dimension, generator=generator) * 0.1
+    x = torch.rand(3, 8, *data.train_x.shape[1:], generator=generator)
+    y = torch.randint(0, 10, (3, 8), generator=generator)
+    weights = torch.rand(3, 8, generator=generator)
+    found = learner.gradients(thetas, x, y, weights)
+    torch.testing.assert_close(found, learner.stacked(thetas, x, y, weights), atol=1e-5, rtol=1e-3)
+    # Whichever others are beside it: to the bit.
+    alone = learner.gradients(thetas[1:2], x[1:2], y[1:2], weights[1:2])
+    assert torch.equal(found[1:2], alone)
+    seen = x[0].numpy()
+    outputs = learner.probabilities(thetas, seen)
+    for theta, own in zip(thetas, outputs, strict=True):
+        assert (learner.labels(theta.double().numpy(), seen) == own.argmax(axis=1)).all()
+    np.testing.assert_allclose(outputs.sum(axis=2), 1.0)
+    assert (learner.votes(thetas, seen) == outputs.argmax(axis=2)).all()
