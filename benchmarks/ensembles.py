@@ -14,7 +14,6 @@ import time
 from pathlib import Path
 from statistics import median
 
-import numpy as np
 import torch
 
 from precad.experiments.algorithms.learner import Learner
@@ -38,9 +37,9 @@ USERS = 200
 REPEATS = 3
 CONVOLVES = "opacus-cnn"
 STEPPING = 20
-IMAGES = (1, 8, 64)
+STEPS = 5
+IMAGES = (1, 16, 64, 128)
 SIDE = 28
-NOTHING = (np.empty((0, 1, SIDE, SIDE), np.float32), np.empty(0, np.int64))
 RESULT = Path(__file__).parent / "results" / "ensembles.json"
 
 
@@ -79,12 +78,12 @@ def measure_convolutions(images: int, device: str) -> dict[str, float | str | in
     x = torch.rand(STEPPING, images, 1, SIDE, SIDE, generator=random).to(device)
     y = torch.randint(0, 2, (STEPPING, images), generator=random).to(device)
     weights = torch.full(y.shape, 1 / images, device=device)
-    some = DataSet("random", x[0].cpu().numpy(), y[0].cpu().numpy(), *NOTHING, classes=2)
-    learner = Learner(MODELS[CONVOLVES](some), device)
+    own = (x[0].cpu().numpy(), y[0].cpu().numpy())
+    learner = Learner(MODELS[CONVOLVES](DataSet("random", *own, *own, classes=2)), device)
     thetas = (torch.randn(STEPPING, learner.dimension, generator=random) * 0.05).to(device)
     together, alone = [], []
     learner.stacked(thetas, x, y, weights)
-    for _ in range(REPEATS):
+    for _ in range(REPEATS * STEPS):
         began = time.perf_counter()
         learner.stacked(thetas, x, y, weights).sum().item()
         middle = time.perf_counter()

@@ -17,9 +17,10 @@ _TESTED_AT_ONCE = 2000
 _VOTED_AT_ONCE = 20_000
 _IMAGES = 4
 """Dimensions of a batch of them."""
-_WORTH_A_CALL = 8
+_WORTH_A_CALL = 32
 """Images a model from which on a processor convolves for each model by itself: with weights of many
-models at once it takes two to four times as long (benchmarks/ensembles.py)."""
+models at once it takes longer, and that it is called less often makes up for few images alone
+(benchmarks/ensembles.py)."""
 
 
 class Learner:

@@ -107,9 +107,9 @@ def test_models_that_convolve_one_by_one_get_what_they_get_together(name: str) -
     learner = Learner(MODELS[name](data))
     generator = torch.Generator().manual_seed(4)
     thetas = torch.randn(3, learner.dimension, generator=generator) * 0.1
-    x = torch.rand(3, 8, *data.train_x.shape[1:], generator=generator)
-    y = torch.randint(0, 10, (3, 8), generator=generator)
-    weights = torch.rand(3, 8, generator=generator)
+    x = torch.rand(3, 32, *data.train_x.shape[1:], generator=generator)
+    y = torch.randint(0, 10, (3, 32), generator=generator)
+    weights = torch.rand(3, 32, generator=generator)
     found = learner.gradients(thetas, x, y, weights)
     torch.testing.assert_close(found, learner.stacked(thetas, x, y, weights), atol=1e-5, rtol=1e-3)
     # Whichever others are beside it: to the bit.
