@@ -10,12 +10,12 @@ from precad.common.errors import Misconfiguration
 
 
 @contextmanager
-def exclusive(folder: Path, elsewhere: str) -> Iterator[None]:
+def exclusive(folder: Path, elsewhere: str = "use Linux") -> Iterator[None]:
     """The block has ``folder`` to itself; a second process waits until it ends.
 
     Args:
         folder: exists; nothing is written to it.
-        elsewhere: what to do on another system, for the error.
+        elsewhere: what to do on a system without such locks, for the error.
 
     Raises:
         Misconfiguration: the system has no such locks.

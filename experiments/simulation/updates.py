@@ -24,7 +24,7 @@ _BYTES_PER_ELEMENT = 64
 """Of a record's gradient: float32 twice, float64, int64 and what lies between."""
 _ENCODED_BYTES = 2**23
 """Of gradients in float64 that are clipped at once: as much as caches hold, and as malloc hands out
-again, where larger arrays come from the system page by page, which took most of a round."""
+again, where larger arrays come from the system page by page, round after round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +174,7 @@ class Stacked:
 
 
 def _add(sums: torch.Tensor, places: torch.Tensor, rows: torch.Tensor) -> None:
-    """Each row to the sum of its place; places ascend. Ten times as fast as ``index_add_``."""
+    """Each row to the sum of its place; places ascend. ``index_add_`` of int64 is slow."""
     owners, counts = torch.unique_consecutive(places, return_counts=True)
     for owner, mine in zip(owners.tolist(), torch.split(rows, counts.tolist()), strict=True):
         sums[owner] += mine.sum(dim=0)
