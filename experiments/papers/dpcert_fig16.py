@@ -11,7 +11,6 @@ from precad.client.train.smooth import Sampling, sample_votes
 from precad.experiments.papers.dpcert_models import (
     BASELINES,
     COLOURS,
-    LOWER_SIGMAS,
     SETTINGS,
     certified,
     grouped,
@@ -122,10 +121,11 @@ def table(results: Sequence[Result]) -> Table:
 def plot(results: Sequence[Result], figure: Any) -> None:
     """Accuracy by FGSM's strength; share of certified points that PGD turns by multiple."""
     left, right = figure.subplots(1, 2)
+    largest = max(result.settings["sigma"] for result in results)
     for (sigma, method), (result, *_) in grouped(results, "sigma", "method").items():
         said = result.values
         style = "--" if method in BASELINES else "-"
-        if sigma == max(LOWER_SIGMAS):
+        if sigma == largest:
             left.plot(
                 STRENGTHS,
                 [100 * share for share in said["fgsm"]],

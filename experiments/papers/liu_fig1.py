@@ -162,7 +162,9 @@ def plot(results: Sequence[Result], figure: Any) -> None:
         each.set_xlabel("r, added or deleted records")
         each.set_ylim(-0.02, 1.02)
         each.grid(alpha=0.3)
-        each.legend(fontsize="x-small", loc="upper center", bbox_to_anchor=(0.5, -0.2))
+        # Without private models there is nothing in the outer panels.
+        if each.lines:
+            each.legend(fontsize="x-small", loc="upper center", bbox_to_anchor=(0.5, -0.2))
 
 
 EXPERIMENTS.register("liu-fig1")(

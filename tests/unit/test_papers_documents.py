@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
+from matplotlib.figure import Figure
 
 from precad.experiments.study import EXPERIMENTS, Scale
 from precad.experiments.study.kept import Kept
@@ -35,6 +36,16 @@ def test_every_result_is_on_a_page_with_its_figure() -> None:
     shown = {f"{n}-{s}" for page in PAGES for n, s, _ in TABLE.findall(page.read_text("utf-8"))}
     assert shown == {path.stem for path in RESULTS.glob("*.json")}
     assert {path.stem for path in RESULTS.glob("*.png")} == shown
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("*-small.json")), ids=lambda path: path.stem)
+def test_a_figure_of_a_single_cell_is_drawn_without_a_warning(path: Path) -> None:
+    """As after `--only`, or in the middle of a run: the first and the last, which differ most."""
+    name = path.stem.removesuffix("-small")
+    results = Kept(RESULTS, name, Scale.SMALL).of(EXPERIMENTS[name].all_cells(Scale.SMALL))
+    for one in (results[0], results[-1]):
+        EXPERIMENTS[name].plot([one], Figure())
 
 
 if __name__ == "__main__":
