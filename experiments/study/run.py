@@ -91,6 +91,7 @@ def run(
     at = _Place(data, device, output)
     for result in _measured(name, todo, at, workers, backend, plugins):
         kept.add(result, around)
+        at.checkpoint(name, result.settings).drop()
         done += 1
         on_cell(result, done, len(chosen))
     return kept.of(EXPERIMENTS[name].all_cells(scale))
@@ -119,11 +120,15 @@ class _Place:
     output: Path
 
     def around(self, name: str, cell: Settings) -> Surroundings:
-        """With a file of the cell's own: another version's or device's isn't taken up."""
+        """With a file of the cell's own."""
+        checkpoint = self.checkpoint(name, cell)
+        return Surroundings(self.data, self.device, self.output / KEPT, checkpoint=checkpoint)
+
+    def checkpoint(self, name: str, cell: Settings) -> Checkpoint:
+        """The cell's file; it stays until its result is kept. Another version's isn't taken up."""
         what = json.dumps([name, key_of(cell), environment(self.device)["versions"], self.device])
         file = f"{name}-{hashlib.sha256(what.encode()).hexdigest()[:16]}.npz"
-        checkpoint = Checkpoint(self.output / PARTIAL / file)
-        return Surroundings(self.data, self.device, self.output / KEPT, checkpoint=checkpoint)
+        return Checkpoint(self.output / PARTIAL / file)
 
 
 def _measured(
@@ -138,7 +143,7 @@ def _measured(
         raise Misconfiguration("--backend", backend, f"use one of {', '.join(BACKENDS)}")
     if workers == 1 and backend == "loky":
         for cell in cells:
-            yield _kept_while_measured(name, cell, at)
+            yield measure(name, cell, at.around(name, cell))
         return
     jobs = [delayed(_in_worker)(name, cell, at, plugins) for cell in cells]
     if backend != "loky":
@@ -213,15 +218,7 @@ def _by_dask(jobs: list[Any], workers: int) -> Iterator[Result]:
 
 def _in_worker(name: str, settings: Settings, at: _Place, plugins: tuple[Path, ...]) -> Result:
     load_plugins(plugins)
-    return _kept_while_measured(name, settings, at)
-
-
-def _kept_while_measured(name: str, cell: Settings, at: _Place) -> Result:
-    around = at.around(name, cell)
-    result = measure(name, cell, around)
-    if around.checkpoint is not None:
-        around.checkpoint.drop()
-    return result
+    return measure(name, settings, at.around(name, settings))
 
 
 def measure(name: str, cell: Settings, around: Surroundings) -> Result:

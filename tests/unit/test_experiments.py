@@ -1,5 +1,6 @@
 """`precad experiment`: cells are kept, taken up again, repeated to the bit, and parts are added."""
 
+import errno
 import json
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from precad.common.errors import Misconfiguration
 from precad.experiments.registry import Registry, load_plugins
@@ -24,7 +26,7 @@ from precad.experiments.study import (
     Table,
 )
 from precad.experiments.study.kept import Kept
-from precad.experiments.study.run import estimated_hours, run
+from precad.experiments.study.run import PARTIAL, estimated_hours, run
 
 NAMES = tuple(EXPERIMENTS)
 WRITES = """
@@ -89,6 +91,34 @@ def test_a_run_that_was_broken_off_goes_on_where_it_was(tmp_path: Path, named: A
     assert seen == [2, 3]
     assert [result.values["square"] for result in found] == [0, 1, 4, 9]
     assert run("squares", Scale.SMALL, tmp_path) == found
+
+
+def test_a_cell_whose_result_cannot_be_written_goes_on_from_its_last_state(
+    tmp_path: Path, named: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[int] = []
+
+    def measure(_: Settings, around: Surroundings) -> dict[str, Any]:
+        file = around.checkpoint
+        assert file is not None
+        first, theta, _ = file.found(torch.zeros(1), ())
+        for step in range(first, 3):
+            steps.append(step)
+            theta += 1
+            file.keep(step + 1, theta, ())
+        return {"square": int(theta.item())}
+
+    def full(*_given: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    name = named(replace(squares(), measure=measure))
+    with monkeypatch.context() as disk:
+        disk.setattr(Kept, "add", full)
+        with pytest.raises(OSError, match="No space"):
+            run(name, Scale.SMALL, tmp_path, only={"number": 3})
+    (found,) = run(name, Scale.SMALL, tmp_path, only={"number": 3})
+    assert (found.values, steps) == ({"square": 3}, [0, 1, 2])
+    assert not list((tmp_path / PARTIAL).iterdir())
 
 
 def test_runs_of_other_cells_at_the_same_time_keep_each_others_results(
