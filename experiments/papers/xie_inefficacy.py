@@ -177,18 +177,20 @@ class ByAttackers:
         return Table(["J", *(f"k = {k}" for k in places), "contradicted at k"], rows)
 
     def plot(self, results: Sequence[Result], figure: Any) -> None:
-        """A panel for each goal: measured lines, and the two bounds."""
+        """A panel for each goal: measured lines, and the two bounds where k = 0 was measured."""
         clean = self._clean(results)
-        panels = figure.subplots(1, max(1, len(clean)), sharey=True, squeeze=False)[0]
-        for axes, (kind, first) in zip(panels, clean.items(), strict=False):
-            places = sorted({result.settings["bad"] for result in results})
+        places = sorted({result.settings["bad"] for result in results})
+        kinds = list(dict.fromkeys(_kind(result.settings) for result in results))
+        panels = figure.subplots(1, max(1, len(kinds)), sharey=True, squeeze=False)[0]
+        for axes, kind in zip(panels, kinds, strict=False):
             for name, line in self._lines(results).items():
                 if _kind(next(iter(line.values())).settings) == kind:
                     mean = [inefficacy(line[k]).mean for k in line]
                     axes.plot(list(line), mean, marker=".", label=name)
-            printed, sound = self._bounds(first, places)
-            axes.plot(places, printed, "--", color="black", label="bound as published")
-            axes.plot(places, sound, ":", color="black", label="sound bound, 99 %")
+            if kind in clean:
+                printed, sound = self._bounds(clean[kind], places)
+                axes.plot(places, printed, "--", color="black", label="bound as published")
+                axes.plot(places, sound, ":", color="black", label="sound bound, 99 %")
             axes.set_title(f"{kind}: lower is a stronger attack")
             axes.set_xlabel(f"k, {self.level.bad}")
             axes.grid(alpha=0.3)
