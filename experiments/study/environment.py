@@ -6,15 +6,23 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from precad import __version__
 
 _PACKAGES = ("numpy", "scipy", "torch", "scikit-learn", "dp-accounting")
 
 
 def environment(device: str) -> dict[str, Any]:
-    """Versions and hardware, as plain values."""
+    """Versions and hardware, as plain values.
+
+    A processor's name may be a family's. The widest instructions that torch uses there decide the
+    last bits too: wider ones add in another order.
+    """
+    on_cpu = device == "cpu"
     return {
-        "device": _processor() if device == "cpu" else _accelerator(device),
+        "device": _processor() if on_cpu else _accelerator(device),
+        **({"instructions": torch.backends.cpu.get_cpu_capability()} if on_cpu else {}),
         "cores": os.cpu_count(),
         "versions": {
             "precad": __version__,
@@ -40,7 +48,5 @@ def _processor() -> str:
 
 
 def _accelerator(device: str) -> str:
-    import torch  # noqa: PLC0415 -- seconds, and there already where a device is named
-
     name: str = torch.cuda.get_device_name(device)
     return name

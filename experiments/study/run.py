@@ -4,7 +4,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,8 @@ EVERY: Settings = {}
 """Cells with any settings."""
 KEPT = "kept"
 """Folder in the results', see ``Surroundings.keep``."""
+_Measured = tuple[Result, Mapping[str, Any]]
+"""With what it was measured on, which may be another node of a cluster."""
 
 
 class _Enough(Exception):
@@ -87,11 +89,10 @@ def run(
     kept = Kept(output, name, scale)
     todo = kept.missing(chosen)
     done = len(chosen) - len(todo)
-    around = environment(device)
     at = _Place(data, device, output)
-    for result in _measured(name, todo, at, workers, backend, plugins):
-        kept.add(result, around)
-        at.checkpoint(name, result.settings).drop()
+    for result, on in _measured(name, todo, at, workers, backend, plugins):
+        kept.add(result, on)
+        at.checkpoint(name, result.settings, on).drop()
         done += 1
         on_cell(result, done, len(chosen))
     return kept.of(EXPERIMENTS[name].all_cells(scale))
@@ -121,12 +122,16 @@ class _Place:
 
     def around(self, name: str, cell: Settings) -> Surroundings:
         """With a file of the cell's own."""
-        checkpoint = self.checkpoint(name, cell)
+        checkpoint = self.checkpoint(name, cell, environment(self.device))
         return Surroundings(self.data, self.device, self.output / KEPT, checkpoint=checkpoint)
 
-    def checkpoint(self, name: str, cell: Settings) -> Checkpoint:
-        """The cell's file; it stays until its result is kept. Another version's isn't taken up."""
-        what = json.dumps([name, key_of(cell), environment(self.device)["versions"], self.device])
+    def checkpoint(self, name: str, cell: Settings, on: Mapping[str, Any]) -> Checkpoint:
+        """The cell's file there; it stays until its result is kept.
+
+        Another version's or processor's isn't taken up: what went on there would have other bits.
+        """
+        same = {what: value for what, value in on.items() if what != "cores"}
+        what = json.dumps([name, key_of(cell), same, self.device])
         file = f"{name}-{hashlib.sha256(what.encode()).hexdigest()[:16]}.npz"
         return Checkpoint(self.output / PARTIAL / file)
 
@@ -138,12 +143,12 @@ def _measured(
     workers: int,
     backend: str,
     plugins: tuple[Path, ...],
-) -> Iterator[Result]:
+) -> Iterator[_Measured]:
     if backend not in BACKENDS:
         raise Misconfiguration("--backend", backend, f"use one of {', '.join(BACKENDS)}")
     if workers == 1 and backend == "loky":
         for cell in cells:
-            yield measure(name, cell, at.around(name, cell))
+            yield measure(name, cell, at.around(name, cell)), environment(at.device)
         return
     jobs = [delayed(_in_worker)(name, cell, at, plugins) for cell in cells]
     if backend != "loky":
@@ -153,7 +158,7 @@ def _measured(
         yield from Parallel(return_as="generator_unordered")(jobs)
 
 
-def _by_ray(jobs: list[Any], workers: int) -> Iterator[Result]:
+def _by_ray(jobs: list[Any], workers: int) -> Iterator[_Measured]:
     """As many cells at a time as workers; those that a lost node had are measured anew.
 
     Raises:
@@ -187,7 +192,7 @@ def _by_ray(jobs: list[Any], workers: int) -> Iterator[Result]:
                 raise
 
 
-def _by_dask(jobs: list[Any], workers: int) -> Iterator[Result]:
+def _by_dask(jobs: list[Any], workers: int) -> Iterator[_Measured]:
     """As many cells at a time as workers; those that a lost node had its scheduler gives to others.
 
     Raises:
@@ -216,9 +221,9 @@ def _by_dask(jobs: list[Any], workers: int) -> Iterator[Result]:
                 del jobs[:workers]
 
 
-def _in_worker(name: str, settings: Settings, at: _Place, plugins: tuple[Path, ...]) -> Result:
+def _in_worker(name: str, settings: Settings, at: _Place, plugins: tuple[Path, ...]) -> _Measured:
     load_plugins(plugins)
-    return measure(name, settings, at.around(name, settings))
+    return measure(name, settings, at.around(name, settings)), environment(at.device)
 
 
 def measure(name: str, cell: Settings, around: Surroundings) -> Result:

@@ -25,8 +25,9 @@ from precad.experiments.study import (
     Surroundings,
     Table,
 )
+from precad.experiments.study.environment import environment
 from precad.experiments.study.kept import Kept
-from precad.experiments.study.run import PARTIAL, estimated_hours, run
+from precad.experiments.study.run import PARTIAL, _Place, estimated_hours, run
 
 NAMES = tuple(EXPERIMENTS)
 WRITES = """
@@ -37,6 +38,19 @@ from precad.experiments.study.kept import Kept
 kept = Kept(Path(sys.argv[1]), "squares", Scale.SMALL)
 for number in range(20):
     kept.add(Result({"number": int(sys.argv[2]) + number}, {"square": 1}, 0.1), {})
+"""
+
+MEASURES = """
+import os, sys
+from pathlib import Path
+from precad.experiments.study import Scale
+from precad.experiments.study.run import run
+def measure(rounds, workers):
+    only = {"users_per_round": 10, "rounds": rounds}
+    run("xie-fig9", Scale.SMALL, Path(sys.argv[1]), workers=workers, only=only)
+measure(1, 1)
+os.environ["ATEN_CPU_CAPABILITY"] = "default"
+measure(50, 2)
 """
 
 
@@ -166,6 +180,29 @@ def test_results_say_what_they_were_measured_with(tmp_path: Path, named: Any) ->
     assert environment["versions"]["torch"]
     assert environment["device"]
     assert {cell["environment"] for cell in document["cells"]} == {0}
+
+
+def test_a_result_says_what_its_own_process_computed_with(tmp_path: Path) -> None:
+    """Which may be another machine's of the cluster; torch is told here to use narrower vectors."""
+    code = [sys.executable, "-c", MEASURES, str(tmp_path)]
+    found = subprocess.run(code, capture_output=True, text=True, check=False, timeout=240)
+    assert found.returncode == 0, found.stderr
+    document = json.loads((tmp_path / "xie-fig9-small.json").read_text())
+    used = [document["environments"][cell["environment"]] for cell in document["cells"]]
+    here = torch.backends.cpu.get_cpu_capability()
+    assert [each["instructions"] for each in used] == [here, "DEFAULT"]
+
+
+def test_half_a_cell_of_another_processor_is_begun_anew(tmp_path: Path) -> None:
+    """It may add in another order, so that what goes on there has other last bits."""
+    at = _Place(None, "cpu", tmp_path)
+    here, cell = environment("cpu"), {"number": 0}
+    file = at.checkpoint("squares", cell, here)
+    assert at.around("squares", cell).checkpoint == file
+    others: list[Settings] = [{"device": "another"}, {"instructions": "DEFAULT"}, {"versions": {}}]
+    for other in others:
+        assert at.checkpoint("squares", cell, {**here, **other}) != file
+    assert at.checkpoint("squares", cell, {**here, "cores": 1}) == file
 
 
 def test_a_file_of_another_experiment_is_refused(tmp_path: Path, named: Any) -> None:
