@@ -6,8 +6,8 @@ Trainings by PRECAD as in Fig. 4, with K bad clients; the models are the same as
 watched. In every N-th round for which one was drawn, a sum's *push* is its component along the step
 that lowers the loss at what the backdoor aims at, in units of R. That step is mostly "name
 everything zero"; what is left of it, at right angles to that, tells the stamp alone. Without --data
-the digits are played, with the folder of MNIST's files that too, by the paper's adversary and by
-one that learns longer; the rest of results/backdoor_pushes.json stays.
+the digits are played, with the folder of MNIST's files that too, by the paper's adversary, by
+one that learns longer and by one without a stamp; the rest of results/backdoor_pushes.json stays.
 """
 
 import argparse
@@ -49,6 +49,17 @@ RUNS: Mapping[str, tuple[Scale, Settings, int, int]] = {
             "attack_options": {"learning_rate": 0.05, "steps": 25, "records": 100},
         },
         800,
+        25,
+    ),
+    # What is left of an attack without a stamp: its clients train longer than others.
+    "MNIST, no stamp": (
+        Scale.PAPER,
+        {
+            "attackers": 4,
+            "client_clip": 30.0,
+            "attack_options": {"learning_rate": 0.02, "steps": 5, "records": 0},
+        },
+        1500,
         25,
     ),
 }
@@ -95,7 +106,8 @@ class Watched(Backdoor):
 
     Args:
         tell: is handed a round's scene and submitted updates.
-        records: a bad client learns from so many of its own; from all unless given.
+        records: a bad client learns from so many of its own and with the stamp once more; from
+            all unless given, from all without a stamp if 0.
     """
 
     def __init__(
@@ -106,6 +118,8 @@ class Watched(Backdoor):
 
     def poison(self, x: Images, y: Labels, number: int, classes: int) -> tuple[Images, Labels]:
         """As a backdoor does, so many of the records."""
+        if self._records == 0:
+            return x, y
         some = np.random.default_rng(number).permutation(len(y))[: self._records]
         return super().poison(x[some], y[some], number, classes)
 
