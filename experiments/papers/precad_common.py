@@ -115,6 +115,8 @@ _COLOURS = {
     "many": "tab:orange",
 }
 _STYLES = {1.0: "-", 1.5: "--", 2.0: ":"}
+_MARKS = {1.0: "^", 1.5: "o", 2.0: "s"}
+"""A line of a single point shows no dashes."""
 
 
 def lines_with_spread(
@@ -132,7 +134,7 @@ def lines_with_spread(
         label=label,
         color=_COLOURS.get(algorithm, "tab:orange"),
         linestyle=_STYLES.get(sigma, "-"),
-        marker="o",
+        marker=_MARKS.get(sigma, "o"),
         markersize=4,
         capsize=3,
     )
