@@ -163,6 +163,7 @@ class ByNoise:
         for axes, title in zip(panels, titles, strict=True):
             axes.set_title(title)
             axes.set_xlabel(f"k, {self.level.bad}")
+            axes.xaxis.get_major_locator().set_params(integer=True)
             axes.set_ylim(-0.02, 1.02)
             axes.grid(alpha=0.3)
         panels[0].set_ylabel("certified accuracy")
