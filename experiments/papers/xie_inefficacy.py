@@ -293,6 +293,8 @@ class ByEpsilon:
     def _draw_losses(self, axes: Any, line: Mapping[float, Mapping[int, Result]]) -> None:
         for k in self.bad:
             some = {self.epsilon[sigma]: cells for sigma, cells in line.items() if k in cells}
+            if not some:
+                continue
             mean = [inefficacy(cells[k]).mean for cells in some.values()]
             (drawn,) = axes.plot(list(some), mean, marker=".", label=f"k = {k}")
             if k:
