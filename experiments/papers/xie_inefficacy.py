@@ -288,7 +288,8 @@ class ByEpsilon:
                 axes.grid(alpha=0.3)
             # Long enough for a dash to be seen beside its mark.
             beside = {"loc": "center left", "bbox_to_anchor": (1, 0.5), "handlelength": 4}
-            row[-1].legend(fontsize="x-small", **beside)
+            if row[-1].get_legend_handles_labels()[0]:
+                row[-1].legend(fontsize="x-small", **beside)
 
     def _draw_losses(self, axes: Any, line: Mapping[float, Mapping[int, Result]]) -> None:
         for k in self.bad:
