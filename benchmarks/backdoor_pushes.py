@@ -1,9 +1,9 @@
 """Who moves the model towards a backdoor, and how far: bad clients' updates beside honest ones'.
 
-    PYTHONPATH=. python benchmarks/backdoor_pushes.py [--data DIR] [--rounds T] [--every N]
+    PYTHONPATH=. python benchmarks/backdoor_pushes.py [--data DIR] [--only NAME]
 
 Trainings by PRECAD as in Fig. 4, with K bad clients; the models are the same as without being
-watched. In every N-th round for which one was drawn, a sum's *push* is its component along the step
+watched. In some of the rounds for which one was drawn, a sum's *push* is its component along the step
 that lowers the loss at what the backdoor aims at, in units of R. That step is mostly "name
 everything zero"; what is left of it, at right angles to that, tells the stamp alone. Without --data
 the digits are played, with the folder of MNIST's files that too, by the paper's adversary, by
@@ -26,6 +26,7 @@ import torch
 
 from precad.cli.bench.hardware import hardware
 from precad.experiments.algorithms.learner import Learner, Reals
+from precad.experiments.algorithms.sums import clipped
 from precad.experiments.data import DataSet, load
 from precad.experiments.models import MODELS
 from precad.experiments.papers.precad_backdoor import BACKDOOR
@@ -37,7 +38,7 @@ from precad.experiments.study import Scale, Settings, Surroundings
 
 RESULT = Path(__file__).parent / "results" / "backdoor_pushes.json"
 HELD_OUT = 3000
-"""Images of each measurement; 3,000 gradients take a tenth of a second."""
+"""So many held-out images are measured at most."""
 RUNS: Mapping[str, tuple[Scale, Settings, int, int]] = {
     "digits": (Scale.SMALL, {"attackers": 3, "client_clip": 5.0}, 150, 5),
     "MNIST": (Scale.PAPER, {"attackers": 10, "client_clip": 30.0}, 500, 25),
@@ -130,10 +131,6 @@ class Watched(Backdoor):
         return submitted
 
 
-def _clipped(updates: Reals, bound: float) -> Reals:
-    return updates * np.minimum(1, bound / np.linalg.norm(updates, axis=1, keepdims=True))
-
-
 def watch(
     scale: Scale, settings: Settings, rounds: int, every: int, folder: Path | None
 ) -> dict[str, Any]:
@@ -152,7 +149,7 @@ def watch(
         nonlocal attacked
         attacked += 1
         if attacked % every == 0:
-            bad = _clipped(submitted, scene.bound).sum(axis=0) / whole["record_clip"]
+            bad = clipped(submitted, scene.bound).sum(axis=0) / whole["record_clip"]
             honest = scene.others.sum(axis=0) / whole["record_clip"]
             row = {"round": done + 1, "bad_clients": len(submitted)}
             # Torch warns of an array that can't be written.

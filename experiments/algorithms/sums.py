@@ -171,12 +171,13 @@ def _attack(
         )
         found = problem.attack.submit(view.decode(updates), scene)
         most = min(bound, view.task.privacy.client_clip) * (1 - 1e-6)
-        return view.encode(_clipped(found, most))
+        return view.encode(clipped(found, most))
 
     return submit
 
 
-def _clipped(rows: NDArray[np.float64], bound: float) -> NDArray[np.float64]:
+def clipped(rows: NDArray[np.float64], bound: float) -> NDArray[np.float64]:
+    """Updates, ``[m, d]``, those longer than C scaled to it."""
     norms = np.linalg.norm(rows, axis=1, keepdims=True)
     return np.asarray(rows * np.minimum(1, bound / np.maximum(norms, 1e-300)))
 
@@ -243,7 +244,7 @@ def _own_noise(problem: Problem, settings: Sums, multiplier: float) -> Trained:
                 noised = row.astype(np.float64)
                 if name not in bad:
                     noised += generator.normal(0, deviation, len(row))
-                total += _clipped(noised[None], bound)[0]
+                total += clipped(noised[None], bound)[0]
             return total
 
         return combined
