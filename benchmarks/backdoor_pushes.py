@@ -3,8 +3,8 @@
     PYTHONPATH=. python benchmarks/backdoor_pushes.py [--data DIR] [--only NAME]
 
 Trainings by PRECAD as in Fig. 4, with K bad clients; the models are the same as without being
-watched. In some of the rounds for which one was drawn, a sum's *push* is its component along the step
-that lowers the loss at what the backdoor aims at, in units of R. That step is mostly "name
+watched. In some of the rounds for which one was drawn, a sum's *push* is its component along the
+step that lowers the loss at what the backdoor aims at, in units of R. That step is mostly "name
 everything zero"; what is left of it, at right angles to that, tells the stamp alone. Without --data
 the digits are played, with the folder of MNIST's files that too, by the paper's adversary, by
 one that learns longer and by one without a stamp; the rest of results/backdoor_pushes.json stays.

@@ -13,7 +13,7 @@ import pytest
 from precad.experiments.data import load
 
 ROOT = Path(__file__).parents[2]
-PAGE = " ".join((ROOT / "docs" / "papers" / "precad.md").read_text("utf-8").split())
+PAGE = " ".join((ROOT / "docs/papers/precad.md").read_text("utf-8").split())
 FOUND: dict[str, Any] = json.loads(
     (ROOT / "benchmarks" / "results" / "backdoor_pushes.json").read_text("utf-8")
 )["trainings"]
@@ -78,8 +78,7 @@ def main_task(number_of_bad: int) -> float:
         ),
         (r"either way \(([\d.]+) R", [DIGITS["median"]["stamp_alone_honest"]]),
         (
-            r"stamp have ([\d.]+) % after 1,500 rounds, four with it ([\d.]+), and without bad "
-            r"clients it is ([\d.]+)",
+            r"stamp have ([\d.]+) % after 1,500 rounds, four with it ([\d.]+), and .* it is ([\d.]+)",
             [100 * STAMPLESS["curve"][-1][1], main_task(4), main_task(0)],
         ),
     ],
