@@ -40,7 +40,7 @@ def main_task(number_of_bad: int) -> float:
         if (cell["settings"]["algorithm"], cell["settings"]["noise_multiplier"]) == ("precad", 1.5)
         and cell["settings"]["attackers"] == number_of_bad
     )
-    return next(100 * accuracy for at, accuracy, _ in curve if at == 1500)
+    return float(next(100 * accuracy for at, accuracy, _ in curve if at == 1500))
 
 
 @pytest.mark.parametrize(
