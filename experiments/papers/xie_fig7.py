@@ -21,19 +21,24 @@ from precad.experiments.papers.xie_levels import (
 from precad.experiments.papers.xie_table6 import PUBLISHED as ON_TWEETS
 from precad.experiments.study import Scale, Settings
 
-EPSILON = {1.3: 1.2716, 1.6: 0.8794, 1.9: 0.6608, 2.2: 0.5249, 2.5: 0.4344}
-"""After five rounds, at δ = 0.0029, by σ (Xie et al. App. B.1.2)."""
-CIFAR_EPSILON = {
-    1.5: 1.6,
-    1.8: 1.2127,
-    2.0: 1.0395,
-    2.3: 0.8530,
-    2.5: 0.7616,
-    2.8: 0.6543,
-    3.0: 0.5978,
+PUBLISHED = {
+    1.3: (1.2716, 0.9950),
+    1.6: (0.8794, 0.9906),
+    1.9: (0.6608, 0.9652),
+    2.2: (0.5249, 0.9339),
+    2.5: (0.4344, 0.8899),
+}
+"""ε after five rounds at δ = 0.0029, and accuracy, by σ (Xie et al. App. B.1.2)."""
+ON_CIFAR = {
+    1.5: (1.6, 0.8559),
+    1.8: (1.2127, 0.8452),
+    2.0: (1.0395, 0.8323),
+    2.3: (0.8530, 0.8190),
+    2.5: (0.7616, 0.8127),
+    2.8: (0.6543, 0.7923),
+    3.0: (0.5978, 0.7846),
 }
 """The same after four rounds on CIFAR."""
-TEXT_EPSILON = {sigma: epsilon for sigma, (epsilon, _) in ON_TWEETS.items()}
 BAD = (0, 2, 8)
 RATIOS = (1.5, 2.0, 4.0)
 
@@ -62,18 +67,18 @@ def _register(name: str, figure: str, by: ByEpsilon, at: BothScales) -> None:
 _register(
     "xie-fig7",
     "Fig. 7, Fig. 12 (MNIST)",
-    ByEpsilon(USERS, _lines(FLIPPING, BACKDOOR), BAD, EPSILON, (1.3, 1.9, 2.5), RATIOS),
+    ByEpsilon(USERS, _lines(FLIPPING, BACKDOOR), BAD, PUBLISHED, (1.3, 1.9, 2.5), RATIOS),
     with_bound(USER_SETTINGS, BOUND[Scale.SMALL], BOUND[Scale.PAPER], rounds=5),
 )
 _register(
     "xie-fig7-cifar",
     "Fig. 7, Fig. 12 (CIFAR)",
-    ByEpsilon(USERS, _lines(FLIPPING, BACKDOOR), BAD, CIFAR_EPSILON, (1.5, 2.3, 3.0), RATIOS),
+    ByEpsilon(USERS, _lines(FLIPPING, BACKDOOR), BAD, ON_CIFAR, (1.5, 2.3, 3.0), RATIOS),
     with_bound(CIFAR_USER_SETTINGS, 2.0, 0.2, rounds=4),
 )
 _register(
     "xie-fig7-text",
     "Fig. 7 (Sent140)",
-    ByEpsilon(TWEETERS, _lines(FLIPPING), BAD, TEXT_EPSILON, (1.0, 2.0, 3.0), RATIOS),
+    ByEpsilon(TWEETERS, _lines(FLIPPING), BAD, ON_TWEETS, (1.0, 2.0, 3.0), RATIOS),
     with_bound(TEXT_USER_SETTINGS, 1.4, 1.4, rounds=3),
 )

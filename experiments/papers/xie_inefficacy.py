@@ -120,13 +120,13 @@ class ByAttackers:
         level: users or records.
         attacks: settings of each line.
         bad: k at each scale.
-        epsilon: as printed, for the one noise level.
+        published: ε and the clean models' accuracy as printed, for the one noise level.
     """
 
     level: Level
     attacks: Sequence[Settings]
     bad: Mapping[Scale, Sequence[int]]
-    epsilon: float
+    published: tuple[float, float]
 
     def cells(self, scale: Scale) -> list[Settings]:
         """Line by line."""
@@ -152,14 +152,21 @@ class ByAttackers:
 
     def _bounds(self, clean: Result, places: Sequence[int]) -> tuple[list[float], list[float]]:
         mean, bound = inefficacy(clean).mean, clean.settings["bound"]
-        printed = [published_bound(mean, self.epsilon, self.level.delta, bound, k) for k in places]
+        epsilon, _ = self.published
+        printed = [published_bound(mean, epsilon, self.level.delta, bound, k) for k in places]
         return printed, [sound_bound(clean, self.level, k) for k in places]
 
+    def _accuracy(self, clean: Mapping[str, Result], places: int) -> list[str]:
+        """Of clean models, which are the same for each goal."""
+        measured = next(iter(clean.values())).values["accuracy"]
+        named = f"accuracy, clean; published {share(self.published[1])}"
+        return [named, share(measured), *[""] * places]
+
     def table(self, results: Sequence[Result]) -> Table:
-        """A row for each attack with J(D'), and two for each goal with the bounds."""
+        """Rows of accuracy, of the bounds for each goal, and of J(D') for each attack."""
         places = sorted({result.settings["bad"] for result in results})
         clean = self._clean(results)
-        rows, least = [], {}
+        rows, least = [self._accuracy(clean, len(places))] if clean else [], {}
         for kind, result in clean.items():
             printed, sound = self._bounds(result, places)
             least[kind] = dict(zip(places, sound, strict=True))
@@ -206,7 +213,7 @@ class ByEpsilon:
         level: users or records.
         attacks: settings of each goal.
         bad: k; 0 is what the bounds start from.
-        epsilon: as printed, by σ.
+        published: ε and the clean models' accuracy by σ, as printed.
         small: σ at the small scale.
         ratios: τ.
     """
@@ -214,7 +221,7 @@ class ByEpsilon:
     level: Level
     attacks: Sequence[Settings]
     bad: Sequence[int]
-    epsilon: Mapping[float, float]
+    published: Mapping[float, tuple[float, float]]
     small: Sequence[float]
     ratios: Sequence[float] = ()
 
@@ -223,7 +230,7 @@ class ByEpsilon:
         return [
             {**attack, "noise_multiplier": sigma, "bad": k, "seed": 0}
             for attack in self.attacks
-            for sigma in (self.epsilon if scale is Scale.PAPER else self.small)
+            for sigma in (self.published if scale is Scale.PAPER else self.small)
             for k in self.bad
         ]
 
@@ -244,8 +251,10 @@ class ByEpsilon:
 
     def _row(self, sigma: float, cells: Mapping[int, Result]) -> list[str]:
         clean = cells[0]
-        mean, bound, epsilon = inefficacy(clean).mean, clean.settings["bound"], self.epsilon[sigma]
-        row = [f"{sigma:g}", f"{epsilon:.4f}", share(clean.values["accuracy"]), f"{mean:.3f}"]
+        mean, bound = inefficacy(clean).mean, clean.settings["bound"]
+        epsilon, accuracy = self.published[sigma]
+        both = f"{share(accuracy)} / {share(clean.values['accuracy'])}"
+        row = [f"{sigma:g}", f"{epsilon:.4f}", both, f"{mean:.3f}"]
         for k in self.bad:
             if k == 0:
                 continue
@@ -268,7 +277,7 @@ class ByEpsilon:
             for name, line in self._lines(results).items()
             for sigma, cells in line.items()
         ]
-        headings = ["attack", "σ", "ε published", "accuracy, clean", "J(D)"]
+        headings = ["attack", "σ", "ε published", "accuracy, clean: published / measured", "J(D)"]
         reached = [f"J(D'), k = {k}: measured ≥ as published / sound" for k in self.bad if k]
         fewest = [f"least k for τ = {tau:g}: as published / sound" for tau in self.ratios]
         return Table([*headings, *reached, *fewest], rows)
@@ -293,7 +302,7 @@ class ByEpsilon:
 
     def _draw_losses(self, axes: Any, line: Mapping[float, Mapping[int, Result]]) -> None:
         for k in self.bad:
-            some = {self.epsilon[sigma]: cells for sigma, cells in line.items() if k in cells}
+            some = {self.published[sigma][0]: cells for sigma, cells in line.items() if k in cells}
             if not some:
                 continue
             mean = [inefficacy(cells[k]).mean for cells in some.values()]
@@ -316,7 +325,7 @@ class ByEpsilon:
         axes.set_ylabel("J")
 
     def _draw_fewest(self, axes: Any, line: Mapping[float, Mapping[int, Result]]) -> None:
-        places = [self.epsilon[sigma] for sigma in line]
+        places = [self.published[sigma][0] for sigma in line]
         for tau in self.ratios:
             printed, sound = [], []
             for epsilon, cells in zip(places, line.values(), strict=True):
