@@ -186,7 +186,8 @@ class ByAttackers:
     def plot(self, results: Sequence[Result], figure: Any) -> None:
         """A panel for each goal: measured lines, and the two bounds where k = 0 was measured."""
         clean = self._clean(results)
-        places = sorted({result.settings["bad"] for result in results})
+        # Bounds fall exponentially: a straight line from one measured k to the next isn't theirs.
+        places = range(max(result.settings["bad"] for result in results) + 1)
         kinds = list(dict.fromkeys(_kind(result.settings) for result in results))
         panels = figure.subplots(1, max(1, len(kinds)), sharey=True, squeeze=False)[0]
         for axes, kind in zip(panels, kinds, strict=False):
@@ -301,27 +302,24 @@ class ByEpsilon:
                 row[-1].legend(fontsize="x-small", **beside)
 
     def _draw_losses(self, axes: Any, line: Mapping[float, Mapping[int, Result]]) -> None:
-        for k in self.bad:
+        """Bounds need no attack, so that they are drawn where none was measured too."""
+        places = [self.published[sigma][0] for sigma in line]
+        for number, k in enumerate(self.bad):
+            colour = f"C{number}"
             some = {self.published[sigma][0]: cells for sigma, cells in line.items() if k in cells}
-            if not some:
-                continue
-            mean = [inefficacy(cells[k]).mean for cells in some.values()]
-            (drawn,) = axes.plot(list(some), mean, marker=".", label=f"k = {k}")
+            if some:
+                mean = [inefficacy(cells[k]).mean for cells in some.values()]
+                axes.plot(list(some), mean, marker=".", color=colour, label=f"k = {k}")
             if k:
-                sound = [sound_bound(cells[0], self.level, k) for cells in some.values()]
-                printed = [
-                    published_bound(
-                        inefficacy(cells[0]).mean,
-                        epsilon,
-                        self.level.delta,
-                        cells[0].settings["bound"],
-                        k,
-                    )
-                    for epsilon, cells in some.items()
-                ]
-                colour = drawn.get_color()
-                axes.plot(list(some), printed, "--", color=colour, label="as published")
-                axes.plot(list(some), sound, ":", color=colour, label="sound, 99 %")
+                delta, printed, sound = self.level.delta, [], []
+                for epsilon, cells in zip(places, line.values(), strict=True):
+                    clean = cells[0]
+                    mean_clean, bound = inefficacy(clean).mean, clean.settings["bound"]
+                    printed.append(published_bound(mean_clean, epsilon, delta, bound, k))
+                    sound.append(sound_bound(clean, self.level, k))
+                axes.plot(places, printed, "--x", color=colour, label=f"k = {k}, as published")
+                axes.plot(places, sound, ":+", color=colour, label=f"k = {k}, sound, 99 %")
+        axes.set_ylim(bottom=0)
         axes.set_ylabel("J")
 
     def _draw_fewest(self, axes: Any, line: Mapping[float, Mapping[int, Result]]) -> None:
@@ -333,8 +331,9 @@ class ByEpsilon:
                 mean, bound = inefficacy(clean).mean, clean.settings["bound"]
                 printed.append(published_fewest(mean, epsilon, self.level.delta, bound, tau))
                 sound.append(sound_fewest(clean, self.level, tau) or math.nan)
-            (drawn,) = axes.plot(places, printed, "--", marker=".", label=f"τ = {tau:g}, published")
-            axes.plot(places, sound, ":", marker=".", color=drawn.get_color(), label="sound")
+            (drawn,) = axes.plot(places, printed, "--x", label=f"τ = {tau:g}, published")
+            axes.plot(places, sound, ":+", color=drawn.get_color(), label=f"τ = {tau:g}, sound")
+        axes.set_ylim(bottom=0)
         axes.set_ylabel("least k")
 
 

@@ -86,10 +86,12 @@ def table(results: Sequence[Result]) -> Table:
         for attack in attacks:
             some = [own.get((attack, k)) for k in places]
             row.append(", ".join("–" if r is None else f"{100 * _accuracy(r):.1f}" for r in some))
-        rows.append([*row, _certified(own, places)])
-    named = ", ".join(map(str, places))
-    certified = f"certified, k = {named}: as published / sound"
-    return Table(["defence", "no attack", *(f"{a}, %" for a in attacks), certified], rows)
+        rows.append([*row, _certified(own, places)] if places else row)
+    headings = ["defence", "no attack", *(f"{attack}, %" for attack in attacks)]
+    if places:
+        named = ", ".join(map(str, places))
+        headings.append(f"certified, k = {named}: as published / sound")
+    return Table(headings, rows)
 
 
 def plot(results: Sequence[Result], figure: Any) -> None:
