@@ -101,7 +101,6 @@ class Sight:
         return np.asarray(-found.double().numpy())
 
 
-@ATTACKS.register("watched-backdoor")
 class Watched(Backdoor):
     """The same backdoor, which tells what it submits.
 
@@ -170,6 +169,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULT, help="JSON file")
     parser.add_argument("--only", choices=RUNS, help="one of the trainings")
     given = parser.parse_args()
+    # Not as the file is loaded: whoever goes through all attacks would meet one that needs `tell`.
+    ATTACKS.register("watched-backdoor")(Watched)
     document: dict[str, Any] = {"what": __doc__.split("\n", 1)[0], "trainings": {}}
     if given.out.is_file():
         document = json.loads(given.out.read_text("utf-8"))

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from precad.experiments.data import load
+from precad.experiments.poisoning import ATTACKS
 
 ROOT = Path(__file__).parents[2]
 PAGE = " ".join((ROOT / "docs/papers/precad.md").read_text("utf-8").split())
@@ -103,8 +104,9 @@ def test_a_push_is_how_far_a_sum_goes_along_the_backdoors_step() -> None:
     spec = spec_from_file_location("backdoor_pushes", path)
     assert spec is not None
     assert spec.loader is not None
-    pushes = module_from_spec(spec)
+    pushes, attacks = module_from_spec(spec), list(ATTACKS)
     spec.loader.exec_module(pushes)
+    assert list(ATTACKS) == attacks, "other tests of this process go through all attacks"
     sight = pushes.Sight(load("digits"), "mlp")
     theta = np.random.default_rng(0).normal(size=sight._learner.dimension) * 0.1
     step = sight._step(theta, *sight._goal)
