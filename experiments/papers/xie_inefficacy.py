@@ -93,6 +93,22 @@ def sound_fewest(clean: Result, level: Level, tau: float) -> int | None:
     return fewest_attackers(lower, bound, tau, guarantee, _REPLACED, limit=200)
 
 
+def both_bounds(clean: Result, level: Level, epsilon: float, k: int) -> tuple[float, float]:
+    """Least J(D') after k attackers: as published at the printed ε, and soundly."""
+    mean, bound = inefficacy(clean).mean, clean.settings["bound"]
+    printed = published_bound(mean, epsilon, level.delta, bound, k)
+    return printed, sound_bound(clean, level, k)
+
+
+def both_fewest(
+    clean: Result, level: Level, epsilon: float, tau: float
+) -> tuple[float, int | None]:
+    """Attackers who may bring J down to J(D)/τ: as published at the printed ε, and soundly."""
+    mean, bound = inefficacy(clean).mean, clean.settings["bound"]
+    printed = published_fewest(mean, epsilon, level.delta, bound, tau)
+    return printed, sound_fewest(clean, level, tau)
+
+
 def _name(settings: Settings) -> str:
     gamma = settings.get("attack_options", {}).get("gamma")
     parts = [str(SHORT.get(settings["attack"], settings["attack"]))]
@@ -151,10 +167,9 @@ class ByAttackers:
         return found
 
     def _bounds(self, clean: Result, places: Sequence[int]) -> tuple[list[float], list[float]]:
-        mean, bound = inefficacy(clean).mean, clean.settings["bound"]
         epsilon, _ = self.published
-        printed = [published_bound(mean, epsilon, self.level.delta, bound, k) for k in places]
-        return printed, [sound_bound(clean, self.level, k) for k in places]
+        both = [both_bounds(clean, self.level, epsilon, k) for k in places]
+        return [printed for printed, _ in both], [sound for _, sound in both]
 
     def _accuracy(self, clean: Mapping[str, Result], places: int) -> list[str]:
         """Of clean models, which are the same for each goal."""
@@ -187,7 +202,7 @@ class ByAttackers:
         """A panel for each goal: measured lines, and the two bounds where k = 0 was measured."""
         clean = self._clean(results)
         # Bounds fall exponentially: a straight line from one measured k to the next isn't theirs.
-        places = range(max(result.settings["bad"] for result in results) + 1)
+        places = range(max((result.settings["bad"] for result in results), default=0) + 1)
         kinds = list(dict.fromkeys(_kind(result.settings) for result in results))
         panels = figure.subplots(1, max(1, len(kinds)), sharey=True, squeeze=False)[0]
         for axes, kind in zip(panels, kinds, strict=False):
@@ -252,22 +267,19 @@ class ByEpsilon:
 
     def _row(self, sigma: float, cells: Mapping[int, Result]) -> list[str]:
         clean = cells[0]
-        mean, bound = inefficacy(clean).mean, clean.settings["bound"]
         epsilon, accuracy = self.published[sigma]
-        both = f"{share(accuracy)} / {share(clean.values['accuracy'])}"
-        row = [f"{sigma:g}", f"{epsilon:.4f}", both, f"{mean:.3f}"]
+        right = f"{share(accuracy)} / {share(clean.values['accuracy'])}"
+        row = [f"{sigma:g}", f"{epsilon:.4f}", right, f"{inefficacy(clean).mean:.3f}"]
         for k in self.bad:
             if k == 0:
                 continue
-            printed = published_bound(mean, epsilon, self.level.delta, bound, k)
-            sound = sound_bound(clean, self.level, k)
+            printed, sound = both_bounds(clean, self.level, epsilon, k)
             measured = inefficacy(cells[k]) if k in cells else None
             shown = "–" if measured is None else f"{measured.mean:.3f}"
             star = " CONTRADICTED" if measured and _contradicted(measured, sound) else ""
             row.append(f"{shown} ≥ {printed:.3f} / {sound:.3f}{star}")
         for tau in self.ratios:
-            printed = published_fewest(mean, epsilon, self.level.delta, bound, tau)
-            fewest = sound_fewest(clean, self.level, tau)
+            printed, fewest = both_fewest(clean, self.level, epsilon, tau)
             row.append(f"{printed:.1f} / {'over 200' if fewest is None else fewest}")
         return row
 
@@ -311,12 +323,11 @@ class ByEpsilon:
                 mean = [inefficacy(cells[k]).mean for cells in some.values()]
                 axes.plot(list(some), mean, marker=".", color=colour, label=f"k = {k}")
             if k:
-                delta, printed, sound = self.level.delta, [], []
-                for epsilon, cells in zip(places, line.values(), strict=True):
-                    clean = cells[0]
-                    mean_clean, bound = inefficacy(clean).mean, clean.settings["bound"]
-                    printed.append(published_bound(mean_clean, epsilon, delta, bound, k))
-                    sound.append(sound_bound(clean, self.level, k))
+                both = [
+                    both_bounds(cells[0], self.level, epsilon, k)
+                    for epsilon, cells in zip(places, line.values(), strict=True)
+                ]
+                printed, sound = [one for one, _ in both], [one for _, one in both]
                 axes.plot(places, printed, "--x", color=colour, label=f"k = {k}, as published")
                 axes.plot(places, sound, ":+", color=colour, label=f"k = {k}, sound, 99 %")
         axes.set_ylim(bottom=0)
@@ -325,12 +336,12 @@ class ByEpsilon:
     def _draw_fewest(self, axes: Any, line: Mapping[float, Mapping[int, Result]]) -> None:
         places = [self.published[sigma][0] for sigma in line]
         for tau in self.ratios:
-            printed, sound = [], []
-            for epsilon, cells in zip(places, line.values(), strict=True):
-                clean = cells[0]
-                mean, bound = inefficacy(clean).mean, clean.settings["bound"]
-                printed.append(published_fewest(mean, epsilon, self.level.delta, bound, tau))
-                sound.append(sound_fewest(clean, self.level, tau) or math.nan)
+            both = [
+                both_fewest(cells[0], self.level, epsilon, tau)
+                for epsilon, cells in zip(places, line.values(), strict=True)
+            ]
+            printed = [least for least, _ in both]
+            sound = [least or math.nan for _, least in both]
             (drawn,) = axes.plot(places, printed, "--x", label=f"τ = {tau:g}, published")
             axes.plot(places, sound, ":+", color=drawn.get_color(), label=f"τ = {tau:g}, sound")
         axes.set_ylim(bottom=0)

@@ -73,6 +73,28 @@ def test_an_attack_by_many_lowers_the_measured_loss_and_stays_above_the_bound() 
     assert sound_bound(found[0], USERS, 60) < losses[60]
 
 
+def drawn(experiment: str, results: list[Result]) -> dict[str, list[float]]:
+    """Where each line of the picture has its points on the x axis, by its name."""
+    figure = Figure()
+    EXPERIMENTS[experiment].plot(results, figure)
+    lines = figure.axes[0].get_lines()
+    return {str(line.get_label()): np.asarray(line.get_xdata()).tolist() for line in lines}
+
+
+def test_bounds_are_drawn_at_every_k_and_where_no_attack_was_measured() -> None:
+    losses = {"losses": [2.0, 2.2] * 20, "accuracy": 0.9}
+    cells = EXPERIMENTS["xie-fig4"].all_cells(Scale.SMALL)
+    some = [c for c in cells if c["attack_options"] == {"gamma": 50.0} and c["bad"] in (0, 8)]
+    by_k = drawn("xie-fig4", [Result(cell, losses, 1.0) for cell in some])
+    assert by_k["bound as published"] == by_k["sound bound, 99 %"] == list(range(9))
+    assert by_k["BKD, α = 100 %, γ = 50"] == [0, 8]
+    clean_only = [c for c in EXPERIMENTS["xie-fig7"].all_cells(Scale.SMALL) if c["bad"] == 0]
+    by_epsilon = drawn("xie-fig7", [Result(cell, losses, 1.0) for cell in clean_only])
+    assert by_epsilon["k = 8, as published"] == by_epsilon["k = 8, sound, 99 %"]
+    assert by_epsilon["k = 8, sound, 99 %"] == by_epsilon["k = 0"] == [1.2716, 0.6608, 0.4344]
+    assert "k = 8" not in by_epsilon
+
+
 def test_so_many_records_are_poisoned_and_no_more() -> None:
     data = two_labels(load("digits"))
     x, y = data.train_x[:10], data.train_y[:10]
