@@ -90,8 +90,8 @@ def show(
     as_json: bool,
 ) -> None:
     """What an experiment does, its settings, how long it takes, and its results so far."""
+    from precad.experiments.study.estimate import Estimate  # noqa: PLC0415
     from precad.experiments.study.kept import Kept  # noqa: PLC0415
-    from precad.experiments.study.run import estimated_hours  # noqa: PLC0415
 
     one, size = _experiments(plugin)[name], _scale(scale)
     cells = one.all_cells(size)
@@ -99,7 +99,7 @@ def show(
     results = kept.of(cells)
 
     def hours() -> float | None:
-        return estimated_hours(name, size, output, data, device)[1] if estimate else None
+        return Estimate(name, size, output, data, device).hours if estimate else None
 
     if as_json:
         print_json(
@@ -160,23 +160,26 @@ def run(
 
     precad experiment run precad-fig3 --scale paper --data ~/mnist --only seed=0
     """
+    from precad.experiments.study.estimate import Estimate  # noqa: PLC0415
     from precad.experiments.study.kept import Kept  # noqa: PLC0415
-    from precad.experiments.study.run import cells_with, estimated_hours  # noqa: PLC0415
+    from precad.experiments.study.run import cells_with  # noqa: PLC0415
     from precad.experiments.study.run import run as play  # noqa: PLC0415
 
     one, size = _experiments(plugin)[name], _scale(scale)
     out = sys.stderr if as_json else sys.stdout
     chosen = dict(map(_setting, only))
-    missing, hours = estimated_hours(name, size, output, data, device, chosen)
-    total = len(cells_with(name, size, chosen))
+    estimate = Estimate(name, size, output, data, device, chosen)
+    missing, total = estimate.missing, len(cells_with(name, size, chosen))
     if missing:
-        say(out, f"{missing} of {total} cells to measure: about {_duration(hours / workers)}.")
+        hours = estimate.hours / workers
+        say(out, f"{missing} of {total} cells to measure: about {_duration(hours)}.")
     with bar("cell", total, out, total - missing) as line:
 
         def on_cell(result: "Result", done: int, of: int) -> None:
             line.update(done - line.n)
+            estimate.add(result)
             if line.disable:
-                left = (of - done) * result.seconds / workers / 3600
+                left = estimate.hours / workers
                 say(out, f"cell {done}/{of}: {result.seconds:.1f} s, about {_duration(left)} left")
 
         results = play(

@@ -46,6 +46,8 @@ class InstanceLevel:
         local_steps: V.
         delta: δ.
         optimizer: of the local steps, ``sgd`` as in the papers' algorithms, or ``adam``.
+        momentum: of ``sgd``; none is written in the algorithms, .9 is taken in Xie's experiments.
+        weight_decay: of ``sgd``; likewise, .0005 there.
 
     Raises:
         Misconfiguration: a rate isn't in (0, 1], or m or V isn't positive.
@@ -60,6 +62,8 @@ class InstanceLevel:
     local_steps: int = 1
     delta: float = 1e-5
     optimizer: str = "sgd"
+    momentum: float = 0.0
+    weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
         checks.rate("batch_rate", self.batch_rate)
@@ -133,7 +137,9 @@ def train(
     generators = [np.random.default_rng(seed) for seed in seeds]
     drawn_for, first = np.zeros((len(seeds), count), np.int64), 0
     cohorts, at = np.empty((len(seeds), m), np.int64), thetas.repeat_interleave(m, dim=0)
-    optimizer = LocalOptimizer(settings.optimizer, settings.local_rate)
+    optimizer = LocalOptimizer(
+        settings.optimizer, settings.local_rate, settings.momentum, settings.weight_decay
+    )
     if checkpoint is not None:
         first, thetas, kept = checkpoint.found(thetas, generators)
         if first:

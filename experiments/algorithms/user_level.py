@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from precad.common.account.events import SampledGaussian, poisson_gaussian
 from precad.experiments.algorithms.learner import Learner
+from precad.experiments.algorithms.local_optimizer import MOMENTUM, WEIGHT_DECAY, LocalOptimizer
 from precad.experiments.defences import Defence
 from precad.experiments.poisoning import Attack, Scene
 from precad.experiments.registry import Registry
@@ -94,10 +95,6 @@ class Users:
         """One user's own."""
         own = self.weights[user] > 0
         return self.x[user, own].cpu().numpy(), self.y[user, own].cpu().numpy()
-
-
-_MOMENTUM = 0.9
-_DECAY = 0.0005
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,11 +251,10 @@ def _local(
 ) -> torch.Tensor:
     """Each user's change of its model."""
     x, y, weights = users.x[who], users.y[who], users.weights[who]
-    at, velocity = thetas, torch.zeros_like(thetas)
+    at = thetas
+    optimizer = LocalOptimizer("sgd", settings.local_rate, MOMENTUM, WEIGHT_DECAY)
     for step in range(settings.local_steps):
-        slope = learner.gradients(at, x, y, weights) + _DECAY * at
-        velocity = _MOMENTUM * velocity + slope
-        at = at - settings.local_rate * velocity
+        at = optimizer.step(at, learner.gradients(at, x, y, weights))
         told(step + 1)
     return at - thetas
 

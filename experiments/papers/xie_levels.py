@@ -17,6 +17,7 @@ from precad.common.model import initial_vector
 from precad.experiments.algorithms.instance_level import InstanceLevel
 from precad.experiments.algorithms.instance_level import train as train_records
 from precad.experiments.algorithms.learner import Learner
+from precad.experiments.algorithms.local_optimizer import MOMENTUM, WEIGHT_DECAY
 from precad.experiments.algorithms.user_level import Adversary, UserLevel, Users
 from precad.experiments.algorithms.user_level import train as train_users
 from precad.experiments.data import DataSet, load
@@ -211,6 +212,8 @@ SENTENCES: Data = (
 BothScales = Mapping[Scale, Settings]
 """Settings of each scale."""
 _ALL_OF_TEN = {"users": 10, "users_per_round": 10}
+# UserDP-FedAvg's users have the same, as fixed (Xie et al. Sec. 6.1.2).
+_SGD = {"momentum": MOMENTUM, "weight_decay": WEIGHT_DECAY}
 
 
 def _both(data: Data, **settings: Any) -> BothScales:
@@ -242,6 +245,7 @@ USER_SETTINGS = _both(
 RECORD_SETTINGS = _both(
     ZEROS_AND_ONES,
     **_ALL_OF_TEN,
+    **_SGD,
     models=(200, 50),
     # A batch of 50 of a user's 1,266 zeros and ones.
     batch_rate=(0.05, 50 / 1266),
@@ -266,6 +270,7 @@ CIFAR_USER_SETTINGS = _both(
 CIFAR_RECORD_SETTINGS = _both(
     AIRPLANES_AND_BIRDS,
     **_ALL_OF_TEN,
+    **_SGD,
     models=(100, 20),
     # A batch of 50 of a user's 1,000 airplanes and birds.
     batch_rate=0.05,

@@ -33,19 +33,12 @@ DASKS_ADDRESS = "DASK_SCHEDULER_ADDRESS"
 """The environment's variable, as Dask itself reads it."""
 LOST_NODES = 5
 """So often in a row may the same cells be lost."""
-PROBE_S = 5.0
-"""How long an algorithm's cell is tried for the estimate."""
-_PROBE_STEPS = 3
 EVERY: Settings = {}
 """Cells with any settings."""
 KEPT = "kept"
 """Folder in the results', see ``Surroundings.keep``."""
 _Measured = tuple[Result, Mapping[str, Any]]
 """With what it was measured on, which may be another node of a cluster."""
-
-
-class _Enough(Exception):
-    """A cell has run for long enough to be judged by."""
 
 
 def run(
@@ -232,55 +225,3 @@ def measure(name: str, cell: Settings, around: Surroundings) -> Result:
     started = time.perf_counter()
     values = EXPERIMENTS[name].measure(cell, around)
     return Result(cell, values, time.perf_counter() - started)
-
-
-def estimated_hours(
-    name: str,
-    scale: Scale,
-    output: Path,
-    data: Path | None,
-    device: str = "cpu",
-    only: Settings = EVERY,
-) -> tuple[int, float]:
-    """How many cells are missing, and how long they will take one after another.
-
-    What an algorithm's cells cost, those say that are there; else one in the middle of its first
-    seed's, of which some steps are taken. It takes for granted that an algorithm's all cost alike.
-    """
-    cells = cells_with(name, scale, only)
-    kept = Kept(output, name, scale)
-    # One algorithm's step may take ten times another's.
-    missing: dict[Any, list[Settings]] = {}
-    for cell in kept.missing(cells):
-        missing.setdefault(cell.get("algorithm"), []).append(cell)
-    there = kept.of(cells)
-    seconds = 0.0
-    for algorithm, todo in missing.items():
-        took = [result.seconds for result in there if result.settings.get("algorithm") == algorithm]
-        if took:
-            each = sum(took) / len(took)
-        else:
-            first = [cell for cell in todo if cell.get("seed") == todo[0].get("seed")]
-            each = _probed(name, first[len(first) // 2], data, device)
-        seconds += each * len(todo)
-    return sum(map(len, missing.values())), seconds / 3600
-
-
-def _probed(name: str, cell: Settings, data: Path | None, device: str) -> float:
-    # The first step pays for what is done once, and doesn't count.
-    at: list[tuple[int, float]] = []
-    found = 0.0
-
-    def progress(done: int, of: int) -> None:
-        nonlocal found
-        at.append((done, time.perf_counter()))
-        (first, began), (last, now) = at[0], at[-1]
-        if len(at) > _PROBE_STEPS and now - began >= PROBE_S:
-            found = (now - began) / (last - first) * of
-            raise _Enough
-
-    try:
-        result: Any = measure(name, cell, Surroundings(data, device, progress=progress))
-    except _Enough:
-        return found
-    return float(result.seconds)

@@ -26,14 +26,16 @@ from precad.experiments.study import (
     Table,
 )
 from precad.experiments.study.environment import environment
+from precad.experiments.study.estimate import Estimate
 from precad.experiments.study.kept import Kept
-from precad.experiments.study.run import PARTIAL, _Place, estimated_hours, run
+from precad.experiments.study.run import PARTIAL, _Place, run
 
 NAMES = tuple(EXPERIMENTS)
 WRITES = """
 import sys
 from pathlib import Path
 from precad.experiments.study import Result, Scale
+from precad.experiments.study.estimate import Estimate
 from precad.experiments.study.kept import Kept
 kept = Kept(Path(sys.argv[1]), "squares", Scale.SMALL)
 for number in range(20):
@@ -163,7 +165,7 @@ def test_processes_that_write_at_the_same_moment_lose_nothing(tmp_path: Path) ->
 
 def test_chosen_cells_are_measured_alone(tmp_path: Path, named: Any) -> None:
     name = named(squares())
-    assert estimated_hours(name, Scale.SMALL, tmp_path, None, only={"number": 3})[0] == 1
+    assert Estimate(name, Scale.SMALL, tmp_path, only={"number": 3}).missing == 1
     (one,) = run(name, Scale.SMALL, tmp_path, only={"number": 3, "breaks": None})
     assert one.values["square"] == 9
     found = run(name, Scale.SMALL, tmp_path, only={"number": 1})
@@ -214,9 +216,10 @@ def test_a_file_of_another_experiment_is_refused(tmp_path: Path, named: Any) -> 
 
 def test_the_estimate_counts_what_is_missing(tmp_path: Path, named: Any) -> None:
     name = named(squares())
-    assert estimated_hours(name, Scale.SMALL, tmp_path, None)[0] == 4
+    assert Estimate(name, Scale.SMALL, tmp_path).missing == 4
     run(name, Scale.SMALL, tmp_path)
-    assert estimated_hours(name, Scale.SMALL, tmp_path, None) == (0, 0.0)
+    there = Estimate(name, Scale.SMALL, tmp_path)
+    assert (there.missing, there.hours) == (0, 0.0)
 
 
 def test_the_estimate_tries_every_algorithm(tmp_path: Path, named: Any) -> None:
@@ -235,14 +238,34 @@ def test_the_estimate_tries_every_algorithm(tmp_path: Path, named: Any) -> None:
         return {"square": 0}
 
     name = named(replace(squares(), cells=lambda _: cells, measure=measure))
-    missing, hours = estimated_hours(name, Scale.SMALL, tmp_path, None)
-    assert (missing, tried) == (12, [("fast", 2), ("slow", 2)])
-    assert 3600 * hours > 6 * 0.02
+    estimate = Estimate(name, Scale.SMALL, tmp_path)
+    assert (estimate.missing, tried) == (12, [("fast", 2), ("slow", 2)])
+    assert 3600 * estimate.hours > 6 * 0.02
     run(name, Scale.SMALL, tmp_path, only={"algorithm": "slow", "seed": 1})
     tried.clear()
-    missing, hours = estimated_hours(name, Scale.SMALL, tmp_path, None)
-    assert (missing, tried) == (9, [("fast", 2)])
-    assert 3600 * hours > 3 * 0.02
+    estimate = Estimate(name, Scale.SMALL, tmp_path)
+    assert (estimate.missing, tried) == (9, [("fast", 2)])
+    assert 3600 * estimate.hours > 3 * 0.02
+
+
+def test_quick_cells_say_nothing_of_slow_ones(tmp_path: Path, named: Any) -> None:
+    # As in Table 9: a defence's few models, then the vote's many.
+    cells: list[Settings] = [
+        {"defence": defence, "attack": attack, "seed": 0}
+        for attack in range(3)
+        for defence in ("median", "krum", None)
+    ]
+    name = named(replace(squares(), cells=lambda _: cells, measure=lambda *_: {"square": 0}))
+    kept, whole = Kept(tmp_path, name, Scale.SMALL), EXPERIMENTS[name].all_cells(Scale.SMALL)
+    for cell, seconds in zip(whole[:3], (1.0, 2.0, 100.0), strict=True):
+        kept.add(Result(cell, {"square": 0}, seconds), {})
+    estimate = Estimate(name, Scale.SMALL, tmp_path)
+    assert estimate.missing == 6
+    assert 3600 * estimate.hours == pytest.approx(206)
+    estimate.add(Result(whole[3], {"square": 0}, 3.0))
+    # The median's cells take 2 s now, on average, and one of them is left.
+    assert estimate.missing == 5
+    assert 3600 * estimate.hours == pytest.approx(2 + 4 + 200)
 
 
 def test_two_parts_of_one_name_and_an_unknown_one_are_refused(tmp_path: Path) -> None:
