@@ -19,7 +19,8 @@ from precad.common.model import load_model
 from precad.common.task import Task
 
 ROUNDS = 4
-COLLECT_S = 8.0
+COLLECT_S = 20.0
+"""With 8 s an owner's first submission came too late beside a process of higher priority."""
 GONE_S = 20.0
 
 
