@@ -152,7 +152,7 @@ def test_impossible_momentum_and_decay_are_refused(changed: dict[str, Any], fiel
 
 @pytest.mark.parametrize("settings", [RECORD_SETTINGS, CIFAR_RECORD_SETTINGS])
 @pytest.mark.parametrize("scale", list(Scale))
-def test_both_levels_of_the_papers_users_have_its_momentum(
+def test_the_papers_users_who_hide_records_have_its_momentum(
     settings: BothScales, scale: Scale
 ) -> None:
     # Xie et al. Sec. 6.1.2; without it, models on MNIST were right for 83 % instead of 99.

@@ -68,6 +68,26 @@ def test_no_user_moves_the_sum_by_more_than_the_sensitivity(name: str) -> None:
         assert sensitivity == 0.7
 
 
+def test_a_users_steps_are_torchs_with_the_papers_momentum_and_decay() -> None:
+    # Xie et al. Sec. 6.1.2. One user, who always takes part; no clip and no noise that counts.
+    data = load("digits")
+    learner = Learner(MODELS["logistic"](data))
+    users = Users.of([(data.train_x[:25], data.train_y[:25])])
+    quiet = {"user_rate": 1.0, "noise_multiplier": 1e-12, "clip": 1e5}
+    chosen = UserLevel(**{**SETTINGS, **quiet, "local_steps": 4})
+    found = train(learner, users, torch.zeros(learner.dimension), chosen, [1])
+
+    expected = torch.zeros(1, learner.dimension)
+    for _ in range(SETTINGS["rounds"]):
+        optimizer = torch.optim.SGD(
+            [expected], lr=SETTINGS["local_rate"], momentum=0.9, weight_decay=0.0005
+        )
+        for _ in range(4):
+            expected.grad = learner.gradients(expected, users.x, users.y, users.weights)
+            optimizer.step()
+    torch.testing.assert_close(found, expected.detach(), atol=1e-6, rtol=1e-5)
+
+
 QUIET: dict[str, Any] = {"user_rate": 1.0, "noise_multiplier": 1e-9}
 
 
