@@ -11,9 +11,10 @@ from precad.common.aggregator.round.joint_draw import agree_coin
 from precad.common.aggregator.round.lists import HeldList
 from precad.common.aggregator.round.opening import propose, require_enough, say_over
 from precad.common.aggregator.round.states import Opened
-from precad.common.aggregator.training.conduct import Outside, persist, train
+from precad.common.aggregator.training.conduct import Outside, train
 from precad.common.aggregator.training.feed import RoundOpened
 from precad.common.aggregator.training.meet import seals_of
+from precad.common.aggregator.training.persist import persist
 from precad.common.aggregator.training.session import Phase, Session
 from precad.common.aggregator.validate.validator import Take
 from precad.common.errors import PeerUnavailable

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 from tests.rig.clock import LeapingClock
 
-from precad.common.aggregator.training.conduct import persist
+from precad.common.aggregator.training.persist import persist
 from precad.common.aggregator.training.session import Progress, Session
 from precad.common.errors import PeerUnavailable, PeerViolation
 
@@ -23,6 +23,11 @@ def clock() -> LeapingClock:
 def session(clock: LeapingClock) -> Session:
     task = SimpleNamespace(deadlines=SimpleNamespace(outage=OUTAGE_S))
     return cast("Session", SimpleNamespace(task=task, progress=Progress(), clock=clock))
+
+
+def clock_of(session: Session) -> LeapingClock:
+    assert isinstance(session.clock, LeapingClock)
+    return session.clock
 
 
 def failing(*attempts: Callable[[], Any]) -> Callable[[], None]:
@@ -51,6 +56,42 @@ def test_it_gives_up_after_an_outage(clock: LeapingClock, session: Session) -> N
     # The last wait is cut to what is left.
     assert clock.now() - clock.start == pytest.approx(OUTAGE_S)
     assert "trying again" in session.progress.error
+
+
+def test_whoever_gives_up_says_all_that_failed_since_both_were_heard_from(
+    session: Session,
+) -> None:
+    """The dealer is gone, and the last try met a server B that was between two of its own."""
+
+    def play() -> None:
+        session.progress.contacts += 1
+        raise PeerUnavailable("the link broke an hour ago")
+
+    def fails(why: str) -> Callable[[], None]:
+        def attempt() -> None:
+            raise PeerUnavailable(why)
+
+        return attempt
+
+    def lasts() -> None:
+        # As long as the outage may: nothing follows it.
+        clock_of(session).time += 2 * OUTAGE_S
+        raise PeerUnavailable("B sent nothing")
+
+    said = ["the dealer is gone", "B sent nothing", "the dealer is gone"]
+    attempts = [fails("gone for ever"), play, *map(fails, said), lasts]
+
+    def attempt() -> None:
+        attempts.pop(0)()
+
+    with pytest.raises(PeerUnavailable) as gave_up:
+        persist(session, attempt)
+    assert attempts == []
+    assert str(gave_up.value) == (
+        "B sent nothing (earlier in this outage: the dealer is gone; the link broke an hour ago)"
+    )
+    # A status page says what a log says.
+    assert session.progress.error == f"{gave_up.value}; trying again"
 
 
 def test_a_round_longer_than_the_outage_is_none(clock: LeapingClock, session: Session) -> None:

@@ -18,7 +18,6 @@ from precad.common.aggregator.release.reconstruct import reconstruct
 from precad.common.aggregator.release.release import add_noise, countersign, prepare
 from precad.common.aggregator.round.aggregator import Aggregator
 from precad.common.aggregator.round.messages import OpenedCount
-from precad.common.aggregator.round.operators import NeedsOperators
 from precad.common.aggregator.round.recovery import Remedy
 from precad.common.aggregator.round.states import Opened
 from precad.common.aggregator.training.feed import TrainingDone, TrainingPaused
@@ -37,17 +36,12 @@ from precad.common.identifiers import Role
 from precad.common.link import FrameTransport, PeerLink
 from precad.common.log_lines import doing
 from precad.common.noise import NoiseSource
-from precad.common.retry import Patience, Waits
 from precad.common.ring import WORD_BYTES
 from precad.common.secret import Secret
 from precad.common.task import Task
 
 log = logging.getLogger("precad")
 
-WAITS = Waits(0.2, 3.0)
-"""Between attempts to get back to the other server or the dealer."""
-_OPERATORS_S = 2.0
-"""Between looks at whether the operators have given their word."""
 _ENTRY_BYTES = 1024
 
 
@@ -117,47 +111,6 @@ def _stop(session: Session, error: str) -> None:
     session.progress.phase = Phase.STOPPED
     session.feed.publish(TrainingPaused())
     log.error("training stopped: %s", error)
-
-
-def persist(session: Session, attempt: Callable[[], None]) -> None:
-    """Try until the training is over; a lost link or dealer is tried again for ``outage``.
-
-    The outage counts from the first failure after both were last heard from: a long round or a
-    long enrolment isn't one.
-
-    Args:
-        session: this server.
-        attempt: connects, recovers and plays rounds; returns when training is over.
-
-    Raises:
-        PeerUnavailable: nothing worked for ``deadlines.outage`` seconds.
-        PrecadError: anything else that can't be mended by trying again.
-    """
-    patience = Patience(session.task.deadlines.outage, WAITS, session.clock)
-    progress = session.progress
-    while True:
-        contacts = progress.contacts
-        try:
-            attempt()
-        except PeerUnavailable as error:
-            if progress.contacts > contacts:
-                patience.renew()
-            progress.error = f"{error}; trying again"
-            if progress.lost_at is None and progress.contacts:
-                progress.lost_at = session.clock.now()
-            log.warning("%s; trying again for %.0f s", error, max(0.0, patience.remaining()))
-            patience.wait(error)
-        except NeedsOperators as error:
-            # No deadline: who decides is a person.
-            if progress.error != str(error):
-                log.warning("%s", error)
-            progress.error, progress.needs = str(error), error
-            patience.renew()
-            session.clock.sleep(_OPERATORS_S)
-            progress.needs = None
-        else:
-            progress.error = ""
-            return
 
 
 def train(session: Session, part: Part, outside: Outside) -> None:
