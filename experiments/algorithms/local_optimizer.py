@@ -54,15 +54,20 @@ class LocalOptimizer:
         """A round begins: nothing is known of earlier gradients."""
         self._inner = self._velocity = None
 
-    def step(self, at: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+    def step(
+        self, at: torch.Tensor, gradient: torch.Tensor, stepping: torch.Tensor | None = None
+    ) -> torch.Tensor:
         """The weights after a step.
 
         Args:
             at: ``[pairs, d] float32``; Adam changes them in place, and a round goes on with these.
             gradient: likewise.
+            stepping: which pairs of SGD's take it, ``[pairs] bool``; all by default. The others
+                are left where they are, their momentum too.
         """
         if not self._adam:
-            return at - self._rate * self._direction(at, gradient)
+            moved = at - self._rate * self._direction(at, gradient, stepping)
+            return moved if stepping is None else torch.where(stepping[:, None], moved, at)
         if self._inner is None:
             self._inner = torch.optim.Adam([at], lr=self._rate)
         at.grad = gradient
@@ -70,14 +75,21 @@ class LocalOptimizer:
         at.grad = None
         return at
 
-    def _direction(self, at: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+    def _direction(
+        self, at: torch.Tensor, gradient: torch.Tensor, stepping: torch.Tensor | None
+    ) -> torch.Tensor:
         if self._decay:
             gradient = gradient + self._decay * at
         if not self._momentum:
             return gradient
         before = self._velocity
-        self._velocity = gradient if before is None else self._momentum * before + gradient
-        return self._velocity
+        direction = gradient if before is None else self._momentum * before + gradient
+        if stepping is None:
+            self._velocity = direction
+        else:
+            kept = torch.zeros_like(direction) if before is None else before
+            self._velocity = torch.where(stepping[:, None], direction, kept)
+        return direction
 
     def state(self) -> dict[str, NDArray[Any]]:
         """What a checkpoint keeps beside the weights, by names of its own."""

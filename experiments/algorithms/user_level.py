@@ -1,11 +1,11 @@
 """UserDP-FedAvg (Xie et al., Algorithm 1): many models at once, for certificates by their votes.
 
 Users are drawn by Poisson sampling at the rate m/N, which the accountant takes for granted; the
-paper draws exactly m. A user's steps are on all its records at once.
+paper draws exactly m. A user's step is on all its records, or on a batch of them.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -42,8 +42,10 @@ class UserLevel:
         noise_multiplier: σ over S.
         clip: S.
         clipping: name of one of ``CLIPPINGS``.
-        local_steps: E.
+        local_steps: E, how often a user goes through its records.
         local_rate: η.
+        batch_size: records a step, in a new order each time; what is left over is a step too.
+            All at once by default.
     """
 
     user_rate: float
@@ -53,6 +55,7 @@ class UserLevel:
     clipping: str
     local_steps: int
     local_rate: float
+    batch_size: int | None = None
 
     @property
     def mechanism(self) -> SampledGaussian:
@@ -151,6 +154,7 @@ def train(
         cohorts = [np.flatnonzero(g.random(count) < settings.user_rate) for g in drawn_by]
         owner = torch.from_numpy(np.repeat(np.arange(len(seeds)), [len(c) for c in cohorts]))
         who = torch.from_numpy(np.concatenate(cohorts))
+        order = _order(users, cohorts, settings, drawn_by)
         batch = min(PAIRS_AT_ONCE, max(1, RECORDS_AT_ONCE // users.y.shape[1]))
         batches = torch.split(torch.arange(len(who)), batch)
         steps = len(batches) * settings.local_steps
@@ -163,6 +167,7 @@ def train(
                     users,
                     who[part],
                     settings,
+                    None if order is None else order[part],
                     partial(told, done, steps, place * settings.local_steps),
                 )
                 for place, part in enumerate(batches)
@@ -241,22 +246,80 @@ def _attacked(
     return torch.cat([own[:good], submitted]), len(numbers)
 
 
+def _order(
+    users: Users,
+    cohorts: list[NDArray[np.int64]],
+    settings: UserLevel,
+    drawn_by: list[np.random.Generator],
+) -> torch.Tensor | None:
+    """In which order each pair takes its records in each epoch, ``[pairs, E, most]``.
+
+    What fills up comes last. None where all are taken at once.
+    """
+    if settings.batch_size is None:
+        return None
+    filling = (users.weights == 0).cpu().numpy()
+    orders = []
+    for cohort, generator in zip(cohorts, drawn_by, strict=True):
+        keys = generator.random((len(cohort), settings.local_steps, filling.shape[1]))
+        orders.append(np.argsort(keys + filling[cohort][:, None], axis=2))
+    return torch.from_numpy(np.concatenate(orders)).to(users.y.device)
+
+
 def _local(
     learner: Learner,
     thetas: torch.Tensor,
     users: Users,
     who: torch.Tensor,
     settings: UserLevel,
+    order: torch.Tensor | None,
     told: Callable[[int], object],
 ) -> torch.Tensor:
     """Each user's change of its model."""
     x, y, weights = users.x[who], users.y[who], users.weights[who]
     at = thetas
     optimizer = LocalOptimizer("sgd", settings.local_rate, MOMENTUM, WEIGHT_DECAY)
-    for step in range(settings.local_steps):
-        at = optimizer.step(at, learner.gradients(at, x, y, weights))
-        told(step + 1)
+    for epoch in range(settings.local_steps):
+        if order is None or settings.batch_size is None:
+            at = optimizer.step(at, learner.gradients(at, x, y, weights))
+        else:
+            for batch in _batches((weights > 0).sum(dim=1), order[:, epoch], settings.batch_size):
+                mine = torch.arange(len(who), device=x.device)[batch.stepping][:, None]
+                gradient = torch.zeros_like(at)
+                gradient[batch.stepping] = learner.gradients(
+                    at[batch.stepping],
+                    x[mine, batch.records],
+                    y[mine, batch.records],
+                    batch.weights,
+                )
+                at = optimizer.step(at, gradient, batch.stepping)
+        told(epoch + 1)
     return at - thetas
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """One step of the pairs that have records left in this epoch.
+
+    Attributes:
+        stepping: ``[pairs] bool``.
+        records: of each pair that steps, ``[stepping, at most the batch's size]``.
+        weights: likewise, one over the number of its records; 0 for what fills up.
+    """
+
+    stepping: torch.Tensor
+    records: torch.Tensor
+    weights: torch.Tensor
+
+
+def _batches(counts: torch.Tensor, order: torch.Tensor, size: int) -> Iterator[_Batch]:
+    """An epoch, from each pair's number of records and their order."""
+    for first in range(0, int(counts.max()), size):
+        stepping = counts > first
+        records = order[stepping, first : first + size]
+        left = torch.clamp(counts[stepping] - first, max=size)[:, None]
+        filled = torch.arange(records.shape[1], device=order.device) < left
+        yield _Batch(stepping, records, filled / left)
 
 
 def shortened(rows: torch.Tensor, bound: float) -> torch.Tensor:

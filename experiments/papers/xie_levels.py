@@ -158,7 +158,8 @@ def _train(settings: Settings, around: Surroundings, *, by_user: bool) -> Ensemb
 
 def user_level(settings: Settings) -> UserLevel:
     """Those of the settings that belong to UserDP-FedAvg."""
-    return UserLevel(**{name: settings[name] for name in _USER_LEVEL})
+    named = {name: settings[name] for name in _USER_LEVEL}
+    return UserLevel(**named, batch_size=settings.get("batch_size"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +208,13 @@ AIRPLANES_AND_BIRDS: Data = (
 )
 SENTENCES: Data = (
     {"data": "movie-sentences", "model": "logistic", "users": 400, "user_rate": 0.1},
-    {"data": "sentiment140-glove", "model": "lstm", "users": 805, "user_rate": 10 / 805},
+    {
+        "data": "sentiment140-glove",
+        "model": "lstm",
+        "users": 805,
+        "user_rate": 10 / 805,
+        "batch_size": 10,
+    },
 )
 BothScales = Mapping[Scale, Settings]
 """Settings of each scale."""

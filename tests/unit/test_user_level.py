@@ -91,6 +91,88 @@ def test_a_users_steps_are_torchs_with_the_papers_momentum_and_decay() -> None:
 QUIET: dict[str, Any] = {"user_rate": 1.0, "noise_multiplier": 1e-9}
 
 
+class Watched(Learner):
+    """Remembers what each user's steps are on: of each record its place and its weight."""
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__(module)
+        self.steps: list[list[dict[int, float]]] = []
+
+    def gradients(
+        self, thetas: torch.Tensor, x: torch.Tensor, y: torch.Tensor, weights: torch.Tensor
+    ) -> torch.Tensor:
+        self.steps.append(
+            [
+                {int(r[0]): float(w) for r, w in zip(mine, own, strict=True) if w}
+                for mine, own in zip(x, weights, strict=True)
+            ]
+        )
+        return super().gradients(thetas, x, y, weights)
+
+
+def test_an_epoch_in_batches_takes_each_record_once_in_an_order_of_its_own() -> None:
+    # Xie et al. Algorithm 1, "for batch b in local dataset"; Table 2's batch sizes.
+    counts, epochs, at_once = [7, 2, 3], 4, 3
+    shares = [
+        (np.arange(n, dtype=np.float32)[:, None] * np.ones((1, 64), np.float32), np.zeros(n, int))
+        for n in counts
+    ]
+    learner = Watched(MODELS["logistic"](load("digits")))
+    chosen = UserLevel(
+        **{**SETTINGS, **QUIET, "rounds": 1, "local_steps": epochs, "batch_size": at_once}
+    )
+    train(learner, Users.of(shares), torch.zeros(learner.dimension), chosen, [1])
+
+    of_user: dict[int, list[dict[int, float]]] = {0: [], 1: [], 2: []}
+    for step, users in enumerate(learner.steps):
+        # Who has had its whole epoch rests: only the first user has more than one batch.
+        assert len(users) == (3 if step % 3 == 0 else 1)
+        for user, seen in enumerate(users):
+            of_user[user].append(seen)
+    orders = []
+    for user, count in enumerate(counts):
+        each = math.ceil(count / at_once)
+        assert len(of_user[user]) == each * epochs
+        for epoch in range(epochs):
+            batches = of_user[user][epoch * each : (epoch + 1) * each]
+            assert sorted(record for batch in batches for record in batch) == list(range(count))
+            assert [len(batch) for batch in batches] == {7: [3, 3, 1], 2: [2], 3: [3]}[count]
+            for batch in batches:
+                assert set(batch.values()) == {np.float32(1 / len(batch))}
+            if user == 0:
+                orders.append([sorted(batch) for batch in batches])
+    assert any(order != orders[0] for order in orders)
+
+
+def test_who_has_fewer_batches_rests_until_the_next_epoch() -> None:
+    # All of a user's records are alike, so that no order matters.
+    image, label = load("digits").train_x[3], load("digits").train_y[3]
+    learner = Learner(MODELS["logistic"](load("digits")))
+
+    def moved(*counts: int) -> torch.Tensor:
+        shares = [(np.stack([image] * n), np.array([label] * n)) for n in counts]
+        free = {"rounds": 1, "noise_multiplier": 1e-12, "clip": 1e5, "batch_size": 2}
+        chosen = UserLevel(**{**SETTINGS, **QUIET, **free})
+        start = torch.zeros(learner.dimension)
+        return train(learner, Users.of(shares), start, chosen, [1])
+
+    together = moved(1, 5)
+    torch.testing.assert_close(2 * together, moved(1) + moved(5), atol=1e-5, rtol=1e-4)
+    assert float(moved(5).norm()) > 2 * float(moved(1).norm())
+
+
+def test_a_batch_that_holds_all_records_is_no_batch() -> None:
+    free = {**QUIET, "rounds": 1, "noise_multiplier": 1e-12}
+    alone, batched = ensemble([3], **free), ensemble([3], **free, batch_size=5)
+    torch.testing.assert_close(batched, alone, atol=1e-5, rtol=1e-4)
+
+
+def test_a_model_in_batches_is_the_same_alone_and_among_others() -> None:
+    together, alone = ensemble([1, 2, 3], batch_size=2), ensemble([2], batch_size=2)
+    torch.testing.assert_close(together[1], alone[0], atol=1e-5, rtol=1e-4)
+    assert torch.equal(together, ensemble([1, 2, 3], batch_size=2))
+
+
 def test_bad_users_move_a_model_by_no_more_than_their_clips() -> None:
     honest = ensemble([4], **QUIET, rounds=1)
     bad = {"adversary": Adversary(ATTACKS["scaled-label-flipping"](gamma=1e6), 3)}
