@@ -314,8 +314,10 @@ class _Batch:
 
 def _batches(counts: torch.Tensor, order: torch.Tensor, size: int) -> Iterator[_Batch]:
     """An epoch, from each pair's number of records and their order."""
-    for first in range(0, int(counts.max()), size):
+    for first in range(0, order.shape[1], size):
         stepping = counts > first
+        if not stepping.any():
+            return
         records = order[stepping, first : first + size]
         left = torch.clamp(counts[stepping] - first, max=size)[:, None]
         filled = torch.arange(records.shape[1], device=order.device) < left

@@ -52,8 +52,9 @@ def test_a_model_is_the_same_alone_and_among_others() -> None:
     assert torch.equal(together, ensemble([1, 2, 3]))
 
 
-def test_a_round_without_users_is_noise() -> None:
-    quiet = ensemble([5], user_rate=1e-9, noise_multiplier=1e-12)
+@pytest.mark.parametrize("batch_size", [None, 2])
+def test_a_round_without_users_is_noise(batch_size: int | None) -> None:
+    quiet = ensemble([5], user_rate=1e-9, noise_multiplier=1e-12, batch_size=batch_size)
     assert float(quiet.abs().max()) < 1
 
 
