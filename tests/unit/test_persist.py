@@ -25,11 +25,6 @@ def session(clock: LeapingClock) -> Session:
     return cast("Session", SimpleNamespace(task=task, progress=Progress(), clock=clock))
 
 
-def clock_of(session: Session) -> LeapingClock:
-    assert isinstance(session.clock, LeapingClock)
-    return session.clock
-
-
 def failing(*attempts: Callable[[], Any]) -> Callable[[], None]:
     """An attempt that does these one after the other, and fails after each but the last."""
     left = list(attempts)
@@ -58,8 +53,22 @@ def test_it_gives_up_after_an_outage(clock: LeapingClock, session: Session) -> N
     assert "trying again" in session.progress.error
 
 
-def test_whoever_gives_up_says_all_that_failed_since_both_were_heard_from(
-    session: Session,
+def fails(why: str) -> Callable[[], None]:
+    def attempt() -> None:
+        raise PeerUnavailable(why)
+
+    return attempt
+
+
+def one_by_one(attempts: list[Callable[[], None]]) -> Callable[[], None]:
+    def attempt() -> None:
+        attempts.pop(0)()
+
+    return attempt
+
+
+def test_whoever_gives_up_says_what_failed_since_both_were_heard_from(
+    clock: LeapingClock, session: Session
 ) -> None:
     """The dealer is gone, and the last try met a server B that was between two of its own."""
 
@@ -67,31 +76,32 @@ def test_whoever_gives_up_says_all_that_failed_since_both_were_heard_from(
         session.progress.contacts += 1
         raise PeerUnavailable("the link broke an hour ago")
 
-    def fails(why: str) -> Callable[[], None]:
-        def attempt() -> None:
-            raise PeerUnavailable(why)
-
-        return attempt
-
     def lasts() -> None:
         # As long as the outage may: nothing follows it.
-        clock_of(session).time += 2 * OUTAGE_S
+        clock.time += 2 * OUTAGE_S
         raise PeerUnavailable("B sent nothing")
 
     said = ["the dealer is gone", "B sent nothing", "the dealer is gone"]
     attempts = [fails("gone for ever"), play, *map(fails, said), lasts]
-
-    def attempt() -> None:
-        attempts.pop(0)()
-
     with pytest.raises(PeerUnavailable) as gave_up:
-        persist(session, attempt)
+        persist(session, one_by_one(attempts))
     assert attempts == []
     assert str(gave_up.value) == (
         "B sent nothing (earlier in this outage: the dealer is gone; the link broke an hour ago)"
     )
     # A status page says what a log says.
     assert session.progress.error == f"{gave_up.value}; trying again"
+
+
+def test_an_outage_of_ever_other_words_is_told_by_its_newest_five(session: Session) -> None:
+    """Words may hold a port or a time: a day of them is no line for a log."""
+    attempts = [fails(f"failure {n}") for n in range(8)]
+    with pytest.raises(PeerUnavailable) as gave_up:
+        persist(session, one_by_one(attempts))
+    assert attempts == []
+    assert str(gave_up.value) == (
+        "failure 7 (earlier in this outage: failure 6; failure 5; failure 4; failure 3)"
+    )
 
 
 def test_a_round_longer_than_the_outage_is_none(clock: LeapingClock, session: Session) -> None:

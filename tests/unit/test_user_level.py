@@ -20,7 +20,15 @@ from precad.experiments.algorithms.user_level import (
 from precad.experiments.data import load
 from precad.experiments.defences import DEFENCES
 from precad.experiments.models import MODELS
+from precad.experiments.papers.xie_levels import (
+    CIFAR_USER_SETTINGS,
+    TEXT_USER_SETTINGS,
+    USER_SETTINGS,
+    BothScales,
+    user_level,
+)
 from precad.experiments.poisoning import ATTACKS, Attack, Scene
+from precad.experiments.study import Scale
 from precad.experiments.study.checkpoint import Checkpoint
 
 SETTINGS: dict[str, Any] = {
@@ -172,6 +180,18 @@ def test_a_model_in_batches_is_the_same_alone_and_among_others() -> None:
     together, alone = ensemble([1, 2, 3], batch_size=2), ensemble([2], batch_size=2)
     torch.testing.assert_close(together[1], alone[0], atol=1e-5, rtol=1e-4)
     assert torch.equal(together, ensemble([1, 2, 3], batch_size=2))
+
+
+@pytest.mark.parametrize(
+    ("settings", "size"),
+    [(USER_SETTINGS, None), (CIFAR_USER_SETTINGS, None), (TEXT_USER_SETTINGS, 10)],
+)
+def test_the_papers_users_take_batches_where_they_have_more_records(
+    settings: BothScales, size: int | None
+) -> None:
+    # Xie et al. Table 2: 60 of MNIST's 63, 50 of CIFAR's 50, 10 of an account's tweets.
+    chosen = user_level(dict(settings[Scale.PAPER]) | {"noise_multiplier": 1.0})
+    assert chosen.batch_size == size
 
 
 def test_bad_users_move_a_model_by_no_more_than_their_clips() -> None:

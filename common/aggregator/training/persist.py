@@ -14,8 +14,9 @@ WAITS = Waits(0.2, 3.0)
 """Between attempts to get back to the other server or the dealer."""
 _OPERATORS_S = 2.0
 """Between looks at whether the operators have given their word."""
-_TOLD = 3
-"""Different failures of one outage that its error names."""
+_TOLD = 5
+"""Different failures of one outage that its error names: gRPC has two or three wordings of a dealer
+that is gone, and as many of a server."""
 
 
 def persist(session: Session, attempt: Callable[[], None]) -> None:
@@ -29,7 +30,7 @@ def persist(session: Session, attempt: Callable[[], None]) -> None:
         attempt: connects, recovers and plays rounds; returns when training is over.
 
     Raises:
-        PeerUnavailable: nothing worked for ``deadlines.outage`` seconds; says what failed in them.
+        PeerUnavailable: nothing worked for ``deadlines.outage`` seconds; names their last failures.
         PrecadError: anything else that can't be mended by trying again.
     """
     patience = Patience(session.task.deadlines.outage, WAITS, session.clock)
@@ -64,7 +65,7 @@ def persist(session: Session, attempt: Callable[[], None]) -> None:
 
 
 def _outage(failures: list[str], newest: str) -> PeerUnavailable:
-    """The error of an outage: its newest failure, and what failed before.
+    """The error of an outage: its newest failure, and the last different ones before.
 
     While the dealer is away the servers lose each other too, between tries that never quite meet:
     the newest failure alone would send an operator to the wrong machine.
