@@ -79,7 +79,8 @@ def main_task(number_of_bad: int) -> float:
         ),
         (r"either way \(([\d.]+) R", [DIGITS["median"]["stamp_alone_honest"]]),
         (
-            r"stamp have ([\d.]+) % after .*, four with it ([\d.]+), and .* it is ([\d.]+)",
+            r"stamp have ([\d.]+) % after 1,500 rounds, four with it ([\d.]+), and "
+            r"without bad clients it is ([\d.]+)",
             [100 * STAMPLESS["curve"][-1][1], main_task(4), main_task(0)],
         ),
     ],
