@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from typing import Any, Self
 
 EARLY = ("GRPC_", "LD_", "MALLOC_", "OMP_", "PRECAD_", "PYTHON")
@@ -146,9 +147,10 @@ class Forked:
         return self.returncode
 
     def send_signal(self, number: int) -> None:
-        """As Popen's."""
+        """As Popen's, also where it has ended and its parent hasn't said so yet."""
         if self.poll() is None:
-            os.kill(self.pid, number)
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
 
     def terminate(self) -> None:
         """As Popen's."""

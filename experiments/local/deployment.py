@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from subprocess import Popen
 from typing import NoReturn, Self
@@ -41,6 +42,12 @@ def environment_of_parts() -> dict[str, str]:
     """
     own = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     return os.environ | own | {"MALLOC_MMAP_THRESHOLD_": str(PIECES)}
+
+
+def _signal_group(process: Popen[bytes], number: int) -> None:
+    # A forked part may have been waited for, by its parent, that hasn't said so yet.
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
 
 
 def _exit(number: int, _frame: object) -> NoReturn:
@@ -179,7 +186,7 @@ class LocalDeployment:
         """Have owners who were started together write to their logs what they are doing."""
         process = self.processes[OWNERS]
         if process.poll() is None:
-            os.killpg(process.pid, signal.SIGUSR1)
+            _signal_group(process, signal.SIGUSR1)
 
     def tell_to_stop(self) -> list[Popen[bytes]]:
         """Tell whatever still runs to stop. Returns it, without waiting for it."""
@@ -201,7 +208,7 @@ class LocalDeployment:
             except subprocess.TimeoutExpired:
                 if process is self.processes.get(OWNERS):
                     # The late one is a child of it.
-                    os.killpg(process.pid, signal.SIGKILL)
+                    _signal_group(process, signal.SIGKILL)
                 process.kill()
                 process.wait()
 

@@ -5,13 +5,19 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.integration.deployment.test_ended_from_outside import TASK
 
 from precad.cli.demo.warm import Forked, WarmStarter
-from precad.experiments.local import environment_of_parts
+from precad.common.task import Task
+from precad.experiments.local import LocalDeployment, environment_of_parts
+from precad.experiments.local.deployment import OWNERS
 
 
 def _start(starter: WarmStarter, log: Path, group: int | None, *arguments: str) -> Any:
@@ -42,6 +48,32 @@ def test_a_forked_parts_output_and_status_are_its_own(starter: WarmStarter, tmp_
     assert process.wait(60) == 2
     assert "no-such-command" in (tmp_path / "log").read_text()
     assert isinstance(process, Forked)
+
+
+@contextmanager
+def _ended_unheard(starter: WarmStarter, process: Forked) -> Iterator[None]:
+    """It has ended and its parent has waited for it; that it told so isn't read before the end."""
+    with starter._changed:
+        while Path(f"/proc/{process.pid}").exists():
+            time.sleep(0.01)
+        assert process.poll() is None
+        yield
+
+
+@pytest.mark.parametrize("group", [None, 0], ids=["in this group", "in a group of its own"])
+def test_a_part_that_ends_as_it_is_signalled_is_no_error(
+    starter: WarmStarter, tmp_path: Path, group: int | None
+) -> None:
+    """``Popen`` has no such moment: a process stays until it itself has waited for it."""
+    task = Task.parse(tomllib.loads(TASK))
+    with LocalDeployment(tmp_path / "deployment", task, {}) as deployment:
+        part = _start(starter, tmp_path / "log", group, "timeit", "-n", "1", "-r", "1", "pass")
+        deployment.processes[OWNERS] = part
+        with _ended_unheard(starter, part):
+            deployment.ask_owners_where()
+            deployment.tell_to_stop()
+            part.kill()
+        assert part.wait(60) == 0
 
 
 LEADER = """
