@@ -162,9 +162,13 @@ def plot(results: Sequence[Result], figure: Any) -> None:
         each.set_xlabel("r, added or deleted records")
         each.set_ylim(-0.02, 1.02)
         each.grid(alpha=0.3)
+    for each in axes[::2]:
         # Without private models there is nothing in the outer panels.
         if each.lines:
-            each.legend(fontsize="x-small", loc="upper center", bbox_to_anchor=(0.5, -0.2))
+            each.legend(fontsize="x-small", loc="upper right")
+    lines, names = axes[1].get_legend_handles_labels()
+    if names:
+        figure.legend(lines, names, fontsize="small", loc="outside lower center", ncols=4)
 
 
 EXPERIMENTS.register("liu-fig1")(
