@@ -53,8 +53,10 @@ def test_a_forked_parts_output_and_status_are_its_own(starter: WarmStarter, tmp_
 @contextmanager
 def _ended_unheard(starter: WarmStarter, process: Forked) -> Iterator[None]:
     """It has ended and its parent has waited for it; that it told so isn't read before the end."""
+    deadline = time.monotonic() + 60
     with starter._changed:
         while Path(f"/proc/{process.pid}").exists():
+            assert time.monotonic() < deadline, "the part goes on"
             time.sleep(0.01)
         assert process.poll() is None
         yield
