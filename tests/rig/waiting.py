@@ -1,0 +1,39 @@
+"""Waiting for a condition: the one place where tests pass real time.
+
+A verdict never depends on how fast a machine is. A test says what it waits for; when that never
+comes, one generous deadline ends it, and the error says what was awaited and how things stood.
+"""
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+DEADLINE_S = 240.0
+"""Nothing here takes a tenth of it on a quiet machine."""
+POLL_S = 0.01
+
+Found = TypeVar("Found")
+
+
+def until(
+    ready: Callable[[], Found],
+    what: str | Callable[[], str] = "the condition",
+    *,
+    poll_s: float = POLL_S,
+) -> Found:
+    """Return the first true answer of ``ready``.
+
+    Args:
+        ready: asked again and again.
+        what: names it in the error; called then, where it can be: what stands in the logs.
+        poll_s: between two looks.
+
+    Raises:
+        AssertionError: it never came.
+    """
+    deadline = time.monotonic() + DEADLINE_S
+    while not (found := ready()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"never came: {what() if callable(what) else what}")
+        time.sleep(poll_s)
+    return found
