@@ -1,16 +1,18 @@
 """Threads that take turns, chosen by a seed, on a clock that moves only when all of them wait.
 
-The servers' real code blocks in many places; here each such place hands the turn on. One thread
-runs at a time and the seed decides which is next, so a seed replays its whole run. Nothing waits
-in real time, and a wait that nothing can end is a hang that is found at once.
+The servers' real code blocks in many places; here each such place hands the turn on. A thread is a
+greenlet: one runs at a time, a switch costs a microsecond, and the seed decides which is next, so a
+seed replays its whole run. Nothing waits in real time, and a wait that nothing can end is a hang
+that is found at once.
 """
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from random import Random
 from types import TracebackType
+
+import greenlet
 
 
 class Killed(BaseException):
@@ -36,10 +38,9 @@ class Life:
 class _Thread:
     name: str
     life: Life
-    turn: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    run: greenlet.greenlet
     ready: Callable[[], bool] | None = None
     deadline: float | None = None
-    done: bool = False
 
 
 class Turns:
@@ -56,8 +57,8 @@ class Turns:
         self._random = Random(f"turns {seed}")
         self._limit_s = limit_s
         self._threads: list[_Thread] = []
-        self._back = threading.Semaphore(0)
-        self._local = threading.local()
+        self._current: _Thread
+        self._scheduler = greenlet.getcurrent()
         self._alarms: list[tuple[float, int, Callable[[], None]]] = []
         self._stopping = False
 
@@ -68,16 +69,12 @@ class Turns:
     @property
     def life(self) -> Life:
         """The party that the current thread belongs to."""
-        life: Life = self._local.thread.life
-        return life
+        return self._current.life
 
     def spawn(self, name: str, life: Life, target: Callable[[], None]) -> None:
         """A further thread; it gets its turns from now on."""
-        thread = _Thread(name, life)
 
         def body() -> None:
-            thread.turn.acquire()
-            self._local.thread = thread
             try:
                 if life.alive and not self._stopping:
                     target()
@@ -85,12 +82,8 @@ class Turns:
                 pass
             except BaseException as error:  # noqa: BLE001 -- shown by run()
                 self.failure = self.failure or error
-            finally:
-                thread.done = True
-                self._back.release()
 
-        self._threads.append(thread)
-        threading.Thread(target=body, name=name, daemon=True).start()
+        self._threads.append(_Thread(name, life, greenlet.greenlet(body, self._scheduler)))
 
     def at(self, delay_s: float, act: Callable[[], None]) -> None:
         """Call ``act`` between two turns, ``delay_s`` from now."""
@@ -106,7 +99,7 @@ class Turns:
     @contextmanager
     def acting(self, life: Life) -> Iterator[None]:
         """Within the block the current thread runs as another party's: a call's handler."""
-        thread: _Thread = self._local.thread
+        thread = self._current
         own, thread.life = thread.life, life
         try:
             yield
@@ -121,22 +114,21 @@ class Turns:
     def wait(self, ready: Callable[[], bool], timeout_s: float | None = None) -> bool:
         """Hand the turn on until ``ready()`` or the time is over; whether it was ready."""
         self.check_alive()
-        thread: _Thread = self._local.thread
+        thread = self._current
         thread.ready = ready
         thread.deadline = None if timeout_s is None else self.now + max(0.0, timeout_s)
-        self._back.release()
-        thread.turn.acquire()
+        self._scheduler.switch()
         thread.ready = None
         self.check_alive()
         return ready()
 
     def sleep(self, seconds: float) -> None:
         """Virtual sleep."""
-        self.wait(lambda: False, seconds)
+        self.wait(_never, seconds)
 
     def hand_on(self) -> None:
         """Let others run first, perhaps."""
-        self.wait(lambda: True)
+        self.wait(_always)
 
     def run(self, until: Callable[[], bool]) -> None:
         """Give turns until ``until()``; raises what a thread raised, or Hang."""
@@ -147,19 +139,22 @@ class Turns:
                     raise self.failure
         finally:
             self._stopping = True
-            while unfinished := [thread for thread in self._threads if not thread.done]:
+            while unfinished := [thread for thread in self._threads if not thread.run.dead]:
                 self._give(unfinished[0])
 
     def _step(self) -> None:
-        self._threads = [thread for thread in self._threads if not thread.done]
-        due = sorted(alarm for alarm in self._alarms if alarm[0] <= self.now)
-        if due:
-            self._alarms.remove(due[0])
-            due[0][2]()
-            return
+        if self._alarms:
+            due = min(self._alarms)
+            if due[0] <= self.now:
+                self._alarms.remove(due)
+                due[2]()
+                return
         runnable = [thread for thread in self._threads if self._runnable(thread)]
         if runnable:
-            self._give(self._random.choice(runnable))
+            chosen = self._random.choice(runnable)
+            self._give(chosen)
+            if chosen.run.dead:
+                self._threads.remove(chosen)
             return
         times = [t.deadline for t in self._threads if t.deadline is not None]
         times += [alarm[0] for alarm in self._alarms]
@@ -178,8 +173,16 @@ class Turns:
         )
 
     def _give(self, thread: _Thread) -> None:
-        thread.turn.release()
-        self._back.acquire()
+        self._current = thread
+        thread.run.switch()
+
+
+def _never() -> bool:
+    return False
+
+
+def _always() -> bool:
+    return True
 
 
 class TurnsClock:

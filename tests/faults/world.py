@@ -14,7 +14,7 @@ import re
 import shutil
 import sqlite3
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from enum import Enum
@@ -129,6 +129,69 @@ class Fault(Enum):
     """This party's monotonic clock leaps, as after a suspended machine."""
 
 
+@dataclass(frozen=True, slots=True)
+class Strike:
+    """One fault that is ordered: at the next time that a party comes to a step."""
+
+    party: str
+    fault: Fault
+    step: str
+
+    @classmethod
+    def parse(cls, text: str) -> "Strike":
+        """From ``"server-a crash after: store.prepare"``."""
+        who, _, step = text.partition(": ")
+        party, _, fault = who.partition(" ")
+        return cls(party, Fault(fault), step)
+
+    def __str__(self) -> str:
+        return f"{self.party} {self.fault.value}: {self.step}"
+
+
+class Orders:
+    """Lines of faults that belong together; a line is in force when the last one is over.
+
+    A party's strikes fall in their order, those of different parties independently. Once all have
+    fallen, and a version was opened after that, the next line is in force. Where a version is
+    opened before all have fallen, what they wait for didn't come of it this time (the other server
+    was quicker, say): then the whole line is in force again, ``MOST_TRIES`` times.
+    """
+
+    MOST_TRIES = 12
+
+    def __init__(self, lines: Sequence[str]) -> None:
+        self._waiting = deque([Strike.parse(text) for text in line.split(", ")] for line in lines)
+        self._whole: list[Strike] = []
+        self._line: list[Strike] = []
+        self._begin_next()
+
+    @property
+    def open(self) -> list[str]:
+        """What hasn't fallen yet."""
+        return [str(strike) for line in (self._line, *self._waiting) for strike in line]
+
+    def version_opened(self) -> None:
+        """A server has opened a version, or the same one again."""
+        if not self._line:
+            self._begin_next()
+        elif self._tries < self.MOST_TRIES:
+            self._tries += len(self._line) < len(self._whole)
+            self._line = list(self._whole)
+
+    def _begin_next(self) -> None:
+        self._tries = 0
+        self._whole = self._waiting.popleft() if self._waiting else []
+        self._line = list(self._whole)
+
+    def due(self, party: str, step: str) -> Fault | None:
+        """The fault that is ordered here, if any; it is struck off."""
+        strike = next((each for each in self._line if each.party == party), None)
+        if strike is None or strike.step != step:
+            return None
+        self._line.remove(strike)
+        return strike.fault
+
+
 WEIGHTS = {
     Fault.CRASH_BEFORE: 4,
     Fault.CRASH_AFTER: 4,
@@ -187,6 +250,8 @@ class World:
             comes back with it or stays, by the seed. The journal outside stays.
         bad: how many of the task's clients do whatever may harm others.
         strangers: how many others enrol badly and haunt the servers' doors (``misdeeds.py``).
+        orders: faults that strike where they are ordered (``Orders``), beside those by chance.
+        slowest_start_s: a party that died is back after so many virtual seconds at most.
     """
 
     def __init__(
@@ -200,6 +265,8 @@ class World:
         restores: tuple[Role, ...] = (),
         bad: int = 0,
         strangers: int = 0,
+        orders: Sequence[str] = (),
+        slowest_start_s: float = 8.0,
     ) -> None:
         self.task = task
         self.folder = folder
@@ -215,6 +282,8 @@ class World:
         self.dealer = DealerRole.of(task)
         self.epoch = 0
         self.cables: list[Cable] = []
+        self.orders = Orders(orders)
+        self._slowest_start_s = slowest_start_s
         self._faults_left = faults
         self._restores = list(restores)
         self.put_back_roles: list[Role] = []
@@ -259,7 +328,12 @@ class World:
         self.seen.trace.append(where)
         if self._restores and life.party in (role.value for role in SERVERS):
             self._copy(Role(life.party), f"{where} #{self.times[where]}")
-        fault = self._draw(f"{where} #{self.times[where]}")
+        fault = self.orders.due(life.party, name)
+        if fault is None:
+            fault = self._draw(f"{where} #{self.times[where]}")
+        else:
+            self._struck_at = self.turns.now
+            self.seen.faults.append(f"{where} #{self.times[where]}: {fault.value}")
         if fault is Fault.CRASH_BEFORE:
             self._crash(life)
         if fault is not None:
@@ -270,9 +344,9 @@ class World:
         self.turns.hand_on()
 
     def _draw(self, where: str) -> Fault | None:
-        random = Random(f"{self.seed} {where}")
-        if self._faults_left == 0 or random.random() >= self._chance:
+        if self._faults_left == 0 or by_chance(f"{self.seed} {where}") >= self._chance:
             return None
+        random = Random(f"{self.seed} {where} fault")
         self._faults_left -= 1
         self._struck_at = self.turns.now
         weights = WEIGHTS | ({} if " store." in where else {Fault.DISK: 0})
@@ -283,8 +357,7 @@ class World:
     def _copy(self, role: Role, where: str) -> None:
         """Now and then somebody backs a server's state up."""
         source = self.folder / role.value
-        random = Random(f"{self.seed} backup {where}")
-        if random.random() > 0.02 or not (source / "state.db").exists():
+        if by_chance(f"{self.seed} backup {where}") > 0.02 or not (source / "state.db").exists():
             return
         target = self.folder / f"{role.value}.copy"
         target.mkdir(exist_ok=True)
@@ -306,6 +379,7 @@ class World:
             return
         faults = len(self.seen.faults)
         if isinstance(event, RoundOpened):
+            self.orders.version_opened()
             self._tried[event.opened.version] += 1
             honest = event.cohort - self.bad
             self._opened[event.opened.attempt] = self.turns.now, faults, honest
@@ -364,7 +438,7 @@ class World:
     def born(self, party: str, restart: Callable[[], None]) -> Life:
         """A party starts; after a crash it starts again a while later."""
         life = self._lives[party] = Life(party)
-        delay = Random(f"{self.seed} {party} {len(self.seen.faults)}").uniform(0.0, 8.0)
+        delay = self._slowest_start_s * by_chance(f"{self.seed} {party} {len(self.seen.faults)}")
         life.at_death.append(lambda: self.turns.at(delay, restart))
         self.seen.trace.append(f"{party}: starts")
         return life
@@ -643,6 +717,11 @@ class Cable:
         for frames in self.frames.values():
             for _ in range(self._random.randint(0, len(frames))):
                 frames.pop()
+
+
+def by_chance(of: str) -> float:
+    """From 0 to 1, the same each time for the same text; a hundred times as quick as ``Random``."""
+    return int.from_bytes(hashlib.blake2b(of.encode(), digest_size=6).digest()) / 2**48
 
 
 def named(frame: Frame) -> str:
