@@ -75,7 +75,7 @@ noise: $(READY) ## goodness of fit of the noise, 10^8 samples at four scales; go
 	PYTHONPATH=src:. $(BIN)/python -m tests.rig.noise_run --output benchmarks/results/noise_fit.json
 
 chaos: $(READY) ## 300 versions of everything that may go wrong; goes on where it was broken off
-	PYTHONPATH=src:. $(BIN)/python -m tests.faults.chaos --output benchmarks/results/chaos.json
+	PYTHONPATH=src:. $(BIN)/python -m tests.soak.chaos --output benchmarks/results/chaos.json
 
 model: $(READY) ## the release protocol's model, with its mutants; minutes
 	$(BIN)/python tests/model/release_model.py --replace one

@@ -1,43 +1,28 @@
-"""Chaos: everything that may go wrong at once, for hundreds of versions.
+"""Chaos: everything that may go wrong at once, in simulated time.
 
-    python -m tests.faults.chaos --versions 300 --output benchmarks/results/chaos.json
-    python -m tests.faults.chaos --validation fss --output benchmarks/results/chaos_fss.json
+A piece is a whole training of its own seed on the real code of both servers and the clients
+(`world.py`): bad clients that forge norms, send half a pair or two halves of different ones and
+replay; strangers that enrol at one server only, claim the absurd, upload uninvited, show forged
+statements and open a thousand watches (`misdeeds.py`); crashes, cuts, silence, disks that fail on
+both servers, restarts of the dealer, databases put back on one server and on both.
 
-Pieces of 20 versions, each a whole training of its own seed on the real code of both servers and
-the clients (`world.py`): bad clients that forge norms, send half a pair or two halves of different
-ones and replay; strangers that enrol at one server only, claim the absurd, upload uninvited, show
-forged statements and open a thousand watches (`misdeeds.py`); crashes, cuts, silence, failing disks
-on both servers, restarts of the dealer, databases put back on one server and on both. Beside each a
-training of six versions on real processes, with hundreds of idle connections, bad calls of every
-kind, a record without a finite gradient, and deaths at random steps (`doors.py`).
-
-After each piece all invariants are checked (`invariants.py`): training reaches T, ledgers cover all
-that left and are alike, no honest owner is lost in a version that no fault touched, nobody reads of
-others. Then the result is written: a run that is broken off goes on where it stopped. The
-operators' word is given whenever it is asked for.
+All invariants are checked (`invariants.py`): training reaches T, ledgers cover all that left and
+are alike, no honest owner is lost in a version that no fault touched, nobody reads of others. The
+operators' word is given whenever it is asked for. Hundreds of versions: ``make chaos``
+(`tests/soak/chaos.py`).
 """
 
-import argparse
-import json
-import os
-import platform
-import shutil
-import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 from tests.conftest import task_values
-from tests.faults.doors import besieged
 from tests.faults.invariants import check
-from tests.faults.processes import Forks
 from tests.faults.turns import Hang
 from tests.faults.world import World
 
 from precad.common.identifiers import Role
 from precad.common.task import Task
 
-VERSIONS = 20
 FAULTS = 40
 STRANGERS = 2
 
@@ -110,40 +95,3 @@ def unknown(world: World) -> set[int]:
     """Attempts in a ledger that neither server ever prepared: owners' word alone stood for them."""
     charged = {number for role in world.servers for number in world.charges(role)}
     return charged - {number for shares in world.seen.shares.values() for number in shares}
-
-
-def main() -> None:
-    """Pieces until so many versions are done; each is kept as soon as it is."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--versions", type=int, default=300)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--validation", choices=("crypten", "fss"), default="crypten")
-    parser.add_argument("--output", type=Path, required=True)
-    given = parser.parse_args()
-    hardware = {"processor": platform.processor() or platform.machine(), "cores": os.cpu_count()}
-    found: dict[str, Any] = {
-        "what": "chaos.py",
-        "validation": given.validation,
-        "hardware": hardware,
-        "pieces": [],
-    }
-    if given.output.exists():
-        found = json.loads(given.output.read_text(encoding="utf-8"))
-    forks = Forks()
-    while sum(each["versions"] for each in found["pieces"]) < given.versions:
-        seed = given.seed + len(found["pieces"])
-        folder = Path(tempfile.mkdtemp())
-        began = time.monotonic()
-        try:
-            made = piece(seed, VERSIONS, folder / "world", validation=given.validation)
-            made["besieged"] = besieged(seed, folder / "doors", forks, validation=given.validation)
-        finally:
-            shutil.rmtree(folder)
-        found["pieces"].append(made | {"seconds": round(time.monotonic() - began, 1)})
-        given.output.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-        print(f"seed {seed}: {made}", flush=True)  # noqa: T201
-    forks.close()
-
-
-if __name__ == "__main__":
-    main()

@@ -21,6 +21,8 @@ from precad.common.identifiers import ClientId, Role
 from precad.common.task import Task
 from precad.experiments.local import LocalDeployment
 
+ENDLESS = 100_000
+"""Rounds of a training that the test breaks off."""
 CLIENTS = 2
 FEATURES, CLASSES, RECORDS = 2, 2, 20
 POLL_S = 0.02

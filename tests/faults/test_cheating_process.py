@@ -33,8 +33,8 @@ from tests.faults.cheat import (
     candidate,
 )
 from tests.faults.operators import Operators
-from tests.faults.processes import SERVER_ROLES, FaultyDeployment, Forks
-from tests.faults.test_crash_matrix import check_what_left, kill_all
+from tests.faults.process_invariants import check_what_left, kill_all
+from tests.faults.processes import ENDLESS, SERVER_ROLES, FaultyDeployment, Forks
 
 from precad.common.aggregator.round.coin import CoinKey, commitment_to
 from precad.common.aggregator.round.lists import Alike, Ask, HeldList, Offer
@@ -47,7 +47,6 @@ from precad.common.model import load_model
 from precad.common.secret import Secret
 from precad.common.share.body import body_hasher
 
-ENDLESS = 100_000
 LONG_S = 120.0
 A, B = SERVER_ROLES
 CANDIDATES = {"ward-0": "nothing", "ward-1": "longest"}

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.faults.processes import CLIENTS, FaultyDeployment, Forks
-from tests.faults.test_crash_matrix import ENDLESS, kill_all
+from tests.faults.process_invariants import kill_all
+from tests.faults.processes import CLIENTS, ENDLESS, FaultyDeployment, Forks
 
 from precad.common.account.accountant import AccountantName
 from precad.common.account.guarantees import Run, guarantees

@@ -46,8 +46,6 @@ NOT_YET = {
     "faults/launch.py",
     "faults/operators.py",
     "faults/processes.py",
-    "faults/test_network_cuts.py",
-    "faults/test_prometheus.py",
     "integration/deployment/conftest.py",
     "integration/deployment/half_upload.py",
     "integration/deployment/test_client_failures.py",

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.faults.proxy import Proxy
+from tests.rig.proxy import Proxy
 from tests.rig.warm import forked
 
 from precad.common.errors import PeerUnavailable

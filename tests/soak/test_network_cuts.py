@@ -13,13 +13,12 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from tests.faults.processes import FaultyDeployment, Forks, Order
-from tests.faults.proxy import Proxy
-from tests.faults.test_crash_matrix import check, kill_all
+from tests.faults.process_invariants import check, kill_all
+from tests.faults.processes import ENDLESS, FaultyDeployment, Forks, Order
+from tests.rig.proxy import Proxy
 
 from precad.common.identifiers import Role
 
-ENDLESS = 100_000
 SLACK_S = 8.0
 """Beyond the deadlines: closing a link, and a busy machine."""
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 from tests.faults.operators import Operators
-from tests.faults.processes import SERVER_ROLES, FaultyDeployment, Forks, Order
-from tests.faults.test_crash_matrix import ENDLESS, kill_all
+from tests.faults.process_invariants import kill_all
+from tests.faults.processes import ENDLESS, SERVER_ROLES, FaultyDeployment, Forks, Order
 
 from precad.common.aggregator.store import audit_ledger, compare_ledgers, read_ledger
 from precad.common.errors import PeerUnavailable

@@ -15,9 +15,10 @@ from typing import Any, Self
 import grpc
 from tests.faults.invariants import TELLING
 from tests.faults.operators import Operators
+from tests.faults.process_invariants import check, kill_all
 from tests.faults.processes import SERVER_ROLES, FaultyDeployment, Forks, Order
-from tests.faults.test_crash_matrix import GROUPS, check, kill_all
 from tests.rig.idle_flood import IdleFlood
+from tests.soak.test_crash_matrix import GROUPS
 
 from precad.common.aggregator.store import audit_ledger, compare_ledgers
 from precad.common.identifiers import ClientId, Role

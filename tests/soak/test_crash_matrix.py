@@ -7,17 +7,15 @@ its steps. Whoever dies is started again at once; two further rounds must then g
 import os
 import signal
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.faults.processes import CLIENTS, SERVER_ROLES, FaultyDeployment, Forks, Order
+from tests.faults.process_invariants import check, kill_all, own_account
+from tests.faults.processes import CLIENTS, ENDLESS, SERVER_ROLES, FaultyDeployment, Forks, Order
 
-from precad.client.account_file import AccountFile, Charge
 from precad.common.identifiers import Role
 
-ENDLESS = 100_000
 ROUNDS = 3
 
 ROUND_STEPS = {
@@ -207,14 +205,6 @@ def deploy(tmp_path: Path, forks: Forks) -> Iterator[Deploy]:
         kill_all(deployment)
 
 
-def kill_all(deployment: FaultyDeployment) -> None:
-    """The end of every process, without a word."""
-    for process in deployment.processes.values():
-        process.kill()
-        process.wait()
-    deployment.stop()
-
-
 def test_the_matrix_is_large_enough() -> None:
     points = {order for group in GROUPS.values() for line in group for order in line.split(", ")}
     assert len(points) >= 40
@@ -334,64 +324,6 @@ def submitted(deployment: FaultyDeployment, what: str = "submitted") -> set[int]
 def log(deployment: FaultyDeployment) -> str:
     """What ward-0 said."""
     return deployment.log("ward-0")
-
-
-def own_account(deployment: FaultyDeployment, client: str) -> set[int]:
-    """Versions that a client's own account counts."""
-    path = deployment.folder / "state" / client / "participations.log"
-    return {entry.version for entry in AccountFile(path).new_entries() if isinstance(entry, Charge)}
-
-
-def check(deployment: FaultyDeployment) -> None:
-    """The invariants, from databases, accounts and what was seen leaving the processes."""
-    # The training was broken off: what both servers have done is settled, the rest is open.
-    settled = deployment.done()
-    a, b = (deployment.rounds(role) for role in SERVER_ROLES)
-    for rounds in (a, b):
-        versions = sorted(version for state, version, *_ in rounds.values() if state == "done")
-        assert versions[:settled] == list(range(settled)), "a version is done twice, or never"
-        for state, version, *_ in rounds.values():
-            assert version >= settled or state in {"done", "voided", "abandoned"}
-    for number, (state, version, valid_set, _, model) in a.items():
-        if state == "done" and version < settled:
-            assert (b[number][0], b[number][1]) == ("done", version)
-            assert b[number][2] == valid_set, f"round {number}: different sets"
-            assert b[number][4] == model, f"round {number}: different models"
-        if state == "voided" and version < settled:
-            assert b[number][0] == "voided"
-    charges = [deployment.charges(role) for role in SERVER_ROLES]
-    for number, (state, version, *_) in a.items():
-        if version < settled and state == "done":
-            assert charges[0].get(number) == charges[1].get(number), f"round {number}: ledgers"
-    for role in SERVER_ROLES:
-        check_what_left(deployment, role)
-        spent = [tuple(note["spent"]) for note in deployment.notes(role) if "spent" in note]
-        assert len(spent) == len(set(spent)), f"{role} wanted to use a triple twice"
-    for client in deployment.clients:
-        account = own_account(deployment, client.name)
-        pairs: dict[int, set[str]] = defaultdict(set)
-        for note in deployment.notes(client.name):
-            if "submitted" in note:
-                pairs[note["submitted"]].add(note["commitment"])
-        assert all(len(commitments) == 1 for commitments in pairs.values()), "a second sample"
-        version_of = {number: row[1] for each in (a, b) for number, row in each.items()}
-        assert {version_of[n] for n in pairs if n in version_of} <= account, "sent and not counted"
-        for charged in charges:
-            counted = {version_of[n] for n, names in charged.items() if client.name in names}
-            assert counted <= account, "a server charged what the owner doesn't know of"
-
-
-def check_what_left(deployment: FaultyDeployment, role: str) -> None:
-    """Only persisted shares of attempts that weren't voided, one for each version."""
-    shares = {
-        digest.hex(): state
-        for state, _, _, digest, _ in deployment.rounds(role).values()
-        if digest is not None
-    }
-    left = {note["left"] for note in deployment.notes(role) if "left" in note}
-    assert left, "nothing was released at all"
-    assert left <= set(shares), "bytes left that are no round's persisted share"
-    assert not any(shares[digest] == "voided" for digest in left), "a voided share left"
 
 
 def test_a_killed_process_says_nothing_more(forks: Forks, tmp_path: Path) -> None:

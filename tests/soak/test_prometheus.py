@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.faults.processes import FaultyDeployment, Forks
-from tests.faults.test_crash_matrix import ENDLESS, kill_all
+from tests.faults.process_invariants import kill_all
+from tests.faults.processes import ENDLESS, FaultyDeployment, Forks
 from tests.rig.board import answers, page
 from tests.rig.browser import Scheme, browsing, faults
 
