@@ -2,9 +2,11 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
-# Stamps of what is installed: what the demo needs, and all that tests and tools need besides.
+# Stamps of what is installed: what the demo needs, what tests and tools need besides, and what
+# the soak tests need besides that.
 DEMO := $(VENV)/.demo
 READY := $(VENV)/.ready
+SOAK := $(VENV)/.soak
 SOURCES := pyproject.toml common/kernel/projections.c
 INSTALL := $(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PROTOS := $(wildcard protos/*.proto)
@@ -12,7 +14,7 @@ PROTOS := $(wildcard protos/*.proto)
 CLIENT := -p precad.client -p precad.common -m precad.cli.join --exclude common/aggregator
 GENERATED := protos/*_pb2*.py protos/*_pb2*.pyi
 
-.PHONY: site manifests demo test flower lint protos protos-check bench noise chaos model help
+.PHONY: site manifests demo test soak flower lint protos protos-check bench noise chaos model help
 
 help: ## this list
 	@awk -F ' *## *' '/^[a-z-]+:.*##/ { sub(/:.*/, "", $$1); printf "make %-13s %s\n", $$1, $$2 }' \
@@ -26,13 +28,20 @@ $(READY): $(SOURCES)
 	$(INSTALL) -e '.[dev]'
 	@touch $(DEMO) $@
 
+$(SOAK): $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[soak]'
+	@touch $@
+
 demo: $(DEMO) ## a private training on real data, every part its own process (ARGS=…)
 	$(BIN)/precad demo $(ARGS)
 
 # One thread a process: more of them on the same cores wait for each other, at full speed. Two
 # processes more than cores: many tests wait for a deadline of the servers that they started.
-test: $(READY) ## all tests (ARGS=…: pytest's arguments)
+test: $(READY) ## what must hold for a change (ARGS=…: pytest's arguments)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $$(($$(nproc) + 2)) --dist worksteal $(ARGS)
+
+soak: $(SOAK) ## what takes hours, in 20 parts (ARGS="--part 7/20"); goes on where it was broken off
+	PYTHONPATH=src:. OMP_NUM_THREADS=1 $(BIN)/python -m tests.soak.run $(ARGS)
 
 # Flower itself and what its client's side imports beside ours: all that it depends on has 300 MB.
 FLOWER := 'flwr==1.41.*' 'httpx<1' 'iterators<0.0.3' 'pycryptodome<4' 'typer<0.21' 'rich<15' \

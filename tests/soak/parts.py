@@ -1,0 +1,66 @@
+"""Which soak tests belong to which part: parts that take about equally long, alike everywhere."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+SECONDS = Path(__file__).with_name("seconds.json")
+"""How long each test took when it was last weighed (``python -m tests.soak.run --weigh``)."""
+PARTS = 20
+DEFAULT_S = 30.0
+"""For a test that was never weighed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One of so many, from 1."""
+
+    number: int
+    of: int = PARTS
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.number <= self.of:
+            raise ValueError(f"part {self.number}/{self.of}: there are parts 1 to {self.of}")
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.of}"
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read ``7/20``.
+
+        Raises:
+            ValueError: it's no part.
+        """
+        if not (found := re.fullmatch(r"(\d+)/(\d+)", text)):
+            raise ValueError(f"part {text!r}: write it as 7/{PARTS}")
+        return cls(int(found[1]), int(found[2]))
+
+
+def weights() -> dict[str, float]:
+    """The committed seconds by test."""
+    found: dict[str, float] = json.loads(SECONDS.read_text(encoding="utf-8"))
+    return found
+
+
+def split(
+    units: Sequence[Sequence[str]], seconds: Mapping[str, float], of: int
+) -> list[frozenset[str]]:
+    """The tests of each part: the longest unit first, each to the part that has the least so far.
+
+    Args:
+        units: tests that stay together; most stand alone.
+        seconds: by test, where known.
+        of: how many parts.
+    """
+    found: list[set[str]] = [set() for _ in range(of)]
+    taken = [0.0] * of
+    weighed = [(sum(seconds.get(test, DEFAULT_S) for test in unit), unit) for unit in units]
+    for weight, unit in sorted(weighed, key=lambda each: (-each[0], each[1])):
+        least = taken.index(min(taken))
+        found[least] |= set(unit)
+        taken[least] += weight
+    return [frozenset(tests) for tests in found]
