@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from tests.rig.leftovers import nothing_is_left_running
 
 from precad.common.task import Task
 
+__all__ = ["nothing_is_left_running"]
 # No timed tests: these machines are noisy. Failures print the example and its seed.
 settings.register_profile("precad", deadline=None, print_blob=True)
 settings.load_profile("precad")

@@ -3,11 +3,12 @@
 One parent for all tests of this process. What is about the start itself starts parts as people do.
 """
 
-import atexit
 import functools
 import os
 from pathlib import Path
 from typing import Any
+
+from tests.rig.leftovers import at_the_end
 
 import precad
 from precad.cli.demo.warm import WarmStarter
@@ -21,8 +22,8 @@ SOURCES = os.pathsep.join(map(str, (Path(precad.__file__).parents[1], Path(__fil
 def _starter() -> WarmStarter:
     starter = WarmStarter()
     starter.warm(environment_of_parts() | {"PYTHONPATH": SOURCES})
-    # The parent and all that it has started end with this process, however it ends.
-    atexit.register(starter.close)
+    # The parent ends with this process, however it ends, and so does all that it has started.
+    at_the_end(starter.close)
     return starter
 
 

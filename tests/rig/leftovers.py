@@ -1,0 +1,102 @@
+"""Processes that a run of tests has started and that are still there: none may be, at its end.
+
+A plugin of pytest, which tests/conftest.py takes for all tests. Processes are found by a mark in
+their environment, which every process inherits, also from one that has ended; and by their parents.
+"""
+
+import multiprocessing.forkserver
+import multiprocessing.resource_tracker
+import os
+import secrets
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tests.rig.waiting import until
+
+MARK = "TESTS_OF_PRECAD"
+"""The variable's name; its value is of one process that runs tests."""
+_TEST = b"PYTEST_CURRENT_TEST"
+
+_closed_at_the_end: list[Callable[[], object]] = []
+
+
+def at_the_end(close: Callable[[], object]) -> None:
+    """Close what is shared by all tests of this process, before it is looked whether all ended."""
+    _closed_at_the_end.append(close)
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """A process that still runs, or is stopped."""
+
+    pid: int
+    command: str
+    test: str
+    """Where it was started, where that is known."""
+
+
+def leftovers(marked: str) -> list[Leftover]:
+    """All with the mark, and all children of this process, of these, and so on."""
+    parents, environments = {}, {}
+    for each in Path("/proc").iterdir():
+        if not each.name.isdigit():
+            continue
+        try:
+            state, parent = (each / "stat").read_text("utf-8").rpartition(")")[2].split()[:2]
+            if state not in "ZX":
+                parents[int(each.name)] = int(parent)
+                environments[int(each.name)] = (each / "environ").read_bytes().split(b"\0")
+        except OSError:
+            # It ended meanwhile, or is another user's.
+            continue
+    own = f"{MARK}={marked}".encode()
+    found = {pid for pid, lines in environments.items() if own in lines}
+    found |= {os.getpid()}
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    return [_seen(pid, environments.get(pid, [])) for pid in sorted(found - {os.getpid()})]
+
+
+def _seen(pid: int, environment: list[bytes]) -> Leftover:
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+    except OSError:
+        command = "ended meanwhile"
+    tests = [line.partition(b"=")[2] for line in environment if line.startswith(_TEST)]
+    return Leftover(pid, command, b"".join(tests).decode())
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_is_left_running() -> Iterator[None]:
+    """Before all others and so torn down after them, in each process that runs tests."""
+    os.environ[MARK] = marked = f"{os.getpid()}-{secrets.token_hex(4)}"
+    yield
+    while _closed_at_the_end:
+        _closed_at_the_end.pop()()
+    _end_pythons_own()
+    try:
+        until(lambda: not leftovers(marked), lambda: f"the end of {leftovers(marked)}", poll_s=0.05)
+    finally:
+        for each in leftovers(marked):
+            with suppress(ProcessLookupError):
+                os.kill(each.pid, signal.SIGKILL)
+
+
+def _end_pythons_own() -> None:
+    """What Python and joblib keep for later until their process ends."""
+    if executors := sys.modules.get("joblib.externals.loky.reusable_executor"):
+        with executors._executor_lock:
+            executor = executors._executor
+        if executor is not None:
+            executor.shutdown(wait=True, kill_workers=True)
+    if trackers := sys.modules.get("joblib.externals.loky.backend.resource_tracker"):
+        trackers._resource_tracker._stop()
+    server: object = multiprocessing.forkserver._forkserver  # type: ignore[attr-defined]
+    tracker: object = multiprocessing.resource_tracker._resource_tracker  # type: ignore[attr-defined]
+    for each in (server, tracker):
+        each._stop()  # type: ignore[attr-defined]
