@@ -1,6 +1,7 @@
-"""The package as it is handed out: built from a copy, installed alone, and run from there."""
+"""The package as it is handed out: built from a copy, installed alone, and trained with."""
 
 import json
+import math
 import os
 import shutil
 import site
@@ -14,17 +15,20 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 import pytest
+from click.testing import CliRunner
+from tests.rig.demo import Demo, check_every_run, demo
 
 import precad
+from precad.cli.main import app
 
 CHECKOUT = Path(__file__).parents[2]
-TIMEOUT_S = 280
+ROUNDS, CLIENTS, ATTACKERS = 3, 3, 1
 DOCUMENTS = ("LICENSE", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "Makefile")
 # What git ignores, by name; builds of a checkout would leave files behind and find old ones.
 NOT_SOURCE = (".git", ".venv", "*.egg-info", "*.so", "build", "dist", "runs", "precad-demo")
 CACHES = ("__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis")
 PRIVATE = {".pem", ".db", ".safetensors", ".npz"}
-BUILD_SDIST = "import sys; from setuptools import build_meta as b; b.build_sdist(sys.argv[1])"
+BUILD = "import sys; from setuptools import build_meta; build_meta.build_{what}(sys.argv[1])"
 COMPILER = shutil.which((os.environ.get("CC") or sysconfig.get_config_var("CC")).split()[0])
 KERNEL = f"precad/common/kernel/_projections{sysconfig.get_config_var('EXT_SUFFIX')}"
 IN_USE = "from precad.common.kernel.kernel import kernel_in_use; print(kernel_in_use())"
@@ -44,61 +48,57 @@ class Package:
     wheel_without_compiler: Path
     environment: Path
 
-    def run(self, program: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-        """Run a program of the environment, with nothing of the test's own on its path."""
+    def program(self, name: str) -> str:
+        """One of the environment."""
+        return str(self.environment / "bin" / name)
+
+    def says(self, program: str, *arguments: str, cwd: Path) -> str:
+        """What one prints, with nothing of the test's own on its path."""
         clean = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
-        return call(str(self.environment / "bin" / program), *arguments, cwd=cwd, env=clean)
+        return call(self.program(program), *arguments, cwd=cwd, env=clean)
 
 
-def call(
-    *command: str, cwd: Path, env: dict[str, str] | None = None
-) -> subprocess.CompletedProcess[str]:
-    ended = subprocess.run(
-        command,
-        cwd=cwd,
-        env={**(os.environ if env is None else env), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
+def call(*command: str, cwd: Path, env: dict[str, str] | None = None) -> str:
+    ended = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    return ended
+    return ended.stdout
+
+
+def build(what: str, source: Path, into: Path, **environment: str) -> Path:
+    """Build as pip does, with what is installed. Returns the one file that it has made."""
+    into.mkdir()
+    program = BUILD.format(what=what)
+    call(sys.executable, "-c", program, str(into), cwd=source, env={**os.environ, **environment})
+    (built,) = into.iterdir()
+    return built
 
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Package:
     """Source to source distribution to wheel to environment, all without the network."""
     folder = tmp_path_factory.mktemp("package")
-    source, built, environment = folder / "source", folder / "built", folder / "environment"
+    source, environment = folder / "source", folder / "environment"
     ignored = shutil.ignore_patterns(*NOT_SOURCE, *CACHES)
     shutil.copytree(CHECKOUT, source, symlinks=True, ignore=ignored)
     # Whoever tried something out in the checkout must not publish the key.
     (source / "tests" / "left-over.pem").touch()
-    built.mkdir()
-    call(sys.executable, "-c", BUILD_SDIST, str(built), cwd=source)
-    (sdist,) = built.iterdir()
-    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-cache-dir")
-    offline = ("--no-deps", "--no-index")
-    call(
-        *(*pip, "wheel", *offline, "--no-build-isolation", "-w", str(built), str(sdist)), cwd=folder
-    )
-    (wheel,) = built.glob("*.whl")
-    call(
-        *(*pip, "wheel", *offline, "--no-build-isolation", "-w", str(folder), str(sdist)),
-        cwd=folder,
-        env={**os.environ, "CC": str(folder / "no-compiler")},
-    )
-    (without_compiler,) = folder.glob("*.whl")
-    venv.create(environment)
-    call(*(*pip, "--python", str(environment), "install", *offline, str(wheel)), cwd=folder)
-    # The dependencies, as the test has them. Python reads no .pth file in a folder that another
-    # .pth file names: an editable precad in there stays out.
-    (libraries,) = environment.glob("lib/python*/site-packages")
-    (libraries / "dependencies.pth").write_text("\n".join(site.getsitepackages()))
+    sdist = build("sdist", source, folder / "sdist")
     with tarfile.open(sdist) as archive:
         members = [member for member in archive.getmembers() if not member.isdir()]
-    assert all(member.isfile() for member in members), "a link leads nowhere once it is unpacked"
+        assert all(member.isfile() for member in members), "a link leads nowhere once unpacked"
+        archive.extractall(folder / "unpacked", filter="data")
+        archive.extractall(folder / "unpacked again", filter="data")
+    (unpacked,), (again,) = ((folder / f"unpacked{word}").iterdir() for word in ("", " again"))
+    wheel = build("wheel", unpacked, folder / "wheel")
+    without_compiler = build("wheel", again, folder / "without", CC=str(folder / "no-compiler"))
+    venv.create(environment)
+    # Installed as it is, and its dependencies as the test has them: Python reads no .pth file in
+    # a folder that another .pth file names, so an editable precad in there stays out.
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-cache-dir")
+    offline = ("--no-deps", "--no-index", "--no-compile")
+    call(*(*pip, "--python", str(environment), "install", *offline, str(wheel)), cwd=folder)
+    (libraries,) = environment.glob("lib/python*/site-packages")
+    (libraries / "dependencies.pth").write_text("\n".join(site.getsitepackages()))
     with zipfile.ZipFile(wheel) as archive:
         names = frozenset(archive.namelist())
     return Package(
@@ -106,6 +106,17 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Package:
         names,
         without_compiler,
         environment,
+    )
+
+
+@pytest.fixture(scope="module")
+def trained(package: Package, tmp_path_factory: pytest.TempPathFactory) -> Demo:
+    """The small real run: of the installed wheel, every part its own process, one owner bad."""
+    return demo(
+        tmp_path_factory.mktemp("trained") / "run",
+        *("--dataset", "breast-cancer", "--rounds", ROUNDS, "--clients", CLIENTS),
+        *("--attack", "wraparound", "--attackers", ATTACKERS),
+        program=(package.program("precad"),),
     )
 
 
@@ -146,7 +157,7 @@ def test_the_wheel_holds_the_whole_package_and_nothing_else(package: Package) ->
 def test_the_kernel_is_compiled_when_the_package_is_installed(
     package: Package, tmp_path: Path
 ) -> None:
-    in_use = package.run("python", "-c", IN_USE, cwd=tmp_path).stdout.strip()
+    in_use = package.says("python", "-c", IN_USE, cwd=tmp_path).strip()
     assert in_use in ({"avx512-vnni", "avx2", "c"} if COMPILER else {"numpy"})
 
 
@@ -157,8 +168,7 @@ def test_without_a_compiler_the_package_is_installed_and_numpy_does_the_work(
         assert package.wheel - {KERNEL} == set(archive.namelist())
         archive.extractall(tmp_path)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    said = call(sys.executable, "-c", IN_USE, cwd=tmp_path, env=environment)
-    assert said.stdout == "numpy\n"
+    assert call(sys.executable, "-c", IN_USE, cwd=tmp_path, env=environment) == "numpy\n"
 
 
 def test_the_source_distribution_holds_tests_and_documents(package: Package) -> None:
@@ -178,27 +188,52 @@ def test_no_key_or_state_is_published(package: Package) -> None:
 
 
 def test_what_runs_is_the_installed_wheel(package: Package, tmp_path: Path) -> None:
-    file, version, path = json.loads(package.run("python", "-c", WHERE, cwd=tmp_path).stdout)
+    file, version, path = json.loads(package.says("python", "-c", WHERE, cwd=tmp_path))
     assert Path(file).is_relative_to(package.environment)
     assert version == precad.__version__
     foreign = [entry for entry in path if (Path(entry) / "precad").exists()]
     assert [Path(entry).is_relative_to(package.environment) for entry in foreign] == [True]
     for command in (("precad",), ("python", "-m", "precad")):
-        said = package.run(*command, "--version", cwd=tmp_path).stdout
+        said = package.says(*command, "--version", cwd=tmp_path)
         assert said == f"precad {precad.__version__}\n"
 
 
-def test_the_demo_trains_from_the_wheel_alone(package: Package, tmp_path: Path) -> None:
-    try:
-        said = package.run(
-            *("precad", "demo", "--clients", "2", "--rounds", "2", "--json", "--output", "run"),
-            cwd=tmp_path,
-        )
-    finally:
-        # An owner who was late wrote there where it was.
-        for log in sorted((tmp_path / "run" / "logs").glob("owner*.log")):
-            sys.stdout.write(f"--- {log.name}\n{log.read_text()}")
-    summary = json.loads(said.stdout)
-    assert (summary["version"], summary["accepted"]) == (2, 4)
-    assert summary["model_digest_a"] == summary["model_digest_b"]
-    assert (tmp_path / "run" / "model.safetensors").is_file()
+def test_the_demo_trains_from_the_wheel_alone_and_rejects_a_bad_owner(trained: Demo) -> None:
+    check_every_run(trained, rounds=ROUNDS, clients=CLIENTS, attackers=ATTACKERS)
+    said = trained.summary
+    assert (said["dataset"], said["model"]) == ("breast-cancer", "logistic")
+    assert said["rejected"] == {"norm-exceeded": ROUNDS * ATTACKERS}
+    counted = ROUNDS * (CLIENTS - ATTACKERS)
+    assert said["accepted"] == counted
+    assert f"{ATTACKERS} of them bad: wraparound" in trained.stderr
+    # A's share of an update is a seed of 32 bytes; B gets its own, the body of 8·d and its salt.
+    submitted = ROUNDS * CLIENTS
+    assert said["bytes"]["clients to server-a"] == submitted * 32
+    assert said["bytes"]["clients to server-b"] == submitted * (32 + 32 + 8 * said["dim"])
+    for words in ("accuracy", "ε", "held-out", "No server ever saw an update", "summary.json"):
+        assert words in trained.stderr
+
+
+def test_the_folder_of_a_run_is_what_certify_report_and_ledger_take(
+    trained: Demo, tmp_path: Path
+) -> None:
+    runs = json.loads(answer("certify", "loss", "--runs", trained.folder, "--json"))["runs"]
+    assert runs["count"] == 1
+    assert runs["task_digest"] == trained.summary["certificate_inputs"]["task_digest"]
+    cost = runs["joint_privacy_cost"][0]["epsilon"]
+    assert math.isclose(cost, trained.summary["epsilon_exact_server"], rel_tol=0.01)
+    for role in ("server-a", "server-b"):
+        ledger = trained.folder / "state" / role
+        shown = json.loads(answer("ledger", "show", ledger, "--json"))
+        counts = [client["participations"] for client in shown["clients"]]
+        assert sorted(counts) == [0] * ATTACKERS + [ROUNDS] * (CLIENTS - ATTACKERS)
+        answer("ledger", "verify", ledger)
+    answer("report", trained.folder, "--out", tmp_path / "report.html")
+    assert trained.summary["model_digest_a"] in (tmp_path / "report.html").read_text("utf-8")
+
+
+def answer(*arguments: object) -> str:
+    """What a command prints on stdout."""
+    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert done.exit_code == 0, done.output
+    return done.stdout

@@ -1,4 +1,4 @@
-"""`precad setup` as a person runs it; that what it makes trains is shown by tests/e2e."""
+"""`precad setup` as a person runs it; that what it makes trains, tests/soak shows."""
 
 import re
 import stat

@@ -97,7 +97,7 @@ def set_up(organisations: dict[str, Organisation]) -> None:
                 for folder in (organisation.folder, organisation.folder / party.name):
                     write_records(folder / "records.csv", party.name)
     for name, command in START:
-        organisations[name].type(command, 60.0)
+        organisations[name].type(command)
 
 
 def write_records(path: Path, seed: str) -> None:

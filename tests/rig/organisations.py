@@ -8,10 +8,11 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+
+from tests.rig.waiting import DEADLINE_S
 
 import precad
 from precad.experiments.local.files import free_addresses
@@ -22,7 +23,7 @@ PORTS = ("7301", "7302", "7303", "7304", "7311", "7312", "7313")
 
 
 def ip(*words: str) -> None:
-    subprocess.run(["ip", *words], check=True, capture_output=True, timeout=30)
+    subprocess.run(["ip", *words], check=True, capture_output=True)
 
 
 class Network:
@@ -89,7 +90,7 @@ class Network:
 
     def close(self) -> None:
         while self._made:
-            subprocess.run(["ip", "netns", "delete", self._made.pop()], check=False, timeout=30)
+            subprocess.run(["ip", "netns", "delete", self._made.pop()], check=False)
 
 
 class Organisation:
@@ -124,27 +125,28 @@ class Organisation:
         for line in self._shell.stdout:
             self._lines.put(line.rstrip("\n"))
 
-    def type(self, command: str, timeout_s: float) -> list[str]:
+    def type(self, command: str) -> list[str]:
         """Type a line and wait for the prompt, and a server's word that it listens.
 
         Returns:
             What was printed meanwhile.
 
         Raises:
-            AssertionError: it fails.
+            AssertionError: it fails, or nothing comes any more.
         """
         assert self._shell.stdin
         prompt = f"prompt-{secrets.token_hex(8)}"
         self._shell.stdin.write(f"{self._network.here(command)}\necho {prompt} $?\n")
         self._shell.stdin.flush()
-        deadline = time.monotonic() + timeout_s
         said: list[str] = []
         status, listens = "", not command.startswith("precad serve")
         while not (status and listens):
             try:
-                line = self._lines.get(timeout=max(0.01, deadline - time.monotonic()))
+                line = self._lines.get(timeout=DEADLINE_S)
             except queue.Empty:
-                raise AssertionError((self.name, command, "took too long", said[-40:])) from None
+                raise AssertionError(
+                    (self.name, command, "says nothing more", said[-40:])
+                ) from None
             if prompt in line:
                 status = line.rpartition(" ")[2]
                 continue
@@ -161,7 +163,7 @@ class Organisation:
     def close(self) -> None:
         os.killpg(self._shell.pid, signal.SIGKILL)
         # All that it started is dead with it, so the pipe ends.
-        self._reading.join(30)
+        self._reading.join(DEADLINE_S)
         with self._shell:
             pass
 

@@ -11,22 +11,22 @@ from tests.rig.pages import ROOT, Command, commands, typed
 
 from precad.cli.main import app
 
-E2E = "tests/e2e/test_documented_commands.py"
+TYPED_BY = "tests/soak/test_documented_commands.py"
 PLAYED_BY = {
-    "README.md": E2E,
-    "docs/ceremony.md": "tests/e2e/test_ceremony.py",
-    "docs/data-owner.md": "tests/e2e/test_runbooks.py",
-    "docs/durable-state.md": "tests/e2e/test_runbooks.py",
-    "docs/experiments.md": E2E,
-    "docs/identity.md": E2E,
-    "docs/quick-start.md": "tests/e2e/test_quick_start.py",
-    "docs/report.md": E2E,
-    "docs/robustness.md": E2E,
-    "docs/several-tasks.md": "tests/e2e/test_further_task.py",
-    "docs/simulate.md": E2E,
-    "docs/trained-model.md": E2E,
+    "README.md": TYPED_BY,
+    "docs/ceremony.md": "tests/soak/test_ceremony.py",
+    "docs/data-owner.md": "tests/soak/test_runbooks.py",
+    "docs/durable-state.md": "tests/soak/test_runbooks.py",
+    "docs/experiments.md": TYPED_BY,
+    "docs/identity.md": TYPED_BY,
+    "docs/quick-start.md": "tests/soak/test_quick_start.py",
+    "docs/report.md": TYPED_BY,
+    "docs/robustness.md": TYPED_BY,
+    "docs/several-tasks.md": "tests/soak/test_further_task.py",
+    "docs/simulate.md": TYPED_BY,
+    "docs/trained-model.md": TYPED_BY,
     **{
-        f"docs/runbooks/{name}.md": "tests/e2e/test_runbooks.py"
+        f"docs/runbooks/{name}.md": "tests/soak/test_runbooks.py"
         for name in (
             *("sizing", "backup", "upgrade", "certificates", "lost-key", "lost-disk"),
             *("lost-party", "leaving", "incident"),
@@ -59,7 +59,7 @@ def test_the_test_that_is_named_types_the_page(page: str, test: str) -> None:
 
 
 def test_the_ceremony_and_the_quick_start_type_what_is_found_here() -> None:
-    from tests.e2e import test_ceremony, test_quick_start  # noqa: PLC0415
+    from tests.soak import test_ceremony, test_quick_start  # noqa: PLC0415
 
     fenced = [line for kind, _, text in test_ceremony.FENCED if kind == "sh" for line in [text]]
     lines = [line for text in fenced for line in text.splitlines()]

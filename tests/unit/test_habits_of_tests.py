@@ -38,11 +38,6 @@ def offences(source: str) -> Iterator[tuple[int, str]]:
 
 
 NOT_YET = {
-    "e2e/test_ceremony.py",
-    "e2e/test_documented_commands.py",
-    "e2e/test_further_task.py",
-    "e2e/test_late_owner.py",
-    "e2e/test_runbooks.py",
     "faults/launch.py",
     "faults/operators.py",
     "faults/processes.py",
@@ -71,7 +66,6 @@ NOT_YET = {
     "rig/first_mistakes.py",
     "rig/light_client.py",
     "rig/light_process.py",
-    "rig/organisations.py",
     "rig/pane.py",
     "unit/test_checks_before_enrolling.py",
     "unit/test_early.py",

@@ -96,7 +96,7 @@ def test_calls_that_end_with_their_server_are_no_error(
 def test_nor_are_they_printed_past_the_log_and_a_bug_is(
     written: io.StringIO, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As gRPC 1.85 does; the stop of a real server is in tests/e2e/test_runbooks.py."""
+    """As gRPC 1.85 does; the stop of a real server is in tests/soak/test_runbooks.py."""
     monkeypatch.delenv(VARIABLE, raising=False)
     monkeypatch.setattr(traceback, "print_exc", traceback.print_exc)
     begin(handler=logging.StreamHandler(written))

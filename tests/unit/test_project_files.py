@@ -1,6 +1,7 @@
-"""The files around the code name what exists: CONTRIBUTING.md, Makefile, hooks, licence."""
+"""The files around the code: CONTRIBUTING.md, Makefile, hooks, examples, licence."""
 
 import hashlib
+import json
 import re
 import subprocess
 import tomllib
@@ -10,6 +11,8 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
+SCRIPTS = sorted(EXAMPLES.glob("*.py"))
 # A source distribution has no links: there the package's folders are in src/precad only.
 ROOTS = (ROOT, ROOT / "src" / "precad")
 # The Apache Software Foundation's text, unchanged.
@@ -103,3 +106,27 @@ def test_every_benchmark_is_a_program_that_make_bench_can_run_without_words() ->
         assert '\nif __name__ == "__main__":\n    main()\n' in source, program.name
         needed = re.findall(r'add_argument\(\s*"(?!-)|required=True', source)
         assert not needed, f"{program.name} can't run without words"
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_a_notebooks_code_is_the_scripts_and_ran_without_an_error(script: Path) -> None:
+    cells = re.split(r"^# %%.*\n", script.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+    notebook = json.loads(script.with_suffix(".ipynb").read_text(encoding="utf-8"))
+    code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert ["".join(cell["source"]) for cell in code] == [
+        cell.strip("\n") for cell in cells if not all_comment(cell)
+    ]
+    assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
+    kinds = {each["output_type"] for cell in code for each in cell["outputs"]}
+    assert kinds <= {"stream", "display_data", "execute_result"}
+    assert script.with_suffix(".ipynb").stat().st_size < 100_000
+
+
+def all_comment(cell: str) -> bool:
+    return all(line.startswith("#") for line in cell.strip("\n").splitlines())
+
+
+def test_every_example_stands_in_the_list() -> None:
+    listed = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    assert len(SCRIPTS) >= 6
+    assert [script.name for script in SCRIPTS if f"]({script.name})" not in listed] == []

@@ -5,7 +5,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from tests.rig.consortium import task
 from tests.rig.pages import ROOT, Command, typed
+from tests.rig.waiting import DEADLINE_S, until
 
 import precad
 from precad.client.record_file import write_client_data
@@ -21,7 +21,6 @@ from precad.common.model import initial_vector, save_model
 from precad.common.task import Task
 from precad.experiments.local.files import free_addresses, task_to_toml, write_parties
 
-COMMAND_S = 240.0
 OWNER = "client-3"
 SERVES = ("precad serve ",)
 
@@ -54,7 +53,6 @@ class Shell:
             env=self._environment,
             capture_output=True,
             text=True,
-            timeout=COMMAND_S,
             check=False,
         )
         assert done.returncode == 0, (command, done.stdout[-2000:], done.stderr[-3000:])
@@ -72,18 +70,20 @@ class Shell:
                     stderr=subprocess.STDOUT,
                 )
             )
-        deadline = time.monotonic() + COMMAND_S
-        while " on port " not in (said := log.read_text("utf-8")):
-            assert time.monotonic() < deadline, said
-            assert self._background[-1].poll() is None, said
-            time.sleep(0.1)
+        process = self._background[-1]
+        until(
+            lambda: " on port " in log.read_text("utf-8") or process.poll() is not None,
+            lambda: log.read_text("utf-8"),
+        )
+        said = log.read_text("utf-8")
+        assert process.poll() is None, said
         return said
 
     def close(self) -> None:
         for process in self._background:
             process.send_signal(signal.SIGTERM)
         for process in self._background:
-            process.wait(30)
+            process.wait(DEADLINE_S)
 
 
 @contextmanager

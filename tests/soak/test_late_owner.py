@@ -6,10 +6,11 @@ The first version failed then, after the training: no summary, no plot, no model
 import json
 import os
 import signal
-import time
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+
+from tests.rig.waiting import until
 
 from precad.cli.demo.outcome import RoundRow
 from precad.cli.demo.run import run
@@ -21,7 +22,6 @@ from precad.common.task import Task
 ROUNDS = 4
 COLLECT_S = 20.0
 """With 8 s an owner's first submission came too late beside a process of higher priority."""
-GONE_S = 20.0
 
 
 def owners_of(folder: Path) -> list[int]:
@@ -85,7 +85,5 @@ def test_a_late_owner_costs_neither_the_summary_nor_the_plot_nor_the_model(tmp_p
     model = load_model(folder / "model.safetensors", task)
     assert str(model.digest) == result["model_digest_a"] == result["model_digest_b"]
     # It was killed at the very end: the system takes a moment to end it.
-    deadline = time.monotonic() + GONE_S
-    while alive(display.halted) or owners_of(folder):
-        assert time.monotonic() < deadline, "the late owner was left behind"
-        time.sleep(0.05)
+    halted = display.halted
+    until(lambda: not alive(halted) and not owners_of(folder), "the late owner's end")

@@ -2,35 +2,32 @@
 
 import json
 import re
-import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.rig.consortium import set_up, task
 from tests.rig.organisations import Organisation, organisations
-from tests.rig.pages import ROOT, typed
+from tests.rig.pages import ROOT, Command, typed
+from tests.rig.waiting import until
 
 from precad.experiments.local.files import task_to_toml
 
 PAGE = "docs/several-tasks.md"
 WRITTEN = re.compile(r'^```toml title="(\w+) writes ([^"]+)"\n(.*?)^```$', re.MULTILINE | re.DOTALL)
-COMMAND_S = 180.0
 ROUNDS = 3
 
 
 def status(west: Organisation, address: str) -> dict[str, Any]:
-    said = west.type(f"precad status {address} --identity operator/keys --json", COMMAND_S)
+    said = west.type(f"precad status {address} --identity operator/keys --json")
     (line,) = [line for line in said if line.startswith('{"role"')]
     found: dict[str, Any] = json.loads(line)
     return found
 
 
-def until(ready: Any) -> None:
-    deadline = time.monotonic() + COMMAND_S
-    while not ready():
-        assert time.monotonic() < deadline
-        time.sleep(0.5)
+def says(all_of_them: dict[str, Organisation], command: Command) -> bool:
+    return command.says in "\n".join(all_of_them[command.title].type(command.text))
 
 
 @pytest.mark.timeout(900)
@@ -47,13 +44,7 @@ def test_a_further_task_begins_by_the_page_alone_and_the_first_goes_on(tmp_path:
         keys = {path: path.read_bytes() for path in tmp_path.glob("*/*/keys/*")}
         for command in typed(PAGE):
             # A part that was started anew takes a while to link up.
-            deadline = time.monotonic() + COMMAND_S
-            while True:
-                said = "\n".join(all_of_them[command.title].type(command.text, COMMAND_S))
-                if command.says in said:
-                    break
-                assert time.monotonic() < deadline, (command, said)
-                time.sleep(1.0)
+            until(partial(says, all_of_them, command), str(command))
         version = status(west, "north.example:7301")["version"]
         until(lambda: status(west, "north.example:7301")["version"] > version)
         facts = status(west, "north.example:7311")
@@ -67,7 +58,7 @@ def test_a_further_task_begins_by_the_page_alone_and_the_first_goes_on(tmp_path:
         assert (further / "state.db").is_file()
         assert (tmp_path / "North" / "server-a" / "journal" / "clinics").is_dir()
         # One account for what the records spend in both.
-        lines = all_of_them["North"].type("precad ledger mine north-ward/state --json", COMMAND_S)
+        lines = all_of_them["North"].type("precad ledger mine north-ward/state --json")
         account = json.loads("\n".join(lines[lines.index("{") : lines.index("}") + 1]))
         assert [each["versions"] for each in account["tasks"]][1] == ROUNDS
         assert account["epsilon"] > max(each["epsilon"] for each in account["tasks"])

@@ -11,19 +11,18 @@ import re
 import subprocess
 import sys
 import tarfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from tests.rig.organisations import NAMES, PORTS, Organisation, organisations
+from tests.rig.waiting import until
 
 from precad.common.identity.credentials import Identity
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "ceremony.md").read_text(encoding="utf-8")
 FENCED = re.findall(r'^```(\w+) title="([^"]+)"\n(.*?)^```$', PAGE, re.MULTILINE | re.DOTALL)
-COMMAND_S = 120.0
 KEYS = (b"PRIVATE KEY-----",)
 PARTIES = {
     "North": {"server-a", "north-ward"},
@@ -71,14 +70,6 @@ def packed(archive: Path) -> Iterator[bytes]:
                 yield file.read()
 
 
-def until(what: str, ready: object, seconds: float) -> None:
-    assert callable(ready)
-    deadline = time.monotonic() + seconds
-    while not ready():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.2)
-
-
 def play(all_of_them: dict[str, Organisation], folder: Path) -> int:
     """Type everything. Returns how many commands."""
     typed = 0
@@ -91,7 +82,7 @@ def play(all_of_them: dict[str, Organisation], folder: Path) -> int:
         assert kind == "sh"
         assert not rest
         for line in text.splitlines():
-            all_of_them[name].type(line, COMMAND_S)
+            all_of_them[name].type(line)
             check_no_key_travels(folder)
             typed += 1
     return typed
@@ -111,7 +102,7 @@ def test_three_organisations_train_after_the_page_alone(tmp_path: Path, form: st
             tmp_path / name / f"{name.lower()}-ward" / "state" / "model.safetensors"
             for name in NAMES
         ]
-        until("every owner has the model", lambda: all(m.is_file() for m in models), COMMAND_S)
+        until(lambda: all(m.is_file() for m in models), "every owner's model")
         assert len({m.read_bytes() for m in models}) == 1
         said = "\n".join(all_of_them["West"].seen)
     # A signing key a party, the root's, and each server's half of the coin.
@@ -143,10 +134,10 @@ def test_where_namespaces_can_be_made_the_organisations_are_apart(tmp_path: Path
         assert network.separate == can_make_namespaces()
         spaces = set()
         for each in all_of_them.values():
-            each.type("readlink /proc/self/ns/net", 30)
+            each.type("readlink /proc/self/ns/net")
             spaces.add(each.seen[-1])
             if network.separate:
-                each.type("timeout 5 getent hosts south.example", 30)
+                each.type("getent hosts south.example")
         assert len(spaces) == (len(NAMES) if network.separate else 1)
 
 

@@ -4,7 +4,6 @@ import json
 import re
 import sqlite3
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -14,13 +13,12 @@ import pytest
 from tests.rig.consortium import set_up
 from tests.rig.organisations import Organisation, organisations
 from tests.rig.pages import Command, commands, typed
+from tests.rig.waiting import until
 
 from precad.common.aggregator.store import audit_ledger, compare_ledgers, read_ledger
 from precad.common.aggregator.store.migrate import NEWEST
 from precad.common.errors import Misconfiguration
 
-COMMAND_S = 180.0
-ROUNDS_S = 180.0
 ADDRESSES = {
     "north.example:7301": "--identity operator/keys",
     "south.example:7302": "--server b --identity operator/keys",
@@ -62,7 +60,7 @@ class Week:
         """What a server says of itself; nothing while it doesn't answer."""
         try:
             line = f"precad status {address} {ADDRESSES[address]} --json"
-            said = self._all["West"].type(line, COMMAND_S)
+            said = self._all["West"].type(line)
         except AssertionError:
             return {}
         (document,) = [line for line in said if line.startswith('{"role"')]
@@ -74,22 +72,22 @@ class Week:
         if found := ALLOW.search(said):
             for address, options in ADDRESSES.items():
                 line = f"precad allow {found[1]} {address} {options} --version {found[2]}"
-                self._all["West"].type(line, COMMAND_S)
+                self._all["West"].type(line)
                 sys.stdout.write(f"West$ {line}\n")
 
     def rounds(self, more: int) -> None:
         """Wait until so many further rounds are done."""
-        first, now, deadline = -1, -1, time.monotonic() + ROUNDS_S
-        while first < 0 or now < first + more:
-            if time.monotonic() > deadline:
-                sys.stdout.write(self.logs())
-                raise AssertionError(("no round is done", first, now))
+        seen: list[int] = []
+
+        def done() -> bool:
             for address in ADDRESSES:
                 status = self._status(address)
                 if status.get("phase") == "training":
-                    now = int(status["version"])
-                    first = now if first < 0 else first
+                    seen.append(int(status["version"]))
                 self._allow(status.get("error", ""))
+            return bool(seen) and seen[-1] >= seen[0] + more
+
+        until(done, lambda: f"{more} rounds more; {seen}\n{self.logs()}")
 
     def logs(self) -> str:
         return "\n".join(
@@ -112,21 +110,25 @@ class Week:
             # What happens meanwhile is what a copy lacks, and it is broken off in a round.
             self.rounds(2)
             self._trains = False
-        deadline = time.monotonic() + COMMAND_S
-        while True:
-            # A person looks again while a part starts.
-            again = command.text.startswith("precad status") and time.monotonic() < deadline
+        said: list[str] = []
+
+        def says() -> bool:
+            said[:] = self._all[command.title].type(command.text)
+            return command.says in "\n".join(said)
+
+        def says_in_the_end() -> bool:
             try:
-                said = "\n".join(self._all[command.title].type(command.text, COMMAND_S))
-            except AssertionError:
-                if not again:
-                    raise
-            else:
-                if command.says in said:
-                    self._trains |= command.says == "training"
-                    return
-                assert again, (command, said)
-            time.sleep(1.0)
+                return says()
+            except AssertionError as error:
+                said[:] = [str(error)]
+                return False
+
+        if command.text.startswith("precad status"):
+            # A person looks again while a part starts.
+            until(says_in_the_end, lambda: f"{command}: {said}", poll_s=0.5)
+        else:
+            assert says(), (command, said)
+        self._trains |= command.says == "training"
 
 
 @contextmanager

@@ -1,60 +1,16 @@
 """`precad demo` as a person runs it: whole trainings, every part its own process, over TLS."""
 
-import csv
 import json
 import math
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.rig.demo import Demo, check_every_run, demo
 
 import precad
-from precad.common.model import load_model
-from precad.common.task import Task
-
-TIMEOUT_S = 280
-KEYS = {
-    "dataset",
-    "model",
-    "dim",
-    "clients",
-    "attackers",
-    "version",
-    "accuracy",
-    "epsilon_exact_server",
-    "epsilon_exact_clients",
-    "epsilon_clt_server",
-    "delta",
-    "accepted",
-    "rejected",
-    "honest_rejected",
-    "model_digest_a",
-    "model_digest_b",
-    "seconds",
-    "bytes",
-}
-STEPS = ("making keys", "server A start", "enrol", "round   1/", "the training is over", "done")
-LINKS = {
-    "clients to server-a",
-    "clients to server-b",
-    "server-a to clients",
-    "server-a to server-b",
-    "server-b to server-a",
-    "dealer to server-b",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Demo:
-    """A finished run."""
-
-    folder: Path
-    summary: dict[str, Any]
-    stderr: str
 
 
 def precad_says(*arguments: object) -> str:
@@ -64,77 +20,11 @@ def precad_says(*arguments: object) -> str:
         [sys.executable, "-m", "precad", *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=TIMEOUT_S,
         check=False,
         env={**os.environ, "PYTHONPATH": sources},
     )
     assert ended.returncode == 0, ended.stderr
     return ended.stdout
-
-
-def demo(folder: Path, *options: object) -> Demo:
-    """Run the command and read what it said."""
-    sources = str(Path(precad.__file__).parents[1])
-    ended = subprocess.run(
-        [sys.executable, "-m", "precad", "demo", "--json", "--output", str(folder)]
-        + [str(option) for option in options],
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-        env={**os.environ, "PYTHONPATH": sources, "OMP_NUM_THREADS": "1", "COLUMNS": "200"},
-    )
-    assert ended.returncode == 0, ended.stderr
-    # One JSON document, and nothing else: this fails on a word before or after it.
-    return Demo(folder, json.loads(ended.stdout), ended.stderr)
-
-
-def check_files(run: Demo) -> None:
-    """What a run leaves in its folder belongs to what it said."""
-    assert json.loads((run.folder / "summary.json").read_text()) == run.summary
-    picture = (run.folder / "training.png").read_bytes()
-    assert picture.startswith(b"\x89PNG\r\n\x1a\n")
-    assert len(picture) > 10_000
-    model = load_model(run.folder / "model.safetensors", Task.load(run.folder / "task.toml"))
-    assert str(model.digest) == run.summary["model_digest_a"]
-    assert model.theta.shape == (run.summary["dim"],)
-
-
-def check_every_run(run: Demo, *, rounds: int, clients: int, attackers: int) -> None:
-    """What holds whatever the data, the model and the attack."""
-    said = run.summary
-    assert set(said) >= KEYS
-    assert (said["version"], said["clients"], said["attackers"]) == (rounds, clients, attackers)
-    assert said["honest_rejected"] == 0
-    assert said["model_digest_a"] == said["model_digest_b"]
-    assert len(said["model_digest_a"]) == 64
-    assert said["delta"] == 1e-5
-    assert 0 < said["epsilon_exact_clients"] < said["epsilon_exact_server"]
-    # The approximation isn't a guarantee: it lies below.
-    assert said["epsilon_clt_server"] < said["epsilon_exact_server"]
-    assert 0 <= said["accuracy"] <= 1
-    assert said["participations"] == rounds
-    assert set(said["bytes"]) >= LINKS
-    assert all(said["bytes"][link] > 0 for link in LINKS)
-    check_history(run)
-    # It says what it does from the first second on.
-    lines = run.stderr.splitlines()
-    assert "loading torch and the data" in lines[0]
-    said_so = [next(n for n, line in enumerate(lines) if words in line) for words in STEPS]
-    assert said_so == sorted(said_so)
-    check_files(run)
-
-
-def check_history(run: Demo) -> None:
-    """Every round stands in the summary, and in a table of its own."""
-    rows = run.summary["history"]
-    assert [row["round"] for row in rows] == list(range(1, run.summary["version"] + 1))
-    assert sum(row["accepted"] for row in rows) == run.summary["accepted"]
-    for reason, count in run.summary["rejected"].items():
-        assert sum(row[reason] for row in rows) == count
-    assert rows[-1]["epsilon_server"] == run.summary["epsilon_exact_server"]
-    table = list(csv.DictReader((run.folder / "history.csv").read_text("utf-8").splitlines()))
-    assert [float(row["epsilon_server"]) for row in table] == [r["epsilon_server"] for r in rows]
 
 
 def test_the_default_run_trains_well_within_its_privacy(tmp_path: Path) -> None:
