@@ -7,7 +7,6 @@ import sqlite3
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+from tests.rig.waiting import until
 
 import precad
 from precad.common.identifiers import ClientId, Role
@@ -25,7 +25,6 @@ ENDLESS = 100_000
 """Rounds of a training that the test breaks off."""
 CLIENTS = 2
 FEATURES, CLASSES, RECORDS = 2, 2, 20
-POLL_S = 0.02
 SERVER_ROLES = (Role.SERVER_A.value, Role.SERVER_B.value)
 
 
@@ -160,12 +159,8 @@ class Child:
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
 
-    def wait(self, timeout: float | None = None) -> int:
-        deadline = time.monotonic() + (60.0 if timeout is None else timeout)
-        while self.poll() is None:
-            if time.monotonic() > deadline:
-                raise subprocess.TimeoutExpired("child", 0.0 if timeout is None else timeout)
-            time.sleep(POLL_S)
+    def wait(self, timeout: float | None = None) -> int:  # noqa: ARG002 -- as Popen's
+        until(lambda: self.poll() is not None, f"the end of process {self.pid}")
         assert self.returncode is not None
         return self.returncode
 
@@ -234,12 +229,9 @@ class FaultyDeployment(LocalDeployment):
         self.order(orders)
         self.wait_for(self._paused(orders[0].party).exists)
 
-    def wait_for(self, ready: Callable[[], bool], timeout_s: float = 30.0) -> None:
-        """Until ``ready()``. Raises AssertionError at the deadline."""
-        deadline = time.monotonic() + timeout_s
-        while not ready():
-            assert time.monotonic() < deadline, self.explain()
-            time.sleep(POLL_S)
+    def wait_for(self, ready: Callable[[], bool]) -> None:
+        """Until ``ready()``; what the parties logged last stands in the error."""
+        until(ready, self.explain)
 
     def let_go(self, party: str) -> None:
         """Let a process go on that stands still, or will soon."""
@@ -305,32 +297,34 @@ class FaultyDeployment(LocalDeployment):
                     dead.append(name)
         return dead
 
-    def strike(self, orders: Iterable[Order], timeout_s: float = 60.0) -> None:
+    def strike(self, orders: Iterable[Order]) -> None:
         """Give orders; wait until all have struck and two further rounds are done.
 
-        Whoever dies is started again at once. Raises AssertionError at the deadline.
+        Whoever dies is started again at once.
         """
         self.order(orders)
-        deadline = time.monotonic() + timeout_s
         target: int | None = None
-        while True:
+
+        def over() -> bool:
+            nonlocal target
             if self.restart_the_dead():
                 target = None
             if not self.open_orders() and target is None:
                 target = self.done() + 2
-            if target is not None and self.done() >= target:
-                return
-            assert time.monotonic() < deadline, self.explain()
-            time.sleep(POLL_S)
+            return target is not None and self.done() >= target
 
-    def until_done(self, timeout_s: float = 60.0) -> None:
+        self.wait_for(over)
+
+    def until_done(self) -> None:
         """Until the training is over for everybody, restarting whoever dies."""
         clients = [client.name for client in self.clients]
-        deadline = time.monotonic() + timeout_s
-        while any(self.processes[name].poll() != 0 for name in clients) or self.open_orders():
+
+        def over() -> bool:
             self.restart_the_dead()
-            assert time.monotonic() < deadline, self.explain()
-            time.sleep(POLL_S)
+            ended = all(self.processes[name].poll() == 0 for name in clients)
+            return ended and not self.open_orders()
+
+        self.wait_for(over)
 
     def done(self) -> int:
         """Rounds that both servers have done."""

@@ -3,7 +3,6 @@
 import re
 import urllib.request
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -19,9 +18,12 @@ Values = dict[tuple[str, str], float]
 """By name and label."""
 
 
-@pytest.fixture
-def deployment(tmp_path: Path, forks: Forks) -> Iterator[FaultyDeployment]:
-    made = FaultyDeployment(tmp_path, forks, ENDLESS)
+@pytest.fixture(scope="module")
+def deployment(
+    tmp_path_factory: pytest.TempPathFactory, forks: Forks
+) -> Iterator[FaultyDeployment]:
+    """For all tests here: what one leaves behind, the next one may find."""
+    made = FaultyDeployment(tmp_path_factory.mktemp("metrics"), forks, ENDLESS)
     for name in PARTS:
         path = made.folder / f"{name}.toml"
         path.write_text(path.read_text(encoding="utf-8") + 'metrics = "127.0.0.1:0"\n')
@@ -102,7 +104,7 @@ def test_the_dealer_counts_what_each_server_asks_and_neither_owners_nor_secrets(
     assert not re.search(r"[0-9a-f]{16}", text)
     assert seen["precad_info", "dealer"] == 1
     for server in ("server-a", "server-b"):
-        assert seen["precad_joins_total", server] == 1
+        assert seen["precad_joins_total", server] >= 1
         assert seen["precad_halves_total", server] >= 2 * (rounds - 1)
         assert seen["precad_link_bytes_total", f"{server} to dealer"] > 0
         assert seen["precad_link_bytes_total", f"dealer to {server}"] > 0

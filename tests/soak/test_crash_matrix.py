@@ -4,15 +4,13 @@ Each line is one fault, or several that belong together: who dies, and before or
 its steps. Whoever dies is started again at once; two further rounds must then get done.
 """
 
-import os
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from tests.faults.process_invariants import check, kill_all, own_account
-from tests.faults.processes import CLIENTS, ENDLESS, SERVER_ROLES, FaultyDeployment, Forks, Order
+from tests.faults.processes import ENDLESS, SERVER_ROLES, FaultyDeployment, Forks, Order
 
 from precad.common.identifiers import Role
 
@@ -294,7 +292,7 @@ def test_a_client_that_comes_back_in_time_never_samples_again(
     deployment.hold(*map(Order.parse, steps))
     deployment.order([Order.parse("ward-0 after OwnAccount.charge")])
     deployment.let_go("server-a")
-    assert deployment.processes["ward-0"].wait(60) == -signal.SIGKILL
+    assert deployment.processes["ward-0"].wait() == -signal.SIGKILL
     number = max(deployment.rounds(Role.SERVER_A.value))
     version = max(own_account(deployment, "ward-0"))
     assert version == deployment.rounds(Role.SERVER_A.value)[number][1]
@@ -324,26 +322,3 @@ def submitted(deployment: FaultyDeployment, what: str = "submitted") -> set[int]
 def log(deployment: FaultyDeployment) -> str:
     """What ward-0 said."""
     return deployment.log("ward-0")
-
-
-def test_a_killed_process_says_nothing_more(forks: Forks, tmp_path: Path) -> None:
-    """The harness itself: a process dies by SIGKILL where it is told to, and nowhere else."""
-    deployment = FaultyDeployment(tmp_path, forks, ROUNDS)
-    deployment.order([Order.parse("dealer before DealerRole.key_for")])
-    deployment.start("dealer")
-    assert deployment.processes["dealer"].poll() is None
-    assert deployment.open_orders() == ["dealer before DealerRole.key_for"]
-    assert len(deployment.clients) == CLIENTS
-    os.kill(deployment.processes["dealer"].pid, signal.SIGKILL)
-    assert deployment.processes["dealer"].wait(60) == -signal.SIGKILL
-    kill_all(deployment)
-
-
-def test_a_process_that_gets_an_ended_ones_number_is_no_ended_one() -> None:
-    """On a machine that starts many: it was started again, beside itself."""
-    forks = Forks.__new__(Forks)
-    forks._changed, forks._started, forks._ended = threading.Condition(), {}, {}
-    forks._listen([b'{"started": "server-a", "pid": 7}', b'{"ended": 7, "status": -9}'])
-    assert forks.status(7) == -signal.SIGKILL
-    forks._listen([b'{"started": "ward-0", "pid": 7}'])
-    assert forks.status(7) is None

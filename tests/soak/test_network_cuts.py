@@ -7,7 +7,6 @@ work after the cut heals.
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -18,9 +17,6 @@ from tests.faults.processes import ENDLESS, FaultyDeployment, Forks, Order
 from tests.rig.proxy import Proxy
 
 from precad.common.identifiers import Role
-
-SLACK_S = 8.0
-"""Beyond the deadlines: closing a link, and a busy machine."""
 
 POINTS = (
     "Inbox.open",
@@ -51,16 +47,14 @@ def cut_and_heal(
     before = deployment.done()
     cut()
     deployment.let_go(order.party)
-    deadlines = deployment.task.deadlines
-    limit = time.monotonic() + deadlines.collect + 2 * deadlines.peer + SLACK_S
     for role in (Role.SERVER_A, Role.SERVER_B):
         # `error` says that the round was given up, until both are heard from again.
-        while "trying again" not in deployment.operator(role).status().error:
-            assert time.monotonic() < limit, f"{role.value} hangs\n{deployment.explain()}"
-            time.sleep(0.05)
+        deployment.wait_for(
+            lambda: "trying again" in deployment.operator(role).status().error  # noqa: B023
+        )
     assert deployment.done() <= before + 1
     heal()
-    deployment.strike((), timeout_s=30.0)
+    deployment.strike(())
     assert deployment.restarts == []
 
 
@@ -148,7 +142,7 @@ class Namespace:
 
 
 def ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True, capture_output=True, timeout=20)
+    subprocess.run(["ip", *arguments], check=True, capture_output=True, timeout=60)
 
 
 def test_server_b_in_a_network_of_its_own_is_cut_off(
@@ -177,13 +171,10 @@ def test_server_b_in_a_network_of_its_own_is_cut_off(
     before = deployment.done()
     namespace.pull()
     deployment.let_go("server-a")
-    limit = time.monotonic() + deployment.task.deadlines.peer * 2 + SLACK_S
-    while "trying again" not in deployment.operator(Role.SERVER_A).status().error:
-        assert time.monotonic() < limit, deployment.explain()
-        time.sleep(0.05)
+    deployment.wait_for(lambda: "trying again" in deployment.operator(Role.SERVER_A).status().error)
     assert deployment.done() <= before + 1
     namespace.plug()
-    deployment.strike((), timeout_s=40.0)
+    deployment.strike(())
     assert deployment.restarts == []
     kill_all(deployment)
     check(deployment)

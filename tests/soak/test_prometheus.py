@@ -22,6 +22,7 @@ from tests.faults.process_invariants import kill_all
 from tests.faults.processes import ENDLESS, FaultyDeployment, Forks
 from tests.rig.board import answers, page
 from tests.rig.browser import Scheme, browsing, faults
+from tests.rig.waiting import until
 
 from precad.experiments.local.files import free_addresses
 
@@ -30,7 +31,6 @@ RULES = ROOT / "deploy" / "monitoring" / "alerts.yml"
 DASHBOARD = ROOT / "deploy" / "monitoring" / "dashboard.json"
 CASES = ROOT / "tests" / "peers" / "alerts.yml"
 PARTS = ("dealer", "server-a", "server-b")
-DEADLINE_S = 90.0
 EPSILON_LIMIT = 1.5
 SCHEMES: tuple[Scheme, ...] = ("dark", "light")
 
@@ -97,12 +97,8 @@ class Watched:
         return found
 
     def wait(self, what: str, ready: Callable[[], bool]) -> None:
-        """Until ``ready``. Raises AssertionError at the deadline."""
-        began = time.monotonic()
-        while not ready():
-            late = time.monotonic() - began > DEADLINE_S
-            assert not late, f"{what}: not within {DEADLINE_S:g} s\n{self.deployment.explain()}"
-            time.sleep(0.2)
+        """Until ``ready``."""
+        until(ready, lambda: f"{what}\n{self.deployment.explain()}", poll_s=0.2)
 
 
 @pytest.fixture

@@ -57,7 +57,7 @@ def put_back(deployment: FaultyDeployment, role: str) -> None:
     """The server dies; its database comes back as it was, beside a newer model."""
     process = deployment.processes[role]
     process.kill()
-    process.wait(60)
+    process.wait()
     for name in ("state.db", "state.db-wal", "state.db-shm"):
         (state(deployment, role) / name).unlink(missing_ok=True)
     shutil.copy(deployment.folder / f"{role}.copy" / "state.db", state(deployment, role))
@@ -92,7 +92,7 @@ def test_a_database_that_is_put_back_learns_what_it_forgot(
         operators.look()
         return all(max(deployment.rounds(role)) > used + 2 for role in SERVER_ROLES)
 
-    deployment.wait_for(went_on, 60)
+    deployment.wait_for(went_on)
     for role in SERVER_ROLES:
         now = charged(deployment, role)
         assert all(now[client] >= count for client, count in before[role].items())
@@ -131,7 +131,6 @@ def test_an_attempt_that_both_forgot_in_mid_round_waits_for_the_operators(
     for server in (Role.SERVER_A, Role.SERVER_B):
         deployment.wait_for(
             lambda: "a release of it may have left" in error_of(deployment, server),  # noqa: B023
-            60,
         )
     assert deployment.done() < done, "a version was released again that nobody allowed"
     version = deployment.operator(Role.SERVER_A).status().version
@@ -156,14 +155,14 @@ def test_a_server_that_lost_its_disk_in_mid_release_goes_on_with_the_operators_w
     shutil.rmtree(state(deployment, role))
     shutil.rmtree(state(deployment, f"{role}-journal"))
     deployment.restart_the_dead()
-    deployment.wait_for(lambda: "write-off" in error_of(deployment, Role(role)), 60)
+    deployment.wait_for(lambda: "write-off" in error_of(deployment, Role(role)))
     operators = Operators(deployment)
 
     def went_on() -> bool:
         operators.look()
         return all(max(deployment.rounds(each), default=0) > done + 2 for each in SERVER_ROLES)
 
-    deployment.wait_for(went_on, 60)
+    deployment.wait_for(went_on)
     kill_all(deployment)
     now = charged(deployment, role)
     assert all(now[client] >= count for client, count in known.items())
@@ -191,16 +190,16 @@ def test_after_three_opened_attempts_the_operators_of_both_decide(
         deployment.restart_the_dead()
         return error_of(deployment, Role(role))
 
-    deployment.wait_for(lambda: "waits for the operators" in status("server-a"), 60)
+    deployment.wait_for(lambda: "waits for the operators" in status("server-a"))
     assert not deployment.open_orders()
-    deployment.wait_for(lambda: "waits for the operators" in status("server-b"), 60)
+    deployment.wait_for(lambda: "waits for the operators" in status("server-b"))
     version = deployment.operator(Role.SERVER_A).status().version
     opened = len([v for _, v, *_ in deployment.rounds("server-a").values() if v == version])
     assert opened == 3
     # One server's operators alone change nothing.
     deployment.operator(Role.SERVER_A).allow("attempts", version)
     done = deployment.done()
-    deployment.wait_for(lambda: "waits for the operators" in status("server-b"), 20)
+    deployment.wait_for(lambda: "waits for the operators" in status("server-b"))
     assert deployment.done() == done
     deployment.operator(Role.SERVER_B).allow("attempts", version)
     deployment.strike(())

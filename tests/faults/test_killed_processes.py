@@ -1,0 +1,88 @@
+"""kill -9 and a cut cable, once on real processes: what simulated time can't show.
+
+That what was durable is so for the system too, that a process that is started again finds its
+port, its locks and its files, and that gRPC notices a dead link. Every other step and order of
+deaths is played in simulated time (`test_crash_points.py`), and by real processes in
+`tests/soak/test_crash_matrix.py`.
+"""
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.faults.process_invariants import check, kill_all
+from tests.faults.processes import ENDLESS, FaultyDeployment, Forks, Order
+from tests.rig.proxy import Proxy
+
+from precad.common.identifiers import Role
+
+LINES = (
+    # Charged and prepared, and nothing sent.
+    "server-a after Store.prepare",
+    # The noisy share has left; the other server has the model, this one hasn't.
+    "server-b before Shelf.put",
+    # Charged by its own account, and nothing shared.
+    "ward-0 after OwnAccount.charge",
+    # All at once, the dealer among them.
+    "server-a after Store.countersign, server-b after Store.prepare, dealer before DealerRole.ask",
+)
+
+
+@pytest.fixture
+def deployment(tmp_path: Path, forks: Forks) -> Iterator[tuple[FaultyDeployment, Proxy]]:
+    made = FaultyDeployment(tmp_path, forks, ENDLESS)
+    proxy = Proxy(made.addresses["server-b"])
+    made.reroute("server-a", "server-b", proxy.address)
+    made.start_all()
+    yield made, proxy
+    kill_all(made)
+    proxy.close()
+
+
+def test_killed_and_cut_off_the_training_goes_on(
+    deployment: tuple[FaultyDeployment, Proxy],
+) -> None:
+    parts, proxy = deployment
+    for line in LINES:
+        parts.strike(Order.parse(order) for order in line.split(", "))
+    deaths = sum(len(line.split(", ")) for line in LINES)
+    assert len(parts.restarts) == deaths
+    # Packets stop arriving in the middle of a round, and nobody is told.
+    parts.hold(Order("server-a", "pause-after", "PeerLink.send/held"))
+    before = parts.done()
+    proxy.cut()
+    parts.let_go("server-a")
+    for role in (Role.SERVER_A, Role.SERVER_B):
+        # `error` says that the round was given up, until both are heard from again.
+        parts.wait_for(lambda: "trying again" in parts.operator(role).status().error)  # noqa: B023
+    assert parts.done() <= before + 1
+    proxy.heal()
+    parts.strike(())
+    assert len(parts.restarts) == deaths
+    kill_all(parts)
+    check(parts)
+
+
+def test_a_killed_process_says_nothing_more(forks: Forks, tmp_path: Path) -> None:
+    """The harness itself: a process dies by SIGKILL where it is told to, and nowhere else."""
+    deployment = FaultyDeployment(tmp_path, forks, 1)
+    deployment.order([Order.parse("dealer before DealerRole.key_for")])
+    deployment.start("dealer")
+    assert deployment.processes["dealer"].poll() is None
+    assert deployment.open_orders() == ["dealer before DealerRole.key_for"]
+    os.kill(deployment.processes["dealer"].pid, signal.SIGKILL)
+    assert deployment.processes["dealer"].wait() == -signal.SIGKILL
+    kill_all(deployment)
+
+
+def test_a_process_that_gets_an_ended_ones_number_is_no_ended_one() -> None:
+    """On a machine that starts many: it was started again, beside itself."""
+    forks = Forks.__new__(Forks)
+    forks._changed, forks._started, forks._ended = threading.Condition(), {}, {}
+    forks._listen([b'{"started": "server-a", "pid": 7}', b'{"ended": 7, "status": -9}'])
+    assert forks.status(7) == -signal.SIGKILL
+    forks._listen([b'{"started": "ward-0", "pid": 7}'])
+    assert forks.status(7) is None

@@ -1,0 +1,46 @@
+"""Thousands of seeded schedules in simulated time; the first tier plays a few dozen others.
+
+`tests/faults/test_random_schedules.py` and `test_crash_points.py` say what is played.
+"""
+
+import pytest
+from tests.faults.conftest import BOTH, Play, calm
+from tests.faults.test_crash_points import WARD, A, B, lines, steps_of
+from tests.faults.world import Fault, World
+
+PER_TEST = 50
+
+__all__ = ["calm"]
+
+
+@pytest.mark.parametrize("first", range(10_000, 12_000, PER_TEST))
+def test_whatever_happens_the_invariants_hold(play: Play, first: int) -> None:
+    restores = ((), BOTH[:1], BOTH[1:], BOTH)
+    for seed in range(first, first + PER_TEST):
+        validation = ("crypten", "fss")[seed % 5 == 0]
+        play(seed, restores=restores[seed // 4 % 4], validation=validation)
+
+
+@pytest.mark.parametrize("seed", range(100, 110))
+@pytest.mark.parametrize("party", [A, B, WARD])
+@pytest.mark.parametrize("validation", ["crypten", "fss"])
+def test_a_party_that_dies_at_any_step_in_other_orders_of_turns(
+    play: Play, calm: World, party: str, validation: str, seed: int
+) -> None:
+    orders = lines(calm, party)
+    if validation == "fss":
+        orders = [line for line in orders if "all-reduce" not in line and "dealer.deal" not in line]
+    for chunk in range(6):
+        play(seed + 1000 * chunk, orders=orders[chunk::6], validation=validation)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("fault", [Fault.CUT, Fault.SILENCE, Fault.DEALER, Fault.DELAY, Fault.JUMP])
+def test_every_fault_at_every_step_of_the_servers(
+    play: Play, calm: World, fault: Fault, seed: int
+) -> None:
+    for party in (A, B):
+        steps = [step for step in steps_of(calm, party) if step.startswith(("send", "store."))]
+        played = [f"{party} {fault.value}: {step}" for step in steps]
+        for chunk in range(4):
+            play(seed, orders=[line for line in played[chunk::4] if "roster" not in line])
