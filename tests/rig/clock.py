@@ -1,5 +1,7 @@
 """A clock for tests: waiting takes no time, and is remembered."""
 
+from typing import Any
+
 from precad.common.clock import SystemClock
 
 
@@ -22,3 +24,30 @@ class LeapingClock(SystemClock):
     def jitter(self) -> float:
         """None."""
         return 1.0
+
+
+class LonelyClock(LeapingClock):
+    """Whose conditions nobody ever notifies: every wait ends with its time."""
+
+    def condition(self) -> Any:
+        """One that is waited on alone."""
+        return _Alone(self)
+
+
+class _Alone:
+    def __init__(self, clock: LonelyClock) -> None:
+        self._clock = clock
+
+    def __enter__(self) -> None:
+        """Nobody else is there."""
+
+    def __exit__(self, *_error: object) -> None:
+        """Nobody waits."""
+
+    def notify_all(self) -> None:
+        """Nobody waits."""
+
+    def wait(self, timeout: float) -> bool:
+        """Until its time is over."""
+        self._clock.sleep(timeout)
+        return False

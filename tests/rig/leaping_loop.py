@@ -20,3 +20,10 @@ class LeapingLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self.now
+
+
+async def passing(seconds: float) -> None:
+    """So much of a leaping loop's time."""
+    over = asyncio.Event()
+    asyncio.get_running_loop().call_later(seconds, over.set)
+    await over.wait()

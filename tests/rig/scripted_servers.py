@@ -8,6 +8,7 @@ processes; every call is a step at which a process can be killed.
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -36,6 +37,11 @@ from precad.common.wire.statement import sign_body
 from precad.protos import precad_pb2 as pb
 
 ME = ClientId("ward-1")
+
+
+@cache
+def _pen(role: Role) -> CertificateSigner:
+    return CertificateSigner(identity(Principal.service(role)))
 
 
 class Killed(BaseException):
@@ -279,7 +285,7 @@ class ScriptedServers:
 
     def _signed(self, role: Role, body: pb.OpeningBody | pb.StatementBody) -> pb.Signed:
         self._script.change(role, body)
-        return sign_body(CertificateSigner(identity(Principal.service(role))), role, body)
+        return sign_body(_pen(role), role, body)
 
     def prepare(self, version: int, attempt: int, model: Digest, x: RingVector) -> Pair:
         """As `Servers.prepare`."""

@@ -5,18 +5,43 @@ from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
+from tests.rig.keys import signer
 
 from precad.common.aggregator.collect import Inbox
-from precad.common.identifiers import Role
+from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.ring import RingVector, from_bytes
 from precad.common.secret import Secret
 from precad.common.share.body import HeldBody
 from precad.common.share.header import SignedHeader, signed_bytes
 from precad.common.share.mask import SALT_BYTES
 from precad.common.share.signature import Signer
-from precad.common.share.submission import Submission
+from precad.common.share.submission import Submission, shard
+from precad.common.task import Task
 
 Pair = tuple[Submission, Submission]
+ONE = ClientId("ward-1")
+MODEL = Digest(b"\2" * 32)
+
+
+def pair_of(
+    task: Task,
+    client: ClientId = ONE,
+    attempt: int = 3,
+    *,
+    x: RingVector | None = None,
+    words: bool = False,
+) -> Pair:
+    """What an honest client sends for version 2: 0, 1, 2, … unless another ``x`` is given."""
+    return shard(
+        np.arange(task.dimension, dtype=np.int64) if x is None else x,
+        task=task.digest,
+        version=2,
+        attempt=attempt,
+        client=client,
+        model=MODEL,
+        signer=signer(client),
+        words=words,
+    )
 
 
 def words_of(submission: Submission) -> bytes:

@@ -1,0 +1,27 @@
+"""Small tasks outside of fixtures: varied field by field, or around a module."""
+
+from typing import Any
+
+from tests.conftest import task_values
+from torch import nn
+
+from precad.client.train import model_section
+from precad.common.task import Task
+
+
+def task_with(changes: dict[str, Any], dimension: int = 8) -> Task:
+    """``task_with({"privacy.client_clip": 30.1})``: as the fixture ``make_task``."""
+    values = task_values(dimension)
+    for path, value in changes.items():
+        *sections, field = path.split(".")
+        section = values
+        for name in sections:
+            section = section.setdefault(name, {})
+        section[field] = value
+    return Task.parse(values)
+
+
+def task_of(module: nn.Module, initial: str = "zeros", **privacy: Any) -> Task:
+    """Around a model of one's own; ``privacy`` by the names of its fields."""
+    changes = {f"privacy.{name}": value for name, value in privacy.items()}
+    return task_with({"model": model_section(module, "custom", initial), **changes})
