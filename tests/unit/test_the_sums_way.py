@@ -1,95 +1,53 @@
-"""The sum's way in types: what skips a step doesn't type-check."""
+"""The sum's way in types: each step takes what the step before it made, and nothing else.
 
-import subprocess
-import sys
-from pathlib import Path
+Whoever skips a step is told by mypy, in `make lint`; that it is, a program of such ways shows in
+tests/soak/test_the_sums_way_type_checks.py.
+"""
+
+from collections.abc import Callable
+from dataclasses import is_dataclass
+from itertools import permutations
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-WAYS = """
-import numpy as np
-from numpy.typing import NDArray
 from precad.common.aggregator.release.aggregate import aggregate
 from precad.common.aggregator.release.reconstruct import reconstruct
 from precad.common.aggregator.release.release import add_noise, countersign, prepare
-from precad.common.aggregator.round.aggregator import Aggregator
-from precad.common.aggregator.round.journal import Journal
-from precad.common.aggregator.round.states import Matched, Noised, Prepared, Sent, Summed
-from precad.common.noise import NoiseSource
+from precad.common.aggregator.round.states import (
+    Counted,
+    Finished,
+    Matched,
+    Noised,
+    Opened,
+    Prepared,
+    Sent,
+    Summed,
+)
 
-Theta = NDArray[np.float64]
-
-def the_way(matched: Matched, noise: NoiseSource, j: Journal, server: Aggregator,
-            theta: Theta) -> None:
-    noised = add_noise(aggregate(server, matched), noise)
-    reconstruct(server, countersign(server, prepare(j, noised)), theta)
-
-def noises_what_nobody_validated(matched: Matched, noise: NoiseSource) -> None:
-    add_noise(matched, noise)
-
-def prepares_without_noise(summed: Summed, j: Journal) -> None:
-    prepare(j, summed)
-
-def countersigns_what_nobody_charged(server: Aggregator, noised: Noised) -> None:
-    countersign(server, noised)
-
-def sends_what_nobody_charged(server: Aggregator, noised: Noised, theta: Theta) -> None:
-    reconstruct(server, noised, theta)
-
-def sends_what_nobody_countersigned(server: Aggregator, ready: Prepared, theta: Theta) -> None:
-    reconstruct(server, ready, theta)
-
-def noises_twice(noised: Noised, noise: NoiseSource) -> None:
-    add_noise(noised, noise)
-
-def noises_what_was_sent(sent: Sent, noise: NoiseSource) -> None:
-    add_noise(sent, noise)
-"""
-REFUSED = {
-    "noises_what_nobody_validated": ("Matched", "Summed"),
-    "prepares_without_noise": ("Summed", "Noised"),
-    "countersigns_what_nobody_charged": ("Noised", "Prepared"),
-    "sends_what_nobody_charged": ("Noised", "Sent"),
-    "sends_what_nobody_countersigned": ("Prepared", "Sent"),
-    "noises_twice": ("Noised", "Summed"),
-    "noises_what_was_sent": ("Sent", "Summed"),
-}
+STATES = (Opened, Matched, Counted, Summed, Noised, Prepared, Sent, Finished)
+WAY: list[tuple[Callable[..., Any], type, type]] = [
+    (aggregate, Matched, Summed),
+    (add_noise, Summed, Noised),
+    (prepare, Noised, Prepared),
+    (countersign, Prepared, Sent),
+    (reconstruct, Sent, Finished),
+]
 
 
-@pytest.fixture(scope="module")
-def complaints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """mypy's error in each function."""
-    path = tmp_path_factory.mktemp("types") / "ways.py"
-    path.write_text(WAYS, encoding="utf-8")
-    command = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent"]
-    run = subprocess.run(
-        [*command, "--config-file=", "--ignore-missing-imports", str(path)],
-        check=False,
-        capture_output=True,
-        text=True,
-        env={"MYPYPATH": str(ROOT / "src"), "PATH": "", "MYPY_CACHE_DIR": str(path.parent)},
-    )
-    functions = {}
-    name = ""
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        if line.startswith("def "):
-            name = line.removeprefix("def ").split("(")[0]
-        functions[number] = name
-    found: dict[str, str] = {}
-    for line in run.stdout.splitlines():
-        if line.startswith(str(path)):
-            number = int(line.removeprefix(f"{path}:").split(":")[0])
-            found.setdefault(functions[number], line)
-    assert found, run.stdout + run.stderr
-    return found
+@pytest.mark.parametrize(("step", "takes", "makes"), WAY, ids=lambda each: each.__name__)
+def test_a_step_takes_what_the_step_before_it_made_alone(
+    step: Callable[..., Any], takes: type, makes: type
+) -> None:
+    hints = get_type_hints(step)
+    assert hints.pop("return") is makes
+    given = [each for hint in hints.values() for each in (hint, *get_args(hint))]
+    assert [each for each in given if each in STATES] == [takes]
+    assert not {Any, object} & set(given)
 
 
-def test_the_way_itself_type_checks(complaints: dict[str, str]) -> None:
-    assert "the_way" not in complaints, complaints.get("the_way")
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_skips_a_step_is_refused(complaints: dict[str, str], name: str) -> None:
-    given, wanted = REFUSED[name]
-    assert f'incompatible type "{given}"; expected "{wanted}"' in complaints[name]
+def test_no_state_passes_for_another() -> None:
+    """Neither by inheritance nor by its shape."""
+    for one, other in permutations(STATES, 2):
+        assert not issubclass(one, other)
+    assert all(is_dataclass(each) and each.__mro__ == (each, object) for each in STATES)
