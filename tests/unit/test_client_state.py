@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.conftest import TaskMaker
+from tests.rig.submissions import MODEL, pair_of
 
 import precad
 from precad.client import DataOwner
@@ -20,47 +22,24 @@ from precad.client.settings import JoinSettings
 from precad.common.account.events import poisson_gaussian
 from precad.common.account.exact import ExactAccountant
 from precad.common.errors import BudgetExceeded, Misconfiguration, StorageFailure
-from precad.common.identifiers import ClientId, Digest
-from precad.common.share.signature import Signature
-from precad.common.share.submission import shard
+from precad.common.identifiers import ClientId
 from precad.common.task import Task
 from precad.common.wire.submission import upload_pieces
 
-MODEL = Digest(b"\2" * 32)
 ME, OTHER = ClientId("ward-1"), ClientId("ward-2")
 
 
 @pytest.fixture(scope="module")
-def task(make_task: Any) -> Task:
-    made: Task = make_task(8)
-    return made
+def task(make_task: TaskMaker) -> Task:
+    return make_task(8)
 
 
-class Pen:
-    """Signs anything, the same way."""
-
-    def sign(self, signed: bytes) -> Signature:
-        return Signature(signed[:64], (b"certificate",))
-
-
-Make = Callable[..., Pair]
+Make = Callable[[int], Pair]
 
 
 @pytest.fixture
 def pair(task: Task) -> Make:
-    def make(number: int = 3, client: ClientId = ME, task: Task = task) -> Pair:
-        x = np.arange(8, dtype=np.int64)
-        return shard(
-            x,
-            task=task.digest,
-            version=2,
-            attempt=number,
-            client=client,
-            model=MODEL,
-            signer=Pen(),
-        )
-
-    return make
+    return lambda attempt: pair_of(task, ME, attempt)
 
 
 X = np.arange(8, dtype=np.int64)
@@ -103,27 +82,6 @@ def test_an_update_is_given_out_for_its_version_only(
     assert pending.of_attempt(4) is not None
 
 
-def test_a_newer_pair_takes_the_older_ones_place(task: Task, pair: Make, path: Path | None) -> None:
-    pending = Pending(task, ME, path)
-    pending.keep(2, X, pair(3), 0)
-    newer = pair(4)
-    pending.keep(2, X, newer, 1)
-    found = pending.of_attempt(4)
-    assert found is not None
-    assert (pending.of_attempt(3), found.pair, found.further) == (None, newer, 1)
-
-
-def test_what_was_dropped_is_gone(task: Task, pair: Make, tmp_path: Path) -> None:
-    path = tmp_path / "pending.bin"
-    pending = Pending(task, ME, path)
-    pending.keep(2, X, pair(3), 0)
-    pending.drop()
-    pending.drop()
-    assert pending.of_attempt(3) is None
-    assert list(tmp_path.iterdir()) == []
-    assert Pending(task, ME, path).update(2) is None
-
-
 @pytest.mark.parametrize(("update", "further"), [(X, 0), (X, 7), (X, None), (None, None)])
 def test_the_same_bytes_come_back_after_a_restart(
     task: Task, pair: Make, tmp_path: Path, update: Any, further: int | None
@@ -140,15 +98,8 @@ def test_the_same_bytes_come_back_after_a_restart(
         assert messages == [m.SerializeToString() for m in upload_pieces(each)]
 
 
-def test_only_the_owner_can_read_the_pair(task: Task, pair: Make, tmp_path: Path) -> None:
-    path = tmp_path / "pending.bin"
-    Pending(task, ME, path).keep(2, X, pair(3), 0)
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert list(tmp_path.iterdir()) == [path]
-
-
 def test_another_clients_or_tasks_pair_is_not_given_out(
-    task: Task, pair: Make, tmp_path: Path, make_task: Any
+    task: Task, pair: Make, tmp_path: Path, make_task: TaskMaker
 ) -> None:
     Pending(task, ME, tmp_path / "pending.bin").keep(2, X, pair(3), 0)
     other_task = make_task(8, {"privacy.noise_multiplier": 2.5})
@@ -160,37 +111,13 @@ def test_a_damaged_file_counts_as_lost(task: Task, pair: Make, tmp_path: Path) -
     path = tmp_path / "pending.bin"
     Pending(task, ME, path).keep(2, X, pair(3), 0)
     data = path.read_bytes()
-    damaged = [data[:n] for n in range(0, len(data), 7)]
-    damaged += [data[:n] + bytes([data[n] ^ 1]) + data[n + 1 :] for n in range(0, len(data), 5)]
+    damaged = [data[:n] for n in range(0, len(data), 41)]
+    damaged += [data[:n] + bytes([data[n] ^ 1]) + data[n + 1 :] for n in range(0, len(data), 37)]
     for each in [*damaged, data + b"\0", b"\0" * len(data)]:
         path.write_bytes(each)
         assert Pending(task, ME, path).of_attempt(3) is None
     path.write_bytes(data)
     assert Pending(task, ME, path).of_attempt(3) is not None
-
-
-def test_a_crash_while_writing_leaves_the_older_pair(
-    task: Task, pair: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "pending.bin"
-    kept = pair(3)
-    pending = Pending(task, ME, path)
-    pending.keep(2, X, kept, 0)
-
-    def crash(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("os.fsync", crash)
-    with pytest.raises(KeyboardInterrupt):
-        pending.keep(2, X, pair(4), 0)
-    monkeypatch.undo()
-    again = Pending(task, ME, path)
-    found = again.of_attempt(3)
-    assert found is not None
-    assert found.pair == kept
-    assert list(tmp_path.iterdir()) == [path]
-    again.keep(2, X, pair(5), 0)
-    assert Pending(task, ME, path).attempt == 5
 
 
 def test_a_full_disk_is_said_with_the_file_and_what_to_do(
@@ -203,6 +130,11 @@ def test_a_full_disk_is_said_with_the_file_and_what_to_do(
 
 
 # --- the account -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "participations.log"
 
 
 def budget(task: Task, path: Path | None, limit: float | None = None) -> OwnAccount:
@@ -219,30 +151,28 @@ def cost(task: Task, *further: int, delta: float | None = None) -> float:
     return accountant.epsilon(privacy.delta if delta is None else delta)
 
 
-def test_a_version_is_charged_once_however_often_it_is_shared(task: Task, tmp_path: Path) -> None:
-    path = tmp_path / "participations.log"
-    own = budget(task, path)
+def test_a_version_is_charged_once_however_often_it_is_shared(task: Task, log: Path) -> None:
+    own = budget(task, log)
     for number in (0, 2, 2, 0, 5):
         own.charge(number)
     assert own.participations == 3
     assert [own.charged(n) for n in range(6)] == [True, False, True, False, False, True]
-    again = budget(task, path)
+    again = budget(task, log)
     assert again.participations == 3
     again.charge(5)
     assert again.participations == 3
-    assert len(path.read_text().splitlines()) == 3
+    assert len(log.read_text().splitlines()) == 3
     assert again.epsilon() == pytest.approx(cost(task, 0, 0, 0))
 
 
-def test_a_further_release_takes_the_place_of_the_step_before(task: Task, tmp_path: Path) -> None:
-    path = tmp_path / "participations.log"
-    own = budget(task, path)
+def test_a_further_release_takes_the_place_of_the_step_before(task: Task, log: Path) -> None:
+    own = budget(task, log)
     own.charge(0)
     own.charge(1, 2)
     own.charge(1, 1)
     own.charge(1)
     own.charge(0, 1)
-    for each in (own, budget(task, path)):
+    for each in (own, budget(task, log)):
         assert each.epsilon() == pytest.approx(cost(task, 1, 2))
         assert each.participations == 2
         assert [each.charged(1, m) for m in range(4)] == [True, True, True, False]
@@ -250,63 +180,21 @@ def test_a_further_release_takes_the_place_of_the_step_before(task: Task, tmp_pa
     assert cost(task, 0) < cost(task, 1) < cost(task, 0, 0) * 2
 
 
-def test_a_line_that_a_crash_cut_short_swallows_no_later_charge(task: Task, tmp_path: Path) -> None:
-    path = tmp_path / "participations.log"
-    budget(task, path).charge(0)
-    whole = path.read_bytes()
-    budget(task, path).charge(11)
-    line = path.read_bytes()[len(whole) :]
-    for length in range(len(line)):
-        path.write_bytes(whole + line[:length])
-        own = budget(task, path)
-        assert (own.participations, own.charged(1), own.charged(11)) == (1, False, False)
-        own.charge(12)
-        # Where nothing but the line's end is lost, it may count: more than was sent, never less.
-        counted = [budget(task, path).charged(n) for n in (0, 11, 12)]
-        assert counted == [True, length == len(line) - 1, True]
-
-
-def test_every_task_of_the_records_counts(task: Task, tmp_path: Path, make_task: Any) -> None:
-    path = tmp_path / "participations.log"
-    other = make_task(8, {"privacy.noise_multiplier": 1.25, "privacy.delta": 1e-6})
-    for version in range(3):
-        budget(task, path).charge(version)
-    second = budget(other, path)
-    assert (second.participations, second.charged(0)) == (0, False)
-    second.charge(0)
-    assert second.participations == 1
-    sigma = other.privacy.noise_multiplier
-    accountant = ExactAccountant()
-    accountant.compose(poisson_gaussian(rate=0.2, noise_multiplier=2.0, count=3))
-    accountant.compose(poisson_gaussian(rate=0.2, noise_multiplier=sigma))
-    assert second.epsilon() == pytest.approx(accountant.epsilon(1e-6))
-    assert budget(task, path).epsilon() == pytest.approx(accountant.epsilon(1e-5))
-
-
-def test_two_names_of_one_data_set_are_two_samples(task: Task, tmp_path: Path) -> None:
-    path = tmp_path / "participations.log"
+def test_two_names_of_one_data_set_are_two_samples(task: Task, log: Path) -> None:
     for name in (ME, OTHER):
-        OwnAccount(task, 0.2, None, path, name).charge(0)
-    assert OwnAccount(task, 0.2, None, path, ME).epsilon() == pytest.approx(cost(task, 0, 0))
+        OwnAccount(task, 0.2, None, log, name).charge(0)
+    assert OwnAccount(task, 0.2, None, log, ME).epsilon() == pytest.approx(cost(task, 0, 0))
 
 
-def test_an_unreadable_account_is_refused_rather_than_forgotten(task: Task, tmp_path: Path) -> None:
-    path = tmp_path / "participations.log"
-    budget(task, path, 2.0).charge(0)
-    limit, charge = path.read_bytes().splitlines(keepends=True)
+def test_an_unreadable_account_is_refused_rather_than_forgotten(task: Task, log: Path) -> None:
+    budget(task, log, 2.0).charge(0)
+    limit, charge = log.read_bytes().splitlines(keepends=True)
     damaged = [b"\xff\xfe\n", f"{task.digest}\n".encode(), charge.replace(b" 0 0 ", b" 0 1 ")]
     damaged += [limit.replace(b"2.0", b"3.0"), b"\n", charge[8:]]
     for content in damaged:
-        path.write_bytes(limit + content + charge)
+        log.write_bytes(limit + content + charge)
         with pytest.raises(Misconfiguration, match=r"account.*can't be read at"):
-            budget(task, path)
-
-
-def test_without_a_limit_many_versions_end_nothing(task: Task) -> None:
-    own = budget(task, None)
-    for number in range(3 * task.training.rounds):
-        own.charge(number)
-    assert not own.exhausted
+            budget(task, log)
 
 
 def filled(own: OwnAccount) -> int:
@@ -318,26 +206,23 @@ def filled(own: OwnAccount) -> int:
     return version
 
 
-def test_beyond_the_limit_only_what_is_charged_may_be_shared_again(
-    task: Task, tmp_path: Path
-) -> None:
-    path = tmp_path / "participations.log"
-    own = budget(task, path, 1.5)
+def test_beyond_the_limit_only_what_is_charged_may_be_shared_again(task: Task, log: Path) -> None:
+    own = budget(task, log, 1.5)
     most = filled(own)
     assert most > 1
     assert own.exhausted
     assert own.epsilon() <= 1.5
     own.charge(0)
-    before = path.read_bytes()
+    before = log.read_bytes()
     for version, further in ((most, 0), (0, 50)):
         assert not own.allows(version, further)
         with pytest.raises(BudgetExceeded):
             own.charge(version, further)
-    assert path.read_bytes() == before
-    assert budget(task, path, 1.5).participations == most
+    assert log.read_bytes() == before
+    assert budget(task, log, 1.5).participations == most
 
 
-def test_an_upgrade_needs_room_for_the_difference_alone(make_task: Any) -> None:
+def test_an_upgrade_needs_room_for_the_difference_alone(make_task: TaskMaker) -> None:
     """It takes the place of the step before: beside it, it would pass the limit."""
     task = make_task(8, {"training.rounds": 100})  # too long for the limit to go to it whole
     most = filled(budget(task, None, 1.7))
@@ -352,40 +237,6 @@ def test_an_upgrade_needs_room_for_the_difference_alone(make_task: Any) -> None:
     assert own.epsilon() == pytest.approx(cost(task, 1, *[0] * (charged - 1)))
 
 
-def test_a_limit_holds_for_the_sum_over_tasks(task: Task, tmp_path: Path, make_task: Any) -> None:
-    path = tmp_path / "participations.log"
-    other = make_task(8, {"privacy.noise_multiplier": 1.5})
-    alone = filled(budget(other, None, 3.0))
-    first = budget(task, path, 3.0)
-    for version in range(15):
-        first.charge(version)
-    second = budget(other, path, None)
-    after = filled(second)
-    assert 0 < after < alone
-    assert first.exhausted or filled(first) < 3  # a cheaper step may still fit
-    assert second.epsilon() <= 3.0
-
-
-def test_tasks_that_run_at_once_cannot_overrun_the_limit_together(
-    task: Task, tmp_path: Path
-) -> None:
-    """Each has read the file before the other's last line was there."""
-    path = tmp_path / "participations.log"
-    most = filled(budget(task, None, 1.5))
-    names = [ClientId(f"ward-{n}") for n in range(3)]
-    accounts = [OwnAccount(task, 0.2, 1.5, path, name) for name in names]
-    admitted = 0
-    for version in range(most):
-        for own in accounts:
-            try:
-                own.charge(version)
-                admitted += 1
-            except BudgetExceeded:
-                assert admitted == most
-    assert admitted == most
-    assert OwnAccount(task, 0.2, 1.5, path, ME).epsilon() <= 1.5
-
-
 def test_a_line_beyond_the_limit_counts_for_nobody(task: Task, tmp_path: Path) -> None:
     """Two wrote at once: the later line was over, and whoever wrote it sends nothing."""
     path, beside = tmp_path / "participations.log", tmp_path / "beside.log"
@@ -397,15 +248,14 @@ def test_a_line_beyond_the_limit_counts_for_nobody(task: Task, tmp_path: Path) -
     assert (again.participations, again.charged(1000)) == (most, False)
 
 
-def test_the_limit_of_an_account_is_fixed_with_its_first_charge(task: Task, tmp_path: Path) -> None:
-    path = tmp_path / "participations.log"
-    budget(task, path, 1.5)
-    own = budget(task, path, 2.0)  # nothing was charged under the other one
+def test_the_limit_of_an_account_is_fixed_with_its_first_charge(task: Task, log: Path) -> None:
+    budget(task, log, 1.5)
+    own = budget(task, log, 2.0)  # nothing was charged under the other one
     own.charge(0)
     for other in (1.5, 2.5):
         with pytest.raises(Misconfiguration, match=r"fixed at ε = 2, δ = 1e-05 when it opened"):
-            budget(task, path, other)
-    assert budget(task, path).limit == budget(task, path, 2.0).limit == own.limit
+            budget(task, log, other)
+    assert budget(task, log).limit == budget(task, log, 2.0).limit == own.limit
 
 
 @pytest.fixture
@@ -415,17 +265,17 @@ def tight(task: Task) -> float:
 
 
 def test_a_limit_equal_to_the_tasks_epsilon_lasts_to_its_end(
-    task: Task, tight: float, tmp_path: Path
+    task: Task, tight: float, log: Path
 ) -> None:
-    path, rounds = tmp_path / "participations.log", task.training.rounds
-    own = budget(task, path, tight)
+    rounds = task.training.rounds
+    own = budget(task, log, tight)
     assert own.whole_task()
     assert own.rounds_left(2 * rounds) == rounds
     for version in range(rounds):
         own.charge(version)
     with pytest.raises(BudgetExceeded):
         own.charge(rounds)
-    again = budget(task, path)
+    again = budget(task, log)
     assert (again.exhausted, again.epsilon()) == (True, tight)
 
 
@@ -445,25 +295,23 @@ def test_a_limit_of_one_task_has_no_room_for_what_a_cut_link_chose(
 
 
 def test_a_limit_that_went_to_one_task_refuses_others_and_another_rate(
-    task: Task, tight: float, tmp_path: Path, make_task: Any
+    task: Task, tight: float, log: Path, make_task: TaskMaker
 ) -> None:
-    path = tmp_path / "participations.log"
     other = make_task(8, {"privacy.noise_multiplier": 9.0})
-    early = budget(other, path, tight)  # has seen an empty account
-    budget(task, path, tight).charge(0)
+    early = budget(other, log, tight)  # has seen an empty account
+    budget(task, log, tight).charge(0)
     with pytest.raises(BudgetExceeded):
         early.charge(0)
     for of, rate, name in ((other, 0.2, None), (task, 0.1, None), (task, 0.2, OTHER)):
         with pytest.raises(Misconfiguration, match=r"all of it went to task .* of their own"):
-            OwnAccount(of, rate, None, path, name)
+            OwnAccount(of, rate, None, log, name)
 
 
 def test_a_limit_never_goes_to_one_task_once_others_were_charged(
-    task: Task, tight: float, tmp_path: Path, make_task: Any
+    task: Task, tight: float, log: Path, make_task: TaskMaker
 ) -> None:
-    path = tmp_path / "participations.log"
-    budget(make_task(8, {"privacy.noise_multiplier": 50.0}), path).charge(0)
-    assert not budget(task, path, 1.01 * tight).whole_task()
+    budget(make_task(8, {"privacy.noise_multiplier": 50.0}), log).charge(0)
+    assert not budget(task, log, 1.01 * tight).whole_task()
 
 
 def test_the_limit_that_leaves_room_for_other_tasks_is_the_least_one(task: Task) -> None:
@@ -474,29 +322,27 @@ def test_the_limit_that_leaves_room_for_other_tasks_is_the_least_one(task: Task)
     assert short.whole_task()
 
 
-def test_of_two_limits_at_once_the_stricter_one_is_kept(task: Task, tmp_path: Path) -> None:
+def test_of_two_limits_at_once_the_stricter_one_is_kept(task: Task, log: Path) -> None:
     """Both processes started before either had charged anything."""
-    path = tmp_path / "participations.log"
-    strict, loose = budget(task, path, 1.5), budget(task, path, 3.0)
+    strict, loose = budget(task, log, 1.5), budget(task, log, 3.0)
     loose.charge(0)
     assert not strict.allows(1)
     with pytest.raises(BudgetExceeded, match="opened this account with a higher limit"):
         strict.charge(1)
-    path.unlink()
-    strict, loose = budget(task, path, 1.5), budget(task, path, 3.0)
+    log.unlink()
+    strict, loose = budget(task, log, 1.5), budget(task, log, 3.0)
     strict.charge(0)
     assert 0 < filled(loose) < filled(budget(task, None, 3.0))
     assert loose.epsilon() <= 1.5
 
 
-def test_a_limit_below_what_was_spent_before_is_refused(task: Task, tmp_path: Path) -> None:
-    path = tmp_path / "participations.log"
-    free = budget(task, path)
+def test_a_limit_below_what_was_spent_before_is_refused(task: Task, log: Path) -> None:
+    free = budget(task, log)
     for version in range(20):
         free.charge(version)
     with pytest.raises(Misconfiguration, match=r"have spent ε = 2\.\d+ at δ = 1e-05"):
-        budget(task, path, 1.5)
-    own = budget(task, path, 4.0)
+        budget(task, log, 1.5)
+    own = budget(task, log, 4.0)
     own.charge(20)
     assert own.epsilon() == pytest.approx(cost(task, *[0] * 21))
 
@@ -508,7 +354,7 @@ def test_a_limit_that_is_none_is_refused(task: Task, limit: float) -> None:
 
 
 def test_tasks_of_one_data_set_share_the_account_that_their_owners_name(
-    tmp_path: Path, make_task: Any
+    tmp_path: Path, make_task: TaskMaker
 ) -> None:
     weight, bias = {"name": "1.weight", "shape": [2, 3]}, {"name": "1.bias", "shape": [2]}
     model = {"model.architecture": "logistic", "model.parameters": [weight, bias]}

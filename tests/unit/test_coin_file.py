@@ -4,9 +4,9 @@ import asyncio
 import re
 import stat
 from pathlib import Path
-from typing import Any
 
 import pytest
+from tests.conftest import TaskMaker
 
 from precad.common.aggregator.service.process import open_session
 from precad.common.aggregator.settings import ServerBSettings
@@ -15,7 +15,6 @@ from precad.common.identifiers import Digest, Role
 from precad.common.identity.coin_file import COIN_FILE, read_coin_key, replace_coin_key
 from precad.common.identity.deployment import create_local_keys
 from precad.common.secret import Secret
-from precad.common.task import Task
 from precad.experiments.local.files import to_toml
 
 WARDS, CLINICS = Digest.of(b"wards"), Digest.of(b"clinics")
@@ -85,11 +84,11 @@ def test_a_key_that_can_t_be_kept_says_where_and_what_to_do(tmp_path: Path) -> N
 
 
 def test_a_server_keeps_new_coins_where_a_container_keeps_things(
-    tmp_path: Path, make_task: Any
+    tmp_path: Path, make_task: TaskMaker
 ) -> None:
     """Its identity is read-only there, or in memory and gone with the pod."""
     create_local_keys(tmp_path, [])
-    task: Task = make_task()
+    task = make_task()
     (tmp_path / "task.toml").write_text(to_toml(task.model_dump(mode="json", exclude_none=True)))
     settings = ServerBSettings(
         task=tmp_path / "task.toml",

@@ -3,13 +3,15 @@
 import asyncio
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.conftest import TaskMaker
+from tests.rig.clock import LonelyClock
 from tests.rig.halves import SERVERS, Halves, halves
 
 from precad.common.aggregator.service.squares import answer_from_wire
@@ -27,7 +29,6 @@ from precad.common.norm_check.gates import evaluate_gates
 from precad.common.norm_check.rows import Rows
 from precad.common.secret import Secret
 from precad.common.share.words import norm_offset, word_mask
-from precad.common.task import Task
 from precad.dealer.outbox import Outbox, add_answer
 from precad.protos import precad_pb2 as pb
 
@@ -103,7 +104,8 @@ TASK_OF_K: Any = SimpleNamespace(projections=K)
 
 def conversations(stack: ExitStack, dealer: DealerRole) -> dict[Role, Squares]:
     return {
-        role: stack.enter_context(LocalDealing(dealer, role, 0.05).squares(0)) for role in SERVERS
+        role: stack.enter_context(LocalDealing(dealer, role, clock=LonelyClock()).squares(0))
+        for role in SERVERS
     }
 
 
@@ -210,7 +212,7 @@ def test_the_dealer_is_asked_with_seeds_and_names_alone() -> None:
     assert of_a_half == (names - {"task", "attempt"}) | {"seed", "salt"}
 
 
-def test_no_binary_triples_are_dealt(make_task: Callable[..., Task]) -> None:
+def test_no_binary_triples_are_dealt(make_task: TaskMaker) -> None:
     task = make_task(8, {"validation": "fss"})
     request = DealRequest(task.digest, 0, 0, clients=1, comparisons=81, nonces=bytes(64))
     with pytest.raises(PeerViolation, match="needs no binary triples"):

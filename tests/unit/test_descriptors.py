@@ -1,6 +1,8 @@
 """A server makes room for its clients' connections, as far as the system lets it."""
 
+import fcntl
 import logging
+import os
 import resource
 from collections.abc import Iterator
 
@@ -14,6 +16,7 @@ from precad.common.aggregator.service.descriptors import (
     connections_for,
     descriptors_for,
 )
+from precad.common.readable import readable_within
 
 
 @pytest.fixture(autouse=True)
@@ -58,3 +61,19 @@ def test_connections_leave_room_for_the_servers_own_files(clients: int, allowed:
     files = BESIDE_CLIENTS + FILES_PER_CLIENT * clients
     most = connections_for(clients, allowed)
     assert most == LEAST_CONNECTIONS or most + files <= allowed
+
+
+# --- a pipe beyond what select takes -------------------------------------------------------------
+
+
+def test_a_pipe_beyond_the_1024th_descriptor_is_waited_for() -> None:
+    allow_descriptors(1100)
+    low, writes = os.pipe()
+    reads = fcntl.fcntl(low, fcntl.F_DUPFD_CLOEXEC, 1050)
+    try:
+        assert list(readable_within(0.0, reads)) == []
+        os.write(writes, b"x")
+        assert list(readable_within(None, reads)) == [reads]
+    finally:
+        for number in (low, reads, writes):
+            os.close(number)

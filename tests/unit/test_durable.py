@@ -2,20 +2,18 @@
 
 import os
 import stat
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.rig.keys import signer
+from tests.conftest import TaskMaker
+from tests.rig.submissions import pair_of
 
 from precad.client.own_account import OwnAccount
 from precad.client.pending import Pending
 from precad.common import durable
-from precad.common.identifiers import ClientId, Digest
+from precad.common.identifiers import ClientId
 from precad.common.model import save_model
-from precad.common.share.submission import shard
-from precad.common.task import Task
 
 
 class Disk:
@@ -126,7 +124,7 @@ def test_drafts_that_a_crash_left_are_removed_and_others_stay(tmp_path: Path) ->
 
 
 def test_the_model_is_on_the_disk_when_it_counts_as_kept(
-    disk: Disk, tmp_path: Path, make_task: Callable[..., Task]
+    disk: Disk, tmp_path: Path, make_task: TaskMaker
 ) -> None:
     path = tmp_path / "model.safetensors"
     save_model(path, make_task(8), 3, np.zeros(8))
@@ -134,7 +132,7 @@ def test_the_model_is_on_the_disk_when_it_counts_as_kept(
 
 
 def test_an_owners_charge_is_on_the_disk_before_anything_is_sent(
-    disk: Disk, tmp_path: Path, make_task: Callable[..., Task]
+    disk: Disk, tmp_path: Path, make_task: TaskMaker
 ) -> None:
     path = tmp_path / "participations.log"
     account = OwnAccount(make_task(8), 0.2, None, path)
@@ -144,21 +142,10 @@ def test_an_owners_charge_is_on_the_disk_before_anything_is_sent(
 
 
 def test_update_and_pair_are_on_the_disk_before_anything_is_sent(
-    disk: Disk, tmp_path: Path, make_task: Callable[..., Task]
+    disk: Disk, tmp_path: Path, make_task: TaskMaker
 ) -> None:
     task, client = make_task(8), ClientId("ward-1")
     path = tmp_path / "pending.bin"
-    x = np.zeros(8, dtype=np.int64)
-    model = Digest(bytes(32))
-    pair = shard(
-        x,
-        task=task.digest,
-        version=0,
-        attempt=0,
-        client=client,
-        model=model,
-        signer=signer(client),
-    )
-    Pending(task, client, path).keep(0, x, pair, 0)
+    Pending(task, client, path).keep(2, np.arange(8), pair_of(task, client), 0)
     assert disk.has(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600

@@ -1,4 +1,4 @@
-"""Fixed point and the two clips: exact borders and named errors."""
+"""Fixed point and the two clips: exact borders and named errors; the ring."""
 
 import math
 import warnings
@@ -10,17 +10,13 @@ from numpy.typing import NDArray
 from precad.common.encode import clip, clip_record_norm, clip_update, decode, encode
 from precad.common.encode.clip import RECORD_MARGIN, squared_norm
 from precad.common.errors import Misconfiguration
+from precad.common.ring import MODULUS, dot, from_bytes, signed, to_bytes
 
 
 def test_encoding_rounds_toward_zero() -> None:
     x = np.array([0.99, -0.99, 1.5, -1.5, 2.0, -0.0])
     assert encode(x, 0).tolist() == [0, 0, 1, -1, 2, 0]
     assert encode(x, 1).tolist() == [1, -1, 3, -3, 4, 0]
-
-
-def test_encoding_and_decoding_are_exact_on_the_grid() -> None:
-    x = np.ldexp(np.arange(-1000, 1000, dtype=np.float64), -20)
-    assert (decode(encode(x, 20), 20) == x).all()
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 2.0**42, -(2.0**42), 1e308])
@@ -32,11 +28,6 @@ def test_what_cannot_be_encoded_is_refused_by_its_index(bad: float) -> None:
     assert refused.value.field == "update[1, 2]"
     assert refused.value.value == bad or math.isnan(bad)
     assert "2^42" in refused.value.remedy
-
-
-def test_the_largest_that_can_be_encoded() -> None:
-    largest = np.nextafter(2.0**42, 0)
-    assert encode(np.array([largest]), 20).tolist() == [int(math.ldexp(largest, 20))]
 
 
 def test_records_within_the_bound_are_untouched() -> None:
@@ -75,16 +66,6 @@ def test_a_gradient_that_is_not_finite_names_its_record(bad: float) -> None:
     x[2, 1] = bad
     with pytest.raises(Misconfiguration, match="sampled record 2"):
         clip_record_norm(x, 1.0)
-
-
-def test_no_records_give_no_gradients() -> None:
-    assert clip_record_norm(np.empty((0, 3)), 1.0).shape == (0, 3)
-
-
-def test_an_update_within_the_bound_is_returned_as_it_is() -> None:
-    at_bound = np.array([3, -4, 0], dtype=np.int64)
-    assert clip_update(at_bound, 5, 20) is at_bound
-    assert clip_update(at_bound, 4, 20) is not at_bound
 
 
 def on_the_circle(radius: float, bits: int) -> NDArray[np.int64]:
@@ -145,3 +126,43 @@ def test_a_sum_that_slips_a_fourth_time_is_zero(monkeypatch: pytest.MonkeyPatch)
 def test_a_bound_below_one_unit_is_refused(bound: int) -> None:
     with pytest.raises(Misconfiguration, match="bound"):
         clip_update(np.ones(2, dtype=np.int64), bound, 20)
+
+
+# --- the ring ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "representative"),
+    [
+        (2**63 - 1, 2**63 - 1),
+        (2**63, -(2**63)),
+        (2**64 - 1, -1),
+        (-(2**63) - 1, 2**63 - 1),
+        (5 * 2**64 + 7, 7),
+    ],
+)
+def test_signed_representatives(value: int, representative: int) -> None:
+    assert signed(value) == representative
+
+
+def test_dot_wraps_like_the_integers_modulo_2_to_the_64() -> None:
+    x = np.array([-(2**63), 2**63 - 1, 3, -1], dtype=np.int64)
+    y = np.array([-(2**63), 2**62, -7, 2**63 - 1], dtype=np.int64)
+    exact = sum(a * b for a, b in zip(x.tolist(), y.tolist(), strict=True))
+    assert exact >= MODULUS
+    assert dot(x, y) == signed(exact)
+
+
+def test_words_are_little_endian_on_the_wire() -> None:
+    assert to_bytes(np.array([1, -2], dtype=np.int64)).hex() == "0100000000000000feffffffffffffff"
+
+
+def test_words_read_from_bytes_may_be_written_to() -> None:
+    words = from_bytes(bytes(16))
+    words += 1
+    assert words.tolist() == [1, 1]
+
+
+def test_a_length_that_is_no_whole_number_of_words_is_refused() -> None:
+    with pytest.raises(ValueError, match="multiple"):
+        from_bytes(bytes(15))

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.conftest import TaskMaker
 
 from precad.common.account.accountant import AccountantName
 from precad.common.account.guarantees import Adversary, Run, guarantees
@@ -18,7 +19,7 @@ ROUNDS = 10
 
 
 @pytest.fixture
-def make(make_task: Callable[..., Task]) -> Callable[..., Task]:
+def make(make_task: TaskMaker) -> Callable[..., Task]:
     def made(**privacy: Any) -> Task:
         changes = {f"privacy.{name}": value for name, value in privacy.items()}
         return make_task(8, changes | {"training.rounds": ROUNDS})
@@ -67,17 +68,6 @@ def test_the_limit_leaves_less(make: Any) -> None:
     assert at_the_cap[Adversary.ONE_SERVER].left == 0.0
     # Rounds go on without it, and say less and less whether it is there.
     assert at_the_cap[Adversary.CLIENTS_ONLY].left == 0.0
-
-
-def test_before_the_first_round_nothing_is_spent_and_all_is_left(make: Any) -> None:
-    task = make()
-    for who, each in Epsilons(task).by_adversary(0, {}, {}).items():
-        assert (each.spent, each.left) == (0.0, stated(task, ROUNDS, {0: ROUNDS})[who])
-
-
-def test_at_the_end_nothing_is_left(make: Any) -> None:
-    found = Epsilons(make()).by_adversary(ROUNDS, {OFTEN: ROUNDS}, {})
-    assert {each.left for each in found.values()} == {0.0}
 
 
 def test_a_version_that_was_released_again_costs_more_than_one_more_round(make: Any) -> None:

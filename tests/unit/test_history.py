@@ -153,26 +153,6 @@ def test_the_pending_attempt_under_the_own_head_is_among_its_facts() -> None:
     assert content(adoptable(START, evidence([done, []], other), sealed)) == content([other])
 
 
-def test_a_head_of_a_version_that_is_not_shown_stands_for_nothing() -> None:
-    ledger = [[fact(0, 0, "ann")], [fact(1, 1, "ben")]]
-    assert adoptable(START, evidence(ledger[:1]), head(ledger, 1, 1)) == ()
-    assert adoptable(START, [], head(ledger, 1, 1)) == ()
-    assert adoptable(START, evidence(ledger), None) == ()
-
-
-@given(ledgers(), st.randoms(use_true_random=False))
-def test_a_history_does_not_depend_on_the_order_of_a_versions_facts(
-    ledger: list[list[Fact]], random: Any
-) -> None:
-    before = after = START
-    for facts in ledger:
-        before = history_after(before, facts)
-        mixed = [each.model_copy(update={"clients": each.clients[::-1]}) for each in facts]
-        random.shuffle(mixed)
-        after = history_after(after, mixed)
-    assert before == after
-
-
 @given(st.data())
 def test_other_facts_are_another_history(data: st.DataObject) -> None:
     ledger = data.draw(ledgers())
@@ -191,10 +171,6 @@ def test_other_facts_are_another_history(data: st.DataObject) -> None:
         ]
 
     assert (history(ledger) == history(shown)) == (whole(ledger) == whole(shown))
-
-
-def test_tasks_have_histories_of_their_own() -> None:
-    assert history_start(TASK) != history_start(Digest.of(b"other"))
 
 
 def test_what_is_settled_is_all_but_the_unfinished() -> None:

@@ -1,10 +1,13 @@
-"""Names and digests are checked where they are made."""
+"""Names and digests are checked where they are made; errors are the same beyond their process."""
 
+import copy
 from typing import Any
 
 import pytest
 
-from precad.common.errors import Misconfiguration
+from precad.common.errors import Misconfiguration, PrecadError, Rejection
+from precad.common.errors import RejectedSubmission as Rejected
+from precad.common.extras import MissingPackage
 from precad.common.identifiers import ClientId, Digest
 
 
@@ -39,3 +42,24 @@ def test_clients_sort_by_name() -> None:
         ClientId("a-1"),
         ClientId("b"),
     ]
+
+
+# --- errors --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        PrecadError("x" * 5000),
+        Misconfiguration("--data", "nowhere", "name a folder"),
+        MissingPackage("precad serve", "torch", "server"),
+        Rejected(Rejection.ABSENT, "nothing came"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_is_the_same_beyond_its_process(error: PrecadError) -> None:
+    # By the protocol that takes it to another process.
+    there = copy.copy(error)
+    assert type(there) is type(error)
+    assert str(there) == str(error)
+    assert vars(there) == vars(error)

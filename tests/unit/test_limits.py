@@ -1,15 +1,20 @@
-"""One caller takes no more than its part, and an upload that dawdles is cut off."""
+"""One caller takes its part and no more; nobody waits for who dawdles or is slow."""
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import pytest
 from tests.rig.clock import LeapingClock
-from tests.rig.leaping_loop import LeapingLoop
+from tests.rig.leaping_loop import LeapingLoop, passing
 
 from precad.common.aggregator.service.limits import Call, Limits, OpenCalls, in_time
-from precad.common.aggregator.service.turns import Turns
+from precad.common.aggregator.service.turns import (
+    GRACE_S,
+    LEAST_RATE,
+    Turn,
+    Turns,
+)
 from precad.common.errors import RejectedSubmission, Rejection, TooManyCalls
 from precad.common.identity.principal import Principal
 
@@ -39,16 +44,6 @@ def test_a_call_that_fails_gives_its_place_back() -> None:
     assert len(calls) == 0
 
 
-def test_a_refused_call_takes_no_place() -> None:
-    calls = OpenCalls(Limits(submissions=1))
-    with calls.one_more(ONE, Call.SUBMIT):
-        for _ in range(3):
-            with pytest.raises(TooManyCalls), calls.one_more(ONE, Call.SUBMIT):
-                pass
-    with calls.one_more(ONE, Call.SUBMIT):
-        pass
-
-
 def test_a_caller_that_asks_without_end_is_slowed_down_and_nobody_else_is() -> None:
     clock = LeapingClock()
     calls = OpenCalls(Limits(burst=10, per_s=2.0), clock)
@@ -71,7 +66,7 @@ def test_a_caller_that_asks_without_end_is_slowed_down_and_nobody_else_is() -> N
 
 async def slowly(pauses: Sequence[float]) -> AsyncIterator[int]:
     for number, pause in enumerate(pauses):
-        await asyncio.sleep(pause)
+        await passing(pause)
         yield number
 
 
@@ -96,22 +91,12 @@ def collect(
     return got, round(ended, 3), reason
 
 
-def test_pieces_in_time_pass() -> None:
-    assert collect([0, 0, 0], idle_s=60, total_s=60) == (3, 0, None)
-    assert collect([], idle_s=60, total_s=60) == (0, 0, None)
-    assert collect([50] * 10, idle_s=60, total_s=501) == (10, 500, None)
-
-
 def test_one_long_pause_ends_it() -> None:
     assert collect([0, 3600, 0], idle_s=30, total_s=1000) == (1, 30, Rejection.TRUNCATED)
 
 
 def test_a_drip_ends_too() -> None:
     assert collect([26] * 100, idle_s=30, total_s=100) == (3, 100, Rejection.TRUNCATED)
-
-
-def test_no_first_piece_ends_it() -> None:
-    assert collect([3600], idle_s=30, total_s=60) == (0, 30, Rejection.TRUNCATED)
 
 
 def test_the_wait_for_a_turn_is_not_the_clients() -> None:
@@ -135,3 +120,112 @@ def test_the_last_wait_ends_with_the_total(pauses: list[float]) -> None:
     """A pause that begins shortly before the end doesn't add its own length to it."""
     ended = collect(pauses, idle_s=60, total_s=100)
     assert ended == (len(pauses) - 1, 100, Rejection.TRUNCATED)
+
+
+# --- turns ---------------------------------------------------------------------------------------
+
+
+PIECE = 1 << 18
+Body = Callable[[Turn], Awaitable[None]]
+
+
+def pieces(number: int, pause_s: float, size: int = PIECE) -> Body:
+    """A body of so many pieces, each of which comes after ``pause_s``."""
+
+    async def read(turn: Turn) -> None:
+        for _ in range(number):
+            with turn.waiting():
+                await passing(pause_s)
+            turn.passed(size)
+
+    return read
+
+
+def began(at_once: int, bodies: Sequence[Body], limit_s: float = 1e6) -> list[float | None]:
+    """When each body was begun, of those that ask in this order at once; None where it wasn't."""
+
+    async def one(turns: Turns, read: Body) -> float | None:
+        turn = turns.one()
+        try:
+            async with asyncio.timeout(limit_s):
+                await turn.take()
+            at = asyncio.get_running_loop().time()
+            await read(turn)
+        except TimeoutError:
+            return None
+        finally:
+            turn.close()
+            turn.close()
+        return round(at, 3)
+
+    async def run() -> list[float | None]:
+        turns = Turns(at_once)
+        return await asyncio.gather(*(one(turns, read) for read in bodies))
+
+    with asyncio.Runner(loop_factory=LeapingLoop) as runner:
+        return runner.run(run())
+
+
+QUICK = pieces(100, PIECE / LEAST_RATE)
+TOOK_S = 100 * PIECE / LEAST_RATE
+
+
+def test_so_many_at_once_in_the_order_they_asked() -> None:
+    expected = [round(TOOK_S * (place // 2), 3) for place in range(5)]
+    assert began(2, [QUICK] * 5) == pytest.approx(expected, abs=0.002)
+
+
+@pytest.mark.parametrize(
+    "slow",
+    [
+        pytest.param(pieces(1, 1000.0), id="silent"),
+        pytest.param(pieces(1000, 0.01, size=1), id="a drip"),
+        pytest.param(pieces(1000, 0.01, size=0), id="empty pieces"),
+    ],
+)
+def test_a_client_that_is_waited_for_loses_its_turn_and_holds_nobody_up(slow: Body) -> None:
+    times = began(2, [slow, slow, slow, slow, QUICK, QUICK])
+    assert times == pytest.approx([0, 0, *[GRACE_S] * 2, *[2 * GRACE_S] * 2], abs=0.01)
+
+
+def test_one_that_was_quick_and_then_stalls_keeps_its_turn_no_longer_than_allowed() -> None:
+    async def stalls(turn: Turn) -> None:
+        for _ in range(100):
+            turn.passed(PIECE)
+        with turn.waiting():
+            await passing(1000)
+
+    assert began(1, [stalls, QUICK]) == pytest.approx([0, GRACE_S + TOOK_S], abs=0.01)
+
+
+def test_a_slow_one_goes_on_beside_the_others_and_takes_no_turn_again() -> None:
+    slow = pieces(10, 1.0)
+    assert began(1, [slow, slow, QUICK, QUICK]) == pytest.approx(
+        [0, GRACE_S, 2 * GRACE_S, 2 * GRACE_S + TOOK_S], abs=0.01
+    )
+
+
+def test_whoever_waits_for_its_turn_too_long_is_told_to_come_again() -> None:
+    assert began(1, [QUICK, QUICK], limit_s=TOOK_S / 2) == [0, None]
+    # Its place in the order is nobody's.
+    assert began(1, [QUICK, QUICK, QUICK], limit_s=TOOK_S * 1.5) == pytest.approx(
+        [0, TOOK_S, None], abs=0.01
+    )
+
+
+def test_one_that_leaves_while_it_waits_takes_no_place_along() -> None:
+    async def run() -> None:
+        turns = Turns(1)
+        first, second, third = (turns.one() for _ in range(3))
+        await first.take()
+        leaving = asyncio.create_task(second.take())
+        await asyncio.sleep(0)
+        leaving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await leaving
+        second.close()
+        first.close()
+        await third.take()
+
+    with asyncio.Runner(loop_factory=LeapingLoop) as runner:
+        runner.run(run())

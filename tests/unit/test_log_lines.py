@@ -1,13 +1,16 @@
-"""A process's log: lines for people, or JSON objects that say what is being done."""
+"""A process's log: lines for people, or JSON objects; and where it hangs."""
 
 import asyncio
 import io
 import json
 import logging
+import os
+import signal
+import subprocess
+import sys
 import traceback
 from collections.abc import Iterator
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -110,16 +113,45 @@ def test_nor_are_they_printed_past_the_log_and_a_bug_is(
     assert "ValueError: a bug" in said
 
 
-def test_a_program_that_takes_part_as_a_library_keeps_its_own_log_and_prints() -> None:
-    """Who begins a log replaces ``traceback.print_exc``: a process of precad's own, no library."""
-    package = Path(log_lines.__file__).parents[1]
-    begins = {
-        path.relative_to(package).as_posix()
-        for path in package.glob("*/**/*.py")
-        if "start_log(" in path.read_text(encoding="utf-8")
-    }
-    assert {path for path in begins if not path.startswith("cli/")} == {
-        "common/log_lines.py",
-        "common/aggregator/work/worker.py",
-    }
-    assert "cli/start.py" in begins
+# --- a process that hangs ------------------------------------------------------------------------
+
+
+HANGS = """
+import os, sys, time
+from precad.common.stacks import says_where_it_hangs
+
+says_where_it_hangs()
+
+
+def stuck(secret):
+    print(os.getpid(), flush=True)
+    sys.stdin.readline()
+
+
+if os.fork() == 0:
+    stuck("hush")
+    print("went on", flush=True)
+else:
+    os.wait()
+"""
+
+
+def test_a_process_says_where_it_hangs_and_goes_on() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", HANGS],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        os.kill(int(process.stdout.readline()), signal.SIGUSR1)
+        said = [process.stderr.readline() for _ in range(3)]
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "went on\n"
+        assert process.wait(60) == 0
+    assert "in stuck" in "".join(said)
+    assert "hush" not in "".join(said)

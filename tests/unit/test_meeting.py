@@ -1,207 +1,36 @@
-"""Two servers meet on a new link: what they compare, learn and remedy, on real databases.
-
-Each attempt goes the servers' own way (prepare, countersign, reconstruct, keep) on a link that
-breaks where a test wants it; submissions and validation are left out.
-"""
+"""Two servers meet on a new link: what they compare, learn and remedy."""
 
 import shutil
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.rig.breaking import Breaking
+from tests.conftest import TaskMaker
+from tests.rig.aggregators import link_over
 from tests.rig.keys import seals
+from tests.rig.meeting import ANN, BEN, CLEO, SERVERS, VALID_SET, A, B, Servers
 
-from precad.common.aggregator.release.reconstruct import reconstruct
 from precad.common.aggregator.release.release import countersign, prepare
 from precad.common.aggregator.round.aggregator import Aggregator
-from precad.common.aggregator.round.coin import CoinKey
 from precad.common.aggregator.round.journal import AttemptState, Word
 from precad.common.aggregator.round.messages import Fact, HeadBody, ModelBody, Position
 from precad.common.aggregator.round.operators import NeedsOperators
 from precad.common.aggregator.round.recovery import Recovery, Remedy
 from precad.common.aggregator.round.states import Counted, Noised, Opened
-from precad.common.aggregator.store import audit_ledger, open_store
-from precad.common.aggregator.training.finish import keep, recover
+from precad.common.aggregator.store import audit_ledger
 from precad.common.aggregator.training.meet import meet
 from precad.common.aggregator.training.session import Session
-from precad.common.aggregator.training.shelf import Shelf
-from precad.common.aggregator.training.steps import Steps
-from precad.common.enrolment import Enrolment, Roster
-from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError
-from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.errors import PeerUnavailable, PeerViolation
+from precad.common.identifiers import Role
 from precad.common.identity.seal import Kind
-from precad.common.link import PeerLink, memory_pair
-from precad.common.secret import Secret
-from precad.common.task import Task
-
-A, B = Role.SERVER_A, Role.SERVER_B
-SERVERS = (A, B)
-ANN, BEN, CLEO = (ClientId(name) for name in ("ann", "ben", "cleo"))
-VALID_SET = Digest(b"\3" * 32)
-
-
-class Servers:
-    """Both servers' durable state, and links between them."""
-
-    def __init__(self, task: Task, folder: Path) -> None:
-        self.task, self.folder = task, folder
-        self.sessions: dict[Role, Session] = {}
-        self.frames: list[Any] = []
-        for role in SERVERS:
-            (folder / role.value).mkdir()
-            self.open(role)
-
-    def open(self, role: Role) -> None:
-        own = self.folder / role.value
-        store = open_store(
-            f"sqlite:///{own / 'state.db'}", self.task, role, self.folder / f"{role.value}.journal"
-        )
-        pens = seals(self.task.digest, role)
-        unused: Any = None
-        register: Any = type("Frozen", (), {"frozen": True})()
-        eye: Any = pens.verifier
-        feed: Any = type("Quiet", (), {"publish": lambda *_: None})()
-        self.sessions[role] = Session(
-            role=role,
-            task=self.task,
-            identity=unused,
-            store=store,
-            inbox=unused,
-            register=register,
-            presence=unused,
-            shelf=Shelf(self.task, own / "model.safetensors"),
-            feed=feed,
-            signer=pens.signer,
-            verifier=eye,
-            coin_key=CoinKey(Secret(bytes(32))),
-        )
-
-    def close(self) -> None:
-        for session in self.sessions.values():
-            session.store.close()
-
-    def copy(self, role: Role) -> Path:
-        """A backup of a server's state folder; the journal outside isn't in it."""
-        backup = self.folder / f"{role.value}-{len(list(self.folder.iterdir()))}"
-        self.sessions[role].store.close()
-        shutil.copytree(self.folder / role.value, backup)
-        self.open(role)
-        return backup
-
-    def put_back(self, role: Role, backup: Path, *, journal: bool = False) -> None:
-        """Replace a server's state by a copy; with ``journal`` the file outside is lost too."""
-        self.sessions[role].store.close()
-        shutil.rmtree(self.folder / role.value)
-        shutil.copytree(backup, self.folder / role.value)
-        if journal:
-            (self.folder / f"{role.value}.journal").unlink(missing_ok=True)
-        self.open(role)
-
-    def on_a_link(
-        self, play: Callable[[Session, Aggregator], Any], cuts: tuple[int | None, int | None]
-    ) -> list[Any]:
-        """What each server returns or raises, over a fresh link that breaks at ``cuts``."""
-
-        def at(role: Role, end: Any, cut: int | None) -> Any:
-            session = self.sessions[role]
-            transport = Breaking(end, cut, self.frames)
-            link = PeerLink(transport, self.task.digest, max_message_bytes=1 << 20, timeout_s=20)
-            unused: Any = None
-            aggregator = Aggregator(
-                task=self.task,
-                role=role,
-                roster=Roster({c: Enrolment(c, 100, 0.1) for c in (ANN, BEN, CLEO)}),
-                link=link,
-                dealing=unused,
-                dealer_key=unused,
-                set_secret=unused,
-                nonces=bytes(64),
-                seals=seals(self.task.digest, role),
-                coin_key=session.coin_key,
-                noise=unused,
-                journal=session.store,
-            )
-            try:
-                return play(session, aggregator)
-            except PrecadError as error:
-                return error
-            finally:
-                transport.hang_up()
-
-        with ThreadPoolExecutor(2) as threads:
-            return list(threads.map(at, SERVERS, memory_pair(), cuts))
-
-    def meet(self) -> list[Any]:
-        return self.on_a_link(lambda session, own: meet(session, own.link), (None, None))
-
-    def mend(self, cuts: tuple[int | None, int | None] = (None, None)) -> list[Any]:
-        """Meet and remedy until nothing is left to do, as a link's start does."""
-
-        def play(session: Session, own: Aggregator) -> Remedy:
-            recovery: Recovery = meet(session, own.link)
-            while recovery.remedy is not Remedy.NOTHING:
-                recover(session, own, recovery)
-                recovery = meet(session, own.link)
-            return recovery.remedy
-
-        return self.on_a_link(play, cuts)
-
-    def attempt(
-        self,
-        number: int,
-        *,
-        prepared: tuple[Role, ...] = SERVERS,
-        valid: tuple[ClientId, ...] = (ANN, BEN),
-        cuts: tuple[int | None, int | None] = (None, None),
-    ) -> list[Any]:
-        """One attempt of the open version; who isn't in ``prepared`` broke off before."""
-
-        def play(session: Session, own: Aggregator) -> Any:
-            current = session.shelf.current
-            session.store.begin_attempt(number, current.version, 3, current.digest)
-            if own.role not in prepared:
-                session.store.abandon_open()
-                return None
-            opened = Opened(
-                number, current.version, (ANN, BEN, CLEO), current.digest, frozenset(valid)
-            )
-            counted = Counted(opened, valid, VALID_SET, {})
-            value = 3 if own.role is A else 4
-            noised = Noised(counted, np.full(self.task.dimension, value, dtype=np.int64))
-            ready = prepare(session.store, noised)
-            if len(prepared) == 1:
-                return None
-            sent = countersign(own, ready)
-            made = reconstruct(own, sent, session.shelf.theta())
-            keep(session, sent.counted, made.theta, made.model, Steps(session.clock))
-            return None
-
-        return self.on_a_link(play, cuts)
-
-    def states(self, number: int) -> tuple[AttemptState | None, ...]:
-        return tuple(self.sessions[role].store.states().get(number) for role in SERVERS)
-
-    def versions(self) -> tuple[int, ...]:
-        return tuple(self.sessions[role].shelf.current.version for role in SERVERS)
-
-    def charged(self) -> list[dict[ClientId, int]]:
-        return [dict(self.sessions[role].store.participations()) for role in SERVERS]
-
-    def agree(self) -> None:
-        """Both know the same: models, ledgers' facts, and chains that nobody changed."""
-        a, b = (self.sessions[role] for role in SERVERS)
-        assert a.shelf.current.digest == b.shelf.current.digest
-        newest = a.shelf.current.version + 1
-        assert a.store.history(newest) == b.store.history(newest)
-        assert a.store.pending() is b.store.pending() is None
+from precad.common.link import memory_pair
 
 
 @pytest.fixture
-def servers(make_task: Callable[..., Task], tmp_path: Path) -> Iterator[Servers]:
+def servers(make_task: TaskMaker, tmp_path: Path) -> Iterator[Servers]:
     made = Servers(make_task(8), tmp_path)
     yield made
     made.close()
@@ -241,10 +70,7 @@ def test_the_newest_attempt_and_the_larger_count_are_both_servers(servers: Serve
 def greeted(servers: Servers, **said: Any) -> None:
     """Server A, to whom another says where it stands."""
     a = servers.sessions[A]
-    ours, theirs = (
-        PeerLink(end, servers.task.digest, max_message_bytes=1 << 20, timeout_s=1)
-        for end in memory_pair()
-    )
+    ours, theirs = (link_over(end, servers.task, timeout_s=0.1) for end in memory_pair())
     position: dict[str, Any] = {
         "role": "server-b",
         "version": 0,
@@ -293,8 +119,7 @@ def test_histories_are_compared_under_a_salt(servers: Servers) -> None:
 # --- both prepared -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("at_a", range(4))
-@pytest.mark.parametrize("at_b", range(4))
+@pytest.mark.parametrize(("at_a", "at_b"), list(product(range(4), repeat=2)))
 def test_a_release_goes_on_where_it_was_cut(servers: Servers, at_a: int, at_b: int) -> None:
     """Before each of head, countersignature, noisy share and model, on either side."""
     first = {role: servers.sessions[role].shelf.current.digest for role in SERVERS}

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
+from tests.rig.tasks import task_with
 
 from precad.common.encode import encode
 from precad.common.errors import Misconfiguration, TaskMismatch
 from precad.common.model import (
     apply_update,
-    byte_view,
     from_bytes,
     initial_vector,
     load_model,
@@ -25,38 +25,17 @@ from precad.common.model import (
 )
 from precad.common.task import Task
 
+PARAMETERS = [("w.weight", [4, 25]), ("w.bias", [4]), ("norm.weight", [4])]
+
 
 def task_of(**model: Any) -> Task:
-    return Task.parse(
-        {
-            "name": "t",
-            "model": {
-                "parameters": [
-                    {"name": "w.weight", "shape": [4, 25]},
-                    {"name": "w.bias", "shape": [4]},
-                    {"name": "norm.weight", "shape": [4]},
-                ],
-                **model,
-            },
-            "privacy": {
-                "record_clip": 1.0,
-                "client_clip": 20.0,
-                "noise_multiplier": 2.0,
-                "record_rate": 0.2,
-                "client_rate": 1.0,
-            },
-            "training": {"learning_rate": 6.0, "rounds": 1},
-            "enrolment": {"clients": 2, "max_expected_records": 100.0},
-        }
-    )
+    parameters = [{"name": name, "shape": shape} for name, shape in PARAMETERS]
+    changes = {"model": {"parameters": parameters, **model}, "training.learning_rate": 6.0}
+    return task_with(changes)
 
 
 TASK = task_of()
 THETA = np.random.default_rng(4).normal(size=TASK.dimension)
-
-
-def test_zeros_start_at_zero() -> None:
-    assert initial_vector(TASK.model).tolist() == [0.0] * 108
 
 
 def test_a_uniform_start_fills_plus_minus_one_over_root_fan_in() -> None:
@@ -69,27 +48,9 @@ def test_a_uniform_start_fills_plus_minus_one_over_root_fan_in() -> None:
     assert theta[104:].tolist() == [1.0] * 4
 
 
-def test_another_seed_or_name_starts_elsewhere() -> None:
-    starts = [
-        initial_vector(task_of(initial="uniform", initial_seed=seed).model)[:100] for seed in (1, 2)
-    ]
-    parameters = [{"name": "a", "shape": [4, 25]}, {"name": "b", "shape": [4, 25]}]
-    two = initial_vector(task_of(initial="uniform", initial_seed=1, parameters=parameters).model)
-    assert not np.isin(starts[0], starts[1]).any()
-    assert not np.isin(two[:100], two[100:]).any()
-
-
 def test_bytes_are_little_endian_doubles() -> None:
     assert to_bytes(np.array([1.0, -2.5])) == struct.pack("<2d", 1.0, -2.5)
     assert (from_bytes(to_bytes(THETA), THETA.size) == THETA).all()
-
-
-def test_the_view_shows_the_same_bytes_and_copies_none() -> None:
-    view = byte_view(THETA)
-    assert (view.format, bytes(view)) == ("B", to_bytes(THETA))
-    assert np.shares_memory(np.asarray(view), THETA)
-    # A vector that isn't contiguous has no such view; its bytes are right all the same.
-    assert bytes(byte_view(THETA[::2])) == to_bytes(THETA[::2])
 
 
 @pytest.mark.parametrize("values", [[1.0], [1.0, 2.0, 3.0], [1.0, float("nan")]])
@@ -118,11 +79,6 @@ def test_a_step_by_an_unusable_denominator_is_refused(denominator: float) -> Non
     total = np.full(TASK.dimension, 2**60)
     with pytest.raises(Misconfiguration):
         apply_update(THETA, total, TASK, denominator)
-
-
-def test_a_step_of_another_length_is_refused() -> None:
-    with pytest.raises(Misconfiguration, match="total"):
-        apply_update(THETA, np.zeros(5, np.int64), TASK, 1.0)
 
 
 def test_a_saved_model_is_read_back(tmp_path: Path) -> None:
@@ -206,3 +162,8 @@ def test_a_step_and_its_file_take_no_more_than_the_next_model(tmp_path: Path) ->
         tracemalloc.stop()
     assert peak < 1.25 * theta.nbytes
     assert (load_model(tmp_path / "model", task).theta == stepped).all()
+
+
+def test_a_step_of_another_length_is_refused() -> None:
+    with pytest.raises(Misconfiguration, match="total"):
+        apply_update(THETA, np.zeros(5, np.int64), TASK, 1.0)

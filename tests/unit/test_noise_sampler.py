@@ -1,5 +1,6 @@
-"""The sampler of the noise: its table exactly, its decisions at their edge, what it draws by tests
-that each of its mutants fails."""
+"""The sampler of the noise: its table exactly, its decisions at their edge, its draws by tests that
+each of its mutants fails; and noise that is drawn while uploads come in.
+"""
 
 import math
 import threading
@@ -15,10 +16,12 @@ from numpy.typing import NDArray
 from tests.rig.noise_fit import Bins, Tally
 
 from precad.common import noise
+from precad.common.aggregator.release.ahead import DrawnAhead
 from precad.common.headroom import NOISE_DEVIATIONS, SUM_LIMIT
 from precad.common.keystream import Keystream
 from precad.common.noise import DiscreteGaussian, gaussian
 from precad.common.noise.blocks import COLUMN_BITS, COLUMNS, Blocks
+from precad.common.ring import RingVector
 from precad.common.secret import Secret
 
 SAMPLES = 400_000
@@ -224,39 +227,6 @@ def test_a_broken_sampler_is_caught(deviation: float, old: str, new: str) -> Non
     assert unfit(broken, deviation) != {}
 
 
-@pytest.mark.parametrize("deviation", [1024.0, 2.0**40])
-@pytest.mark.parametrize("wrong", [0.99, 1.01])
-def test_a_deviation_that_is_one_percent_off_is_caught(deviation: float, wrong: float) -> None:
-    assert "moment 2" in unfit(DiscreteGaussian(wrong * deviation, seeded()), deviation)
-
-
-class Changed:
-    """A sampler whose output is changed."""
-
-    def __init__(self, change: Callable[[NDArray[np.int64]], NDArray[np.int64]]) -> None:
-        self._change = change
-
-    def draw(self, dimension: int) -> NDArray[np.int64]:
-        return self._change(DiscreteGaussian(2.0**20, seeded()).draw(dimension))
-
-
-@pytest.mark.parametrize(
-    ("change", "seen"),
-    [
-        (lambda y: y.clip(-4 * 2**20, 4 * 2**20), "largest"),
-        (lambda y: y & ~1, "low byte"),
-        (lambda y: np.repeat(y[::2], 2), "neighbours"),
-        (lambda y: np.where(np.arange(y.size) % 50_000 == 0, 7 * 2**20, y), "beyond six"),
-        (lambda y: y + 2**14, "signs"),
-    ],
-    ids=["cut tails", "lost bits", "twice the same", "heavy tails", "off centre"],
-)
-def test_each_test_sees_what_it_is_for(
-    change: Callable[[NDArray[np.int64]], NDArray[np.int64]], seen: str
-) -> None:
-    assert seen in unfit(Changed(change), 2.0**20)
-
-
 @pytest.mark.parametrize("dimension", [0, 1, 2, 100, gaussian.CHUNK - 1, 3 * gaussian.CHUNK + 7])
 def test_as_many_are_drawn_as_are_asked_for(dimension: int) -> None:
     drawn = DiscreteGaussian(1024.0).draw(dimension)
@@ -289,3 +259,50 @@ def test_threads_share_a_sampler() -> None:
     for thread in threads:
         thread.join()
     assert all(np.array_equal(drawn[name], alone[name]) for name in names)
+
+
+# --- drawn ahead ---------------------------------------------------------------------------------
+
+
+class Slow:
+    """Draws when it is let."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.asked: list[int] = []
+        self.let = threading.Event()
+        self.begun = threading.Event()
+        self._error = error
+
+    def draw(self, dimension: int) -> RingVector:
+        self.asked.append(dimension)
+        self.begun.set()
+        assert self.let.wait(60)
+        if self._error is not None:
+            raise self._error
+        return np.arange(dimension, dtype=np.int64)
+
+
+def test_it_is_drawn_before_anybody_asks_and_given_out_once() -> None:
+    source = Slow()
+    ahead = DrawnAhead(source, 5)
+    assert source.begun.wait(60)
+    source.let.set()
+    assert ahead.draw(5).tolist() == [0, 1, 2, 3, 4]
+    with pytest.raises(RuntimeError, match="used once"):
+        ahead.draw(5)
+    assert source.asked == [5]
+
+
+def test_another_dimension_is_a_callers_bug() -> None:
+    source = Slow()
+    source.let.set()
+    with pytest.raises(RuntimeError, match="noise for 5 words"):
+        DrawnAhead(source, 5).draw(6)
+
+
+def test_what_the_source_raises_is_raised_where_the_noise_is_asked_for() -> None:
+    source = Slow(OSError("no entropy"))
+    ahead = DrawnAhead(source, 5)
+    source.let.set()
+    with pytest.raises(OSError, match="no entropy"):
+        ahead.draw(5)

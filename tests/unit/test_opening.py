@@ -1,43 +1,40 @@
-"""Opening an attempt: whom both ledgers allow, and what B refuses of A's proposal."""
+"""Opening and settling an attempt: whom both ledgers allow, and what servers refuse."""
 
 import dataclasses
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.rig.keys import seals
+from tests.conftest import TaskMaker
+from tests.rig.aggregators import aggregator
 
 from precad.common.account.participations import record_epsilon
+from precad.common.aggregator.release.aggregate import aggregate
 from precad.common.aggregator.round.aggregator import Aggregator
-from precad.common.aggregator.round.coin import CoinKey
 from precad.common.aggregator.round.journal import AttemptState, Word
 from precad.common.aggregator.round.messages import Cohort, Fact, OpenedCount, Verdict
 from precad.common.aggregator.round.opening import answer, propose, require_enough, say_over
 from precad.common.aggregator.round.operators import OPENED_CAP, NeedsOperators, doubt
 from precad.common.aggregator.round.places import Places
-from precad.common.aggregator.round.states import Opened
+from precad.common.aggregator.round.states import Matched, Opened, Summed
 from precad.common.aggregator.store import Store, open_store
 from precad.common.aggregator.training.conduct import count_opened
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation
 from precad.common.identifiers import ATTEMPTS, ClientId, Digest, Role
-from precad.common.link import PeerLink, memory_pair
+from precad.common.link import memory_pair
 from precad.common.secret import Secret
-from precad.common.task import Task
 
 MODEL, OTHER_MODEL = Digest(b"\1" * 32), Digest(b"\2" * 32)
+Pair = tuple[Aggregator, Aggregator]
 NAMES = [ClientId(f"c{i}") for i in range(5)]
 
 
 def roster(names: list[ClientId]) -> Roster:
     return Roster({name: Enrolment(name, 100, 0.1) for name in names})
-
-
-class _Unused:
-    def __getattr__(self, name: str) -> Any:
-        raise AssertionError(f"opening a round needs no {name}")
 
 
 def states(server: Aggregator) -> dict[int, AttemptState]:
@@ -46,35 +43,23 @@ def states(server: Aggregator) -> dict[int, AttemptState]:
 
 
 @pytest.fixture
-def pair(make_task: Callable[..., Task], tmp_path: Path) -> tuple[Aggregator, Aggregator]:
+def pair(make_task: TaskMaker, tmp_path: Path) -> Pair:
     task = make_task()
     made = []
     for role, end in zip((Role.SERVER_A, Role.SERVER_B), memory_pair(), strict=True):
-        aggregator = Aggregator(
-            task=task,
-            role=role,
-            roster=roster(NAMES),
-            link=PeerLink(end, task.digest, max_message_bytes=1 << 20, timeout_s=60),
-            dealing=_Unused(),
-            dealer_key=Secret(bytes(32)),
-            set_secret=Secret(bytes(32)),
-            nonces=bytes(64),
-            seals=seals(task.digest, role),
-            coin_key=CoinKey(Secret.random()),
-            noise=_Unused(),
-            journal=open_store(f"sqlite:///{tmp_path}/{role.value}.db", task, role),
-        )
-        made.append(aggregator)
+        journal = open_store(f"sqlite:///{tmp_path}/{role.value}.db", task, role)
+        given = {"roster": roster(NAMES), "journal": journal, "set_secret": Secret(bytes(32))}
+        made.append(aggregator(task, role, end, **given))
     return made[0], made[1]
 
 
 def opened(
-    pair: tuple[Aggregator, Aggregator],
+    pair: Pair,
     cohort: list[ClientId],
     at_b: Any,
-    drawn_at_b: list[ClientId] = NAMES,
+    attempt: int = 4,
 ) -> Any:
-    """What A's and B's sides return or raise; B's coin drew everybody, or as told."""
+    """What A's and B's sides return or raise; B's coin drew everybody."""
 
     def play(call: Callable[[], Any]) -> Any:
         try:
@@ -82,15 +67,15 @@ def opened(
         except (PeerViolation, NeedsOperators) as error:
             return error
 
+    calls = (
+        lambda: propose(pair[0], attempt, 3, cohort, MODEL),
+        lambda: answer(pair[1], 3, NAMES, MODEL, before_agreeing=at_b),
+    )
     with ThreadPoolExecutor(2) as threads:
-        a = threads.submit(play, lambda: propose(pair[0], 4, 3, cohort, MODEL))
-        b = threads.submit(
-            play, lambda: answer(pair[1], 3, drawn_at_b, MODEL, before_agreeing=at_b)
-        )
-        return a.result(), b.result()
+        return list(threads.map(play, calls))
 
 
-def test_both_open_the_same_round(pair: tuple[Aggregator, Aggregator]) -> None:
+def test_both_open_the_same_round(pair: Pair) -> None:
     told = []
     a, b = opened(pair, [NAMES[3], NAMES[0]], lambda *given: told.append(given))
     assert a == b
@@ -101,12 +86,6 @@ def test_both_open_the_same_round(pair: tuple[Aggregator, Aggregator]) -> None:
         assert states(server) == {4: AttemptState.OPEN}
 
 
-def test_an_empty_cohort_is_a_round(pair: tuple[Aggregator, Aggregator]) -> None:
-    a, b = opened(pair, [], lambda *_: None)
-    assert a == b
-    assert a.cohort == ()
-
-
 def never(*_: object) -> None:
     raise AssertionError("a refused round must not open")
 
@@ -115,63 +94,63 @@ def steps(*clients: str) -> tuple[int, ...]:
     return Places(NAMES).steps(map(ClientId, clients))
 
 
-def refused(pair: tuple[Aggregator, Aggregator], proposal: Cohort) -> tuple[PeerViolation, str]:
-    """B's error, and what it tells A, about a proposal that an honest A wouldn't make."""
-    link = pair[0].link
-    link.send("cohort", proposal.to_bytes())
-    with pytest.raises(PeerViolation) as violation:
+def proposed(pair: Pair, **proposal: Any) -> None:
+    """A sends it, which may be dishonest."""
+    honest: dict[str, Any] = {"attempt": 4, "clients": steps("c0"), "model": str(MODEL)}
+    pair[0].link.send("cohort", Cohort(**honest | proposal).to_bytes())
+
+
+def refuses(pair: Pair, words: str) -> None:
+    """B does, for four drawn clients, and tells A why."""
+    with pytest.raises(PeerViolation, match=words):
         answer(pair[1], 3, NAMES[:4], MODEL, before_agreeing=never)
     assert states(pair[1]) == {}
-    return violation.value, Verdict.from_bytes(link.receive("cohort")).refusal
 
 
 @pytest.mark.parametrize(
-    ("clients", "model", "words"),
+    ("proposal", "words"),
     [
-        (("c0", "c4"), MODEL, "the coin didn't draw"),
-        (("c4",), MODEL, "c4"),
-        (("c0",), OTHER_MODEL, str(OTHER_MODEL)),
+        ({"clients": steps("c0", "c4")}, r"coin didn't draw \['c4'\]"),
+        ({"model": str(OTHER_MODEL)}, str(OTHER_MODEL)),
     ],
 )
-def test_b_refuses_and_says_why(
-    pair: tuple[Aggregator, Aggregator], clients: tuple[str, ...], model: Digest, words: str
+def test_b_refuses_and_says_why(pair: Pair, proposal: dict[str, Any], words: str) -> None:
+    proposed(pair, **proposal)
+    refuses(pair, words)
+    assert re.search(words, Verdict.from_bytes(pair[0].link.receive("cohort")).refusal)
+
+
+@pytest.mark.parametrize(
+    ("proposal", "words"),
+    [
+        # Behind the last, and nobody.
+        ({"clients": (1, 1, 4)}, "isn't among 5 clients"),
+        ({"clients": (6,)}, "isn't among 5 clients"),
+        # Else a server that cheats would use up all numbers at once, for ever.
+        ({"attempt": ATTEMPTS}, "the last number that there is"),
+    ],
+)
+def test_b_takes_no_part_in_what_can_not_be(
+    pair: Pair, proposal: dict[str, Any], words: str
 ) -> None:
-    proposal = Cohort(attempt=4, clients=steps(*clients), model=str(model))
-    error, told = refused(pair, proposal)
-    assert words in str(error)
-    assert words in told
+    proposed(pair, **proposal)
+    refuses(pair, words)
 
 
 @pytest.mark.parametrize("number", [0, 3, 4])
-def test_b_refuses_an_attempt_that_was_used(
-    pair: tuple[Aggregator, Aggregator], number: int
-) -> None:
+def test_b_refuses_an_attempt_that_was_used(pair: Pair, number: int) -> None:
     pair[1].journal.begin_attempt(4, 0, 0, MODEL)
-    link = pair[0].link
-    link.send("cohort", Cohort(attempt=number, clients=steps("c0"), model=str(MODEL)).to_bytes())
+    proposed(pair, attempt=number)
     # An owner may just have shown B a later one: the servers meet again, and nothing stops.
     with pytest.raises(PeerUnavailable, match=f"attempt {number} was used"):
         answer(pair[1], 3, NAMES, MODEL, before_agreeing=never)
-    verdict = Verdict.from_bytes(link.receive("cohort"))
+    verdict = Verdict.from_bytes(pair[0].link.receive("cohort"))
     assert "used before" in verdict.refusal
     assert verdict.used
 
 
-def test_b_opens_no_attempt_after_which_there_is_none(pair: tuple[Aggregator, Aggregator]) -> None:
-    """Else a server that cheats would use up all numbers at once, for ever."""
-    proposal = Cohort(attempt=ATTEMPTS, clients=steps("c0"), model=str(MODEL))
-    pair[0].link.send("cohort", proposal.to_bytes())
-    with pytest.raises(PeerViolation, match="the last number that there is"):
-        answer(pair[1], 3, NAMES, MODEL, before_agreeing=never)
-    assert states(pair[1]) == {}
-    with pytest.raises(PeerViolation, match="unreadable Cohort"):
-        Cohort.from_bytes(proposal.to_bytes().replace(b"%d" % ATTEMPTS, b"%d" % (ATTEMPTS + 1)))
-
-
 @pytest.mark.parametrize("more", [0, 1])
-def test_no_more_attempts_were_opened_than_there_are_numbers_so_far(
-    pair: tuple[Aggregator, Aggregator], more: int
-) -> None:
+def test_no_more_attempts_were_opened_than_there_are_numbers_so_far(pair: Pair, more: int) -> None:
     """The larger count is kept: a false one would never go again."""
     server, number = pair[1], 4
     pair[0].link.send("opened", OpenedCount(count=number + 1 + more).to_bytes())
@@ -185,37 +164,17 @@ def test_no_more_attempts_were_opened_than_there_are_numbers_so_far(
         assert server.journal.opened(3) == number + 1
 
 
-def test_b_refuses_clients_that_the_coin_did_not_draw(
-    pair: tuple[Aggregator, Aggregator],
-) -> None:
-    """Enrolled they are: A picks nobody."""
-    proposal = Cohort(attempt=4, clients=steps("c0", "c2"), model=str(MODEL))
-    pair[0].link.send("cohort", proposal.to_bytes())
-    with pytest.raises(PeerViolation, match=r"didn't draw \['c2'\]"):
-        answer(pair[1], 3, NAMES[:2], MODEL, before_agreeing=never)
-    assert states(pair[1]) == {}
-
-
-@pytest.mark.parametrize("places", [(1, 1, 4), (6,)], ids=["behind the last", "nobody"])
-def test_b_refuses_whoever_is_not_enrolled(
-    pair: tuple[Aggregator, Aggregator], places: tuple[int, ...]
-) -> None:
-    proposal = Cohort(attempt=4, clients=places, model=str(MODEL))
-    pair[0].link.send("cohort", proposal.to_bytes())
-    with pytest.raises(PeerViolation, match="isn't among 5 clients"):
-        answer(pair[1], 3, NAMES, MODEL, before_agreeing=never)
-    assert states(pair[1]) == {}
-
-
-def test_a_proposal_that_names_one_twice_is_none() -> None:
-    data = Cohort(attempt=4, clients=(1,), model=str(MODEL)).to_bytes()
-    with pytest.raises(PeerViolation, match="unreadable Cohort"):
-        Cohort.from_bytes(data.replace(b"[1]", b"[1,0]"))
+def test_a_proposal_that_names_one_twice_or_a_number_beyond_all_is_none() -> None:
+    beyond = (b"%d" % ATTEMPTS, b"%d" % (ATTEMPTS + 1))
+    for attempt, old, new in ((4, b"[1]", b"[1,0]"), (ATTEMPTS, *beyond)):
+        data = Cohort(attempt=attempt, clients=(1,), model=str(MODEL)).to_bytes()
+        with pytest.raises(PeerViolation, match="unreadable Cohort"):
+            Cohort.from_bytes(data.replace(old, new))
 
 
 @pytest.mark.parametrize("tight", [0, 1], ids=["A", "B"])
 def test_only_whom_both_ledgers_allow_takes_part(
-    pair: tuple[Aggregator, Aggregator], make_task: Callable[..., Task], tight: int
+    pair: Pair, make_task: TaskMaker, tight: int
 ) -> None:
     """One server's ledger has forgotten charges, or was never told: the other's stands."""
     once = record_epsilon(record_rate=0.1, noise_multiplier=2.0, participations=1, delta=1e-5)
@@ -234,9 +193,7 @@ def test_only_whom_both_ledgers_allow_takes_part(
     assert a.counted == {NAMES[0], *NAMES[2:]}
 
 
-def test_with_cover_everybody_uploads_and_the_drawn_count(
-    pair: tuple[Aggregator, Aggregator], make_task: Callable[..., Task]
-) -> None:
+def test_with_cover_everybody_uploads_and_the_drawn_count(pair: Pair, make_task: TaskMaker) -> None:
     task = make_task(8, {"privacy.cover_uploads": True})
     at_a, at_b = (dataclasses.replace(each, task=task) for each in pair)
     a, b = opened((at_a, at_b), [NAMES[3], NAMES[0]], lambda _: None)
@@ -245,49 +202,31 @@ def test_with_cover_everybody_uploads_and_the_drawn_count(
     assert a.counted == {NAMES[0], NAMES[3]}
 
 
-def test_a_takes_nobody_whom_it_did_not_propose(pair: tuple[Aggregator, Aggregator]) -> None:
+def test_a_takes_nobody_whom_it_did_not_propose(pair: Pair) -> None:
     pair[1].link.send("cohort", Verdict(clients=steps("c0", "c1")).to_bytes())
     with pytest.raises(PeerViolation, match="that A proposed"):
         propose(pair[0], 4, 3, [NAMES[0]], MODEL)
     assert states(pair[0]) == {}
 
 
-def test_a_learns_of_the_refusal(pair: tuple[Aggregator, Aggregator]) -> None:
-    a, b = opened(pair, [NAMES[0], NAMES[4]], never, drawn_at_b=NAMES[:4])
-    assert isinstance(a, PeerViolation)
-    assert isinstance(b, PeerViolation)
-    assert "c4" in str(a)
-    assert states(pair[0]) == {}
+NO_PLACES = b'{"attempt":4,"clients":["../x"],"model":"' + b"00" * 32 + b'"}'
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"",
-        b"{}",
-        b'{"attempt":4,"clients":["../x"],"model":"' + b"00" * 32 + b'"}',
-        b'{"clients":3}',
-        b"\xff",
-    ],
-)
-def test_an_unreadable_proposal_is_a_violation(
-    pair: tuple[Aggregator, Aggregator], data: bytes
-) -> None:
+@pytest.mark.parametrize("data", [b"", b"{}", NO_PLACES, b'{"clients":3}', b"\xff"])
+def test_an_unreadable_proposal_is_a_violation(pair: Pair, data: bytes) -> None:
     pair[0].link.send("cohort", data)
     with pytest.raises(PeerViolation, match="Cohort"):
         answer(pair[1], 3, NAMES, MODEL, before_agreeing=never)
 
 
-def test_the_end_of_training_opens_nothing(pair: tuple[Aggregator, Aggregator]) -> None:
-    pair[0].link.send(
-        "cohort", Cohort(attempt=4, clients=(), model=str(MODEL), over=True).to_bytes()
-    )
+def test_the_end_of_training_opens_nothing(pair: Pair) -> None:
+    proposed(pair, clients=(), over=True)
     assert answer(pair[1], 3, NAMES, MODEL, before_agreeing=never) is None
     assert states(pair[1]) == {}
 
 
 def test_the_end_of_training_is_no_end_for_a_before_b_agrees(
-    pair: tuple[Aggregator, Aggregator],
+    pair: Pair,
 ) -> None:
     with ThreadPoolExecutor(1) as threads:
         at_a = threads.submit(say_over, pair[0], 4, OTHER_MODEL)
@@ -316,7 +255,7 @@ def tried_often(journal: Any, tries: int = 10) -> None:
 
 
 def test_by_gates_attempts_are_counted_and_nobody_is_asked(
-    pair: tuple[Aggregator, Aggregator], make_task: Callable[..., Task]
+    pair: Pair, make_task: TaskMaker
 ) -> None:
     """What a server that departs from the protocol hears in each, it could have computed."""
     journal: Any = pair[0].journal
@@ -337,7 +276,7 @@ CAUSES = {
 @pytest.mark.parametrize("at", [0, 1], ids=["A", "B"])
 @pytest.mark.parametrize("why", CAUSES)
 def test_another_attempt_needs_both_operators_word(
-    pair: tuple[Aggregator, Aggregator], make_task: Callable[..., Task], why: str, at: int
+    pair: Pair, make_task: TaskMaker, why: str, at: int
 ) -> None:
     """Whichever server knows of the reason: neither opens before both may."""
     cause, attempt = CAUSES[why]
@@ -346,19 +285,8 @@ def test_another_attempt_needs_both_operators_word(
     cause(servers[at].journal)
     before = [states(each) for each in servers]
 
-    def go() -> list[Any]:
-        def play(call: Callable[[], Any]) -> Any:
-            try:
-                return call()
-            except (PeerViolation, NeedsOperators) as error:
-                return error
-
-        calls = (
-            lambda: propose(servers[0], attempt, 3, NAMES, MODEL),
-            lambda: answer(servers[1], 3, NAMES, MODEL, before_agreeing=lambda _: None),
-        )
-        with ThreadPoolExecutor(2) as threads:
-            return list(threads.map(play, calls))
+    def go() -> Any:
+        return opened((servers[0], servers[1]), NAMES, lambda _: None, attempt)
 
     for error in go():
         assert isinstance(error, NeedsOperators)
@@ -375,7 +303,7 @@ def test_another_attempt_needs_both_operators_word(
     assert a.attempt == attempt
 
 
-def test_a_word_for_another_version_allows_nothing(pair: tuple[Aggregator, Aggregator]) -> None:
+def test_a_word_for_another_version_allows_nothing(pair: Pair) -> None:
     opened_often(pair[0].journal)
     pair[0].journal.allow(Word.ATTEMPTS, 2, 100)
     pair[0].journal.allow(Word.WRITE_OFF, 3, 100)
@@ -388,3 +316,38 @@ def test_too_few_clients_do_not_start() -> None:
     with pytest.raises(Misconfiguration) as few:
         require_enough(roster(NAMES[:2]), 3)
     assert few.value.field == "enrolment.min_clients"
+
+
+# --- one valid set -------------------------------------------------------------------------------
+
+
+def settled(pair: Pair, *numbers: int) -> list[Summed | PeerViolation]:
+    """What each server makes of an empty round, under the number that it takes it for."""
+
+    def play(server: Aggregator, number: int) -> Summed | PeerViolation:
+        opened = Opened(number, 3, (ClientId("c0"),), MODEL, frozenset())
+        try:
+            return aggregate(server, Matched(opened, {}, {}))
+        except PeerViolation as error:
+            return error
+
+    with ThreadPoolExecutor(2) as threads:
+        return list(threads.map(play, pair, numbers))
+
+
+def test_servers_that_settle_one_round_agree_on_its_set(
+    pair: Pair,
+) -> None:
+    a, b = settled(pair, 7, 7)
+    assert isinstance(a, Summed)
+    assert isinstance(b, Summed)
+    assert a.counted.valid_set == b.counted.valid_set
+
+
+def test_the_same_clients_of_another_round_are_another_set(
+    pair: Pair,
+) -> None:
+    """Else a round's agreement, or its charge, would pass for the next one's."""
+    for error in settled(pair, 7, 8):
+        assert isinstance(error, PeerViolation)
+        assert "'valid-set'" in str(error)

@@ -58,10 +58,6 @@ def test_indices_go_on_over_blocks_of_words() -> None:
     assert drawn.tolist() == expected.tolist()
 
 
-def test_no_records_is_an_empty_sample() -> None:
-    assert poisson_sample(0, 0.5, stream()).shape == (0,)
-
-
 @pytest.mark.parametrize("rate", [0.0, -0.1, 1.0000001, math.nan])
 def test_a_rate_outside_the_unit_interval_is_refused(rate: float) -> None:
     with pytest.raises(Misconfiguration, match="record_rate"):
@@ -96,9 +92,3 @@ def test_the_padded_size_of_many_records_against_40_digits(count: int, rate: flo
         tail = mpmath.fsum(mass(k) for k in range(most + 1, most + 400))
         assert tail < mpmath.mpf(2) ** -40
         assert tail + mass(most) >= mpmath.mpf(2) ** -40
-
-
-def test_the_padded_size_at_the_borders() -> None:
-    assert most_records(1000, 1.0) == 1000
-    assert most_records(0, 0.5) == 0
-    assert most_records(1000, 5e-324) == 0

@@ -2,12 +2,14 @@
 
 import math
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.conftest import TaskMaker
+from tests.rig.aggregators import aggregator, link_over
+from tests.rig.waiting import until
 
 from precad.common.account.events import poisson_gaussian
 from precad.common.account.exact import ExactAccountant
@@ -23,7 +25,7 @@ from precad.common.aggregator.store import Store, open_store
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import Misconfiguration, PeerViolation
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.link import PeerLink, memory_pair
+from precad.common.link import memory_pair
 from precad.common.task import Task
 
 MODEL, VALID_SET = Digest(b"\1" * 32), Digest(b"\3" * 32)
@@ -32,7 +34,7 @@ RATES = {OFTEN: 0.2, SELDOM: 0.02, NEW: 0.2}
 LIMIT = 1.0
 
 
-def limited(make_task: Callable[..., Task], limit: float | None = LIMIT, rounds: int = 10) -> Task:
+def limited(make_task: TaskMaker, limit: float | None = LIMIT, rounds: int = 10) -> Task:
     return make_task(8, {"privacy.epsilon_limit": limit, "training.rounds": rounds})
 
 
@@ -46,7 +48,7 @@ def epsilon(task: Task, rate: float, participations: int) -> float:
 
 
 @pytest.fixture
-def task(make_task: Callable[..., Task]) -> Task:
+def task(make_task: TaskMaker) -> Task:
     return limited(make_task)
 
 
@@ -58,21 +60,8 @@ def store(task: Task) -> Iterator[Store]:
 
 
 def aggregator_of(task: Task, store: Store) -> Aggregator:
-    unused: Any = None
-    return Aggregator(
-        task=task,
-        role=Role.SERVER_A,
-        roster=Roster({c: Enrolment(c, 100, rate) for c, rate in RATES.items()}),
-        link=unused,
-        dealing=unused,
-        dealer_key=unused,
-        set_secret=unused,
-        nonces=unused,
-        seals=unused,
-        coin_key=unused,
-        noise=unused,
-        journal=store,
-    )
+    roster = Roster({c: Enrolment(c, 100, rate) for c, rate in RATES.items()})
+    return aggregator(task, Role.SERVER_A, roster=roster, journal=store)
 
 
 def play(store: Store, number: int, *clients: ClientId) -> None:
@@ -88,7 +77,7 @@ def test_the_cap_is_the_last_participation_within_the_limit(task: Task) -> None:
     assert epsilon(task, 0.2, cap) <= LIMIT < epsilon(task, 0.2, cap + 1)
 
 
-def test_a_limit_that_is_met_exactly_isnt_passed(make_task: Callable[..., Task]) -> None:
+def test_a_limit_that_is_met_exactly_isnt_passed(make_task: TaskMaker) -> None:
     exactly = epsilon(limited(make_task), 0.2, 4)
     assert participation_cap(limited(make_task, exactly), 0.2) == 4
     below = exactly * (1 - 1e-12)
@@ -98,15 +87,15 @@ def test_a_limit_that_is_met_exactly_isnt_passed(make_task: Callable[..., Task])
 def test_a_client_is_refused_from_its_cap_on_and_not_before(task: Task, store: Store) -> None:
     cap = participation_cap(task, 0.2)
     assert cap is not None
-    aggregator = aggregator_of(task, store)
+    server = aggregator_of(task, store)
     for number in range(cap):
-        assert aggregator.within_budget(RATES, number) == (OFTEN, SELDOM, NEW), number
+        assert server.within_budget(RATES, number) == (OFTEN, SELDOM, NEW), number
         play(store, number, OFTEN, SELDOM)
     # The seldom-sampled records have spent less with as many participations.
-    assert aggregator.within_budget(RATES, cap) == (SELDOM, NEW)
-    assert aggregator.within_budget([OFTEN], cap) == ()
+    assert server.within_budget(RATES, cap) == (SELDOM, NEW)
+    assert server.within_budget([OFTEN], cap) == ()
     # Asking changes nothing.
-    assert aggregator.within_budget(RATES, cap) == (SELDOM, NEW)
+    assert server.within_budget(RATES, cap) == (SELDOM, NEW)
 
 
 def test_server_a_proposes_nobody_at_the_limit(task: Task, store: Store) -> None:
@@ -115,9 +104,7 @@ def test_server_a_proposes_nobody_at_the_limit(task: Task, store: Store) -> None
     assert cap is not None
     for number in range(cap):
         play(store, number, OFTEN)
-    a, b = (
-        PeerLink(end, task.digest, max_message_bytes=1 << 20, timeout_s=60) for end in memory_pair()
-    )
+    a, b = (link_over(end, task) for end in memory_pair())
     # Everybody is drawn; B's word only ends the attempt.
     b.send("cohort", Verdict(refusal="that is all").to_bytes())
     with pytest.raises(PeerViolation, match="that is all"):
@@ -142,17 +129,6 @@ def test_a_release_that_was_lost_counts_against_the_limit(
     else:
         store.learn([Fact(version=cap - 1, attempt=cap - 1, voided=False, clients=(OFTEN.name,))])
     assert OFTEN not in aggregator_of(task, store).within_budget(RATES, cap)
-
-
-def test_a_voided_attempt_counts_for_nothing(task: Task, store: Store) -> None:
-    cap = participation_cap(task, 0.2)
-    assert cap is not None
-    for number in range(cap - 1):
-        play(store, number, OFTEN)
-    store.begin_attempt(cap - 1, cap - 1, 1, MODEL)
-    store.prepare(cap - 1, [OFTEN], VALID_SET, {}, bytes(64))
-    store.void(cap - 1, cap - 1)
-    assert OFTEN in aggregator_of(task, store).within_budget(RATES, cap - 1)
 
 
 # --- a version that is released again --------------------------------------------------------
@@ -182,7 +158,7 @@ def upgraded(task: Task, rate: float, counts: dict[int, int]) -> float:
     ],
 )
 def test_one_more_release_of_a_version_turns_its_step_into_a_noisier_one_s_square_root(
-    make_task: Callable[..., Task],
+    make_task: TaskMaker,
     rate: float,
     spent: int,
     upgrades: dict[int, int],
@@ -198,7 +174,7 @@ def test_one_more_release_of_a_version_turns_its_step_into_a_noisier_one_s_squar
 
 
 def test_a_version_released_again_is_charged_before_the_release(
-    make_task: Callable[..., Task],
+    make_task: TaskMaker,
 ) -> None:
     base = limited(make_task)
     once, twice = upgraded(base, 0.2, {0: 1}), upgraded(base, 0.2, {1: 1})
@@ -209,10 +185,10 @@ def test_a_version_released_again_is_charged_before_the_release(
         store.begin_attempt(0, 0, 1, MODEL)
         store.prepare(0, [OFTEN], VALID_SET, {}, bytes(64))
         store.write_off(0)
-        aggregator = aggregator_of(task, store)
-        aggregator.begin_accounts(0)
+        server = aggregator_of(task, store)
+        server.begin_accounts(0)
         known(task, 0.2, ((1, 1),))
-        assert (OFTEN in aggregator.within_budget(RATES, 0)) == within
+        assert (OFTEN in server.within_budget(RATES, 0)) == within
         store.close()
 
 
@@ -220,14 +196,11 @@ def known(task: Task, rate: float, again: tuple[tuple[int, int], ...]) -> None:
     """Wait until the account with these further releases is computed."""
     cap.begin(task, rate, again)
     terms = cap._terms(task, rate, again)
-    deadline = time.monotonic() + 120
-    while terms not in cap._known:
-        assert time.monotonic() < deadline, "no account was computed"
-        time.sleep(0.01)
+    until(lambda: terms in cap._known, "the account")
 
 
 def test_a_version_that_is_released_again_costs_a_round_no_account(
-    make_task: Callable[..., Task], monkeypatch: pytest.MonkeyPatch
+    make_task: TaskMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The round asks; another thread computes; until it is known its client sits out."""
     task, asked, go = limited(make_task, 40.0), [], threading.Event()
@@ -250,20 +223,20 @@ def test_a_version_that_is_released_again_costs_a_round_no_account(
     assert len(set(asked)) == 1
 
 
-def test_without_a_limit_everybody_may(make_task: Callable[..., Task]) -> None:
+def test_without_a_limit_everybody_may(make_task: TaskMaker) -> None:
     task = limited(make_task, None)
     assert participation_cap(task, 0.2) is None
     assert may_take_part(task, 0.2, 10**6)
 
 
-def test_a_limit_of_less_than_one_round_lets_nobody_in(make_task: Callable[..., Task]) -> None:
+def test_a_limit_of_less_than_one_round_lets_nobody_in(make_task: TaskMaker) -> None:
     task = limited(make_task, 1e-6)
     assert participation_cap(task, 0.2) == 0
     assert not may_take_part(task, 0.2, 0)
 
 
 def test_more_charges_than_rounds_are_judged_by_epsilon_alone(
-    make_task: Callable[..., Task],
+    make_task: TaskMaker,
 ) -> None:
     """Forfeited rounds are charged beside the task's own, up to twice as many and a few."""
     task = limited(make_task, 50.0, rounds=3)
@@ -274,28 +247,6 @@ def test_more_charges_than_rounds_are_judged_by_epsilon_alone(
     tight = limited(make_task, epsilon(task, 0.2, 4), rounds=3)
     assert may_take_part(tight, 0.2, 3)
     assert not may_take_part(tight, 0.2, 4)
-
-
-@pytest.mark.parametrize("rate", [0.2, 0.1, 0.02])
-def test_the_answer_is_the_epsilon_of_the_clients_own_rate(task: Task, rate: float) -> None:
-    for spent in range(task.training.rounds):
-        within = epsilon(task, rate, spent + 1) <= LIMIT
-        assert may_take_part(task, rate, spent) == within, spent
-
-
-def test_many_rates_cost_one_account_below_the_common_cap(
-    task: Task, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[float] = []
-
-    def count(*, record_rate: float, **_rest: Any) -> int:
-        asked.append(record_rate)
-        return 5
-
-    monkeypatch.setattr(cap, "_known", {})
-    monkeypatch.setattr(cap, "most_participations", count)
-    assert all(may_take_part(task, 0.1 + number / 1e4, 3) for number in range(100))
-    assert set(asked) == {0.2}
 
 
 class Accounts:
@@ -329,11 +280,11 @@ def test_a_round_asks_for_no_account(task: Task, store: Store, accounts: Account
         register.enrol(claim)
     register.freeze(register.roster())
     assert sorted(rate for rate, _ in accounts.asked) == sorted(rates.values())
-    aggregator = replace(aggregator_of(task, store), roster=roster)
+    server = replace(aggregator_of(task, store), roster=roster)
     for number in range(4):
-        aggregator.within_budget(roster, number)
+        server.within_budget(roster, number)
         play(store, number, *roster)
-    assert aggregator.within_budget(roster, 4) == ()
+    assert server.within_budget(roster, 4) == ()
     assert len(accounts.asked) == 3
 
 
@@ -365,8 +316,8 @@ def test_an_account_that_fails_costs_its_client_alone(
     """A roster from before the grid, whose rate the accountant can't take."""
     monkeypatch.setattr(cap, "_known", {})
     monkeypatch.setattr(cap, "most_participations", Accounts(fails_at=0.02))
-    aggregator = aggregator_of(task, store)
+    server = aggregator_of(task, store)
     for number in range(2):
         play(store, number, OFTEN, SELDOM)
-    assert aggregator.within_budget(RATES, 2) == (NEW,)
+    assert server.within_budget(RATES, 2) == (NEW,)
     assert "no account for record rate 0.02" in caplog.text

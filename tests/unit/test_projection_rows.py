@@ -84,23 +84,12 @@ def test_entries_are_unbiased_in_each_row_and_place_of_a_mask_and_uncorrelated()
     assert abs(neighbours) < 5 * 0.5 / np.sqrt(s.size)
 
 
-def test_rows_of_two_keys_are_independent() -> None:
-    agree = (entries(1000, 40) == entries(1000, 40, key_of(1))).mean()
-    assert abs(agree - 0.375) < 0.02  # what independent rows agree in: 1/16 + 1/4 + 1/16
-
-
 @pytest.mark.parametrize("dimension", [1, 3, 63, 64, 65, 16_383, 16_384, 16_385, 40_000])
 def test_projections_are_exact_in_the_ring(dimension: int) -> None:
     x = uniform(dimension)
     z = projected(x, 40)
     assert z.dtype == np.int64
     assert z.tolist() == [dot(row, x) for row in entries(dimension, 40)]
-
-
-def test_projections_of_extreme_words_are_exact() -> None:
-    for value in (-(2**63), 2**63 - 1, -1, 2**32 - 1, -(2**32), 0):
-        x = np.full(20_000, value, dtype=np.int64)
-        assert projected(x, 64).tolist() == [dot(row, x) for row in entries(x.size, 64)]
 
 
 @pytest.mark.parametrize(
@@ -154,20 +143,6 @@ def test_rows_that_have_absorbed_every_word_hold_no_masks() -> None:
     finally:
         tracemalloc.stop()
     assert peak > 8 * 40 * MASK_BYTES * words.size // BLOCK > 50 * now
-
-
-def test_projections_of_shares_add_up_to_the_projection_of_the_update() -> None:
-    x, share = uniform(5000), uniform(5000, seed=2)
-    total = projected(share, 40) + projected(x - share, 40)
-    assert total.tolist() == projected(x, 40).tolist()
-
-
-def test_the_share_is_left_as_it_was_and_may_be_read_only_or_strided() -> None:
-    share = np.arange(10_000, dtype=np.int64)
-    share.flags.writeable = False
-    z = projected(share[::2], 40)
-    assert share.tolist() == list(range(10_000))
-    assert z.tolist() == projected(share[::2].copy(), 40).tolist()
 
 
 @pytest.mark.parametrize("name", ADVERSARIAL)

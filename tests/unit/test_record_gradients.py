@@ -108,32 +108,6 @@ def test_chunks_fit_the_budget_and_hold_at_least_one_record() -> None:
     assert chunk_records(10**9) == 1
 
 
-def test_chunks_share_a_padded_sample_evenly() -> None:
-    assert [chunk_records(650, most=most) for most in (0, 1, 256, 257, 512, 1000)] == [
-        *(MOST_RECORDS, 1, 256, 129, 256, 250)
-    ]
-
-
-def test_the_given_model_stays_as_it_was() -> None:
-    model = linear().eval()
-    before = [p.clone() for p in model.parameters()]
-    rows(model, np.arange(3))
-    assert not model.training
-    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
-    assert all(p.grad is None for p in model.parameters())
-
-
-def test_a_loss_that_does_not_reduce_gives_the_same_gradient() -> None:
-    model = linear()
-    records = as_records(data_for(model))
-    unreduced = RecordGradients(
-        model, nn.CrossEntropyLoss(reduction="none"), parameters_of(model), 8
-    )
-    chunks = unreduced.chunks(records, np.arange(RECORDS), theta_for(model))
-    found = np.concatenate(list(chunks))[:RECORDS]
-    assert (found == rows(model, np.arange(RECORDS), 8)).all()
-
-
 class Counting(nn.Module):
     """Keeps a running statistic without being a known layer."""
 
@@ -162,21 +136,6 @@ class Noisy(nn.Module):
         return outputs + torch.randn_like(outputs)
 
 
-class Offset(nn.Module):
-    """A buffer that stays as it is."""
-
-    offset: torch.Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(36, 3)
-        self.register_buffer("offset", torch.ones(36))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        outputs: torch.Tensor = self.linear(x.flatten(1) - self.offset)
-        return outputs
-
-
 @pytest.mark.parametrize(
     ("model", "message"),
     [
@@ -203,14 +162,6 @@ def test_models_found_out_by_running_them_are_refused(model: nn.Module, message:
     records = as_records((torch.randn(4, 1, 6, 6), torch.tensor([0, 1, 2, 0])))
     with pytest.raises(Misconfiguration, match=message):
         list(gradients.chunks(records, np.arange(4), theta_for(model)))
-
-
-def test_a_buffer_that_stays_is_fine() -> None:
-    model = Offset()
-    gradients = RecordGradients(model, cross_entropy, parameters_of(model))
-    records = as_records((torch.randn(4, 1, 6, 6), torch.tensor([0, 1, 2, 0])))
-    (chunk,) = gradients.chunks(records, np.arange(4), theta_for(model))
-    assert np.isfinite(chunk).all()
 
 
 @pytest.mark.parametrize(

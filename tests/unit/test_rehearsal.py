@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.rig.tasks import task_of
 from torch import nn
 from torch.nn import functional
 
-from precad.client.train import as_records, model_section, rehearse
+from precad.client.train import as_records, rehearse
 from precad.common.errors import Misconfiguration
-from precad.common.task import Task
 
 N = 20
 
@@ -28,22 +28,7 @@ def check(
     y: object,
     initial: str = "zeros",
 ) -> None:
-    task = Task.parse(
-        {
-            "name": "t",
-            "model": model_section(model, "custom", initial=initial),
-            "privacy": {
-                "record_clip": 1.0,
-                "client_clip": 20.0,
-                "noise_multiplier": 2.0,
-                "record_rate": 0.2,
-                "client_rate": 1.0,
-            },
-            "training": {"learning_rate": 1.0, "rounds": 1},
-            "enrolment": {"clients": 2, "max_expected_records": 100.0},
-        }
-    )
-    rehearse(model, loss, as_records((x, y)), task, most=14)
+    rehearse(model, loss, as_records((x, y)), task_of(model, initial), most=14)
 
 
 GENERATOR = np.random.default_rng(1)
@@ -238,6 +223,14 @@ def test_models_that_treat_each_record_alone_are_accepted(model: nn.Module) -> N
     check(model, functional.cross_entropy, X, Y, "uniform")
 
 
+def test_the_rehearsal_leaves_the_model_as_it_was() -> None:
+    model = linear().eval()
+    before = [p.clone() for p in model.parameters()]
+    check(model, functional.cross_entropy, X, Y)
+    assert not model.training
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
 def test_random_models_are_refused() -> None:
     class Noisy(nn.Module):
         def __init__(self) -> None:
@@ -250,11 +243,3 @@ def test_random_models_are_refused() -> None:
 
     with pytest.raises(Misconfiguration, match="random layers"):
         check(Noisy(), functional.cross_entropy, X, Y)
-
-
-def test_the_rehearsal_leaves_the_model_as_it_was() -> None:
-    model = linear().eval()
-    before = [p.clone() for p in model.parameters()]
-    check(model, functional.cross_entropy, X, Y)
-    assert not model.training
-    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))

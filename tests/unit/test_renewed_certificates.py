@@ -5,15 +5,16 @@ and its forgotten charges would stay forgotten.
 """
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.conftest import TaskMaker
 from tests.rig.keys import earlier_identity, identity, revoke, seals, verifier
-from tests.unit.test_meeting import ANN, BEN, SERVERS, A, B, Servers
+from tests.rig.meeting import ANN, BEN, SERVERS, A, B, Servers
 
 from precad.common.aggregator.round.journal import AttemptState
 from precad.common.aggregator.round.messages import HeadBody, ModelBody, SealMessage
@@ -26,13 +27,12 @@ from precad.common.identifiers import Role
 from precad.common.identity.principal import Principal
 from precad.common.identity.seal import Kind
 from precad.common.identity.sign import CertificateSigner, CertificateVerifier
-from precad.common.task import Task
 from precad.common.wire.statement import sign_body
 from precad.protos import precad_pb2 as pb
 
 
 @pytest.fixture
-def servers(make_task: Callable[..., Task], tmp_path: Path) -> Iterator[Servers]:
+def servers(make_task: TaskMaker, tmp_path: Path) -> Iterator[Servers]:
     made = Servers(make_task(8), tmp_path)
     yield made
     made.close()

@@ -1,57 +1,47 @@
-"""Trying again: waits grow, and whatever the total is, the last wait ends with it."""
+"""Trying again: how long, how often, and what is said when it is given up."""
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import grpc
 import pytest
-from tests.rig.clock import LeapingClock
+from sqlalchemy.exc import OperationalError
+from tests.conftest import TaskMaker
+from tests.rig.clock import LeapingClock, LonelyClock
 from tests.rig.keys import verifier
 
+from precad.client.outlast import outlast
+from precad.client.participant import Participation
 from precad.common.aggregator.collect import Inbox
-from precad.common.errors import PeerUnavailable
+from precad.common.aggregator.store.awaited import START_S, wait_for_database
+from precad.common.aggregator.training.persist import persist
+from precad.common.aggregator.training.session import Progress, Session
+from precad.common.errors import (
+    Misidentified,
+    PeerUnavailable,
+    PeerViolation,
+    StorageFailure,
+    TaskMismatch,
+)
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.retry import Patience, Waits
-from precad.common.task import Task
 from precad.common.wire.patience import call_patiently
 
 GONE = PeerUnavailable("gone")
 
 
-class Clock(LeapingClock):
-    """Whose conditions nobody ever notifies, and whose jitter is its longest."""
+class Lonely(LonelyClock):
+    """Whose jitter is its longest."""
 
     def jitter(self) -> float:
         return 1.5
 
-    def condition(self) -> Any:
-        return _Alone(self)
-
-
-class _Alone:
-    """A condition that nobody ever notifies."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-
-    def __enter__(self) -> None:
-        """Nobody else is there."""
-
-    def __exit__(self, *_error: object) -> None:
-        """Nobody waits."""
-
-    def notify_all(self) -> None:
-        """Nobody waits."""
-
-    def wait(self, timeout: float) -> bool:
-        self._clock.sleep(timeout)
-        return False
-
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def lonely() -> Lonely:
+    return Lonely()
 
 
 def give_up(patience: Patience) -> None:
@@ -61,36 +51,36 @@ def give_up(patience: Patience) -> None:
         patience.wait(GONE)
 
 
-def test_waits_grow_and_the_last_one_is_cut_to_the_total(clock: Clock) -> None:
-    give_up(Patience(10, Waits(1, 3), clock))
-    assert clock.slept == [1, 2, 3, 3, 1]
-    assert clock.time == 1010
+def test_waits_grow_and_the_last_one_is_cut_to_the_total(lonely: Lonely) -> None:
+    give_up(Patience(10, Waits(1, 3), lonely))
+    assert lonely.slept == [1, 2, 3, 3, 1]
+    assert lonely.time == 1010
 
 
-def test_spread_waits_are_cut_too(clock: Clock) -> None:
-    give_up(Patience(10, Waits(2, 4, spread=True), clock))
-    assert clock.slept == [3, 6, 1]
+def test_spread_waits_are_cut_too(lonely: Lonely) -> None:
+    give_up(Patience(10, Waits(2, 4, spread=True), lonely))
+    assert lonely.slept == [3, 6, 1]
 
 
 @pytest.mark.parametrize(("from_now", "left"), [(True, 6), (False, 10)])
 def test_the_total_counts_from_the_first_failure_or_from_now(
-    clock: Clock, *, from_now: bool, left: float
+    lonely: Lonely, *, from_now: bool, left: float
 ) -> None:
-    patience = Patience(10, Waits(20, 20), clock, counted_from_now=from_now)
-    clock.time += 4
+    patience = Patience(10, Waits(20, 20), lonely, counted_from_now=from_now)
+    lonely.time += 4
     assert patience.remaining() == left
     give_up(patience)
-    assert clock.slept == [left]
+    assert lonely.slept == [left]
 
 
-def test_what_worked_makes_the_next_failure_a_first_one(clock: Clock) -> None:
-    patience = Patience(10, Waits(1, 8), clock)
+def test_what_worked_makes_the_next_failure_a_first_one(lonely: Lonely) -> None:
+    patience = Patience(10, Waits(1, 8), lonely)
     for _ in range(3):
         patience.wait(GONE)
     patience.renew()
-    clock.time += 100
+    lonely.time += 100
     give_up(patience)
-    assert clock.slept == [1, 2, 4, 1, 2, 4, 3]
+    assert lonely.slept == [1, 2, 4, 1, 2, 4, 3]
 
 
 class _Unreachable(grpc.RpcError):
@@ -98,24 +88,259 @@ class _Unreachable(grpc.RpcError):
         return grpc.StatusCode.UNAVAILABLE
 
 
-def test_a_patient_call_is_never_given_more_than_what_is_left(clock: Clock) -> None:
+def test_a_patient_call_is_never_given_more_than_what_is_left(lonely: Lonely) -> None:
     given = []
 
     def call(timeout_s: float) -> None:
         given.append(round(timeout_s, 6))
-        clock.time += 1
+        lonely.time += 1
         raise _Unreachable
 
     with pytest.raises(_Unreachable):
-        call_patiently(call, 3.0, clock)
+        call_patiently(call, 3.0, lonely)
     assert given == [3.0, 1.8, 0.6]
 
 
 def test_waiting_for_submissions_ends_at_the_deadline_and_not_later(
-    clock: Clock, make_task: Callable[..., Task], tmp_path: Path
+    lonely: Lonely, make_task: TaskMaker, tmp_path: Path
 ) -> None:
-    inbox = Inbox(Role.SERVER_A, make_task(), verifier(), tmp_path, clock)
+    inbox = Inbox(Role.SERVER_A, make_task(), verifier(), tmp_path, lonely)
     names = [ClientId("ward-1"), ClientId("ward-2")]
     inbox.open(3, names, Digest(b"\2" * 32), version=3)
-    inbox.wait(names, clock.time + 1.1)
-    assert clock.time == pytest.approx(1001.1, abs=1e-9)
+    inbox.wait(names, lonely.time + 1.1)
+    assert lonely.time == pytest.approx(1001.1, abs=1e-9)
+
+
+# --- a server tries to get back to the other one and to the dealer -------------------------------
+
+
+OUTAGE_S = 10.0
+
+
+@pytest.fixture
+def clock() -> LeapingClock:
+    return LeapingClock()
+
+
+@pytest.fixture
+def session(clock: LeapingClock) -> Session:
+    task = SimpleNamespace(deadlines=SimpleNamespace(outage=OUTAGE_S))
+    return cast("Session", SimpleNamespace(task=task, progress=Progress(), clock=clock))
+
+
+def failing(*attempts: Callable[[], Any]) -> Callable[[], None]:
+    """An attempt that does these one after the other, and fails after each but the last."""
+    left = list(attempts)
+
+    def attempt() -> None:
+        left.pop(0)()
+        if left:
+            raise PeerUnavailable("gone")
+
+    return attempt
+
+
+def test_it_tries_again_with_growing_waits_and_ends_when_it_works(
+    clock: LeapingClock, session: Session
+) -> None:
+    persist(session, failing(*[lambda: None] * 5))
+    assert clock.slept == [0.2, 0.4, 0.8, 1.6]
+    assert session.progress.error == ""
+
+
+def test_it_gives_up_after_an_outage(clock: LeapingClock, session: Session) -> None:
+    with pytest.raises(PeerUnavailable):
+        persist(session, failing(*[lambda: None] * 100))
+    # The last wait is cut to what is left.
+    assert clock.now() - clock.start == pytest.approx(OUTAGE_S)
+    assert "trying again" in session.progress.error
+
+
+def fails(why: str) -> Callable[[], None]:
+    def attempt() -> None:
+        raise PeerUnavailable(why)
+
+    return attempt
+
+
+def one_by_one(attempts: list[Callable[[], None]]) -> Callable[[], None]:
+    def attempt() -> None:
+        attempts.pop(0)()
+
+    return attempt
+
+
+def test_whoever_gives_up_says_what_failed_since_both_were_heard_from(
+    clock: LeapingClock, session: Session
+) -> None:
+    """The dealer is gone, and the last try met a server B that was between two of its own."""
+
+    def play() -> None:
+        session.progress.contacts += 1
+        raise PeerUnavailable("the link broke an hour ago")
+
+    def lasts() -> None:
+        # As long as the outage may: nothing follows it.
+        clock.time += 2 * OUTAGE_S
+        raise PeerUnavailable("B sent nothing")
+
+    said = ["the dealer is gone", "B sent nothing", "the dealer is gone"]
+    attempts = [fails("gone for ever"), play, *map(fails, said), lasts]
+    with pytest.raises(PeerUnavailable) as gave_up:
+        persist(session, one_by_one(attempts))
+    assert attempts == []
+    assert str(gave_up.value) == (
+        "B sent nothing (earlier in this outage: the dealer is gone; the link broke an hour ago)"
+    )
+    # A status page says what a log says.
+    assert session.progress.error == f"{gave_up.value}; trying again"
+
+
+def test_an_outage_of_ever_other_words_is_told_by_its_newest_five(session: Session) -> None:
+    """Words may hold a port or a time: a day of them is no line for a log."""
+    attempts = [fails(f"failure {n}") for n in range(8)]
+    with pytest.raises(PeerUnavailable) as gave_up:
+        persist(session, one_by_one(attempts))
+    assert attempts == []
+    assert str(gave_up.value) == (
+        "failure 7 (earlier in this outage: failure 6; failure 5; failure 4; failure 3)"
+    )
+
+
+def test_a_round_longer_than_the_outage_is_none(clock: LeapingClock, session: Session) -> None:
+    """Heard from, then hours of collecting, then the link breaks: that isn't hours of outage."""
+
+    def play() -> None:
+        session.progress.contacts += 1
+        clock.time += 100 * OUTAGE_S
+
+    persist(session, failing(play, lambda: None, play, lambda: None, lambda: None))
+    assert session.progress.error == ""
+    assert clock.slept == [0.2, 0.4, 0.2, 0.4]
+
+
+def test_whoever_comes_back_is_said_to_be_back_and_after_how_long(
+    clock: LeapingClock, session: Session
+) -> None:
+    """The first contact is no return; a return after several tries counts from the first loss."""
+    away: list[float | None] = []
+
+    def play() -> None:
+        away.append(session.progress.heard_from_peers(clock.now()))
+
+    def wait() -> None:
+        clock.time += 3.0
+
+    persist(session, failing(play, wait, play, lambda: None))
+    assert away == [None, pytest.approx(0.2 + 3.0 + 0.4)]
+    assert session.progress.error == ""
+
+
+# --- an owner that is started once ---------------------------------------------------------------
+
+
+HOUR_S = 3600.0
+A_ROUND: Any = object()
+
+
+class Stopping:
+    """Servers that are away again and again: each try takes `outage_s`, then fails, or not."""
+
+    def __init__(self, clock: LeapingClock, *tries: Exception | str) -> None:
+        self.clock, self.tries, self.count = clock, list(tries), 0
+
+    def __call__(self, on_round: Callable[[Any], object]) -> Participation:
+        self.count += 1
+        self.clock.time += 600
+        match self.tries.pop(0):
+            case Exception() as error:
+                raise error
+            case "a round, then away":
+                on_round(A_ROUND)
+                raise PeerUnavailable("away")
+        return Participation(ended="finished")
+
+
+def test_it_takes_part_again_until_the_training_is_over() -> None:
+    clock = LeapingClock()
+    run = Stopping(clock, *[PeerUnavailable("away")] * 5, "over")
+    assert outlast(run, 10 * HOUR_S, clock=clock).ended == "finished"
+    assert run.count == 6
+
+
+def test_it_gives_up_after_what_it_was_told_to_wait() -> None:
+    clock = LeapingClock()
+    run = Stopping(clock, *[PeerUnavailable("away")] * 100)
+    with pytest.raises(PeerUnavailable, match="away"):
+        outlast(run, HOUR_S, clock=clock)
+    assert HOUR_S <= clock.time - clock.start < 2 * HOUR_S
+
+
+def test_each_round_that_is_seen_begins_the_wait_anew() -> None:
+    clock = LeapingClock()
+    told: list[Any] = []
+    away = [PeerUnavailable("away")] * 4
+    run = Stopping(clock, *away, "a round, then away", *away, "over")
+    assert outlast(run, HOUR_S, told.append, clock).ended == "finished"
+    assert told == [A_ROUND]
+    assert clock.time - clock.start > HOUR_S
+
+
+@pytest.mark.parametrize("error", [Misidentified("another"), TaskMismatch("aa", "bb")])
+def test_what_waiting_does_not_mend_ends_it_at_once(error: Exception) -> None:
+    clock = LeapingClock()
+    with pytest.raises(type(error)):
+        outlast(Stopping(clock, error), HOUR_S, clock=clock)
+    assert clock.slept == []
+
+
+# --- a server waits for its database -------------------------------------------------------------
+
+
+def engine(connect: Callable[[], Any]) -> Any:
+    return SimpleNamespace(dialect=SimpleNamespace(name="postgresql"), connect=connect)
+
+
+class _Connection:
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_exception: object) -> None:
+        return None
+
+
+def test_a_database_that_recovers_is_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+    clock, fails = LeapingClock(), [3]
+
+    def connect() -> _Connection:
+        if fails[0]:
+            fails[0] -= 1
+            raise OperationalError("", {}, Exception("FATAL: the database system is starting up"))
+        return _Connection()
+
+    wait_for_database(engine(connect), clock)
+    assert len(clock.slept) == 3
+    assert "starting up" in caplog.text
+    assert "trying again for 60 s" in caplog.text
+
+
+def test_a_database_that_never_comes_is_an_error() -> None:
+    clock = LeapingClock()
+
+    def connect() -> _Connection:
+        raise OperationalError("", {}, Exception("connection refused"))
+
+    with pytest.raises(StorageFailure, match="refused"):
+        wait_for_database(engine(connect), clock)
+    assert START_S <= clock.time - clock.start < 2 * START_S
+
+
+def test_what_trying_again_cannot_mend_ends_it_at_once(
+    clock: LeapingClock, session: Session
+) -> None:
+    def differ() -> None:
+        raise PeerViolation("the servers' trainings differ")
+
+    with pytest.raises(PeerViolation):
+        persist(session, differ)
+    assert clock.slept == []

@@ -9,8 +9,7 @@ import pytest
 from precad.client.settings import JoinSettings
 from precad.common.aggregator.settings import ServerASettings, ServerBSettings
 from precad.common.errors import Misconfiguration
-from precad.common.several import settings_by_task, values_by_task
-from precad.dealer.process import DealerSettings
+from precad.common.several import settings_by_task
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 SHARED = """
@@ -89,21 +88,6 @@ def test_a_finished_model_is_on_offer_until_its_table_goes_unless_the_file_says_
     path = write(folder, SHARED + WARDS + CLINICS + "linger = 5.0\n")
     found = settings_by_task(ServerASettings, path)
     assert (found["wards"][0].linger, found["clinics"][0].linger) == (math.inf, 5.0)
-
-
-def test_the_dealers_tasks_need_no_state(folder: Path) -> None:
-    tables = '[tasks.wards]\ntask = "wards.toml"\nlisten = "0.0.0.0:7403"\n'
-    path = write(folder, f'identity = "keys"\nends_with_training = true\n{tables}')
-    settings, _ = settings_by_task(DealerSettings, path)["wards"]
-    assert (settings.listen, settings.ends_with_training) == ("0.0.0.0:7403", True)
-
-
-def test_a_file_without_tables_is_one_tasks() -> None:
-    path = DEPLOY / "server-a.toml"
-    assert list(values_by_task(path)) == [""]
-    assert ServerASettings.load(path).of(values_by_task(path)[""], path) == (
-        ServerASettings.load(path)
-    )
 
 
 @pytest.mark.parametrize(

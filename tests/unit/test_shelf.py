@@ -4,20 +4,16 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
-import grpc
 import numpy as np
 import pytest
 from safetensors import safe_open
 from safetensors.numpy import save_file
-from tests.conftest import task_values
+from tests.conftest import TaskMaker, task_values
 
 from precad.common.aggregator.training.shelf import KEPT_MODELS, Shelf, ShelvedModel
-from precad.common.errors import NotOnOffer, PeerUnavailable, StorageFailure
+from precad.common.errors import NotOnOffer, StorageFailure
 from precad.common.task import Task
-from precad.common.wire.serving import status_of
-from precad.common.wire.status import error_of
 
 OFFERED = """
 import json, re, sys
@@ -45,9 +41,8 @@ print(resident() - before, descriptors() - files)
 
 
 @pytest.fixture
-def task(make_task: Any) -> Task:
-    made: Task = make_task(3)
-    return made
+def task(make_task: TaskMaker) -> Task:
+    return make_task(3)
 
 
 def filled(task: Task, path: Path, models: int) -> Shelf:
@@ -80,14 +75,6 @@ def test_a_model_that_cannot_be_written_is_not_offered_and_the_error_says_what_t
     with pytest.raises(StorageFailure, match=r"gone/model can't be written \(No such file"):
         shelf.put(1, np.zeros(3))
     assert shelf.current.version == 0
-
-
-def test_after_a_restart_only_the_current_one_is(task: Task, tmp_path: Path) -> None:
-    before = filled(task, tmp_path / "model", 3).current
-    again = Shelf(task, tmp_path / "model")
-    assert (again.current.version, again.current.digest) == (3, before.digest)
-    with pytest.raises(NotOnOffer):
-        again.get(2)
 
 
 def test_the_newest_one_is_read_from_the_disk_and_no_other_file_taken_for_it(
@@ -127,7 +114,7 @@ def test_models_on_offer_take_no_memory_and_a_descriptor_each(tmp_path: Path) ->
 
 
 def test_tensors_that_another_program_wrote_in_another_order_are_read_all_the_same(
-    make_task: Any, tmp_path: Path
+    make_task: TaskMaker, tmp_path: Path
 ) -> None:
     names = [{"name": name, "shape": [2]} for name in ("b", "a")]
     task = make_task(4, {"model.parameters": names})
@@ -140,18 +127,3 @@ def test_tensors_that_another_program_wrote_in_another_order_are_read_all_the_sa
     assert path.read_bytes()[-32:] != theta.tobytes()
     shelf = Shelf(task, path)
     assert shelf.theta().tolist() == theta.tolist() == vector(shelf.current)
-
-
-class Failed(grpc.RpcError):
-    def code(self) -> grpc.StatusCode:
-        return status_of(NotOnOffer("the newest is that of 3"))
-
-    def details(self) -> str:
-        return "the newest is that of 3"
-
-
-def test_a_model_that_is_gone_is_a_round_to_skip_and_no_violation() -> None:
-    error = error_of("server B", "b.example:1", Failed())
-    assert isinstance(error, NotOnOffer)
-    assert isinstance(error, PeerUnavailable)
-    assert "the newest is that of 3" in str(error)

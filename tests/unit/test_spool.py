@@ -25,13 +25,6 @@ def kept(spool: Spool, words: bytes = WORDS, client: ClientId = ONE) -> SpooledB
     return file.finish(SALT)
 
 
-def test_a_body_comes_back_as_often_as_it_is_asked_for(tmp_path: Path) -> None:
-    body = kept(Spool(tmp_path))
-    for _ in range(2):
-        assert b"".join(body.pieces()) == WORDS
-    assert body.salt == SALT
-
-
 SIZES = (1, 4096, PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 1, 3 * PIECE_BYTES)
 
 
@@ -44,20 +37,6 @@ def test_a_body_is_the_same_however_it_arrives(tmp_path: Path, size: int) -> Non
     body = file.finish(SALT)
     assert b"".join(body.pieces()) == words
     assert body.path.stat().st_size == len(words) + -(-len(words) // PIECE_BYTES) * TAG_BYTES
-
-
-def test_what_has_come_is_on_the_disk_and_not_in_memory(tmp_path: Path) -> None:
-    file = Spool(tmp_path).begin(ONE)
-    # As it comes: the salt before it shifts every piece.
-    size, taken = PIECE_BYTES // 2 - 32, 0
-    for start in range(0, len(WORDS), size):
-        piece = memoryview(WORDS)[start : start + size]
-        file.add(piece)
-        taken += len(piece)
-        (path,) = tmp_path.iterdir()
-        assert path.stat().st_size == taken + taken // PIECE_BYTES * TAG_BYTES
-    sizes = [len(piece) for piece in file.finish(SALT).pieces()]
-    assert sizes == [PIECE_BYTES, PIECE_BYTES, len(WORDS) - 2 * PIECE_BYTES]
 
 
 @pytest.mark.parametrize("pieces", [1, 2])

@@ -1,22 +1,23 @@
 """A server's statements: what it said itself a moment ago costs it nothing when it is shown."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.unit.test_meeting import ANN, BEN, A, B, Servers
+from tests.conftest import TaskMaker
+from tests.rig.meeting import ANN, BEN, A, B, Servers
 
 from precad.common.aggregator.service.statements import statement_of
 from precad.common.aggregator.training.owners import remember
+from precad.common.aggregator.training.said import Said
 from precad.common.aggregator.training.session import Session
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import ClientId
-from precad.common.task import Task
 from precad.protos import precad_pb2 as pb
 
 
 @pytest.fixture
-def servers(make_task: Callable[..., Task], tmp_path: Path) -> Iterator[Servers]:
+def servers(make_task: TaskMaker, tmp_path: Path) -> Iterator[Servers]:
     made = Servers(make_task(8), tmp_path)
     yield made
     made.close()
@@ -73,3 +74,32 @@ def test_what_it_said_to_one_owner_is_no_word_to_another(
         with pytest.raises(PeerViolation):
             statement_of(session, BEN, shown)
     assert checked == [of_ann, of_b]
+
+
+# --- what it remembers of its last words ---------------------------------------------------------
+
+
+def word(number: int) -> pb.Signed:
+    """Some message."""
+    return pb.Signed(body=b"%d" % number)
+
+
+def test_the_last_word_of_each_kind_is_known_for_the_owner_that_heard_it() -> None:
+    said = Said()
+    said.note(ANN, "opening", word(1))
+    said.note(ANN, "statement", word(2))
+    assert said.knows(ANN, "opening", word(1))
+    assert said.knows(ANN, "statement", word(2))
+    # Neither of another kind, nor of another owner.
+    assert not said.knows(ANN, "opening", word(2))
+    assert not said.knows(ANN, "statement", word(1))
+    assert not said.knows(BEN, "opening", word(1))
+
+
+def test_only_the_last_word_is_known() -> None:
+    said = Said()
+    said.note(ANN, "statement", word(1))
+    said.note(ANN, "statement", word(2))
+    assert not said.knows(ANN, "statement", word(1))
+    assert said.knows(ANN, "statement", word(2))
+    assert not said.knows(ANN, "opening", pb.Signed())

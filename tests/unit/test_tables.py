@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 import torch
 from pyarrow import parquet
+from tests.conftest import TaskMaker
 
 from precad.client.read import Columns, read_inputs, read_records
 from precad.client.train import as_records
@@ -127,11 +128,6 @@ def test_an_owner_may_call_columns_otherwise(tmp_path: Path) -> None:
     assert x.tolist() == X
 
 
-def test_other_data_are_left_as_they_are() -> None:
-    pair = (np.ones((2, 1)), np.zeros(2))
-    assert read_records(pair, RECIPE) is pair
-
-
 def without(column: dict[str, Any], key: str) -> DataSection:
     bare = {name: value for name, value in column.items() if name != key}
     others = [each for each in (AGE, WARD) if each["name"] != column["name"]]
@@ -163,12 +159,6 @@ def test_a_cell_that_cannot_be_used_is_named_with_the_remedy(
 ) -> None:
     with pytest.raises(Misconfiguration, match=said):
         read_records(write(tmp_path, text), recipe)
-
-
-def test_how_many_more_are_bad_is_said(tmp_path: Path) -> None:
-    text = CSV.replace("80", "old").replace("40", "young")
-    with pytest.raises(Misconfiguration, match=r"\(1 more in this column\)"):
-        read_records(write(tmp_path, text), RECIPE)
 
 
 @pytest.mark.parametrize(
@@ -203,11 +193,6 @@ def test_what_the_task_says_an_owner_does_not(values: dict[str, Any], said: str)
         read_records(rows(), RECIPE, Columns(**values))
 
 
-def test_columns_refuse_unknown_keys() -> None:
-    with pytest.raises(Misconfiguration, match="unknown key"):
-        Columns(input=("age",))
-
-
 def test_parquet_without_a_library_names_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -218,13 +203,6 @@ def test_parquet_without_a_library_names_one(
     (tmp_path / "ward.parquet").touch()
     with pytest.raises(Misconfiguration, match=r"precad\[parquet\]"):
         read_records(tmp_path / "ward.parquet", RECIPE)
-
-
-def test_arrays_beside_a_recipe_must_have_its_shape(tmp_path: Path) -> None:
-    path = tmp_path / "ward.npz"
-    np.savez(path, x=np.zeros((2, 3), np.float32), y=np.zeros(2, np.int64))
-    with pytest.raises(Misconfiguration, match="makes 4 numbers"):
-        read_records(path, RECIPE)
 
 
 # --- the recipe itself -------------------------------------------------------------------------
@@ -248,7 +226,9 @@ def test_a_recipe_that_means_nothing_is_refused(columns: Any, target: Any, said:
         DataSection.model_validate({"target": target, "columns": columns})
 
 
-def test_the_recipe_is_in_the_digest_and_a_task_without_one_is_as_before(make_task: Any) -> None:
+def test_the_recipe_is_in_the_digest_and_a_task_without_one_is_as_before(
+    make_task: TaskMaker,
+) -> None:
     plain = make_task(4)
     recipe = RECIPE.model_dump(mode="json")
     with_one = make_task(4, {"data": recipe})
@@ -293,6 +273,18 @@ def test_an_iterable_dataset_with_a_length_is_read_in_its_order() -> None:
 def test_a_dataset_that_is_not_as_long_as_it_says_is_refused(stream: Stream, said: str) -> None:
     with pytest.raises(Misconfiguration, match=said):
         as_records(stream)
+
+
+def test_columns_refuse_unknown_keys() -> None:
+    with pytest.raises(Misconfiguration, match="unknown key"):
+        Columns(input=("age",))
+
+
+def test_arrays_beside_a_recipe_must_have_its_shape(tmp_path: Path) -> None:
+    path = tmp_path / "ward.npz"
+    np.savez(path, x=np.zeros((2, 3), np.float32), y=np.zeros(2, np.int64))
+    with pytest.raises(Misconfiguration, match="makes 4 numbers"):
+        read_records(path, RECIPE)
 
 
 def test_frames_of_numbers_are_a_pair_like_arrays() -> None:

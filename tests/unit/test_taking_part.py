@@ -1,7 +1,6 @@
 """One update a version, one charge a version, uploads at a public time, and zeros where nothing of
 the records may leave: an owner's process against servers that a test scripts."""
 
-import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.conftest import TaskMaker
 from tests.rig.scripted_servers import Killed, Open, Over, Owner, Paused, Script, Sent
 
 from precad.client.own_account import exact_epsilon
@@ -16,9 +16,10 @@ from precad.client.witness import SERVERS
 from precad.common.account.events import poisson_gaussian
 from precad.common.errors import Misconfiguration, PeerViolation
 from precad.common.identifiers import Role
-from precad.common.task import Task
 from precad.common.wire.statement import sign_body
 from precad.protos import precad_pb2 as pb
+
+Log = pytest.LogCaptureFixture
 
 D = 8
 WORK_S = 7.0
@@ -27,14 +28,14 @@ MakeOwner = Callable[..., Owner]
 
 
 @pytest.fixture(params=[False, True], ids=["asking", "told"])
-def owner(make_task: Any, tmp_path: Path, request: Any) -> MakeOwner:
+def owner(make_task: TaskMaker, tmp_path: Path, request: Any) -> MakeOwner:
     """``owner(Open(0, 0), Over(0, 0), limit=2.0, task={…})``
 
     Of servers that say what they sign when they are asked, or with A's notices.
     """
 
     def make(*events: Any, limit: float | None = None, **changes: Any) -> Owner:
-        task: Task = make_task(D, {"deadlines.work": WORK_S, **changes.get("task", {})})
+        task = make_task(D, {"deadlines.work": WORK_S, **changes.get("task", {})})
         folder = changes.get("folder", tmp_path / "own")
         if folder is not None:
             folder.mkdir(exist_ok=True)
@@ -62,6 +63,18 @@ def epsilon_of(owner: Owner, *further: int) -> float:
         for m in further
     ]
     return exact_epsilon(Counter(events), privacy.delta)
+
+
+def lose_after_submit(one: Owner, kept: str = "pending.bin") -> None:
+    """The process dies after its next upload, and a file of its state is gone."""
+
+    def lose(name: str) -> None:
+        if name == "after submit":
+            one.script.on_step = lambda _: None
+            (one.folder / kept).unlink()  # type: ignore[operator]
+            raise Killed
+
+    one.script.on_step = lose
 
 
 ZEROS = np.zeros(D, dtype=np.int64).tobytes()
@@ -95,19 +108,10 @@ def test_the_update_goes_when_its_version_is_over(owner: MakeOwner) -> None:
     assert ("statement server-b", False) in seen[seen.index(("after submit", True)) :]
 
 
-def test_an_update_that_was_lost_is_not_replaced(
-    owner: MakeOwner, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_update_that_was_lost_is_not_replaced(owner: MakeOwner, caplog: Log) -> None:
     """The state that held it is gone, the account says that it was shared."""
     one = owner(Open(0, 0), Open(1, 0), Over(1, 0), Open(2, 1), Over(2, 1))
-
-    def lose(name: str) -> None:
-        if name == "after submit":
-            one.script.on_step = lambda _: None
-            (one.folder / "pending.bin").unlink()  # type: ignore[operator]
-            raise Killed
-
-    one.script.on_step = lose
+    lose_after_submit(one)
     one.run_until_done()
     assert {each.version for each in one.script.sent if each.attempt > 0} == {1}
     assert len(by_version(one.script.sent)[0]) == 1
@@ -170,25 +174,6 @@ def test_the_larger_of_both_servers_signatures_counts(
     assert one.run().epsilon == pytest.approx(epsilon_of(one, 2))
 
 
-def test_what_the_owner_knows_itself_is_not_forgotten_with_the_servers(owner: MakeOwner) -> None:
-    one = owner(Open(0, 0, charges=(3, 0)), Open(1, 0, charges=(0, 0)), Over(1, 0))
-    assert one.run().epsilon == pytest.approx(epsilon_of(one, 3))
-    assert one.open_account().epsilon() == pytest.approx(epsilon_of(one, 3))
-
-
-def test_an_upgraded_step_is_on_the_disk_before_the_update_is_shared_again(
-    owner: MakeOwner,
-) -> None:
-    one = owner(Open(0, 0), Open(1, 0, charges=(0, 1)), Over(1, 0))
-    seen = []
-    one.script.on_step = lambda name: (
-        seen.append(one.open_account().epsilon()) if name.startswith("submit") else None
-    )
-    one.run()
-    assert seen == pytest.approx([epsilon_of(one, 0), epsilon_of(one, 1)])
-    assert seen[1] > seen[0]
-
-
 def rounds_within(one: Owner) -> int:
     """How many versions the owner's limit admits."""
     account = one.open_account()
@@ -247,12 +232,6 @@ def test_uploads_begin_at_the_public_time_however_soon_the_work_is_done(
     assert [each.at for each in one.script.sent] == [WORK_S, WORK_S]
 
 
-def test_work_that_takes_longer_makes_an_upload_late(owner: MakeOwner) -> None:
-    one = owner(Open(0, 0, takes_s=WORK_S + 4), Over(0, 0))
-    one.run()
-    assert [each.at for each in one.script.sent] == [WORK_S + 4]
-
-
 def test_both_servers_sign_before_anything_is_shared(owner: MakeOwner) -> None:
     one = owner(Open(5, 0), Over(5, 0))
     one.run()
@@ -296,12 +275,6 @@ def test_an_undrawn_owner_does_and_sends_what_a_drawn_one_does_but_zeros(
     assert drawn.open_account().participations == 2
 
 
-def test_without_cover_an_undrawn_owner_sends_nothing(owner: MakeOwner) -> None:
-    one = owner(Open(0, 0, selected=False), Over(0, 0, counted=False))
-    assert one.run().ended == "finished"
-    assert (one.script.sent, one.computed) == ([], [])
-
-
 def test_an_owner_at_its_limit_stays_and_sends_zeros(owner: MakeOwner) -> None:
     events = [e for n in range(9) for e in (Open(n, n), Over(n, n))]
     one = owner(*events, limit=1.5, task=COVERED)
@@ -315,14 +288,7 @@ def test_an_owner_at_its_limit_stays_and_sends_zeros(owner: MakeOwner) -> None:
 
 def test_an_owner_that_lost_its_update_covers_with_zeros(owner: MakeOwner) -> None:
     one = owner(Open(0, 0), Open(1, 0), Over(1, 0), task=COVERED)
-
-    def lose(name: str) -> None:
-        if name == "after submit":
-            one.script.on_step = lambda _: None
-            (one.folder / "pending.bin").unlink()  # type: ignore[operator]
-            raise Killed
-
-    one.script.on_step = lose
+    lose_after_submit(one)
     one.run_until_done()
     # The attempt at hand once more, and the next one: nothing of the records in either.
     assert [each.x.tobytes() == ZEROS for each in one.script.sent] == [False, True, True]
@@ -432,16 +398,8 @@ def test_a_server_whose_unasked_statement_says_less_is_shown_its_own(
     assert len(shown) == (2 if script.words else 3)
 
 
-def test_a_repeated_release_moves_a_version_up_and_is_no_forgetting(owner: MakeOwner) -> None:
-    one = owner(Open(0, 0), Over(0, 0))
-    one.run()
-    for role in one.script.charged:
-        one.script.charged[role] = [0, 1]
-    assert one.run().ended == "finished"
-
-
 def test_a_version_that_a_server_has_stated_as_over_is_sat_out(
-    owner: MakeOwner, caplog: pytest.LogCaptureFixture
+    owner: MakeOwner, caplog: Log
 ) -> None:
     """Both lost their newest models, and won't take them back: the version runs again."""
     one = owner(Open(0, 0), Over(0, 0))
@@ -482,14 +440,6 @@ def test_a_model_that_a_server_signed_and_lost_comes_back_from_who_helped_to_mak
     assert [each.attempt for each in one.script.sent] == [0, 1]
 
 
-def test_a_model_that_is_kept_is_not_fetched_again(owner: MakeOwner) -> None:
-    one = owner(*(e for n in range(3) for e in (Open(n, n), Over(n, n))))
-    one.run()
-    fetches = [name for name in one.script.calls if name.startswith("fetch")]
-    # The last one once more, for the announcement of the end.
-    assert fetches == ["fetch 0", "fetch 1", "fetch 2", "fetch 3", "fetch 3"]
-
-
 def test_a_kept_model_that_was_meddled_with_is_fetched_again(owner: MakeOwner) -> None:
     one = owner(Open(0, 0), Over(0, 0), Open(1, 1))
     one.script.on_step = lambda name: (
@@ -506,9 +456,7 @@ def test_a_kept_model_that_was_meddled_with_is_fetched_again(owner: MakeOwner) -
     assert [view.theta[0] for view in one.computed] == [0.0, 1.0]
 
 
-def test_a_version_whose_model_changed_is_sat_out(
-    owner: MakeOwner, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_version_whose_model_changed_is_sat_out(owner: MakeOwner, caplog: Log) -> None:
     one = owner(Open(0, 0), Open(1, 0, model=1), Over(1, 0), Open(2, 1), Over(2, 1))
     one.run()
     assert [each.attempt for each in one.script.sent] == [0, 2]
@@ -517,14 +465,7 @@ def test_a_version_whose_model_changed_is_sat_out(
 
 def test_a_changed_model_is_known_after_a_restart_too(owner: MakeOwner) -> None:
     one = owner(Open(0, 0), Open(1, 0, model=1), Over(1, 0))
-
-    def die(name: str) -> None:
-        if name == "after submit":
-            one.script.on_step = lambda _: None
-            (one.folder / "pending.bin").unlink()  # type: ignore[operator]
-            raise Killed
-
-    one.script.on_step = die
+    lose_after_submit(one)
     one.run_until_done()
     assert [each.attempt for each in one.script.sent] == [0]
 
@@ -587,31 +528,11 @@ def test_a_statement_of_another_clients_account_is_refused(owner: MakeOwner) -> 
 
 @pytest.mark.parametrize("states", [(False, False), (True, False), (False, True), (True, True)])
 def test_an_honest_submission_that_is_not_counted_is_a_warning(
-    owner: MakeOwner, caplog: pytest.LogCaptureFixture, states: tuple[bool, bool]
+    owner: MakeOwner, caplog: Log, states: tuple[bool, bool]
 ) -> None:
     one = owner(Open(0, 0), Over(0, 0, counted=any(states), states=states))
     one.run()
     assert ("may be bad" in caplog.text) is not all(states)
-
-
-def test_an_attempt_that_was_sat_out_is_no_reason_to_warn(
-    owner: MakeOwner, caplog: pytest.LogCaptureFixture
-) -> None:
-    one = owner(Open(0, 0), Open(1, 0, model=1), Over(1, 0, counted=False))
-    one.run()
-    assert "may be bad" not in caplog.text
-
-
-def test_the_newest_two_models_are_kept_as_they_were_served(owner: MakeOwner) -> None:
-    one = owner(*(e for n in range(4) for e in (Open(n, n), Over(n, n))))
-    result = one.run()
-    assert one.folder is not None
-    found = {path.name: path.read_bytes() for path in one.folder.glob("model-*.bin")}
-    assert found == {
-        f"model-{version}.bin": one.script.model(version)[0].tobytes() for version in (3, 4)
-    }
-    assert result.model is not None
-    assert result.model.version == 4
 
 
 def test_all_that_an_owner_keeps_is_for_this_user_alone(owner: MakeOwner) -> None:
@@ -635,11 +556,3 @@ def test_a_state_folder_that_cannot_be_read_is_refused_with_its_name(owner: Make
     path.write_bytes(b"\xff\xff")
     with pytest.raises(Misconfiguration, match=r"statement-server-b.bin.*restore it"):
         one.run()
-
-
-def test_nothing_of_this_says_more_than_info_about_an_ordinary_training(
-    owner: MakeOwner, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    owner(Open(0, 0), Open(1, 0), Over(1, 0)).run()
-    assert [each for each in caplog.records if each.levelno > logging.INFO] == []

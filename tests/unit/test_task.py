@@ -7,17 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.conftest import TaskMaker
 
 from precad.common.account.guarantees import client_noise_multiplier, sensitivity_ratio
 from precad.common.aggregator.store.audit import read_task
 from precad.common.errors import Misconfiguration
-from precad.common.headroom import MAX_BOUND, effective_record_clip
+from precad.common.headroom import effective_record_clip
 from precad.common.task import Task
 
 SECTIONS = ("", "model.", "privacy.", "training.", "enrolment.", "deadlines.")
 
 
-def refusal(make_task: Any, changes: dict[str, Any], dimension: int = 8) -> Misconfiguration:
+def refusal(make_task: TaskMaker, changes: dict[str, Any], dimension: int = 8) -> Misconfiguration:
     with pytest.raises(Misconfiguration) as refused:
         make_task(dimension, changes)
     return refused.value
@@ -30,7 +31,7 @@ def suggested(refused: Misconfiguration) -> int:
     return int(found[1])
 
 
-def test_derived_quantities(make_task: Any) -> None:
+def test_derived_quantities(make_task: TaskMaker) -> None:
     task = make_task(9, {"privacy.client_clip": 30.1})
     assert task.bound == math.floor(30.1 * 2**20)
     assert task.effective_record_clip == 1 + 3 * 2.0**-20 + 30.1 * 2.0**-18
@@ -41,27 +42,15 @@ def test_derived_quantities(make_task: Any) -> None:
     )
 
 
-def test_the_dimension_is_that_of_all_parameters(make_task: Any) -> None:
-    parameters = [{"name": "w", "shape": [3, 4]}, {"name": "b", "shape": [4]}]
-    assert make_task(0, {"model.parameters": parameters}).dimension == 16
-
-
 # --- headroom: each rule with field, value, and what would fit ---------------------------------
 
 
 @pytest.mark.parametrize(
     ("clip", "least"),
-    [
-        (0.3, 2),
-        (0.25, 2),
-        (math.nextafter(0.25, 0), 3),
-        (math.nextafter(0.5, 0), 2),
-        (2.0**-30, 30),
-        (math.nextafter(2.0**-30, 0), 31),
-    ],
+    [(0.25, 2), (math.nextafter(0.25, 0), 3), (2.0**-30, 30), (math.nextafter(2.0**-30, 0), 31)],
 )
 def test_a_bound_below_one_unit_says_how_many_bits_it_takes(
-    make_task: Any, clip: float, least: int
+    make_task: TaskMaker, clip: float, least: int
 ) -> None:
     # Noise enough for any number of bits.
     changes = {
@@ -77,7 +66,7 @@ def test_a_bound_below_one_unit_says_how_many_bits_it_takes(
     assert make_task(8, changes | {"fractional_bits": least}).bound >= 1
 
 
-def test_a_client_clip_too_small_for_any_bits_is_named_itself(make_task: Any) -> None:
+def test_a_client_clip_too_small_for_any_bits_is_named_itself(make_task: TaskMaker) -> None:
     clip = 2.0**-53
     refused = refusal(make_task, {"privacy.client_clip": clip, "privacy.record_clip": clip})
     assert (refused.field, refused.value) == ("privacy.client_clip", clip)
@@ -87,7 +76,7 @@ def test_a_client_clip_too_small_for_any_bits_is_named_itself(make_task: Any) ->
     ("clip", "most"), [(33.0, 19), (32.0 + 2**-19, 19), (100.1, 18), (2.0**23, 2), (2.0**24, 1)]
 )
 def test_a_bound_above_2_to_the_25_says_how_many_bits_fit(
-    make_task: Any, clip: float, most: int
+    make_task: TaskMaker, clip: float, most: int
 ) -> None:
     changes = {
         "privacy.client_clip": clip,
@@ -102,7 +91,9 @@ def test_a_bound_above_2_to_the_25_says_how_many_bits_fit(
 
 
 @pytest.mark.parametrize("clip", [2.0**24 + 0.5, 1e10, 1e300, 1.7e308])
-def test_a_client_clip_too_large_for_any_bits_is_named_itself(make_task: Any, clip: float) -> None:
+def test_a_client_clip_too_large_for_any_bits_is_named_itself(
+    make_task: TaskMaker, clip: float
+) -> None:
     refused = refusal(make_task, {"privacy.client_clip": clip})
     assert (refused.field, refused.value) == ("privacy.client_clip", clip)
     fits = {
@@ -115,11 +106,7 @@ def test_a_client_clip_too_large_for_any_bits_is_named_itself(make_task: Any, cl
     make_task(8, fits)
 
 
-def test_the_largest_bound_is_accepted(make_task: Any) -> None:
-    assert make_task(8, {"privacy.client_clip": 32.0}).bound == MAX_BOUND
-
-
-def test_too_many_parameters_say_how_many_fit(make_task: Any) -> None:
+def test_too_many_parameters_say_how_many_fit(make_task: TaskMaker) -> None:
     bound = 20 * 2**20
     most = (2**63 - 1) // (14 * bound)
     refused = refusal(make_task, {}, dimension=most + 1)
@@ -142,7 +129,7 @@ def test_too_many_parameters_say_how_many_fit(make_task: Any) -> None:
     ],
 )
 def test_too_little_noise_says_how_many_bits_it_takes(
-    make_task: Any, dimension: int, changes: dict[str, Any], least: int
+    make_task: TaskMaker, dimension: int, changes: dict[str, Any], least: int
 ) -> None:
     changes = {"privacy.client_clip": 2.0, "privacy.noise_multiplier": 1.0} | changes
     refused = refusal(make_task, changes, dimension)
@@ -153,7 +140,7 @@ def test_too_little_noise_says_how_many_bits_it_takes(
     refusal(make_task, changes | {"fractional_bits": least - 1}, dimension)
 
 
-def test_too_little_noise_that_no_bits_can_mend_names_the_multiplier(make_task: Any) -> None:
+def test_too_little_noise_that_no_bits_can_mend_names_the_multiplier(make_task: TaskMaker) -> None:
     """More bits would lift β above 2^25: the remedy must not send the reader round in circles."""
     changes = {"privacy.client_clip": 32.0, "privacy.noise_multiplier": 1e-4}
     refused = refusal(make_task, changes)
@@ -164,7 +151,7 @@ def test_too_little_noise_that_no_bits_can_mend_names_the_multiplier(make_task: 
 
 
 @pytest.mark.parametrize("sigma", [1.1e10, 1e12, 1e300])
-def test_noise_that_leaves_no_room_says_how_much_fits(make_task: Any, sigma: float) -> None:
+def test_noise_that_leaves_no_room_says_how_much_fits(make_task: TaskMaker, sigma: float) -> None:
     changes = {"privacy.record_clip": 20.0}
     refused = refusal(make_task, changes | {"privacy.noise_multiplier": sigma})
     assert (refused.field, refused.value) == ("privacy.noise_multiplier", sigma)
@@ -176,14 +163,14 @@ def test_noise_that_leaves_no_room_says_how_much_fits(make_task: Any, sigma: flo
     refusal(make_task, changes | {"privacy.noise_multiplier": most * 1.01})
 
 
-def test_a_record_clip_above_the_client_clip_is_refused(make_task: Any) -> None:
+def test_a_record_clip_above_the_client_clip_is_refused(make_task: TaskMaker) -> None:
     refused = refusal(make_task, {"privacy.record_clip": 20.5})
     assert (refused.field, refused.value) == ("privacy.record_clip", 20.5)
     assert "20.0" in refused.remedy
     make_task(8, {"privacy.record_clip": 20.0})
 
 
-def test_a_client_clip_of_over_1024_record_clips_is_refused(make_task: Any) -> None:
+def test_a_client_clip_of_over_1024_record_clips_is_refused(make_task: TaskMaker) -> None:
     clip = 20.0 / 1024
     make_task(8, {"privacy.record_clip": clip})
     refused = refusal(make_task, {"privacy.record_clip": math.nextafter(clip, 0)})
@@ -191,13 +178,13 @@ def test_a_client_clip_of_over_1024_record_clips_is_refused(make_task: Any) -> N
     assert "1024·privacy.record_clip = 20" in refused.remedy
 
 
-def test_a_least_number_of_clients_above_the_most_is_refused(make_task: Any) -> None:
+def test_a_least_number_of_clients_above_the_most_is_refused(make_task: TaskMaker) -> None:
     refused = refusal(make_task, {"enrolment.min_clients": 11})
     assert (refused.field, refused.value) == ("enrolment.min_clients", 11)
     make_task(8, {"enrolment.min_clients": 10})
 
 
-def test_uploads_that_begin_at_the_end_are_refused(make_task: Any) -> None:
+def test_uploads_that_begin_at_the_end_are_refused(make_task: TaskMaker) -> None:
     """Everybody would be late for ever."""
     refused = refusal(make_task, {"deadlines.collect": 5.0, "deadlines.work": 5.0})
     assert (refused.field, refused.value) == ("deadlines.work", 5.0)
@@ -208,7 +195,7 @@ def test_uploads_that_begin_at_the_end_are_refused(make_task: Any) -> None:
 
 
 @pytest.mark.parametrize("section", SECTIONS)
-def test_unknown_keys_are_refused_by_name(make_task: Any, section: str) -> None:
+def test_unknown_keys_are_refused_by_name(make_task: TaskMaker, section: str) -> None:
     refused = refusal(make_task, {f"{section}nosie": 1})
     assert refused.field == f"{section}nosie"
     assert "unknown key" in refused.remedy
@@ -243,35 +230,23 @@ def test_what_has_no_sound_default_is_required(field: str) -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("privacy.record_clip", 0.0),
         ("privacy.record_clip", math.nan),
         ("privacy.client_clip", math.inf),
-        ("privacy.client_clip", -1.0),
-        ("privacy.noise_multiplier", 0.0),
-        ("privacy.noise_multiplier", math.inf),
-        ("privacy.record_rate", 0.0),
-        ("privacy.record_rate", 1.01),
-        ("privacy.client_rate", math.nan),
-        ("privacy.delta", 0.0),
-        ("privacy.delta", 1.0),
-        ("privacy.delta", math.nan),
-        ("privacy.epsilon_limit", 0.0),
         ("privacy.client_clip", "30"),
         ("privacy.client_clip", True),
-        ("training.rounds", 0),
+        ("privacy.noise_multiplier", 0.0),
+        ("privacy.record_rate", 0.0),
+        ("privacy.client_rate", 1.01),
+        ("privacy.delta", 1.0),
+        ("privacy.epsilon_limit", 0.0),
         ("training.rounds", 2.0),
-        ("training.rounds", True),
         ("training.learning_rate", math.inf),
         ("enrolment.clients", 0),
         ("enrolment.max_expected_records", 0.0),
-        ("fractional_bits", 0),
         ("fractional_bits", 53),
         ("projections", 39),
         ("projections", 257),
-        ("name", ""),
-        ("name", "A b"),
         ("name", "ok\n"),
-        ("deadlines.collect", 0.0),
         ("deadlines.peer", math.nan),
         ("model.initial", "normal"),
         ("model.initial_seed", -1),
@@ -281,7 +256,9 @@ def test_what_has_no_sound_default_is_required(field: str) -> None:
         ("model.parameters.0.name", ""),
     ],
 )
-def test_values_out_of_range_are_refused_by_field(make_task: Any, field: str, value: Any) -> None:
+def test_values_out_of_range_are_refused_by_field(
+    make_task: TaskMaker, field: str, value: Any
+) -> None:
     path, given = field, value
     if field.startswith("model.parameters.0"):
         key = field.rsplit(".", maxsplit=1)[-1]
@@ -290,23 +267,11 @@ def test_values_out_of_range_are_refused_by_field(make_task: Any, field: str, va
     assert refused.field.startswith(field)
 
 
-def test_two_parameters_of_one_name_are_refused(make_task: Any) -> None:
+def test_two_parameters_of_one_name_are_refused(make_task: TaskMaker) -> None:
     """They would be one tensor in the model's file."""
     twice = [{"name": "w", "shape": [3]}, {"name": "w", "shape": [5]}]
     refused = refusal(make_task, {"model.parameters": twice})
     assert (refused.field, refused.value) == ("model.parameters", "w")
-
-
-def test_whole_numbers_stand_for_real_ones(make_task: Any) -> None:
-    assert make_task(8, {"privacy.client_clip": 20}).digest == make_task().digest
-
-
-def test_it_is_frozen(make_task: Any) -> None:
-    task = make_task()
-    with pytest.raises(Exception, match="frozen"):
-        task.projections = 1
-    with pytest.raises(Exception, match="frozen"):
-        task.privacy.noise_multiplier = 0.1
 
 
 # --- reading -----------------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 """A model goes from a task's vector into a module and a file, and what doesn't fit is refused."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from tests.conftest import TaskMaker
 from torch import nn
 from torch.nn import functional
 
@@ -24,7 +24,7 @@ FEATURES, CLASSES = 3, 2
 
 
 @pytest.fixture
-def task(make_task: Callable[..., Task]) -> Task:
+def task(make_task: TaskMaker) -> Task:
     section = model_section(logistic(FEATURES, CLASSES), "logistic")
     changes: dict[str, Any] = {f"model.{name}": value for name, value in section.items()}
     return make_task(8, changes)
@@ -68,16 +68,6 @@ def test_buffers_stay_and_parameters_of_another_name_or_shape_are_refused(
     for other in (nn.Linear(FEATURES, CLASSES), logistic(FEATURES + 1, CLASSES)):
         with pytest.raises(Misconfiguration, match="parameter 0"):
             model.load_into(other)
-
-
-def test_a_place_that_cannot_be_written_is_named(model: TrainedModel, tmp_path: Path) -> None:
-    with pytest.raises(Misconfiguration, match="can't be written"):
-        model.save(tmp_path / "nowhere" / "m.safetensors")
-
-
-def test_a_training_without_a_model_says_so() -> None:
-    with pytest.raises(Misconfiguration, match="before a model was seen"):
-        Participation().save("m.safetensors")
 
 
 def test_a_model_is_the_same_on_records_in_chunks_and_alone(model: TrainedModel) -> None:
@@ -152,7 +142,7 @@ def test_what_is_wrong_with_a_prediction_is_one_line(
 
 
 def test_a_model_of_another_task_is_not_applied(
-    files: Path, model: TrainedModel, make_task: Callable[..., Task]
+    files: Path, model: TrainedModel, make_task: TaskMaker
 ) -> None:
     other = make_task(8, {"name": "other", "model": model.task.model.model_dump(mode="json")})
     (files / "task.toml").write_text(task_to_toml(other), encoding="utf-8")
@@ -161,3 +151,13 @@ def test_a_model_of_another_task_is_not_applied(
     assert "task digest differs" in result.stderr
     with pytest.raises(TaskMismatch):
         TrainedModel.load(files / "model.safetensors", other)
+
+
+def test_a_place_that_cannot_be_written_is_named(model: TrainedModel, tmp_path: Path) -> None:
+    with pytest.raises(Misconfiguration, match="can't be written"):
+        model.save(tmp_path / "nowhere" / "m.safetensors")
+
+
+def test_a_training_without_a_model_says_so() -> None:
+    with pytest.raises(Misconfiguration, match="before a model was seen"):
+        Participation().save("m.safetensors")

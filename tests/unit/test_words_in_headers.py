@@ -5,40 +5,26 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.rig.keys import signer, verifier
-from tests.rig.submissions import expanded, signed_anew, upload, words_of
+from tests.rig.submissions import MODEL, ONE, pair_of, signed_anew, upload
 
 from precad.client.mismatch import differences
 from precad.common.aggregator.collect import Inbox
-from precad.common.encode.clip import squared_norm
 from precad.common.errors import RejectedSubmission, Rejection
-from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.ring import dot, from_bytes, signed
+from precad.common.identifiers import Digest, Role
+from precad.common.ring import dot, signed
+from precad.common.secret import Secret
 from precad.common.share.header import signed_bytes
-from precad.common.share.submission import Submission, shard
+from precad.common.share.submission import Submission
 from precad.common.share.words import norm_offset, norm_point, norm_word
 from precad.common.task import Task
 from precad.common.wire.submission import header_from_wire, header_to_wire
-from precad.protos import precad_pb2 as pb
 
 D = 8
-ONE = ClientId("ward-1")
-MODEL = Digest(b"\2" * 32)
 CHECKS = ("crypten", "fss")
 TaskMaker = Callable[..., Task]
-
-
-def pair_of(task: Task, *, words: bool) -> tuple[Submission, Submission]:
-    return shard(
-        np.arange(D, dtype=np.int64) - 4,
-        task=task.digest,
-        version=2,
-        attempt=3,
-        client=ONE,
-        model=MODEL,
-        signer=signer(ONE),
-        words=words,
-    )
 
 
 def with_words(submission: Submission, words: tuple[int, int] | None) -> Submission:
@@ -88,22 +74,6 @@ def test_headers_hold_words_where_the_task_says_so_and_nowhere_else(
     assert isinstance(inbox.close()[ONE], Submission)
 
 
-def test_honest_words_are_right_and_make_the_norms_point(make_task: TaskMaker) -> None:
-    task = make_task(D, {"validation": "fss"})
-    pair = pair_of(task, words=True)
-    words = pair[0].header.words
-    assert words is not None
-    b = from_bytes(words_of(pair[1]))
-    masks = [each.mask().words(D) for each in pair]
-    for word, half, mask in zip(words, pair, masks, strict=True):
-        assert word == norm_word(dot(b, mask), half.word_mask)
-    a = masks[0] + masks[1]
-    point = norm_point(*words, dot(b, b), task.bound)
-    offset = norm_offset(dot(a, a), pair[0].word_mask, pair[1].word_mask)
-    x = np.add(*(expanded(each, D) for each in pair))
-    assert signed(point + offset) == squared_norm(x) - task.bound**2 - 1
-
-
 @pytest.mark.parametrize("server", [0, 1])
 def test_words_are_signed(make_task: TaskMaker, server: int) -> None:
     task = make_task(D, {"validation": "fss"})
@@ -134,16 +104,6 @@ def test_a_header_without_words_is_signed_otherwise_than_any_with(make_task: Tas
         )
 
 
-@pytest.mark.parametrize("words", [None, (0, 0), (-(2**63), 2**63 - 1), (-1, 1)])
-def test_words_survive_the_wire(make_task: TaskMaker, words: tuple[int, int] | None) -> None:
-    for half in pair_of(make_task(D), words=False):
-        submission = with_words(half, words)
-        data = header_to_wire(submission).SerializeToString()
-        read = header_from_wire(pb.SubmissionHeader.FromString(data), half.role)
-        assert read.header == submission.header
-        assert read.header.words == words
-
-
 @pytest.mark.parametrize("missing", ["word_a", "word_b"])
 def test_one_word_alone_is_malformed(make_task: TaskMaker, missing: str) -> None:
     message = header_to_wire(pair_of(make_task(D), words=True)[0])
@@ -151,3 +111,38 @@ def test_one_word_alone_is_malformed(make_task: TaskMaker, missing: str) -> None
     with pytest.raises(RejectedSubmission, match="one word of the norm") as refused:
         header_from_wire(message, Role.SERVER_A)
     assert refused.value.reason is Rejection.MALFORMED
+
+
+# --- what they add up to -------------------------------------------------------------------------
+
+
+A, B = Role.SERVER_A, Role.SERVER_B
+CTX, OTHER = Digest(b"\1" * 32), Digest(b"\2" * 32)
+SEED, OTHER_SEED = Secret(b"\3" * 32), Secret(b"\4" * 32)
+words = st.integers(-(2**63), 2**63 - 1)
+
+
+@given(
+    vectors=st.lists(st.tuples(words, words, words), min_size=1, max_size=6),
+    masks=st.tuples(words, words),
+    bound=st.integers(1, 2**25),
+)
+def test_point_and_offset_add_up_to_the_norms_excess(
+    vectors: list[tuple[int, int, int]], masks: tuple[int, int], bound: int
+) -> None:
+    """For every update and every mask: c_y + t_y = X·X − β² − 1 mod 2^64."""
+    x, a_a, a_b = np.array(vectors, dtype=np.int64).T
+    b = x - a_a - a_b
+    pair = zip((a_a, a_b), masks, strict=True)
+    word_a, word_b = (norm_word(dot(b, a), mask) for a, mask in pair)
+    point = norm_point(word_a, word_b, dot(b, b), bound)
+    offset = norm_offset(dot(a_a + a_b, a_a + a_b), *masks)
+    excess = sum(value * value for value, _, _ in vectors) - bound**2 - 1
+    assert signed(point + offset) == signed(excess)
+
+
+@given(crossed=words, mask=words, lie=words.filter(bool))
+def test_a_word_is_right_for_one_value_alone(crossed: int, mask: int, lie: int) -> None:
+    word = norm_word(crossed, mask)
+    assert -(2**63) <= word < 2**63
+    assert norm_word(crossed, signed(mask + lie)) != word

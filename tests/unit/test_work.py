@@ -1,0 +1,112 @@
+"""A worker's folder goes with its block, and what it reports is checked."""
+
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.conftest import TaskMaker
+
+from precad.common.aggregator.work import lane
+from precad.common.aggregator.work.disk import own_folder, remove_left_over
+from precad.common.aggregator.work.lane import Lane
+from precad.common.errors import PeerViolation
+from precad.common.identifiers import Role
+from precad.protos import precad_pb2 as pb
+
+PROGRAM = """
+import sys, time
+from precad.common.aggregator.work.disk import own_folder
+
+with own_folder() as folder:
+    (folder / "0").write_bytes(b"noise")
+    print(folder, flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    return tmp_path
+
+
+def test_what_a_killed_worker_left_is_removed_and_nothing_in_use(temporary: Path) -> None:
+    with (
+        subprocess.Popen(
+            [sys.executable, "-c", PROGRAM],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as killed,
+        own_folder() as used,
+    ):
+        assert killed.stdout is not None
+        left = Path(killed.stdout.readline().strip())
+        assert left.parent == temporary
+        remove_left_over()
+        assert left.exists()
+        killed.send_signal(signal.SIGKILL)
+        killed.wait()
+        assert left.exists()
+        remove_left_over()
+        assert not left.exists()
+        assert used.exists()
+    assert not used.exists()
+
+
+def test_folders_of_others_stay(temporary: Path) -> None:
+    for name in ("precad-bodies-x", "other"):
+        (temporary / name).mkdir()
+    (temporary / "precad-bodies-link").symlink_to(temporary / "other")
+    remove_left_over()
+    assert len(list(temporary.iterdir())) == 3
+
+
+# --- reports -------------------------------------------------------------------------------------
+
+
+SOON_S = 60.0
+
+
+class _Call:
+    """A worker that says so much, and then nothing for as long as it likes."""
+
+    def __init__(self, *reports: pb.WorkReport) -> None:
+        self._reports = reports
+
+    def __iter__(self) -> Iterator[pb.WorkReport]:
+        return iter(self._reports)
+
+    def cancel(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "rejection",
+    [
+        pb.WorkRejection(client="ward-1", reason="never heard of"),
+        pb.WorkRejection(client="Ward/1", reason="norm-exceeded"),
+    ],
+    ids=["unknown reason", "no name"],
+)
+def test_a_worker_that_reports_nonsense_ends_the_attempt_and_leaves_nobody_waiting(
+    rejection: pb.WorkRejection, make_task: TaskMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = _Call(pb.WorkReport(rejection=rejection))
+    stub = type("Stub", (), {"Validate": lambda _self, _orders: call})
+    monkeypatch.setattr(lane, "open_channel", lambda *_given: call)
+    monkeypatch.setattr(lane, "WorkingStub", lambda _channel: stub())
+    nobody: Any = None
+    made = Lane("127.0.0.1:1", make_task(), Role.SERVER_A, nobody, pb.WorkBegin(), same_disk=True)
+    try:
+        with pytest.raises(PeerViolation, match="reports"):
+            made.wait(SOON_S)
+    finally:
+        made.close()
