@@ -9,6 +9,7 @@ Every step of a party has a name. Whether a fault strikes there is decided by th
 the step's name and how often the party has come to it, never by time.
 """
 
+import functools
 import hashlib
 import re
 import shutil
@@ -24,6 +25,7 @@ from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
+from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 from tests.faults.misdeeds import Stranger
 from tests.faults.turns import (
     Killed,
@@ -46,7 +48,7 @@ from precad.common.aggregator.round.journal import AttemptState
 from precad.common.aggregator.service.limits import Call, Limits, OpenCalls
 from precad.common.aggregator.service.notice import NOTICE_BYTES, notice_of
 from precad.common.aggregator.service.statements import opening_of, statement_of
-from precad.common.aggregator.store import Store, open_store
+from precad.common.aggregator.store import Store, engine, open_store
 from precad.common.aggregator.training.conduct import Dealer, Outside, run_to_end
 from precad.common.aggregator.training.feed import Event, Feed, RoundDone, RoundOpened
 from precad.common.aggregator.training.owners import give_back
@@ -585,7 +587,8 @@ class Server:
         folder.mkdir(exist_ok=True)
         world.put_back(role)
         outside = world.folder / f"{role.value}.journal"
-        store = open_store(f"sqlite:///{folder / 'state.db'}", world.task, role, outside)
+        with compiled_once():
+            store = open_store(f"sqlite:///{folder / 'state.db'}", world.task, role, outside)
         life.at_death.append(store.close)
         self._observe(store)
         shelf = Shelf(world.task, folder / MODEL)
@@ -665,6 +668,28 @@ class Server:
         changed.spend, changed.prepare = observed_spend, observed_prepare
         changed.finish_attempt = observed_finish
         self.world.name_steps(store, "store", STORE_STEPS)
+
+
+_COMPILED: dict[Any, Any] = {}
+
+
+@contextmanager
+def compiled_once() -> Iterator[None]:
+    """Engines that are made in the block share their compiled statements.
+
+    A server that starts again has a new engine, and SQLAlchemy compiles all statements anew for
+    each: a fifth of a simulated training. Its cache is by dialect, so all of SQLite's are alike.
+    """
+    made = engine.create_engine
+    dialect = cast("Any", SQLiteDialect_pysqlite)
+    dialect.__eq__ = lambda self, other: type(self) is type(other)
+    dialect.__hash__ = lambda self: hash(type(self))
+    shared = functools.partial(made, execution_options={"compiled_cache": _COMPILED})
+    try:
+        cast("Any", engine).create_engine = shared
+        yield
+    finally:
+        cast("Any", engine).create_engine = made
 
 
 class Notices:
