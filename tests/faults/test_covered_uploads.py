@@ -84,4 +84,5 @@ def test_through_faults_too_only_the_drawn_are_summed_and_charged(
     for (client, attempt), update in world.seen.updates.items():
         names = world.charges(Role.SERVER_A).get(attempt)
         if names is not None and client.name in names:
-            assert update.any(), "zeros were charged"
+            # Who lost what it had drawn uploads zeros: nobody can tell, and so it is charged.
+            assert update.any() or client in world.seen.lost, "zeros were charged"

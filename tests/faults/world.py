@@ -230,6 +230,8 @@ class Recorded:
     pairs: dict[tuple[ClientId, int], set[bytes]] = field(default_factory=lambda: defaultdict(set))
     """Commitments of what a client sent for a round number."""
     results: dict[ClientId, Participation] = field(default_factory=dict)
+    lost: set[ClientId] = field(default_factory=set)
+    """Owners whose disk lost a kept update."""
     crossed: list[tuple[ClientId, str]] = field(default_factory=list)
     """What callers read of servers' errors."""
     misdeeds: Counter[str] = field(default_factory=Counter)
@@ -485,6 +487,7 @@ class World:
             state.mkdir(exist_ok=True)
             if Random(f"{self.seed} {client} {len(self.seen.faults)} disk").random() < 0.2:
                 # A disk that lost it: the round must be sat out.
+                self.seen.lost.add(client)
                 (state / "pending.bin").unlink(missing_ok=True)
             rate = self.task.privacy.record_rate
             budget = OwnAccount(self.task, rate, None, state / "participations.log")
