@@ -81,7 +81,8 @@ class _Node:
 
     def address(self) -> str:
         """Where the worker listens, for other machines."""
-        host: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+        util: Any = ray.util
+        host: str = util.get_node_ip_address()
         return f"{host}:{self._process.port}"
 
     def wait(self) -> None:
