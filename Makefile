@@ -52,17 +52,17 @@ FLOWER := 'flwr==1.41.*' 'httpx<1' 'iterators<0.0.3' 'pycryptodome<4' 'typer<0.2
 	shellingham markdown-it-py mdurl
 
 flower: $(READY) ## owners that Flower starts, against the real Flower
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --upgrade \
 		--target build/flower $(FLOWER)
 	PYTHONPATH=build/flower $(BIN)/python -m pytest tests/flower -W ignore::DeprecationWarning:typer $(ARGS)
 
 manifests: $(READY) ## Kubernetes' manifests against its own schemas
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --upgrade \
 		--target build/manifests 'kubernetes-validate>=1.37,<2'
 	PYTHONPATH=build/manifests $(BIN)/python deploy/kubernetes/check.py
 
 site: $(READY) ## the documents as pages, in build/site; a warning is an error
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --upgrade \
 		--target build/mkdocs 'mkdocs>=1.6,<2' 'mkdocs-material>=9.6,<10' 'mkdocstrings[python]>=0.30'
 	PYTHONPATH=build/mkdocs $(BIN)/python docs/site/build.py
 	PRECAD_SITE=build/site $(BIN)/python -m pytest tests/site $(ARGS)

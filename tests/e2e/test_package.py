@@ -17,6 +17,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 from click.testing import CliRunner
 from tests.rig.demo import Demo, check_every_run, demo
+from tests.rig.once import made_once
 
 import precad
 from precad.cli.main import app
@@ -73,24 +74,19 @@ def build(what: str, source: Path, into: Path, **environment: str) -> Path:
     return built
 
 
-@pytest.fixture(scope="module")
-def package(tmp_path_factory: pytest.TempPathFactory) -> Package:
+def build_all(folder: Path) -> None:
     """Source to source distribution to wheel to environment, all without the network."""
-    folder = tmp_path_factory.mktemp("package")
     source, environment = folder / "source", folder / "environment"
     ignored = shutil.ignore_patterns(*NOT_SOURCE, *CACHES)
     shutil.copytree(CHECKOUT, source, symlinks=True, ignore=ignored)
     # Whoever tried something out in the checkout must not publish the key.
     (source / "tests" / "left-over.pem").touch()
-    sdist = build("sdist", source, folder / "sdist")
-    with tarfile.open(sdist) as archive:
-        members = [member for member in archive.getmembers() if not member.isdir()]
-        assert all(member.isfile() for member in members), "a link leads nowhere once unpacked"
+    with tarfile.open(build("sdist", source, folder / "sdist")) as archive:
         archive.extractall(folder / "unpacked", filter="data")
         archive.extractall(folder / "unpacked again", filter="data")
     (unpacked,), (again,) = ((folder / f"unpacked{word}").iterdir() for word in ("", " again"))
     wheel = build("wheel", unpacked, folder / "wheel")
-    without_compiler = build("wheel", again, folder / "without", CC=str(folder / "no-compiler"))
+    build("wheel", again, folder / "without", CC=str(folder / "no-compiler"))
     venv.create(environment)
     # Installed as it is, and its dependencies as the test has them: Python reads no .pth file in
     # a folder that another .pth file names, so an editable precad in there stays out.
@@ -99,25 +95,43 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Package:
     call(*(*pip, "--python", str(environment), "install", *offline, str(wheel)), cwd=folder)
     (libraries,) = environment.glob("lib/python*/site-packages")
     (libraries / "dependencies.pth").write_text("\n".join(site.getsitepackages()))
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Package:
+    folder = made_once(tmp_path_factory, "package", build_all)
+    (sdist,), (wheel,), (without,) = (
+        (folder / kind).iterdir() for kind in ("sdist", "wheel", "without")
+    )
+    with tarfile.open(sdist) as archive:
+        members = [member for member in archive.getmembers() if not member.isdir()]
+    assert all(member.isfile() for member in members), "a link leads nowhere once it is unpacked"
     with zipfile.ZipFile(wheel) as archive:
         names = frozenset(archive.namelist())
     return Package(
         frozenset(str(PurePosixPath(*PurePosixPath(m.name).parts[1:])) for m in members),
         names,
-        without_compiler,
-        environment,
+        without,
+        folder / "environment",
     )
 
 
 @pytest.fixture(scope="module")
 def trained(package: Package, tmp_path_factory: pytest.TempPathFactory) -> Demo:
     """The small real run: of the installed wheel, every part its own process, one owner bad."""
-    return demo(
-        tmp_path_factory.mktemp("trained") / "run",
-        *("--dataset", "breast-cancer", "--rounds", ROUNDS, "--clients", CLIENTS),
-        *("--attack", "wraparound", "--attackers", ATTACKERS),
-        program=(package.program("precad"),),
-    )
+
+    def train(folder: Path) -> None:
+        run = demo(
+            folder / "run",
+            *("--dataset", "breast-cancer", "--rounds", ROUNDS, "--clients", CLIENTS),
+            *("--attack", "wraparound", "--attackers", ATTACKERS),
+            program=(package.program("precad"),),
+        )
+        (folder / "said.json").write_text(json.dumps([run.summary, run.stderr]), encoding="utf-8")
+
+    folder = made_once(tmp_path_factory, "trained", train)
+    summary, stderr = json.loads((folder / "said.json").read_text("utf-8"))
+    return Demo(folder / "run", summary, stderr)
 
 
 def files_of(folder: str) -> set[str]:
