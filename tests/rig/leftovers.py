@@ -96,7 +96,7 @@ def _end_pythons_own() -> None:
             executor.shutdown(wait=True, kill_workers=True)
     if trackers := sys.modules.get("joblib.externals.loky.backend.resource_tracker"):
         trackers._resource_tracker._stop()
-    server: object = multiprocessing.forkserver._forkserver  # type: ignore[attr-defined]
-    tracker: object = multiprocessing.resource_tracker._resource_tracker  # type: ignore[attr-defined]
+    server: object = multiprocessing.forkserver._forkserver
+    tracker: object = multiprocessing.resource_tracker._resource_tracker
     for each in (server, tracker):
         each._stop()  # type: ignore[attr-defined]

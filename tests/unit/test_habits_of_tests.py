@@ -91,7 +91,7 @@ def of_call(node: ast.Call) -> Iterator[str]:
     if method == "bind" and node.args and isinstance(node.args[0], ast.Tuple):
         *_, port = node.args[0].elts
         if isinstance(port, ast.Constant) and port.value != 0:
-            yield f"a fixed port, {port.value}; bind to 0"
+            yield f"a fixed port, {port.value!r}; bind to 0"
 
 
 @pytest.mark.parametrize("path", files(), ids=lambda path: str(path.relative_to(TESTS)))
