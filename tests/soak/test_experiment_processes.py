@@ -1,0 +1,32 @@
+"""`precad experiment` in processes of its own: each result says what its process computed with."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+MEASURES = """
+import os, sys
+from pathlib import Path
+from precad.experiments.study import Scale
+from precad.experiments.study.run import run
+def measure(rounds, workers):
+    only = {"users_per_round": 10, "rounds": rounds}
+    run("xie-fig9", Scale.SMALL, Path(sys.argv[1]), workers=workers, only=only)
+measure(1, 1)
+os.environ["ATEN_CPU_CAPABILITY"] = "default"
+measure(50, 2)
+"""
+
+
+def test_a_result_says_what_its_own_process_computed_with(tmp_path: Path) -> None:
+    """Which may be another machine's of the cluster; torch is told here to use narrower vectors."""
+    code = [sys.executable, "-c", MEASURES, str(tmp_path)]
+    found = subprocess.run(code, capture_output=True, text=True, check=False, timeout=240)
+    assert found.returncode == 0, found.stderr
+    document = json.loads((tmp_path / "xie-fig9-small.json").read_text())
+    used = [document["environments"][cell["environment"]] for cell in document["cells"]]
+    here = torch.backends.cpu.get_cpu_capability()
+    assert [each["instructions"] for each in used] == [here, "DEFAULT"]

@@ -1,0 +1,61 @@
+"""The sum's way in types: what skips a step doesn't type-check.
+
+No test runs this: ``make lint`` reads it, where a line that mypy takes after all is an error, since
+its ``ignore`` is unused then. That one argument alone is wrong of each, the first function shows.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precad.common.aggregator.release.aggregate import aggregate
+from precad.common.aggregator.release.reconstruct import reconstruct
+from precad.common.aggregator.release.release import add_noise, countersign, prepare
+from precad.common.aggregator.round.aggregator import Aggregator
+from precad.common.aggregator.round.journal import Journal
+from precad.common.aggregator.round.states import Matched, Noised, Prepared, Sent, Summed
+from precad.common.noise import NoiseSource
+
+Theta = NDArray[np.float64]
+
+
+def the_way(
+    matched: Matched, noise: NoiseSource, journal: Journal, server: Aggregator, theta: Theta
+) -> None:
+    """As it is taken."""
+    noised = add_noise(aggregate(server, matched), noise)
+    reconstruct(server, countersign(server, prepare(journal, noised)), theta)
+
+
+def noises_what_nobody_validated(matched: Matched, noise: NoiseSource) -> None:
+    """A step that is skipped, as those below."""
+    add_noise(matched, noise)  # type: ignore[arg-type]
+
+
+def prepares_without_noise(summed: Summed, journal: Journal) -> None:
+    """One server's noise would be missing."""
+    prepare(journal, summed)  # type: ignore[arg-type]
+
+
+def countersigns_what_nobody_charged(server: Aggregator, noised: Noised) -> None:
+    """The ledger wouldn't hold it."""
+    countersign(server, noised)  # type: ignore[arg-type]
+
+
+def sends_what_nobody_charged(server: Aggregator, noised: Noised, theta: Theta) -> None:
+    """Nor here."""
+    reconstruct(server, noised, theta)  # type: ignore[arg-type]
+
+
+def sends_what_nobody_countersigned(server: Aggregator, ready: Prepared, theta: Theta) -> None:
+    """The other server may hold other facts."""
+    reconstruct(server, ready, theta)  # type: ignore[arg-type]
+
+
+def noises_twice(noised: Noised, noise: NoiseSource) -> None:
+    """And more than is accounted for."""
+    add_noise(noised, noise)  # type: ignore[arg-type]
+
+
+def noises_what_was_sent(sent: Sent, noise: NoiseSource) -> None:
+    """What left is what is sent again."""
+    add_noise(sent, noise)  # type: ignore[arg-type]
