@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from matplotlib.figure import Figure
 from safetensors.numpy import save
 
 from precad.client.train import model_section
@@ -22,7 +21,7 @@ from precad.experiments.robustness.train import first_vector, module_of
 from precad.experiments.study import EXPERIMENTS, Result, Scale, Settings, Surroundings
 
 NAMES = tuple(name for name in EXPERIMENTS if name.startswith("dpcert"))
-SMALL = {"rounds": 3, "copies": 100, "selection": 10, "every": 30, "steps": 3}
+SMALL = {"rounds": 2, "copies": 60, "selection": 10, "every": 60, "steps": 2}
 
 
 def some_cells(name: str) -> list[Settings]:
@@ -38,23 +37,15 @@ def measured(name: str, cells: Sequence[Settings], keep: Path) -> list[Result]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_small_cell_of_each_gives_a_table_a_picture_and_the_same_again(
-    name: str, tmp_path: Path
-) -> None:
+def test_a_small_cell_of_each_gives_a_table_and_the_same_again(name: str, tmp_path: Path) -> None:
     cells = some_cells(name)
     results = measured(name, cells, tmp_path)
     table = EXPERIMENTS[name].table(results)
     assert len(table.rows) >= len({cell["method"] for cell in cells})
     assert all(len(row) == len(table.headings) for row in table.rows)
-    figure = Figure(layout="constrained")
-    EXPERIMENTS[name].plot(results, figure)
-    figure.savefig(tmp_path / "shown.png")
-    again = measured(name, cells[:2], tmp_path / "elsewhere")
-    kept = measured(name, cells[:2], tmp_path)
-    for result in results[:2]:
-        json.dumps(result.values, allow_nan=False)
-        assert result.values in [each.values for each in again]
-        assert result.values in [each.values for each in kept]
+    json.dumps([result.values for result in results], allow_nan=False)
+    for keep in (tmp_path / "elsewhere", tmp_path):
+        assert measured(name, cells[:1], keep)[0].values == results[0].values
 
 
 def test_every_private_method_has_the_same_noise_and_a_federation_the_same_epsilon(

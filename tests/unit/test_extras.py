@@ -1,11 +1,11 @@
 """An install with some extras runs their commands, and names the extra for any other command."""
 
-import json
 import os
 import re
 import subprocess
 import sys
 import tomllib
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +34,6 @@ sys.meta_path.insert(0, Absent())
 """
 """Hides packages as if they weren't installed; also from what others import if they can."""
 RUN = WITHOUT + "from precad.cli.start import main\nmain()"
-MOST_BESIDE_TORCH_MB = 60
-"""What an owner's part may add to an environment with torch, NumPy and SciPy."""
 
 
 @pytest.fixture(scope="module")
@@ -111,25 +109,40 @@ def test_every_command_shows_its_help_without_any_extra() -> None:
     assert said.stdout.split() == list(COMMANDS)
 
 
+PARTS = {
+    "dealer": "dealer.process client.connection common.identity.deployment",
+    "client": "client.data_owner client.together client.own_account common.account.exact",
+    "server": "server_a.process server_b.process common.aggregator.work.worker",
+    "plan": "cli.plan.show cli.account_tables cli.certify.answer common.account.guarantees",
+    "report": "cli.report.gather cli.report.page cli.report.pictures",
+    "experiments": "experiments.simulation experiments.client_records cli.demo.plot",
+}
+LOADED = (
+    WITHOUT
+    + """
+from importlib import import_module
+for step in sys.argv[1:]:
+    hidden, modules = step.split(":")
+    absent = set(hidden.split(","))
+    for module in modules.split():
+        import_module(f"precad.{module}")
+    assert not absent & set(sys.modules), (modules, absent & set(sys.modules))
+"""
+)
+
+
 @pytest.mark.parametrize(
-    ("extra", "modules"),
-    [
-        ("dealer", "dealer.process client.connection common.identity.deployment"),
-        ("client", "client.data_owner client.together client.own_account common.account.exact"),
-        ("server", "server_a.process server_b.process common.aggregator.work.worker"),
-        ("plan", "cli.plan.show cli.account_tables cli.certify.answer common.account.guarantees"),
-        ("report", "cli.report.gather cli.report.page cli.report.pictures"),
-        ("experiments", "experiments.simulation experiments.client_records cli.demo.plot"),
-    ],
+    "chain", [("dealer", "client", "experiments"), ("plan",), ("report",), ("server",)]
 )
 def test_a_part_loads_with_nothing_but_its_extra(
-    extras: dict[str, set[str]], extra: str, modules: str
+    extras: dict[str, set[str]], chain: tuple[str, ...]
 ) -> None:
-    absent = lacking(extras, extra)
-    imports = "".join(f"import precad.{module}\n" for module in modules.split())
-    said = run(f"{WITHOUT}{imports}print(*sys.modules)", absent)
+    """One process for parts of which each needs more than the one before."""
+    absent = [lacking(extras, each) for each in chain]
+    assert all(more >= less for more, less in pairwise(absent))
+    steps = [f"{','.join(a)}:{PARTS[each]}" for a, each in zip(absent, chain, strict=True)]
+    said = run(LOADED, absent[0], *steps)
     assert said.returncode == 0, said.stderr
-    assert not absent & set(said.stdout.split())
 
 
 OWNER = """
@@ -148,7 +161,6 @@ state = "state"
     [
         (("serve", "a", "--config", "x.toml"), "client", "precad serve needs SERVER"),
         (("join", "--config", "x.toml"), "", "precad join needs CLIENT"),
-        (("demo",), "server", "precad demo needs DEMO"),
         (("simulate", "x.toml"), "plan", "precad simulate needs EXPERIMENTS"),
         (ACCOUNT, "", "precad account needs PLAN"),
         (("ledger", "show", "x"), "client", "precad ledger needs SERVER"),
@@ -197,15 +209,3 @@ def test_the_sdk_without_its_extra_is_an_import_error_that_names_it(
 @pytest.mark.parametrize("name", ["pandas", None, "precad.common.forgotten"])
 def test_a_missing_module_that_no_extra_brings_stays_as_loud_as_it_was(name: Any) -> None:
     assert missing(ModuleNotFoundError("No module named x", name=name), "precad join") is None
-
-
-def test_the_sizes_in_the_document_are_those_that_were_measured() -> None:
-    results = json.loads((ROOT / "benchmarks" / "results" / "install.json").read_text())
-    measured = results["pythons"]["3.11.7"]
-    said = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
-    for name in ("client", "server", "plan", "experiments", "demo"):
-        assert f"| `{name}` | {measured[name]['mb']:,.0f} |" in said
-    beside = measured["client beside torch"]
-    assert f"an owner's part adds {beside['mb']:.0f} MB" in said
-    assert f"it is {beside['mb'] - beside['of_it_compiled_by_pip']:.0f}." in said
-    assert beside["mb"] < MOST_BESIDE_TORCH_MB

@@ -42,12 +42,22 @@ SIDE = 8
 COEFFICIENTS = 81 * 4
 
 
+@pytest.fixture(scope="module")
+def learned() -> Iterator[list[Any]]:
+    """What public digits say, of few copies and once for all tests; what was told meanwhile."""
+    told: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(public_digits, "COPIES", 2)
+        found = features._of_public_digits(SIDE, lambda *far: told.append(far))
+        patch.setattr(features, "_of_public_digits", lambda *_: [each.copy() for each in found])
+        yield told
+
+
 @pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A map learned of fewer copies, and of nobody else's test."""
-    monkeypatch.setattr(public_digits, "COPIES", 2)
+def quick(learned: list[Any]) -> Iterator[list[Any]]:
+    """A map of this test's own."""
     features._maps.clear()
-    yield
+    yield learned
     features._maps.clear()
 
 
@@ -98,18 +108,16 @@ def test_a_records_features_are_its_own() -> None:
     assert np.isfinite(scattering_features(np.zeros((1, 1, SIDE, SIDE), np.float32))).all()
 
 
-@pytest.mark.usefixtures("quick")
-def test_minutes_of_work_say_how_far_they_are() -> None:
+def test_minutes_of_work_say_how_far_they_are(quick: list[Any]) -> None:
+    assert [(what, done) for what, done, _ in quick] == [
+        ("copies of public digits", 0),
+        ("copies of public digits", 1),
+    ]
     said: list[tuple[str, int, int]] = []
     images = np.zeros((501, 1, SIDE, SIDE), np.float32)
     for _ in range(2):
         scattering_features(images, lambda *far: said.append(far))
-    digits, images_told = said[:2], said[2:]
-    assert [(what, done) for what, done, _ in digits] == [
-        ("copies of public digits", 0),
-        ("copies of public digits", 1),
-    ]
-    assert images_told == [
+    assert said == [
         ("principal directions", 0, 1),
         *2 * [("images", 0, 501), ("images", 500, 501)],
     ]

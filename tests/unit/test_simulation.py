@@ -497,13 +497,8 @@ def test_what_a_real_run_refuses_is_refused(data: Data) -> None:
 
 
 def test_importing_precad_loads_no_torch() -> None:
-    program = (
-        "import sys, precad\n"
-        "assert 'torch' not in sys.modules\n"
-        "assert callable(precad.simulate)\n"
-        "assert 'torch' in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+    program = "import sys, precad; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_no_server_or_owner_takes_a_seed() -> None:
