@@ -2,9 +2,7 @@
 
 import asyncio
 import json
-import math
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,36 +11,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from precad.cli.bench.case import Case, idle_wait_s
-from precad.cli.bench.document import FORMAT, Document, main_case, run, series_of
+from precad.cli.bench.case import Case
+from precad.cli.bench.document import Document, main_case, run, series_of
 from precad.cli.bench.fit import exponent, steps
 from precad.cli.bench.meter import peak_mib, read
 from precad.cli.bench.ours.system import PHASES, task_of
 from precad.cli.bench.padded import padded_work
 from precad.cli.bench.part import Message
-from precad.cli.bench.relay import Line, Link, Way
+from precad.cli.bench.relay import Line, Link
 from precad.cli.bench.sample import require_right
-from precad.cli.bench.show import PARTS, as_text
+from precad.cli.bench.show import as_text
 from precad.cli.bench.vectors import is_sum, vectors
-from precad.cli.main import app
-from precad.client.train import most_records
-from precad.common.description import DeadlineSection
 from precad.common.errors import Misconfiguration, PeerViolation
 
-ROOT = Path(__file__).parents[2]
-RESULT = ROOT / "benchmarks" / "results" / "bench.json"
-PAGE = ROOT / "docs" / "benchmarks.md"
-
-
 # --- what counts as a right result -------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("count", "dimension"), [(1, 100), (10, 10_000), (100, 1000)])
-def test_vectors_use_the_bound_and_never_pass_it(count: int, dimension: int) -> None:
-    bound = task_of(dimension, count, 1).bound
-    norms = [math.sqrt(float(x @ x)) for x in vectors(count, dimension, bound)]
-    assert max(norms) <= bound
-    assert min(norms) > bound / 4
 
 
 def test_a_sum_with_noise_is_the_sum_of_all_vectors_and_of_no_others() -> None:
@@ -88,22 +70,6 @@ def test_the_exponent_of_a_power_law_is_found_and_a_fixed_cost_shows_in_the_firs
     assert exponent({10: 1.0}) is None
 
 
-def test_the_wait_for_the_padded_work_counts_from_the_announcement() -> None:
-    work = DeadlineSection().work
-    assert idle_wait_s({"fetch_s": work / 4, "prepare_s": work / 4}) == pytest.approx(work / 2)
-    assert idle_wait_s({"fetch_s": work, "prepare_s": work}) == 0
-
-
-def test_the_padded_work_is_that_of_the_most_records_and_stated_against_the_wait() -> None:
-    small, large = padded_work([(8, 2, 20), (8, 2, 20_000)])
-    for each, records in ((small, 20), (large, 20_000)):
-        assert each["dimension"] == 8 * 2 + 2
-        assert each["padded_to"] == most_records(records, each["record_rate"]) <= records
-        assert each["wait_s"] == DeadlineSection().work
-        assert each["work_over_wait"] == pytest.approx(each["work_s"] / each["wait_s"], abs=1e-3)
-    assert small["work_s"] < large["work_s"]
-
-
 def test_processor_time_and_memory_are_the_process_s_own_and_its_children_s() -> None:
     """A parent that sleeps, and a child that computes and holds 64 MiB."""
     child = "x = b'1' * (64 << 20); n = sum(range(3_000_000)); print('done', flush=True); input()"
@@ -124,16 +90,6 @@ def test_processor_time_and_memory_are_the_process_s_own_and_its_children_s() ->
 
 
 # --- the slow link -----------------------------------------------------------------------------
-
-
-def test_a_line_delivers_at_its_rate_and_after_its_delay() -> None:
-    way = Way(Link(bytes_per_s=1000.0, delay_s=0.5))
-    assert way.arrival(10.0, 100) == pytest.approx(10.6)
-    # Behind the first one, although it was handed in at the same time.
-    assert way.arrival(10.0, 100) == pytest.approx(10.7)
-    # The line is free again.
-    assert way.arrival(20.0, 1000) == pytest.approx(21.5)
-    assert way.bytes == 1200
 
 
 def test_a_line_carries_every_byte_both_ways_and_counts_them() -> None:
@@ -257,29 +213,3 @@ def test_a_file_that_holds_something_else_is_not_written_over(tmp_path: Path, ot
 
 
 # --- what is written about it ------------------------------------------------------------------
-
-
-def test_the_committed_tables_are_those_of_the_committed_document() -> None:
-    document = json.loads(RESULT.read_text(encoding="utf-8"))
-    assert document["format"] == FORMAT
-    assert document["complete"]
-    assert RESULT.with_suffix(".txt").read_text(encoding="utf-8") == as_text(document)
-
-
-def test_the_page_explains_every_table_and_names_only_options_that_there_are() -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    text = as_text(play(None, []))
-    titles = re.findall(r"^(\S(?: ?\S)*?)(?:, d = .*)?\n\n\w+ {2}", text, re.MULTILINE)
-    assert len(titles) == 8
-    assert [title for title in titles if title.partition(",")[0] not in page] == []
-    (table,) = re.findall(r"\| figure \|.*?\n\n", page, re.DOTALL)
-    explained = set(re.findall(r"`(\w+_s)`", table))
-    assert explained == {*PARTS, "round_s"}
-    options = {name for each in _bench_options() for name in each}
-    assert set(re.findall(r"--[a-z][a-z-]+", page)) <= options
-
-
-def _bench_options() -> list[list[str]]:
-    group: Any = app
-    parameters = group.get_command(None, "bench").params
-    return [[*each.opts, *each.secondary_opts] for each in parameters]

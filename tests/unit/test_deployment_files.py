@@ -1,10 +1,14 @@
-"""The files under deploy/ say what the parts can use, and fit each other."""
+"""The files under deploy/ and around the code say what the parts can use, and fit each other."""
 
+import hashlib
+import json
 import re
 import subprocess
 import sys
+import tomllib
 from difflib import ndiff
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +19,8 @@ from precad.common.task import Task
 from precad.dealer.process import DealerSettings
 from precad.experiments.client_records import write_records
 from precad.experiments.data import load
+
+# --- deploy/ -------------------------------------------------------------------------------------
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 CLIENTS = ("client-1", "client-2", "client-3")
@@ -34,6 +40,8 @@ def test_every_part_finds_the_others_at_the_address_they_listen_on() -> None:
     assert {client.server_a for client in clients} == {f"server_a:{port(a.listen)}"}
     assert {client.server_b for client in clients} == {f"server_b:{port(b.listen)}"}
     assert tuple(client.client for client in clients) == CLIENTS
+    for name, client in zip(CLIENTS, clients, strict=True):
+        assert client.data == DEPLOY / "records" / f"{name}.npz"
 
 
 def test_the_clients_records_are_what_the_task_allows(tmp_path: Path) -> None:
@@ -131,7 +139,88 @@ def test_an_image_takes_crypten_without_what_it_asks_for_and_never_loads() -> No
     assert not names & {"crypten", "sklearn", "torchvision", "pandas", "tensorboard"}
 
 
-@pytest.mark.parametrize("name", CLIENTS)
-def test_a_client_reads_the_file_that_is_written_for_it(name: str) -> None:
-    settings = JoinSettings.load(DEPLOY / f"{name}.toml")
-    assert settings.data == DEPLOY / "records" / f"{name}.npz"
+# --- the files around the code -------------------------------------------------------------------
+
+ROOT = Path(__file__).parents[2]
+# The Apache Software Foundation's text, unchanged.
+APACHE_2_SHA256 = "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"
+
+
+def text_of(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def targets() -> set[str]:
+    """What `make` can be asked for."""
+    (line,) = re.findall(r"^\.PHONY: (.*)$", text_of("Makefile"), re.MULTILINE)
+    return set(line.split())
+
+
+@pytest.fixture(scope="module")
+def project() -> dict[str, Any]:
+    return dict(tomllib.loads(text_of("pyproject.toml"))["project"])
+
+
+def test_contributing_names_every_kind_of_test() -> None:
+    kinds = {path.name for path in (ROOT / "tests").iterdir() if any(path.rglob("test_*.py"))}
+    assert {"unit", "e2e"} <= kinds
+    named = set(re.findall(r"^\| `tests/(\w+)` \|", text_of("CONTRIBUTING.md"), re.MULTILINE))
+    assert kinds <= named
+
+
+def test_contributing_names_make_targets_that_exist() -> None:
+    named = set(re.findall(r"`make ([\w-]+)", text_of("CONTRIBUTING.md")))
+    assert named == targets() - {"help"}
+
+
+def test_make_help_lists_every_target() -> None:
+    said = subprocess.run(
+        ["make", "--no-print-directory", "-C", ROOT, "help"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    listed = [line.split()[:2] for line in said.stdout.splitlines()]
+    assert sorted(listed) == sorted(["make", target] for target in targets())
+
+
+def test_the_licence_is_whole_and_the_one_that_the_package_names(project: dict[str, Any]) -> None:
+    assert hashlib.sha256((ROOT / "LICENSE").read_bytes()).hexdigest() == APACHE_2_SHA256
+    assert (project["license"], project["license-files"]) == ("Apache-2.0", ["LICENSE"])
+
+
+def test_the_image_is_built_with_every_file_that_the_package_names(project: dict[str, Any]) -> None:
+    """Everything else is kept out of the build."""
+    let_in = {line[1:] for line in text_of(".dockerignore").splitlines() if line.startswith("!")}
+    links = {path.name for path in (ROOT / "src" / "precad").iterdir() if path.is_dir()}
+    files = {"pyproject.toml", "setup.py", "src", project["readme"], *project["license-files"]}
+    files |= {"deploy/*.py"}
+    assert let_in == files | (links - {"__pycache__"})
+
+
+EXAMPLES = ROOT / "examples"
+SCRIPTS = sorted(EXAMPLES.glob("*.py"))
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_a_notebooks_code_is_the_scripts_and_ran_without_an_error(script: Path) -> None:
+    cells = re.split(r"^# %%.*\n", script.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
+    notebook = json.loads(script.with_suffix(".ipynb").read_text(encoding="utf-8"))
+    code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert ["".join(cell["source"]) for cell in code] == [
+        cell.strip("\n") for cell in cells if not all_comment(cell)
+    ]
+    assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
+    kinds = {each["output_type"] for cell in code for each in cell["outputs"]}
+    assert kinds <= {"stream", "display_data", "execute_result"}
+    assert script.with_suffix(".ipynb").stat().st_size < 100_000
+
+
+def all_comment(cell: str) -> bool:
+    return all(line.startswith("#") for line in cell.strip("\n").splitlines())
+
+
+def test_every_example_stands_in_the_list() -> None:
+    listed = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    assert len(SCRIPTS) >= 6
+    assert [script.name for script in SCRIPTS if f"]({script.name})" not in listed] == []

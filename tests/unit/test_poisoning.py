@@ -1,4 +1,4 @@
-"""Attacks and defences that are registered: what each does, and that a defence withstands it."""
+"""What bad clients submit really is bad; what registered attacks and defences do."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,13 +7,54 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from precad.common import ring
+from precad.common.encode.clip import squared_norm
 from precad.common.errors import Misconfiguration
+from precad.common.task import Task
 from precad.experiments.algorithms import ALGORITHMS, Problem
+from precad.experiments.attacks import Forgery, forged_update
 from precad.experiments.data import load
+from precad.experiments.defaults import demo_task
 from precad.experiments.defences import DEFENCES
 from precad.experiments.papers.precad_check import published_check
 from precad.experiments.partition import shards
 from precad.experiments.poisoning import ATTACKS, Scene
+
+# --- forged updates ------------------------------------------------------------------------------
+
+TASK = Task.parse(demo_task(load("breast-cancer"), "logistic", 10))
+UPDATE = np.random.default_rng(2).integers(-(2**15), 2**15, TASK.dimension)
+
+
+@pytest.mark.parametrize("kind", Forgery)
+@pytest.mark.parametrize("honest", [UPDATE, np.zeros_like(UPDATE)])
+def test_every_forgery_is_longer_than_beta(kind: Forgery, honest: ring.RingVector) -> None:
+    forged = forged_update(kind, TASK, honest)
+    assert forged.shape == honest.shape
+    assert forged.dtype == np.int64
+    assert squared_norm(forged) > TASK.bound**2
+
+
+def test_the_wraparound_passes_a_check_that_is_done_in_the_ring() -> None:
+    forged = forged_update(Forgery.WRAPAROUND, TASK, UPDATE)
+    assert ring.dot(forged, forged) <= TASK.bound**2
+    assert (forged != 0).all()
+
+
+def test_the_oversize_keeps_its_direction_and_fits_the_range_test() -> None:
+    forged = forged_update(Forgery.OVERSIZE, TASK, UPDATE)
+    norm = np.sqrt(squared_norm(forged))
+    assert norm == pytest.approx(2 * TASK.bound, rel=1e-3)
+    cosine = float(forged @ UPDATE.astype(float)) / norm / np.sqrt(squared_norm(UPDATE))
+    assert cosine == pytest.approx(1, abs=1e-6)
+
+
+def test_garbage_differs_each_time() -> None:
+    first, second = (forged_update(Forgery.GARBAGE, TASK, UPDATE) for _ in range(2))
+    assert (first != second).any()
+
+
+# --- attacks and defences ------------------------------------------------------------------------
 
 Reals = NDArray[np.float64]
 HONEST = np.random.default_rng(1).normal(1.0, 0.1, (10, 6))

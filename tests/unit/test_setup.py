@@ -47,16 +47,16 @@ def task(make_task: Any) -> Task:
     return made
 
 
-LONG_S, SHORT_S = 60.0, 5.0
-"""For an answer that comes, also on a busy machine; and for one that doesn't."""
-
-
-def links(task: Task, timeout_s: float = LONG_S) -> tuple[PeerLink, PeerLink]:
+def linked(task: Task, ends: Any = None) -> tuple[PeerLink, PeerLink]:
     a, b = (
-        PeerLink(end, task.digest, max_message_bytes=1 << 20, timeout_s=timeout_s)
-        for end in memory_pair()
+        PeerLink(end, task.digest, max_message_bytes=1 << 20, timeout_s=LONG_S)
+        for end in ends or memory_pair()
     )
     return a, b
+
+
+LONG_S = 60.0
+"""No answer is late here."""
 
 
 def both(at_a: Callable[[], Any], at_b: Callable[[], Any]) -> tuple[Any, Any]:
@@ -75,95 +75,59 @@ def roster(*claims: tuple[str, int, float]) -> Roster:
     return Roster({ClientId(n): Enrolment(ClientId(n), r, p) for n, r, p in claims})
 
 
-# --- the row secret ----------------------------------------------------------------------------
+# --- what both servers draw together -----------------------------------------------------------
+
+DRAWN: dict[str, Callable[[PeerLink, Role, Task], bytes]] = {
+    "set-secret": lambda link, role, task: agree_set_secret(link, role, task).reveal(),
+    "nonce": lambda link, role, _task: agree_nonces(link, role),
+}
 
 
-def secret(task: Task) -> bytes:
-    a, b = links(task)
-    at_a, at_b = both(lambda: agree_set_secret(a, A, task), lambda: agree_set_secret(b, B, task))
-    assert at_a == at_b
-    assert len(at_a) == 32
-    revealed: bytes = at_a.reveal()
-    return revealed
-
-
-def test_both_servers_get_the_same_set_secret_and_every_link_another(task: Task) -> None:
-    assert len({secret(task) for _ in range(10)}) == 10
+@pytest.mark.parametrize(("what", "length"), [("set-secret", 32), ("nonce", 64)])
+def test_both_servers_get_the_same_and_every_link_another(
+    task: Task, what: str, length: int
+) -> None:
+    seen = set()
+    for _ in range(3):
+        a, b = linked(task)
+        at_a, at_b = both(partial(DRAWN[what], a, A, task), partial(DRAWN[what], b, B, task))
+        assert at_a == at_b
+        assert len(at_a) == length
+        seen |= {at_a[i : i + 32] for i in range(0, length, 32)}
+    assert len(seen) == 3 * length // 32
 
 
 def test_the_set_secret_is_neither_servers_own_bytes(task: Task) -> None:
-    seen = []
-
-    class Spy:
-        def __init__(self, end: Any) -> None:
-            self._end = end
-
-        def put(self, frame: Any) -> None:
-            seen.append(frame.payload)
-            self._end.put(frame)
-
-        def get(self, timeout_s: float) -> Any:
-            return self._end.get(timeout_s)
-
-        def require_alive(self) -> None:
-            self._end.require_alive()
-
-    ends = [Spy(end) for end in memory_pair()]
-    a, b = (PeerLink(e, task.digest, max_message_bytes=64, timeout_s=LONG_S) for e in ends)
+    seen: list[Any] = []
+    a, b = linked(task, [Breaking(end, seen=seen) for end in memory_pair()])
     at_a, _ = both(lambda: agree_set_secret(a, A, task), lambda: agree_set_secret(b, B, task))
     assert len(seen) == 2
-    assert at_a.reveal() not in seen
+    assert at_a.reveal() not in [frame.payload for frame in seen]
 
 
-def test_one_servers_bytes_alone_do_not_decide_the_set_secret(task: Task) -> None:
-    """B plays the same bytes twice; A's own make the secret another."""
-    made = set()
-    for _ in range(2):
-        a, b = links(task)
-        b.send("set-secret", bytes(32))
-        made.add(agree_set_secret(a, A, task).reveal())
-    assert len(made) == 2
-
-
-@pytest.mark.parametrize("length", [0, 16, 31, 33])
-def test_a_contribution_of_another_length_is_a_violation(task: Task, length: int) -> None:
-    a, b = links(task)
-    b.send("set-secret", bytes(length))
-    with pytest.raises(PeerViolation, match=f"{length} bytes"):
-        agree_set_secret(a, A, task)
-
-
-# --- nonces ------------------------------------------------------------------------------------
-
-
-def test_both_servers_hold_the_same_nonces_and_every_link_others(task: Task) -> None:
-    seen = set()
-    for _ in range(5):
-        a, b = links(task)
-        at_a, at_b = both(partial(agree_nonces, a, A), partial(agree_nonces, b, B))
-        assert at_a == at_b
-        assert len(at_a) == 64
-        seen |= {at_a[:32], at_a[32:]}
-    assert len(seen) == 10
-
-
-def test_one_servers_nonce_alone_does_not_decide(task: Task) -> None:
-    """B was put back and says the same again; A's own half is another."""
+def test_one_servers_bytes_alone_decide_neither(task: Task) -> None:
+    """B plays the same bytes twice, as when it was put back; A's own make them others."""
     made = []
     for _ in range(2):
-        a, b = links(task)
+        a, b = linked(task)
+        b.send("set-secret", bytes(32))
         b.send("nonce", bytes(32))
-        made.append(agree_nonces(a, A))
-    assert made[0][:32] != made[1][:32]
-    assert made[0][32:] == made[1][32:] == bytes(32)
+        made.append((agree_set_secret(a, A, task).reveal(), agree_nonces(a, A)))
+    (one, nonces), (other, again) = made
+    assert one != other
+    assert nonces[:32] != again[:32]
+    assert nonces[32:] == again[32:] == bytes(32)
 
 
+@pytest.mark.parametrize("what", DRAWN)
 @pytest.mark.parametrize("length", [0, 31, 33])
-def test_a_nonce_of_another_length_is_a_violation(task: Task, length: int) -> None:
-    a, b = links(task)
-    b.send("nonce", bytes(length))
+def test_a_contribution_of_another_length_is_a_violation(
+    task: Task, what: str, length: int
+) -> None:
+    a, b = linked(task)
+    b.send(what, bytes(length))
     with pytest.raises(PeerViolation, match=f"{length} bytes"):
-        agree_nonces(a, A)
+        DRAWN[what](a, A, task)
 
 
 # --- the dealer --------------------------------------------------------------------------------
@@ -195,7 +159,7 @@ def made(task: Task, *epochs: bytes, newest: int = -1) -> tuple[Any, Any]:
         assert heard == [newest]
         return made
 
-    a, b = links(task)
+    a, b = linked(task)
     return both(lambda: make(A, a, epochs[0]), lambda: make(B, b, epochs[1]))
 
 
@@ -248,12 +212,19 @@ class Books:
         self.sealed = sealed
 
 
-def agreed_by(task: Task, at_a: Books, at_b: Books, timeout_s: float = LONG_S) -> tuple[Any, Any]:
-    """What A and B end with."""
-    a, b = links(task, timeout_s)
+def agreed_by(task: Task, at_a: Books, at_b: Books) -> tuple[Any, Any]:
+    """What A and B end with; who is done leaves, and nobody waits for it."""
+    ends = [Breaking(end) for end in memory_pair()]
+    a, b = linked(task, ends)
+
+    def propose() -> Roster:
+        try:
+            return propose_roster(a, at_a, task, seals(task.digest, A))
+        finally:
+            ends[0].hang_up()
+
     return both(
-        lambda: propose_roster(a, at_a, task, seals(task.digest, A)),
-        lambda: accept_roster(b, at_b, task, seals(task.digest, B), timeout_s=timeout_s),
+        propose, lambda: accept_roster(b, at_b, task, seals(task.digest, B), timeout_s=LONG_S)
     )
 
 
@@ -310,15 +281,15 @@ def test_nobody_is_put_on_a_roster_that_its_server_never_signed(task: Task) -> N
     agreed_by(task, real, b)
     lying = Books(OWN, frozen=True, sealed=real.sealed)
     restored = Books(FEWER)
-    agreed_by(task, lying, restored, SHORT_S)
+    agreed_by(task, lying, restored)
     assert not restored.taken_back
     assert set(restored.enrolled) <= set(FEWER)
 
 
 def test_two_rosters_that_both_are_frozen_and_differ_start_nothing(task: Task) -> None:
-    a, b = agreed_by(task, Books(FEWER, frozen=True), Books(OWN, frozen=True), SHORT_S)
+    a, b = agreed_by(task, Books(FEWER, frozen=True), Books(OWN, frozen=True))
     assert isinstance(a, PeerViolation)
-    # A's link is gone: B goes on waiting for an A with its own roster.
+    # A is gone: B goes on waiting for an A with its own roster.
     assert isinstance(b, PeerUnavailable)
 
 
@@ -326,7 +297,7 @@ def test_two_rosters_that_both_are_frozen_and_differ_start_nothing(task: Task) -
 def test_a_takes_no_roster_but_of_clients_that_it_proposed(
     task: Task, names: tuple[str, ...]
 ) -> None:
-    a, b = links(task)
+    a, b = linked(task)
     entries = tuple(EnrolmentEntry(client=n, records=100, record_rate=0.1) for n in names)
     b.send("roster", RosterAnswer(entries=entries).to_bytes())
     with pytest.raises(PeerViolation, match="that A proposed"):
@@ -353,7 +324,7 @@ def test_b_refuses_too_few_clients(make_task: Any) -> None:
 
 
 def test_b_refuses_a_roster_that_names_a_client_twice(task: Task) -> None:
-    a, b = links(task)
+    a, b = linked(task)
     entry = EnrolmentEntry(client="a", records=100, record_rate=0.1)
     a.send("roster", RosterProposal(entries=(entry, entry)).to_bytes())
     with pytest.raises(PeerViolation, match="twice"):
@@ -380,7 +351,7 @@ def test_a_b_that_fails_by_itself_is_away_and_neither_agrees_nor_disagrees(
     frozen = where == "seal"
     at_a, at_b = Books(OWN, frozen), Failing(OWN, frozen)
     ends = [Breaking(end) for end in memory_pair()]
-    a, b = (PeerLink(end, task.digest, max_message_bytes=1 << 20, timeout_s=LONG_S) for end in ends)
+    a, b = linked(task, ends)
     entry = EnrolmentEntry(client="a", records=100, record_rate=0.1)
     a.send("roster", RosterProposal(entries=(entry,)).to_bytes())
     with pytest.raises(type(error)):
@@ -403,7 +374,7 @@ def test_a_b_that_fails_by_itself_is_away_and_neither_agrees_nor_disagrees(
     ],
 )
 def test_an_unreadable_roster_is_a_violation(task: Task, data: bytes) -> None:
-    a, b = links(task)
+    a, b = linked(task)
     a.send("roster", data)
     with pytest.raises(PeerViolation, match="RosterProposal"):
         accept_roster(b, Books(OWN), task, seals(task.digest, B), timeout_s=LONG_S)

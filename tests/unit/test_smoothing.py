@@ -15,6 +15,9 @@ from precad.common.certify.smoothing import certify_smoothing
 from precad.common.errors import Misconfiguration
 from precad.experiments.data import load
 from precad.experiments.robustness.attack import attacked
+from precad.experiments.robustness.metrics import metrics, penultimate
+
+# --- votes under noise ---------------------------------------------------------------------------
 
 Trained = tuple[nn.Module, torch.Tensor, torch.Tensor]
 
@@ -94,3 +97,31 @@ def test_an_attack_within_the_radius_never_wins_and_one_beyond_it_does(
         won[name] = int((best - held > 4 * np.sqrt(best + held)).sum())
     assert won["inside"] == 0
     assert won["beyond"] > len(some) / 2
+
+
+# --- metrics of single records -------------------------------------------------------------------
+
+
+def test_metrics_are_those_of_a_model_where_they_are_known() -> None:
+    torch.manual_seed(1)
+    first, last = nn.Linear(6, 4, bias=False), nn.Linear(4, 3)
+    module = nn.Sequential(first, last)
+    x, y = torch.rand(5, 6), torch.tensor([0, 1, 2, 0, 1])
+    found = metrics(module, penultimate(module), x, y, steps=60)
+
+    def loss(one: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+        return functional.cross_entropy(module(one.unsqueeze(0)), label.unsqueeze(0))
+
+    for i in range(len(x)):
+        variable = x[i].clone().requires_grad_()
+        (slope,) = torch.autograd.grad(loss(variable, y[i]), variable)
+        curves = torch.func.hessian(loss)(x[i], y[i])
+        np.testing.assert_allclose(found.gradient[i], slope.norm().item(), rtol=1e-4)
+        largest = torch.linalg.matrix_norm(curves, 2).item()
+        np.testing.assert_allclose(found.hessian[i], largest, rtol=1e-2)
+    # A linear map: max of ‖W v‖₁ over ‖v‖_∞ = 1 is at a corner.
+    weight = first.weight.detach()
+    corners = torch.cartesian_prod(*[torch.tensor([-1.0, 1.0])] * 6)
+    most = (corners @ weight.T).abs().sum(dim=1).max().item()
+    assert (found.lipschitz <= most * (1 + 1e-4)).all()
+    assert found.lipschitz.max() > 0.95 * most
