@@ -49,13 +49,6 @@ def test_lines_above_are_not_wiped_when_it_is_shown_again(scenario: Scenario) ->
     assert out.screen() == ["this line stays"]
 
 
-def test_what_happens_is_said_before_the_first_round(scenario: Scenario) -> None:
-    out = Terminal()
-    with Display(out, scenario) as display:
-        display.doing("owners enrol: 3 of 10")
-    assert "owners enrol: 3 of 10 (0 s)" in out.getvalue()
-
-
 def test_the_time_left_is_by_the_rounds_alone(scenario: Scenario) -> None:
     out = Terminal()
     display = Display(out, scenario)

@@ -3,7 +3,7 @@
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -103,12 +103,7 @@ def tree_of(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
 
 
-@cache
-def imported(tree: ast.AST) -> list[str]:
-    return list(each_import(tree))
-
-
-def each_import(tree: ast.AST) -> Iterator[str]:
+def imported(tree: ast.AST) -> Iterator[str]:
     """Every module that is imported anywhere, also inside functions."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -121,6 +116,11 @@ def each_import(tree: ast.AST) -> Iterator[str]:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
+@cache
+def imports_of(path: Path) -> tuple[str, ...]:
+    return tuple(imported(tree_of(path)))
+
+
 def within(module: str, packages: tuple[str, ...]) -> bool:
     return any(module == p or module.startswith(f"{p}.") for p in packages)
 
@@ -129,18 +129,20 @@ def relative(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
+def importers(files: list[Path], wrong: Callable[[str], bool]) -> list[tuple[str, str]]:
+    """Files with what they import of what is wrong."""
+    return [(relative(path), each) for path in files for each in imports_of(path) if wrong(each)]
+
+
 @pytest.mark.parametrize("part", PARTS)
 def test_imports_point_one_way(part: str) -> None:
-    files = sources(part)
-    assert files
-    wrong = [
-        (relative(path), module)
-        for path in files
-        for module in imported(tree_of(path))
-        if module.startswith("precad.") and module.split(".")[1] not in ALLOWED[part]
-    ]
-    # `from precad import __version__` imports no part.
-    assert [(p, m) for p, m in wrong if m != "precad.__version__"] == []
+    def forbidden(module: str) -> bool:
+        # `from precad import __version__` imports no part.
+        _, _, below = module.partition("precad.")
+        return bool(below) and below.split(".")[0] not in {*ALLOWED[part], "__version__"}
+
+    assert sources(part)
+    assert importers(sources(part), forbidden) == []
 
 
 def layer_of(module: str) -> int:
@@ -155,66 +157,41 @@ def module_of(path: Path) -> str:
 
 
 def test_imports_inside_common_only_go_down() -> None:
-    wrong = [
-        (relative(path), module)
-        for path in sources("common")
-        for module in imported(tree_of(path))
-        if within(module, ("precad.common",)) and layer_of(module) > layer_of(module_of(path))
-    ]
-    assert wrong == []
-    assert {layer_of(module_of(path)) for path in sources("common")} == {0, 1, 2}
+    layers: dict[int, list[Path]] = {0: [], 1: [], 2: []}
+    for path in sources("common"):
+        layers[layer_of(module_of(path))].append(path)
+    assert all(layers.values())
+    assert importers(layers[0], lambda module: layer_of(module) > 0) == []
+    assert importers(layers[1], lambda module: layer_of(module) > 1) == []
 
 
 def test_only_the_servers_and_who_starts_them_import_the_aggregator() -> None:
-    outside = [
-        path
-        for path in sources(*PARTS)
-        if not relative(path).startswith(tuple(f"{part}/" for part in MAY_IMPORT_AGGREGATOR))
-    ]
+    inside = tuple(f"{part}/" for part in MAY_IMPORT_AGGREGATOR)
+    outside = [path for path in sources(*PARTS) if not relative(path).startswith(inside)]
     assert len(outside) > 100
-    wrong = [
-        (relative(path), module)
-        for path in outside
-        for module in imported(tree_of(path))
-        if within(module, ("precad.common.aggregator",))
-    ]
-    assert wrong == []
+    assert importers(outside, lambda m: within(m, ("precad.common.aggregator",))) == []
 
 
 def test_no_part_imports_what_is_only_published() -> None:
     """Printed formulas and other defences are to be compared with; the package lacks them."""
-    wrong = [
-        (relative(path), module)
-        for path in sources(*PARTS)
-        for module in imported(tree_of(path))
-        if within(module, ("published",))
-    ]
-    assert wrong == []
+    assert importers(sources(*PARTS), lambda module: within(module, ("published",))) == []
     assert not (ROOT / "published").exists()
     assert (Path(__file__).parents[2] / "published").is_dir()
 
 
 def test_function_secret_sharing_knows_nothing_of_norms() -> None:
-    ground = ("fss", "errors", "keystream", "secret")
-    wrong = [
-        (relative(path), module)
-        for path in sources("common/fss")
-        for module in imported(tree_of(path))
-        if within(module, ("precad",))
-        and not within(module, tuple(f"precad.common.{name}" for name in ground))
-    ]
-    assert wrong == []
+    ground = tuple(f"precad.common.{name}" for name in ("fss", "errors", "keystream", "secret"))
+    assert (
+        importers(
+            sources("common/fss"),
+            lambda module: within(module, ("precad",)) and not within(module, ground),
+        )
+        == []
+    )
 
 
-@pytest.mark.parametrize("name", PURE)
-def test_mathematics_imports_no_network_and_no_storage(name: str) -> None:
-    wrong = [
-        (relative(path), module)
-        for path in sources(name)
-        for module in imported(tree_of(path))
-        if within(module, IMPURE)
-    ]
-    assert wrong == []
+def test_mathematics_imports_no_network_and_no_storage() -> None:
+    assert importers(sources(*PURE), lambda module: within(module, IMPURE)) == []
 
 
 @pytest.mark.parametrize(
@@ -363,10 +340,5 @@ def test_the_check_sees_weak_randomness(source: str) -> None:
 
 
 def test_crypten_is_imported_in_one_place() -> None:
-    importers = {
-        relative(path)
-        for path in sources(*PARTS)
-        for module in imported(tree_of(path))
-        if within(module, ("crypten",))
-    }
-    assert importers == {"common/aggregator/mpc/crypten_import.py"}
+    found = importers(sources(*PARTS), lambda module: within(module, ("crypten",)))
+    assert {path for path, _ in found} == {"common/aggregator/mpc/crypten_import.py"}

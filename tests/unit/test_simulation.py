@@ -92,9 +92,14 @@ def nets() -> dict[str, Callable[[], nn.Module]]:
 
 
 @pytest.mark.parametrize("kind", nets())
-@pytest.mark.parametrize("clip", [4.0, 30.0])
 @pytest.mark.parametrize(
-    "objective", [None, {"name": "dp-gaussian"}, {"name": "plain", "clipping": "psac"}]
+    ("clip", "objective"),
+    [
+        (4.0, None),
+        (30.0, None),
+        (30.0, {"name": "dp-gaussian"}),
+        (4.0, {"name": "plain", "clipping": "psac"}),
+    ],
 )
 def test_stacked_updates_are_the_clients_to_two_units_a_record(
     kind: str, clip: float, objective: Any
@@ -193,14 +198,6 @@ def test_a_simulation_that_is_broken_off_goes_on_to_the_same_bits(
         precad.simulate(task, data, checkpoint=tmp_path / "c")
 
 
-def test_the_number_of_workers_changes_nothing(data: Data) -> None:
-    thetas = {
-        precad.simulate(small(), data, seed=1, path="per-client", workers=n).theta.tobytes()
-        for n in (1, 4)
-    }
-    assert len(thetas) == 1
-
-
 def test_blocks_of_clients_and_chunks_of_records_change_nothing_that_counts(
     data: Data, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -271,10 +268,10 @@ def test_an_attack_beyond_the_bound_is_rejected_and_one_within_counts(data: Data
     assert not found.replaced
 
 
-@pytest.mark.parametrize("name", ["wraparound", "oversize", "garbage"])
-def test_the_demos_attacks_are_rejected(data: Data, name: str) -> None:
-    found = precad.simulate(small(privacy={"client_rate": 1.0}), data, attack=name, attackers=2)
-    assert all(each.rejected == {"norm-exceeded": 2} for each in found.rounds)
+def test_the_demos_attacks_are_rejected(data: Data) -> None:
+    for name in ("wraparound", "oversize", "garbage"):
+        found = precad.simulate(small(privacy={"client_rate": 1.0}), data, attack=name, attackers=2)
+        assert all(each.rejected == {"norm-exceeded": 2} for each in found.rounds), name
 
 
 def test_flipped_updates_count_and_cost_accuracy(data: Data) -> None:
@@ -399,6 +396,9 @@ def test_a_result_says_that_it_is_simulated_wherever_it_goes(data: Data, tmp_pat
     for text in (repr(found), str(found), SimulatedTraining.__name__, SimulatedRound.__name__):
         assert "simulated" in text.lower()
     assert all(row["simulated"] for row in found.table())
+    frame = found.frame()
+    assert isinstance(frame, pd.DataFrame)
+    assert frame.to_dict("records") == found.table()
     found.save(tmp_path / "run.json")
     saved = json.loads((tmp_path / "run.json").read_text())
     assert saved["simulated"] is True
@@ -407,14 +407,8 @@ def test_a_result_says_that_it_is_simulated_wherever_it_goes(data: Data, tmp_pat
     # What a certificate is made from is in no simulation.
     assert "certificate_inputs" not in saved
     found.plot(tmp_path / "run.svg")
-    assert "SIMULATED" in svg_text(tmp_path / "run.svg")
-    found.plot(tmp_path / "run.png")
-    assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
-
-
-def svg_text(path: Path) -> str:
-    """Matplotlib draws letters as paths and leaves the text in comments."""
-    return path.read_text(encoding="utf-8")
+    # Matplotlib draws letters as paths and leaves the text in comments.
+    assert "SIMULATED" in (tmp_path / "run.svg").read_text(encoding="utf-8")
 
 
 def test_simulated_weights_go_into_a_module_and_pass_for_no_real_model(
@@ -427,13 +421,6 @@ def test_simulated_weights_go_into_a_module_and_pass_for_no_real_model(
     found.save_weights(tmp_path / "model.safetensors")
     with pytest.raises((Misconfiguration, TaskMismatch)):
         load_model(tmp_path / "model.safetensors", found.task)
-
-
-def test_a_frame_has_a_row_a_round(data: Data) -> None:
-    frame = precad.simulate(small(), data, seed=0).frame()
-    assert isinstance(frame, pd.DataFrame)
-    assert len(frame) == 4
-    assert {"round", "accepted", "epsilon_server", "simulated"} <= set(frame.columns)
 
 
 def test_data_come_dealt_or_by_owner(data: Data) -> None:

@@ -66,12 +66,6 @@ def test_a_server_that_does_not_answer_is_asked_again() -> None:
     assert "stopped: round 1 of 4" in shown
 
 
-def test_rejections_are_shown_by_reason() -> None:
-    shown = watched(reply(4, "done", rejected={"absent": 2}))
-    assert "rejected: absent 2" in shown
-    assert "nothing rejected" not in shown
-
-
 def test_a_file_or_a_pipe_gets_a_line_for_each_change_and_none_for_each_look() -> None:
     gone = PeerUnavailable("refused")
     shown = watched(

@@ -20,15 +20,7 @@ from precad.experiments.algorithms.user_level import (
 from precad.experiments.data import load
 from precad.experiments.defences import DEFENCES
 from precad.experiments.models import MODELS
-from precad.experiments.papers.xie_levels import (
-    CIFAR_USER_SETTINGS,
-    TEXT_USER_SETTINGS,
-    USER_SETTINGS,
-    BothScales,
-    user_level,
-)
 from precad.experiments.poisoning import ATTACKS, Attack, Scene
-from precad.experiments.study import Scale
 from precad.experiments.study.checkpoint import Checkpoint
 
 SETTINGS: dict[str, Any] = {
@@ -53,11 +45,12 @@ def ensemble(
     return train(learner, Users.of(shares), start, chosen, seeds, **(others or {}))
 
 
-def test_a_model_is_the_same_alone_and_among_others() -> None:
-    together, alone = ensemble([1, 2, 3]), ensemble([2])
+@pytest.mark.parametrize("batch_size", [None, 2])
+def test_a_model_is_the_same_alone_and_among_others(batch_size: int | None) -> None:
+    together, alone = (ensemble(seeds, batch_size=batch_size) for seeds in ([1, 2, 3], [2]))
     torch.testing.assert_close(together[1], alone[0], atol=1e-5, rtol=1e-4)
     assert not torch.allclose(together[0], together[1], atol=1e-3)
-    assert torch.equal(together, ensemble([1, 2, 3]))
+    assert torch.equal(together, ensemble([1, 2, 3], batch_size=batch_size))
 
 
 @pytest.mark.parametrize("batch_size", [None, 2])
@@ -168,30 +161,6 @@ def test_who_has_fewer_batches_rests_until_the_next_epoch() -> None:
     together = moved(1, 5)
     torch.testing.assert_close(2 * together, moved(1) + moved(5), atol=1e-5, rtol=1e-4)
     assert float(moved(5).norm()) > 2 * float(moved(1).norm())
-
-
-def test_a_batch_that_holds_all_records_is_no_batch() -> None:
-    free = {**QUIET, "rounds": 1, "noise_multiplier": 1e-12}
-    alone, batched = ensemble([3], **free), ensemble([3], **free, batch_size=5)
-    torch.testing.assert_close(batched, alone, atol=1e-5, rtol=1e-4)
-
-
-def test_a_model_in_batches_is_the_same_alone_and_among_others() -> None:
-    together, alone = ensemble([1, 2, 3], batch_size=2), ensemble([2], batch_size=2)
-    torch.testing.assert_close(together[1], alone[0], atol=1e-5, rtol=1e-4)
-    assert torch.equal(together, ensemble([1, 2, 3], batch_size=2))
-
-
-@pytest.mark.parametrize(
-    ("settings", "size"),
-    [(USER_SETTINGS, None), (CIFAR_USER_SETTINGS, None), (TEXT_USER_SETTINGS, 10)],
-)
-def test_the_papers_users_take_batches_where_they_have_more_records(
-    settings: BothScales, size: int | None
-) -> None:
-    # Xie et al. Table 2: 60 of MNIST's 63, 50 of CIFAR's 50, 10 of an account's tweets.
-    chosen = user_level(dict(settings[Scale.PAPER]) | {"noise_multiplier": 1.0})
-    assert chosen.batch_size == size
 
 
 def test_bad_users_move_a_model_by_no_more_than_their_clips() -> None:

@@ -17,7 +17,6 @@ from precad.experiments.papers.xie_inefficacy import (
     sound_fewest,
 )
 from precad.experiments.papers.xie_levels import (
-    RECORDS,
     TWEETERS,
     USER_SETTINGS,
     USERS,
@@ -105,12 +104,6 @@ def test_records_are_dealt_by_their_owner() -> None:
     kept = two_labels(DataSet("some", x, y, x, y, 3, owners))
     assert kept.owners is not None
     assert kept.owners.tolist() == [7, 3, 7, 5]
-
-
-def test_both_levels_have_their_own_mechanism() -> None:
-    settings = EXPERIMENTS["xie-fig10"].all_cells(Scale.SMALL)[0]
-    assert RECORDS.mechanism(settings).count == 25 * 10
-    assert USERS.mechanism(SETTINGS).count == 3
 
 
 def test_the_rounds_of_fig_2_are_those_that_give_the_printed_budget() -> None:
