@@ -40,6 +40,18 @@ def markdown(name: str, scale: str) -> str:
     return one.table(results).markdown() + "\n"
 
 
+def papers_tables() -> list[tuple[str, str, str]]:
+    """Name, scale and text of each in docs/papers."""
+    return [each for page in PAGES for each in TABLE.findall(page.read_text("utf-8"))]
+
+
+def require_papers_tables(scale: str) -> None:
+    some = {name: text for name, of, text in papers_tables() if of == scale}
+    assert some
+    for name, text in some.items():
+        assert text == markdown(name, scale), f"run python {Path(__file__).relative_to(ROOT)}"
+
+
 def minutes() -> str:
     """Of all small results: what they are trained on, how many cells, how long one process took."""
     rows = []
@@ -62,10 +74,9 @@ def test_what_the_small_scale_takes_is_stated_as_it_was_measured() -> None:
 
 
 def test_the_papers_tables_are_the_results_and_each_has_its_figure() -> None:
-    found = [each for page in PAGES for each in TABLE.findall(page.read_text("utf-8"))]
-    for name, scale, text in found:
-        assert text == markdown(name, scale), f"run python {Path(__file__).relative_to(ROOT)}"
-    shown = {f"{name}-{scale}" for name, scale, _ in found}
+    """Of the small scale; tests/soak/test_experiments.py has the other."""
+    require_papers_tables("small")
+    shown = {f"{name}-{scale}" for name, scale, _ in papers_tables()}
     assert shown == {path.stem for path in PAPERS.glob("*.json")}
     assert shown == {path.stem for path in PAPERS.glob("*.png")}
 

@@ -24,7 +24,7 @@ def kept(name: str) -> list[Result]:
 def parts(results: list[Result]) -> list[list[Result]]:
     """One cell, or all that have a setting's first value, or its last: the smallest such parts."""
     last = len(results) - 1
-    found = {(0,), (last,)}
+    found: set[tuple[int, ...]] = {(0,), (last,)}
     for setting in {name for result in results for name in result.settings}:
         values = [json.dumps(result.settings.get(setting)) for result in results]
         for end in (0, last):

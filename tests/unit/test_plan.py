@@ -2,11 +2,14 @@
 
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
+from precad.cli.plan import plot
 from precad.cli.plan.plot import draw, figure_of
 from precad.common.account.events import poisson_gaussian
 from precad.common.account.exact import ExactAccountant
@@ -273,10 +276,13 @@ def test_the_chosen_point_lies_on_every_curve(robust: Plan, mnist: Plan) -> None
         assert points == 5
 
 
-def test_the_picture_is_a_png_whatever_its_name(tmp_path: Any, mnist: Plan) -> None:
+def test_the_picture_is_a_png_whatever_its_name(
+    tmp_path: Path, mnist: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "plan.picture"
     draw(mnist, path)
     assert path.read_bytes().startswith(b"\x89PNG")
+    monkeypatch.setattr(plot, "figure_of", lambda _: Figure())
     with pytest.raises(Misconfiguration, match="plot"):
         draw(mnist, tmp_path)
 

@@ -1,4 +1,4 @@
-"""`precad experiment` in processes of its own: each result says what its process computed with."""
+"""Experiments where they take long: in processes of their own, and the papers' own scale."""
 
 import json
 import subprocess
@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import torch
+from tests.unit.test_document_tables import require_papers_tables
 
 MEASURES = """
 import os, sys
@@ -30,3 +31,7 @@ def test_a_result_says_what_its_own_process_computed_with(tmp_path: Path) -> Non
     used = [document["environments"][cell["environment"]] for cell in document["cells"]]
     here = torch.backends.cpu.get_cpu_capability()
     assert [each["instructions"] for each in used] == [here, "DEFAULT"]
+
+
+def test_the_tables_of_the_papers_own_scale_are_the_results() -> None:
+    require_papers_tables("paper")
