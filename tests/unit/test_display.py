@@ -1,13 +1,13 @@
 """What a person sees of an owner's training: where nobody looks nothing, waiting with its name."""
 
 import sys
-import time
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 from tests.rig.terminal import Terminal
 
+from precad.client import display as shown_by
 from precad.client.display import NotebookDisplay, Shown, TerminalDisplay, display_for
 from precad.client.progress import Evaluation, RoundInfo
 
@@ -24,6 +24,15 @@ def info(number: int = 12, **changes: Any) -> RoundInfo:
         "seconds": 2.0,
     }
     return RoundInfo(**(values | changes))
+
+
+@pytest.fixture(autouse=True)
+def at_noon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time stands still."""
+    monkeypatch.setattr(shown_by, "time", SimpleNamespace(monotonic=lambda: NOON))
+
+
+NOON = 1000.0
 
 
 def seen(*steps: Any) -> str:
@@ -52,15 +61,14 @@ def test_a_terminal_shows_the_round_and_what_it_cost() -> None:
 
 
 def test_waiting_is_named_with_the_seconds_that_are_left() -> None:
-    until = time.monotonic() + 110.3
     assert "waiting for server A, 110 s left" in seen(
-        lambda display: display.doing("waiting for server A", until)
+        lambda display: display.doing("waiting for server A", NOON + 110)
     )
 
 
 def test_what_is_waited_for_in_vain_has_no_seconds_left() -> None:
     shown = Shown("ward-3", 400)
-    shown.doing("waiting for server A", time.monotonic() - 5)
+    shown.doing("waiting for server A", NOON - 5)
     assert shown.activity() == "waiting for server A, 0 s left"
     shown.doing("x" * 500, None)
     assert len(shown.activity()) == 100
@@ -104,7 +112,7 @@ def test_a_notebook_gets_one_output_that_changes_and_needs_no_widgets(
     found = display_for("ward-<3>", 400)
     assert isinstance(found, NotebookDisplay)
     found.start()
-    found.doing("waiting for server A", time.monotonic() + 60)
+    found.doing("waiting for server A", NOON + 60)
     assert "waiting for server A, 60 s left" in found.markup()
     found.round(info(400))
     found.stop()
