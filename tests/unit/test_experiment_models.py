@@ -119,5 +119,6 @@ def test_models_that_convolve_one_by_one_get_what_they_get_together(name: str) -
     outputs = learner.probabilities(thetas, seen)
     for theta, own in zip(thetas, outputs, strict=True):
         assert (learner.labels(theta.double().numpy(), seen) == own.argmax(axis=1)).all()
+        assert learner.accuracy(theta.double().numpy(), seen, own.argmax(axis=1)) == 1.0
     np.testing.assert_allclose(outputs.sum(axis=2), 1.0)
     assert (learner.votes(thetas, seen) == outputs.argmax(axis=2)).all()
