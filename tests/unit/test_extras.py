@@ -132,7 +132,7 @@ for step in sys.argv[1:]:
 
 
 @pytest.mark.parametrize(
-    "chain", [("dealer", "client", "experiments"), ("plan",), ("report",), ("server",)]
+    "chain", [("dealer", "client", "experiments"), ("plan", "report"), ("server",)]
 )
 def test_a_part_loads_with_nothing_but_its_extra(
     extras: dict[str, set[str]], chain: tuple[str, ...]
