@@ -17,6 +17,8 @@ from precad.common.task import Task
 
 CHARGED = (*PENDING, AttemptState.DONE, AttemptState.WRITTEN_OFF, AttemptState.LEARNED)
 """States of an attempt that costs its clients something."""
+_NEVER_VOIDED = (*BOUND, AttemptState.DONE, AttemptState.WRITTEN_OFF)
+"""Its noisy share may have left, whatever the other server says of it now."""
 _AT_ONCE = 8
 """Noisy shares that are removed with one version's end."""
 UNKNOWN = Digest(bytes(32))
@@ -178,14 +180,15 @@ def void(connection: Connection, task: Task, version: int, attempt: int) -> None
     """The attempt costs nothing, and an entry says so.
 
     Raises:
-        AlreadyReleased: this server has countersigned or sent it, or it is over.
+        AlreadyReleased: this server has countersigned or sent it, also where it was written off
+            since, or it is done.
     """
     known = row_of(connection, attempt)
     if known is None:
         begin(connection, attempt, version, 0, UNKNOWN, AttemptState.VOIDED)
     elif known.state is AttemptState.VOIDED:
         return
-    elif known.state in (*BOUND, AttemptState.DONE) or known.version != version:
+    elif known.state in _NEVER_VOIDED or known.version != version:
         raise AlreadyReleased(f"attempt {attempt} is {known.state.value} and is never voided")
     else:
         change(connection, attempt, state=AttemptState.VOIDED)

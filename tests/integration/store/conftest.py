@@ -26,10 +26,15 @@ from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.seal import Kind
 from precad.common.task import Task
 
-MODEL, VALID_SET = Digest(b"\1" * 32), Digest(b"\3" * 32)
-WARDS = tuple(ClientId(f"ward-{letter}") for letter in "abc")
+MODEL, NEXT, VALID_SET = Digest(b"\1" * 32), Digest(b"\2" * 32), Digest(b"\3" * 32)
+WARDS = A, B, C = tuple(ClientId(f"ward-{letter}") for letter in "abc")
 RATES = (0.2, 0.1, 1 / 30)
 SHARE = bytes(range(64))
+DISK = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+"""Its fsyncs cost nothing."""
+Opener = Callable[..., Store]
+Prepare = Callable[..., None]
+Bind = Callable[..., None]
 _MISSING = "PostgreSQL's initdb and pg_ctl aren't here: install Debian's package postgresql"
 
 
@@ -85,20 +90,16 @@ def postgres_url(postgres: str) -> str:
     return own.render_as_string(hide_password=False)
 
 
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """In memory: what these tests lose by a kill -9 is the process, never the machine."""
+    with tempfile.TemporaryDirectory(dir=DISK) as folder:
+        yield Path(folder)
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
 def durable_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """An empty database that outlives its process."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/state.db"
-    url: str = request.getfixturevalue("postgres_url")
-    return url
-
-
-@pytest.fixture(params=["memory", "sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """An empty database of each kind."""
-    if request.param == "memory":
-        return "sqlite://"
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/state.db"
     url: str = request.getfixturevalue("postgres_url")
@@ -109,9 +110,6 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def task(make_task: Any) -> Task:
     made: Task = make_task()
     return made
-
-
-Opener = Callable[..., Store]
 
 
 @pytest.fixture
@@ -131,8 +129,15 @@ def opener(task: Task) -> Iterator[Opener]:
 
 
 @pytest.fixture
-def store(url: str, opener: Opener) -> Store:
-    return opener(url)
+def store(opener: Opener) -> Store:
+    """In memory. That the others answer alike: ``test_versions``."""
+    return opener("sqlite://")
+
+
+@pytest.fixture
+def each_store(durable_url: str, opener: Opener) -> Store:
+    """For what the database itself refuses, takes back or keeps."""
+    return opener(durable_url)
 
 
 @pytest.fixture(scope="session")
@@ -141,7 +146,7 @@ def roster() -> Roster:
     return Roster({w: Enrolment(w, 100, rate) for w, rate in zip(WARDS, RATES, strict=True)})
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def enrolled(roster: Roster) -> Callable[[Store], Store]:
     """Enrol the wards and freeze."""
 
@@ -154,7 +159,7 @@ def enrolled(roster: Roster) -> Callable[[Store], Store]:
     return enrol
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def prepared() -> Callable[..., None]:
     """Play one attempt until it is prepared: two wards valid, the third absent."""
 
@@ -165,7 +170,7 @@ def prepared() -> Callable[..., None]:
     return play
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def bind() -> Callable[..., None]:
     """Countersign a prepared attempt, and keep the other's countersignature."""
 

@@ -1,8 +1,8 @@
 """Kill a process at one point after another of a write, and tell what was left each time.
 
-Run as a program by ``test_durability``: ``kill_points.py URL TASK prepare|learn|void|confirm``.
-Every point gets a round and a process of its own; one line of JSON on stdout tells what a new
-process finds.
+Run as a program by ``test_durability``: ``kill_points.py TASK prepare=URL learn=URL …``, each in a
+database of its own. Every point gets a round and a process of its own; one line of JSON on stdout
+tells what a new process finds.
 """
 
 import itertools
@@ -42,8 +42,8 @@ def arm(store: Store, point: int) -> None:
         commit(connection)
         pass_point()
 
+    # After one statement is before the next, or before the commit.
     event.listen(store._engine, "before_cursor_execute", pass_point)
-    event.listen(store._engine, "after_cursor_execute", pass_point)
     event.listen(store._engine, "commit", pass_point)
     setattr(dialect, "do_commit", commit_and_pass)  # noqa: B010 -- mypy refuses the assignment
 
@@ -67,20 +67,21 @@ def write(url: str, task: Task, operation: str, point: int) -> None:
         store.void(point, point)
 
 
-def left_behind(url: str, task: Task, point: int) -> dict[str, Any]:
+def left_behind(url: str, task: Task, operation: str, point: int) -> dict[str, Any]:
     """What the next process finds of the round."""
     store = open_store(url, task, Role.SERVER_A)
-    record = store.pending()
+    record, audit = store.pending(), audit_ledger(url)
     found = {
+        "operation": operation,
         "point": point,
         "state": store.states()[point].value,
         "charged": sum(store.participations().values()),
         "rejected": sum(store.rejections().values()),
         "share": record is not None and record.noisy_share == bytes([point]) * 4096,
-        "kept": _kept(store, point),
+        "kept": kept(store, point),
         "confirmed": store.confirmed() == point + 1,
-        "entries": audit_ledger(url).entries,
-        "findings": [finding.what for finding in audit_ledger(url).findings],
+        "entries": audit.entries,
+        "findings": [finding.what for finding in audit.findings],
     }
     store.abandon_open()
     # So that the next point's may be the one that is pending.
@@ -89,14 +90,13 @@ def left_behind(url: str, task: Task, point: int) -> dict[str, Any]:
     return found
 
 
-def _kept(store: Store, point: int) -> bool:
+def kept(store: Store, point: int) -> bool:
     with store._transaction() as connection:
         return share_of(connection, point) is not None
 
 
-def main() -> None:
+def killed_everywhere(url: str, task: Task, operation: str) -> None:
     """All points, until a process gets through."""
-    url, task, operation = sys.argv[1], read_task(sys.argv[2].encode()), sys.argv[3]
     for point in itertools.count():
         child = os.fork()
         if child == 0:
@@ -106,12 +106,15 @@ def main() -> None:
         survived = os.waitstatus_to_exitcode(status) == SURVIVED
         if not survived and not os.WIFSIGNALED(status):
             sys.exit("the process failed in another way")
+        found = left_behind(url, task, operation, point) | {"survived": survived}
         # Flushed at once: a child must not inherit lines and write them too.
-        sys.stdout.write(json.dumps(left_behind(url, task, point) | {"survived": survived}) + "\n")
+        sys.stdout.write(json.dumps(found) + "\n")
         sys.stdout.flush()
         if survived:
             return
 
 
 if __name__ == "__main__":
-    main()
+    for order in sys.argv[2:]:
+        name, _, database = order.partition("=")
+        killed_everywhere(database, read_task(sys.argv[1].encode()), name)

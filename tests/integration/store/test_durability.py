@@ -5,6 +5,7 @@ import os
 import resource
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,41 +13,60 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.integration.store.conftest import DISK, MODEL, VALID_SET, A, B, Opener
 
 from precad.common.aggregator.release.release import prepare
 from precad.common.aggregator.round.journal import AttemptState
 from precad.common.aggregator.round.states import Counted, Noised, Opened
-from precad.common.aggregator.store import Store, audit_ledger
+from precad.common.aggregator.store import audit_ledger
 from precad.common.errors import StorageFailure
-from precad.common.identifiers import ClientId, Digest
 from precad.common.task import Task
 
-MODEL, VALID_SET = Digest(b"\1" * 32), Digest(b"\3" * 32)
-A, B = ClientId("ward-a"), ClientId("ward-b")
 HERE = Path(__file__).parent
-Opener = Callable[..., Store]
+Found = dict[str, list[dict[str, Any]]]
 
 
-def killed_everywhere(url: str, task: Task, operation: str) -> list[dict[str, Any]]:
-    """What is found after a kill -9 at each point of a write; the last one gets through."""
+def kill_everywhere(task: Task, **urls: str) -> Found:
+    """What is found after a kill -9 at each point of each write; the last one gets through."""
     done = subprocess.run(
-        [sys.executable, HERE / "kill_points.py", url, task.canonical.decode(), operation],
+        [sys.executable, HERE / "kill_points.py", task.canonical.decode()]
+        + [f"{operation}={url}" for operation, url in urls.items()],
         env={**os.environ, "PYTHONPATH": str(HERE.parents[2] / "src")},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    found: Found = {operation: [] for operation in urls}
+    for line in map(json.loads, done.stdout.splitlines()):
+        found[line["operation"]].append(line)
+    return found
 
 
-@pytest.mark.parametrize("operation", ["prepare", "learn", "void"])
-def test_a_process_killed_anywhere_leaves_all_or_nothing(
-    durable_url: str, task: Task, operation: str
+@pytest.fixture(scope="module")
+def killed(task: Task) -> Found:
+    with tempfile.TemporaryDirectory(dir=DISK) as folder:
+        operations = ("prepare", "learn", "void", "confirm")
+        return kill_everywhere(task, **{o: f"sqlite:///{folder}/{o}.db" for o in operations})
+
+
+WRITTEN = {"prepare": "prepared", "learn": "learned", "void": "voided"}
+
+
+def test_a_process_killed_anywhere_beside_postgresql_leaves_all_or_nothing(
+    postgres_url: str, task: Task
 ) -> None:
-    """kill -9 before and after every statement and around the commit."""
-    points = killed_everywhere(durable_url, task, operation)
-    assert len(points) > 14
+    all_or_nothing(kill_everywhere(task, prepare=postgres_url)["prepare"], "prepared")
+
+
+@pytest.mark.parametrize("operation", WRITTEN)
+def test_a_process_killed_anywhere_leaves_all_or_nothing(killed: Found, operation: str) -> None:
+    """kill -9 before every statement and around the commit."""
+    all_or_nothing(killed[operation], WRITTEN[operation])
+
+
+def all_or_nothing(points: list[dict[str, Any]], state: str) -> None:
+    assert len(points) > 8
     whole = 0
     for found in points:
         assert found["findings"] == [], found
@@ -54,12 +74,11 @@ def test_a_process_killed_anywhere_leaves_all_or_nothing(
             assert not found["share"]
         else:
             whole += 1
-            states = {"prepare": "prepared", "learn": "learned", "void": "voided"}
-            assert found["state"] == states[operation]
-            assert found["share"] == (operation == "prepare")
+            assert found["state"] == state
+            assert found["share"] == (state == "prepared")
         # Two charges, one rejection and one entry for every whole one before and at this point.
-        assert found["charged"] == (0 if operation == "void" else 2 * whole), found
-        assert found["rejected"] == (whole if operation == "prepare" else 0), found
+        assert found["charged"] == (0 if state == "voided" else 2 * whole), found
+        assert found["rejected"] == (whole if state == "prepared" else 0), found
         assert found["entries"] == whole, found
     # Killed after the commit it is there; killed before, it isn't; and one got through.
     assert [found["state"] != "open" for found in points][-2:] == [True, True]
@@ -68,10 +87,10 @@ def test_a_process_killed_anywhere_leaves_all_or_nothing(
 
 
 def test_a_noisy_share_goes_after_the_word_that_both_hold_its_model_or_stays(
-    durable_url: str, task: Task
+    killed: Found,
 ) -> None:
     """Killed anywhere in between: never gone before that word, and what is left is sound."""
-    points = killed_everywhere(durable_url, task, "confirm")
+    points = killed["confirm"]
     for found in points:
         assert found["state"] == "done"
         assert found["kept"] or found["confirmed"]

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import DBAPIError
+from tests.integration.store.conftest import NEXT, VALID_SET, A, B, Bind, C, Opener, Prepare
 
 from precad.cli.main import app
 from precad.common.account.events import poisson_gaussian
@@ -19,27 +20,24 @@ from precad.common.account.exact import ExactAccountant
 from precad.common.account.participations import most_participations
 from precad.common.aggregator.round.cap import epsilon_spent
 from precad.common.aggregator.round.messages import Fact
-from precad.common.aggregator.store import Store, audit_ledger, read_ledger
+from precad.common.aggregator.store import Store, audit_ledger, open_store, read_ledger
 from precad.common.aggregator.store.engine import parse_url, reading_engine
 from precad.common.errors import Misconfiguration, Rejection, StorageFailure
-from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.identifiers import Role
 from precad.common.task import Task
 
-MODEL, NEXT, VALID_SET = Digest(b"\1" * 32), Digest(b"\2" * 32), Digest(b"\3" * 32)
-A, B, C = (ClientId(name) for name in ("ward-a", "ward-b", "ward-c"))
-Opener = Callable[..., Store]
 CHARGE = "INSERT INTO charge (attempt, client, record_rate, sequence) VALUES"
 Invoke = Callable[..., tuple[int, str]]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def play(
-    enrolled: Callable[[Store], Store], prepared: Callable[..., None], bind: Callable[..., None]
-) -> Callable[..., None]:
+    task: Task, enrolled: Callable[[Store], Store], prepared: Prepare, bind: Bind
+) -> Callable[[str], str]:
     """A training with everything in it: done, empty, abandoned, voided, lost, learned, sent."""
 
-    def run(store: Store) -> None:
-        enrolled(store)
+    def run(url: str) -> str:
+        store = enrolled(open_store(url, task, Role.SERVER_A, None))
         prepared(store, 0, version=0)
         bind(store, 0)
         store.finish_attempt(0, NEXT)
@@ -57,36 +55,29 @@ def play(
         store.void(2, 6)
         prepared(store, 7, version=2)
         bind(store, 7, 2)
+        store.close()
+        return url
 
     return run
 
 
-@pytest.fixture
-def played_url(durable_url: str, opener: Opener, play: Callable[[Store], None]) -> str:
-    """Such a training, in each kind of database."""
-    store = opener(durable_url)
-    play(store)
-    store.close()
-    return durable_url
-
-
 @pytest.fixture(scope="module")
-def played_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the first test that wants a copy of such a training keeps it for the others."""
-    return tmp_path_factory.mktemp("played") / "state.db"
+def played_file(tmp_path_factory: pytest.TempPathFactory, play: Callable[[str], str]) -> Path:
+    file = tmp_path_factory.mktemp("played") / "state.db"
+    play(f"sqlite:///{file}")
+    return file
 
 
 @pytest.fixture
-def copy_url(
-    played_file: Path, tmp_path: Path, opener: Opener, play: Callable[[Store], None]
-) -> str:
-    """A copy of such a training in SQLite, for tests that each spoil it in their own way."""
-    if not played_file.exists():
-        store = opener(f"sqlite:///{played_file}")
-        play(store)
-        store.close()
-    shutil.copy(played_file, tmp_path / "copy.db")
-    return f"sqlite:///{tmp_path}/copy.db"
+def played_url(played_file: Path, tmp_path: Path) -> str:
+    """A copy of such a training in SQLite, which a test may spoil in its own way."""
+    shutil.copy(played_file, tmp_path / "state.db")
+    return f"sqlite:///{tmp_path}/state.db"
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/state.db"
 
 
 @pytest.fixture
@@ -115,7 +106,10 @@ def findings(url: str) -> list[str]:
 # --- the chain ---------------------------------------------------------------------------------
 
 
-def test_what_a_server_writes_is_sound(played_url: str) -> None:
+def test_what_a_server_writes_is_sound_and_a_reader_cannot_change_it(
+    durable_url: str, play: Callable[[str], str]
+) -> None:
+    played_url = play(durable_url)
     audit = audit_ledger(played_url)
     assert audit.findings == ()
     # Attempts 0, 1, 3, its loss, 5, 6, its void, 7: attempt 2 left nothing.
@@ -126,12 +120,25 @@ def test_what_a_server_writes_is_sound(played_url: str) -> None:
     assert {c.client: c.participations for c in view.clients} == {A: 2, B: 2, C: 1}
     # Version 2 may have left twice with the first two, and once with the third.
     assert {c.client: dict(c.again) for c in view.clients} == {A: {1: 1}, B: {1: 1}, C: {}}
+    # A head leaves the server: without a salt it would test a guess of the cohort.
+    found = salts(played_url)
+    assert None not in found
+    assert len(set(found)) == len(found) == 8
+    engine = reading_engine(parse_url(played_url))
+    with pytest.raises(DBAPIError, match=r"read-?only"), engine.begin() as connection:
+        connection.execute(text("DELETE FROM ledger"))
+    engine.dispose()
+    assert findings(played_url) == []
 
 
-def test_an_empty_ledger_is_sound(durable_url: str, opener: Opener) -> None:
-    opener(durable_url)
-    audit = audit_ledger(durable_url)
+def test_an_empty_ledger_is_sound_and_cost_nobody_anything(
+    url: str, tmp_path: Path, opener: Opener, enrolled: Callable[[Store], Store], invoke: Invoke
+) -> None:
+    enrolled(opener(url))
+    audit = audit_ledger(url)
     assert (audit.entries, audit.findings) == (0, ())
+    _, output = invoke("show", str(tmp_path), "--json")
+    assert [row["epsilon"] for row in json.loads(output)["clients"]] == [0.0] * 3
 
 
 def hash_of(purpose: str, *parts: bytes | int) -> bytes:
@@ -151,11 +158,11 @@ def salts(url: str) -> list[bytes | None]:
 
 
 def test_an_entrys_hash_is_as_documented(
-    durable_url: str, opener: Opener, prepared: Callable[..., None], task: Task
+    url: str, opener: Opener, prepared: Prepare, task: Task
 ) -> None:
-    store = opener(durable_url)
+    store = opener(url)
     prepared(store, 4, version=2)
-    (salt,) = salts(durable_url)
+    (salt,) = salts(url)
     assert salt is not None
     assert len(salt) == 32
     start = hash_of("ledger", task.digest.value, b"server-a")
@@ -176,14 +183,7 @@ def test_an_entrys_hash_is_as_documented(
         b"ward-b",
         rate,
     )
-    assert read_ledger(durable_url).head.value == head
-
-
-def test_every_entry_has_a_salt_of_its_own(played_url: str) -> None:
-    """A head leaves the server: without a salt it would test a guess of the cohort."""
-    found = salts(played_url)
-    assert None not in found
-    assert len(set(found)) == len(found) == 8
+    assert read_ledger(url).head.value == head
 
 
 @pytest.mark.parametrize(
@@ -248,43 +248,43 @@ def test_every_entry_has_a_salt_of_its_own(played_url: str) -> None:
         ("UPDATE enrolment SET record_rate = 0.15 WHERE client = 'ward-b'", "entry 1: charges"),
     ],
 )
-def test_a_change_shows(copy_url: str, statement: str, found: str) -> None:
+def test_a_change_shows(played_url: str, statement: str, found: str) -> None:
     # A second release of one version is refused by an index; a tamperer would drop it.
-    tamper(copy_url, "DROP INDEX one_release_of_a_version", statement)
-    said = findings(copy_url)
+    tamper(played_url, "DROP INDEX one_release_of_a_version", statement)
+    said = findings(played_url)
     assert any(found in finding for finding in said), said
 
 
 def test_a_noisy_share_may_be_gone_once_both_servers_hold_the_model_and_no_sooner(
-    durable_url: str, opener: Opener, prepared: Callable[..., None]
+    url: str, opener: Opener, prepared: Prepare
 ) -> None:
-    store = opener(durable_url)
+    store = opener(url)
     for number in range(3):
         prepared(store, number, version=number)
         store.finish_attempt(number, NEXT)
     store.confirm(2)
     store.close()
-    assert findings(durable_url) == []
+    assert findings(url) == []
     gone = "its noisy share isn't the one that was released"
-    tamper(durable_url, "DELETE FROM noisy_share")
-    assert findings(durable_url) == [f"attempt 2: {gone}"]
+    tamper(url, "DELETE FROM noisy_share")
+    assert findings(url) == [f"attempt 2: {gone}"]
     # One that is there is looked at, whatever its age.
-    tamper(
-        durable_url, "INSERT INTO noisy_share (attempt, share) SELECT 0, model FROM attempt LIMIT 1"
-    )
-    assert f"attempt 0: {gone}" in findings(durable_url)
+    tamper(url, "INSERT INTO noisy_share (attempt, share) SELECT 0, model FROM attempt LIMIT 1")
+    assert f"attempt 0: {gone}" in findings(url)
 
 
-@pytest.mark.parametrize(
-    "state", ["prepared", "countersigned", "sent", "done", "written-off", "learned", "voided"]
-)
-def test_an_attempt_that_the_ledger_does_not_name_shows(played_url: str, state: str) -> None:
-    tamper(
-        played_url,
-        "INSERT INTO attempt (attempt, version, state, cohort_size, model) "
-        f"SELECT 8, 3, '{state}', 3, model FROM attempt WHERE attempt = 0",
-    )
-    assert findings(played_url) == [f"attempt 8: is {state}, and the ledger doesn't name it"]
+def test_an_attempt_that_the_ledger_does_not_name_shows(played_url: str) -> None:
+    states = ("prepared", "countersigned", "sent", "done", "written-off", "learned", "voided")
+    for number, state in enumerate(states, 8):
+        tamper(
+            played_url,
+            "INSERT INTO attempt (attempt, version, state, cohort_size, model) "
+            f"SELECT {number}, {number}, '{state}', 3, model FROM attempt WHERE attempt = 0",
+        )
+    assert findings(played_url) == [
+        f"attempt {number}: is {state}, and the ledger doesn't name it"
+        for number, state in enumerate(states, 8)
+    ]
 
 
 def test_cutting_the_end_off_everywhere_shows_against_a_noted_head(played_url: str) -> None:
@@ -306,28 +306,28 @@ def test_cutting_the_end_off_everywhere_shows_against_a_noted_head(played_url: s
 
 
 def test_a_head_noted_earlier_stays_in_a_ledger_that_grew(
-    durable_url: str, opener: Opener, prepared: Callable[..., None]
+    url: str, opener: Opener, prepared: Prepare
 ) -> None:
-    store = opener(durable_url)
-    heads = [audit_ledger(durable_url).head]
+    store = opener(url)
+    heads = [audit_ledger(url).head]
     for number in range(3):
         prepared(store, number, version=number)
         store.finish_attempt(number, NEXT)
-        heads.append(audit_ledger(durable_url).head)
+        heads.append(audit_ledger(url).head)
     assert len(set(heads)) == 4
-    assert all(audit_ledger(durable_url, head).findings == () for head in heads)
+    assert all(audit_ledger(url, head).findings == () for head in heads)
 
 
 def test_a_sound_chain_over_another_noise_shows(
-    durable_url: str,
+    url: str,
     opener: Opener,
     make_task: Callable[..., Task],
-    prepared: Callable[..., None],
+    prepared: Prepare,
 ) -> None:
-    store = opener(durable_url)
+    store = opener(url)
     store._task = make_task(8, {"privacy.noise_multiplier": 4.0})
     prepared(store)
-    assert findings(durable_url) == ["entry 1: has noise multiplier 4.0, the task 2.0"]
+    assert findings(url) == ["entry 1: has noise multiplier 4.0, the task 2.0"]
 
 
 def test_another_servers_ledger_in_this_ones_place_shows(played_url: str) -> None:
@@ -342,7 +342,7 @@ def test_another_task_in_this_ones_place_shows(played_url: str) -> None:
 
 
 def test_reading_changes_nothing_and_needs_no_lock(
-    durable_url: str, opener: Opener, prepared: Callable[..., None]
+    durable_url: str, opener: Opener, prepared: Prepare
 ) -> None:
     store = opener(durable_url)
     prepared(store)
@@ -353,17 +353,9 @@ def test_reading_changes_nothing_and_needs_no_lock(
     assert audit_ledger(durable_url).findings == ()
 
 
-def test_a_reader_cannot_write(played_url: str) -> None:
-    engine = reading_engine(parse_url(played_url))
-    with pytest.raises(DBAPIError, match=r"read-?only"), engine.begin() as connection:
-        connection.execute(text("DELETE FROM ledger"))
-    engine.dispose()
-    assert findings(played_url) == []
-
-
-def test_there_must_be_a_ledger(tmp_path: Path) -> None:
+def test_there_must_be_a_ledger(tmp_path: Path, url: str) -> None:
     with pytest.raises(Misconfiguration, match="no such file"):
-        read_ledger(f"sqlite:///{tmp_path}/state.db")
+        read_ledger(url)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -412,7 +404,7 @@ def test_show_tells_what_remains_below_the_limit(
     tmp_path: Path,
     opener: Opener,
     make_task: Callable[..., Task],
-    prepared: Callable[..., None],
+    prepared: Prepare,
     invoke: Invoke,
 ) -> None:
     task = make_task(8, {"privacy.epsilon_limit": 1.5})
@@ -435,14 +427,6 @@ def test_show_tells_what_remains_below_the_limit(
     assert 0 < left < cap - 1
     assert epsilon_spent(task, 0.2, 1 + left, {1: 1}) <= 1.5
     assert epsilon_spent(task, 0.2, 2 + left, {1: 1}) > 1.5
-
-
-def test_show_gives_zero_for_who_was_never_charged(
-    tmp_path: Path, opener: Opener, enrolled: Callable[[Store], Store], invoke: Invoke
-) -> None:
-    enrolled(opener(f"sqlite:///{tmp_path}/state.db"))
-    _, output = invoke("show", str(tmp_path), "--json")
-    assert [row["epsilon"] for row in json.loads(output)["clients"]] == [0.0] * 3
 
 
 def test_show_is_a_table_for_people(played_url: str, invoke: Invoke) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
@@ -10,18 +11,18 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from sqlalchemy import create_engine, text
+from tests.integration.store.conftest import NEXT, Bind, Opener, Prepare
 from tests.rig.browser import NARROW, WIDE, Scheme, browsing, faults
 
 from precad.cli.main import app
 from precad.cli.report.facts import Guarantee, Report
 from precad.cli.report.words import guarantee_sentence, least, most
-from precad.common.aggregator.store import Shown, Store, read_ledger
+from precad.common.aggregator.store import Shown, Store, open_store, read_ledger
 from precad.common.aggregator.store.course import read_course
 from precad.common.errors import Rejection
-from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.identifiers import ClientId, Role
 from precad.common.task import Task
 
-NEXT = Digest(b"\2" * 32)
 ROUNDS = 3
 SECTIONS = {
     *("training", "guarantees", "accuracy", "robustness", "inputs"),
@@ -44,30 +45,35 @@ def task(make_task: Any) -> Task:
     return made
 
 
-@pytest.fixture
-def run(
-    tmp_path: Path,
-    opener: Callable[..., Store],
+@pytest.fixture(scope="module")
+def finished(
+    tmp_path_factory: pytest.TempPathFactory,
+    task: Task,
     enrolled: Callable[[Store], Store],
-    prepared: Callable[..., None],
-    bind: Callable[..., None],
+    prepared: Prepare,
+    bind: Bind,
 ) -> Path:
     """A finished run's folder: three rounds, two owners counted and one absent in each."""
+    folder = tmp_path_factory.mktemp("finished") / "run"
     for role in (Role.SERVER_A, Role.SERVER_B):
-        state = tmp_path / "run" / "state" / role.value
+        state = folder / "state" / role.value
         state.mkdir(parents=True)
-        store = opener(f"sqlite:///{state}/state.db", role=role)
-        enrolled(store)
+        store = enrolled(open_store(f"sqlite:///{state}/state.db", task, role, None))
         for number in range(ROUNDS):
             prepared(store, number, version=number)
             bind(store, number, number)
             store.finish_attempt(number, NEXT)
         store.close()
-    folder = tmp_path / "run"
     rows = "".join(f"{n},{0.5 + n / 10}\n" for n in range(1, ROUNDS + 1))
     (folder / "history.csv").write_text(f"round,accuracy\n{rows}")
     (folder / "summary.json").write_text(json.dumps({"dataset": HOSTILE}))
     return folder
+
+
+@pytest.fixture
+def run(finished: Path, tmp_path: Path) -> Path:
+    """A copy of it, to be changed."""
+    return Path(shutil.copytree(finished, tmp_path / "run"))
 
 
 def invoke(*arguments: object) -> Any:
@@ -90,11 +96,16 @@ class Page(HTMLParser):
         self.text += data
 
 
-@pytest.fixture
-def page(run: Path, tmp_path: Path) -> tuple[str, Page]:
-    done = invoke(run, "--out", tmp_path / "report.html")
+@pytest.fixture(scope="module")
+def file(finished: Path) -> Path:
+    done = invoke(finished, "--out", finished.parent / "report.html")
     assert done.exit_code == 0, done.output
-    found = (tmp_path / "report.html").read_text(encoding="utf-8")
+    return finished.parent / "report.html"
+
+
+@pytest.fixture
+def page(file: Path) -> tuple[str, Page]:
+    found = file.read_text(encoding="utf-8")
     return found, Page(found)
 
 
@@ -125,11 +136,10 @@ def test_a_page_has_every_section_words_for_each_plot_and_identifiers_of_its_own
     assert len(names) == len(set(names))
 
 
-@pytest.mark.usefixtures("page")
 def test_a_browser_shows_it_without_a_fault_light_dark_narrow_and_on_paper(
-    tmp_path: Path,
+    file: Path, tmp_path: Path
 ) -> None:
-    address = (tmp_path / "report.html").as_uri()
+    address = file.as_uri()
     with browsing(tmp_path) as seen:
         for name, size, scheme in VIEWS:
             seen.open(address, size, scheme)
@@ -238,7 +248,7 @@ def test_a_changed_ledger_is_exit_1_and_the_document_says_so(run: Path, tmp_path
 
 @pytest.mark.parametrize("what", ["nothing", "folder", "twice", "out", "empty"])
 def test_what_can_not_be_reported_is_said_with_its_remedy(
-    what: str, run: Path, tmp_path: Path, opener: Callable[..., Store]
+    what: str, run: Path, tmp_path: Path, opener: Opener
 ) -> None:
     a = run / "state" / "server-a"
     if what == "empty":
@@ -259,10 +269,10 @@ def test_what_can_not_be_reported_is_said_with_its_remedy(
 
 def test_the_course_counts_broken_attempts_and_repeats(
     tmp_path: Path,
-    opener: Callable[..., Store],
+    opener: Opener,
     enrolled: Callable[[Store], Store],
-    prepared: Callable[..., None],
-    bind: Callable[..., None],
+    prepared: Prepare,
+    bind: Bind,
 ) -> None:
     url = f"sqlite:///{tmp_path}/state.db"
     store = opener(url)
@@ -294,9 +304,9 @@ def facts(run: Path, out: Path) -> Report:
 def test_a_charge_that_one_ledger_has_and_that_was_never_released_counts(
     run: Path,
     tmp_path: Path,
-    opener: Callable[..., Store],
-    prepared: Callable[..., None],
-    bind: Callable[..., None],
+    opener: Opener,
+    prepared: Prepare,
+    bind: Bind,
     role: Role,
 ) -> None:
     """Its share may have left: another database, put back from a copy, doesn't know of it."""
@@ -313,9 +323,7 @@ def test_a_charge_that_one_ledger_has_and_that_was_never_released_counts(
     assert after.rounds[-1].epsilon_server == pytest.approx(after.guarantees[0].epsilon)
 
 
-def test_what_only_an_owner_remembers_counts(
-    run: Path, tmp_path: Path, opener: Callable[..., Store]
-) -> None:
+def test_what_only_an_owner_remembers_counts(run: Path, tmp_path: Path, opener: Opener) -> None:
     """Both databases were put back, and the owner has the servers' word for two rounds more."""
     store = opener(f"sqlite:///{run}/state/server-a/state.db", role=Role.SERVER_A)
     owner = ClientId("ward-a")

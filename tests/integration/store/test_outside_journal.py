@@ -1,0 +1,174 @@
+"""The file beside the database: what this server has bound itself to, whatever is put back."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import event
+from tests.integration.store.conftest import NEXT, A, B, Bind, Opener, Prepare
+
+from precad.common.aggregator.round.journal import AttemptState
+from precad.common.errors import AlreadyReleased, Misconfiguration, PeerViolation, StorageFailure
+from precad.common.task import Task
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/state.db"
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    return tmp_path / "outside" / "journal.jsonl"
+
+
+@pytest.fixture
+def old_copy(tmp_path: Path, url: str, opener: Opener, outside: Path) -> Callable[[], str]:
+    """Put the database back from before anything happened; the file outside stays."""
+    outside.parent.mkdir()
+    opener(url, outside=outside).close()
+    shutil.copy(tmp_path / "state.db", tmp_path / "copy.db")
+
+    def put_back() -> str:
+        for file in tmp_path.glob("state.db*"):
+            file.unlink()
+        shutil.copy(tmp_path / "copy.db", tmp_path / "state.db")
+        return url
+
+    return put_back
+
+
+def test_a_database_from_an_old_copy_learns_what_this_server_countersigned(
+    old_copy: Callable[[], str], opener: Opener, outside: Path, prepared: Prepare, bind: Bind
+) -> None:
+    store = opener(old_copy(), outside=outside)
+    prepared(store, 2)
+    bind(store, 2)
+    store.finish_attempt(2, NEXT)
+    # Never countersigned: not in the file.
+    prepared(store, 3, version=1)
+    store.void(1, 3)
+    store.begin_attempt(5, 1, 3, NEXT)
+    store.count_opened(1, 5)
+    store.close()
+    again = opener(old_copy(), outside=outside)
+    assert again.states() == {2: AttemptState.LEARNED}
+    assert again.participations() == {A: 1, B: 1}
+    assert (again.opened(0), again.opened(1)) == (0, 1)
+    # Its number was used, though the database doesn't know.
+    assert again.next_attempt() == 6
+    with pytest.raises(PeerViolation, match="isn't above 5"):
+        again.begin_attempt(5, 1, 3, NEXT)
+    length = again.head().length
+    again.close()
+    same = opener(f"sqlite:///{outside.parent.parent}/state.db", outside=outside)
+    assert same.head().length == length
+
+
+def test_what_the_file_holds_is_never_voided(
+    tmp_path: Path, url: str, opener: Opener, prepared: Prepare, bind: Bind
+) -> None:
+    """Killed after the file's line and before the database's: the word may have left."""
+    outside = tmp_path / "journal.jsonl"
+    store = opener(url, outside=outside)
+    prepared(store)
+
+    def fail(_connection: Any, _cursor: Any, statement: str, *_rest: Any) -> None:
+        if statement.startswith("UPDATE attempt"):
+            raise OSError("no")
+
+    event.listen(store._engine, "before_cursor_execute", fail)
+    with pytest.raises(OSError, match="no"):
+        bind(store)
+    event.remove(store._engine, "before_cursor_execute", fail)
+    assert store.states() == {0: AttemptState.PREPARED}
+    store.close()
+    again = opener(url, outside=outside)
+    assert again.states() == {0: AttemptState.COUNTERSIGNED}
+    with pytest.raises(AlreadyReleased, match="never voided"):
+        again.void(0, 0)
+
+
+def test_no_word_leaves_that_the_file_could_not_take(
+    url: str, outside: Path, opener: Opener, prepared: Prepare, bind: Bind
+) -> None:
+    store = opener(url, outside=outside)
+    prepared(store)
+    for attempt in (lambda: bind(store), lambda: store.count_opened(0, 0)):
+        with pytest.raises(StorageFailure, match="can't be written"):
+            attempt()
+    assert store.states() == {0: AttemptState.PREPARED}
+    assert store.opened(0) == 0
+    outside.parent.mkdir()
+    bind(store)
+    assert store.states() == {0: AttemptState.SENT}
+
+
+@pytest.mark.parametrize("cut", [1, 10])
+def test_a_line_that_a_crash_cut_short_is_dropped(
+    old_copy: Callable[[], str],
+    opener: Opener,
+    outside: Path,
+    prepared: Prepare,
+    bind: Bind,
+    cut: int,
+) -> None:
+    """It was never answered for: its word left only after the whole line was on the disk."""
+    store = opener(old_copy(), outside=outside)
+    prepared(store, 0)
+    bind(store, 0)
+    whole = outside.read_bytes()
+    store.finish_attempt(0, NEXT)
+    prepared(store, 1, version=1)
+    bind(store, 1, 1)
+    store.close()
+    outside.write_bytes(outside.read_bytes()[:-cut])
+    again = opener(old_copy(), outside=outside)
+    assert again.states() == {0: AttemptState.LEARNED}
+    assert outside.read_bytes() == whole
+    # What is written next is a line of its own.
+    prepared(again, 1, version=1)
+    bind(again, 1, 1)
+    again.close()
+    assert len(opener(old_copy(), outside=outside).states()) == 2
+
+
+OWN = b'{"task":"TASK",'
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"x",
+        b"[]",
+        b'{"task": "f00"',
+        b"\xff",
+        b"[" * 100_000,
+        OWN + b'"version":1}',
+        OWN + b'"version":-1,"attempt":0}',
+        OWN + b'"version":1,"attempt":99999999999999999999}',
+        OWN + b'"version":1,"attempt":2,"clients":["No Client"]}',
+        OWN + b'"version":1,"attempt":2,"clients":3}',
+    ],
+    ids=lambda line: line[:60].decode(errors="replace"),
+)
+def test_a_file_that_no_server_wrote_is_refused(
+    tmp_path: Path, url: str, opener: Opener, task: Task, line: bytes
+) -> None:
+    outside = tmp_path / "journal.jsonl"
+    outside.write_bytes(line.replace(b"TASK", str(task.digest).encode()) + b"\n")
+    with pytest.raises(Misconfiguration, match="newest file back"):
+        opener(url, outside=outside)
+
+
+def test_another_tasks_lines_do_not_count(
+    tmp_path: Path, url: str, opener: Opener, make_task: Any, prepared: Prepare, bind: Bind
+) -> None:
+    outside = tmp_path / "journal.jsonl"
+    other: Task = make_task(8, {"privacy.noise_multiplier": 2.5})
+    store = opener(f"sqlite:///{tmp_path}/other.db", task=other, outside=outside)
+    prepared(store, 3)
+    bind(store, 3)
+    assert opener(url, outside=outside).next_attempt() == 0
