@@ -9,7 +9,9 @@ from typing import Any
 
 import grpc
 from tests.rig.keys import identity
+from tests.rig.waiting import until
 
+from precad.common.clock import CLOCK, Clock
 from precad.common.identifiers import Digest, Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.port import add_port
@@ -58,7 +60,8 @@ class FakeServer(AggregationServicer):
     fetch_s: list[float] = field(default_factory=list)
     """How long each fetch of the model may take, as its caller says."""
     came_after: list[float] = field(default_factory=list)
-    """Seconds from an attempt's announcement to the first byte of its upload."""
+    """Seconds from an attempt's announcement to the first byte of its upload, on ``clock``."""
+    clock: Clock = CLOCK
 
     def model(self, version: int = 0) -> bytes:
         own = model_digest(self.task.digest, version, self.task.model.parameters, self.theta)
@@ -90,12 +93,12 @@ class FakeServer(AggregationServicer):
             yield notice
         for number in range(self.rounds):
             self.versions[number] = number
-            self.opened[number] = time.monotonic()
+            self.opened[number] = self.clock.now()
             notice = opening(number, self.announced or self.model(number), version=number)
             notice.open.selected = not self.covers
             yield notice
-            while self.paced and len(self.uploads) <= number:
-                time.sleep(0.005)
+            if self.paced:
+                until(lambda n=number: len(self.uploads) > n or not context.is_active())
             if self.says_over:
                 yield pb.Notice(over=pb.RoundOver(attempt=number, version=number, counted=True))
         last = self.announced or self.model(self.rounds)
@@ -153,7 +156,7 @@ class FakeServer(AggregationServicer):
         pieces, sizes, seed = [], [], b""
         for piece in request_iterator:
             if piece.WhichOneof("piece") == "header":
-                came = time.monotonic()
+                came = self.clock.now()
                 attempt = piece.header.attempt
                 self.came_after.append(came - self.opened.get(attempt, came))
                 piece.header.signature = b""

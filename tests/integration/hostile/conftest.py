@@ -28,9 +28,7 @@ from precad.common.wire.link import add_link_to_server
 from precad.common.wire.serving import SERVER_OPTIONS
 from precad.dealer.service import DealingService
 from precad.experiments.local.files import task_to_toml
-from precad.protos.precad_pb2_grpc import (
-    add_DealingServicer_to_server,
-)
+from precad.protos.precad_pb2_grpc import add_DealingServicer_to_server
 
 T = TypeVar("T")
 NOWHERE = "127.0.0.1:1"
@@ -47,11 +45,11 @@ class LoopThread:
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         future: Future[T] = asyncio.run_coroutine_threadsafe(coroutine, self.loop)
-        return future.result(timeout=30)
+        return future.result(timeout=240)
 
     def stop(self) -> None:
         self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(timeout=10)
+        self._thread.join()
         self.loop.close()
 
 
@@ -83,9 +81,11 @@ class Site:
     def identity(self, name: str) -> Identity:
         return Identity.load(self.folder / "keys" / name)
 
-    def start(self, role: Role, limits: Limits | None = None) -> Running:
-        """Server A, server B or the dealer, as its process would start it."""
-        running = self.loop.run(self._start(role, limits))
+    def start(
+        self, role: Role, limits: Limits | None = None, options: Any = SERVER_OPTIONS
+    ) -> Running:
+        """Server A, server B or the dealer, with these options, as its process would start it."""
+        running = self.loop.run(self._start(role, limits, options))
         self.started.append(running)
         return running
 
@@ -96,10 +96,10 @@ class Site:
         if running.session is not None:
             running.session.store.close()
 
-    async def _start(self, role: Role, limits: Limits | None) -> Running:
+    async def _start(self, role: Role, limits: Limits | None, options: Any) -> Running:
         if role is Role.DEALER:
             identity = self.identity("dealer")
-            server = grpc.aio.server(options=SERVER_OPTIONS)
+            server = grpc.aio.server(options=options)
             service = DealingService(
                 self.task, DealerRole(self.task.digest, self.task.dimension), identity
             )

@@ -1,41 +1,55 @@
 """Two data sets that differ in one record, a poisonous one: what leaves the machine is alike.
 
-So it is with held-out records and without.
-
-Both owners are processes of `precad join`, over TLS, against servers of the test, which see every
+So it is with held-out records and without, and of the doctor's look before enrolment. The owners
+are `precad join` and `precad doctor` over TLS, against servers of the test, which see every
 message. What a message holds is a random-looking share; everything else about it is compared here.
+Time is simulated: a poisonous record's work takes longer, and no upload shows it. That processes
+of their own end and say the same is shown once.
 """
 
 import csv
-import json
-import os
+import logging
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
+from tests.rig.clock import LeapingClock
 from tests.rig.fake_server import FakeServer, started
 from tests.rig.keys import identity
+from tests.rig.warm import forked
 
-import precad
+from precad.cli.main import app
+from precad.client import data_owner
+from precad.client.data_owner import DataOwner
+from precad.client.participant import RoundView
 from precad.client.record_file import write_client_data
+from precad.common import log_lines
+from precad.common.clock import CLOCK, Clock
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.principal import Principal
+from precad.common.ring import RingVector
 from precad.common.task import Task
+from precad.experiments.local.deployment import environment_of_parts
 from precad.experiments.local.files import task_to_toml, to_toml
 
 WARD = ClientId("ward-1")
-FEATURES, RECORDS, ROUNDS, WORK_S = 3, 60, 3, 2.0
-HELD_OUT = 30_000
-GRID_S = 1.9
-"""Machines of tests are busy; what counts is that no upload comes before the public time."""
+FEATURES, RECORDS, ROUNDS = 3, 60, 3
+HELD_OUT = 3000
+WORK_S = 2.0
+TOOK_S = (0.25, 1.5)
+"""What computing an update takes of simulated time, with and without a poisonous record."""
 D = 2 * FEATURES + 2
 POISON = 3e38
 """Finite, and so is its loss at the task's first model; at any other its gradient is NaN."""
+MakeTask = Callable[..., Task]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,75 +61,108 @@ class Seen:
     calls: dict[str, list[Any]]
     came_after: list[float]
     files: dict[str, int]
-    tried: list[bool]
-    """Whether the history has a loss on held-out records, where there are any."""
+    tried: bool
+    """Whether the history has a loss on held-out records."""
 
 
-def owner(
-    folder: Path,
-    task: Task,
-    x: Any,
-    y: Any,
-    *,
-    selected: bool,
-    table: str | None = None,
-    held_out: Any = None,
-) -> Seen:
-    """A whole training of one process, with records in arrays or in a table."""
+def task_of(make_task: MakeTask, **changes: Any) -> Task:
+    weight, bias = {"name": "1.weight", "shape": [2, FEATURES]}, {"name": "1.bias", "shape": [2]}
+    return make_task(
+        D,
+        {
+            "model.architecture": "logistic",
+            "model.parameters": [weight, bias],
+            "privacy.record_rate": 1.0,
+            "deadlines.work": WORK_S,
+            **changes,
+        },
+    )
+
+
+def servers_of(task: Task, *, selected: bool = True, clock: Clock = CLOCK) -> list[FakeServer]:
     theta = np.linspace(1.0, 2.0, D)  # the poison's outputs are infinite
-    shared: dict[str, Any] = {"versions": {}, "opened": {}}
+    shared: dict[str, Any] = {"versions": {}, "opened": {}, "clock": clock}
     a, b = (
         FakeServer(role, task, theta, rounds=ROUNDS, covers=not selected, **shared)
         for role in (Role.SERVER_A, Role.SERVER_B)
     )
     a.paced = a.says_over = True
+    return [a, b]
+
+
+def settings(folder: Path, task: Task, servers: list[FakeServer], **more: Any) -> Path:
+    """An owner's keys, task and settings file."""
     keys = folder / "keys"
-    keys.mkdir(parents=True)
+    keys.mkdir(parents=True, exist_ok=True)
     mine = identity(Principal.client(WARD.name))
     for name, data in (("ca", mine.ca), ("cert", mine.cert), ("key", mine.key.reveal())):
         (keys / f"{name}.pem").write_bytes(data)
         (keys / f"{name}.pem").chmod(0o600)
     (folder / "task.toml").write_text(task_to_toml(task), encoding="utf-8")
-    records = f"{WARD}.npz"
-    if table is None:
-        write_client_data(folder, WARD, x, y)
-    else:
-        records = f"{WARD}.csv"
-        (folder / records).write_text(table, encoding="utf-8")
-    with started(a, b):
-        settings = {
-            "client": WARD.name,
-            "task": "task.toml",
-            "identity": "keys",
-            "server_a": a.address,
-            "server_b": b.address,
-            "data": records,
-            "state": "state",
-            "record_rate": 1.0,
-        }
-        if held_out is not None:
-            settings["held_out"] = write_client_data(folder, ClientId("held-out"), *held_out).name
-        (folder / "join.toml").write_text(to_toml(settings), encoding="utf-8")
-        ended = subprocess.run(
-            [sys.executable, "-m", "precad", "join", "--config", str(folder / "join.toml")],
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            env=os.environ | {"PYTHONPATH": str(Path(precad.__file__).parents[1])},
-        )
-    # Without the time of day, which no two runs share.
-    log = [re.sub(r"^[\d-]+ [\d:,]+ ", "", line) for line in ended.stderr.splitlines()]
+    values = {
+        "client": WARD.name,
+        "task": "task.toml",
+        "identity": "keys",
+        "server_a": servers[0].address,
+        "server_b": servers[1].address,
+        "state": "state",
+        **more,
+    }
+    (folder / "owner.toml").write_text(to_toml(values), encoding="utf-8")
+    return folder / "owner.toml"
+
+
+class Lines(logging.Handler):
+    """What `precad join` would write, but for the time of day."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(f"{record.levelname} {record.getMessage()}")
+
+
+def joined(
+    folder: Path, task: Task, *, selected: bool = True, took_s: float = 0.0, **data: Any
+) -> Seen:
+    """A whole training of one owner in simulated time."""
+    clock, lines = LeapingClock(), Lines()
+    compute = DataOwner.update
+
+    def update(self: DataOwner, view: RoundView) -> RingVector:
+        clock.sleep(took_s)
+        return compute(self, view)
+
+    servers = servers_of(task, selected=selected, clock=clock)
+    root = logging.getLogger()
+    with started(*servers), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(data_owner, "take_part", partial(data_owner.take_part, clock=clock))
+        patch.setattr(DataOwner, "update", update)
+        patch.setattr(log_lines, "_print_no_stops", lambda: None)
+        patch.setattr(root, "handlers", [*root.handlers, lines])
+        patch.setattr(root, "level", logging.INFO)
+        config = settings(folder, task, servers, record_rate=1.0, **data)
+        ended = CliRunner().invoke(app, ["join", "--config", str(config)])
     state = folder / "state"
     rows = csv.DictReader((state / "history.csv").read_text("utf-8").splitlines())
     return Seen(
-        ended.returncode,
-        [*log, ended.stdout],
-        {fake.role.value: fake.calls for fake in (a, b)},
-        a.came_after + b.came_after,
+        ended.exit_code,
+        [*lines.lines, ended.output],
+        {fake.role.value: fake.calls for fake in servers},
+        [after for fake in servers for after in fake.came_after],
         {path.name: path.stat().st_size for path in state.iterdir() if path.suffix == ".log"},
-        sorted({True for row in rows if row["validation_loss"]}),
+        any(row["validation_loss"] for row in rows),
     )
+
+
+def records() -> tuple[Any, Any, Any]:
+    """Inputs, the same with a poisonous record, and labels."""
+    rng = np.random.default_rng(3)
+    x = rng.normal(size=(RECORDS, FEATURES)).astype(np.float32)
+    bad = x.copy()
+    bad[7] = POISON
+    return x, bad, (x.sum(axis=1) > 0).astype(np.int64)
 
 
 RECIPE = {
@@ -128,127 +175,134 @@ RECIPE = {
 """Of a table whose rows have the arrays' number of inputs."""
 
 
-def tables(x: Any, y: Any) -> tuple[str, str]:
+def tables(folder: Path) -> tuple[str, str]:
     """A clean one, and one where a record's value is poison and its level is nowhere listed."""
+    x, _, y = records()
     rows = [f"{row[0]:.4f},icu,{'yes' if label else 'no'}" for row, label in zip(x, y, strict=True)]
     bad = [f"{POISON},elsewhere,no" if place == 7 else row for place, row in enumerate(rows)]
-    clean, poisoned = ("\n".join(["a,unit,y", *each]) for each in (rows, bad))
-    return clean, poisoned
+    for name, each in (("clean", rows), ("bad", bad)):
+        (folder / f"{name}.csv").write_text("\n".join(["a,unit,y", *each]), encoding="utf-8")
+    return str(folder / "clean.csv"), str(folder / "bad.csv")
 
 
-@pytest.fixture(
-    scope="module", params=["without cover", "drawn under cover", "undrawn", "from a table"]
+def pair(kind: str, folder: Path, make_task: MakeTask) -> tuple[Seen, Seen]:
+    """Two owners who differ in one record."""
+    x, bad, y = records()
+    if kind == "held out":
+        many = np.repeat(x, HELD_OUT // RECORDS, axis=0)
+        many[7] = POISON
+        labels = np.repeat(y, HELD_OUT // RECORDS)
+        mine = {"data": str(write_client_data(folder, WARD, x, y))}
+        beside = {"held_out": str(write_client_data(folder, ClientId("held-out"), many, labels))}
+        task = task_of(make_task)
+        return joined(folder / "a", task, **mine), joined(folder / "b", task, **mine, **beside)
+    if kind == "from a table":
+        task, data = task_of(make_task, data=RECIPE), tables(folder)
+    else:
+        task = task_of(make_task, **{"privacy.cover_uploads": kind != "without cover"})
+        of_a, of_b = ClientId("clean"), ClientId("bad")
+        data = tuple(
+            str(write_client_data(folder, *each)) for each in ((of_a, x, y), (of_b, bad, y))
+        )
+    a, b = (
+        joined(folder / name, task, selected=kind != "undrawn", took_s=took_s, data=path)
+        for name, took_s, path in zip("ab", TOOK_S, data, strict=True)
+    )
+    return a, b
+
+
+@pytest.mark.parametrize(
+    "kind", ["without cover", "drawn under cover", "undrawn", "from a table", "held out"]
 )
-def neighbours(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, make_task: Any
-) -> tuple[Seen, Seen]:
-    weight, bias = {"name": "1.weight", "shape": [2, FEATURES]}, {"name": "1.bias", "shape": [2]}
-    task = make_task(
-        D,
-        {
-            "model.architecture": "logistic",
-            "model.parameters": [weight, bias],
-            "privacy.record_rate": 1.0,
-            "privacy.cover_uploads": request.param not in ("without cover", "from a table"),
-            "deadlines.work": WORK_S,
-        }
-        | ({"data": RECIPE} if request.param == "from a table" else {}),
-    )
-    rng = np.random.default_rng(3)
-    x = rng.normal(size=(RECORDS, FEATURES)).astype(np.float32)
-    y = (x.sum(axis=1) > 0).astype(np.int64)
-    bad = x.copy()
-    bad[7] = POISON
-    folder = tmp_path_factory.mktemp("neighbours")
-    selected = request.param != "undrawn"
-    texts = tables(x, y) if request.param == "from a table" else (None, None)
-    return (
-        owner(folder / "clean", task, x, y, selected=selected, table=texts[0]),
-        owner(folder / "poisoned", task, bad, y, selected=selected, table=texts[1]),
-    )
-
-
-@pytest.fixture(scope="module")
-def with_held_out(tmp_path_factory: pytest.TempPathFactory, make_task: Any) -> tuple[Seen, Seen]:
-    """The same owner twice, once with held-out records, among them the poison: many of them, so
-    that trying them takes longer than a round."""
-    weight, bias = {"name": "1.weight", "shape": [2, FEATURES]}, {"name": "1.bias", "shape": [2]}
-    task = make_task(
-        D,
-        {
-            "model.architecture": "logistic",
-            "model.parameters": [weight, bias],
-            "privacy.record_rate": 1.0,
-            "deadlines.work": WORK_S,
-        },
-    )
-    rng = np.random.default_rng(3)
-    x = rng.normal(size=(RECORDS, FEATURES)).astype(np.float32)
-    y = (x.sum(axis=1) > 0).astype(np.int64)
-    many = np.repeat(x, HELD_OUT // RECORDS, axis=0)
-    many[7] = POISON
-    held_out = many, np.repeat(y, HELD_OUT // RECORDS)
-    folder = tmp_path_factory.mktemp("held-out")
-    return (
-        owner(folder / "without", task, x, y, selected=True),
-        owner(folder / "with", task, x, y, selected=True, held_out=held_out),
-    )
-
-
-def at_the_public_time(came_after: list[float]) -> bool:
-    """None before, and most within a step of the grid: a machine that is busy delays some."""
-    middle = sorted(came_after)[len(came_after) // 2]
-    return min(came_after) >= WORK_S and middle < WORK_S + GRID_S
-
-
-def test_held_out_records_change_nothing_that_leaves(with_held_out: tuple[Seen, Seen]) -> None:
+def test_one_record_changes_nothing_that_leaves(
+    kind: str, tmp_path: Path, make_task: MakeTask
+) -> None:
     """Not the messages, their order and sizes, when uploads begin, the log, or how it ends."""
-    without, beside = with_held_out
-    assert without.status == beside.status == 0, beside.log
-    assert without.calls == beside.calls
-    assert without.log == beside.log
-    assert any("round 3 of 10: counted" in line for line in beside.log)
-    for seen in with_held_out:
-        assert len(seen.came_after) == 2 * ROUNDS
-        assert at_the_public_time(seen.came_after), seen.came_after
-    # They were tried all the same.
-    assert (without.tried, beside.tried) == ([], [True])
+    one, other = pair(kind, tmp_path, make_task)
+    assert one.status == other.status == 0, other.log
+    assert one.calls == other.calls
+    assert one.log == other.log
+    for seen in (one, other):
+        assert seen.came_after == pytest.approx([WORK_S] * 2 * ROUNDS)
+    # What was compared isn't empty.
+    asked = {rpc for calls in one.calls.values() for rpc, _ in calls}
+    assert asked >= {"Describe", "Enrol", "Watch", "FetchModel", "Opening", "Statement", "Submit"}
+    for calls in one.calls.values():
+        assert sum(rpc == "Submit" for rpc, _ in calls) == ROUNDS
+    assert any("final model" in line for line in one.log)
+    assert any(f"round {ROUNDS} of 10: counted" in line for line in one.log)
+    assert not any("WARNING" in line or "ERROR" in line for line in one.log)
+    assert (one.tried, other.tried) == (False, kind == "held out")
+    # The private log alone tells the two apart; otherwise the poison would have been none.
+    told = one.files.pop("failed-records.log", 0) != other.files.pop("failed-records.log", 0)
+    assert told is (kind not in ("undrawn", "held out"))
+    assert one.files == other.files
 
 
-def test_both_take_part_to_the_end(neighbours: tuple[Seen, Seen]) -> None:
-    clean, poisoned = neighbours
-    assert clean.status == poisoned.status == 0, poisoned.log
-    for role in ("server-a", "server-b"):
-        assert sum(rpc == "Submit" for rpc, _ in clean.calls[role]) == ROUNDS
+def process(folder: Path, task: Task, data: str) -> tuple[int, list[str], list[Any]]:
+    """A training of a process of its own: its exit status, all it writes, what servers see."""
+    servers = servers_of(task)
+    with started(*servers):
+        config = settings(folder, task, servers, record_rate=1.0, data=data)
+        with (folder / "log").open("wb") as log:
+            ended = forked(
+                [sys.executable, "-m", "precad", "join", "--config", str(config)],
+                env=environment_of_parts(),
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                process_group=0,
+            ).wait(120)
+    lines = (folder / "log").read_text("utf-8").splitlines()
+    # Without the time of day, which no two runs share.
+    said = [re.sub(r"^[\d-]+ [\d:,]+ ", "", line) for line in lines]
+    return ended, said, [server.calls for server in servers]
 
 
-def test_messages_have_the_same_kinds_order_and_sizes(neighbours: tuple[Seen, Seen]) -> None:
-    clean, poisoned = neighbours
-    assert clean.calls == poisoned.calls
+def test_two_processes_end_alike_and_write_the_same(tmp_path: Path, make_task: MakeTask) -> None:
+    task = task_of(make_task, data=RECIPE, **{"deadlines.work": 0.1})
+    clean, poisoned = (
+        process(tmp_path / name, task, data)
+        for name, data in zip("ab", tables(tmp_path), strict=True)
+    )
+    assert clean[0] == 0
+    assert any("final model" in line for line in clean[1])
+    assert clean == poisoned
 
 
-def test_uploads_begin_at_the_public_time(neighbours: tuple[Seen, Seen]) -> None:
-    for seen in neighbours:
-        assert len(seen.came_after) == 2 * ROUNDS
-        assert at_the_public_time(seen.came_after), seen.came_after
+# --- before enrolment --------------------------------------------------------------------------
+
+GOOD = "a,y\n1,0\n2,1\n"
+BAD = {
+    "a cell that is no number": GOOD.replace("2", "two"),
+    "a missing value": GOOD.replace("2", ""),
+    "a label that is no class": GOOD.replace("2,1", "2,7"),
+    "no records": "a,y\n",
+    "no file": None,
+}
 
 
-def test_the_process_says_the_same_and_ends_alike(neighbours: tuple[Seen, Seen]) -> None:
-    clean, poisoned = neighbours
-    assert clean.log == poisoned.log
-    assert any("final model" in line for line in clean.log)
-    assert not any("WARNING" in line or "ERROR" in line for line in clean.log)
+def looked_at(folder: Path, task: Task, text: str | None) -> tuple[int, list[list[Any]]]:
+    """The doctor's exit status, and what each server saw."""
+    folder.mkdir()
+    if text is not None:
+        (folder / "ward.csv").write_text(text, encoding="utf-8")
+    servers = servers_of(task)
+    with started(*servers):
+        columns = {"inputs": ["a"], "target": "y"}
+        config = settings(folder, task, servers, data="ward.csv", columns=columns)
+        ended = CliRunner().invoke(app, ["doctor", "--config", str(config)])
+    assert ended.output
+    assert not (folder / "state").exists()
+    return ended.exit_code, [server.calls for server in servers]
 
 
-def test_the_poison_was_one(neighbours: tuple[Seen, Seen], request: Any) -> None:
-    """The private log alone tells the two apart; otherwise this module would show nothing."""
-    clean, poisoned = neighbours
-    told = clean.files["failed-records.log"] != poisoned.files["failed-records.log"]
-    assert told is ("undrawn" not in request.node.name)
-    assert {**clean.files, "failed-records.log": 0} == {**poisoned.files, "failed-records.log": 0}
-
-
-def test_what_was_compared_is_not_empty(neighbours: tuple[Seen, Seen]) -> None:
-    text = json.dumps(neighbours[0].calls)
-    for rpc in ("Describe", "Enrol", "Watch", "FetchModel", "Opening", "Statement", "Submit"):
-        assert rpc in text
+def test_bad_records_show_in_nothing_that_the_doctor_asks(
+    tmp_path: Path, make_task: MakeTask
+) -> None:
+    weight, bias = {"name": "1.weight", "shape": [2, 1]}, {"name": "1.bias", "shape": [2]}
+    task = make_task(4, {"model.architecture": "logistic", "model.parameters": [weight, bias]})
+    status, calls = looked_at(tmp_path / "good", task, GOOD)
+    assert status == 0
+    assert [[rpc for rpc, _ in seen] for seen in calls] == [["Describe"], ["Describe"]]
+    for kind, text in BAD.items():
+        assert looked_at(tmp_path / kind, task, text) == (1, calls), kind
