@@ -25,8 +25,6 @@ from precad.common.share.body import PIECE_BYTES, Body
 from precad.common.share.submission import Submission
 from precad.common.task import Task
 
-pytestmark = pytest.mark.usefixtures("either_kernel")
-
 A, B = SERVERS
 DIMENSION = PIECE_BYTES // 8 * 2 + 65
 """Two whole pieces and one more."""

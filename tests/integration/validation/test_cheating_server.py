@@ -4,14 +4,16 @@ Whatever it does, everything that the honest server sends before its noisy share
 computed itself, and it ends in a named fault or a refused submission.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.faults.turns import Life, Turns, TurnsClock
 from tests.integration.validation.conftest import (
     SERVERS,
     aggregator_of,
@@ -19,7 +21,6 @@ from tests.integration.validation.conftest import (
     submissions_of,
     task_of,
 )
-from tests.rig.breaking import Breaking
 from tests.rig.submissions import words_of
 
 from precad.common.aggregator.release.aggregate import aggregate
@@ -33,7 +34,7 @@ from precad.common.deal.square import GateKeys
 from precad.common.deal.squares import Squares
 from precad.common.errors import BodyUnreadable, PeerUnavailable, PeerViolation, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
-from precad.common.link import Frame, PeerLink, memory_pair
+from precad.common.link import Frame, PeerLink
 from precad.common.norm_check.verdicts import submission_bytes
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
@@ -42,7 +43,7 @@ from precad.common.share.submission import Submission
 from precad.common.task import Task
 
 A, B = SERVERS
-TIMEOUT_S = 6.0
+TIMEOUT_S = 60.0
 GATES = 41
 WIDTH = submission_bytes(GATES)
 Halves = dict[Role, dict[ClientId, Submission]]
@@ -80,24 +81,31 @@ class Cheat:
 
 @dataclass
 class Wire:
-    """One end of the link; everything that this server sent is kept."""
+    """One end of the link in simulated time; all that this server sent is kept."""
 
-    end: Any
+    turns: Turns
     change: Callable[[Frame], Frame | None]
+    other: "Wire | None" = None
+    incoming: deque[Frame] = field(default_factory=deque)
     sent: list[Frame] = field(default_factory=list)
+    hung_up: bool = False
 
     def put(self, frame: Frame) -> None:
         changed = self.change(frame)
-        if changed is not None:
+        if changed is not None and self.other is not None:
             self.sent.append(changed)
-            self.end.put(changed)
+            self.other.incoming.append(changed)
 
     def get(self, timeout_s: float) -> Frame:
-        got: Frame = self.end.get(timeout_s)
-        return got
+        assert self.other is not None
+        other = self.other
+        self.turns.wait(lambda: bool(self.incoming) or other.hung_up, timeout_s)
+        if not self.incoming:
+            raise PeerUnavailable("the other server hung up, or sent nothing in time")
+        return self.incoming.popleft()
 
     def require_alive(self) -> None:
-        self.end.require_alive()
+        """Nobody waits for anything but frames here."""
 
 
 class Asking:
@@ -155,11 +163,10 @@ class Played:
 
 def play(task: Task, halves: Halves, cheater: Role, cheat: Cheat) -> Played:
     """One attempt; the other server follows the protocol."""
-    dealer = DealerRole.of(task)
-    wires = {
-        role: Wire(end, cheat.frame if role is cheater else lambda frame: frame)
-        for role, end in zip(SERVERS, map(Breaking, memory_pair()), strict=True)
-    }
+    dealer, turns = DealerRole.of(task), Turns(0, limit_s=1e6)
+    clock = TurnsClock(turns, 0)
+    wires = {role: Wire(turns, cheat.frame if role is cheater else lambda f: f) for role in SERVERS}
+    wires[A].other, wires[B].other = wires[B], wires[A]
     noted: list[bytes] = []
     unchanged = ByGates._evaluate
 
@@ -170,39 +177,37 @@ def play(task: Task, halves: Halves, cheater: Role, cheat: Cheat) -> Played:
             noted.extend(bits[start : start + width] for start in range(0, len(bits), width))
         return bits
 
+    outcomes: dict[Role, Summed | Exception] = {}
+
     def serve(role: Role) -> Summed:
         link = PeerLink(wires[role], task.digest, max_message_bytes=1 << 20, timeout_s=TIMEOUT_S)
         link.begin_attempt(0)
         held = dict(halves[role])
-        aggregator = aggregator_of(task, role, link, dealer)
+        dealing: Any = LocalDealing(dealer, role, TIMEOUT_S, clock)
         if role is cheater:
             if cheat.turned:
                 held = dict(reversed(held.items()))
             held = {client: cheat.half(half) for client, half in held.items()}
-            local = LocalDealing(dealer, role, TIMEOUT_S)
-            dealing: Any = Asking(local, cheat.request)
-        else:
-            dealing = LocalDealing(dealer, role, TIMEOUT_S)
+            dealing = Asking(dealing, cheat.request)
+        aggregator = replace(aggregator_of(task, role, link, dealer), dealing=dealing)
         clients = tuple(sorted(held))
         opened = Opened(0, 0, clients, Digest.of(b"model"), frozenset(clients))
-        try:
-            return aggregate(replace(aggregator, dealing=dealing), Matched(opened, held, {}))
-        finally:
-            wires[role].end.hang_up()
+        return aggregate(aggregator, Matched(opened, held, {}))
 
-    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(2) as threads:
+    def run(role: Role) -> None:
+        try:
+            outcomes[role] = serve(role)
+        except Exception as error:  # noqa: BLE001 -- each test says which it must be
+            outcomes[role] = error
+        wires[role].hung_up = True
+
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ByGates, "_evaluate", evaluate)
-        futures = {role: threads.submit(serve, role) for role in SERVERS}
-        errors = {role: future.exception() for role, future in futures.items()}
+        for role in SERVERS:
+            turns.spawn(role.value, Life(role.value), partial(run, role))
+        turns.run(lambda: len(outcomes) == len(SERVERS))
     honest = B if cheater is A else A
-    error = errors[honest]
-    outcome: Summed | Exception
-    if error is None:
-        outcome = futures[honest].result()
-    else:
-        assert isinstance(error, Exception)
-        outcome = error
-    return Played(outcome, wires[honest].sent, noted)
+    return Played(outcomes[honest], wires[honest].sent, noted)
 
 
 def complement(own: bytes) -> bytes:

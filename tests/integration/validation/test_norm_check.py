@@ -61,12 +61,12 @@ def test_honest_updates_are_accepted_and_one_servers_bits_are_the_others_complem
     task: Task, rng: np.random.Generator
 ) -> None:
     """So whatever they hold, the other server could have computed all that it hears."""
-    submissions = [client(task, honest(task, rng)) for _ in range(2500)]
+    submissions = [client(task, honest(task, rng)) for _ in range(500)]
     assert play(task, submissions).all()
     dealt = dealer(task, submissions)
     of_a, of_b = (bits_of(task, server, submissions, dealt) for server in (0, 1))
     assert np.array_equal(of_a ^ of_b, np.ones_like(of_a))
-    assert abs(of_b.mean() - 0.5) < 0.01
+    assert abs(of_b.mean() - 0.5) < 0.02
 
 
 def test_verdicts_are_those_of_the_integers_around_the_bound(
@@ -74,14 +74,14 @@ def test_verdicts_are_those_of_the_integers_around_the_bound(
 ) -> None:
     """Up to 64β the check is exact: unlike a range's, its bound is met to the unit."""
     vectors = []
-    for _ in range(1000):
+    for _ in range(500):
         times = rng.choice([0.999999, 1.0, 1.000001, 2.0, 15.0])
         x = rng.standard_normal(DIMENSION) * (rng.random(DIMENSION) < rng.choice([0.05, 1.0]))
         x[0] += 1e-3
         x *= times * task.bound / np.linalg.norm(x)
         vectors.append(np.rint(x).astype(np.int64))
     expected = [squared_norm(x) <= task.bound**2 for x in vectors]
-    assert 200 < sum(expected) < 800
+    assert 100 < sum(expected) < 400
     assert play(task, [client(task, x) for x in vectors]).tolist() == expected
 
 
@@ -243,30 +243,30 @@ def by_comparisons(
     return at_a
 
 
-def test_ten_thousand_updates_get_the_same_verdicts_by_both_checks(
-    task: Task, rng: np.random.Generator
-) -> None:
-    """Bit for bit, on the same bodies and the same rows.
-
-    Random ones, honest ones, powers of two, and norms to the unit around the bound.
-    """
-    vectors = [honest(task, rng) for _ in range(2500)]
-    vectors += list(rng.integers(-(2**63), 2**63, (2000, DIMENSION), dtype=np.int64))
-    for _ in range(3000):
+def updates_of_every_kind(task: Task, rng: np.random.Generator, times: int) -> list[RingVector]:
+    """Random ones, honest ones, powers of two, and norms to the unit around the bound."""
+    vectors = [honest(task, rng) for _ in range(400 * times)]
+    vectors += list(rng.integers(-(2**63), 2**63, (200 * times, DIMENSION), dtype=np.int64))
+    for _ in range(400 * times):
         x = np.zeros(DIMENSION, dtype=np.int64)
         places = rng.integers(0, DIMENSION, int(rng.integers(1, 5)))
         powers = np.int64(1) << rng.integers(0, 63, len(places))
         x[places] = rng.choice([-1, 1], len(places)) * powers
         vectors.append(x)
-    for _ in range(2500):
+    for _ in range(500 * times):
         direction = rng.standard_normal(DIMENSION)
         length = np.linalg.norm(direction)
         direction *= rng.choice([0.9999999, 1.0, 1.0000001]) * task.bound
         vectors.append(np.rint(direction / length).astype(np.int64))
-    assert len(vectors) == 10_000
+    return vectors
+
+
+def same_verdicts(task: Task, vectors: Sequence[RingVector]) -> int:
+    """Bit for bit, on the same bodies and the same rows. How many are accepted."""
     found, expected, plain = [], [], []
     for start in range(0, len(vectors), 250):
-        part = [client(task, x) for x in vectors[start : start + 250]]
+        some = vectors[start : start + 250]
+        part = [client(task, x) for x in some]
         dealt = dealer(task, part)
         of_a, of_b = (
             pack(
@@ -278,9 +278,16 @@ def test_ten_thousand_updates_get_the_same_verdicts_by_both_checks(
         found += verdicts(of_a, of_b, GATES).tolist()
         expected += by_comparisons(task, part, dealt.row_keys, start)
         # And those of the integers, as the comparisons take them: sums that wrap, their signs.
-        for x, row_key in zip(vectors[start : start + 250], dealt.row_keys, strict=True):
+        for x, row_key in zip(some, dealt.row_keys, strict=True):
             z, edge = projected(task, row_key, x), np.int64(TAU * task.bound)
             y = signed(dot(x, x) - task.bound**2 - 1)
             plain.append(bool((z + edge >= 0).all() and (edge - z >= 0).all() and y < 0))
     assert found == expected == plain
-    assert 3000 < sum(found) < 7000
+    return sum(found)
+
+
+def test_updates_of_every_kind_get_the_same_verdicts_by_both_checks(
+    task: Task, rng: np.random.Generator
+) -> None:
+    """Ten thousand of them under tests/soak."""
+    assert 500 < same_verdicts(task, updates_of_every_kind(task, rng, 1)) < 1000
