@@ -4,6 +4,7 @@ A guess is a client's update, or towards the dealer a client's name. Of everythi
 digests are made with all that the party has seen and could take for a salt.
 """
 
+import functools
 import hashlib
 import hmac
 from collections.abc import Iterable
@@ -63,23 +64,29 @@ def projected(task: Task, row_key: bytes, vector: Words) -> Words:
     return rows.z()
 
 
+@functools.lru_cache(maxsize=1 << 18)
+def _digests_of(each: bytes, salt: bytes, contexts: tuple[Digest, ...]) -> frozenset[bytes]:
+    """Kept: parties that are told one thing more try the rest again."""
+    found = {hashlib.sha256(salt + each).digest(), hashlib.sha256(each + salt).digest()}
+    found.add(hmac.digest(salt, each, "sha256"))
+    for ctx in contexts:
+        found.add(hashlib.sha256(ctx.value + salt + each).digest())
+        hasher = body_hasher(ctx, Secret(salt))
+        hasher.update(each)
+        found.add(hasher.digest())
+        found |= {commit(r, ctx, Secret(salt), Secret(each)).value for r in SERVERS}
+    return frozenset(found)
+
+
 def digests(
     material: Iterable[bytes], salts: Iterable[bytes], contexts: Iterable[Digest]
 ) -> set[bytes]:
     """Every digest that a careless protocol might show of it; the protocol's own among them."""
-    found = set()
-    salts, contexts = list(salts), list(contexts)
+    found: set[bytes] = set()
+    salts, known = list(salts), tuple(contexts)
     for each in material:
         for salt in salts:
-            found.add(hashlib.sha256(salt + each).digest())
-            found.add(hashlib.sha256(each + salt).digest())
-            found.add(hmac.digest(salt, each, "sha256"))
-            for ctx in contexts:
-                found.add(hashlib.sha256(ctx.value + salt + each).digest())
-                hasher = body_hasher(ctx, Secret(salt))
-                hasher.update(each)
-                found.add(hasher.digest())
-                found |= {commit(r, ctx, Secret(salt), Secret(each)).value for r in SERVERS}
+            found |= _digests_of(each, salt, known)
     return found
 
 
@@ -190,15 +197,23 @@ def _first_masks(triple: Any, place: int, width: int) -> NDArray[np.int64]:
     return np.stack([triple.a.reshape(-1)[clients], triple.b.reshape(-1)[clients]])
 
 
-def recognised(expected: Iterable[bytes], blobs: dict[str, bytes]) -> set[bytes]:
-    """Those that are in the blobs, as bytes or in hexadecimal."""
-    everything = b"\0\0".join(blobs.values())
-    beginnings = {everything[i : i + 8] for i in range(len(everything))}
+class Haystack:
+    """Bytes to look through, again and again."""
 
-    def shows(e: bytes) -> bool:
-        # Most aren't there, which their first bytes tell at once.
-        return (len(e) < 8 or e[:8] in beginnings) and e in everything
+    def __init__(self, blobs: Iterable[bytes]) -> None:
+        self._everything = b"\0\0".join(blobs)
+        self._beginnings = {self._everything[i : i + 8] for i in range(len(self._everything))}
 
+    def shows(self, e: bytes) -> bool:
+        """As bytes or in hexadecimal. Most aren't there, which their first bytes tell at once."""
+        return any(
+            (len(form) < 8 or form[:8] in self._beginnings) and form in self._everything
+            for form in (e, e.hex().encode())
+        )
+
+
+def recognised(expected: Iterable[bytes], *haystacks: Haystack) -> set[bytes]:
+    """Those that are in one of the haystacks."""
     # Words of a zero or of a small number are everywhere.
     telling = [e for e in expected if len(e.strip(b"\0\xff")) >= 4]
-    return {e for e in telling if shows(e) or shows(e.hex().encode())}
+    return {e for e in telling if any(each.shows(e) for each in haystacks)}

@@ -225,7 +225,7 @@ class DealerView:
         return [salt for salt in dict.fromkeys(found) if len(salt) in (0, 32)]
 
 
-@dataclass
+@dataclass(eq=False)
 class Watched:
     """One round, as each party saw it."""
 

@@ -1,6 +1,8 @@
 """Rounds in which everything that each party receives, computes on, stores and logs is kept."""
 
 import logging
+import os
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -70,12 +72,13 @@ class _Overheard:
         self.deliver(contexts, answer)
 
 
-class _DealersLog(logging.Handler):
-    """Keeps what is logged while the dealer works; it works in the servers' threads."""
+class _Logs(logging.Handler):
+    """Keeps all that is logged, and apart what is while the dealer works, in servers' threads."""
 
     def __init__(self) -> None:
         super().__init__()
         self.lines: list[str] = []
+        self.dealers: list[str] = []
         self._at = threading.local()
 
     @contextmanager
@@ -87,121 +90,142 @@ class _DealersLog(logging.Handler):
             self._at.work = False
 
     def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(self.format(record))
         if getattr(self._at, "work", False):
-            self.lines.append(self.format(record))
+            self.dealers.append(self.lines[-1])
+
+
+@contextmanager
+def _everything_logged() -> Iterator[_Logs]:
+    """At SQLAlchemy's most talkative level, with parameters."""
+    loggers = [logging.getLogger(name) for name in ("", "sqlalchemy.engine")]
+    before, handlers, logs = [each.level for each in loggers], loggers[0].handlers[:], _Logs()
+    loggers[0].handlers[:] = [logs]
+    for each in loggers:
+        each.setLevel(logging.DEBUG)
+    try:
+        yield logs
+    finally:
+        loggers[0].handlers[:] = handlers
+        for each, level in zip(loggers, before, strict=True):
+            each.setLevel(level)
 
 
 Watch = Callable[..., Watched]
+DISK = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+"""Whose fsyncs cost nothing: nobody's power is cut here."""
 
 
-@pytest.fixture
-def watch(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> Iterator[Watch]:
+@pytest.fixture(scope="session")
+def watch() -> Watch:
     """``watch(task, updates, noise=None)`` plays a round and returns all three parties' views."""
-    caplog.set_level(logging.DEBUG)
-    # With parameters: SQLAlchemy's most talkative level.
-    caplog.set_level(logging.DEBUG, "sqlalchemy.engine")
-    dealers_log = _DealersLog()
-    logging.getLogger().addHandler(dealers_log)
-    count = 0
 
     def play(
         task: Task, updates: Mapping[ClientId, NDArray[np.int64]], noise: Any = None
     ) -> Watched:
-        nonlocal count
-        count += 1
-        folder = tmp_path / str(count)
-        views = {role: View(role) for role in SERVERS}
-        of_dealer = DealerView(log=dealers_log.lines)
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            tempfile.TemporaryDirectory(dir=DISK) as folder,
+            _everything_logged() as logs,
+        ):
+            return _play(Path(folder), patch, logs, task, updates, noise)
 
-        def pair() -> tuple[Any, Any]:
-            a, b = memory_pair()
-            return _Tap(a, views[Role.SERVER_A]), _Tap(b, views[Role.SERVER_B])
+    return play
 
-        class WatchedInbox(Inbox):
-            """Spools to disk, and keeps what is on the disk while the round is on."""
 
-            def __init__(self, role: Role, task: Task, verifier: Verifier) -> None:
-                self._view = views[role]
-                super().__init__(role, task, verifier, folder / role.value)
+def _play(
+    folder: Path,
+    patch: pytest.MonkeyPatch,
+    logs: _Logs,
+    task: Task,
+    updates: Mapping[ClientId, NDArray[np.int64]],
+    noise: Any,
+) -> Watched:
+    views = {role: View(role) for role in SERVERS}
+    of_dealer = DealerView()
 
-            def start(self, submission: Submission) -> Any:
-                self._view.headers.append(submission)
-                return super().start(submission)
+    def pair() -> tuple[Any, Any]:
+        a, b = memory_pair()
+        return _Tap(a, views[Role.SERVER_A]), _Tap(b, views[Role.SERVER_B])
 
-            def close(self) -> Mapping[ClientId, Submission | Rejection]:
-                collected = super().close()
-                for client, item in collected.items():
-                    if isinstance(item, Submission):
-                        self._view.held[client] = item
-                        self._view.shares[client] = body_of(item) or item.seed.reveal()
-                self._view.stored |= read(folder / self._view.role.value)
-                return collected
+    class WatchedInbox(Inbox):
+        """Spools to disk, and keeps what is on the disk while the round is on."""
 
-        class WatchedDealer(DealerRole):
-            def key_for(self, role: Role) -> Secret:
-                key = super().key_for(role)
-                of_dealer.keys[role] = views[role].dealer_key = key.reveal()
-                return key
+        def __init__(self, role: Role, task: Task, verifier: Verifier) -> None:
+            self._view = views[role]
+            super().__init__(role, task, verifier, folder / role.value)
 
-            def corrections(self, role: Role, request: DealRequest) -> NDArray[np.int64]:
-                with dealers_log.works():
-                    words = super().corrections(role, request)
-                views[role].dealt.append((request, words))
-                of_dealer.batches.append((role, request, words))
-                return words
+        def start(self, submission: Submission) -> Any:
+            self._view.headers.append(submission)
+            return super().start(submission)
 
-            def ask(
-                self, role: Role, request: SquareRequest, deliver: Deliver
-            ) -> Callable[[], None] | None:
-                of_dealer.asked.append((role, request))
-                overheard = _Overheard(deliver, role, views[role], of_dealer)
-                with dealers_log.works():
-                    rest = super().ask(role, request, overheard)
+        def close(self) -> Mapping[ClientId, Submission | Rejection]:
+            collected = super().close()
+            for client, item in collected.items():
+                if isinstance(item, Submission):
+                    self._view.held[client] = item
+                    self._view.shares[client] = body_of(item) or item.seed.reveal()
+            self._view.stored |= read(folder / self._view.role.value)
+            return collected
 
-                def work() -> None:
-                    with dealers_log.works():
-                        if rest is not None:
-                            rest()
+    class WatchedDealer(DealerRole):
+        def key_for(self, role: Role) -> Secret:
+            key = super().key_for(role)
+            of_dealer.keys[role] = views[role].dealer_key = key.reveal()
+            return key
 
-                return None if rest is None else work
+        def corrections(self, role: Role, request: DealRequest) -> NDArray[np.int64]:
+            with logs.works():
+                words = super().corrections(role, request)
+            views[role].dealt.append((request, words))
+            of_dealer.batches.append((role, request, words))
+            return words
 
-            def forget(self, deliver: Deliver) -> None:
-                # Equal to what asked, whichever server it was.
-                view = views[Role.SERVER_A]
-                super().forget(_Overheard(deliver, Role.SERVER_A, view, of_dealer))
+        def ask(
+            self, role: Role, request: SquareRequest, deliver: Deliver
+        ) -> Callable[[], None] | None:
+            of_dealer.asked.append((role, request))
+            overheard = _Overheard(deliver, role, views[role], of_dealer)
+            with logs.works():
+                rest = super().ask(role, request, overheard)
 
-        def journal(role: Role) -> Store:
-            (folder / role.value).mkdir(parents=True, exist_ok=True)
-            return open_store(f"sqlite:///{folder / role.value / 'state.db'}", task, role)
+            def work() -> None:
+                with logs.works():
+                    if rest is not None:
+                        rest()
 
-        monkeypatch.setattr(page, "memory_pair", pair)
-        monkeypatch.setattr(page, "Inbox", WatchedInbox)
-        monkeypatch.setattr(page, "DealerRole", WatchedDealer)
-        roster = Roster({name: Enrolment(name, 100, 0.1) for name in updates})
-        theta = np.zeros(task.dimension)
-        outcomes = page.run_round(
-            task,
-            roster,
-            theta,
-            updates,
-            journal=journal,
-            signers={name: signer(name) for name in updates},
-            verifier=verifier(),
-            seals=partial(seals, task.digest),
-            noise=noise,
-        )
-        for role, outcome in zip(SERVERS, outcomes, strict=True):
-            views[role].outcome = outcome
-            views[role].stored |= {f"{n} (end)": d for n, d in read(folder / role.value).items()}
-        log = "\n".join(record.getMessage() for record in caplog.records)
-        caplog.clear()
-        of_dealer.log, dealers_log.lines = dealers_log.lines, []
-        return Watched(views[Role.SERVER_A], views[Role.SERVER_B], of_dealer, log)
+            return None if rest is None else work
 
-    yield play
-    logging.getLogger().removeHandler(dealers_log)
+        def forget(self, deliver: Deliver) -> None:
+            # Equal to what asked, whichever server it was.
+            view = views[Role.SERVER_A]
+            super().forget(_Overheard(deliver, Role.SERVER_A, view, of_dealer))
+
+    def journal(role: Role) -> Store:
+        (folder / role.value).mkdir(parents=True, exist_ok=True)
+        return open_store(f"sqlite:///{folder / role.value / 'state.db'}", task, role)
+
+    patch.setattr(page, "memory_pair", pair)
+    patch.setattr(page, "Inbox", WatchedInbox)
+    patch.setattr(page, "DealerRole", WatchedDealer)
+    roster = Roster({name: Enrolment(name, 100, 0.1) for name in updates})
+    theta = np.zeros(task.dimension)
+    outcomes = page.run_round(
+        task,
+        roster,
+        theta,
+        updates,
+        journal=journal,
+        signers={name: signer(name) for name in updates},
+        verifier=verifier(),
+        seals=partial(seals, task.digest),
+        noise=noise,
+    )
+    for role, outcome in zip(SERVERS, outcomes, strict=True):
+        views[role].outcome = outcome
+        views[role].stored |= {f"{n} (end)": d for n, d in read(folder / role.value).items()}
+    of_dealer.log = logs.dealers
+    return Watched(views[Role.SERVER_A], views[Role.SERVER_B], of_dealer, "\n".join(logs.lines))
 
 
 def read(folder: Path) -> dict[str, bytes]:

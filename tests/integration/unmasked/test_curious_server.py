@@ -5,6 +5,7 @@ a little likelier under one of them is what differential privacy accounts for: t
 leaves the release out.
 """
 
+import functools
 import hashlib
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from sklearn.linear_model import LogisticRegression
 from tests.rig.guesses import (
+    Haystack,
     named_to_dealer,
     recognised,
     seen_by_dealer,
@@ -31,8 +33,6 @@ from precad.common.share import submission
 from precad.common.share.body import body_hasher
 from precad.common.share.mask import commit
 from precad.common.task import Task
-
-pytestmark = pytest.mark.usefixtures("either_kernel")
 
 D = 8
 PARTIES = (*SERVERS, Role.DEALER)
@@ -57,39 +57,60 @@ def view_of(watched: Watched, role: Role) -> Any:
     return {Role.SERVER_A: watched.a, Role.SERVER_B: watched.b}.get(role, watched.dealer)
 
 
-def fitting(watched: Watched, role: Role, task: Task) -> list[bool]:
+@functools.cache
+def looked_through(watched: Watched, role: Role) -> Haystack:
+    """All that a party sees. The dealer is given more than it has: every header, both disks."""
+    view, blobs = view_of(watched, role), {"log": watched.log.encode()}
+    blobs |= view.blobs(D) | watched.within_reach() if role is Role.DEALER else view.blobs()
+    return Haystack(blobs.values())
+
+
+def fitting(watched: Watched, role: Role, task: Task, *told: bytes) -> list[bool]:
     """For each candidate, whether anything that follows from it alone is to be found.
 
-    The dealer is given more than it has: every header, and both servers' disks. It tries each
-    candidate for each client that it deals for.
+    The dealer tries each candidate for each client that it deals for. ``told`` is what a careless
+    scheme tells the party besides.
     """
-    view = view_of(watched, role)
-    blobs = {"log": watched.log.encode()}
-    if role is Role.DEALER:
-        blobs |= view.blobs(task.dimension) | watched.within_reach()
-        expected = [seen_by_dealer(view, task, guess) for guess in candidates(task)]
-    else:
-        blobs |= view.blobs()
-        expected = [seen_by_server(view, task, VICTIM, guess) for guess in candidates(task)]
-    return told_apart(expected[0], expected[1], blobs)
+    view, haystacks = view_of(watched, role), (looked_through(watched, role), Haystack(told))
+    view.told = [*told]
+    expected = [
+        seen_by_dealer(view, task, guess)
+        if role is Role.DEALER
+        else seen_by_server(view, task, VICTIM, guess)
+        for guess in candidates(task)
+    ]
+    view.told = []
+    return told_apart(expected[0], expected[1], *haystacks)
 
 
-def told_apart(one: set[bytes], other: set[bytes], blobs: dict[str, bytes]) -> list[bool]:
+def told_apart(one: set[bytes], other: set[bytes], *haystacks: Haystack) -> list[bool]:
     """What follows from both guesses alike tells nothing: a row of zeros projects both to 0."""
-    return [bool(recognised(only, blobs)) for only in (one - other, other - one)]
+    return [bool(recognised(only, *haystacks)) for only in (one - other, other - one)]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def task(make_task: Callable[..., Task]) -> Task:
     return make_task(D)
 
 
+@pytest.fixture(scope="module")
+def together(watch: Any, task: Task) -> list[Watched]:
+    """Two rounds, one for each truth about the victim, beside another client."""
+    both = candidates(task)
+    return [watch(task, {VICTIM: truth, OTHER: both[0]}) for truth in both]
+
+
+@pytest.fixture(scope="module")
+def alone(watch: Any, task: Task) -> list[Watched]:
+    return [watch(task, {VICTIM: truth}) for truth in candidates(task)]
+
+
 @pytest.mark.parametrize("truth", [0, 1])
 @pytest.mark.parametrize("role", PARTIES, ids=["a", "b", "dealer"])
-def test_no_guess_can_be_tested(watch: Any, task: Task, role: Role, truth: int) -> None:
-    both = candidates(task)
-    watched = watch(task, {VICTIM: both[truth], OTHER: both[0]})
-    assert fitting(watched, role, task) == [False, False]
+def test_no_guess_can_be_tested(
+    together: list[Watched], task: Task, role: Role, truth: int
+) -> None:
+    assert fitting(together[truth], role, task) == [False, False]
 
 
 # --- the controls --------------------------------------------------------------------------------
@@ -223,14 +244,12 @@ CASES = [(scheme, role) for role in PARTIES for scheme in BROKEN[role]]
 
 @pytest.mark.parametrize(("scheme", "role"), CASES, ids=[f"{s}-{r.value}" for s, r in CASES])
 def test_the_same_server_breaks_a_careless_scheme(
-    watch: Any, task: Task, scheme: str, role: Role
+    alone: list[Watched], task: Task, scheme: str, role: Role
 ) -> None:
     """The control: one careless message more, and the same test finds the true candidate."""
-    both = candidates(task)
-    for truth in (0, 1):
-        watched = watch(task, {VICTIM: both[truth]})
-        view_of(watched, role).told.append(BROKEN[role][scheme](watched, role))
-        assert fitting(watched, role, task) == [truth == 0, truth == 1]
+    for truth, watched in enumerate(alone):
+        told = BROKEN[role][scheme](watched, role)
+        assert fitting(watched, role, task, told) == [truth == 0, truth == 1]
 
 
 # --- what the dealer must not even see -----------------------------------------------------------
@@ -253,23 +272,24 @@ def hidden_from_dealer(watched: Watched) -> dict[str, bytes]:
     }
 
 
-def shown(hidden: dict[str, bytes], view: DealerView, task: Task) -> list[str]:
-    data = b"\0\0".join(view.blobs(task.dimension).values())
+def shown(hidden: dict[str, bytes], blobs: dict[str, bytes]) -> list[str]:
+    data = b"\0\0".join(blobs.values())
     return [name for name, e in hidden.items() if e in data or e.hex().encode() in data]
 
 
-def test_the_dealer_is_shown_nothing_of_what_the_masks_hide(watch: Any, task: Task) -> None:
-    watched = watch(task, {VICTIM: candidates(task)[0], OTHER: candidates(task)[1]})
+def test_the_dealer_is_shown_nothing_of_what_the_masks_hide(
+    together: list[Watched], task: Task
+) -> None:
+    watched = together[1]
     hidden = hidden_from_dealer(watched)
     # The control: each of them is among what the servers see, and is found where it is told.
     header = header_bytes(watched.b.header(VICTIM))
     assert all(hidden[name] in header for name in ("h", "nonce", "name", "signature"))
-    assert shown(hidden, watched.dealer, task) == []
+    blobs = watched.dealer.blobs(task.dimension)
+    assert shown(hidden, blobs) == []
     for name, secret in hidden.items():
-        watched.dealer.told = [b"..." + secret + b"..."]
-        assert shown(hidden, watched.dealer, task) == [name]
-        watched.dealer.told = [secret.hex().encode()]
-        assert shown(hidden, watched.dealer, task) == [name]
+        for told in (b"..." + secret + b"...", secret.hex().encode()):
+            assert shown(hidden, blobs | {"told": told}) == [name]
 
 
 @pytest.mark.parametrize("truth", [0, 1])
@@ -284,7 +304,7 @@ def named(watched: Watched, task: Task, names: tuple[ClientId, ClientId]) -> lis
     model = watched.b.headers[0].context.model
     view = watched.dealer
     one, other = (named_to_dealer(view, task, model, name) for name in names)
-    return told_apart(one, other, view.blobs(task.dimension))
+    return told_apart(one, other, Haystack(view.blobs(task.dimension).values()))
 
 
 @pytest.mark.parametrize("order", ["little", "big"])
