@@ -28,8 +28,6 @@ from precad.common.identifiers import ClientId, Role
 from precad.common.keystream import encode_context
 from precad.common.task import Task
 
-pytestmark = pytest.mark.usefixtures("either_kernel")
-
 CLIENTS, ROUNDS = 6, 4
 ROLES = (Role.SERVER_A, Role.SERVER_B)
 
