@@ -36,7 +36,7 @@ from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub, DealingStub, OperationStub, PeerStub
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "access.md"
-DEADLINE_S = 10.0
+DEADLINE_S = 240.0
 PLACES = (Role.SERVER_A, Role.SERVER_B, Role.DEALER)
 HEALTH = "Health.Check"
 RPCS = (

@@ -193,51 +193,49 @@ def on_a_forged_model(bench: Bench) -> Pieces:
     return bench.pieces(bench.submission(model=Digest(b"\7" * 32)))
 
 
-UPLOADS: dict[str, tuple[Callable[[Bench], Pieces], str, Rejection]] = {
-    "nothing": (lambda _: [], "truncated", Rejection.ABSENT),
-    "no header": (lambda _: [pb.SubmissionPiece(body=b"x")], "malformed", Rejection.ABSENT),
-    "a piece that is neither": (lambda _: [pb.SubmissionPiece()], "malformed", Rejection.ABSENT),
-    "header twice": (
-        lambda b: [b.pieces(b.submission())[0]] * 2,
-        "malformed",
-        Rejection.MALFORMED,
-    ),
-    "too long": (body_as(lambda s: [*s, s[0]]), "malformed", Rejection.MALFORMED),
-    "reordered": (body_as(lambda s: s[::-1]), "malformed", Rejection.MALFORMED),
-    "repeated": (body_as(lambda s: [s[0], s[0], *s[2:]]), "malformed", Rejection.MALFORMED),
-    "short nonce": (header_with(nonce=b"1"), "malformed", Rejection.MALFORMED),
-    "short salt": (header_with(salt=b"1"), "malformed", Rejection.MALFORMED),
-    "long seed": (header_with(seed=bytes(33)), "malformed", Rejection.MALFORMED),
-    "another salt": (header_with(salt=bytes(32)), "malformed", Rejection.MALFORMED),
-    "another seed": (header_with(seed=bytes(32)), "malformed", Rejection.MALFORMED),
-    "short commitment": (header_with(commitment_a=b"1"), "malformed", Rejection.MALFORMED),
-    "another commitment": (
-        header_with(commitment_b=bytes(32)),
-        "bad-signature",
-        Rejection.BAD_SIGNATURE,
-    ),
-    "another body digest": (
-        header_with(body_digest=bytes(32)),
-        "bad-signature",
-        Rejection.BAD_SIGNATURE,
-    ),
-    "another version": (header_with(version=1), "wrong-attempt", Rejection.WRONG_ATTEMPT),
-    "no signature": (unsigned, "bad-signature", Rejection.BAD_SIGNATURE),
-    "a made-up signature": (
-        header_with(signature=b"1"),
-        "bad-signature",
-        Rejection.BAD_SIGNATURE,
-    ),
-    "another's signature": (with_anothers_signature, "bad-signature", Rejection.BAD_SIGNATURE),
-    "another's commitment": (with_anothers_commitment, "bad-signature", Rejection.BAD_SIGNATURE),
-    "another's nonce": (with_anothers_nonce, "bad-signature", Rejection.BAD_SIGNATURE),
-    "stale round": (for_round(ROUND - 1), "wrong-attempt", Rejection.ABSENT),
-    "future round": (for_round(ROUND + 1), "wrong-attempt", Rejection.ABSENT),
-    "the last round there is": (for_round(2**64 - 1), "wrong-attempt", Rejection.ABSENT),
-    "forged model digest": (on_a_forged_model, "wrong-model", Rejection.WRONG_MODEL),
-    "another task": (header_with(task_digest=b"\1" * 32), "wrong-task", Rejection.ABSENT),
-    "another's name": (header_with(client="ward-1"), "PERMISSION_DENIED", Rejection.ABSENT),
-    "no name": (header_with(client="x" * 100_000), "INVALID_ARGUMENT", Rejection.ABSENT),
+Refused = tuple[Callable[[Bench], Pieces], str, Rejection]
+
+
+def refused(make: Callable[[Bench], Pieces], why: Rejection) -> Refused:
+    """With that reason, as which it counts."""
+    return make, why.value, why
+
+
+def unread(make: Callable[[Bench], Pieces], answer: str) -> Refused:
+    """It isn't known to be this round's and this client's: nothing came of that client's."""
+    return make, answer, Rejection.ABSENT
+
+
+MALFORMED, UNSIGNED = Rejection.MALFORMED, Rejection.BAD_SIGNATURE
+UPLOADS = {
+    "nothing": unread(lambda _: [], "truncated"),
+    "no header": unread(lambda _: [pb.SubmissionPiece(body=b"x")], "malformed"),
+    "a piece that is neither": unread(lambda _: [pb.SubmissionPiece()], "malformed"),
+    "header twice": refused(lambda b: [b.pieces(b.submission())[0]] * 2, MALFORMED),
+    "too long": refused(body_as(lambda s: [*s, s[0]]), MALFORMED),
+    "reordered": refused(body_as(lambda s: s[::-1]), MALFORMED),
+    "repeated": refused(body_as(lambda s: [s[0], s[0], *s[2:]]), MALFORMED),
+    "short nonce": refused(header_with(nonce=b"1"), MALFORMED),
+    "short salt": refused(header_with(salt=b"1"), MALFORMED),
+    "long seed": refused(header_with(seed=bytes(33)), MALFORMED),
+    "another salt": refused(header_with(salt=bytes(32)), MALFORMED),
+    "another seed": refused(header_with(seed=bytes(32)), MALFORMED),
+    "short commitment": refused(header_with(commitment_a=b"1"), MALFORMED),
+    "another commitment": refused(header_with(commitment_b=bytes(32)), UNSIGNED),
+    "another body digest": refused(header_with(body_digest=bytes(32)), UNSIGNED),
+    "another version": refused(header_with(version=1), Rejection.WRONG_ATTEMPT),
+    "no signature": refused(unsigned, UNSIGNED),
+    "a made-up signature": refused(header_with(signature=b"1"), UNSIGNED),
+    "another's signature": refused(with_anothers_signature, UNSIGNED),
+    "another's commitment": refused(with_anothers_commitment, UNSIGNED),
+    "another's nonce": refused(with_anothers_nonce, UNSIGNED),
+    "stale round": unread(for_round(ROUND - 1), "wrong-attempt"),
+    "future round": unread(for_round(ROUND + 1), "wrong-attempt"),
+    "the last round there is": unread(for_round(2**64 - 1), "wrong-attempt"),
+    "forged model digest": refused(on_a_forged_model, Rejection.WRONG_MODEL),
+    "another task": unread(header_with(task_digest=b"\1" * 32), "wrong-task"),
+    "another's name": unread(header_with(client="ward-1"), "PERMISSION_DENIED"),
+    "no name": unread(header_with(client="x" * 100_000), "INVALID_ARGUMENT"),
 }
 
 

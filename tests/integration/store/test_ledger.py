@@ -429,21 +429,6 @@ def test_show_tells_what_remains_below_the_limit(
     assert epsilon_spent(task, 0.2, 2 + left, {1: 1}) > 1.5
 
 
-def test_show_is_a_table_for_people(played_url: str, invoke: Invoke) -> None:
-    status, output = invoke("show", played_url)
-    assert status == 0
-    for word in (
-        "server-a",
-        "ward-a",
-        "ward-b",
-        "ward-c",
-        "remaining",
-        "5 participations",
-        "1 written off",
-    ):
-        assert word in " ".join(output.split())
-
-
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

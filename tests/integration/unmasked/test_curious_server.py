@@ -412,7 +412,7 @@ def samples(
 
 
 def test_no_server_learns_to_tell_the_candidates_apart(samples: Any) -> None:
-    """Nor the dealer. 600 guesses: where 66 % of them were right it would show nine times in ten.
+    """Nor the dealer. 600 guesses: where 64 % of them were right it would show nine times in ten.
 
     A false alarm comes in one of 10^6 runs.
     """

@@ -24,8 +24,8 @@ RUNS = 4000
 LEAST_P = 1e-10
 """Of some 4,000 fits: a false alarm in one of 10^6 runs.
 
-Of 32,000 words it tells nine times in ten where one value of a byte comes 2.2 times as often as it
-should, where one half of a byte's values comes 8 % too often, or a pair of bits 5 %.
+Of 32,000 words it tells nine times in ten where one value of a byte comes 2.4 times as often as it
+should, where one half of a byte's values comes 9 % too often, or a pair of bits 5 %.
 """
 CLIENT = ClientId("ward-1")
 DIGEST = Digest(b"\1" * 32)

@@ -170,11 +170,6 @@ def task_of(dimension: int, *, client_clip: float = 30.0, fractional_bits: int =
     )
 
 
-@pytest.fixture(name="play_both")
-def play_both_fixture() -> Callable[..., tuple[object, object]]:
-    return play_both
-
-
 def by_gates(task: Task) -> Task:
     """The same task with the other check."""
     return Task.parse(task.model_dump(mode="python") | {"validation": "fss"})
@@ -191,11 +186,6 @@ def validate_by_gates(
 def validate_both_fixture(request: pytest.FixtureRequest) -> Validate:
     """Two checks of one norm: what one says of a corpus, the other must."""
     return {"comparisons": validate_both, "gates": validate_by_gates}[request.param]
-
-
-@pytest.fixture(name="task_of")
-def task_of_fixture() -> Callable[..., Task]:
-    return task_of
 
 
 @pytest.fixture

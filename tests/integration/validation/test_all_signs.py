@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from tests.integration.validation.conftest import play_both
 
 from precad.common.aggregator.mpc.comparison import all_signs
 from precad.common.aggregator.mpc.crypten_import import (
@@ -31,7 +32,6 @@ TASK = Digest.of(b"test")
 EXTREMES = [0, 1, -1, 2**63 - 1, -(2**63), -(2**63) + 1, 2**62, -(2**62), 2**32, -(2**32)]
 words = st.integers(-(2**63), 2**63 - 1) | st.sampled_from(EXTREMES)
 Bits = NDArray[np.bool_]
-PlayBoth = Callable[..., tuple[Bits, Bits]]
 Split = dict[Role, RingVector]
 RANKS = {Role.SERVER_A: 0, Role.SERVER_B: 1}
 
@@ -70,16 +70,14 @@ def alone(values: RingVector) -> Split:
     return split(column, column * 12345)
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=40)
 @given(
     pairs=st.lists(st.tuples(words, words), min_size=1, max_size=60),
     width=st.integers(1, 12),
     signs=st.lists(st.booleans(), min_size=12, max_size=12),
 )
 def test_a_row_passes_when_numpy_says_that_all_its_signs_are_right(
-    pairs: list[tuple[int, int]], width: int, signs: list[bool], play_both: PlayBoth
+    pairs: list[tuple[int, int]], width: int, signs: list[bool]
 ) -> None:
     whole = pairs * width
     values, share = np.array(whole, dtype=np.int64).reshape(-1, width, 2).transpose(2, 0, 1)
@@ -90,8 +88,8 @@ def test_a_row_passes_when_numpy_says_that_all_its_signs_are_right(
     assert at_a.tolist() == at_b.tolist() == expected
 
 
-@pytest.mark.parametrize("width", [1, 2, 3, 4, 5, 80, 81, 82])
-def test_one_wrong_sign_anywhere_is_enough(width: int, play_both: PlayBoth) -> None:
+@pytest.mark.parametrize("width", [1, 2, 3, 5, 80, 81])
+def test_one_wrong_sign_anywhere_is_enough(width: int) -> None:
     negative = np.arange(width) % 3 == 0
     right = np.where(negative, -7, 7)
     rows = np.tile(right, (width + 1, 1))
@@ -101,7 +99,7 @@ def test_one_wrong_sign_anywhere_is_enough(width: int, play_both: PlayBoth) -> N
     assert at_a.tolist() == at_b.tolist() == [False] * width + [True]
 
 
-def test_signs_of_all_extremes_against_all_shares(play_both: PlayBoth) -> None:
+def test_signs_of_all_extremes_against_all_shares() -> None:
     values, share = (
         grid.reshape(-1, 1) for grid in np.meshgrid(np.array(EXTREMES), np.array(EXTREMES))
     )
@@ -111,7 +109,7 @@ def test_signs_of_all_extremes_against_all_shares(play_both: PlayBoth) -> None:
 
 @pytest.mark.parametrize(("n", "width", "exchanges"), [(7, 1, 8), (1, 81, 15), (5, 81, 15)])
 def test_a_batch_is_fifteen_exchanges_at_81_signs_and_the_shares_stay(
-    n: int, width: int, exchanges: int, play_both: PlayBoth
+    n: int, width: int, exchanges: int
 ) -> None:
     shares = split(np.full((n, width), 3), np.full((n, width), 2**62))
     play = compare(shares, np.zeros(width, dtype=bool))
@@ -128,7 +126,7 @@ def test_a_batch_is_fifteen_exchanges_at_81_signs_and_the_shares_stay(
 
 
 @pytest.mark.parametrize("width", [1, 3])
-def test_only_the_last_bit_travels_in_the_last_message(width: int, play_both: PlayBoth) -> None:
+def test_only_the_last_bit_travels_in_the_last_message(width: int) -> None:
     values = np.array([[5] * width, [-5] * width] * 500)
     seen: list[tuple[str, NDArray[np.int64]]] = []
     play = compare(split(values, values * 12345), np.zeros(width, dtype=bool))
@@ -154,7 +152,7 @@ def test_only_the_last_bit_travels_in_the_last_message(width: int, play_both: Pl
         assert 400 < received.sum() < 600  # a share of the bit: uniform, whatever the value
 
 
-def test_the_program_of_triples_is_what_crypten_demands(play_both: PlayBoth) -> None:
+def test_the_program_of_triples_is_what_crypten_demands() -> None:
     for n, width in ((1, 1), (1, 2), (2, 81), (7, 5)):
         demanded: dict[Role, list[object]] = {Role.SERVER_A: [], Role.SERVER_B: []}
         values = np.arange(n * width, dtype=np.int64).reshape(n, width)
@@ -186,13 +184,13 @@ def test_the_program_of_triples_is_what_crypten_demands(play_both: PlayBoth) -> 
         assert tuple(demanded[Role.SERVER_B]) == expected
 
 
-def test_randomness_for_another_number_of_comparisons_is_a_loud_bug(play_both: PlayBoth) -> None:
+def test_randomness_for_another_number_of_comparisons_is_a_loud_bug() -> None:
     play = compare(alone(np.arange(5)), np.array([True]), dealt=(4, 1))
     with pytest.raises(UnexpectedDemand, match=r"asked for \(\(5,\), \(5,\)\)"):
         play_both(play)
 
 
-def test_triples_that_run_out_are_a_loud_bug(play_both: PlayBoth) -> None:
+def test_triples_that_run_out_are_a_loud_bug() -> None:
     dealer = DealerRole(TASK, 1)
 
     def twice(role: Role, link: PeerLink) -> Bits:
@@ -205,7 +203,7 @@ def test_triples_that_run_out_are_a_loud_bug(play_both: PlayBoth) -> None:
         play_both(twice)
 
 
-def test_parties_with_different_batches_stop(play_both: PlayBoth) -> None:
+def test_parties_with_different_batches_stop() -> None:
     dealer = DealerRole(TASK, 1)
 
     def play(role: Role, link: PeerLink) -> Bits:

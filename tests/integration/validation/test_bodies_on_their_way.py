@@ -11,6 +11,7 @@ from tests.integration.validation.conftest import (
     aggregator_of,
     play_both,
     submissions_of,
+    task_of,
 )
 
 from precad.common.aggregator.release.aggregate import aggregate
@@ -32,7 +33,7 @@ STEP = "body/test"
 
 
 @pytest.fixture
-def task(task_of: Callable[..., Task]) -> Task:
+def task() -> Task:
     return task_of(DIMENSION)
 
 

@@ -4,21 +4,18 @@ docs/soundness.md, "What must be rejected, and what accepted".
 """
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 import pytest
+from tests.integration.validation.conftest import Validate, task_of
 
 from precad.common.encode import clip_update
 from precad.common.encode.clip import squared_norm
 from precad.common.errors import Rejection
 from precad.common.ring import RingVector
-from precad.common.task import Task
 
 pytestmark = pytest.mark.usefixtures("either_kernel")
 
-Validate = Callable[..., tuple[Rejection | None, ...]]
-TaskOf = Callable[..., Task]
 DIMENSION = 64
 LEAST = -(2**63)
 
@@ -50,7 +47,7 @@ def of_norm(bound: int, rng: np.random.Generator) -> RingVector:
     raise AssertionError
 
 
-def test_wrapping_forgeries_are_rejected(validate_both: Validate, task_of: TaskOf) -> None:
+def test_wrapping_forgeries_are_rejected(validate_both: Validate) -> None:
     task = task_of(DIMENSION)
     square_zero = np.zeros(DIMENSION, dtype=np.int64)
     square_zero[:3] = 2**32, 3 * 2**33, -(2**40)
@@ -69,7 +66,7 @@ def test_wrapping_forgeries_are_rejected(validate_both: Validate, task_of: TaskO
 
 
 def test_multiples_of_every_power_of_two_are_rejected(
-    validate_both: Validate, task_of: TaskOf, rng: np.random.Generator
+    validate_both: Validate, rng: np.random.Generator
 ) -> None:
     corpus = []
     for i in range(64):
@@ -83,7 +80,7 @@ def test_multiples_of_every_power_of_two_are_rejected(
 
 
 def test_small_multiples_of_powers_of_two_are_rejected(
-    validate_both: Validate, task_of: TaskOf, rng: np.random.Generator
+    validate_both: Validate, rng: np.random.Generator
 ) -> None:
     # β = 2^21 − 2^17, so that every power from β's size on is too long.
     task = task_of(DIMENSION, client_clip=30.0)
@@ -95,7 +92,7 @@ def test_small_multiples_of_powers_of_two_are_rejected(
 
 
 def test_one_unit_above_the_bound_and_moderate_norms_are_rejected(
-    validate_both: Validate, task_of: TaskOf, rng: np.random.Generator
+    validate_both: Validate, rng: np.random.Generator
 ) -> None:
     task = task_of(DIMENSION)
     beta = task.bound
@@ -117,7 +114,7 @@ def test_one_unit_above_the_bound_and_moderate_norms_are_rejected(
 
 @pytest.mark.parametrize(("clip", "bits"), [(30.0, 16), (30.1, 16), (32.0, 20), (1.0, 10)])
 def test_norms_up_to_exactly_the_bound_are_accepted(
-    clip: float, bits: int, validate_both: Validate, task_of: TaskOf, rng: np.random.Generator
+    clip: float, bits: int, validate_both: Validate, rng: np.random.Generator
 ) -> None:
     task = task_of(DIMENSION, client_clip=clip, fractional_bits=bits)
     corpus = [unit(task.bound), unit(-task.bound, at=9), unit(0), unit(1), unit(-1)]
@@ -126,9 +123,7 @@ def test_norms_up_to_exactly_the_bound_are_accepted(
     assert validate_both(task, corpus) == (None,) * len(corpus)
 
 
-def test_honest_vectors_are_accepted(
-    validate_both: Validate, task_of: TaskOf, rng: np.random.Generator
-) -> None:
+def test_honest_vectors_are_accepted(validate_both: Validate, rng: np.random.Generator) -> None:
     task = task_of(DIMENSION, client_clip=30.1)
     honest = []
     for _ in range(300):
@@ -139,9 +134,7 @@ def test_honest_vectors_are_accepted(
     assert validate_both(task, honest) == (None,) * len(honest)
 
 
-def test_a_bad_update_touches_no_other_in_its_batch(
-    validate_both: Validate, task_of: TaskOf
-) -> None:
+def test_a_bad_update_touches_no_other_in_its_batch(validate_both: Validate) -> None:
     task = task_of(DIMENSION)
     bad, long, good = unit(2**32), unit(task.bound + 1), unit(task.bound)
     assert validate_both(task, [good, bad, good, long, good]) == (
@@ -155,7 +148,7 @@ def test_a_bad_update_touches_no_other_in_its_batch(
 
 @pytest.mark.parametrize("dimension", [1, 2, 3, 63, 64, 65, 2047, 2048, 2049, 32_767, 32_769])
 def test_every_dimension_is_validated_to_its_last_coordinate(
-    dimension: int, validate_both: Validate, task_of: TaskOf
+    dimension: int, validate_both: Validate
 ) -> None:
     task = task_of(dimension)
     corpus = [

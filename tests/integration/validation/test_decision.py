@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.integration.validation.conftest import SERVERS
+from tests.integration.validation.conftest import SERVERS, play_both, task_of
 from tests.rig.spent import MemorySpentTriples
 
 from precad.common.aggregator.validate.comparisons import comparisons_per_client, deal_request
@@ -25,11 +25,10 @@ from precad.common.task import Task
 DIMENSION = 16
 NONCES = bytes(64)
 Bits = list[bool]
-PlayBoth = Callable[..., tuple[Bits, Bits]]
 
 
 @pytest.fixture
-def task(task_of: Callable[..., Task]) -> Task:
+def task() -> Task:
     return task_of(DIMENSION)
 
 
@@ -85,38 +84,56 @@ def words_of(
     return [mask if role is Role.SERVER_A else values - mask] * count
 
 
-def test_the_same_submissions_pass(server: Server, task: Task, play_both: PlayBoth) -> None:
-    verdicts = play_both(
-        lambda role, link: server.decide(role, link, words_of(task, role)), task=task.digest
-    )
-    assert verdicts == ([True, True], [True, True])
+def decide_with(server: Server, **changed: Callable[[Role], Any]) -> tuple[Bits, Bits]:
+    """Both servers' verdicts on two submissions, where each role's things are as given."""
+    task = server.task
 
-
-def test_other_submissions_are_a_violation_and_no_wrong_verdict(
-    server: Server, task: Task, play_both: PlayBoth
-) -> None:
     def play(role: Role, link: PeerLink) -> Bits:
-        return server.decide(role, link, words_of(task, role), label=role.value)
+        arguments = {name: make(role) for name, make in changed.items()}
+        words = words_of(task, role, arguments.pop("count", 2))
+        return server.decide(role, link, words, **arguments)
 
+    return play_both(play, task=task.digest)
+
+
+def test_the_same_submissions_pass(server: Server) -> None:
+    assert decide_with(server) == ([True, True], [True, True])
+
+
+def test_other_submissions_or_another_number_are_a_violation_and_no_wrong_verdict(
+    server: Server, task: Task
+) -> None:
     with pytest.raises(PeerViolation, match="out of step"):
-        play_both(play, task=task.digest)
+        decide_with(server, label=lambda role: role.value)
 
+    def count(role: Role) -> int:
+        return 2 if role is Role.SERVER_A else 3
 
-def test_another_number_of_submissions_is_a_violation(
-    server: Server, task: Task, play_both: PlayBoth
-) -> None:
-    def play(role: Role, link: PeerLink) -> Bits:
-        count = 2 if role is Role.SERVER_A else 3
-        request = deal_request(task, 0, 0, count, NONCES)
-        dealt = server.forgetful().randomness(role, request)
-        return server.decide(role, link, words_of(task, role, count), randomness=dealt)
+    def dealt(role: Role) -> DealtRandomness:
+        return server.forgetful().randomness(role, deal_request(task, 0, 0, count(role), NONCES))
 
     with pytest.raises(PeerViolation, match="bytes, expected"):
-        play_both(play, task=task.digest)
+        decide_with(server, count=count, randomness=dealt)
+
+
+@pytest.mark.parametrize("change", [{"clients": 3, "comparisons": 243}, {"comparisons": 164}])
+def test_randomness_for_something_else_is_the_callers_bug(
+    change: dict[str, int], server: Server, task: Task
+) -> None:
+    request = replace(deal_request(task, 0, 0, 2, NONCES), **change)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="isn't for 2 submissions"):
+        decide_with(server, randomness=lambda role: server.randomness(role, request))
+
+
+def test_the_other_servers_randomness_is_the_callers_bug(server: Server, task: Task) -> None:
+    request = deal_request(task, 0, 0, 2, NONCES)
+    other = dict(zip(SERVERS, reversed(SERVERS), strict=True))
+    with pytest.raises(ValueError, match="is held by"):
+        decide_with(server, randomness=lambda role: server.randomness(other[role], request))
 
 
 def test_randomness_is_never_used_twice_and_nothing_is_opened_then(
-    server: Server, task: Task, play_both: PlayBoth
+    server: Server, task: Task
 ) -> None:
     memories: dict[Role, SpentTriples] = {role: MemorySpentTriples() for role in SERVERS}
     sent: list[int] = []
@@ -137,9 +154,7 @@ def test_randomness_is_never_used_twice_and_nothing_is_opened_then(
     assert sent[2:] == [0, 0]
 
 
-def test_randomness_is_spent_before_the_first_opening(
-    server: Server, task: Task, play_both: PlayBoth
-) -> None:
+def test_randomness_is_spent_before_the_first_opening(server: Server, task: Task) -> None:
     order: list[str] = []
 
     def play(role: Role, link: PeerLink) -> Bits:
@@ -152,32 +167,6 @@ def test_randomness_is_spent_before_the_first_opening(
 
     play_both(play, task=task.digest)
     assert order == ["spent, 0 bytes sent"] * 2
-
-
-@pytest.mark.parametrize("change", [{"clients": 3, "comparisons": 243}, {"comparisons": 164}])
-def test_randomness_for_something_else_is_the_callers_bug(
-    change: dict[str, int], server: Server, task: Task, play_both: PlayBoth
-) -> None:
-    request = replace(deal_request(task, 0, 0, 2, NONCES), **change)  # type: ignore[arg-type]
-
-    def play(role: Role, link: PeerLink) -> Bits:
-        dealt = server.randomness(role, request)
-        return server.decide(role, link, words_of(task, role), randomness=dealt)
-
-    with pytest.raises(ValueError, match="isn't for 2 submissions"):
-        play_both(play, task=task.digest)
-
-
-def test_the_other_servers_randomness_is_the_callers_bug(
-    server: Server, task: Task, play_both: PlayBoth
-) -> None:
-    def play(role: Role, link: PeerLink) -> Bits:
-        other = Role.SERVER_B if role is Role.SERVER_A else Role.SERVER_A
-        dealt = server.randomness(other, deal_request(task, 0, 0, 2, NONCES))
-        return server.decide(role, link, words_of(task, role), randomness=dealt)
-
-    with pytest.raises(ValueError, match="is held by"):
-        play_both(play, task=task.digest)
 
 
 @pytest.mark.parametrize(
@@ -202,7 +191,6 @@ def test_one_projection_outside_the_range_is_enough(
     passes: bool,
     server: Server,
     task: Task,
-    play_both: PlayBoth,
 ) -> None:
     z = projection(TAU * task.bound)
 
@@ -213,9 +201,7 @@ def test_one_projection_outside_the_range_is_enough(
 
 
 @pytest.mark.parametrize(("y", "passes"), [(-1, True), (-(2**63), True), (0, False), (1, False)])
-def test_only_a_negative_excess_passes(
-    y: int, *, passes: bool, server: Server, task: Task, play_both: PlayBoth
-) -> None:
+def test_only_a_negative_excess_passes(y: int, *, passes: bool, server: Server, task: Task) -> None:
     def play(role: Role, link: PeerLink) -> Bits:
         return server.decide(role, link, words_of(task, role, 1, y=y))
 

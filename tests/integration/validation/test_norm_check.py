@@ -2,11 +2,11 @@
 
 import math
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from tests.integration.validation.conftest import SERVERS, play_both
+from tests.integration.validation.conftest import SERVERS, play_both, task_of
 from tests.rig.norm_check import (
     Signed,
     bits_of,
@@ -35,13 +35,12 @@ from precad.common.ring import RingVector, dot, signed
 from precad.common.secret import Secret
 from precad.common.task import Task
 
-TaskOf = Callable[..., Task]
 DIMENSION = 64
 GATES = 41
 
 
 @pytest.fixture
-def task(task_of: TaskOf) -> Task:
+def task() -> Task:
     return task_of(DIMENSION, client_clip=30.1)
 
 
