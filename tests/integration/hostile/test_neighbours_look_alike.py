@@ -12,7 +12,8 @@ import logging
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -122,6 +123,18 @@ class Lines(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         self.lines.append(f"{record.levelname} {record.getMessage()}")
 
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        root = logging.getLogger()
+        before = root.level
+        root.addHandler(self)
+        root.setLevel(logging.INFO)
+        try:
+            yield
+        finally:
+            root.removeHandler(self)
+            root.setLevel(before)
+
 
 def joined(
     folder: Path, task: Task, *, selected: bool = True, took_s: float = 0.0, **data: Any
@@ -135,15 +148,13 @@ def joined(
         return compute(self, view)
 
     servers = servers_of(task, selected=selected, clock=clock)
-    root = logging.getLogger()
     with started(*servers), pytest.MonkeyPatch.context() as patch:
         patch.setattr(data_owner, "take_part", partial(data_owner.take_part, clock=clock))
         patch.setattr(DataOwner, "update", update)
         patch.setattr(log_lines, "_print_no_stops", lambda: None)
-        patch.setattr(root, "handlers", [*root.handlers, lines])
-        patch.setattr(root, "level", logging.INFO)
         config = settings(folder, task, servers, record_rate=1.0, **data)
-        ended = CliRunner().invoke(app, ["join", "--config", str(config)])
+        with lines.kept():
+            ended = CliRunner().invoke(app, ["join", "--config", str(config)])
     state = folder / "state"
     rows = csv.DictReader((state / "history.csv").read_text("utf-8").splitlines())
     return Seen(
