@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import grpc
@@ -98,11 +99,14 @@ class FakeServer(AggregationServicer):
             notice.open.selected = not self.covers
             yield notice
             if self.paced:
-                until(lambda n=number: len(self.uploads) > n or not context.is_active())
+                until(partial(self.has_more_than, number, context))
             if self.says_over:
                 yield pb.Notice(over=pb.RoundOver(attempt=number, version=number, counted=True))
         last = self.announced or self.model(self.rounds)
         yield pb.Notice(finished=pb.TrainingOver(version=self.rounds, model_digest=last))
+
+    def has_more_than(self, uploads: int, context: Any) -> bool:
+        return len(self.uploads) > uploads or not context.is_active()
 
     def ModelDigest(self, request: Any, context: Any) -> pb.ModelDigestReply:  # noqa: N802
         self.note("ModelDigest", request.ByteSize())

@@ -30,7 +30,7 @@ from tests.rig.warm import forked
 from precad.cli.main import app
 from precad.client import data_owner
 from precad.client.data_owner import DataOwner
-from precad.client.participant import RoundView
+from precad.client.participant import RoundView, take_part
 from precad.client.record_file import write_client_data
 from precad.common import log_lines
 from precad.common.clock import CLOCK, Clock
@@ -149,7 +149,7 @@ def joined(
 
     servers = servers_of(task, selected=selected, clock=clock)
     with started(*servers), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(data_owner, "take_part", partial(data_owner.take_part, clock=clock))
+        patch.setattr(data_owner, "take_part", partial(take_part, clock=clock))
         patch.setattr(DataOwner, "update", update)
         patch.setattr(log_lines, "_print_no_stops", lambda: None)
         config = settings(folder, task, servers, record_rate=1.0, **data)
@@ -186,14 +186,14 @@ RECIPE = {
 """Of a table whose rows have the arrays' number of inputs."""
 
 
-def tables(folder: Path) -> tuple[str, str]:
+def tables(folder: Path) -> list[str]:
     """A clean one, and one where a record's value is poison and its level is nowhere listed."""
     x, _, y = records()
     rows = [f"{row[0]:.4f},icu,{'yes' if label else 'no'}" for row, label in zip(x, y, strict=True)]
     bad = [f"{POISON},elsewhere,no" if place == 7 else row for place, row in enumerate(rows)]
     for name, each in (("clean", rows), ("bad", bad)):
         (folder / f"{name}.csv").write_text("\n".join(["a,unit,y", *each]), encoding="utf-8")
-    return str(folder / "clean.csv"), str(folder / "bad.csv")
+    return [str(folder / "clean.csv"), str(folder / "bad.csv")]
 
 
 def pair(kind: str, folder: Path, make_task: MakeTask) -> tuple[Seen, Seen]:
@@ -203,8 +203,10 @@ def pair(kind: str, folder: Path, make_task: MakeTask) -> tuple[Seen, Seen]:
         many = np.repeat(x, HELD_OUT // RECORDS, axis=0)
         many[7] = POISON
         labels = np.repeat(y, HELD_OUT // RECORDS)
-        mine = {"data": str(write_client_data(folder, WARD, x, y))}
-        beside = {"held_out": str(write_client_data(folder, ClientId("held-out"), many, labels))}
+        mine: dict[str, Any] = {"data": str(write_client_data(folder, WARD, x, y))}
+        beside: dict[str, Any] = {
+            "held_out": str(write_client_data(folder, ClientId("held-out"), many, labels))
+        }
         task = task_of(make_task)
         return joined(folder / "a", task, **mine), joined(folder / "b", task, **mine, **beside)
     if kind == "from a table":
@@ -212,9 +214,7 @@ def pair(kind: str, folder: Path, make_task: MakeTask) -> tuple[Seen, Seen]:
     else:
         task = task_of(make_task, **{"privacy.cover_uploads": kind != "without cover"})
         of_a, of_b = ClientId("clean"), ClientId("bad")
-        data = tuple(
-            str(write_client_data(folder, *each)) for each in ((of_a, x, y), (of_b, bad, y))
-        )
+        data = [str(write_client_data(folder, *each)) for each in ((of_a, x, y), (of_b, bad, y))]
     a, b = (
         joined(folder / name, task, selected=kind != "undrawn", took_s=took_s, data=path)
         for name, took_s, path in zip("ab", TOOK_S, data, strict=True)

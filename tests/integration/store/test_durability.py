@@ -29,7 +29,7 @@ Found = dict[str, list[dict[str, Any]]]
 def kill_everywhere(task: Task, **urls: str) -> Found:
     """What is found after a kill -9 at each point of each write; the last one gets through."""
     done = subprocess.run(
-        [sys.executable, HERE / "kill_points.py", task.canonical.decode()]
+        [sys.executable, str(HERE / "kill_points.py"), task.canonical.decode()]
         + [f"{operation}={url}" for operation, url in urls.items()],
         env={**os.environ, "PYTHONPATH": str(HERE.parents[2] / "src")},
         capture_output=True,
