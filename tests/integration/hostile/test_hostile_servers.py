@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -37,8 +36,8 @@ class Pair:
     task: Task
     computed: int = 0
 
-    def budget(self, limit: float | None = None, path: Path | None = None) -> OwnAccount:
-        return OwnAccount(self.task, 0.2, limit, path)
+    def budget(self) -> OwnAccount:
+        return OwnAccount(self.task, 0.2)
 
     def pending(self) -> Pending:
         return Pending(self.task, ClientId("ward-1"))
@@ -179,36 +178,6 @@ def test_servers_in_each_others_place(pair: Pair) -> None:
     pair.a.role, pair.b.role = pair.b.role, pair.a.role
     with pytest.raises(PeerViolation, match="is server-b, not server-a"):
         pair.take_part(pair.budget())
-
-
-def rounds_within(pair: Pair, limit: float) -> int:
-    """How many versions a limit admits."""
-    budget, version = pair.budget(limit), 0
-    while budget.allows(version):
-        budget.charge(version)
-        version += 1
-    return version
-
-
-def test_rounds_beyond_the_owners_limit_get_nothing(pair: Pair, tmp_path: Path) -> None:
-    pair.a.rounds = 9
-    limit = 1.3
-    most = rounds_within(pair, limit)
-    assert 0 < most < pair.a.rounds
-    budget = pair.budget(limit, tmp_path / "own.log")
-    result = pair.take_part(budget)
-    assert (result.ended, result.submitted) == ("budget", most)
-    assert result.epsilon <= limit
-    assert len(pair.a.uploads) == len(pair.b.uploads) == most
-    # The count survives: a new process of the owner's sends nothing more.
-    again = pair.take_part(pair.budget(limit, tmp_path / "own.log"))
-    assert (again.ended, again.submitted) == ("budget", 0)
-    assert len(pair.a.uploads) == most
-
-
-def test_a_limit_below_one_round_is_refused_before_any_connection(pair: Pair) -> None:
-    with pytest.raises(Misconfiguration, match="a single round of this task costs"):
-        pair.budget(0.01)
 
 
 def test_one_round_announced_often_is_answered_once(pair: Pair) -> None:
