@@ -37,7 +37,7 @@ class Pair:
     computed: int = 0
 
     def budget(self) -> OwnAccount:
-        return OwnAccount(self.task, 0.2)
+        return OwnAccount(self.task, 0.2, None, None)
 
     def pending(self) -> Pending:
         return Pending(self.task, ClientId("ward-1"))
