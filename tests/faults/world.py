@@ -683,7 +683,7 @@ def compiled_once() -> Iterator[None]:
     A server that starts again has a new engine, and SQLAlchemy compiles all statements anew for
     each: a fifth of a simulated training. Its cache is by dialect, so all of SQLite's are alike.
     """
-    made = engine.create_engine
+    made = cast("Any", engine).create_engine
     dialect = cast("Any", SQLiteDialect_pysqlite)
     dialect.__eq__ = lambda self, other: type(self) is type(other)
     dialect.__hash__ = lambda self: hash(type(self))
