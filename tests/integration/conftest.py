@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
+from tests.rig import warm
 
 from precad.cli.demo.warm import WarmStarter
 from precad.common.aggregator.validate import by_shares
@@ -26,10 +27,14 @@ def either_kernel(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture(scope="package", autouse=True)
-def starter() -> Iterator[WarmStarter]:
+def _forked_parts() -> Iterator[None]:
     """Deployments' parts are forked from one parent that has imported everything."""
-    starter = WarmStarter()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(deployment, "Popen", starter)
-        yield starter
-    starter.close()
+        patch.setattr(deployment, "Popen", warm.forked)
+        yield
+
+
+@pytest.fixture
+def starter() -> WarmStarter:
+    """That parent."""
+    return warm.starter()

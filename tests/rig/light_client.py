@@ -4,11 +4,15 @@ Many of them fit into one process. Each follows server A's notices in a thread o
 holds it decides what to submit, round by round.
 """
 
+import math
 import threading
-import time
+from collections.abc import Callable
 from typing import Self
 
+from tests.rig.waiting import DEADLINE_S
+
 from precad.client.connection import Receipt, Servers
+from precad.common.clock import CLOCK, Clock
 from precad.common.errors import PeerUnavailable, PrecadError
 from precad.common.identifiers import Digest
 from precad.common.ring import RingVector
@@ -22,10 +26,12 @@ class LightClient:
     Args:
         servers: the client's way to both servers; closed with this object.
         records: |D_i|, claimed when it enrols.
+        clock: says how long a round has been open.
     """
 
-    def __init__(self, servers: Servers, records: int = 1) -> None:
+    def __init__(self, servers: Servers, records: int = 1, clock: Clock = CLOCK) -> None:
         self.servers = servers
+        self._clock = clock
         self._records = records
         self._changed = threading.Condition()
         self._open: tuple[pb.RoundOpen, float] | None = None
@@ -53,7 +59,9 @@ class LightClient:
         if self._thread.ident is not None:
             self._thread.join()
 
-    def opened(self, *, after: int = -1, fresh_s: float, timeout_s: float) -> pb.RoundOpen:
+    def opened(
+        self, *, after: int = -1, fresh_s: float = math.inf, timeout_s: float = DEADLINE_S
+    ) -> pb.RoundOpen:
         """The open round, once there is one later than ``after`` that is new enough.
 
         Args:
@@ -64,29 +72,28 @@ class LightClient:
         Raises:
             PeerUnavailable: no such round opened in time, or the training ended.
         """
-        deadline = time.monotonic() + timeout_s
-        with self._changed:
-            while True:
-                if self._open is not None:
-                    event, at = self._open
-                    if event.attempt > after and time.monotonic() - at < fresh_s:
-                        return event
-                self._wait(deadline, f"a round after {after}")
 
-    def over(self, number: int, timeout_s: float) -> pb.RoundOver:
-        """How round ``number`` ended for this client. Raises PeerUnavailable as ``opened`` does."""
-        deadline = time.monotonic() + timeout_s
+        def new() -> bool:
+            if self._open is None or self._open[0].attempt <= after:
+                return False
+            return self._clock.now() - self._open[1] < fresh_s
+
         with self._changed:
-            while number not in self._over:
-                self._wait(deadline, f"the end of round {number}")
+            self._wait(new, timeout_s, f"a round after {after}")
+            assert self._open is not None
+            return self._open[0]
+
+    def over(self, number: int, timeout_s: float = DEADLINE_S) -> pb.RoundOver:
+        """How round ``number`` ended for this client. Raises PeerUnavailable as ``opened`` does."""
+        with self._changed:
+            self._wait(lambda: number in self._over, timeout_s, f"the end of round {number}")
             return self._over[number]
 
-    def ended(self, timeout_s: float) -> pb.Notice:
+    def ended(self, timeout_s: float = DEADLINE_S) -> pb.Notice:
         """The notice that ended the training. Raises PeerUnavailable as ``opened`` does."""
-        deadline = time.monotonic() + timeout_s
         with self._changed:
-            while not isinstance(self._ended, pb.Notice):
-                self._wait(deadline, "the training's end")
+            self._wait(lambda: self._ended is not None, timeout_s, "the training's end")
+            assert isinstance(self._ended, pb.Notice)
             return self._ended
 
     def submit(self, event: pb.RoundOpen, x: RingVector) -> tuple[Receipt, Receipt]:
@@ -98,14 +105,13 @@ class LightClient:
         model = Digest(event.model_digest)
         return self.servers.prepare(event.version, event.attempt, model, x)
 
-    def _wait(self, deadline: float, what: str) -> None:
+    def _wait(self, ready: Callable[[], bool], timeout_s: float, what: str) -> None:
+        self._changed.wait_for(lambda: ready() or self._ended is not None, timeout_s)
         if isinstance(self._ended, PrecadError):
             raise self._ended
-        remaining = deadline - time.monotonic()
-        if self._ended is not None or remaining <= 0:
+        if not ready():
             why = "the training ended" if self._ended is not None else "time is up"
             raise PeerUnavailable(f"{self.servers.client} saw nothing of {what}: {why}")
-        self._changed.wait(remaining)
 
     def _follow(self) -> None:
         ended: PrecadError | pb.Notice = PeerUnavailable("server A ended the notices")
@@ -114,7 +120,7 @@ class LightClient:
                 with self._changed:
                     match notice.WhichOneof("event"):
                         case "open":
-                            self._open = notice.open, time.monotonic()
+                            self._open = notice.open, self._clock.now()
                         case "over":
                             self._over[notice.over.attempt] = notice.over
                         case _:

@@ -5,6 +5,9 @@ One parent for all tests of this process. What is about the start itself starts 
 
 import functools
 import os
+import secrets
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +22,8 @@ SOURCES = os.pathsep.join(map(str, (Path(precad.__file__).parents[1], Path(__fil
 
 
 @functools.cache
-def _starter() -> WarmStarter:
+def starter() -> WarmStarter:
+    """The one of this process."""
     starter = WarmStarter()
     starter.warm(environment_of_parts() | {"PYTHONPATH": SOURCES})
     # The parent ends with this process, however it ends, and so does all that it has started.
@@ -30,4 +34,18 @@ def _starter() -> WarmStarter:
 def forked(arguments: list[str], **options: Any) -> Any:
     """In place of ``subprocess.Popen`` for ``LocalDeployment``."""
     options["env"] = options["env"] | {"PYTHONPATH": SOURCES}
-    return _starter()(arguments, **options)
+    return starter()(arguments, **options)
+
+
+def said(folder: Path, *arguments: object) -> tuple[int, str]:
+    """The status of a `precad` command, and what it printed on both outputs."""
+    output = folder / f"said-{secrets.token_hex(4)}.log"
+    with output.open("wb") as log:
+        process = forked(
+            [sys.executable, "-m", "precad", *map(str, arguments)],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=environment_of_parts(),
+            process_group=None,
+        )
+    return process.wait(), output.read_text(encoding="utf-8")

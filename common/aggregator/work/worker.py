@@ -33,6 +33,15 @@ LOG_FORMAT = "%(asctime)s %(levelname)s worker: %(message)s"
 
 async def serve(start: WorkerStart) -> None:
     """Work until the input ends. Raises Misconfiguration."""
+    server, port = await listening(start)
+    sys.stdout.write(json.dumps({"port": port}) + "\n")
+    sys.stdout.flush()
+    await asyncio.to_thread(sys.stdin.read)
+    await server.stop(grace=0)
+
+
+async def listening(start: WorkerStart) -> tuple[grpc.aio.Server, int]:
+    """A worker's server, started on the running loop, and its port. Raises Misconfiguration."""
     role = Role(start.role)
     task, identity = Task.load(start.task), Identity.load(start.identity)
     load_check(task)
@@ -44,10 +53,7 @@ async def serve(start: WorkerStart) -> None:
         add_link_to_server(WorkerLinks(worker).link, server)
     port = add_port(server, start.listen, identity)
     await server.start()
-    sys.stdout.write(json.dumps({"port": port}) + "\n")
-    sys.stdout.flush()
-    await asyncio.to_thread(sys.stdin.read)
-    await server.stop(grace=0)
+    return server, port
 
 
 def main() -> None:

@@ -1,8 +1,9 @@
-"""Both servers' workers as processes, with a dealer's; the servers themselves are two threads."""
+"""Both servers' workers, over TLS, with a dealer, on a loop beside the test (``rig/parts.py``).
 
-import itertools
-import os
-import time
+The servers themselves are two threads. Workers as processes: ``test_servers_with_workers.py``.
+"""
+
+import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -10,12 +11,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import pytest
 from tests.rig.keys import signer
+from tests.rig.parts import Here, LoopThread
 from tests.rig.spent import MemorySpentTriples
+from tests.rig.waiting import until
 
-import precad
 from precad.common.aggregator.collect.spool import Spool
 from precad.common.aggregator.release.aggregate import aggregate
 from precad.common.aggregator.round.aggregator import Aggregator
@@ -28,41 +29,34 @@ from precad.common.aggregator.work.start import WorkerStart
 from precad.common.deal.dealer import DealerRole
 from precad.common.deal.dealing import Dealing
 from precad.common.deal.local import LocalDealing
-from precad.common.errors import PrecadError
+from precad.common.errors import PeerUnavailable, PrecadError
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.channel import open_channel
 from precad.common.identity.credentials import Identity
-from precad.common.link import PeerLink, memory_pair
+from precad.common.identity.deployment import create_local_keys
+from precad.common.link import Frame, PeerLink, memory_pair
+from precad.common.link.memory import MemoryTransport
 from precad.common.retry import Waits
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
 from precad.common.share.submission import Submission, shard
-from precad.experiments.local import LocalDeployment
+from precad.common.task import Task
+from precad.experiments.local.files import task_to_toml
 
 SERVERS = (Role.SERVER_A, Role.SERVER_B)
 MODEL = Digest.of(b"model")
-UP_S = 120.0
-"""Longest wait for workers: each loads CrypTen."""
 
 Halves = Mapping[Role, Mapping[ClientId, Submission]]
 Disturb = Callable[[Role, Pairs], None]
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _sources_for_processes() -> Iterator[None]:
-    """Processes that tests start find precad, installed or not."""
-    patch = pytest.MonkeyPatch()
-    sources, root = str(Path(precad.__file__).parents[1]), str(Path(__file__).parents[3])
-    patch.setenv("PYTHONPATH", os.pathsep.join([sources, root, os.environ.get("PYTHONPATH", "")]))
-    yield
-    patch.undo()
 
 
 @dataclass(slots=True)
 class Site:
     """A dealer, and for each server its crew."""
 
-    deployment: LocalDeployment
+    folder: Path
+    """With ``task.toml`` and everybody's ``keys``."""
+    task: Task
     dealers: dict[Role, RemoteDealer]
     keys: dict[Role, Secret]
     crews: dict[Role, Crew]
@@ -70,7 +64,7 @@ class Site:
 
     def halves(self, vectors: Collection[RingVector], attempt: int) -> Halves:
         """Submissions of these vectors, in memory."""
-        task = self.deployment.task
+        task = self.task
         made: dict[Role, dict[ClientId, Submission]] = {role: {} for role in SERVERS}
         for number, x in enumerate(vectors):
             client = ClientId(f"ward-{number:02d}")
@@ -105,7 +99,7 @@ class Site:
             PrecadError: server A's, or else server B's.
         """
         self.all_up()
-        folder = self.deployment.folder / f"spool-{attempt}"
+        folder = self.folder / f"spool-{attempt}"
         folder.mkdir()
         spool = Spool(folder)
         at_b = {client: spooled(half, spool) for client, half in halves[Role.SERVER_B].items()}
@@ -117,7 +111,7 @@ class Site:
             pairs, epoch = pairs_of(aggregator, len(crew.pool)), self.dealers[role].epoch
             with Pairs(aggregator, opened, crew, epoch, pairs) as validator:
                 lanes = validator._lanes.values()
-                wait_for(lambda: all(lane.ready for lane in lanes))
+                until(lambda: all(lane.ready for lane in lanes), "workers linked up")
                 validator.take([held[role][client] for client in sorted(first)])
                 disturb(role, validator)
                 return aggregate(aggregator, Matched(opened, held[role], {}, first), validator)
@@ -128,9 +122,8 @@ class Site:
         self, halves: Halves, attempt: int, counted: Collection[ClientId]
     ) -> tuple[Summed, Summed]:
         """The same without a worker, and with a dealer in this process."""
-        task = self.deployment.task
-        gates = task.projections if task.validation == "fss" else None
-        dealer = DealerRole(task.digest, task.dimension, self.keys, projections=gates)
+        gates = self.task.projections if self.task.validation == "fss" else None
+        dealer = DealerRole(self.task.digest, self.task.dimension, self.keys, projections=gates)
         dealings = {role: LocalDealing(dealer, role) for role in SERVERS}
 
         def at(role: Role, aggregator: Aggregator, opened: Opened) -> Summed:
@@ -146,7 +139,8 @@ class Site:
         counted: Collection[ClientId] | None,
         dealings: Mapping[Role, Dealing],
     ) -> tuple[Summed, Summed]:
-        task, ends = self.deployment.task, dict(zip(SERVERS, memory_pair(), strict=True))
+        task, broken = self.task, threading.Event()
+        ends = {role: _Link(end, broken) for role, end in zip(SERVERS, memory_pair(), strict=True)}
 
         def play(role: Role) -> Summed | PrecadError:
             link = PeerLink(
@@ -162,6 +156,7 @@ class Site:
             try:
                 return at(role, self.aggregator(role, link, dealings[role]), opened)
             except PrecadError as error:
+                ends[role].close()
                 return error
 
         with ThreadPoolExecutor(2) as threads:
@@ -175,7 +170,7 @@ class Site:
         """A server that can aggregate, and nothing else."""
         nothing = cast("Any", None)
         return Aggregator(
-            task=self.deployment.task,
+            task=self.task,
             role=role,
             roster=nothing,
             link=link,
@@ -191,13 +186,38 @@ class Site:
 
     def all_up(self) -> None:
         """Wait until every worker is up."""
-        wait_for(
+        until(
             lambda: all(
                 crew.pool.worker(number) is not None
                 for crew in self.crews.values()
                 for number in range(len(crew.pool))
-            )
+            ),
+            "workers that listen",
         )
+
+
+class _Link(MemoryTransport):
+    """A link that breaks, for both, when one end is closed."""
+
+    def __init__(self, end: MemoryTransport, broken: threading.Event) -> None:
+        super().__init__(end._outgoing, end._incoming)
+        self._broken = broken
+
+    def get(self, timeout_s: float) -> Frame:
+        """The next frame. Raises PeerUnavailable."""
+        frame = super().get(timeout_s)
+        self.require_alive()
+        return frame
+
+    def require_alive(self) -> None:
+        """Raises PeerUnavailable."""
+        if self._broken.is_set():
+            raise PeerUnavailable("the other server is gone")
+
+    def close(self) -> None:
+        """Wake whoever waits at the other end."""
+        self._broken.set()
+        self._outgoing.put(cast("Frame", None))
 
 
 class _Journal:
@@ -221,51 +241,52 @@ def spooled(submission: Submission, spool: Spool) -> Submission:
     return replace(submission, body=file.finish(submission.body.salt))
 
 
-def wait_for(what: Callable[[], bool], seconds: float = UP_S) -> None:
-    """Until it holds, or the test fails."""
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, "it never came about"
-        time.sleep(0.05)
-
-
 Hire = Callable[..., Site]
 
 
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Everybody's."""
+    folder = tmp_path_factory.mktemp("keys")
+    create_local_keys(folder, ["ward-00"])
+    return folder
+
+
 @pytest.fixture
-def hire(tmp_path: Path, make_task: Callable[..., Any]) -> Iterator[Hire]:
-    """``hire(workers, place)``: a dealer and both servers' crews, ended afterwards."""
-    numbers = itertools.count()
+def hire(tmp_path: Path, keys: Path, make_task: Callable[..., Task]) -> Iterator[Hire]:
+    """``hire(workers, place)``: a dealer and both servers' crews, here unless it says where."""
     with ExitStack() as stack:
+        loop = stack.enter_context(LoopThread())
 
         def make(
             workers: int,
-            place: Place,
-            dimension: int = 64,
-            peer_s: float = 60.0,
+            place: Place | None = None,
             validation: str = "crypten",
+            *,
+            same_disk: bool = True,
         ) -> Site:
-            changes = {"enrolment.clients": 12, "deadlines.peer": peer_s, "validation": validation}
-            task = make_task(dimension, changes)
-            nothing = np.zeros((1, 1), dtype=np.float32), np.zeros(1, dtype=np.int64)
-            data = {ClientId(f"ward-{number:02d}"): nothing for number in range(12)}
-            folder = tmp_path / f"site-{next(numbers)}"
-            deployment = stack.enter_context(LocalDeployment(folder, task, data))
-            deployment.start_server("dealer")
-            site = Site(deployment, {}, {}, {})
-            dealer = deployment.addresses["dealer"]
+            changes = {
+                "enrolment.clients": 12,
+                "deadlines.peer": 120.0,
+                "validation": validation,
+            }
+            task, place = make_task(64, changes), place or Here(loop, same_disk=same_disk)
+            folder = tmp_path / f"site-{len(list(tmp_path.iterdir()))}"
+            folder.mkdir()
+            (folder / "task.toml").write_text(task_to_toml(task), encoding="utf-8")
+            dealer = loop.dealer(task, Identity.load(keys / "dealer"))
+            site = Site(folder, task, {}, {}, {})
             for role in SERVERS:
-                folder = deployment.folder / "keys" / role.value
-                identity = Identity.load(folder)
+                identity = Identity.load(keys / role.value)
                 channel = stack.enter_context(open_channel(dealer, identity, Role.DEALER))
                 site.dealers[role] = RemoteDealer(channel, dealer, task, role)
                 site.keys[role] = site.dealers[role].join()
                 start = WorkerStart(
                     role=role.value,
-                    task=deployment.folder / "task.toml",
-                    identity=folder,
+                    task=folder / "task.toml",
+                    identity=keys / role.value,
                     dealer=dealer,
-                    listen="127.0.0.1:0" if place.same_disk else "0.0.0.0:0",
+                    listen="127.0.0.1:0",
                 )
                 pool = Pool(place, [start] * workers, waits=Waits(0.1, 1.0))
                 stack.callback(pool.close)

@@ -1,0 +1,116 @@
+"""Servers with workers, as processes, and light clients that submit in every attempt."""
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from tests.rig.light_client import LightClient
+from tests.rig.waiting import until as wait_until
+from tests.rig.warm import forked
+
+from precad.client.connection import Servers
+from precad.common.errors import PeerUnavailable
+from precad.common.identifiers import ClientId, Role
+from precad.common.identity.credentials import Identity
+from precad.common.task import Task
+from precad.experiments.local import LocalDeployment
+
+CLIENTS = 4
+SERVERS = ("server-a", "server-b")
+CHANGES = {
+    "training.rounds": 1000,
+    "enrolment.clients": CLIENTS,
+    "deadlines.enrol": 300.0,
+    "deadlines.collect": 300.0,
+    "deadlines.peer": 120.0,
+    "deadlines.outage": 300.0,
+}
+
+
+class Crowd:
+    """Light clients that submit in every attempt; the last one waits where it is told to."""
+
+    def __init__(self, clients: Sequence[LightClient]) -> None:
+        self._clients = clients
+        self._over = False
+        self.hold_at = -1
+        """Version at which the last client waits for ``held_back``."""
+        self.held_back = threading.Event()
+        self.submitted: list[tuple[int, int]] = []
+        """Version and attempt of what both servers took."""
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """In threads of their own, until the block ends."""
+        with ThreadPoolExecutor(len(self._clients)) as threads:
+            futures = [threads.submit(self._follow, client) for client in self._clients]
+            try:
+                yield
+            finally:
+                self._over = True
+                self.held_back.set()
+                for future in futures:
+                    future.result()
+
+    def _follow(self, client: LightClient) -> None:
+        last = -1
+        while not self._over:
+            with contextlib.suppress(PeerUnavailable):
+                event = client.opened(after=last, timeout_s=1.0)
+                if client is self._clients[-1] and event.version == self.hold_at:
+                    self.held_back.wait()
+                x = np.full(client.servers.task.dimension, 5, dtype=np.int64)
+                receipts = client.submit(event, x)
+                last = event.attempt
+                if all(receipt.rejection is None for receipt in receipts):
+                    self.submitted.append((event.version, event.attempt))
+
+
+@contextmanager
+def deployed(folder: Path, task: Task, settings: str) -> Iterator[tuple[LocalDeployment, Crowd]]:
+    """Running servers with these further settings, and enrolled clients."""
+    nothing = np.zeros((1, 1), dtype=np.float32), np.zeros(1, dtype=np.int64)
+    data = {ClientId(f"ward-{number:02d}"): nothing for number in range(CLIENTS)}
+    with LocalDeployment(folder, task, data, linger_s=0, popen=forked) as deployment:
+        for name in SERVERS:
+            with (folder / f"{name}.toml").open("a", encoding="utf-8") as file:
+                file.write(settings)
+        deployment.start_servers()
+        a, b = (deployment.addresses[name] for name in SERVERS)
+        clients = [
+            LightClient(Servers(task, c, a, b, Identity.load(folder / "keys" / c.name)))
+            for c in deployment.clients
+        ]
+        try:
+            for client in clients:
+                client.join()
+            yield deployment, Crowd(clients)
+        finally:
+            for client in clients:
+                client.close()
+
+
+def until(deployment: LocalDeployment, what: Callable[[], object]) -> None:
+    """Wait until it holds, while the servers live."""
+
+    def ready() -> object:
+        deployment.check_alive()
+        return what()
+
+    wait_until(
+        ready, lambda: "\n".join(deployment.log_tail(name, 40) for name in SERVERS), poll_s=0.1
+    )
+
+
+def version(deployment: LocalDeployment) -> int:
+    return deployment.operator(Role.SERVER_A).status(timeout_s=60).version
+
+
+def up(deployment: LocalDeployment) -> list[int]:
+    """How many workers each server says to have."""
+    statuses = (deployment.operator(Role(name)).status(timeout_s=60) for name in SERVERS)
+    return [status.workers for status in statuses]
