@@ -13,7 +13,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tests.rig.warm import forked
+from tests.rig.waiting import until
+from tests.rig.warm import SOURCES, forked, said
 
-import precad
 from precad.client.check.servers import look_at_servers
 from precad.common.aggregator.enrol.tokens import TokenBook, new_token, token_digest
 from precad.common.identifiers import ClientId, Role
@@ -36,14 +35,8 @@ from precad.experiments.local import LocalDeployment
 from precad.experiments.local.files import free_addresses, task_to_toml, to_toml
 
 FEATURES, CLASSES, RECORDS = 64, 10, 60
-READY_S, WAIT_S = 240.0, 30.0
+WAIT_S = 30.0
 SERVERS = (Role.SERVER_A, Role.SERVER_B)
-SKEWED = (
-    "import time; from types import SimpleNamespace; from precad.client.check import servers; "
-    "behind = SimpleNamespace(time=lambda: time.time() - 7200, monotonic=time.monotonic); "
-    "servers.time = behind; from precad.cli.start import main; main()"
-)
-"""The command with a clock two hours behind where it is compared: gRPC needs a whole one."""
 NORMED = """from torch import nn
 
 
@@ -87,7 +80,8 @@ class Mistake:
     """A regular expression."""
     late: bool = False
     """Whether at servers that train already."""
-    command: tuple[str, ...] = ("-m", "precad")
+    program: str = "precad"
+    """Module that is the command."""
     small_disk: bool = False
 
 
@@ -209,7 +203,7 @@ MISTAKES = (
         "a clock two hours behind",
         lambda ward: ward,
         "this machine's clock is (1:59:5|2:00:0). h behind the servers'",
-        command=("-c", SKEWED),
+        program="tests.rig.behind",
     ),
     Mistake("an unreadable key", _unreadable_key, r"key.pem'?.*(can't be read|no key|key)"),
     Mistake("a name that is taken", _taken_name, "another process takes part as client ward-1 now"),
@@ -261,10 +255,16 @@ class Told:
 
 
 class Clinic:
-    """Servers that run, an owner that is there already, and settings to spoil."""
+    """Servers that run, an owner that is there already, and settings to spoil.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        folder: for all of it.
+        warm: whether commands are forked; else they are started as people do it.
+    """
+
+    def __init__(self, folder: Path, *, warm: bool = True) -> None:
         self._folder = folder
+        self._warm = warm
         names = [ClientId(f"ward-{number}") for number in (1, 2, 3)]
         data = dict.fromkeys(names, good_records())
         self._open = LocalDeployment(folder / "open", a_task(3), data, popen=forked)
@@ -278,11 +278,7 @@ class Clinic:
             for deployment in (self._open, self._training):
                 deployment.start_servers()
                 deployment.start_client(deployment.clients[0])
-            deadline = time.monotonic() + READY_S
-            while not self._ready():
-                if time.monotonic() > deadline:
-                    raise TimeoutError(self._open.log_tail("ward-1"))
-                time.sleep(0.2)
+            until(self._ready, lambda: self._open.log_tail("ward-1"), poll_s=0.2)
             yield self
 
     def _ready(self) -> bool:
@@ -318,34 +314,39 @@ class Clinic:
         (folder / "ward.toml").write_text(to_toml(ward.settings), encoding="utf-8")
         return self._told(deployment, folder / "ward.toml", mistake)
 
-    def _told(
-        self, deployment: LocalDeployment, config: Path, mistake: Mistake | None = None
-    ) -> Told:
-        command = [sys.executable, *(("-m", "precad") if mistake is None else mistake.command)]
+    def _told(self, deployment: LocalDeployment, config: Path, mistake: Mistake) -> Told:
         # Machines of tests are busy.
-        command += ["doctor", "--json", "--wait", str(WAIT_S), "--config", str(config)]
-        limit = None
-        if mistake is not None and mistake.small_disk:
-            if can_mount():
-                (config.parent / "state").mkdir()
-                command = [*_ON_A_SMALL_DISK, str(config.parent / "state"), *command]
-            else:
-                limit = _small_files
+        command = ["doctor", "--json", "--wait", str(WAIT_S), "--config", str(config)]
         used = _used_s()
-        ended = subprocess.run(
-            command,
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            preexec_fn=limit,
-            env=os.environ | {"PYTHONPATH": str(Path(precad.__file__).parents[1])},
-        )
-        if not ended.stdout:
-            raise RuntimeError(ended.stderr)
+        if self._warm and not mistake.small_disk:
+            status, printed = said(config.parent, *command, program=mistake.program)
+        else:
+            status, printed = _started(config, mistake, command)
+        found = [line for line in printed.splitlines() if line.startswith('{"')]
+        if not found:
+            raise RuntimeError(printed)
         places = {str(config.parent): "OWNER", str(deployment.folder): "SHARED"}
-        findings = json.loads(ended.stdout)["findings"]
-        return Told(ended.returncode, findings, _used_s() - used, places)
+        return Told(status, json.loads(found[-1])["findings"], _used_s() - used, places)
+
+
+def _started(config: Path, mistake: Mistake, arguments: list[str]) -> tuple[int, str]:
+    """The command's status and what it printed, in a process as people start it."""
+    command, limit = [sys.executable, "-m", mistake.program, *arguments], None
+    if mistake.small_disk:
+        if can_mount():
+            (config.parent / "state").mkdir()
+            command = [*_ON_A_SMALL_DISK, str(config.parent / "state"), *command]
+        else:
+            limit = _small_files
+    ended = subprocess.run(
+        command,
+        check=False,
+        capture_output=True,
+        text=True,
+        preexec_fn=limit,
+        env=os.environ | {"PYTHONPATH": SOURCES},
+    )
+    return ended.returncode, ended.stdout + ended.stderr
 
 
 def _ask_for_tokens(deployment: LocalDeployment) -> None:
@@ -437,7 +438,7 @@ torch. `OWNER` and `SHARED` stand for folders, `HOST:PORT` for addresses.
 def document() -> str:
     """The document, as Markdown."""
     rows = []
-    with tempfile.TemporaryDirectory() as folder, Clinic(Path(folder)).running() as clinic:
+    with tempfile.TemporaryDirectory() as folder, Clinic(Path(folder), warm=False).running() as clinic:
         for mistake in MISTAKES:
             told = clinic.tell(mistake)
             # Both servers may say the same.

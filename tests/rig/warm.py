@@ -37,12 +37,12 @@ def forked(arguments: list[str], **options: Any) -> Any:
     return starter()(arguments, **options)
 
 
-def said(folder: Path, *arguments: object) -> tuple[int, str]:
-    """The status of a `precad` command, and what it printed on both outputs."""
+def said(folder: Path, *arguments: object, program: str = "precad") -> tuple[int, str]:
+    """The status of a `precad` command, and what it printed on both outputs; its log is there."""
     output = folder / f"said-{secrets.token_hex(4)}.log"
     with output.open("wb") as log:
         process = forked(
-            [sys.executable, "-m", "precad", *map(str, arguments)],
+            [sys.executable, "-m", program, *map(str, arguments)],
             stdout=log,
             stderr=subprocess.STDOUT,
             env=environment_of_parts(),

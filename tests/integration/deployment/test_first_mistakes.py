@@ -31,7 +31,7 @@ def test_each_mistake_is_said_in_a_sentence_that_names_the_remedy(
     mistake: Mistake, clinic: Clinic
 ) -> None:
     told = clinic.tell(mistake)
-    assert told.status == 1
+    assert told.status == 1, told
     assert any(re.search(mistake.said, said) for said in told.wrong), told.wrong
     # One mistake, and what follows from it: not a screen of them.
     assert 1 <= len(told.wrong) <= 2
