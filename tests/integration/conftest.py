@@ -26,6 +26,14 @@ def either_kernel(request: pytest.FixtureRequest) -> Iterator[None]:
     kernel_in_use.cache_clear()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _sources_for_processes() -> Iterator[None]:
+    """Processes that tests start find precad, installed or not."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", warm.SOURCES)
+        yield
+
+
 @pytest.fixture(scope="package", autouse=True)
 def _forked_parts() -> Iterator[None]:
     """Deployments' parts are forked from one parent that has imported everything."""

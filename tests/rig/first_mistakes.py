@@ -287,12 +287,12 @@ class Clinic:
             (self._open, "ward-1", "another process"),
             (self._training, "ward-2", "is over"),
         )
-        for deployment, name, said in expected:
+        for deployment, name, words in expected:
             deployment.check_alive()
             keys = Identity.load(deployment.folder / "keys" / name)
             addresses = {role: deployment.addresses[role.value] for role in SERVERS}
             found = look_at_servers(None, ClientId(name), keys, addresses)()
-            if not any(said in each.said for each in found):
+            if not any(words in each.said for each in found):
                 return False
         return True
 
@@ -438,7 +438,10 @@ torch. `OWNER` and `SHARED` stand for folders, `HOST:PORT` for addresses.
 def document() -> str:
     """The document, as Markdown."""
     rows = []
-    with tempfile.TemporaryDirectory() as folder, Clinic(Path(folder), warm=False).running() as clinic:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Clinic(Path(folder), warm=False).running() as clinic,
+    ):
         for mistake in MISTAKES:
             told = clinic.tell(mistake)
             # Both servers may say the same.

@@ -11,13 +11,13 @@ import shlex
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.rig.waiting import until
 
 _SEQUENCE = re.compile(r"\x1b\[([\d;]*)m")
 _STYLES = {
@@ -45,13 +45,10 @@ class Pane:
         """What stands there now, without empty lines at the end."""
         return self._call("capture-pane", "-p", *(["-e"] if coloured else [])).rstrip()
 
-    def wait_for(self, ready: Callable[[str], object], patience_s: float = 60.0) -> str:
-        """The text, once it is ``ready``. Raises AssertionError at the deadline."""
-        deadline = time.monotonic() + patience_s
-        while not ready(text := self.text()):
-            assert time.monotonic() < deadline, text
-            time.sleep(0.1)
-        return text
+    def wait_for(self, ready: Callable[[str], object]) -> str:
+        """The text, once it is ``ready``."""
+        until(lambda: ready(self.text()), self.text, poll_s=0.1)
+        return self.text()
 
     def page(self, title: str) -> str:
         """It in its colours, as HTML."""

@@ -4,16 +4,15 @@ the other data owners go on."""
 import json
 import logging
 import re
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from tests.rig.clock import LeapingClock
 from tests.rig.keys import identity
+from tests.rig.warm import said as command
 
 from precad.client import DataOwner
 from precad.client.connection import Servers
@@ -31,10 +30,9 @@ from precad.common.task import Task
 from precad.experiments.local.files import free_addresses, task_to_toml
 
 if TYPE_CHECKING:
-    from tests.integration.deployment.conftest import Deploy, Running
+    from tests.integration.deployment.conftest import Running
 
 COUNTED = "counted"
-PATIENCE_S, SOON_S = 120.0, 10.0
 CHECK = "check that it runs, its address"
 Meet = Callable[[Servers], None]
 ERRORS = (AccessDenied, PeerUnavailable, PeerViolation, TaskMismatch)
@@ -47,11 +45,11 @@ def said(servers: Servers, meet: Meet = Servers.check_task) -> str:
     return str(caught.value)
 
 
-def soon(servers: Servers) -> str:
-    """The error, which must not wait for the connection's patience."""
-    began = time.monotonic()
-    error = said(servers)
-    assert time.monotonic() - began < SOON_S
+def at_once(running: "Running", **changes: object) -> str:
+    """The error of ward-00 with these changes; nobody waited for it to pass."""
+    clock = LeapingClock()
+    error = said(running.stranger("ward-00", clock=clock, **changes))
+    assert clock.slept == []
     return error
 
 
@@ -73,13 +71,15 @@ def test_a_server_that_is_not_there_is_named_with_its_address_and_the_remedy(
 ) -> None:
     name = f"server {server[-1].upper()}"
     with caplog.at_level(logging.WARNING, "precad"):
-        error = said(running.stranger("ward-00", patience_s=1.5, **{server: nobody}))
+        clock = LeapingClock()
+        error = said(running.stranger("ward-00", clock=clock, **{server: nobody}))
     assert f"{name} at {nobody} can't be reached" in error
     assert "refused" in error
     assert CHECK in error
     # It may be starting: said at once, and tried for as long as its owner waits.
     assert f"{name} at {nobody} refuses connections: nothing listens on that port" in caplog.text
-    assert re.search(r"trying again for [12] s", caplog.text)
+    assert re.search(r"trying again for 1\d\d s", caplog.text)
+    assert sum(clock.slept) > 60
 
 
 def test_one_servers_address_in_the_others_place_is_named(running: "Running") -> None:
@@ -87,18 +87,14 @@ def test_one_servers_address_in_the_others_place_is_named(running: "Running") ->
     a, b, dealer = (addresses[name] for name in ("server-a", "server-b", "dealer"))
     for wrong in ({"server_b": a}, {"server_a": b}, {"server_b": dealer}, {"server_a": dealer}):
         ((server, address),) = wrong.items()
-        # Waiting wouldn't help, so nobody waits.
-        error = soon(running.stranger("ward-00", patience_s=PATIENCE_S, **wrong))
+        error = at_once(running, **wrong)
         assert f"server {server[-1].upper()} isn't at {address}" in error
         assert "another party's certificate" in error
         assert "mend the address" in error
 
 
 def test_a_client_of_another_root_hears_that_both_need_the_same(running: "Running") -> None:
-    stranger = running.stranger(
-        "ward-00", patience_s=PATIENCE_S, identity=identity(Principal.client("ward-00"))
-    )
-    error = soon(stranger)
+    error = at_once(running, identity=identity(Principal.client("ward-00")))
     assert running.deployment.addresses["server-a"] in error
     assert "both sides use TLS with the same root certificate" in error
     still_running(running)
@@ -145,56 +141,35 @@ def test_a_claim_above_the_tasks_cap_never_leaves_the_client(running: "Running")
             servers.enrol(1, 0.3)
 
 
-def join(config: Path, **settings: object) -> subprocess.CompletedProcess[str]:
-    """`precad join` with some of its settings changed."""
+def join(folder: Path, config: Path, **settings: object) -> str:
+    """The last line of `precad join` with some of its settings changed: it ends with status 1."""
     lines = [line for line in config.read_text().splitlines() if line.split(" ")[0] not in settings]
     lines += [f"{key} = {json.dumps(str(value))}" for key, value in settings.items()]
     changed = config.with_name("changed.toml")
     changed.write_text("\n".join(lines) + "\n")
-    return subprocess.run(
-        [sys.executable, "-m", "precad", "join", "--config", str(changed)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    status, printed = command(folder, "join", "--config", changed)
+    assert status == 1, printed
+    assert "Traceback" not in printed
+    return printed.splitlines()[-1]
 
 
-def test_join_ends_with_status_1_and_says_why_on_its_last_line(
-    running: "Running", tmp_path: Path
-) -> None:
+def test_join_says_why_it_ends_on_its_last_line(running: "Running", tmp_path: Path) -> None:
+    config, addresses = running.deployment.folder / "ward-00.toml", running.deployment.addresses
     task = Task.parse(running.task.model_dump() | {"name": "another"})
     (tmp_path / "other.toml").write_text(task_to_toml(task))
-    ended = join(running.deployment.folder / "ward-00.toml", task=tmp_path / "other.toml")
-    assert (ended.returncode, ended.stdout) == (1, "")
-    last = ended.stderr.splitlines()[-1]
+    last = join(tmp_path, config, task=tmp_path / "other.toml")
     assert last.startswith(f"precad: task digest differs: ours {task.digest}, theirs")
     assert str(running.task.digest) in last
-    assert "Traceback" not in ended.stderr
-
-
-def test_join_names_a_wrong_root_and_swapped_servers_within_seconds(
-    running: "Running", tmp_path: Path
-) -> None:
-    """They took two minutes; a process takes a few seconds to load."""
-    config, addresses = running.deployment.folder / "ward-00.toml", running.deployment.addresses
     create_local_keys(tmp_path / "other", ["ward-00"])
-    cases: dict[str, dict[str, object]] = {
-        "another authority": {"identity": tmp_path / "other" / "ward-00"},
-        "another party's certificate (server-b.precad)": {
-            "server_a": addresses["server-b"],
-            "server_b": addresses["server-a"],
-        },
-    }
-    for sentence, settings in cases.items():
-        ended = join(config, **settings)
-        assert ended.returncode == 1
-        assert sentence in ended.stderr.splitlines()[-1]
-        assert "Traceback" not in ended.stderr
+    last = join(tmp_path, config, identity=tmp_path / "other" / "ward-00")
+    assert "another authority" in last
+    swapped = {"server_a": addresses["server-b"], "server_b": addresses["server-a"]}
+    last = join(tmp_path, config, **swapped)
+    assert "another party's certificate (server-b.precad)" in last
 
 
 def test_a_nan_is_told_to_the_owner_before_anything_is_sent(
-    deploy: "Deploy", make_task: Callable[..., Task]
+    make_task: Callable[..., Task],
 ) -> None:
     """Before enrolment, where refusing is the owner's own affair; no server needs to be there."""
     task = make_task(
@@ -208,7 +183,6 @@ def test_a_nan_is_told_to_the_owner_before_anything_is_sent(
         },
     )
     x = np.array([[np.nan, 1.0], [1.0, 2.0]], dtype=np.float32)
-    identity = Identity.load(deploy().folder / "keys" / "ward-00")
     with pytest.raises(Misconfiguration, match=r"input\[0\] of record 0 .*must be finite"):
         DataOwner(
             "ward-00",
@@ -216,5 +190,5 @@ def test_a_nan_is_told_to_the_owner_before_anything_is_sent(
             data=(x, np.array([0, 1])),
             server_a="127.0.0.1:1",
             server_b="127.0.0.1:1",
-            identity=identity,
+            identity=identity(Principal.client("ward-00")),
         )

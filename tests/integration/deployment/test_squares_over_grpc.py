@@ -1,8 +1,9 @@
-"""Both servers ask a dealer's process for squares, each over its own stream."""
+"""Both servers ask a dealer for squares, each over its own stream."""
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -10,6 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.rig.halves import SERVERS, Halves, halves
+from tests.rig.keys import identity
+from tests.rig.parts import LoopThread
+from tests.rig.waiting import DEADLINE_S
 
 from precad.common.aggregator.service.dealing import RemoteDealer
 from precad.common.deal.squares import Squares
@@ -17,25 +21,27 @@ from precad.common.errors import PeerUnavailable, PeerViolation
 from precad.common.identifiers import Role
 from precad.common.identity.channel import open_channel
 from precad.common.identity.credentials import Identity
+from precad.common.identity.principal import Principal
 from precad.common.ring import signed
 from precad.common.secret import Secret
-from precad.experiments.local import LocalDeployment
+from precad.common.task import Task
 
 if TYPE_CHECKING:
+    from tests.conftest import TaskMaker
     from tests.integration.deployment.conftest import Deploy
 
 A, B = SERVERS
 MOST = 60
 """Clients of the task, hence squares of an attempt."""
-LONG_S = 30.0
 SHORT_S = 1.0
+"""For an answer that doesn't come."""
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A dealer's process and both servers' ways to it."""
+    """A dealer and both servers' ways to it."""
 
-    deployment: LocalDeployment
+    task: Task
     dealers: dict[Role, RemoteDealer]
 
     @contextmanager
@@ -47,37 +53,50 @@ class Site:
             }
 
     def halves(self, name: str, attempt: int = 0) -> Halves:
-        task = self.deployment.task
-        return halves(task.digest, name, task.dimension, attempt)
+        return halves(self.task.digest, name, self.task.dimension, attempt)
 
 
 @contextmanager
-def dealing(deploy: "Deploy", peer_s: float, width: int = 8) -> Iterator[Site]:
-    parameters = [{"name": "w", "shape": [width]}]
-    deployment = deploy(
-        {
-            "enrolment.clients": MOST,
-            "deadlines.peer": LONG_S,
-            "model.architecture": "custom",
-            "model.parameters": parameters,
-        }
-    )
-    deployment.start_server("dealer")
-    address = deployment.addresses["dealer"]
+def reached(task: Task, address: str, identity_of: Callable[[Role], Identity]) -> Iterator[Site]:
+    """The dealer at this address, from both servers."""
     with ExitStack() as stack:
         dealers = {}
         for role in SERVERS:
-            identity = Identity.load(deployment.folder / "keys" / role.value)
-            channel = stack.enter_context(open_channel(address, identity, Role.DEALER))
-            dealers[role] = RemoteDealer(channel, address, deployment.task, role)
+            channel = stack.enter_context(open_channel(address, identity_of(role), Role.DEALER))
+            dealers[role] = RemoteDealer(channel, address, task, role)
             dealers[role].join()
-            dealers[role]._timeout_s = peer_s
-        yield Site(deployment, dealers)
+        yield Site(task, dealers)
 
 
-def test_fifty_squares_asked_for_at_once_by_both_servers(deploy: "Deploy") -> None:
+Dealing = Callable[..., AbstractContextManager[Site]]
+
+
+@pytest.fixture
+def dealing(make_task: "TaskMaker") -> Dealing:
+    """``dealing(width)``: a dealer on a loop of this process."""
+
+    @contextmanager
+    def made(width: int = 8) -> Iterator[Site]:
+        task = make_task(width, {"enrolment.clients": MOST, "deadlines.peer": DEADLINE_S})
+        with LoopThread() as loop:
+            address = loop.dealer(task, own(Role.DEALER))
+            with reached(task, address, own) as site:
+                yield site
+
+    return made
+
+
+def own(role: Role) -> Identity:
+    """A service's identity."""
+    return identity(Principal.service(role))
+
+
+def test_fifty_squares_asked_for_at_once_by_both_servers(
+    dealing: Dealing, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
     width = 100_003
-    with dealing(deploy, LONG_S, width) as site, site.squares() as at:
+    with dealing(width) as site, site.squares() as at:
         many = [site.halves(str(number)) for number in range(50)]
 
         def play(role: Role) -> list[tuple[Secret, int]]:
@@ -95,29 +114,32 @@ def test_fifty_squares_asked_for_at_once_by_both_servers(deploy: "Deploy") -> No
         for dealer in site.dealers.values():
             # A key, a share, and twice the context that they are for.
             assert 50 * (32 + 8 + 64) < dealer.bytes_received < 50 * 128
-        log = site.deployment.log("dealer")
         for both in many:
             for half in both.of.values():
-                assert half.seed.reveal().hex() not in log
-                assert repr(half.seed.reveal())[2:-1] not in log
+                assert half.seed.reveal().hex() not in caplog.text
+                assert repr(half.seed.reveal())[2:-1] not in caplog.text
 
 
-def test_one_server_alone_waits_for_its_deadline_and_the_others_go_on(deploy: "Deploy") -> None:
-    with dealing(deploy, SHORT_S) as site, site.squares() as at:
+def test_one_server_alone_waits_for_its_deadline_and_the_others_go_on(dealing: Dealing) -> None:
+    with dealing() as site, ExitStack() as stack:
         alone, both = site.halves("alone"), site.halves("both")
-        at[A].ask(alone.of[A])
+        site.dealers[A]._timeout_s = SHORT_S
+        impatient = stack.enter_context(site.dealers[A].squares(0))
+        impatient.ask(alone.of[A])
+        with pytest.raises(PeerUnavailable, match="check that the other server has asked too"):
+            impatient.row_key(alone.context)
+        site.dealers[A]._timeout_s = DEADLINE_S
+        at = stack.enter_context(site.squares())
         for role in SERVERS:
             at[role].ask(both.of[role])
-        with pytest.raises(PeerUnavailable, match="check that the other server has asked too"):
-            at[A].row_key(alone.context)
         shares = [at[role].share(both.context) for role in SERVERS]
         assert signed(sum(shares)) == both.square
 
 
 def test_halves_that_do_not_fit_are_refused_at_both_servers_and_others_go_on(
-    deploy: "Deploy",
+    dealing: Dealing,
 ) -> None:
-    with dealing(deploy, LONG_S) as site, site.squares() as at:
+    with dealing() as site, site.squares() as at:
         unlike, closed, good = (site.halves(name) for name in ("unlike", "closed", "good"))
         other = site.halves("unlike")
         of_b = (
@@ -137,8 +159,8 @@ def test_halves_that_do_not_fit_are_refused_at_both_servers_and_others_go_on(
         assert at[A].row_key(good.context) == at[B].row_key(good.context)
 
 
-def test_a_context_is_dealt_once_and_an_older_attempt_not_at_all(deploy: "Deploy") -> None:
-    with dealing(deploy, LONG_S) as site:
+def test_a_context_is_dealt_once_and_an_older_attempt_not_at_all(dealing: Dealing) -> None:
+    with dealing() as site:
         both, old = site.halves("x", 5), site.halves("y", 4)
         for again in (False, True):
             with site.squares(5) as at:
@@ -159,58 +181,71 @@ def test_a_context_is_dealt_once_and_an_older_attempt_not_at_all(deploy: "Deploy
         assert site.dealers[A].newest_attempt == 5
 
 
-def test_a_stream_that_ends_takes_its_halves_along(deploy: "Deploy") -> None:
-    with dealing(deploy, LONG_S) as site:
+def test_a_stream_that_ends_takes_its_halves_along(dealing: Dealing) -> None:
+    with dealing() as site:
         waiting, known = site.halves("waiting"), site.halves("known")
         with site.squares() as at:
             at[A].ask(waiting.of[A])
             for role in SERVERS:
                 at[role].ask(known.of[role])
             at[A].share(known.context)
-        site.dealers[B]._timeout_s = SHORT_S
+        later = site.halves("later")
         with site.squares() as at:
             # Once these are answered, the dealer has heard of the older streams' end.
-            later = site.halves("later")
             for role in SERVERS:
                 at[role].ask(later.of[role])
             at[A].share(later.context)
-            at[B].ask(waiting.of[B])
+        site.dealers[B]._timeout_s = SHORT_S
+        with site.dealers[B].squares(0) as at_b:
+            at_b.ask(waiting.of[B])
             with pytest.raises(PeerUnavailable, match="check that the other server has asked"):
-                at[B].row_key(waiting.context)
-            # Nothing was dealt for it: both may ask again.
-            at[A].ask(waiting.of[A])
+                at_b.row_key(waiting.context)
+        # Nothing was dealt for it: both may ask again.
+        site.dealers[B]._timeout_s = DEADLINE_S
+        with site.squares() as at:
+            for role in SERVERS:
+                at[role].ask(waiting.of[role])
             assert at[A].row_key(waiting.context) == at[B].row_key(waiting.context)
 
 
 @pytest.mark.parametrize("death", ["kill", "terminate"])
-def test_who_waits_is_woken_when_the_dealer_goes(deploy: "Deploy", death: str) -> None:
-    with dealing(deploy, 20 * LONG_S) as site, site.squares() as at, ThreadPoolExecutor(2) as pool:
+def test_who_waits_is_woken_when_the_dealers_process_goes_which_leaves_no_core_dump(
+    deploy: "Deploy", death: str
+) -> None:
+    deployment = deploy({"enrolment.clients": MOST, "deadlines.peer": 600.0})
+    deployment.start_server("dealer")
+    keys, dealer = deployment.folder / "keys", deployment.processes["dealer"]
+
+    def of(role: Role) -> Identity:
+        return Identity.load(keys / role.value)
+
+    with (
+        reached(deployment.task, deployment.addresses["dealer"], of) as site,
+        site.squares() as at,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        # Its memory holds clients' seeds.
+        limits = Path(f"/proc/{dealer.pid}/limits").read_text().splitlines()
+        (line,) = (each for each in limits if "core file" in each)
+        assert line.split()[4:6] == ["0", "0"]
         both, known = site.halves("x"), site.halves("known")
         for role in SERVERS:
             at[role].ask(known.of[role])
         key = at[A].row_key(known.context)
         at[A].ask(both.of[A])
         waits = [pool.submit(partial(wait, both.context)) for wait in (at[A].row_key, at[A].share)]
-        getattr(site.deployment.processes["dealer"], death)()
+        getattr(dealer, death)()
         for wait in waits:
             with pytest.raises(PeerUnavailable, match="the dealer"):
-                wait.result(timeout=LONG_S)
+                wait.result()
         # What came before stays.
         assert at[A].row_key(known.context) == key
 
 
-def test_a_dealer_leaves_no_core_dump(deploy: "Deploy") -> None:
-    """Its memory holds clients' seeds."""
-    with dealing(deploy, LONG_S) as site:
-        limits = Path(f"/proc/{site.deployment.processes['dealer'].pid}/limits")
-        (line,) = (each for each in limits.read_text().splitlines() if "core file" in each)
-        assert line.split()[4:6] == ["0", "0"]
-
-
 def test_a_dealer_that_started_anew_deals_to_nobody_who_joined_the_old_one(
-    deploy: "Deploy",
+    dealing: Dealing,
 ) -> None:
-    with dealing(deploy, LONG_S) as site:
+    with dealing() as site:
         site.dealers[A].epoch = bytes(16)
         with site.squares() as at:
             both = site.halves("x")
@@ -219,8 +254,8 @@ def test_a_dealer_that_started_anew_deals_to_nobody_who_joined_the_old_one(
                 at[A].row_key(both.context)
 
 
-def test_no_more_squares_than_clients_are_dealt_on_one_stream(deploy: "Deploy") -> None:
-    with dealing(deploy, LONG_S) as site, site.squares() as at:
+def test_no_more_squares_than_clients_are_dealt_on_one_stream(dealing: Dealing) -> None:
+    with dealing() as site, site.squares() as at:
         many = [site.halves(str(number)) for number in range(MOST + 1)]
         for both in many:
             at[A].ask(both.of[A])

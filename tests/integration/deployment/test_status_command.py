@@ -1,27 +1,21 @@
 """`precad status` against running servers."""
 
 import json
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from click.testing import CliRunner, Result
 
+from precad.cli.main import app
 from precad.common.kernel.kernel import kernel_in_use
 
 if TYPE_CHECKING:
     from tests.integration.deployment.conftest import Running
 
 
-def status(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "precad", "status", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+def status(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["status", *map(str, arguments)])
 
 
 @pytest.mark.parametrize("server", ["a", "b"])
@@ -35,7 +29,7 @@ def test_status_is_one_json_document_of_what_the_server_did(
     address = running.deployment.addresses[f"server-{server}"]
     keys = running.deployment.folder / "keys"
     asked = status(address, "--server", server, "--identity", keys / "operator", "--json")
-    assert (asked.returncode, asked.stderr) == (0, "")
+    assert (asked.exit_code, asked.stderr) == (0, "")
     facts = json.loads(asked.stdout)
     assert asked.stdout.count("\n") == 1
     assert facts["role"] == f"server-{server}"
@@ -54,7 +48,7 @@ def test_status_is_one_json_document_of_what_the_server_did(
     assert facts["workers"] == 0
 
     table = status(address, "--server", server, "--identity", keys / "operator")
-    assert table.returncode == 0
+    assert table.exit_code == 0
     for words in ("task digest", str(running.task.digest), "norm-exceeded", "ward-00", "training"):
         assert words in table.stdout
 
@@ -63,13 +57,13 @@ def test_status_says_when_another_server_answers(running: "Running") -> None:
     b = running.deployment.addresses["server-b"]
     keys = running.deployment.folder / "keys"
     asked = status(b, "--server", "a", "--identity", keys / "operator")
-    assert (asked.returncode, asked.stdout) == (1, "")
+    assert (asked.exit_code, asked.stdout) == (1, "")
     assert f"server A isn't at {b}" in asked.stderr
 
 
 def test_status_is_for_operators(running: "Running") -> None:
     a = running.deployment.addresses["server-a"]
     asked = status(a, "--identity", running.deployment.folder / "keys" / "ward-00")
-    assert (asked.returncode, asked.stdout) == (1, "")
+    assert (asked.exit_code, asked.stdout) == (1, "")
     assert "not-allowed" in asked.stderr
     assert "operator" in asked.stderr
