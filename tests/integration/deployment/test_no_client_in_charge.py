@@ -1,29 +1,30 @@
 """What one client does at the servers' doors costs that client, and nobody else a round."""
 
 import itertools
-import re
-import resource
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import grpc
 import numpy as np
 import pytest
+from tests.integration.deployment.conftest import light_client
 from tests.rig.idle_flood import IdleFlood
 from tests.rig.light_client import LightClient
+from tests.rig.waiting import until
+from tests.rig.warm import forked
 
-from precad.client.connection import Servers
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.channel import open_channel
 from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment import Deployment
 from precad.common.identity.principal import Principal
 from precad.experiments.local import LocalDeployment
+from precad.experiments.local.deployment import environment_of_parts
 from precad.experiments.local.files import free_addresses
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import AggregationStub
@@ -31,140 +32,136 @@ from precad.protos.precad_pb2_grpc import AggregationStub
 if TYPE_CHECKING:
     from tests.integration.deployment.conftest import Deploy
 
-START_S = 120.0
 ROLES = (Role.SERVER_A, Role.SERVER_B)
+BAD, GOOD, OTHER = (ClientId(f"ward-{number:02d}") for number in range(3))
+IDLE = 1100
 
 
 def identity_of(deployment: LocalDeployment, client: ClientId) -> Identity:
     return Identity.load(deployment.folder / "keys" / client.name)
 
 
-def connect(deployment: LocalDeployment, client: ClientId) -> LightClient:
-    a, b = deployment.addresses["server-a"], deployment.addresses["server-b"]
-    identity = identity_of(deployment, client)
-    # A process's start takes long on a busy machine, and isn't what is tested.
-    return LightClient(Servers(deployment.task, client, a, b, identity, patience_s=START_S))
-
-
-def play(client: LightClient, after: int = -1) -> int:
-    """Until a submission of the client counts: the attempt that it did in."""
-    event = client.opened(after=after, fresh_s=5, timeout_s=START_S)
-    client.submit(event, np.zeros(client.servers.task.dimension, dtype=np.int64))
-    assert client.over(event.attempt, START_S).counted
+def play(*clients: LightClient, after: int = -1) -> int:
+    """A round of these clients, in which all count: its attempt."""
+    # Who hasn't heard of it may not be watching yet, and isn't waited for.
+    event = max((client.opened(after=after) for client in clients), key=lambda each: each.attempt)
+    for client in clients:
+        client.submit(event, np.zeros(client.servers.task.dimension, dtype=np.int64))
+    assert all(client.over(event.attempt).counted for client in clients)
     return event.attempt
 
 
-def test_a_rate_beside_the_grid_is_refused_and_the_others_train(deploy: "Deploy") -> None:
-    deployment = deploy({"privacy.epsilon_limit": 3.0, "enrolment.clients": 1}, clients=2)
-    bad, good = deployment.clients
+@contextmanager
+def joined(deployment: LocalDeployment, *clients: ClientId) -> Iterator[list[LightClient]]:
+    """Them, enrolled and watching."""
+    with ExitStack() as stack:
+        made = [stack.enter_context(light_client(deployment, client)) for client in clients]
+        for client in made:
+            client.join()
+        yield made
+
+
+@dataclass(slots=True)
+class Site:
+    """One deployment for all: two owners train, and anybody may come."""
+
+    deployment: LocalDeployment
+    clients: list[LightClient]
+    last: int = -1
+
+    def play(self) -> None:
+        """A round that nobody disturbs."""
+        self.last = play(*self.clients, after=self.last)
+
+    def close(self) -> None:
+        """Both owners leave."""
+        for client in self.clients:
+            client.close()
+
+    def join(self) -> None:
+        """Both come again."""
+        self.clients = [light_client(self.deployment, client) for client in (GOOD, OTHER)]
+        for client in self.clients:
+            client.join()
+
+
+@pytest.fixture(scope="module")
+def site(deploy_once: "Deploy") -> Iterator[Site]:
+    deployment = deploy_once({"enrolment.clients": 2, "enrolment.min_clients": 2}, clients=3)
     deployment.start_servers()
-    digest, identity = deployment.task.digest.value, identity_of(deployment, bad)
+    refuse_rates_beside_the_grid(deployment)
+    made = Site(deployment, [])
+    made.join()
+    made.play()
+    yield made
+    made.close()
+
+
+def refuse_rates_beside_the_grid(deployment: LocalDeployment) -> None:
+    """While enrolment is open: what a bad client claims is refused, and costs nobody a round."""
+    digest, identity = deployment.task.digest.value, identity_of(deployment, BAD)
     for role, rate in itertools.product(ROLES, (1e-15, 0.11)):
-        request = pb.EnrolRequest(task_digest=digest, client=bad.name, records=1, record_rate=rate)
+        request = pb.EnrolRequest(task_digest=digest, client=BAD.name, records=1, record_rate=rate)
         with (
             open_channel(deployment.addresses[role.value], identity, role) as channel,
             pytest.raises(grpc.RpcError) as refused,
         ):
-            AggregationStub(channel).Enrol(request, wait_for_ready=True, timeout=START_S)
+            AggregationStub(channel).Enrol(request, wait_for_ready=True)
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert f"record_rate = {rate!r}: " in str(refused.value.details())
-    with connect(deployment, good) as client:
-        client.join()
-        play(client, after=play(client))
+
+
+def test_a_thousand_idle_connections_of_one_client_cost_the_others_no_round(site: Site) -> None:
+    name, deployment = "server-a", site.deployment
+    descriptors = Path(f"/proc/{deployment.processes[name].pid}/fd")
+    keys = deployment.folder / "keys" / BAD.name
+    with IdleFlood(deployment.addresses[name], keys, IDLE) as flood:
+        until(lambda: flood.made >= IDLE, "so many connections")
+        for _ in range(3):
+            site.play()
+        until(lambda: len(list(descriptors.iterdir())) < IDLE / 4, "they are closed")
+    assert "connections without a call" in deployment.log(name)
+    assert "Too many open files" not in deployment.log(name)
     deployment.check_alive()
 
 
-@contextmanager
-def few_descriptors(most: int) -> Iterator[None]:
-    """What starts inside may open so many files, as far as it doesn't raise its own limit."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
-def test_a_thousand_idle_connections_of_one_client_cost_the_others_no_round(
-    deploy: "Deploy",
-) -> None:
-    deployment = deploy(
-        {"enrolment.clients": 1, "deadlines.peer": 20.0, "deadlines.outage": 60.0}, clients=2
-    )
-    bad, good = deployment.clients
-    with few_descriptors(1024):
-        deployment.start_servers()
-    with connect(deployment, good) as client:
-        client.join()
-        last = play(client)
-        keys = deployment.folder / "keys" / bad.name
-        with ExitStack() as floods:
-            made = [
-                floods.enter_context(IdleFlood(deployment.addresses[role.value], keys, 1100))
-                for role in ROLES
-            ]
-            until(lambda: min(flood.made for flood in made) >= 1100)
-            for _ in range(3):
-                last = play(client, after=last)
-            for role in ROLES:
-                descriptors = Path(f"/proc/{deployment.processes[role.value].pid}/fd")
-                until(lambda: len(list(descriptors.iterdir())) < 256)  # noqa: B023
-    assert "connections without a call" in deployment.log("server-b")
-    for role in ROLES:
-        assert "Too many open files" not in deployment.log(role.value)
-    deployment.check_alive()
-
-
-def test_a_client_holds_four_connections_with_calls_on_them_and_no_fifth(
-    deploy: "Deploy",
-) -> None:
-    deployment = deploy({"enrolment.clients": 1, "deadlines.outage": 60.0}, clients=2)
-    bad, good = deployment.clients
-    deployment.start_servers()
-    with connect(deployment, good) as client, ExitStack() as stack:
-        client.join()
-        last = play(client)
-        address, identity = deployment.addresses["server-a"], identity_of(deployment, bad)
+def test_a_client_holds_four_connections_with_calls_on_them_and_no_fifth(site: Site) -> None:
+    address, identity = site.deployment.addresses["server-a"], identity_of(site.deployment, BAD)
+    with ExitStack() as stack:
         for _ in range(20):
             channel = stack.enter_context(open_channel(address, identity, Role.SERVER_A))
-            AggregationStub(channel).Describe(pb.DescribeRequest(), timeout=START_S)
-        held = f"{bad.name}.client.precad were too many"
-        until(lambda: held in deployment.log("server-a"))
-        play(client, after=last)
-    assert f"connections of {good.name}" not in deployment.log("server-a")
+            AggregationStub(channel).Describe(pb.DescribeRequest())
+        held = f"{BAD.name}.client.precad were too many"
+        until(lambda: held in site.deployment.log("server-a"), held)
+        site.play()
+    assert f"connections of {GOOD.name}" not in site.deployment.log("server-a")
 
 
 def test_a_body_that_cannot_be_read_costs_its_submission_alone(deploy: "Deploy") -> None:
     """A bad sector, no descriptor left, or a file that somebody meddled with."""
-    deployment = deploy({"deadlines.peer": 20.0}, clients=3)
+    deployment = deploy(clients=3)
     spool = deployment.folder / "state" / "server-b" / "spool"
     deployment.start_servers()
-    with ExitStack() as stack:
-        clients = [stack.enter_context(connect(deployment, c)) for c in deployment.clients]
-        for client in clients:
-            client.join()
-        event = clients[0].opened(fresh_s=5, timeout_s=START_S)
+    with joined(deployment, *deployment.clients) as clients:
+        event = clients[0].opened()
         zero = np.zeros(deployment.task.dimension, dtype=np.int64)
         # Server A hears of them afterwards: what both hold is forwarded at once.
         halves = [client.prepare(event, zero) for client in clients[:2]]
         for client, (_, at_b) in zip(clients, halves, strict=False):
-            client.servers.submit_half(at_b, START_S)
+            client.servers.submit_half(at_b, 300.0)
         gone, short = (next(spool.glob(f"{c.servers.client}-*.body")) for c in clients[:2])
         gone.unlink()
         short.write_bytes(b"")
         for client, (at_a, _) in zip(clients, halves, strict=False):
-            client.servers.submit_half(at_a, START_S)
+            client.servers.submit_half(at_a, 300.0)
         clients[2].submit(event, zero)
-        ends = [client.over(event.attempt, START_S) for client in clients]
+        ends = [client.over(event.attempt) for client in clients]
         assert [(over.counted, over.rejection) for over in ends] == [
             (False, "truncated"),
             (False, "truncated"),
             (True, ""),
         ]
-        following = clients[0].opened(after=event.attempt, fresh_s=5, timeout_s=START_S)
-        for client in clients:
-            client.submit(following, zero)
-        assert all(client.over(following.attempt, START_S).counted for client in clients)
+        play(*clients, after=event.attempt)
     for client in clients[:2]:
         assert f"the body of client {client.servers.client} won't count" in deployment.log(
             "server-b"
@@ -179,42 +176,36 @@ def stale_leader(deployment: LocalDeployment) -> Iterator[Path]:
     lines += [f'listen = "{free_addresses(1)[0]}"', 'state = "stale"']
     config, log = deployment.folder / "stale.toml", deployment.folder / "logs" / "stale.log"
     config.write_text("\n".join(lines) + "\n")
-    with (
-        log.open("wb") as output,
-        subprocess.Popen(
+    with log.open("wb") as output:
+        process = forked(
             [sys.executable, "-m", "precad", "serve", "a", "--config", str(config)],
             stdout=output,
             stderr=subprocess.STDOUT,
-        ) as process,
-    ):
-        try:
-            yield log
-        finally:
-            process.kill()
+            env=environment_of_parts(),
+            process_group=None,
+        )
+    try:
+        yield log
+    finally:
+        process.kill()
+        process.wait()
 
 
-def test_a_stale_copy_of_the_leader_ends_nothing(deploy: "Deploy") -> None:
+def test_a_stale_copy_of_the_leader_ends_nothing(site: Site) -> None:
     """Neither beside the true one, nor in its absence: what it learns, the true one learns too."""
-    deployment = deploy(
-        {"enrolment.clients": 1, "deadlines.outage": 60.0, "deadlines.peer": 20.0}, clients=1
-    )
-    (only,) = deployment.clients
-    deployment.start_servers()
-    with connect(deployment, only) as client:
-        client.join()
-        last = play(client)
-        with stale_leader(deployment) as log:
-            until(lambda: "server A is linked already" in log.read_text())
-            last = play(client, after=last)
-        deployment.processes["server-a"].kill()
-        deployment.processes["server-a"].wait()
-        # Alone it is what a server A with a lost state is: it learns what A had signed.
-        with stale_leader(deployment) as log:
-            until(lambda: "had lost the frozen roster" in log.read_text())
+    deployment = site.deployment
+    with stale_leader(deployment) as log:
+        until(lambda: "server A is linked already" in log.read_text(), log.read_text)
+        site.play()
+    site.close()
+    deployment.processes["server-a"].kill()
+    deployment.processes["server-a"].wait()
+    # Alone it is what a server A with a lost state is: it learns what A had signed.
+    with stale_leader(deployment) as log:
+        until(lambda: "had lost the frozen roster" in log.read_text(), log.read_text)
     deployment.start_server("server-a")
-    with connect(deployment, only) as client:
-        client.join()
-        play(client, after=last)
+    site.join()
+    site.play()
     assert "training stopped" not in deployment.log("server-b")
     # A link that ends is nobody's bug.
     assert "a call failed" not in deployment.log("server-b")
@@ -222,36 +213,11 @@ def test_a_stale_copy_of_the_leader_ends_nothing(deploy: "Deploy") -> None:
 
 
 def test_a_revoked_leader_loses_its_open_link(deploy: "Deploy") -> None:
-    deployment = deploy(
-        {"enrolment.clients": 1, "deadlines.outage": 5.0, "deadlines.peer": 5.0}, clients=1
-    )
+    deployment = deploy({"enrolment.clients": 1}, clients=1)
     deployment.start_servers()
-    with connect(deployment, deployment.clients[0]) as client:
-        client.join()
-        play(client)
+    with joined(deployment, *deployment.clients) as clients:
+        play(*clients)
         keys = Deployment.open(deployment.folder / "keys")
         keys.revoke(keys.current_serials(Principal.service(Role.SERVER_A)))
-        assert deployment.wait(("server-a", "server-b"), START_S) == {"server-a": 1, "server-b": 1}
-    assert "the certificate of server-a.precad was revoked" in deployment.log("server-a")
-
-
-def test_a_leader_with_a_wrong_address_says_so_within_seconds(deploy: "Deploy") -> None:
-    deployment = deploy({"deadlines.outage": 60.0, "deadlines.peer": 30.0}, clients=1)
-    config = deployment.folder / "server-a.toml"
-    b, dealer = (deployment.addresses[name] for name in ("server-b", "dealer"))
-    config.write_text(config.read_text().replace(f'"{b}"', f'"{dealer}"'))
-    deployment.start_servers()
-    until(lambda: "serves task" in deployment.log("server-a"))
-    began = time.monotonic()
-    sentence = f"server B isn't at {dealer}: whoever answers there has another party's certificate"
-    until(lambda: sentence in deployment.log("server-a"))
-    assert time.monotonic() - began < 15
-    assert re.search(r"trying again for \d+ s", deployment.log("server-a"))
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition, within a deadline."""
-    deadline = time.monotonic() + START_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+        said = "the certificate of server-a.precad was revoked"
+        until(lambda: said in deployment.log("server-a"), lambda: deployment.log("server-a"))

@@ -1,16 +1,17 @@
 """A server or a dealer that isn't there, or runs another task: who waits for it stops within its
 deadlines, with status 1 and words that say what, where and what to do; so do the clients."""
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from tests.integration.deployment.conftest import light_clients
 from tests.rig.light_client import LightClient
+from tests.rig.waiting import DEADLINE_S, until
 
-from precad.client.connection import Servers
-from precad.common.identity.credentials import Identity
 from precad.common.task import Task
 from precad.experiments.local import LocalDeployment
 from precad.experiments.local.files import free_addresses, task_to_toml
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from tests.integration.deployment.conftest import Deploy
 
 SHORT = {"deadlines.peer": 1.0, "deadlines.outage": 1.0}
-STOPPED_S = 40.0
-"""Deadlines above, and the start of processes on a busy machine."""
 SERVERS = ("server-a", "server-b")
 
 
@@ -50,13 +49,7 @@ def why(deployment: LocalDeployment, party: str) -> str:
 @contextmanager
 def joined(deployment: LocalDeployment) -> Iterator[list[LightClient]]:
     """A light client for every client, enrolled."""
-    a, b = deployment.addresses["server-a"], deployment.addresses["server-b"]
-    clients = [
-        LightClient(
-            Servers(deployment.task, c, a, b, Identity.load(deployment.folder / "keys" / c.name))
-        )
-        for c in deployment.clients
-    ]
+    clients = light_clients(deployment)
     try:
         for client in clients:
             client.join()
@@ -66,13 +59,18 @@ def joined(deployment: LocalDeployment) -> Iterator[list[LightClient]]:
             client.close()
 
 
+def ended(deployment: LocalDeployment) -> dict[str, int]:
+    """Both servers' exit statuses."""
+    return deployment.wait(SERVERS, DEADLINE_S)
+
+
 def test_a_server_alone_stops_and_names_the_other(deploy: "Deploy") -> None:
     deployment = deploy(SHORT)
     nobody = free_addresses(1)[0]
     change(deployment, "server-a", "server_b", nobody)
     for name in SERVERS:
         deployment.start_server(name)
-    assert deployment.wait(SERVERS, STOPPED_S) == {"server-a": 1, "server-b": 1}
+    assert ended(deployment) == {"server-a": 1, "server-b": 1}
     error = why(deployment, "server-a")
     assert f"server B at {nobody} refuses connections: nothing listens on that port" in error
     assert "check that it runs, and its address" in error
@@ -82,16 +80,17 @@ def test_a_server_alone_stops_and_names_the_other(deploy: "Deploy") -> None:
 
 
 def test_without_a_dealer_both_servers_stop_and_name_it(deploy: "Deploy") -> None:
-    # Room for B's start on a busy machine: it isn't what is missing.
+    # Room for A's start on a busy machine: it isn't what is missing.
     deployment = deploy({**SHORT, "deadlines.outage": 10.0})
-    for name in SERVERS:
-        deployment.start_server(name)
+    deployment.start_server("server-b")
+    until(lambda: "serves task" in deployment.log("server-b"), "server B's port")
+    deployment.start_server("server-a")
     with joined(deployment) as clients:
-        told = [client.ended(STOPPED_S) for client in clients]
+        told = [client.ended() for client in clients]
     # Why is for operators alone.
     assert [notice.WhichOneof("event") for notice in told] == ["paused"] * len(told)
     assert {notice.paused.ByteSize() for notice in told} == {0}
-    assert deployment.wait(SERVERS, STOPPED_S) == {"server-a": 1, "server-b": 1}
+    assert ended(deployment) == {"server-a": 1, "server-b": 1}
     dealer = deployment.addresses["dealer"]
     # Whoever stops first names it; the other may find that one gone.
     errors = [why(deployment, name) for name in SERVERS]
@@ -101,22 +100,21 @@ def test_without_a_dealer_both_servers_stop_and_name_it(deploy: "Deploy") -> Non
 
 
 def test_a_dealer_that_dies_in_the_training_stops_it_with_words(deploy: "Deploy") -> None:
-    # Room for B's start, as above.
-    deployment = deploy({**SHORT, "deadlines.outage": 10.0})
+    deployment = deploy({"deadlines.peer": 10.0, "deadlines.outage": 10.0})
     deployment.start_servers()
     with joined(deployment) as clients:
         zero = np.zeros(deployment.task.dimension, dtype=np.int64)
-        event = clients[0].opened(fresh_s=60, timeout_s=60)
+        event = clients[0].opened()
         for client in clients:
             client.submit(event, zero)
-        assert all(client.over(event.attempt, 30).counted for client in clients)
-        following = clients[0].opened(after=event.attempt, fresh_s=60, timeout_s=30)
+        assert all(client.over(event.attempt).counted for client in clients)
+        following = clients[0].opened(after=event.attempt)
         deployment.processes["dealer"].kill()
         for client in clients:
             client.submit(following, zero)
         for client in clients:
-            assert client.ended(STOPPED_S).WhichOneof("event") == "paused"
-    assert deployment.wait(SERVERS, STOPPED_S) == {"server-a": 1, "server-b": 1}
+            assert client.ended().WhichOneof("event") == "paused"
+    assert ended(deployment) == {"server-a": 1, "server-b": 1}
     error = why(deployment, "server-a")
     assert f"the dealer at {deployment.addresses['dealer']}" in error
     assert "check that it runs, its address" in error
@@ -133,15 +131,15 @@ def test_different_tasks_stop_the_servers_with_both_digests(
     deploy: "Deploy", party: str, said: str
 ) -> None:
     # A mismatch is no outage: nobody waits for it to pass.
-    deployment = deploy({"deadlines.peer": 20.0, "deadlines.outage": 500.0})
+    deployment = deploy({"deadlines.peer": 2 * DEADLINE_S, "deadlines.outage": 3 * DEADLINE_S})
     other = another_task_for(deployment, party)
     deployment.start_servers()
     if party == "dealer":
         with joined(deployment):
-            ended = deployment.wait(SERVERS, STOPPED_S)
+            statuses = ended(deployment)
     else:
-        ended = deployment.wait(SERVERS, STOPPED_S)
-    assert ended == {"server-a": 1, "server-b": 1}
+        statuses = ended(deployment)
+    assert statuses == {"server-a": 1, "server-b": 1}
     for name in SERVERS:
         error = why(deployment, name)
         assert said in error
@@ -150,3 +148,19 @@ def test_different_tasks_stop_the_servers_with_both_digests(
         assert "give both parties the same task file" in error
     # The dealer goes on, for whoever comes with its task.
     assert deployment.processes["dealer"].poll() is None
+
+
+def test_a_leader_with_a_wrong_address_says_so_and_waits_for_no_deadline(deploy: "Deploy") -> None:
+    deployment = deploy({"deadlines.peer": 2 * DEADLINE_S, "deadlines.outage": 3 * DEADLINE_S})
+    config = deployment.folder / "server-a.toml"
+    b, dealer = (deployment.addresses[name] for name in ("server-b", "dealer"))
+    config.write_text(config.read_text().replace(f'"{b}"', f'"{dealer}"'))
+    for name in ("dealer", "server-a"):
+        deployment.start_server(name)
+    sentence = f"server B isn't at {dealer}: whoever answers there has another party's certificate"
+
+    def log() -> str:
+        return deployment.log("server-a")
+
+    until(lambda: sentence in log(), log)
+    assert re.search(r"trying again for \d+ s", log())
