@@ -43,18 +43,21 @@ from precad.client.pending import Pair, Pending
 from precad.client.witness import Witness
 from precad.common.aggregator.collect import Inbox, Upload
 from precad.common.aggregator.enrol.register import Register
+from precad.common.aggregator.round.aggregator import Aggregator
 from precad.common.aggregator.round.coin import CoinKey
 from precad.common.aggregator.round.journal import AttemptState
+from precad.common.aggregator.round.states import Opened
 from precad.common.aggregator.service.limits import Call, Limits, OpenCalls
 from precad.common.aggregator.service.notice import NOTICE_BYTES, notice_of
 from precad.common.aggregator.service.statements import opening_of, statement_of
 from precad.common.aggregator.store import Store, engine, open_store
-from precad.common.aggregator.training.conduct import Dealer, Outside, run_to_end
+from precad.common.aggregator.training.conduct import Dealer, Outside, in_process, run_to_end
 from precad.common.aggregator.training.feed import Event, Feed, RoundDone, RoundOpened
 from precad.common.aggregator.training.owners import give_back
 from precad.common.aggregator.training.presence import Presence
 from precad.common.aggregator.training.session import Phase, Session
 from precad.common.aggregator.training.shelf import Shelf
+from precad.common.aggregator.validate.validator import Validation
 from precad.common.deal.dealer import DealerRole
 from precad.common.deal.local import LocalDealing
 from precad.common.deal.request import DealRequest
@@ -287,6 +290,7 @@ class World:
         self.epoch = 0
         self.cables: list[Cable] = []
         self.orders = Orders(orders)
+        self.validation: Callable[[Aggregator, Opened], Validation] = in_process
         self._slowest_start_s = slowest_start_s
         self._faults_left = faults
         self._restores = list(restores)
@@ -623,7 +627,7 @@ class Server:
         """The training, as this server's process conducts it."""
         try:
             world, role = self.world, self.role
-            outside = Outside(lambda: world.peers(role), Noise(world))
+            outside = Outside(lambda: world.peers(role), Noise(world), world.validation)
             (lead if role is Role.SERVER_A else follow)(session, outside)
         except PrecadError:
             raise

@@ -6,13 +6,13 @@ The settings file is that of ``precad join``.
 """
 
 import argparse
-import time
 import tomllib
 from pathlib import Path
 
 import numpy as np
 
 from precad.client.connection import Servers
+from precad.common.clock import CLOCK
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import ClientId, Digest
 from precad.common.identity.credentials import Identity
@@ -44,7 +44,7 @@ def main() -> None:
                         version = notice.open.version
                         servers.submit(servers.prepare(version, answered, digest, zeros))
             except PeerUnavailable:
-                time.sleep(0.2)
+                CLOCK.sleep(0.2)
 
 
 if __name__ == "__main__":

@@ -48,8 +48,6 @@ def test_owners_train_their_own_model_on_a_dataset_and_on_arrays_within_their_li
                 {"name": "offset", "shape": [1]},
             ],
             "training.rounds": ROUNDS,
-            "deadlines.peer": 20.0,
-            "deadlines.outage": 20.0,
         },
         linger_s=LINGER_S,
     )

@@ -4,10 +4,15 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
+from tests.integration.deployment.conftest import light_clients
+from tests.rig.waiting import DEADLINE_S
+from tests.rig.warm import forked
 
 from precad.experiments.local import LocalDeployment
 from precad.experiments.local import deployment as local
@@ -58,39 +63,40 @@ Loaded = dict[str, dict[str, str | None]]
 """Module names and files of each process of a whole training, by the process's name."""
 
 
-@pytest.fixture(scope="module")
-def loaded(
-    tmp_path_factory: pytest.TempPathFactory, one_round: Callable[..., LocalDeployment]
-) -> Loaded:
-    """One owner who trains, and a light client."""
-    return trained(tmp_path_factory.mktemp("loaded"), one_round)
+OneRound = Callable[..., LocalDeployment]
 
 
-def trained(
-    folder: Path, one_round: Callable[..., LocalDeployment], *, check: str | None = None
-) -> Loaded:
-    """A training, with another check of norms if it is named; then both clients are light."""
+@contextmanager
+def listed(folder: Path) -> Iterator[Callable[[LocalDeployment], Loaded]]:
+    """Parts that are really started list what they loaded: a fork has what its parent loaded."""
     (folder / "sitecustomize.py").write_text(LISTER)
     lists = folder / "lists"
     lists.mkdir()
+
+    def read(deployment: LocalDeployment) -> Loaded:
+        files = {name: lists / f"{each.pid}.json" for name, each in deployment.processes.items()}
+        return {name: json.loads(path.read_text()) for name, path in files.items() if path.exists()}
+
     with pytest.MonkeyPatch.context() as patch:
-        # Really started: a fork has what its parent loaded.
         patch.setattr(local, "Popen", subprocess.Popen)
         patch.setenv("PRECAD_TEST_LOADED", str(lists))
         patch.setenv("PYTHONPATH", os.pathsep.join([str(folder), os.environ["PYTHONPATH"]]))
-        changes = {} if check is None else {"validation": check}
-        with one_round(folder / "deployment", changes) as deployment:
-            deployment.start_servers()
-            owner, light = deployment.clients
-            if check is None:
-                deployment.start_client(owner)
-            else:
-                deployment._start(owner.name, "-m", "tests.rig.light_process")
-            deployment._start(light.name, "-m", "tests.rig.light_process")
-            names = (*(client.name for client in deployment.clients), "server-b", "server-a")
-            assert set(deployment.wait(names, 120).values()) == {0}, deployment.log("server-a")
-    pids = {name: process.pid for name, process in deployment.processes.items()}
-    return {name: json.loads((lists / f"{pid}.json").read_text()) for name, pid in pids.items()}
+        yield read
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory, one_round: OneRound) -> Loaded:
+    """One owner who trains, and a light client."""
+    folder = tmp_path_factory.mktemp("loaded")
+    with listed(folder) as read, one_round(folder / "deployment") as deployment:
+        deployment.start_servers()
+        owner, light = deployment.clients
+        deployment.start_client(owner)
+        deployment._start(light.name, "-m", "tests.rig.light_process")
+        names = (owner.name, light.name, "server-b", "server-a")
+        assert set(deployment.wait(names, DEADLINE_S).values()) == {0}, deployment.log("server-a")
+        deployment.stop()
+        return read(deployment)
 
 
 @pytest.mark.parametrize("name", ["dealer", "server-a", "server-b", "ward-00", "ward-01"])
@@ -107,10 +113,30 @@ def test_a_process_loads_nothing_that_its_role_does_not_need(loaded: Loaded, nam
 
 
 def test_servers_of_a_task_without_crypten_load_no_torch(
-    tmp_path: Path, one_round: Callable[..., LocalDeployment]
+    tmp_path: Path, one_round: OneRound
 ) -> None:
     """More than half of what a server holds."""
-    modules = trained(tmp_path, one_round, check="fss")
+    with listed(tmp_path) as read:
+        deployment = one_round(tmp_path / "deployment", {"validation": "fss"})
+        for name in ("server-b", "server-a"):
+            deployment.start_server(name)
+    with deployment:
+        deployment._popen = forked
+        deployment.start_server("dealer")
+        clients = light_clients(deployment)
+        try:
+            for client in clients:
+                client.join()
+            event = clients[0].opened()
+            for client in clients:
+                client.submit(event, np.zeros(deployment.task.dimension, dtype=np.int64))
+            assert all(client.over(event.attempt).counted for client in clients)
+        finally:
+            for client in clients:
+                client.close()
+        statuses = deployment.wait(("server-a", "server-b"), DEADLINE_S)
+        assert statuses == {"server-a": 0, "server-b": 0}
+        modules = read(deployment)
     for name in ("server-a", "server-b"):
         assert "precad.common.fss.evaluate" in modules[name]
         assert not {"torch", "crypten", "scipy"} & set(modules[name])

@@ -2,10 +2,7 @@
 
 import csv
 import json
-import os
 import re
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from safetensors import safe_open
 from safetensors.torch import load_file
+from tests.rig.waiting import DEADLINE_S, until
 from tests.rig.warm import forked
 
-import precad
+from precad.cli.main import app
 from precad.client import TrainedModel, load_vector
 from precad.client.own_account import OwnAccount
 from precad.client.record_file import write_client_data
@@ -54,15 +53,8 @@ class Trained:
 
     def says(self, *arguments: object) -> str:
         """What a command prints on stdout."""
-        ended = subprocess.run(
-            [sys.executable, "-m", "precad", *map(str, arguments)],
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-            env=os.environ | {"PYTHONPATH": str(Path(precad.__file__).parents[1])},
-        )
-        assert ended.returncode == 0, ended.stderr
+        ended = CliRunner().invoke(app, [*map(str, arguments)])
+        assert ended.exit_code == 0, ended.output
         return ended.stdout
 
 
@@ -76,8 +68,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory, make_task: "TaskMaker") ->
             "model.parameters": [weight, bias],
             "training.rounds": ROUNDS,
             "enrolment.clients": 2,
-            "deadlines.enrol": 60.0,
-            "deadlines.collect": 30.0,
+            "deadlines.enrol": 300.0,
+            "deadlines.collect": 300.0,
         },
     )
     rng = np.random.default_rng(5)
@@ -91,7 +83,11 @@ def trained(tmp_path_factory: pytest.TempPathFactory, make_task: "TaskMaker") ->
         add(folder / f"{LEAVES}.toml", f"epsilon_limit = {limit(task)}")
         deployment.start_servers()
         deployment.start_clients()
-        assert deployment.wait((STAYS, LEAVES), 200) == {STAYS: 0, LEAVES: 0}
+        assert deployment.wait((STAYS, LEAVES), DEADLINE_S) == {STAYS: 0, LEAVES: 0}
+        # The dealer hears of both servers' end, and stays: its settings don't say otherwise.
+        left = "left: its training is over"
+        until(lambda: deployment.log("dealer").count(left) == 2, lambda: deployment.log("dealer"))
+        assert deployment.processes["dealer"].poll() is None
         deployment.stop()
         yield Trained(deployment, x, y)
 
