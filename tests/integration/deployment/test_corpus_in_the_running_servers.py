@@ -81,7 +81,8 @@ def test_every_forged_vector_is_rejected_with_its_reason_and_honest_ones_count(
         (unit(d, 2 * beta), NORM_EXCEEDED),
         (np.full(d, 2 * beta // math.isqrt(d), dtype=np.int64), NORM_EXCEEDED),
     ]
-    for i in range(64):
+    # All 64: tests/integration/validation.
+    for i in (0, 1, 7, 8, 15, 16, 31, 32, 33, 48, 62, 63):
         multiples = rng.integers(LEAST, 2**63 - 1, d, endpoint=True) << i
         multiples[0] |= np.int64(1) << i  # not zero, also where i = 63
         cases.append((multiples, NORM_EXCEEDED))
@@ -94,7 +95,7 @@ def test_every_forged_vector_is_rejected_with_its_reason_and_honest_ones_count(
         unit(d, 1),
         unit(d, -1),
     ]
-    for _ in range(35):
+    for _ in range(15):
         total = np.trunc(rng.choice([1e2, 1e5, 1e7]) * rng.standard_normal(d)).astype(np.int64)
         accepted.append(clip_update(total, beta, running.task.fractional_bits))
     cases += [(x, COUNTED) for x in accepted]

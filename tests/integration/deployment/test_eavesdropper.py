@@ -23,7 +23,7 @@ from precad.common.ring import WORD_BYTES
 from precad.common.task import Task
 from precad.experiments.local import LocalDeployment
 
-FEATURES, CLASSES, RECORDS, ROUNDS, CLIENTS = 2000, 2, 12, 8, 3
+FEATURES, CLASSES, RECORDS, ROUNDS, CLIENTS = 2000, 2, 12, 5, 3
 RATE = 0.5
 CALL_BYTES = 4500
 """Of one call for a statement, which shows the last one and the last opening; padded."""

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from tests.conftest import TaskMaker
 
 README = Path(__file__).parents[3] / "README.md"
-LINES = 10
 ROUNDS = 3
 
 
@@ -27,11 +26,6 @@ def snippet() -> str:
     section = README.read_text("utf-8").split("## For data owners: the SDK")[1]
     (code, *_) = re.findall(r"```python\n(.*?)```", section, flags=re.DOTALL)
     return str(code)
-
-
-def test_it_is_short() -> None:
-    lines = [line for line in snippet().splitlines() if line.strip()]
-    assert len(lines) <= LINES
 
 
 def test_it_trains_and_brings_the_model_home(

@@ -145,7 +145,7 @@ class Trio:
         return int(self.lines(part, f"task {task} is process ")[-1].rpartition(" ")[2])
 
     def until(self, ready: Callable[[], object]) -> None:
-        until(ready, self.explain, poll_s=0.05)
+        until(ready, self.explain, poll_s=0.3)
 
     def until_done(self, task: str) -> dict[Role, pb.StatusReply]:
         """Until both servers say that it is over: what they say."""
@@ -298,7 +298,7 @@ def test_a_training_that_stopped_says_why_and_is_started_again(trio: Trio) -> No
             return None
         return said if said.phase == "stopped" else None
 
-    said = until(stopped, trio.explain)
+    said = until(stopped, trio.explain, poll_s=0.3)
     assert said is not None
     assert "server B" in said.error
     again = "task right ended with status 1 and is started again"

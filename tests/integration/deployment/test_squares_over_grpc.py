@@ -120,22 +120,6 @@ def test_fifty_squares_asked_for_at_once_by_both_servers(
                 assert repr(half.seed.reveal())[2:-1] not in caplog.text
 
 
-def test_one_server_alone_waits_for_its_deadline_and_the_others_go_on(dealing: Dealing) -> None:
-    with dealing() as site, ExitStack() as stack:
-        alone, both = site.halves("alone"), site.halves("both")
-        site.dealers[A]._timeout_s = SHORT_S
-        impatient = stack.enter_context(site.dealers[A].squares(0))
-        impatient.ask(alone.of[A])
-        with pytest.raises(PeerUnavailable, match="check that the other server has asked too"):
-            impatient.row_key(alone.context)
-        site.dealers[A]._timeout_s = DEADLINE_S
-        at = stack.enter_context(site.squares())
-        for role in SERVERS:
-            at[role].ask(both.of[role])
-        shares = [at[role].share(both.context) for role in SERVERS]
-        assert signed(sum(shares)) == both.square
-
-
 def test_halves_that_do_not_fit_are_refused_at_both_servers_and_others_go_on(
     dealing: Dealing,
 ) -> None:

@@ -52,7 +52,7 @@ def test_owners_started_once_outlast_every_stop_and_a_dealer_that_may_ends_with_
         said = operator.status(wait=True, timeout_s=DEADLINE_S)
         return said if (said.phase, said.enrolled) == ("enrolling", 1) else None
 
-    said = until(enrolling, "an owner")
+    said = until(enrolling, "an owner", poll_s=0.1)
     assert said is not None
     assert (said.least_owners, said.most_owners) == (1, 2)
     assert said.enrolment_left_s > 299 * 86_400
@@ -104,6 +104,7 @@ def start_again(deployment: LocalDeployment, *names: str) -> None:
     until(
         lambda: deployment.log("server-b").count("is made") > done,
         lambda: deployment.log_tail("server-a", 20) + deployment.log_tail("server-b", 20),
+        poll_s=0.1,
     )
 
 
