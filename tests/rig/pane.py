@@ -1,12 +1,10 @@
-"""A real terminal without a window: one pane of tmux, and what stands in it as a page.
+"""A real terminal without a window: one pane of tmux, and what stands in it.
 
 From Debian's package. Where it is missing the tests on a terminal are skipped, but under CI they
 fail.
 """
 
-import html
 import os
-import re
 import shlex
 import shutil
 import subprocess
@@ -19,21 +17,6 @@ from pathlib import Path
 import pytest
 from tests.rig.waiting import until
 
-_SEQUENCE = re.compile(r"\x1b\[([\d;]*)m")
-_STYLES = {
-    1: "font-weight:bold",
-    2: "opacity:.75",
-    4: "text-decoration:underline",
-    31: "color:#ff8080",
-    32: "color:#7bd88f",
-    33: "color:#ffd866",
-}
-_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>
-<body style="margin:1em;background:#1c1c22;color:#f0f0f4">
-<h1 style="font:1em sans-serif">{title}</h1>
-<pre style="font:14px/1.3 'DejaVu Sans Mono',monospace">{text}</pre></body></html>
-"""
-
 
 @dataclass(frozen=True, slots=True)
 class Pane:
@@ -41,26 +24,18 @@ class Pane:
 
     _tmux: tuple[str, ...]
 
-    def text(self, *, coloured: bool = False) -> str:
+    def text(self) -> str:
         """What stands there now, without empty lines at the end."""
-        return self._call("capture-pane", "-p", *(["-e"] if coloured else [])).rstrip()
+        return self._call("capture-pane", "-p").rstrip()
 
     def wait_for(self, ready: Callable[[str], object]) -> str:
         """The text, once it is ``ready``."""
-        until(lambda: ready(self.text()), self.text, poll_s=0.1)
-        return self.text()
 
-    def page(self, title: str) -> str:
-        """It in its colours, as HTML."""
-        styles: list[str] = []
-        parts = _SEQUENCE.split(self.text(coloured=True))
-        shown = html.escape(parts[0])
-        for codes, text in zip(parts[1::2], parts[2::2], strict=True):
-            for code in map(int, codes.split(";") if codes else ["0"]):
-                styles = [] if code == 0 else [*styles, _STYLES.get(code, "")]
-            style = ";".join(filter(None, styles))
-            shown += f'<span style="{style}">{html.escape(text)}</span>'
-        return _PAGE.format(title=html.escape(title), text=shown)
+        def found() -> str:
+            text = self.text()
+            return text if ready(text) else ""
+
+        return until(found, self.text, poll_s=0.1)
 
     def _call(self, *arguments: str) -> str:
         done = subprocess.run([*self._tmux, *arguments], capture_output=True, text=True, check=True)
