@@ -8,5 +8,5 @@ from precad.client.check import servers
 
 if __name__ == "__main__":
     behind = SimpleNamespace(time=lambda: time.time() - 7200, monotonic=time.monotonic)
-    servers.time = behind  # type: ignore[assignment]
+    servers.time = behind  # type: ignore[assignment, attr-defined]
     main()
