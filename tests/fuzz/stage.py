@@ -1,7 +1,6 @@
 """What the fuzz targets run against: the real services and readers, without a network."""
 
 import asyncio
-import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any, Never
@@ -10,6 +9,7 @@ import grpc
 import numpy as np
 from google.protobuf.message import DecodeError
 from tests.rig.clock import LeapingClock
+from tests.rig.memory import in_memory
 
 from precad.client.connection import Servers
 from precad.client.own_account import OwnAccount
@@ -126,9 +126,7 @@ class Stage:
     """Servers, dealer, client and identity files, made once a process and check of norms."""
 
     def __init__(self, validation: str = "crypten") -> None:
-        memory = Path("/dev/shm")
-        parent = memory if memory.is_dir() else None
-        self._temporary = tempfile.TemporaryDirectory(prefix="precad-fuzz-", dir=parent)
+        self._temporary = in_memory()
         self.folder = Path(self._temporary.name)
         self.task = small_task(validation)
         self.loop = asyncio.new_event_loop()

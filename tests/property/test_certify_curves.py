@@ -68,7 +68,7 @@ def guarantees(draw: st.DrawFn) -> Guarantee:
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30)
 @given(guarantees(), groups, directions)
 def test_curves_enclose_the_clean_score(g: Guarantee, k: int, direction: Direction) -> None:
     curves = g.curves(k, direction)
@@ -81,7 +81,7 @@ def test_curves_enclose_the_clean_score(g: Guarantee, k: int, direction: Directi
     assert (np.diff(upper) >= -1e-12).all()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15)
 @given(guarantees(), directions)
 def test_no_change_is_the_identity(g: Guarantee, direction: Direction) -> None:
     curves = g.curves(0, direction)
@@ -89,7 +89,7 @@ def test_no_change_is_the_identity(g: Guarantee, direction: Direction) -> None:
     assert (curves.upper(SCORES) == SCORES).all()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30)
 @given(guarantees(), groups, st.integers(1, 5), directions)
 def test_more_attackers_widen(g: Guarantee, k: int, more: int, direction: Direction) -> None:
     few, many = g.curves(k, direction), g.curves(k + more, direction)
@@ -99,7 +99,7 @@ def test_more_attackers_widen(g: Guarantee, k: int, more: int, direction: Direct
     assert (many.upper(SCORES) >= few.upper(SCORES) - slack).all()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15)
 @given(
     st.sampled_from([0.001, 0.01, 0.2]),
     st.sampled_from([(0.7, 1.0), (1.0, 1.5), (3.0, 5.0)]),
@@ -140,11 +140,11 @@ def gdp_delta(epsilon: Floats, mu: float) -> Floats:
     return np.asarray(ndtr(-epsilon / mu + mu / 2) - second)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15)
 @given(st.floats(0.001, 0.999), st.floats(0.01, 4.0))
 def test_closed_form_is_the_infimum_over_all_real_epsilon(p: float, mu: float) -> None:
     # e^ε p + δ(ε) is stationary where Φ(−ε/μ − μ/2) = p; a grid around it, negative ε included.
-    epsilons = np.linspace(-12 * mu - 3 * mu**2, 12 * mu + 3 * mu**2, 200_001)
+    epsilons = np.linspace(-12 * mu - 3 * mu**2, 12 * mu + 3 * mu**2, 20_001)
     numeric_upper = (np.exp(epsilons) * p + gdp_delta(epsilons, mu)).min()
     numeric_lower = (np.exp(-epsilons) * (p - gdp_delta(epsilons, mu))).max()
     curves = GaussianCurves(mu)
@@ -155,7 +155,7 @@ def test_closed_form_is_the_infimum_over_all_real_epsilon(p: float, mu: float) -
     assert restricted.min() >= float(curves.upper(p)) - 1e-9
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15)
 @given(mechanisms, st.integers(1, 20), directions)
 def test_exact_is_never_worse_than_renyi(m: SampledGaussian, k: int, direction: Direction) -> None:
     exact, renyi = ExactGroups(m).curves(k, direction), RenyiGroups(m).curves(k, direction)
@@ -163,7 +163,7 @@ def test_exact_is_never_worse_than_renyi(m: SampledGaussian, k: int, direction: 
     assert (exact.lower(SCORES) >= renyi.lower(SCORES) - GRID).all()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15)
 @given(mechanisms, st.integers(1, 12), directions)
 def test_exact_is_never_worse_than_approximate_or_iterated(
     m: SampledGaussian, k: int, direction: Direction
@@ -176,7 +176,7 @@ def test_exact_is_never_worse_than_approximate_or_iterated(
         assert (curves.lower(SCORES) >= theirs.lower(SCORES) - GRID).all(), other.name
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10)
 @given(st.floats(0.5, 30.0), st.integers(1, 50), st.integers(1, 6), directions)
 def test_without_sampling_the_exact_curve_is_gaussian(
     noise: float, rounds: int, k: int, direction: Direction
@@ -193,7 +193,7 @@ def test_without_sampling_the_exact_curve_is_gaussian(
     assert (exact.lower(SCORES) <= closed.lower(SCORES) + 1e-9).all()
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10)
 @given(mechanisms, st.integers(1, 4), st.integers(1, 4))
 def test_mixed_changes_are_wider_than_either(m: SampledGaussian, adds: int, deletes: int) -> None:
     g = ExactGroups(m)

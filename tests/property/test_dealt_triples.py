@@ -28,7 +28,7 @@ def requests(draw: st.DrawFn) -> DealRequest:
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25)
 @given(request=requests(), key_a=keys, key_b=keys)
 def test_c_is_a_and_b(request: DealRequest, key_a: Secret, key_b: Secret) -> None:
     if key_a == key_b:

@@ -1,6 +1,6 @@
 """Whatever comes from outside, a parser ends in its value or in an error of ours with few words.
 
-The same targets, guided by coverage and for much longer: tests/fuzz.
+The same for a million inputs: tests/soak/test_fuzzed_inputs.py; guided by coverage: tests/fuzz.
 """
 
 import json
@@ -9,69 +9,22 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from hypothesis.strategies import DrawFn
-from tests.fuzz.stage import join, split
+from tests.fuzz.inputs import check, inputs_near
+from tests.fuzz.stage import join
 from tests.fuzz.targets import TARGETS, seeds_of
 
 from precad.common.errors import PeerUnavailable, PeerViolation
 from precad.protos import precad_pb2 as pb
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-quick = settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-STREAMS = (
-    "submit-a",
-    "submit-b",
-    "submit-a-fss",
-    "submit-b-fss",
-    "squares",
-    "square-replies",
-    "link",
-    "client",
-    "deal-words",
-    "signature",
-)
-AWKWARD = (
-    b"9" * 30,
-    b"9" * 5000,
-    b"-1",
-    b"nan",
-    b"1e999",
-    b"\xff" * 8,
-    b"\0",
-    b"[" * 3000,
-    b"null",
-)
-
-
-@st.composite
-def edited(draw: DrawFn, name: str) -> bytes:
-    """A well-formed input with a few bytes replaced, inserted or left out."""
-    data = bytearray(draw(st.sampled_from(seeds_of(name))))
-    for _ in range(draw(st.integers(1, 4))):
-        start = draw(st.integers(0, len(data)))
-        end = start + draw(st.sampled_from([0, 1, 1, 2, 8]))
-        data[start:end] = draw(st.one_of(st.binary(max_size=4), st.sampled_from(AWKWARD)))
-    return bytes(data)
+quick = settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+SEED, INPUTS = 5, 300
 
 
 @pytest.mark.parametrize("name", TARGETS)
-@quick
-@given(data=st.data())
-def test_edited_inputs(name: str, data: st.DataObject) -> None:
-    TARGETS[name].check(data.draw(edited(name)))
-
-
-@pytest.mark.parametrize("name", TARGETS)
-@settings(quick, max_examples=20)
-@given(data=st.binary(max_size=200))
-def test_any_bytes(name: str, data: bytes) -> None:
-    TARGETS[name].check(data)
-
-
-@pytest.mark.parametrize("name", TARGETS)
-def test_seeds_are_understood_or_refused(name: str) -> None:
-    for seed in seeds_of(name):
-        TARGETS[name].check(seed)
+def test_whatever_comes_is_understood_or_refused_in_few_words(name: str) -> None:
+    for data in [*seeds_of(name), *inputs_near(name, SEED, INPUTS)]:
+        check(name, data, SEED)
 
 
 def test_of_a_dealers_answers_the_own_keys_alone_are_evaluated() -> None:
@@ -82,15 +35,6 @@ def test_of_a_dealers_answers_the_own_keys_alone_are_evaluated() -> None:
     for other in others:
         with pytest.raises((PeerViolation, PeerUnavailable)):
             TARGETS["square-replies"].parse(other)
-
-
-@pytest.mark.parametrize("name", STREAMS)
-@quick
-@given(data=st.data())
-def test_streams_in_any_order_repeated_or_cut_short(name: str, data: st.DataObject) -> None:
-    pieces = split(data.draw(st.sampled_from(seeds_of(name))))
-    chosen = data.draw(st.lists(st.sampled_from(pieces), max_size=12))
-    TARGETS[name].check(join(*chosen))
 
 
 json_values = st.recursive(
@@ -119,7 +63,7 @@ def replaced(value: Any, path: list[int], new: object) -> Any:
 
 
 @pytest.mark.parametrize("name", ["task-canonical", "peer-messages", "run-summary"])
-@settings(quick, max_examples=80)
+@quick
 @given(number=st.integers(0, 20), path=st.lists(st.integers(0, 20), max_size=4), new=json_values)
 def test_documents_with_one_value_of_another_kind(
     name: str, number: int, path: list[int], new: object
@@ -136,7 +80,7 @@ small_bytes = st.binary(max_size=40)
 names = st.text(max_size=12) | st.sampled_from(["ward-1", "ward-2", "", "A" * 5000])
 
 
-@settings(quick, max_examples=200)
+@quick
 @given(
     header=st.builds(
         pb.SubmissionHeader,
@@ -165,7 +109,7 @@ def test_submissions_of_any_fields(header: pb.SubmissionHeader, body: bytes) -> 
         TARGETS[target].check(join(*(piece.SerializeToString() for piece in pieces)))
 
 
-@settings(quick, max_examples=200)
+@quick
 @given(
     request=st.builds(
         pb.EnrolRequest, client=names, records=integers, record_rate=st.floats(), token=names

@@ -73,7 +73,7 @@ def test_it_is_minus_the_sum_of_clipped_gradients() -> None:
     np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     st.lists(st.integers(0, RECORDS - 1), min_size=1, max_size=RECORDS, unique=True),
     st.integers(1, RECORDS + 5),
@@ -83,7 +83,7 @@ def test_the_vector_does_not_depend_on_the_chunk_size(indices: list[int], chunk:
     assert (update(task, indices, chunk) == update(task, indices, 1)).all()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15)
 @given(
     st.lists(st.integers(0, RECORDS - 1), min_size=1, max_size=24, unique=True),
     st.sampled_from([0.3, 1.0, 1.7]),
@@ -102,7 +102,7 @@ def test_one_record_moves_the_sum_by_at_most_its_clip(
     assert squared_norm(difference) <= limit * limit
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.integers(0, 2**32), st.integers(1, 30), st.floats(0.01, 1e6))
 def test_one_gradient_moves_the_encoded_sum_by_at_most_its_clip(
     seed: int, count: int, size: float
@@ -128,7 +128,7 @@ def test_a_clipped_update_is_at_most_beta_long_and_nearly_that(client_clip: floa
     assert math.sqrt(squared_norm(x)) > 0.9999 * task.bound
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100)
 @given(
     st.floats(0, 2 * math.pi),
     st.floats(0.5, 1e6),

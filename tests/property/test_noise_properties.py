@@ -19,7 +19,7 @@ deviations = st.floats(gaussian.LEAST, gaussian.LIMIT, exclude_max=True) | st.fl
 
 
 @given(deviations)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25)
 def test_every_tables_probabilities_are_its_masses(deviation: float) -> None:
     blocks = Blocks.of(deviation)
     picked = [0] * COLUMNS
@@ -38,7 +38,7 @@ def test_every_tables_probabilities_are_its_masses(deviation: float) -> None:
 
 
 @given(deviations.filter(lambda s: s > 3), st.binary(min_size=32, max_size=32))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25)
 def test_noise_of_any_deviation_has_it(deviation: float, key: bytes) -> None:
     sampler = DiscreteGaussian(deviation, lambda: Keystream(Secret(key), "test"))
     drawn = sampler.draw(20_000)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -14,7 +14,7 @@ from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId
 from precad.experiments.partition import Partition, dirichlet, iid, shards
 
-labels = st.lists(st.integers(0, 9), min_size=60, max_size=300).map(
+labels = st.lists(st.integers(0, 9), min_size=60, max_size=120).map(
     lambda values: np.array(values, np.int64)
 )
 clients = st.integers(1, 15)
@@ -26,7 +26,6 @@ def is_partition(parts: Partition, records: int) -> bool:
     return sorted(together.tolist()) == list(range(records))
 
 
-@settings(deadline=None)
 @given(labels, clients, seeds, st.integers(1, 4))
 def test_shards_are_equal_and_hold_every_record_once(
     y: NDArray[np.int64], n: int, seed: int, each: int
@@ -39,7 +38,6 @@ def test_shards_are_equal_and_hold_every_record_once(
     assert [p.tolist() for p in shards(y, n, each, seed)] == [p.tolist() for p in parts]
 
 
-@settings(deadline=None)
 @given(labels, clients, seeds)
 def test_a_random_order_is_dealt_out_evenly(y: NDArray[np.int64], n: int, seed: int) -> None:
     parts = iid(len(y), n, seed)
@@ -47,7 +45,6 @@ def test_a_random_order_is_dealt_out_evenly(y: NDArray[np.int64], n: int, seed: 
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
-@settings(deadline=None)
 @given(labels, clients, seeds, st.sampled_from([0.01, 0.5, 100.0]))
 def test_dirichlet_holds_every_record_once(
     y: NDArray[np.int64], n: int, seed: int, alpha: float

@@ -66,7 +66,7 @@ def check(all_kernels: dict[str, Projection], words: RingVector, masks: NDArray[
         assert z.tolist() == expected.tolist(), name
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(
     st.integers(1, 70),
     st.integers(1, 48),
@@ -173,7 +173,7 @@ def signed(value: int) -> int:
     return (value + 2**63) % 2**64 - 2**63
 
 
-@settings(max_examples=60)
+@settings(max_examples=25)
 @given(
     st.integers(1, 200),
     st.lists(st.tuples(ring, ring, ring), min_size=1, max_size=70),

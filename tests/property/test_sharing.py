@@ -1,4 +1,6 @@
-"""What both servers get is the vector, whatever the vector."""
+"""What both servers get is the vector, whatever the vector; no two contexts share an encoding."""
+
+import struct
 
 import numpy as np
 from hypothesis import given, settings
@@ -8,6 +10,7 @@ from tests.rig.keys import signer
 from tests.rig.submissions import expanded, reconstructed, words_of
 
 from precad.common.identifiers import ClientId, Digest
+from precad.common.keystream import encode_context
 from precad.common.ring import from_bytes, signed
 from precad.common.share.body import PIECE_BYTES
 from precad.common.share.context import SubmissionContext
@@ -59,7 +62,7 @@ def test_sharing_is_linear(
     assert (sums[0] + sums[1] == x + y).all()
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=5)
 @given(contexts)
 def test_a_long_vector_is_shared_in_pieces_as_a_short_one(context: SubmissionContext) -> None:
     size = 2 * (PIECE_BYTES // 8) + 3
@@ -67,3 +70,38 @@ def test_a_long_vector_is_shared_in_pieces_as_a_short_one(context: SubmissionCon
     pair = shared(x, context)
     assert [len(piece) for piece in pair[1].body_pieces()] == [PIECE_BYTES, PIECE_BYTES, 24]
     assert (reconstructed(pair, size) == x).all()
+
+
+parts = st.lists(st.binary(max_size=12) | st.integers(0, 2**64 - 1), max_size=4)
+purposes = st.text("abc/", max_size=4)
+
+
+def as_bytes(context: list[bytes | int]) -> list[bytes]:
+    """A number stands for its eight bytes; a purpose fixes which parts are numbers."""
+    return [struct.pack("<Q", part) if isinstance(part, int) else part for part in context]
+
+
+@given(purposes, parts, purposes, parts)
+def test_the_encoding_is_injective(
+    purpose: str, context: list[bytes | int], other_purpose: str, other: list[bytes | int]
+) -> None:
+    same = (purpose, as_bytes(context)) == (other_purpose, as_bytes(other))
+    assert (encode_context(purpose, *context) == encode_context(other_purpose, *other)) == same
+
+
+@given(st.binary(max_size=40), st.integers(0, 40))
+def test_moving_the_border_between_two_parts_changes_the_encoding(data: bytes, cut: int) -> None:
+    at = cut % (len(data) + 1)
+    splits = {encode_context("p", data[:i], data[i:]) for i in range(len(data) + 1)}
+    assert len(splits) == len(data) + 1
+    assert encode_context("p", data[:at], data[at:]) in splits
+
+
+@given(purposes, parts)
+def test_it_can_be_read_back(purpose: str, context: list[bytes | int]) -> None:
+    encoded, read = encode_context(purpose, *context), []
+    while encoded:
+        (length,) = struct.unpack_from("<I", encoded)
+        read.append(encoded[4 : 4 + length])
+        encoded = encoded[4 + length :]
+    assert read == [b"precad/v1/" + purpose.encode(), *as_bytes(context)]

@@ -43,9 +43,7 @@ ONE, TWO = ClientId("ward-1"), ClientId("ward-2")
 MODEL = Digest(b"\2" * 32)
 CONTEXT = SubmissionContext(Digest(b"\1" * 32), 2, 3, ONE, MODEL, bytes(32))
 A_B_H = (Digest(b"\3" * 32), Digest(b"\4" * 32), Digest(b"\5" * 32))
-FIXED = settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None
-)
+FIXED = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
 
 
 @pytest.fixture(scope="module")

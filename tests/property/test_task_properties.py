@@ -4,12 +4,12 @@ import json
 import math
 import re
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.rig.memory import in_memory
 
 from precad.common.aggregator.store.audit import read_task
 from precad.common.errors import Misconfiguration
@@ -152,7 +152,7 @@ def test_every_field_is_in_the_digest(make_task: Any) -> None:
 @settings(max_examples=200)
 @given(st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
 def test_no_bytes_crash_the_reader(data: bytes) -> None:
-    with TemporaryDirectory() as folder:
+    with in_memory() as folder:
         path = Path(folder) / "task.toml"
         path.write_bytes(data)
         with pytest.raises(Misconfiguration):

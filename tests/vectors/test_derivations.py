@@ -1,11 +1,18 @@
 """Pinned bytes: what two versions of precad must agree on to take part in one task."""
 
+import hashlib
 import hmac
+import struct
 import tomllib
 
+import numpy as np
+
+from precad.common.description import ModelSection, Parameter
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.identifiers import ClientId, Digest
 from precad.common.keystream import Keystream, derive, encode_context
+from precad.common.model import initial_vector, model_digest
+from precad.common.norm_check.rows import Rows
 from precad.common.secret import Secret
 from precad.common.task import Task
 
@@ -86,3 +93,93 @@ def test_task() -> None:
     )
     assert str(task.digest) == "c83e2c140752153acc5ebf32b5697d51aca00796bdc32d59c29a6c6777511a3e"
     assert task.digest == Digest.of(b"precad/v1/task\0" + task.canonical)
+
+
+# --- a model's digest and its start --------------------------------------------------------------
+
+PARAMETERS = (Parameter(name="w", shape=(2, 3)), Parameter(name="b", shape=(2,)))
+OF_TASK = Digest(bytes(range(32)))
+THETA = np.array([0.0, -0.0, 1.5, -2.25, 1e-300, 3.0, 0.1, -7.0])
+
+
+def part(data: bytes) -> bytes:
+    return struct.pack("<I", len(data)) + data
+
+
+def word(value: int) -> bytes:
+    return struct.pack("<Q", value)
+
+
+def test_the_digest_is_sha256_of_these_bytes() -> None:
+    w = part(b"precad/v1/tensor") + part(b"w") + part(word(2)) + part(word(3))
+    b = part(b"precad/v1/tensor") + part(b"b") + part(word(2))
+    header = part(b"precad/v1/model") + part(bytes(range(32))) + part(word(5)) + part(w) + part(b)
+    expected = hashlib.sha256(header + word(8) + struct.pack("<8d", *THETA)).hexdigest()
+    found = str(model_digest(OF_TASK, 5, PARAMETERS, THETA))
+    assert found == expected
+    assert found == "4c50237391f7e6dc54998ca70ca666c8ab4f95294a2346410d5e2460d74e4ead"
+
+
+def test_the_digest_tells_everything_apart() -> None:
+    renamed = (Parameter(name="v", shape=(2, 3)), PARAMETERS[1])
+    reshaped = (Parameter(name="w", shape=(3, 2)), PARAMETERS[1])
+    unsigned = np.where(THETA == 0, 0.0, THETA)
+    digests = {
+        model_digest(OF_TASK, 5, PARAMETERS, THETA),
+        model_digest(OF_TASK, 6, PARAMETERS, THETA),
+        model_digest(Digest(bytes(32)), 5, PARAMETERS, THETA),
+        model_digest(OF_TASK, 5, renamed, THETA),
+        model_digest(OF_TASK, 5, reshaped, THETA),
+        model_digest(OF_TASK, 5, PARAMETERS, unsigned),
+        model_digest(OF_TASK, 5, PARAMETERS, np.nextafter(THETA, 9.0)),
+    }
+    assert len(digests) == 7
+
+
+def test_a_uniform_start_is_pinned() -> None:
+    section = ModelSection(parameters=PARAMETERS, initial="uniform", initial_seed=42)
+    context = part(b"precad/v1/initial-parameters") + part(word(42)) + part(b"w")
+    words = struct.unpack("<6Q", hashlib.shake_256(context).digest(48))
+    expected = [((word >> 11) - 2**52) / 2**52 / 3**0.5 for word in words] + [0.0, 0.0]
+    assert initial_vector(section).tolist() == expected
+    assert expected[0] == 0.24826077858897005
+
+
+# --- rows of the range test ----------------------------------------------------------------------
+
+D, K = 70, 3
+X = (np.arange(D, dtype=np.int64) - 35) * 0x0123_4567_89AB_CDEF
+MASKS = [
+    [
+        [0x4D28CDB1E27288F1, 0x3545B4F10C8DC841],
+        [0x644BAD9AA07ABF50, 0x2267340BDC8C05E8],
+        [0xC8C82DBE9BB63B73, 0x929D4292A4650CB0],
+    ],
+    [
+        [0xE18D0E71A6D3A166, 0xF6402483D2D720CC],
+        [0x4399B4BFD9088D56, 0x02BC8C965E083F79],
+        [0x20BCB386204728A1, 0xE9F128C52DA08A1B],
+    ],
+]
+"""For the coordinates 0 to 63 and then 64 to 127, for each row: u, v."""
+Z = [-4181261990040831645, -5165088340638674385, -1721696113546224554]
+
+
+def test_masks_of_rows() -> None:
+    stream = Keystream(KEY, "validate/rows").read(2 * K * 2 * 8)
+    assert np.frombuffer(stream, dtype="<u8").reshape(2, K, 2).tolist() == MASKS
+
+
+def test_projections() -> None:
+    rows = Rows(KEY, D, K)
+    rows.absorb(X)
+    assert rows.z().tolist() == Z
+
+
+def test_projections_are_what_the_masks_say() -> None:
+    for row in range(K):
+        z = 0
+        for place in range(D):
+            u, v = MASKS[place // 64][row]
+            z += int(X[place]) * ((u >> place % 64 & 1) - (v >> place % 64 & 1))
+        assert (z - Z[row]) % 2**64 == 0
