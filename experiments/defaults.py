@@ -1,7 +1,7 @@
 """Settings that train well on the data sets that come with scikit-learn, and on MNIST.
 
 Found by simulation with ten clients of four shards each. Beside each entry: accuracy on held-out
-data over five seeds (tests/integration/test_training_simulation.py trains them), and the exact
+data over five seeds (tests/integration/test_simulate_command.py trains them), and the exact
 record-level ε against one corrupted server at δ = 1e-5. The search itself looked at accuracy on
 the held-out part, which has no privacy cost here only because these data sets are public.
 """

@@ -4,42 +4,58 @@ import json
 
 import pytest
 from click.testing import CliRunner
+from tests.rig.warm import forked
 
+from precad.cli.audit import deployed
 from precad.cli.audit.command import REFUTED
 from precad.cli.main import app
 from precad.common.errors import Misconfiguration
 from precad.common.task import Task
+from precad.experiments.audit import simulated
 from precad.experiments.audit.builds import Build
-from precad.experiments.audit.designed import LOUDER, designed
+from precad.experiments.audit.designed import LOUDER, Designed, designed
 from precad.experiments.audit.own_task import require_own
 from precad.experiments.audit.run import Repetition, audit, planned
-from precad.experiments.audit.simulated import train
+from precad.experiments.audit.simulated import Audited
 
 CANARIES, ROUNDS = 400, 4
 SEED = 5
 
 
-def verdicts(build: Build, rounds: int = ROUNDS) -> dict[str, bool]:
-    one = designed(CANARIES, rounds, SEED, LOUDER)
-    trained = train(one.task, one.shares, one.canaries, build_of=build, seed=SEED)
-    found = audit(planned(one, 1, build=build), [Repetition(trained, one.shares, one.canaries)])
+def verdicts(made: Designed, trained: Audited, build: Build) -> dict[str, bool]:
+    plans = planned(made, 1, build=build)
+    found = audit(plans, [Repetition(trained, made.shares, made.canaries)])
     return {verdict.statement.name: verdict.refuted for verdict in found}
 
 
-def test_a_sound_build_is_not_refuted() -> None:
-    assert verdicts(Build.SOUND) == {"models": False, "one server": False}
+@pytest.mark.parametrize(
+    ("build", "rounds", "models", "one_server"),
+    [
+        (Build.SOUND, ROUNDS, False, False),
+        # The other server alone finds that one has no noise.
+        (Build.OTHER_SILENT, ROUNDS, False, True),
+        # Whoever sees the models finds records that aren't clipped.
+        (Build.UNCLIPPED, ROUNDS, True, True),
+        # The server that looks again finds noise that is drawn anew.
+        (Build.REDRAWN, 10, False, True),
+    ],
+)
+def test_a_fault_is_found_by_whom_it_concerns(
+    build: Build,
+    rounds: int,
+    models: bool,  # noqa: FBT001 -- a column
+    one_server: bool,  # noqa: FBT001
+) -> None:
+    made = designed(CANARIES, rounds, SEED, LOUDER)
+    trained = simulated.train(made.task, made.shares, made.canaries, build_of=build, seed=SEED)
+    assert verdicts(made, trained, build) == {"models": models, "one server": one_server}
 
 
-def test_a_server_without_noise_is_found_by_the_other_one_alone() -> None:
-    assert verdicts(Build.OTHER_SILENT) == {"models": False, "one server": True}
-
-
-def test_records_that_are_not_clipped_are_found_by_whoever_sees_the_models() -> None:
-    assert verdicts(Build.UNCLIPPED)["models"]
-
-
-def test_noise_that_is_drawn_anew_is_found_by_the_server_that_looks_again() -> None:
-    assert verdicts(Build.REDRAWN, 10) == {"models": False, "one server": True}
+def test_a_fault_of_real_processes_is_found_too() -> None:
+    """One round; every fault and more rounds: tests/soak/test_audit_processes.py."""
+    made = designed(CANARIES, 1, SEED, LOUDER)
+    trained = deployed.train(made, build_of=Build.OTHER_SILENT, popen=forked)
+    assert verdicts(made, trained, Build.OTHER_SILENT) == {"models": False, "one server": True}
 
 
 def test_the_command_says_what_is_stated_and_what_was_learnt_and_fails() -> None:
@@ -55,17 +71,18 @@ def test_the_command_says_what_is_stated_and_what_was_learnt_and_fails() -> None
     assert document["simulated"]
 
 
-def test_a_build_that_this_audit_has_not_is_refused_by_name() -> None:
-    done = CliRunner().invoke(app, ["audit", "--build", "unchecked"])
-    assert done.exit_code not in (0, REFUTED)
-    assert "unchecked" in done.output
-
-
-def test_an_owner_for_each_of_a_thousand_processes_is_refused_with_what_to_do() -> None:
-    arguments = ["--presence", "--deployed", "--canaries", "1000"]
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--build", "unchecked"], "unchecked"),
+        # An owner for each of a thousand processes.
+        (["--presence", "--deployed", "--canaries", "1000"], "--rounds"),
+    ],
+)
+def test_what_cannot_be_audited_is_refused_with_what_to_do(arguments: list[str], said: str) -> None:
     done = CliRunner().invoke(app, ["audit", *arguments])
     assert done.exit_code not in (0, REFUTED)
-    assert "--rounds" in done.output
+    assert said in done.output
 
 
 def test_what_watches_refuses_a_task_that_is_not_an_audits() -> None:

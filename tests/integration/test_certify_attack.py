@@ -22,8 +22,8 @@ from precad.common.certify.renyi import RenyiGroups
 from precad.common.certify.result import Certified
 from precad.common.certify.shift import Shift, log_binomial, log_ratio
 
-TRAININGS = 200_000
-CLOSE = 0.008
+TRAININGS = 80_000
+CLOSE = 0.012
 
 
 def trainings(

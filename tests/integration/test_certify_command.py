@@ -12,7 +12,6 @@ from click.testing import CliRunner
 from precad.cli.main import app
 from precad.common.account.events import poisson_gaussian
 from precad.common.certify.exact import ExactGroups
-from precad.common.certify.runs import Ensemble, FinishedRun, Unit
 
 MNIST_LIKE = ["--sampling-rate", str(128 / 60000), "--noise-multiplier", "3", "--rounds", "469"]
 SMALL = ["--sampling-rate", "0.05", "--noise-multiplier", "2", "--rounds", "20"]
@@ -315,25 +314,6 @@ def test_runs_of_different_tasks_or_unfinished_are_refused(runs: list[str], tmp_
     assert "no predictions.npy" in refused("prediction", "--runs", runs[0], str(silent))
 
 
-def test_units_of_a_finished_run(tmp_path: Path) -> None:
-    run = FinishedRun.read(finished(tmp_path / "run"))
-    inputs = Ensemble((run,)).inputs
-    client = inputs.mechanism(Unit.CLIENT)
-    record = inputs.mechanism(Unit.RECORD)
-    assert client.rate == 0.2
-    assert client.noise_multiplier == pytest.approx(2**0.5 * 30 * 1.002 / 20)
-    assert record.rate == 0.1
-    assert record.noise_multiplier == pytest.approx(2**0.5 * 30)
-    assert record.participation == 1
-
-
-def test_help_teaches() -> None:
-    for command in ("prediction", "loss", "smoothing"):
-        code, out, _ = certify(command, "--help")
-        assert code == 0
-        assert f"precad certify {command}" in out
-
-
 CLIENTS = ["--loss", "0.2", "--sampling-rate", "0.1", "--noise-multiplier", "40", "--rounds", "50"]
 CLIENTS += ["--unit", "client"]
 
@@ -385,10 +365,6 @@ def test_many_attackers_are_answered_at_some_numbers_and_all_small_ones() -> Non
     assert counts[-1] == 5000
     assert len(counts) < 60
     assert all(a["upper"] <= b["upper"] for a, b in pairwise(bounds))
-
-
-def test_negative_attackers_are_refused() -> None:
-    assert "attackers" in refused("loss", *CLIENTS, "--attackers", "-1")
 
 
 @pytest.mark.parametrize("name", ["no-such-folder/a.png", "a.txt", "folder.png"])

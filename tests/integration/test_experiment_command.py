@@ -2,13 +2,20 @@
 
 import json
 import re
+import sys
+from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from distributed import LocalCluster
 
 from precad.cli.main import app
+from precad.common.errors import Misconfiguration
 from precad.experiments.algorithms import ALGORITHMS, Problem
 from precad.experiments.data import DATASETS, load
 from precad.experiments.defences import DEFENCES
@@ -18,6 +25,8 @@ from precad.experiments.partition import iid
 from precad.experiments.poisoning import ATTACKS
 from precad.experiments.registry import load_plugins
 from precad.experiments.study import EXPERIMENTS, Scale
+from precad.experiments.study import run as running
+from precad.experiments.study.run import LOST_NODES, run
 
 PAGE = Path(__file__).parents[2] / "docs" / "experiments.md"
 TINY = """
@@ -108,3 +117,83 @@ def test_the_pages_parts_take_part(tmp_path: Path) -> None:
     stood = ALGORITHMS["standing-still"](problem, settings).theta
     assert moved.shape == stood.shape == (8 * 128 + 128 + 128 * 8 + 8,)
     assert not np.array_equal(moved, stood)
+
+
+CELLS_OF_A_SECOND = "xie-fig9"
+"""Accounting alone."""
+DASKS_ADDRESS = "DASK_SCHEDULER_ADDRESS"
+
+
+def values(folder: Path, **how: Any) -> list[Mapping[str, Any]]:
+    return [each.values for each in run(CELLS_OF_A_SECOND, Scale.SMALL, folder, **how)]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> list[Mapping[str, Any]]:
+    return values(tmp_path_factory.mktemp("alone"))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_dask_gives_what_one_process_gives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alone: list[Mapping[str, Any]], threads: int
+) -> None:
+    """In one process; with nodes that are lost: tests/soak/test_experiment_on_a_cluster.py."""
+    how: dict[str, Any] = {"backend": "dask", "workers": 2}
+    monkeypatch.delenv(DASKS_ADDRESS, raising=False)
+    with pytest.raises(Misconfiguration, match=DASKS_ADDRESS):
+        values(tmp_path, **how)
+    with LocalCluster(
+        n_workers=2, threads_per_worker=threads, processes=False, dashboard_address=None
+    ) as cluster:
+        monkeypatch.setenv(DASKS_ADDRESS, cluster.scheduler_address)
+        if threads == 1:
+            assert values(tmp_path, **how) == alone
+        else:
+            with pytest.raises(Misconfiguration, match="workers there of one thread each"):
+                values(tmp_path, **how)
+
+
+class NodeLostError(Exception):
+    """Ray's, in this test."""
+
+
+class Nodes:
+    """In place of joblib's ``Parallel`` on Ray: the first so many calls lose their node."""
+
+    def __init__(self, losses: int) -> None:
+        self.losses = losses
+
+    def __call__(self, jobs: list[Any] | None = None) -> Any:
+        if jobs is None:
+            return nullcontext(self)
+        self.losses -= 1
+        if self.losses >= 0:
+            raise NodeLostError
+        return [function(*given, **named) for function, given, named in jobs]
+
+
+@pytest.mark.parametrize(("losses", "room"), [(LOST_NODES - 1, 2), (LOST_NODES, 2), (0, 0)])
+def test_what_a_lost_node_of_ray_had_is_measured_anew(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    alone: list[Mapping[str, Any]],
+    losses: int,
+    room: int,
+) -> None:
+    node = {"Alive": True, "Resources": {"CPU": room}}
+    ray = SimpleNamespace(is_initialized=lambda: False, init=lambda **_: None, nodes=lambda: [node])
+    modules = {
+        "ray": ray,
+        "ray.exceptions": SimpleNamespace(RayError=NodeLostError),
+        "ray.util": SimpleNamespace(),
+        "ray.util.joblib": SimpleNamespace(register_ray=lambda: None),
+    }
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr(running, "parallel_config", lambda **_: nullcontext())
+    monkeypatch.setattr(running, "Parallel", Nodes(losses))
+    if losses == LOST_NODES:
+        with pytest.raises(NodeLostError):
+            values(tmp_path, backend="ray", workers=2)
+    else:
+        assert values(tmp_path, backend="ray", workers=2) == alone

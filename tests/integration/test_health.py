@@ -23,7 +23,7 @@ from precad.common.identity.port import add_port
 from precad.common.wire.ask_health import is_serving
 from precad.common.wire.health import add_health
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 @dataclass

@@ -28,7 +28,7 @@ from precad.common.identity.principal import Principal
 
 METHOD = "/test/WhoAmI"
 Code = grpc.StatusCode
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
 
 
 class OnlyFor(grpc.GenericRpcHandler):

@@ -1,6 +1,5 @@
 """`precad join --dataset`: a public data set in the records' place, dealt to the owners."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,16 +9,13 @@ import pytest
 from click.testing import CliRunner
 from tests.rig.warm import forked
 
-import precad
 from precad.cli.join import _named, _part
 from precad.cli.main import app
 from precad.common.identifiers import ClientId
 from precad.common.task import Task
 from precad.experiments.data import load
 from precad.experiments.defaults import demo_task
-from precad.experiments.local import LocalDeployment
-
-runner = CliRunner()
+from precad.experiments.local import LocalDeployment, environment_of_parts
 
 
 def test_parts_are_all_records_once() -> None:
@@ -44,31 +40,29 @@ def test_parts_are_all_records_once() -> None:
     ],
 )
 def test_a_mistake_names_the_remedy(arguments: list[str], remedy: str) -> None:
-    ended = runner.invoke(app, ["join", "--config", "owner.toml", *arguments])
+    ended = CliRunner().invoke(app, ["join", "--config", "owner.toml", *arguments])
     assert ended.exit_code == 2
     assert remedy in ended.stderr
 
 
-def test_owners_train_on_their_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sources = str(Path(precad.__file__).parents[1])
-    monkeypatch.setenv("PYTHONPATH", sources)
-    data = load("digits")
-    values = demo_task(data, "logistic", 2, rounds=2)
+def test_owners_train_on_their_parts(tmp_path: Path) -> None:
+    values = demo_task(load("digits"), "logistic", 2, rounds=2)
     names = [ClientId("ward-1"), ClientId("ward-2")]
     # Records that would be refused: the data set stands in their place.
     nothing = (np.zeros((0, 64), np.float32), np.zeros(0, np.int64))
+    log = tmp_path / "owners.log"
     with LocalDeployment(
         tmp_path, Task.parse(values), dict.fromkeys(names, nothing), popen=forked
     ) as running:
         running.start_servers()
         configs = [part for name in names for part in ("--config", str(tmp_path / f"{name}.toml"))]
-        ended = subprocess.run(
-            [sys.executable, "-m", "precad", "join", "--dataset", "digits", *configs],
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=200,
-            env=os.environ | {"OMP_NUM_THREADS": "1"},
-        )
-    assert ended.returncode == 0, ended.stderr[-2000:]
-    assert ended.stderr.count("2 submissions, 2 counted") == 2
+        with log.open("wb") as file:
+            owners = forked(
+                [sys.executable, "-m", "precad", "join", "--dataset", "digits", *configs],
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env=environment_of_parts(),
+                process_group=None,
+            )
+        assert owners.wait() == 0, log.read_text()
+    assert log.read_text().count("2 submissions, 2 counted") == 2

@@ -123,7 +123,7 @@ def honest(draw: Any, bound: int) -> NDArray[np.int64]:
     return clip_update(x, bound, 20)
 
 
-@settings(max_examples=25)
+@settings(max_examples=8)
 @given(st.data(), st.sampled_from(CHECKS))
 def test_without_noise_the_sum_is_exact(make_task: Maker, data: st.DataObject, check: str) -> None:
     task = make_task(D, {"validation": check})
@@ -211,7 +211,7 @@ def test_each_servers_noise_is_added_once(make_task: Maker) -> None:
 
 
 @pytest.mark.parametrize("check", CHECKS)
-@pytest.mark.parametrize("clients", [1, 2, 3, 6, 7])
+@pytest.mark.parametrize("clients", [1, 3, 7])
 def test_a_round_of_several_batches_is_the_same_round(
     make_task: Maker, monkeypatch: pytest.MonkeyPatch, clients: int, check: str
 ) -> None:

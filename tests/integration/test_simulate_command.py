@@ -1,17 +1,24 @@
-"""`precad simulate` as a person runs it."""
+"""`precad simulate` as a person runs it; the page's code; and that the demo's settings train."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+import precad
 from precad.cli.main import app
-from precad.experiments.data import load
+from precad.common.task import Task
+from precad.experiments.data import DataSet, load
 from precad.experiments.defaults import demo_task
 from precad.experiments.local.files import to_toml
+from precad.experiments.partition import shards
+from precad.experiments.simulation import SimulatedTraining
 
+PAGE = Path(__file__).parents[2] / "docs" / "simulate.md"
+MOST_LINES = 10
 ATTACK = """
 def minus(updates, view):
     return view.encode(-3 * view.decode(updates))
@@ -100,3 +107,83 @@ def test_refusals_say_what_would_do(task: Path, arguments: tuple[str, ...], said
     lines = [line for line in result.stderr.splitlines() if line.startswith("precad: ")]
     assert len(lines) == 1
     assert said in lines[0]
+
+
+# --- docs/simulate.md ------------------------------------------------------------------------
+
+
+def blocks() -> list[str]:
+    text = PAGE.read_text(encoding="utf-8")
+    return re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+def test_the_pages_code_runs_and_shows_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    assert len(blocks()) == 3
+    for block in blocks():
+        exec(compile(block, str(PAGE), "exec"), names)
+    training, attacked, compared = (names[n] for n in ("training", "attacked", "compared"))
+    for found in (training, attacked, compared):
+        assert isinstance(found, SimulatedTraining)
+        assert len(found.rounds) == 10
+    # The attack stays within the bound, counts, and costs accuracy.
+    assert not any(each.rejected for each in attacked.rounds)
+    assert attacked.accuracy < training.accuracy - 0.05
+    said = capsys.readouterr().out
+    assert "simulated training of digits-logistic: 20 clients, 10 rounds" in said
+    assert "with three bad clients" in said
+    assert (tmp_path / "training.png").stat().st_size > 10_000
+    assert (tmp_path / "training.json").read_text().startswith('{\n "format": "precad-simulation')
+
+
+def test_the_attack_takes_ten_lines() -> None:
+    attack = next(block for block in blocks() if "def backwards" in block)
+    assert len([line for line in attack.splitlines() if line.strip()]) <= MOST_LINES
+
+
+# --- the demo's settings, by simulation: nothing is protected here --------------------------------
+
+CLIENTS = 10
+
+
+def train(data: DataSet, task: Task, seed: int) -> float:
+    """Accuracy on held-out data after the task's rounds."""
+    parts = shards(data.train_y, CLIENTS, 4, seed=1)
+    owners = [(data.train_x[part], data.train_y[part]) for part in parts]
+    found = precad.simulate(task, owners, seed=seed, test=(data.test_x, data.test_y))
+    assert found.accuracy is not None
+    return found.accuracy
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "least"),
+    [
+        ("digits", "logistic", 0.90),
+        ("breast-cancer", "mlp", 0.92),
+    ],
+)
+def test_the_demos_settings_train(name: str, model: str, least: float) -> None:
+    data = load(name)
+    task = Task.parse(demo_task(data, model, CLIENTS))
+    assert train(data, task, seed=0) >= least
+
+
+def test_the_default_task_is_the_one_that_was_tried() -> None:
+    task = Task.parse(demo_task(load("digits"), "logistic", CLIENTS))
+    privacy = task.privacy
+    assert (privacy.record_clip, privacy.client_clip, privacy.noise_multiplier) == (1.0, 20.0, 2.0)
+    assert (privacy.record_rate, privacy.client_rate, privacy.delta) == (0.2, 1.0, 1e-5)
+    assert (task.training.learning_rate, task.training.rounds) == (6.0, 60)
+    assert (task.dimension, task.fractional_bits) == (650, 20)
+
+
+@pytest.mark.parametrize("clients", [1, 7, 1000])
+def test_any_number_of_clients_gives_a_valid_task(clients: int) -> None:
+    for model in ("logistic", "mlp"):
+        task = Task.parse(demo_task(load("digits"), model, clients, rounds=3, client_rate=0.5))
+        assert task.enrolment.clients == clients
+        assert task.training.rounds == 3
+        assert task.enrolment.max_expected_records >= 0.2 * 1438 / clients

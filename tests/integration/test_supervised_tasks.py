@@ -4,12 +4,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
+from tests.rig.waiting import until
 
 import precad
 from precad.cli.supervise import supervise
@@ -18,10 +18,9 @@ from precad.common.settings import Settings
 
 SOURCES = str(Path(precad.__file__).parents[1])
 DEPLOY = Path(__file__).parents[2] / "deploy"
-WAIT_S = 60.0
-AGAIN_S = 0.2
+AGAIN_S = 0.05
 SUPERVISES = f"""
-import logging, os, sys, time
+import logging, os, signal, sys
 from pathlib import Path
 from precad.cli.supervise import supervise
 from precad.common.log_lines import start_log
@@ -40,7 +39,7 @@ logging.getLogger("precad").info(
 )
 if own.does.isdigit():
     sys.exit(int(own.does))
-time.sleep(600)
+signal.pause()
 """
 
 
@@ -79,11 +78,7 @@ class Service:
         return sum(words in line for line in self._log.read_text().splitlines())
 
     def until(self, ready: Callable[[], object]) -> None:
-        assert self.process is not None
-        deadline = time.monotonic() + WAIT_S
-        while not ready():
-            assert time.monotonic() < deadline, self._log.read_text()
-            time.sleep(0.02)
+        until(ready, self._log.read_text)
 
     def pid(self, name: str) -> int:
         """The newest process of a task that has begun, as it says itself."""
@@ -93,7 +88,7 @@ class Service:
     def end(self) -> int:
         self.send(signal.SIGTERM)
         assert self.process is not None
-        return self.process.wait(WAIT_S)
+        return self.process.wait()
 
 
 @pytest.fixture
@@ -102,7 +97,7 @@ def service(tmp_path: Path) -> Iterator[Service]:
     yield made
     if made.process is not None and made.process.poll() is None:
         made.process.kill()
-        made.process.wait(WAIT_S)
+        made.process.wait()
 
 
 def runs(pid: int) -> bool:

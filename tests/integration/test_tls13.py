@@ -21,7 +21,7 @@ from precad.common.identity.deployment import create_local_keys
 from precad.common.identity.port import add_port
 from precad.common.tls13 import CIPHER_VARIABLE, UNUSABLE_IN_TLS12
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 
 
 @pytest.fixture(scope="module")

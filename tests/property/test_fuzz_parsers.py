@@ -1,6 +1,6 @@
 """Whatever comes from outside, a parser ends in its value or in an error of ours with few words.
 
-The same for a million inputs: tests/soak/test_fuzzed_inputs.py; guided by coverage: tests/fuzz.
+The same targets, guided by coverage and with a million inputs: tests/soak/test_fuzz.py.
 """
 
 import json

@@ -4,6 +4,7 @@ A plugin of pytest, which tests/conftest.py takes for all tests. Processes are f
 their environment, which every process inherits, also from one that has ended; and by their parents.
 """
 
+import gc
 import multiprocessing.forkserver
 import multiprocessing.resource_tracker
 import os
@@ -94,6 +95,9 @@ def _end_pythons_own() -> None:
             executor = executors._executor
         if executor is not None:
             executor.shutdown(wait=True, kill_workers=True)
+        # Its semaphores go now: one that went after the tracker's end would start another.
+        executor = executors._executor = None
+        gc.collect()
     if trackers := sys.modules.get("joblib.externals.loky.backend.resource_tracker"):
         trackers._resource_tracker._stop()
     server: object = multiprocessing.forkserver._forkserver

@@ -5,6 +5,7 @@ How likely that is, is computed before: at these sizes each fault showed in all 
 
 import numpy as np
 import pytest
+from tests.rig.warm import forked
 
 from precad.cli.audit.deployed import train, train_present
 from precad.experiments.audit import presence
@@ -28,7 +29,7 @@ def test_half_of_the_noise_shows_in_what_is_proved() -> None:
     # To refute it takes two hundred rounds, which benchmarks/audit.py plays.
     made = designed(*HALF, SEED, LOUDER)
     plans = planned(made, 1, build=Build.HALF_NOISE)
-    trained = train(made, build_of=Build.HALF_NOISE)
+    trained = train(made, build_of=Build.HALF_NOISE, popen=forked)
     found = audit(plans, [Repetition(trained, made.shares, made.canaries)])
     for verdict in found:
         plan = verdict.power
@@ -44,7 +45,7 @@ def test_a_fault_is_found_by_whom_it_concerns(build: Build) -> None:
     plans = planned(made, 1, build=build)
     power = {statement.name: plan.caught for statement, plan in plans.items()}
     assert all(power[name] == 1.0 for name, refuted in found.items() if refuted)
-    trained = train(made, build_of=build)
+    trained = train(made, build_of=build, popen=forked)
     verdicts = audit(plans, [Repetition(trained, made.shares, made.canaries)])
     assert {each.statement.name: each.refuted for each in verdicts} == found
 
@@ -52,7 +53,7 @@ def test_a_fault_is_found_by_whom_it_concerns(build: Build) -> None:
 def test_a_server_that_breaks_the_link_to_look_again_sees_the_same_noise() -> None:
     canaries, rounds, _ = FAULTS[Build.REDRAWN]
     made = designed(canaries, rounds, SEED, LOUDER)
-    trained = train(made, looks=RELEASES)
+    trained = train(made, looks=RELEASES, popen=forked)
     verdicts = audit(planned(made, 1), [Repetition(trained, made.shares, made.canaries)])
     assert not any(each.refuted for each in verdicts)
 
@@ -61,13 +62,14 @@ def test_owners_who_are_eight_times_too_long_are_found_where_nobody_checks_norms
     made = presence.present(*OWNERS, SEED)
     power = made.plan(SIGNIFICANCE, Build.UNCHECKED)
     assert power.caught == 1.0
-    models = train_present(made, build_of=Build.UNCHECKED)
+    models = train_present(made, build_of=Build.UNCHECKED, popen=forked)
     assert presence.audit(made, power, models, SIGNIFICANCE).refuted
 
 
 def test_who_is_there_shows_no_more_than_stated_of_real_owners() -> None:
     made = presence.present(*OWNERS, SEED)
-    found = presence.audit(made, made.plan(SIGNIFICANCE), train_present(made), SIGNIFICANCE)
+    models = train_present(made, popen=forked)
+    found = presence.audit(made, made.plan(SIGNIFICANCE), models, SIGNIFICANCE)
     assert not found.refuted
     # Guessing would be right half of the time.
     assert found.guesses.correct > 0.6 * found.guesses.made

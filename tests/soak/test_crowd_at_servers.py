@@ -25,6 +25,7 @@ from precad.common.task import Task
 from precad.experiments.local import LocalDeployment
 from precad.protos import precad_pb2 as pb
 
+pytestmark = pytest.mark.together
 CLIENTS = 60
 DIMENSION = 10_000
 RATE = 0.8

@@ -1,0 +1,204 @@
+"""Both servers behind real gRPC with mutual TLS, and no training: tests open the rounds."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import numpy as np
+import pytest
+
+from precad.client.connection import Receipt, Servers
+from precad.common.aggregator.collect import Inbox
+from precad.common.aggregator.collect.matching import describe, match
+from precad.common.aggregator.enrol.admission import Admission, anybody
+from precad.common.aggregator.enrol.register import Register
+from precad.common.aggregator.round.coin import CoinKey
+from precad.common.aggregator.round.states import Opened
+from precad.common.aggregator.service.aggregation import AggregationService
+from precad.common.aggregator.service.limits import Limits
+from precad.common.aggregator.store import open_store
+from precad.common.aggregator.training.feed import Feed, RoundOpened
+from precad.common.aggregator.training.presence import Presence
+from precad.common.aggregator.training.session import Session
+from precad.common.aggregator.training.shelf import Shelf
+from precad.common.clock import CLOCK, Clock
+from precad.common.errors import (
+    Rejection,
+)
+from precad.common.identifiers import ClientId, Role
+from precad.common.identity.channel import open_channel
+from precad.common.identity.credentials import Identity
+from precad.common.identity.deployment import create_local_keys
+from precad.common.identity.port import add_port
+from precad.common.identity.sign import CertificateSigner, CertificateVerifier
+from precad.common.secret import Secret
+from precad.common.share.submission import Submission
+from precad.common.task import Task
+from precad.common.wire.serving import SERVER_OPTIONS
+from precad.protos.precad_pb2_grpc import add_AggregationServicer_to_server
+
+ONE, TWO = ClientId("ward-1"), ClientId("ward-2")
+A, B = Role.SERVER_A, Role.SERVER_B
+DEADLINE_S = 120.0
+
+
+class Deployed:
+    """Servers A and B on one event loop, without a training: rounds are opened by the test."""
+
+    def __init__(
+        self,
+        folder: Path,
+        task: Task,
+        identities: dict[Role, Identity],
+        owners: dict[ClientId, Identity],
+        *,
+        limits: Limits | None = None,
+        admissions: dict[Role, Admission] | None = None,
+    ) -> None:
+        self.folder = folder
+        self.task = task
+        self.owners = owners
+        self.sessions: dict[Role, Session] = {}
+        self.services: dict[Role, AggregationService] = {}
+        self.addresses: dict[Role, str] = {}
+        self._servers: list[grpc.aio.Server] = []
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever)
+        self._thread.start()
+        for role, identity in identities.items():
+            admission = (admissions or {}).get(role, anybody)
+            self.on_loop(self._start(role, identity, limits, admission))
+
+    def on_loop(self, work: Any) -> None:
+        asyncio.run_coroutine_threadsafe(work, self.loop).result(DEADLINE_S)
+
+    async def _start(
+        self,
+        role: Role,
+        identity: Identity,
+        limits: Limits | None,
+        admission: Admission,
+    ) -> None:
+        state = self.folder / role.value
+        state.mkdir(exist_ok=True)
+        store = open_store(f"sqlite:///{state / 'state.db'}", self.task, role)
+        session = Session(
+            role=role,
+            task=self.task,
+            identity=identity,
+            store=store,
+            signer=CertificateSigner(identity),
+            verifier=CertificateVerifier(identity),
+            coin_key=CoinKey(Secret.random()),
+            inbox=Inbox(role, self.task, CertificateVerifier(identity), state / "spool"),
+            register=Register(self.task, store, admission),
+            presence=Presence(1.0),
+            shelf=Shelf(self.task, state / "model.safetensors"),
+            feed=Feed(asyncio.get_running_loop()),
+        )
+        server = grpc.aio.server(options=SERVER_OPTIONS)
+        self.services[role] = AggregationService(session, limits)
+        add_AggregationServicer_to_server(self.services[role], server)
+        port = add_port(server, "127.0.0.1:0", identity)
+        await server.start()
+        self._servers.append(server)
+        self.sessions[role] = session
+        self.addresses[role] = f"127.0.0.1:{port}"
+
+    def close(self) -> None:
+        for server in self._servers:
+            self.on_loop(server.stop(0))
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
+        for session in self.sessions.values():
+            session.store.close()
+
+    def open_round(self, number: int = 0) -> None:
+        for session in self.sessions.values():
+            model = session.shelf.current.digest
+            session.inbox.open(number, [ONE, TWO], model, version=0)
+
+    def connect(self, client: ClientId, clock: Clock = CLOCK) -> Servers:
+        addresses, identity = (self.addresses[A], self.addresses[B]), self.owners[client]
+        patience: dict[str, Any] = {"patience_s": DEADLINE_S, "clock": clock}
+        return Servers(self.task, client, *addresses, identity, **patience)
+
+    def channel(self, role: Role) -> grpc.Channel:
+        """The first owner's, for what its SDK wouldn't send."""
+        return open_channel(self.addresses[role], self.owners[ONE], role)
+
+    def pair(self, servers: Servers) -> tuple[Submission, Submission]:
+        x = np.arange(self.task.dimension, dtype=np.int64)
+        return servers.prepare(0, 0, self.sessions[A].shelf.current.digest, x)
+
+    def outcome(self) -> dict[ClientId, Rejection | str]:
+        """The round's end on both servers, which must be the same."""
+        model = self.sessions[A].shelf.current.digest
+        opened = Opened(0, 0, (ONE, TWO), model, frozenset((ONE, TWO)))
+        collected = {role: session.inbox.close() for role, session in self.sessions.items()}
+        of_a, of_b = (
+            match(
+                opened,
+                own,
+                collected[own],
+                describe(collected[other]),
+            )
+            for own, other in ((A, B), (B, A))
+        )
+        assert of_a.rejections == of_b.rejections
+        assert list(of_a.submissions) == list(of_b.submissions)
+        return {**of_a.rejections, **dict.fromkeys(of_a.submissions, "counted")}
+
+    def spooled(self) -> list[Path]:
+        return list((self.folder / B.value / "spool").iterdir())
+
+
+Deploy = Callable[..., Deployed]
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("keys")
+    create_local_keys(directory, [ONE.name, TWO.name])
+    return directory
+
+
+@pytest.fixture(scope="module")
+def identities(keys: Path) -> dict[ClientId, Identity]:
+    return {client: Identity.load(keys / client.name) for client in (ONE, TWO)}
+
+
+@pytest.fixture
+def deploy(
+    keys: Path, identities: dict[ClientId, Identity], tmp_path: Path, make_task: Any
+) -> Iterator[Deploy]:
+    started = []
+
+    def start(*, changes: dict[str, Any] | None = None, **kw: Any) -> Any:
+        parties = {role: Identity.load(keys / role.value) for role in (A, B)}
+        deployed = Deployed(tmp_path, make_task(8, changes), parties, identities, **kw)
+        started.append(deployed)
+        return deployed
+
+    yield start
+    for deployed in started:
+        deployed.close()
+
+
+@pytest.fixture
+def deployed(deploy: Deploy) -> Deployed:
+    made: Deployed = deploy()
+    return made
+
+
+def reasons(receipts: tuple[Receipt, Receipt]) -> list[Rejection | None]:
+    return [receipt.rejection for receipt in receipts]
+
+
+def notice_of(session: Session) -> Any:
+    return RoundOpened(Opened(0, 0, (ONE,), session.shelf.current.digest, frozenset((ONE,))), 1.0)

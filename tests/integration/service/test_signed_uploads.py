@@ -1,0 +1,221 @@
+"""Uploads to real servers: what is signed counts; a server in trouble tells nobody."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from tests.integration.service.conftest import DEADLINE_S, ONE, TWO, A, B, Deployed, reasons
+from tests.rig.submissions import signed_anew
+
+from precad.common.errors import (
+    AccessDenied,
+    BudgetExceeded,
+    PeerViolation,
+    Rejection,
+    StorageFailure,
+)
+from precad.common.identity.credentials import Identity
+from precad.common.identity.deployment import Deployment
+from precad.common.identity.principal import Principal
+from precad.common.identity.sign import CertificateSigner
+from precad.common.share.submission import Submission
+from precad.common.wire.serving import NOT_NOW
+from precad.common.wire.submission import upload_pieces
+from precad.protos import precad_pb2 as pb
+from precad.protos.precad_pb2_grpc import AggregationStub
+
+
+def test_an_honest_submission_counts(deployed: Deployed) -> None:
+    deployed.open_round()
+    with deployed.connect(ONE) as servers:
+        pair = deployed.pair(servers)
+        assert reasons(servers.submit(pair)) == [None, None]
+        # The same bytes again change nothing.
+        assert reasons(servers.submit(pair)) == [None, None]
+    assert deployed.outcome() == {ONE: "counted", TWO: Rejection.ABSENT}
+
+
+def test_an_unsigned_submission_is_refused_and_nothing_of_it_kept(deployed: Deployed) -> None:
+    deployed.open_round()
+    with deployed.connect(ONE) as servers:
+        pair = deployed.pair(servers)
+    for submission in pair:
+        header, *share = upload_pieces(submission)
+        header.header.ClearField("signature")
+        header.header.ClearField("certificates")
+        with deployed.channel(submission.role) as channel:
+            receipt = AggregationStub(channel).Submit(iter([header, *share]), timeout=DEADLINE_S)
+        assert receipt.rejection == Rejection.BAD_SIGNATURE.value
+        assert "isn't signed" in receipt.detail
+    assert deployed.spooled() == []
+    assert deployed.outcome() == {ONE: Rejection.BAD_SIGNATURE, TWO: Rejection.ABSENT}
+
+
+def test_another_clients_submission_replayed_is_refused_and_its_owner_untouched(
+    deployed: Deployed,
+) -> None:
+    deployed.open_round()
+    with (
+        deployed.connect(ONE) as victim,
+        deployed.connect(TWO) as thief,
+    ):
+        pair = deployed.pair(victim)
+        # As it is: the connection is another client's.
+        with pytest.raises(AccessDenied, match="ward-2"):
+            thief.submit(pair)
+        # In the thief's own name: the signature is another client's.
+        header = replace(pair[0].header, context=replace(pair[0].context, client=TWO))
+        renamed = [replace(s, header=header) for s in pair]
+        assert reasons(thief.submit((renamed[0], renamed[1]))) == [Rejection.BAD_SIGNATURE] * 2
+        # Signed again by the thief: the commitments are bound to their owner.
+        header = signed_anew(header, CertificateSigner(deployed.owners[TWO]))
+        again = [replace(s, header=header) for s in pair]
+        assert reasons(thief.submit((again[0], again[1]))) == [Rejection.MALFORMED] * 2
+        assert reasons(victim.submit(pair)) == [None, None]
+    assert deployed.outcome() == {ONE: "counted", TWO: Rejection.BAD_SIGNATURE}
+
+
+def test_the_key_that_signed_must_be_the_connections(
+    deployed: Deployed, keys: Path, tmp_path: Path
+) -> None:
+    deployed.open_round()
+    # Another good certificate of the same client, as a stolen one would be.
+    Deployment.open(keys).issue(Principal.client(ONE.name), out=tmp_path / "second")
+    second = CertificateSigner(Identity.load(tmp_path / "second"))
+    with deployed.connect(ONE) as servers:
+        a, b = deployed.pair(servers)
+        header = signed_anew(a.header, second)
+        pair = (replace(a, header=header), replace(b, header=header))
+        receipts = servers.submit(pair)
+    assert reasons(receipts) == [Rejection.BAD_SIGNATURE] * 2
+    assert "another key" in receipts[0].detail
+    assert deployed.outcome()[ONE] is Rejection.BAD_SIGNATURE
+
+
+def test_different_pairs_to_a_and_b_have_one_reason_on_both(deployed: Deployed) -> None:
+    deployed.open_round()
+    with deployed.connect(ONE) as servers:
+        first, second = deployed.pair(servers), deployed.pair(servers)
+        assert reasons(servers.submit((first[0], second[1]))) == [None, None]
+    assert deployed.outcome() == {ONE: Rejection.UNMATCHED, TWO: Rejection.ABSENT}
+
+
+def test_held_submissions_keep_the_header_that_was_checked(deployed: Deployed) -> None:
+    deployed.open_round()
+    with deployed.connect(ONE) as servers:
+        pair = deployed.pair(servers)
+        servers.submit(pair)
+    for session in deployed.sessions.values():
+        held = session.inbox.close()[ONE]
+        assert isinstance(held, Submission)
+        assert held.header == pair[0].header
+        session.inbox.verifier.check(held.header.signature, held.header.signed)
+
+
+# --- a server in trouble -----------------------------------------------------------------------
+
+
+def test_no_place_on_the_disk_costs_an_upload_and_it_may_come_again(deployed: Deployed) -> None:
+    """No descriptor left is the same: the spool's file can't be opened."""
+    deployed.open_round()
+    spool = deployed.folder / B.value / "spool"
+    away = spool.with_name("elsewhere")
+    with (
+        deployed.connect(ONE) as one,
+        deployed.connect(TWO) as two,
+    ):
+        spool.rename(away)
+        pair = deployed.pair(one)
+        header, *share = upload_pieces(pair[1])
+        with deployed.channel(B) as channel:
+            receipt = AggregationStub(channel).Submit(iter([header, *share]), timeout=DEADLINE_S)
+        assert receipt.rejection == Rejection.TRUNCATED.value
+        assert str(deployed.folder) not in receipt.detail
+        away.rename(spool)
+        # The SDK sends the same bytes again by itself.
+        assert reasons(one.submit(pair)) == [None, None]
+        assert reasons(two.submit(deployed.pair(two))) == [None, None]
+    assert deployed.outcome() == {ONE: "counted", TWO: "counted"}
+
+
+def test_the_sdk_sends_again_what_a_server_had_no_place_for(
+    deployed: Deployed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deployed.open_round()
+    spool = deployed.folder / B.value / "spool"
+    away = spool.with_name("elsewhere")
+    spool.rename(away)
+    inbox, tries = deployed.sessions[B].inbox, []
+    start = inbox.start
+
+    def place_at_the_second_try(submission: Submission) -> Any:
+        tries.append(submission)
+        if len(tries) > 1:
+            away.rename(spool)
+        return start(submission)
+
+    monkeypatch.setattr(inbox, "start", place_at_the_second_try)
+    with deployed.connect(ONE) as servers:
+        assert reasons(servers.submit(deployed.pair(servers))) == [None, None]
+    assert len(tries) == 2
+    assert deployed.outcome()[ONE] == "counted"
+
+
+SECRET = "client ward-2 is at its limit; /var/lib/precad/state.db"
+FAILURES = [
+    StorageFailure(SECRET),
+    BudgetExceeded(SECRET),
+    PeerViolation(SECRET),
+    OSError(24, SECRET),
+    KeyError(SECRET),
+]
+
+
+@pytest.mark.parametrize("failure", FAILURES, ids=lambda failure: type(failure).__name__)
+def test_no_text_of_a_failure_reaches_a_client(
+    deployed: Deployed,
+    monkeypatch: pytest.MonkeyPatch,
+    failure: Exception,
+) -> None:
+    """It may be about somebody else: one told a stranger who was drawn, and who at its limit."""
+    deployed.open_round()
+
+    def fail(*_arguments: Any, **_named: Any) -> Any:
+        raise failure
+
+    for session in deployed.sessions.values():
+        monkeypatch.setattr(session.register, "enrol", fail)
+        monkeypatch.setattr(session.inbox, "start", fail)
+        monkeypatch.setattr(session.shelf, "get", fail)
+        monkeypatch.setattr(session.feed, "follow", fail)
+    digest = deployed.task.digest.value
+    with (
+        deployed.connect(ONE) as servers,
+        deployed.channel(A) as channel,
+    ):
+        stub = AggregationStub(channel)
+        claim = pb.EnrolRequest(task_digest=digest, client=ONE.name, records=1, record_rate=0.2)
+        model = pb.ModelRequest(task_digest=digest, version=0)
+        watch = pb.WatchRequest(task_digest=digest, client=ONE.name)
+        pieces = list(upload_pieces(deployed.pair(servers)[0]))
+        calls: list[Callable[[], Any]] = [
+            lambda: stub.Enrol(claim, timeout=DEADLINE_S),
+            lambda: stub.ModelDigest(model, timeout=DEADLINE_S),
+            lambda: list(stub.FetchModel(model, timeout=DEADLINE_S)),
+            lambda: list(stub.Watch(watch, timeout=DEADLINE_S)),
+            lambda: stub.Submit(iter(pieces), timeout=DEADLINE_S),
+        ]
+        for call in calls:
+            with pytest.raises(grpc.RpcError) as refused:
+                call()
+            assert (refused.value.code(), refused.value.details()) == (
+                grpc.StatusCode.UNAVAILABLE,
+                NOT_NOW,
+            )
+            said = str(refused.value) + str(refused.value.trailing_metadata())
+            assert "ward-2" not in said
+            assert "/var" not in said

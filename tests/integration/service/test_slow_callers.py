@@ -1,0 +1,211 @@
+"""Slow and greedy callers of real servers: they keep nothing, and nobody else notices them."""
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
+from typing import Any
+
+import grpc
+import grpc.aio
+import numpy as np
+import pytest
+from tests.integration.service.conftest import DEADLINE_S, ONE, TWO, A, B, Deploy, Deployed, reasons
+from tests.rig.waiting import until
+
+from precad.common.aggregator.service.limits import Limits
+from precad.common.aggregator.service.turns import Turns
+from precad.common.errors import (
+    Rejection,
+)
+from precad.common.identifiers import Role
+from precad.common.keystream import KEY_BYTES
+from precad.common.share.submission import Submission
+from precad.common.wire.submission import upload_pieces
+from precad.protos import precad_pb2 as pb
+from precad.protos.precad_pb2_grpc import AggregationStub
+
+Code = grpc.StatusCode
+
+
+class Stalling:
+    """An upload that sends these pieces and then keeps its stream open, or repeats the last."""
+
+    def __init__(self, pieces: list[pb.SubmissionPiece], drip_s: float | None = None) -> None:
+        self._pieces = pieces
+        self._drip_s = drip_s
+        self._end = threading.Event()
+
+    def __iter__(self) -> Iterator[pb.SubmissionPiece]:
+        yield from self._pieces
+        while not self._end.wait(self._drip_s):
+            yield pb.SubmissionPiece(body=b"")
+
+    def end(self) -> None:
+        self._end.set()
+
+
+@pytest.fixture
+def stalled() -> Iterator[Callable[..., Stalling]]:
+    made: list[Stalling] = []
+
+    def make(pieces: list[pb.SubmissionPiece], drip_s: float | None = None) -> Stalling:
+        made.append(Stalling(pieces, drip_s))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.end()
+
+
+@pytest.mark.parametrize(
+    ("role", "kind"),
+    [*product([A, B], ["no header", "no body", "drip"]), (B, "salt"), (B, "half")],
+)
+def test_a_slow_loris_is_cut_off_and_keeps_nothing(
+    deploy: Deploy,
+    stalled: Callable[..., Stalling],
+    role: Role,
+    kind: str,
+) -> None:
+    collect_s = 0.6 if kind == "drip" else DEADLINE_S
+    idle_s = DEADLINE_S if kind == "drip" else 0.3
+    deployed = deploy(changes={"deadlines.collect": collect_s}, limits=Limits(idle_s=idle_s))
+    deployed.open_round()
+    with deployed.connect(ONE) as servers:
+        pair = deployed.pair(servers)
+        submission = pair[0] if role is A else pair[1]
+        header, *body = upload_pieces(submission)
+        pieces = {"no header": [], "no body": [header], "drip": [header]}
+        if kind in ("salt", "half"):
+            half = pb.SubmissionPiece(body=body[1].body[:16])
+            pieces |= {"salt": [header, body[0]], "half": [header, body[0], half]}
+        upload = stalled(pieces[kind], 0.05 if kind == "drip" else None)
+        with deployed.channel(role) as channel:
+            receipt = AggregationStub(channel).Submit(iter(upload), timeout=DEADLINE_S)
+        assert receipt.rejection == Rejection.TRUNCATED.value
+        assert deployed.spooled() == []
+        # Its place is free again, and the whole upload is welcome; it may take its time.
+        deployed.services[role].calls.limits = Limits()
+        if kind != "drip":
+            assert reasons(servers.submit(pair, DEADLINE_S)) == [None, None]
+            assert deployed.outcome()[ONE] == "counted"
+
+
+def test_one_client_holds_two_uploads_open_and_no_third(
+    deployed: Deployed, stalled: Callable[..., Stalling]
+) -> None:
+    deployed.open_round()
+    with (
+        deployed.channel(A) as channel,
+        deployed.connect(TWO) as other,
+    ):
+        submit = AggregationStub(channel).Submit
+        # Without a header: the connection's certificate says who calls.
+        uploads = [stalled([]) for _ in range(2)]
+        open_calls = [submit.future(iter(upload), timeout=DEADLINE_S) for upload in uploads]
+        until(lambda: len(deployed.services[A].calls) == 2, "two open uploads")
+        third = submit.future(iter(stalled([])), timeout=DEADLINE_S)
+        assert third.code() is Code.RESOURCE_EXHAUSTED
+        assert "ward-1" in third.details()
+        # Nobody else notices.
+        assert reasons(other.submit(deployed.pair(other))) == [None, None]
+        for upload in uploads:
+            upload.end()
+        for call in open_calls:
+            assert call.result().rejection == Rejection.TRUNCATED.value
+        assert submit(iter([]), timeout=DEADLINE_S).rejection == Rejection.TRUNCATED.value
+    assert deployed.outcome() == {ONE: Rejection.ABSENT, TWO: "counted"}
+
+
+class HeldUp:
+    """B reads one body at a time from now on, and has one already."""
+
+    def __init__(self, deployed: Deployed) -> None:
+        self._deployed = deployed
+        self._turns = deployed.services[B]._turns = Turns(1)
+        self._other = self._turns.one()
+        deployed.on_loop(self._other.take())
+
+    def until_one_waits(self) -> None:
+        """An upload's header has been read, and its body has no turn."""
+        until(lambda: self._turns._places._waiters, "an upload that waits for its turn")
+
+    def end(self) -> None:
+        self._deployed.loop.call_soon_threadsafe(self._other.close)
+
+
+@pytest.mark.parametrize("asked", [True, False], ids=["asked for", "unasked"])
+def test_a_body_is_read_when_its_turn_comes(
+    deployed: Deployed,
+    asked: bool,  # noqa: FBT001 -- a column
+) -> None:
+    deployed.open_round()
+    held = HeldUp(deployed)
+    with (
+        deployed.connect(ONE) as servers,
+        deployed.channel(B) as channel,
+        ThreadPoolExecutor(1) as executor,
+    ):
+        pair = deployed.pair(servers)
+        if asked:
+            uploading: Any = executor.submit(servers.submit, pair)
+        else:
+            submit = AggregationStub(channel).Submit
+            uploading = submit.future(upload_pieces(pair[1]), timeout=DEADLINE_S)
+        held.until_one_waits()
+        assert deployed.sessions[B].traffic["clients to server-b"] == KEY_BYTES
+        assert not uploading.done()
+        held.end()
+        if asked:
+            assert reasons(uploading.result()) == [None, None]
+            assert deployed.outcome()[ONE] == "counted"
+        else:
+            assert uploading.result().rejection == ""
+
+
+def test_a_quick_upload_passes_by_all_that_stall(
+    deployed: Deployed,
+    stalled: Callable[..., Stalling],
+) -> None:
+    deployed.open_round()
+    deployed.services[B]._turns = Turns(1)
+    with (
+        deployed.channel(B) as channel,
+        deployed.connect(ONE) as slow,
+        deployed.connect(TWO) as quick,
+    ):
+        header, salt_h, *_ = upload_pieces(deployed.pair(slow)[1])
+        submit = AggregationStub(channel).Submit
+        calls = [
+            submit.future(iter(stalled(pieces, 0.01)), timeout=DEADLINE_S)
+            for pieces in ([header], [header, salt_h])
+        ]
+        until(lambda: len(deployed.services[B].calls) == len(calls), "open uploads")
+        assert reasons(quick.submit(deployed.pair(quick), DEADLINE_S)) == [None, None]
+        assert not any(call.done() for call in calls)
+        for call in calls:
+            call.cancel()
+
+
+def test_a_client_that_is_refused_at_its_header_sends_no_body(
+    deploy: Deploy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: dict[Role, list[str | None]] = {A: [], B: []}
+
+    def noted(submission: Submission) -> Iterator[pb.SubmissionPiece]:
+        for piece in upload_pieces(submission):
+            drawn[submission.role].append(piece.WhichOneof("piece"))
+            yield piece
+
+    monkeypatch.setattr("precad.client.connection.upload_pieces", noted)
+    deployed = deploy()
+    deployed.open_round()
+    held = HeldUp(deployed)
+    with deployed.connect(ONE) as servers:
+        x = np.zeros(deployed.task.dimension, dtype=np.int64)
+        pair = servers.prepare(0, 7, deployed.sessions[A].shelf.current.digest, x)
+        assert reasons(servers.submit(pair, DEADLINE_S)) == [Rejection.WRONG_ATTEMPT] * 2
+    held.end()
+    assert drawn == {A: ["header"], B: ["header"]}
+    assert deployed.sessions[B].traffic["clients to server-b"] == 0
