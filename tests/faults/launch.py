@@ -19,7 +19,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ from typing import Any
 sys.path.append(str(Path(__file__).parents[2]))
 
 from tests.faults import cheat
+from tests.rig.waiting import until
 
 import precad.cli.start
 from precad.client import data_owner
@@ -53,7 +53,6 @@ from precad.experiments import partition
 from precad.server_a import process as a_process
 from precad.server_b import process as b_process
 
-PAUSE_S = 0.01
 WARM = (
     dealer_process,
     a_process,
@@ -90,8 +89,7 @@ class Orders:
                 os.kill(os.getpid(), signal.SIGKILL)
             self._paused.touch()
         # Only this thread stands still.
-        while self._paused.exists():
-            time.sleep(PAUSE_S)
+        until(lambda: not self._paused.exists(), f"leave to go on from {point}")
 
     def note(self, **what: object) -> None:
         """Remember something through the process's death; one write, so whole or not at all."""

@@ -372,7 +372,7 @@ class FaultyDeployment(LocalDeployment):
         path = self.folder / "state" / role / "state.db"
         if not path.exists():
             return []
-        database = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=10)
+        database = sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=60)
         try:
             return database.execute(query).fetchall()
         except sqlite3.OperationalError as error:

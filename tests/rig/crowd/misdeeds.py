@@ -198,7 +198,7 @@ async def _broken_off(client: LoadClient, scene: Scene) -> Answers:
         yield header
         yield salt_h
         yield pb.SubmissionPiece(body=first.body[:-1])
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
 
     return await client.send(a), await client.send_pieces(b.role, pieces(), timeout_s=3.0)
 
