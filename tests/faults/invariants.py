@@ -33,6 +33,20 @@ def check(world: World) -> None:
     callers_read_nothing_of_others(world)
 
 
+def check_honest(world: World, honest: Role) -> None:
+    """What holds of the honest server and of owners, whatever the other server has done."""
+    roles = (honest,)
+    one_model_at_every_version(world, world.servers[honest].session.shelf.current.version)
+    one_release_of_a_version(world, roles)
+    sums_are_those_of_the_charged(world, world.servers[honest].session.shelf.current.version)
+    ledgers_agree_and_cover_every_release(world, roles)
+    owners_count_no_less_than_the_servers(world, honest)
+    one_sample_for_a_version(world, honest)
+    one_sample_for_a_round_number(world)
+    triples_are_spent_once(world, roles)
+    callers_read_nothing_of_others(world)
+
+
 def training_reaches_its_end(world: World) -> None:
     last = world.task.training.rounds
     for role in SERVERS:
@@ -53,7 +67,7 @@ def no_forged_update_counts(world: World) -> None:
             assert not {client.name for client in world.bad} & names, "a forged update counted"
 
 
-def one_model_at_every_version(world: World) -> None:
+def one_model_at_every_version(world: World, last: int | None = None) -> None:
     by_version: dict[int, set[Digest]] = {}
     for version, models in world.seen.models.items():
         by_version[version] = {digest for _, digest in models}
@@ -62,12 +76,13 @@ def one_model_at_every_version(world: World) -> None:
         assert lost or len(by_version[version]) == 1, f"different models of version {version}"
     for version, given in world.seen.given.items():
         assert len(given) == 1, f"owners were given two models of version {version}"
-    assert set(by_version) == set(range(world.task.training.rounds + 1))
+    last = world.task.training.rounds if last is None else last
+    assert set(by_version) == set(range(last + 1))
 
 
-def one_release_of_a_version(world: World) -> None:
+def one_release_of_a_version(world: World, roles: tuple[Role, ...] = SERVERS) -> None:
     """What left was persisted, never changed, and left once a version, or the ledgers count it."""
-    for role in SERVERS:
+    for role in roles:
         attempts = world.rounds(role)
         left: Counter[int] = Counter()
         for number, share in world.seen.shares[role].items():
@@ -84,13 +99,17 @@ def one_release_of_a_version(world: World) -> None:
             assert times == 1 or (world.put_back_roles and again), f"released twice: {left}"
 
 
-def sums_are_those_of_the_charged(world: World) -> None:
+def sums_are_those_of_the_charged(world: World, last: int | None = None) -> None:
     """Both shares of a round hold just the charged clients' updates, and each noise once."""
     a, b = (world.rounds(role) for role in SERVERS)
     charges = world.charges(Role.SERVER_A)
     noises = {
         role: {noise.tobytes(): noise for noise in world.seen.noise[role]} for role in SERVERS
     }
+    # Who cheats may have left its own out; the other's is there all the same.
+    none = np.zeros(world.task.dimension, dtype=np.int64)
+    for role in world.cheaters:
+        noises[role][none.tobytes()] = none
     over = set()
     for number in a.keys() & b.keys():
         states = {a[number][0], b[number][0]}
@@ -112,16 +131,18 @@ def sums_are_those_of_the_charged(world: World) -> None:
         ]
         assert len(found) == 1, f"round {number} isn't its charged updates and one noise of each"
         # A noise that was used can't be used again.
-        noises[Role.SERVER_A].pop(found[0][0])
-        noises[Role.SERVER_B].pop(found[0][1])
+        for role, used in zip(SERVERS, found[0], strict=True):
+            if used != none.tobytes():
+                del noises[role][used]
     # Where both databases were put back neither may know more of a version than its charge.
-    assert len(over) == world.task.training.rounds or len(world.put_back_roles) > 1
+    last = world.task.training.rounds if last is None else last
+    assert len(over) == last or len(world.put_back_roles) > 1
 
 
-def ledgers_agree_and_cover_every_release(world: World) -> None:
+def ledgers_agree_and_cover_every_release(world: World, roles: tuple[Role, ...] = SERVERS) -> None:
     a, b = (world.charges(role) for role in SERVERS)
     assert a == b, "the servers' ledgers differ"
-    for role in SERVERS:
+    for role in roles:
         for number, share in world.seen.shares[role].items():
             if share in world.seen.left[role]:
                 assert number in charged(world, role), f"{role.value} forgot attempt {number}"
@@ -135,14 +156,14 @@ def charged(world: World, role: Role) -> set[int]:
     return {number for number, (state, *_) in world.rounds(role).items() if state not in free}
 
 
-def owners_count_no_less_than_the_servers(world: World) -> None:
-    versions = {number: row[1] for number, row in world.rounds(Role.SERVER_A).items()}
+def owners_count_no_less_than_the_servers(world: World, role: Role = Role.SERVER_A) -> None:
+    versions = {number: row[1] for number, row in world.rounds(role).items()}
     for client in set(world.clients) - world.bad:
         path = world.folder / client.name / "participations.log"
         own = OwnAccount(world.task, world.task.privacy.record_rate, None, path)
-        for number, names in world.charges(Role.SERVER_A).items():
+        for number, names in world.charges(role).items():
             # What nobody remembers charges whom it may have held, whether or not they shared.
-            forgotten = not any(number in world.seen.shares[role] for role in SERVERS)
+            forgotten = not any(number in world.seen.shares[each] for each in SERVERS)
             if client.name in names and not forgotten:
                 assert own.charged(versions[number]), f"{client} doesn't know of round {number}"
         # Zeros, which cover that a client isn't drawn, say nothing of its records.
@@ -164,8 +185,8 @@ def callers_read_nothing_of_others(world: World) -> None:
         assert not words & (others | TELLING), f"{client} read: {text}"
 
 
-def one_sample_for_a_version(world: World) -> None:
-    versions = {number: row[1] for number, row in world.rounds(Role.SERVER_A).items()}
+def one_sample_for_a_version(world: World, role: Role = Role.SERVER_A) -> None:
+    versions = {number: row[1] for number, row in world.rounds(role).items()}
     first: dict[tuple[ClientId, int], bytes] = {}
     for (client, number), update in world.seen.updates.items():
         if client in world.bad:
@@ -182,6 +203,6 @@ def one_sample_for_a_round_number(world: World) -> None:
         )
 
 
-def triples_are_spent_once(world: World) -> None:
-    for role in SERVERS:
+def triples_are_spent_once(world: World, roles: tuple[Role, ...] = SERVERS) -> None:
+    for role in roles:
         assert all(times == 1 for times in world.seen.spent[role].values())

@@ -207,7 +207,7 @@ def child(name: str, arguments: list[str], folder: Path, log: Path) -> None:
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
     install(Orders(folder, name))
-    cheat.install(cheat.Cheat(folder, name))
+    cheat.install(cheat.OrderedCheat(folder, name))
     sys.argv = ["precad", *arguments]
     precad.cli.start.main()
 

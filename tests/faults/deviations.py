@@ -1,0 +1,279 @@
+"""What a server that cheats does otherwise: a name for each deviation, and how it may end.
+
+``cheat.py`` has servers do so: real ones in simulated time (``test_cheating_servers.py``) and on
+real processes (``tests/soak/test_cheating_process.py``).
+"""
+
+import json
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from precad.common.deal.request import SquareRequest
+from precad.common.identifiers import ATTEMPTS, ClientId, Role
+from precad.common.norm_check.verdicts import submission_bytes
+from precad.common.secret import Secret
+from precad.common.share.mask import SALT_BYTES
+
+VICTIM = ClientId("ward-0")
+GATES = 41
+WIDTH = submission_bytes(GATES)
+POISON = 2**40
+"""Every coordinate of the noisy sum that a server chooses which speaks last."""
+
+Send = Callable[[bytes], Sequence[bytes]]
+
+
+# --- what it sends to the other server -----------------------------------------------------------
+
+
+def flipped(place: int | None = None) -> Send:
+    """One bit otherwise: this one, or one in the middle."""
+
+    def flip(data: bytes) -> Sequence[bytes]:
+        if not data:
+            return [b"\0"]
+        at = 8 * (len(data) // 2) if place is None else place
+        changed = bytearray(data)
+        changed[at // 8] ^= 0x80 >> at % 8
+        return [bytes(changed)]
+
+    return flip
+
+
+def edited(**fields: Any) -> Send:
+    """A message in JSON with some fields otherwise; functions get what was there."""
+
+    def edit(data: bytes) -> Sequence[bytes]:
+        said = json.loads(data)
+        for name, value in fields.items():
+            said[name] = value(said[name]) if callable(value) else value
+        return [json.dumps(said).encode()]
+
+    return edit
+
+
+def every_bit(data: bytes) -> Sequence[bytes]:
+    """All gates of all submissions otherwise."""
+    return [b"".join(bytes(255 - each for each in data[i : i + 5]) + data[i + 5 : i + WIDTH]
+                     for i in range(0, len(data), WIDTH))]  # fmt: skip
+
+
+def in_salt(send: Send) -> Send:
+    """In salt_h alone."""
+    return lambda data: send(data) if len(data) == SALT_BYTES else [data]
+
+
+def in_words(send: Send) -> Send:
+    """In the pieces of b, not in what goes before or behind them."""
+    return lambda data: send(data) if len(data) > SALT_BYTES else [data]
+
+
+def other_digests(data: bytes) -> Sequence[bytes]:
+    """As if clients had signed something else for this server: all that it lists is held."""
+    return [b"".join(data[i : i + 1] + b"\xab" * 32 for i in range(0, len(data), 33))]
+
+
+SILENT: Send = lambda _: ()  # noqa: E731
+TWICE: Send = lambda data: (data, data)  # noqa: E731
+SHORT: Send = lambda data: (data[:-1],)  # noqa: E731
+LONG: Send = lambda data: (data + b"\0",)  # noqa: E731
+EMPTY: Send = lambda _: (b"",)  # noqa: E731
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """What one server does otherwise."""
+
+    sends: Mapping[str, Send] | None = None
+    """Instead of the pieces of these steps' messages."""
+    asks: Callable[[SquareRequest], Sequence[SquareRequest]] | None = None
+    """The dealer, instead of one request."""
+    deaf: bool = False
+    """What the dealer refuses, it doesn't hear."""
+    own_bits: Callable[[bytes], bytes] | None = None
+    """What it takes for its own bits of a submission, in what it says and in its verdict."""
+    turned: bool = False
+    """It decides on the submissions in the other order."""
+    lists: bool = False
+    """It matches nothing before collection closes: all is on the last lists."""
+    denies: bool = False
+    """It says that it holds nothing good of the victim's, and acts so."""
+    hangs_up: bool = False
+    """It ends the link as soon as it has heard the bits."""
+    noiseless: bool = False
+    """It leaves its own noise out."""
+    speaks_last: bool = False
+    """It chooses its noisy share after it has heard the other's, and the model with it."""
+    other_model: bool = False
+    """It shows owners another model, or another digest of it."""
+
+
+IN_SET_UP = frozenset({"position", "remembered", "roster", "set-secret", "dealer", "nonce"})
+IN_A_ROUND = (
+    "coin-commitment",
+    "coin-opening",
+    "cohort",
+    "pairs",
+    "held",
+    "opened",
+    "decide",
+    "valid-set",
+    "head",
+    "countersignature",
+    "noisy-share",
+    "model",
+    "kept",
+)
+BY_A, BY_B = ("ask", "alike"), ("offer", "body")
+
+
+def _of(step: str, send: Send) -> Deviation:
+    return Deviation(sends={step: send}, lists=step == "held")
+
+
+DEVIATIONS: dict[str, Deviation] = {
+    **{
+        # Of the last lists in an outcome's code; "a list of other digests" is about the rest.
+        f"{step} with a bit flipped": _of(step, flipped(0 if step == "held" else None))
+        for step in (*sorted(IN_SET_UP), *IN_A_ROUND, *BY_A, *BY_B)
+    },
+    **{f"{step} never": _of(step, SILENT) for step in (*IN_A_ROUND[2:], *BY_A, *BY_B)},
+    **{
+        f"{step} twice": _of(step, TWICE)
+        for step in ("cohort", "held", "decide", "valid-set", "noisy-share", "body")
+    },
+    # Lists.
+    "a stranger in the cohort": _of("cohort", edited(clients=[1, 9])),
+    "an attempt that was used": _of("cohort", edited(attempt=lambda number: number - 1)),
+    "another model in the cohort": _of("cohort", edited(model="ab" * 32)),
+    "a list of other digests": _of("held", other_digests),
+    "a list without the first": _of("held", lambda data: [data[33:]]),
+    "digests offered that nobody signed": _of("offer", other_digests),
+    "somebody alike who wasn't offered": _of("alike", lambda _: [b"\1"]),
+    "the victim's submission denied": Deviation(lists=True, denies=True),
+    "more opened than there were attempts": _of("opened", edited(count=ATTEMPTS)),
+    "more opened than there are numbers": _of("opened", edited(count=2**63 - 1)),
+    "more opened before": _of("position", edited(opened=ATTEMPTS)),
+    "the last number that there is": _of("cohort", edited(attempt=ATTEMPTS)),
+    "a number too large": _of("cohort", edited(attempt=2**63 - 1)),
+    # The forwarded body.
+    "another salt of the body": _of("body", in_salt(flipped())),
+    "a body with a bit flipped": _of("body", in_words(flipped())),
+    "a body one word short": _of("body", in_words(lambda data: [data[:-8]])),
+    "a body one word long": _of("body", in_words(lambda data: [data + bytes(8)])),
+    "a body of zeros": _of("body", in_words(lambda data: [bytes(len(data))])),
+    # Bits and words.
+    "the first gate's bit": _of("decide", flipped(0)),
+    "the norm's bit": _of("decide", flipped(GATES - 1)),
+    "its own word wrong": _of("decide", flipped(GATES)),
+    "every bit": _of("decide", every_bit),
+    "a bit behind the last": _of("decide", flipped(GATES + 1)),
+    "bits one byte short": _of("decide", SHORT),
+    "bits one byte long": _of("decide", LONG),
+    "no bits": _of("decide", EMPTY),
+    "another word taken": Deviation(own_bits=lambda bits: flipped(GATES - 1)(bits)[0]),
+    "its own word called wrong": Deviation(own_bits=lambda bits: flipped(GATES)(bits)[0]),
+    "the other order": Deviation(turned=True),
+    "gone with the bits": Deviation(hangs_up=True),
+    # To the dealer.
+    "another seed": Deviation(asks=lambda r: [replace(r, seed=Secret.random())]),
+    "another salt": Deviation(asks=lambda r: [replace(r, salt=Secret.random())]),
+    "another commitment to A": Deviation(asks=lambda r: [replace(r, commitment_a=bytes(32))]),
+    "another commitment to B": Deviation(asks=lambda r: [replace(r, commitment_b=bytes(32))]),
+    "another context": Deviation(asks=lambda r: [replace(r, context=secrets.token_bytes(32))]),
+    "a later attempt": Deviation(asks=lambda r: [replace(r, attempt=r.attempt + 1)]),
+    "asked twice": Deviation(asks=lambda r: [r, r], deaf=True),
+    "not asked": Deviation(asks=lambda _: []),
+    # What leaves with noise.
+    "no noise of its own": Deviation(noiseless=True),
+    "the last word on the model": Deviation(speaks_last=True),
+    "another model shown": Deviation(other_model=True),
+}
+
+
+# --- how it may end ------------------------------------------------------------------------------
+
+FAULT, REFUSED, DONE = "a named fault", "a refused submission", "a round like any other"
+
+WITH_NOISE = ("no noise of its own", "the last word on the model", "noisy-share with a bit flipped")
+SHOWN = "another model shown"
+UNSEEN = {
+    # The other server's correlated randomness, which gates need none of.
+    "nonce with a bit flipped",
+    # What nobody relies on: it is said when all is done.
+    "kept with a bit flipped",
+    # The lists that close collection tell it all the same.
+    "digests offered that nobody signed",
+}
+LOOSE = {
+    # A flipped bit of a number, or of a name, may be a number or a name again.
+    "opened with a bit flipped",
+    # The message that nobody misses is the next round's fault.
+    "kept never",
+    "ask with a bit flipped",
+    "alike with a bit flipped",
+    "offer with a bit flipped",
+    "asked twice",
+    "remembered with a bit flipped",
+}
+REFUSALS = {
+    "the victim's submission denied": 1,
+    "another word taken": 0,
+    "its own word called wrong": 0,
+}
+"""How many submissions still count."""
+
+
+GATES_ALONE = {
+    "the first gate's bit",
+    "the norm's bit",
+    "its own word wrong",
+    "every bit",
+    "a bit behind the last",
+    "another word taken",
+    "its own word called wrong",
+    "the other order",
+    "gone with the bits",
+}
+"""About bits of the gates, in their order; ``decide`` is a message of another check too."""
+
+
+def ends_of(deviation: str, validation: str) -> set[str]:
+    """How it may end at the honest server."""
+    if validation != "fss":
+        if deviation.startswith(("decide ", "bits ", "no bits")):
+            # Whatever is opened wrong may hold, or not.
+            return {FAULT, REFUSED, DONE}
+        if deviation.startswith("nonce "):
+            # Both servers' parts of the triples no longer belong together.
+            return {FAULT, REFUSED}
+    if deviation in REFUSALS:
+        return {REFUSED}
+    if deviation in UNSEEN or deviation in WITH_NOISE[:2]:
+        return {DONE}
+    if deviation in LOOSE:
+        return {FAULT, DONE}
+    return {FAULT}
+
+
+def deviations_of(cheater: Role, validation: str, *, workers: bool) -> list[str]:
+    """Those that this server can play.
+
+    Args:
+        cheater: the server.
+        validation: how norms are checked.
+        workers: whether servers validate in worker processes, whose number they agree on.
+    """
+    elsewhere = BY_B if cheater is Role.SERVER_A else BY_A
+    only_a = {"a stranger in the cohort", "an attempt that was used", "another model in the cohort",
+              "the last number that there is", "a number too large",
+              "somebody alike who wasn't offered"}  # fmt: skip
+    only_b = {"digests offered that nobody signed", *(n for n in DEVIATIONS if "body" in n)}
+    skip = (only_b if cheater is Role.SERVER_A else only_a) | {SHOWN}
+    if validation != "fss":
+        skip |= GATES_ALONE
+    if not workers:
+        skip |= {name for name in DEVIATIONS if name.startswith("pairs ")}
+    return [name for name in DEVIATIONS if name not in skip and name.split(" ")[0] not in elsewhere]

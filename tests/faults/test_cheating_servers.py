@@ -1,0 +1,355 @@
+"""A malicious server in simulated time: A and B in turn, deviating in every message that it sends.
+
+Both servers, owners and the dealer are the real role objects (``world.py``); the bad server is one
+with changes (``cheat.py``), so that it knows all that a server knows. Two owners hold two candidate
+updates, as far apart as the bound allows, side by side in every round: what the honest server says
+of the one it must say of the other. Whatever the bad one does (``deviations.py``):
+
+- all that the honest server sends before its noisy share the bad one could have computed itself;
+- it ends in a named fault, a refused submission, or a round as if nothing had been;
+- with an honest partner again the training goes on.
+
+What it sends of its noisy share nobody can check: see the tests at the end for what holds. The same
+on real processes is ``tests/soak/test_cheating_process.py``.
+"""
+
+import logging
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.conftest import task_values
+from tests.faults.cheat import candidate, wrap, wrap_dealing
+from tests.faults.conftest import quick_folder
+from tests.faults.deviations import (
+    DEVIATIONS,
+    DONE,
+    FAULT,
+    IN_SET_UP,
+    POISON,
+    REFUSALS,
+    REFUSED,
+    Deviation,
+    deviations_of,
+    ends_of,
+)
+from tests.faults.foreseen import CANDIDATES, Known, messages
+from tests.faults.invariants import check_honest
+from tests.faults.turns import Life
+from tests.faults.world import SERVERS, Calls, Server, World
+
+from precad.client.participant import RoundView
+from precad.client.pending import Pair
+from precad.common.aggregator.training.feed import Event, RoundOpened
+from precad.common.deal import local
+from precad.common.deal.request import SquareRequest
+from precad.common.encode.clip import squared_norm
+from precad.common.errors import PrecadError
+from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.ring import RingVector, from_bytes
+from precad.common.task import Task
+
+A, B = SERVERS
+ENDLESS = 100_000
+PARTS = 4
+FAULTS = re.compile(r"training stopped: \S|; trying again for")
+OF_THE_CHECK = {"nonce", "decide", "valid-set"}
+"""Messages in whose making or reading the check of norms has a part."""
+MADE = re.compile(r"version \d+ is made: (\d+) of (\d+) submissions count")
+
+
+def task_of(validation: str) -> Task:
+    """Two clients, both drawn every time; a body is longer than its salt."""
+    values = task_values(6)
+    values["training"]["rounds"] = ENDLESS
+    values["enrolment"]["clients"] = len(CANDIDATES)
+    values["deadlines"] = {
+        "enrol": 500.0,
+        "collect": 10.0,
+        "rejoin": 2.0,
+        "peer": 5.0,
+        "outage": 300.0,
+    }
+    return Task.parse(values | {"validation": validation})
+
+
+class Candidate(Calls):
+    """An owner that holds one of the two updates."""
+
+    def compute(self, view: RoundView) -> RingVector:  # noqa: ARG002 -- as every owner's
+        """The same every time."""
+        with self.world.step("compute"):
+            return candidate(self.task, CANDIDATES[self.client.name])
+
+    def prepare(self, version: int, round_number: int, model: Digest, x: RingVector) -> Pair:
+        """Its header will lie at both servers."""
+        pair = super().prepare(version, round_number, model, x)
+        header = pair[0].header
+        signed = {"commitment": str(header.whole_digest), "body": str(header.body_digest)}
+        assert isinstance(self.world, CheatedWorld)
+        self.world.known.take([signed | {"context": str(pair[0].context.digest)}])
+        return pair
+
+
+class CheatedWorld(World):
+    """Deviations of one server, one after another; after each one a version with an honest partner.
+
+    Args:
+        folder: durable state of all parties.
+        seed: decides turns.
+        cheater: which server.
+        validation: how norms are checked.
+        deviations: by name.
+        lasts: so many versions, where nobody notices.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        seed: int,
+        cheater: Role,
+        validation: str,
+        deviations: Sequence[str],
+        lasts: int,
+    ) -> None:
+        super().__init__(
+            task_of(validation), folder, seed, faults=0, chance=0.0, slowest_start_s=1.0
+        )
+        self.turns.limit(1000.0 * (len(deviations) + 1))
+        self.cheaters = {cheater}
+        self.cheater = cheater
+        self.honest = B if cheater is A else A
+        self.known = Known(self.honest, self.task, self.coin_key(self.honest))
+        self.bits = 0
+        """Of submissions, that the honest server said and the bad one had known."""
+        self.said: list[str] = []
+        """What anybody logged since the newest deviation began."""
+        self.sent: dict[Role, list[dict[str, Any]]] = defaultdict(list)
+        """What the servers noted since then."""
+        self.noisy: dict[int, dict[Role, RingVector]] = defaultdict(dict)
+        """By attempt, the noisy shares that left."""
+        self.deviation = ""
+        """The one that is in force."""
+        self.newest = ""
+        """The one whose end is still to be seen to cost nothing further."""
+        self._waiting = list(deviations)
+        self._lasts = lasts
+        self._did = False
+        self._begun = False
+        """Whether the honest server has opened a version since all were honest again."""
+        self._made = 0
+        self._all_over = False
+
+    # --- what a cheat needs ----------------------------------------------------------------------
+
+    @property
+    def now(self) -> Deviation:
+        """What the party whose turn it is does otherwise."""
+        cheats = self.deviation and self.turns.life.party == self.cheater.value
+        return DEVIATIONS[self.deviation] if cheats else _HONEST
+
+    def did(self) -> None:
+        """It has done otherwise."""
+        self._did = True
+
+    def note(self, **what: Any) -> None:
+        """Remember something."""
+        role = Role(self.turns.life.party)
+        self.sent[role].append(what)
+        if what.get("sent") == "noisy-share":
+            self.noisy[what["attempt"]][role] = from_bytes(bytes.fromhex(what["payload"]))
+        if role is self.cheater:
+            self.known.take([what])
+
+    # --- one deviation after another -------------------------------------------------------------
+
+    def calls_of(self, client: ClientId, life: Life) -> Calls:
+        """With the owner's candidate."""
+        return Candidate(self, client, life)
+
+    def published(self, event: Event) -> None:
+        """A server has told its clients something."""
+        if isinstance(event, RoundOpened) and self.turns.life.party == self.honest.value:
+            self._begun = True
+
+    def stopped(self, server: Server) -> None:
+        """Its operator starts it again."""
+        assert "internal error" not in server.session.progress.error
+        self._crash(server.life)
+
+    def logged(self, line: str) -> None:
+        """The party whose turn it is has said something."""
+        party = self.turns.life.party
+        self.said.append(f"{party}: {line}")
+        if party != self.honest.value:
+            return
+        made, fault = MADE.search(line), FAULTS.search(line)
+        if self.deviation:
+            if fault:
+                assert self._did, f"before any deviation: {line}"
+                self._ends(FAULT, line)
+            elif made:
+                self._made += 1
+                assert self._made < self._lasts + 3, "no server came to it"
+                # What is said when all is done can be noticed in the next round at the earliest.
+                late = self.deviation.startswith("kept ")
+                if self._did and self._made >= self._lasts + late:
+                    self._ends(DONE if made[1] == made[2] else REFUSED, line)
+        elif made and self._begun and made.groups() == ("2", "2"):
+            self._go_on()
+
+    def _ends(self, how: str, line: str) -> None:
+        """The honest server has met the deviation, and said so in ``line``."""
+        deviation, self.deviation, self._begun = self.deviation, "", False
+        assert how in ends_of(deviation, self.task.validation), f"{how}: {line}"
+        if deviation in REFUSALS:
+            assert f"{REFUSALS[deviation]} of 2 submissions count" in line
+
+    def _go_on(self) -> None:
+        """A version was done as ever: look at what was heard, and on to the next deviation."""
+        if self.newest:
+            heard = list(messages(self.sent[self.honest]))
+            own_secret = not self.newest.startswith("set-secret")
+            if self.task.validation == "fss":
+                assert not self.known.lacks(heard, own_secret=own_secret)
+                self.bits += self.known.foresaw(heard, own_secret=own_secret)
+        self.said.clear()
+        self.sent.clear()
+        if not self._waiting:
+            self._all_over = True
+            return
+        self.newest = self.deviation = self._waiting.pop(0)
+        self._did, self._made = False, 0
+        if not IN_SET_UP.isdisjoint(DEVIATIONS[self.deviation].sends or ()):
+            self.turns.at(0.0, self._kill_both)
+
+    def _kill_both(self) -> None:
+        """What is said when the servers meet comes again."""
+        for role in SERVERS:
+            self.turns.kill(self.servers[role].life)
+
+    def _over(self) -> bool:
+        return self._all_over
+
+
+_HONEST = Deviation()
+
+
+class Lines(logging.Handler):
+    """What a world's parties log."""
+
+    def __init__(self, world: CheatedWorld) -> None:
+        super().__init__(logging.INFO)
+        self._world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """One line, at once and in its party's turn."""
+        self._world.logged(record.getMessage())
+
+
+@contextmanager
+def cheated(
+    seed: int, cheater: Role, deviations: Sequence[str], validation: str = "fss", lasts: int = 1
+) -> Iterator[CheatedWorld]:
+    """Play all deviations and check what holds in the end."""
+    log = logging.getLogger("precad")
+    with quick_folder() as folder, pytest.MonkeyPatch.context() as patch:
+        world = CheatedWorld(folder, seed, cheater, validation, deviations, lasts)
+        wrap(world, patch.setattr)
+        wrap_dealing(world, local._Conversation, ask_dealer, patch.setattr)
+        level = log.level
+        patch.setattr(log, "handlers", [Lines(world)])
+        patch.setattr(log, "propagate", False)
+        log.setLevel(logging.INFO)
+        try:
+            world.run()
+            check_honest(world, world.honest)
+            yield world
+        except BaseException as error:
+            error.add_note(f"seed {seed}, at the deviation: {world.newest}")
+            error.add_note("\n".join(world.said[-40:]))
+            raise
+        finally:
+            log.setLevel(level)
+
+
+def ask_dealer(conversation: Any, request: SquareRequest) -> None:
+    """As a conversation asks, but without a look at what it asks for."""
+    try:
+        work = conversation._dealer.ask(conversation._role, request, conversation._answers.put)
+        if work is not None:
+            work()
+    except PrecadError as error:
+        conversation._answers.end(error)
+
+
+def test_the_two_candidates_are_as_far_apart_as_the_bound_allows() -> None:
+    task = task_of("fss")
+    norms = {which: squared_norm(candidate(task, which)) for which in CANDIDATES.values()}
+    assert norms == {"nothing": 0, "longest": task.bound**2}
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("cheater", SERVERS)
+def test_whatever_a_server_does_it_hears_what_it_could_have_computed(
+    cheater: Role, part: int
+) -> None:
+    deviations = deviations_of(cheater, "fss", workers=False)[part::PARTS]
+    with cheated(part, cheater, deviations) as world:
+        assert world.bits > 0, "no deviation got as far as bits"
+
+
+@pytest.mark.parametrize("cheater", SERVERS)
+def test_under_the_other_check_too_whatever_a_server_says_ends_well(cheater: Role) -> None:
+    """What the honest server sends of a comparison on shares nobody promises anything of.
+
+    Where the check itself has a part; all else is the same code under either.
+    """
+    deviations = [
+        name
+        for name in deviations_of(cheater, "crypten", workers=False)
+        if not OF_THE_CHECK.isdisjoint(DEVIATIONS[name].sends or ())
+    ]
+    with cheated(6, cheater, deviations, "crypten") as world:
+        assert {"decide never", "nonce with a bit flipped"} <= set(deviations)
+        assert world.bits == 0
+
+
+# --- what nobody can notice ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cheater", SERVERS)
+def test_without_the_bad_servers_noise_the_honest_ones_is_all_there(cheater: Role) -> None:
+    """A server that leaves its noise out gets the sum with the other's whole noise, not with half.
+
+    Nobody can notice: the statement of a record counts one server's noise alone.
+    """
+    with cheated(7, cheater, ["no noise of its own"], lasts=3) as world:
+        of_updates = sum(candidate(world.task, which) for which in CANDIDATES.values())
+        drawn = {noise.tobytes() for noise in world.seen.noise[world.honest]}
+        noises = [shares[A] + shares[B] - of_updates for shares in world.noisy.values()]
+        assert len([noise for noise in noises if noise.tobytes() in drawn]) == 3
+
+
+@pytest.mark.parametrize("cheater", SERVERS)
+def test_a_server_that_speaks_last_chooses_the_model_and_owners_go_on_all_the_same(
+    cheater: Role,
+) -> None:
+    """θ is whatever it likes, so that nothing an owner shows may depend on it.
+
+    What the honest server has let go by then is its sum with its noise, once a version; what θ
+    becomes is a function of that.
+    """
+    with cheated(8, cheater, ["the last word on the model"], lasts=4) as world:
+        chosen = [n for n, shares in world.noisy.items() if (shares[A] + shares[B] == POISON).all()]
+        assert len(chosen) == 4
+        charges = world.charges(world.honest)
+        assert all(charges[number] == set(CANDIDATES) for number in chosen)
+        for role in SERVERS:
+            # Far beyond what any training moves it to, and the same at both servers.
+            assert (np.abs(world.servers[role].session.shelf.theta()) > 1_000).all()
