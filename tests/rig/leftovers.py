@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.rig.waiting import until
@@ -90,7 +91,8 @@ def nothing_is_left_running() -> Iterator[None]:
 
 def _end_pythons_own() -> None:
     """What Python and joblib keep for later until their process ends."""
-    if executors := sys.modules.get("joblib.externals.loky.reusable_executor"):
+    executors: Any = sys.modules.get("joblib.externals.loky.reusable_executor")
+    if executors:
         with executors._executor_lock:
             executor = executors._executor
         if executor is not None:

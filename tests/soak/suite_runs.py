@@ -1,0 +1,172 @@
+"""Run the first tier again and again, quiet or under load, and record what became of it.
+
+    python -m tests.soak.suite_runs --load quiet --fresh --runs 3
+    python -m tests.soak.suite_runs --load busy --runs 1
+    python -m tests.soak.suite_runs --load random --runs 50
+
+Each run is `make test` in a clone of this commit, without this environment; with ``--fresh`` in a
+new clone with nothing installed, else in one that is kept. ``busy`` has two loops of equal priority
+beside it. ``random`` changes what is beside it every few seconds: up to six loops of some priority,
+and one run in four has one core. Wall and CPU seconds (children included), what failed and the
+seed are added to the output after each run: a series that is broken off goes on.
+"""
+
+import argparse
+import json
+import os
+import random
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.soak.run import ROOT, commit
+
+from precad.cli.bench.hardware import hardware
+
+OUTPUT = ROOT / "benchmarks" / "results" / "suite_runs.json"
+KEPT = ROOT / "build" / "suite"
+LOOP = (sys.executable, "-c", "while True: pass")
+MOST_LOOPS = 6
+KINDS = ("quiet", "busy", "random")
+
+
+@contextmanager
+def loops(number: int, nice: int = 0) -> Iterator[None]:
+    """So many busy loops beside the block."""
+    started = [subprocess.Popen(["nice", "-n", str(nice), *LOOP]) for _ in range(number)]
+    try:
+        yield
+    finally:
+        for each in started:
+            each.kill()
+            each.wait()
+
+
+@contextmanager
+def load(kind: str, seed: int) -> Iterator[None]:
+    """What runs beside the block."""
+    if kind != "random":
+        with loops(2 if kind == "busy" else 0):
+            yield
+        return
+    over = threading.Event()
+
+    def change() -> None:
+        chosen = random.Random(seed)
+        while not over.is_set():
+            with loops(chosen.randint(0, MOST_LOOPS), chosen.choice((0, 0, 5, 10))):
+                over.wait(chosen.uniform(2.0, 40.0))
+
+    changing = threading.Thread(target=change)
+    changing.start()
+    try:
+        yield
+    finally:
+        over.set()
+        changing.join()
+
+
+def clone(where: Path) -> Path:
+    """This commit, as somebody else gets it."""
+    shutil.rmtree(where, ignore_errors=True)
+    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(where)], check=True)
+    return where
+
+
+def is_of(where: Path, of: str) -> bool:
+    """Whether a clone is there already, set up, of this commit."""
+    if not (where / ".venv" / ".ready").exists():
+        return False
+    head = ("git", "-C", str(where), "rev-parse", "HEAD")
+    return subprocess.run(head, capture_output=True, text=True, check=True).stdout.strip() == of
+
+
+def environment() -> dict[str, str]:
+    """Nothing of this process's own but what any shell has."""
+    kept = ("HOME", "PATH", "LANG", "TERM", "PIP_CONFIG_FILE", "PIP_INDEX_URL", "CI")
+    return {name: os.environ[name] for name in kept if name in os.environ}
+
+
+def run(folder: Path, kind: str, seed: int) -> dict[str, Any]:
+    """One `make test`, and what became of it."""
+    one_core = kind == "random" and random.Random(f"{seed} cores").random() < 0.25
+    cores = ["taskset", "-c", "0"] if one_core else []
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    with load(kind, seed):
+        done = subprocess.run(
+            [*cores, "make", "test"],
+            cwd=folder,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        wall = time.monotonic() - began
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    said = done.stdout.splitlines()
+    closing = [line for line in said if re.search(r"(passed|failed|error).* in [0-9.]+s", line)]
+    failed = [line for line in said if line.startswith(("FAILED", "ERROR"))]
+    found: dict[str, Any] = {
+        "load": kind,
+        "seed": seed,
+        "one_core": one_core,
+        "status": done.returncode,
+        "seconds": round(wall, 1),
+        "closing": closing[-1].strip("= ") if closing else "",
+        "failed": failed,
+    }
+    if kind == "quiet":
+        # Under load the loops are children too.
+        spent = (after.ru_utime + after.ru_stime) - (before.ru_utime + before.ru_stime)
+        found["cpu_seconds"] = round(spent, 1)
+    if done.returncode:
+        log = Path(tempfile.mkdtemp()) / "make-test.log"
+        log.write_text(done.stdout + done.stderr, encoding="utf-8")
+        print(f"the log: {log}", flush=True)  # noqa: T201
+    return found
+
+
+def keep(output: Path, found: Mapping[str, Any], of: str) -> None:
+    """Add one run to the output."""
+    before: dict[str, Any] = {"what": "suite_runs.py", "hardware": hardware(), "runs": []}
+    if output.exists():
+        before = json.loads(output.read_text(encoding="utf-8"))
+    before["runs"].append({"commit": of, **found})
+    draft = output.with_suffix(".part")
+    draft.write_text(json.dumps(before, indent=2) + "\n", encoding="utf-8")
+    draft.replace(output)
+
+
+def main() -> None:
+    """As many runs as asked for; the exit status says whether all were green."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("--load", choices=KINDS, default="quiet")
+    parser.add_argument("--runs", type=int, default=1)
+    parser.add_argument(
+        "--fresh", action="store_true", help="a new clone for each, set-up included"
+    )
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--output", type=Path, default=OUTPUT)
+    given = parser.parse_args()
+    of, bad = commit(), 0
+    for number in range(given.runs):
+        if given.fresh or not is_of(KEPT, of):
+            clone(KEPT)
+        found = run(KEPT, given.load, given.seed + number) | {"fresh": given.fresh}
+        keep(given.output, found, of)
+        bad += found["status"] != 0
+        print(json.dumps(found), flush=True)  # noqa: T201
+    sys.exit(bool(bad))
+
+
+if __name__ == "__main__":
+    main()
