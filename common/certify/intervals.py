@@ -191,6 +191,8 @@ def simuem(counts: npt.ArrayLike, budget: ConfidenceBudget, models: int | None =
     lower = clopper_pearson_lower(highest, total, budget.per_interval)
     upper = clopper_pearson_upper(next_best, total, budget.per_interval)
     p_a = lower[which_highest]
+    # The minimum is no other bound but for rounding: s₂ ≤ n − s₁, and at one error level the upper
+    # bound of n − s₁ is 1 − p_A. Without it every test passes.
     return Intervals(first, p_a, np.minimum(upper[which_next], 1 - p_a))
 
 

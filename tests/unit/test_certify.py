@@ -279,6 +279,19 @@ def test_simuem_covers_at_its_confidence() -> None:
     assert missed.mean() < 0.1
 
 
+def test_the_others_expected_score_is_at_most_what_is_left() -> None:
+    """A label whose scores vary has a wider Bernstein bound than the winner, which is certain."""
+    scores = np.full((1, 100, 3), 0.5)
+    scores[0, :3, 1], scores[0, 3:, 2] = 0, 0
+    budget = ConfidenceBudget(0.99, 3)
+    found = score_intervals(scores, budget, ScoreBound.BERNSTEIN)
+    assert float(found.p_b[0]) == pytest.approx(1 - float(found.p_a[0]), abs=1e-5)
+    # One model's scores don't sum to one: nothing is known of what is left.
+    scores[0, 3, 2] = 0.5
+    free = score_intervals(scores, budget, ScoreBound.BERNSTEIN)
+    assert float(free.p_b[0]) > 1 - float(free.p_a[0]) + 0.01
+
+
 @pytest.mark.parametrize("bound", ScoreBound)
 def test_scores_bound_their_expectation(bound: ScoreBound) -> None:
     generator = np.random.default_rng(3)

@@ -218,8 +218,9 @@ def test_every_statement_says_what_its_participations_are() -> None:
 
 
 def test_honest_rejection_is_what_the_range_test_adds_to_delta() -> None:
-    assert honest_rejection(0.0, 10**7, 40) == pytest.approx(2 * 10**7 * 80 * math.exp(-49))
-    assert honest_rejection(4.0, 10**7, 40) / (1 + math.exp(4)) == pytest.approx(4.2e-13, rel=0.02)
+    assert honest_rejection(0.0, 10**7, 40) == pytest.approx(1.6e9 * math.exp(-49), rel=1e-9, abs=0)
+    added = honest_rejection(4.0, 10**7, 40) / (1 + math.exp(4))
+    assert added == pytest.approx(4.2e-13, rel=0.02, abs=0)
     assert honest_rejection(math.inf, 1, 40) == honest_rejection(1e4, 1, 40) == 1
     assert honest_rejection(math.inf, 0, 40) == 0
     known = one(Adversary.ONE_SERVER, **DEMO, attempts=1200, projections=40)
@@ -230,8 +231,9 @@ def test_honest_rejection_is_what_the_range_test_adds_to_delta() -> None:
 def test_breaking_the_cryptography_adds_what_the_assumption_says() -> None:
     """By hand: 8 uses at 2^−80, and 41 · 58 seeds of 126 bits against 2^64 tries, each dealing."""
     one_dealing = 8 * 2.0**-80 + 41 * 58 * 2.0**-62
-    assert advantages(0.0, 1, 40) == pytest.approx(2 * one_dealing)
-    assert advantages(4.0, 1000, 40) == pytest.approx((1 + math.exp(4)) * 1000 * one_dealing)
+    assert advantages(0.0, 1, 40) == pytest.approx(2 * one_dealing, rel=1e-9, abs=0)
+    many = (1 + math.exp(4)) * 1000 * one_dealing
+    assert advantages(4.0, 1000, 40) == pytest.approx(many, rel=1e-9, abs=0)
     assert 1e-12 < advantages(4.0, 1000, 40) < 1e-10
     assert advantages(math.inf, 1, 40) == advantages(1e4, 1, 40) == 1
     assert advantages(math.inf, 0, 40) == 0

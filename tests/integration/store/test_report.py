@@ -1,6 +1,7 @@
 """`precad report` over two servers' databases: what it says, and that it needs nothing else."""
 
 import json
+import math
 import re
 import shutil
 from collections.abc import Callable
@@ -17,6 +18,9 @@ from tests.rig.browser import NARROW, WIDE, Scheme, browsing, faults
 from precad.cli.main import app
 from precad.cli.report.facts import Guarantee, Report
 from precad.cli.report.words import guarantee_sentence, least, most
+from precad.common.account.advantages import advantages
+from precad.common.account.events import poisson_gaussian
+from precad.common.account.guarantees import MALICIOUS_SERVER, honest_rejection, spent
 from precad.common.aggregator.store import Shown, Store, open_store, read_ledger
 from precad.common.aggregator.store.course import read_course
 from precad.common.errors import Rejection
@@ -352,3 +356,74 @@ def test_no_protection_is_called_that() -> None:
         participations=60, basis="counted", limit=None, found_of_100=100.0,
     )  # fmt: skip
     assert "is not protected" in guarantee_sentence(said)
+
+
+@pytest.mark.parametrize("validation", ["crypten", "fss"])
+def test_what_is_added_to_delta_is_all_that_the_guarantee_has_beside_it(
+    validation: str,
+    make_task: Any,
+    tmp_path: Path,
+    opener: Opener,
+    enrolled: Callable[[Store], Store],
+    prepared: Prepare,
+    bind: Bind,
+) -> None:
+    """Honest rejection; and broken cryptography where a malicious server is meant."""
+    task = make_task(8, {"privacy.epsilon_limit": 5.0, "validation": validation})
+    store = enrolled(opener(f"sqlite:///{tmp_path}/state.db", task=task))
+    prepared(store)
+    bind(store)
+    store.finish_attempt(0, NEXT)
+    store.close()
+    found = facts(tmp_path, tmp_path / "x.json").guarantees
+    malicious = [each.against == MALICIOUS_SERVER for each in found]
+    assert malicious == [False] * 3 + [True] * (validation == "fss")
+    for each, broken in zip(found, malicious, strict=True):
+        epsilon = math.inf if each.epsilon is None else each.epsilon
+        tested = task.training.attempts  # In the one round that was released.
+        added = honest_rejection(epsilon, tested, task.projections)
+        added += advantages(epsilon, tested, task.projections) if broken else 0.0
+        assert each.added_delta == pytest.approx(added, rel=1e-9, abs=0)
+
+
+def test_a_version_that_was_released_twice_raises_what_is_guaranteed(
+    run: Path,
+    tmp_path: Path,
+    opener: Opener,
+    prepared: Prepare,
+    bind: Bind,
+    task: Task,
+) -> None:
+    """The report names nobody's repeats: every round is accounted as the one that has the most."""
+    before = facts(run, tmp_path / "before.json")
+    for role in (Role.SERVER_A, Role.SERVER_B):
+        store = opener(f"sqlite:///{run}/state/{role.value}/state.db", role=role)
+        for number in (ROUNDS, ROUNDS + 1):
+            prepared(store, number, version=ROUNDS)
+            bind(store, number, ROUNDS)
+            if number == ROUNDS:
+                store.write_off(number)
+        store.finish_attempt(ROUNDS + 1, NEXT)
+        store.close()
+    after = facts(run, tmp_path / "after.json")
+    assert before.guarantees[0].participations == ROUNDS
+    assert after.guarantees[0].participations == ROUNDS + 1
+    noise = task.privacy.noise_multiplier / math.sqrt(2)
+    event = poisson_gaussian(
+        rate=task.privacy.record_rate, noise_multiplier=noise, count=ROUNDS + 1
+    )
+    assert after.guarantees[0].epsilon == pytest.approx(spent(event, task.privacy.delta))
+
+
+def test_sound_ledgers_that_differ_are_exit_1_too(
+    run: Path, tmp_path: Path, opener: Opener, prepared: Prepare
+) -> None:
+    store = opener(f"sqlite:///{run}/state/server-b/state.db", role=Role.SERVER_B)
+    prepared(store, ROUNDS, version=ROUNDS)
+    store.close()
+    done = invoke(run, "--format", "json", "--out", tmp_path / "x.json")
+    found = Report.model_validate_json((tmp_path / "x.json").read_text())
+    assert [ledger.findings for ledger in found.ledgers] == [[], []]
+    assert found.differences
+    assert found.differences[0] in done.output
+    assert done.exit_code == 1

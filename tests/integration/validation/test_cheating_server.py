@@ -467,3 +467,25 @@ def test_a_key_that_is_not_a_key_is_never_evaluated(
     assert isinstance(played.outcome, PeerViolation)
     assert "keys can't be used" in str(played.outcome)
     assert played.bits == []
+
+
+# --- a client that lies in its words ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("looks", SERVERS)
+def test_a_word_that_makes_a_long_update_look_short_is_seen_by_its_server(
+    task: Task, looks: Role
+) -> None:
+    """All gates hold: only that server's own look at its word is in the way."""
+    long = np.zeros(task.dimension, dtype=np.int64)
+    long[0] = task.bound + 5
+    excess = task.bound**2 - int(long[0]) ** 2
+    lie = (0, excess) if looks is B else (excess, 0)
+    halves = submissions_of(task, [long, updates(task)[2]])
+    liar = next(iter(halves[A]))
+    for half in halves.values():
+        words = half[liar].header.words
+        assert words is not None
+        told = words[0] + lie[0], words[1] + lie[1]
+        half[liar] = replace(half[liar], header=replace(half[liar].header, words=told))
+    assert play(task, halves, A, Cheat()).rejections == {liar: Rejection.NORM_EXCEEDED}

@@ -1,0 +1,267 @@
+"""A mutation run: does a test fail for each small change of what must be right?
+
+    make mutants
+    python -m tests.mutants --minutes 30 --modules common/account
+
+Each mutant is one change of one module (``operators.py``), made where the module is imported, in a
+process forked from a warm parent (``child.py``): no file changes. It plays the tests that run the
+changed line, the quickest first, until one fails; before a mutant counts as survived, all tests of
+those files. Which tests run which lines is found out once a module. The result is written after
+each mutant, and a run that is broken off goes on: what was done stays, as long as the module has
+such a place. The order is mixed by a seed, so that a part of a run is a sample of the whole.
+
+``explained.json`` says of survivors why no test can tell them apart, or what would.
+"""
+
+import argparse
+import ast
+import functools
+import importlib
+import json
+import os
+import platform
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from tests.mutants.child import ROOT, covering, imported, play
+from tests.mutants.named import SURVIVORS
+from tests.mutants.operators import Mutation, mutated, mutations
+
+RESULT = ROOT / "benchmarks/results/mutants.json"
+EXPLAINED = Path(__file__).with_name("explained.json")
+PARTS = (
+    "common/account",
+    "common/certify",
+    "common/noise",
+    "common/encode",
+    "common/share",
+    "common/norm_check",
+    "common/aggregator/validate",
+    "common/aggregator/release",
+    "common/aggregator/store",
+    "client/own_account.py",
+    "client/account_file.py",
+    "client/witness.py",
+)
+LEFT_OUT = ("plot.py", "/migrations/", "__init__.py")
+TESTS = (
+    *(f"{kind}/**/test_*.py" for kind in ("unit", "property", "vectors", "contract")),
+    *(f"integration/{part}test_*.py" for part in ("", "store/", "validation/")),
+)
+NOT_THESE = ("document", "_command", "test_cli", "test_two_processes", "test_browser")
+"""Of prose, or of whole commands, which are slow and start processes that have no mutant."""
+ALSO = {
+    "common/aggregator/release": ["tests/integration/test_run_round.py"],
+    "common/aggregator/store": ["tests/integration/store"],
+}
+"""Tests of a folder that don't name its modules."""
+WARM = (
+    *("numpy", "scipy.stats", "scipy.special", "torch", "pydantic", "sqlalchemy"),
+    *("alembic", "cryptography.x509", "click", "matplotlib", "mpmath", "pandas"),
+    *("dp_accounting", "sklearn", "hypothesis", "greenlet", "psycopg"),
+)
+ENOUGH_S = 60.0
+"""Of CPU time, and five times what the tests take by themselves: after it a mutant is endless."""
+Coverage = dict[str, Any]
+
+
+def modules() -> list[str]:
+    """What is mutated, as paths in the repository."""
+    found = [
+        str(path.relative_to(ROOT))
+        for part in PARTS
+        for path in ([ROOT / part] if part.endswith(".py") else sorted((ROOT / part).rglob("*.py")))
+    ]
+    return [each for each in found if not any(word in each for word in LEFT_OUT)]
+
+
+def tests_of(module: str) -> list[str]:
+    """Files of tests that name the module, or one that imports it, or what a package shows."""
+    near = [module, *(other for other in modules() if _names_one(ROOT / other, [module]))]
+    found = [each for folder, files in ALSO.items() if module.startswith(folder) for each in files]
+    for folder in TESTS:
+        for path in sorted((ROOT / "tests").glob(folder)):
+            name = str(path.relative_to(ROOT))
+            if not any(word in name for word in NOT_THESE) and _names_one(path, near):
+                found.append(name)
+    return found
+
+
+@functools.cache
+def _imports(path: Path) -> frozenset[tuple[str, str]]:
+    """(module, name) of each import from the package."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    return frozenset((node.module or "", each.name) for node in nodes for each in node.names)
+
+
+@functools.cache
+def _shown(module: str) -> frozenset[tuple[str, str]]:
+    """What is imported by whoever imports a name of the module, from it or from its package."""
+    body = ast.parse((ROOT / module).read_text(encoding="utf-8")).body
+    names = {node.name for node in body if isinstance(node, ast.ClassDef | ast.FunctionDef)}
+    package, _, name = imported(module).rpartition(".")
+    return frozenset({(package, each) for each in (*names, name)})
+
+
+def _names_one(path: Path, of: Sequence[str]) -> bool:
+    found = _imports(path)
+    origins = {origin for origin, _ in found}
+    return any(imported(each) in origins or found & _shown(each) for each in of)
+
+
+def covered(module: str) -> Coverage:
+    """Which tests run which lines, found out once; kept in build/mutants while nothing changes."""
+    tests = tests_of(module)
+    source = [str((ROOT / module).stat().st_mtime_ns), *tests]
+    path = ROOT / "build/mutants" / f"{module.replace('/', '.')}.json"
+    if path.exists():
+        kept: Coverage = json.loads(path.read_text(encoding="utf-8"))
+        if kept["of"] == source:
+            return kept
+    if tests:
+        played = covering(module, tests, 600.0)
+        if played.found is None or played.status != "passed":
+            raise SystemExit(f"without a change a test of {module} fails: {tests}")
+        found = played.found
+    else:
+        found = {"lines": {}, "seconds": {}}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(found | {"of": source}), encoding="utf-8")
+    return found | {"of": source}
+
+
+def judge(mutation: Mutation, coverage: Coverage) -> list[str]:
+    """What came of one mutant: ["killed", test], ["endless"], ["survived"] or ["not run"]."""
+    seconds = coverage["seconds"]
+    running = {test for line in mutation.run for test in coverage["lines"].get(str(line), ())} or (
+        set() if mutation.run else set(seconds)
+    )
+    if not running:
+        return ["not run"]
+    tests = sorted(running, key=lambda test: seconds[test])
+    tree = mutated(mutation, (ROOT / mutation.module).read_text(encoding="utf-8"))
+    files = {test.partition("::")[0] for test in running}
+    others = [test for test in seconds if test.partition("::")[0] in files - running]
+    for some in (tests, [test for test in others if test not in running]):
+        if some:
+            limit = ENOUGH_S + 5 * sum(seconds[test] for test in some)
+            played = play(some, limit, (mutation.module, tree))
+            if played.status == "endless":
+                return ["endless"]
+            if played.status != "passed":
+                return ["killed", played.killer]
+    return ["survived"]
+
+
+def judge_named() -> list[dict[str, Any]]:
+    """The review's survivors, each with the test that kills it."""
+    found = []
+    for each in SURVIVORS:
+        source = (ROOT / each.module).read_text(encoding="utf-8")
+        assert source.count(each.old) == 1, f"{each.module} has no such place: {each.old}"
+        tree = ast.parse(source.replace(each.old, each.new))
+        played = play(each.tests, 300.0, (each.module, tree))
+        shown = {"name": each.name, "module": each.module, "mutation": f"{each.old} → {each.new}"}
+        found.append(shown | {"killed by": played.killer, "cpu_s": round(played.cpu_s, 1)})
+        print(f"{each.name}: {played.killer or 'SURVIVED'}", flush=True)  # noqa: T201
+    return found
+
+
+class Result:
+    """The file of results: read, added to, written after each mutant."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        self.named: list[dict[str, Any]] = kept.get("named", [])
+        self._done: dict[str, list[Any]] = {row[0]: row for row in kept.get("mutants", [])}
+        self._cpu_s: float = kept.get("cpu_s", 0.0)
+
+    def has(self, key: str) -> bool:
+        """Whether this mutant was judged."""
+        return key in self._done
+
+    def add(self, mutation: Mutation, outcome: list[str], cpu_s: float) -> None:
+        """One more."""
+        row = [mutation.key, mutation.module, mutation.line, mutation.what, *outcome]
+        self._done[mutation.key] = row
+        self._cpu_s += cpu_s
+
+    def write(self, every: dict[str, Mutation]) -> None:
+        """Of mutants that the modules still have."""
+        explained = json.loads(EXPLAINED.read_text(encoding="utf-8"))
+        rows = [row for key, row in self._done.items() if key in every]
+        rows.sort(key=lambda row: (row[1], every[row[0]].line, row[0]))
+        outcomes = Counter(row[4] for row in rows)
+        head = {
+            "what": "make mutants",
+            "hardware": {"processor": platform.machine(), "cores": os.cpu_count()},
+            "cpu_s": round(self._cpu_s),
+            "mutants": len(every),
+            "judged": len(rows),
+            **dict(sorted(outcomes.items())),
+        }
+        survivors = [
+            {
+                "key": row[0],
+                "where": f"{row[1]}:{every[row[0]].line}",
+                "mutation": row[3],
+                "outcome": row[4],
+                "explanation": explained.get(row[0], ""),
+            }
+            for row in rows
+            if row[4] in {"survived", "not run"}
+        ]
+        by_module = Counter(row[1] for row in rows)
+        lines = ",\n".join(f"    {json.dumps(row, ensure_ascii=False)}" for row in rows)
+        text = json.dumps(
+            {"summary": head, "by_module": by_module, "named": self.named, "survivors": survivors},
+            indent=2,
+            ensure_ascii=False,
+        )
+        whole = f'{text[:-2]},\n  "cpu_s": {self._cpu_s:.1f},\n  "mutants": [\n{lines}\n  ]\n}}\n'
+        self._path.write_text(whole, encoding="utf-8")
+
+
+def main() -> None:
+    """Judge what hasn't been judged, until all are or the minutes are over."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--minutes", type=float, help="of CPU time; all mutants without it")
+    parser.add_argument("--modules", default="", help="only those whose path begins so")
+    parser.add_argument("--named", action="store_true", help="only the review's survivors")
+    given = parser.parse_args()
+    for name in WARM:
+        importlib.import_module(name)
+    result = Result(RESULT)
+    found = [
+        each
+        for module in modules()
+        for each in mutations(module, (ROOT / module).read_text(encoding="utf-8"))
+    ]
+    every = {each.key: each for each in found}
+    if given.named or not result.named:
+        result.named = judge_named()
+        result.write(every)
+    if given.named:
+        return
+    order = [each for each in found if each.module.startswith(given.modules)]
+    Random(1).shuffle(order)
+    began = sum(os.times()[:4])
+    for each in order:
+        if result.has(each.key):
+            continue
+        before = sum(os.times()[:4])
+        if given.minutes is not None and before - began >= 60 * given.minutes:
+            break
+        outcome = judge(each, covered(each.module))
+        result.add(each, outcome, sum(os.times()[:4]) - before)
+        result.write(every)
+        print(f"{each.module}:{each.line} {each.what}: {' '.join(outcome)}", flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()

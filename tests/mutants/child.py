@@ -1,0 +1,223 @@
+"""One forked process that plays tests on a module as it is, or with one change in it.
+
+The module's file stays as it is: the change is in what is compiled when it is imported.
+"""
+
+import ast
+import contextlib
+import importlib.machinery
+import importlib.util
+import json
+import os
+import resource
+import signal
+import sys
+import threading
+import traceback
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, FrameType, ModuleType
+from typing import Any
+
+import hypothesis
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LOG = ROOT / "build/mutants/last.txt"
+"""What the newest child printed."""
+WALL_S = 300
+"""A test that waits for ever is dead after it; what computes for ever is ended by its CPU time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What came of a play."""
+
+    status: str
+    """``passed``, ``failed``, or ``endless``."""
+    cpu_s: float
+    killer: str = ""
+    """The first test that failed."""
+    found: Any = None
+    """What ``covering`` found."""
+
+
+def imported(module: str) -> str:
+    """The name under which ``common/account/rdp.py`` is imported."""
+    return "precad." + module.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def compiled(module: str) -> str:
+    """The file name that its code objects have."""
+    return str(ROOT / "src" / "precad" / module)
+
+
+def play(tests: Sequence[str], cpu_s: float, tree: tuple[str, ast.Module] | None = None) -> Played:
+    """Until the first failure.
+
+    Args:
+        tests: files, or single tests.
+        cpu_s: after so much CPU time the process is ended.
+        tree: a module, and what takes its place.
+    """
+
+    def child() -> tuple[int, Any]:
+        if tree is not None:
+            _replace(*tree)
+        first = _First()
+        return int(pytest.main([*_options(), "-x", *tests], plugins=[first])), first.failed
+
+    status, killer, used = _forked(child, cpu_s)
+    words = {0: "passed", 1: "failed", -signal.SIGXCPU: "endless", -signal.SIGKILL: "endless"}
+    if status not in words and not killer:
+        raise SystemExit(f"nothing could be played, see {LOG}: {tests}")
+    return Played(words.get(status, "failed"), used, killer or "")
+
+
+def covering(module: str, tests: Sequence[str], cpu_s: float) -> Played:
+    """Which tests run which of the module's lines, and how long they take.
+
+    ``found`` is {"lines": {line: [test]}, "seconds": {test: s}}.
+    """
+
+    def child() -> tuple[int, Any]:
+        lines = _Lines(compiled(module))
+        status = int(pytest.main([*_options(), *tests], plugins=[lines]))
+        return status, {"lines": lines.of, "seconds": lines.seconds}
+
+    status, found, used = _forked(child, cpu_s)
+    return Played("passed" if status == 0 else "failed", used, found=found)
+
+
+def _options() -> list[str]:
+    timeout = [f"--timeout={WALL_S}", "-p", "no:cacheprovider"]
+    timeout += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
+    return ["-q", "--no-header", "--tb=no", *timeout]
+
+
+def _forked(child: Callable[[], tuple[int, Any]], cpu_s: float) -> tuple[int, Any, float]:
+    """Exit status (negative: a signal), what the child handed over, its CPU seconds."""
+    LOG.parent.mkdir(parents=True, exist_ok=True)
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reading)
+        status = 3
+        try:
+            soft = int(cpu_s) + 1
+            resource.setrlimit(resource.RLIMIT_CPU, (soft, soft + 5))
+            log = os.open(LOG, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+            os.dup2(log, 1)
+            os.dup2(log, 2)
+            _quick_properties()
+            status, found = child()
+            with os.fdopen(writing, "w", encoding="utf-8") as pipe:
+                json.dump(found, pipe)
+        except BaseException:  # noqa: BLE001 -- shown where the child's output is
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            # Threads of a broken test must not keep the process.
+            os._exit(status)
+    os.close(writing)
+    with os.fdopen(reading, encoding="utf-8") as pipe:
+        text = pipe.read()
+    _, status, used = os.wait4(pid, 0)
+    found = json.loads(text) if text else None
+    return os.waitstatus_to_exitcode(status), found, used.ru_utime + used.ru_stime
+
+
+def _quick_properties() -> None:
+    """The same examples each time, and no search for the smallest one that fails."""
+    register = hypothesis.settings.register_profile
+    phases = (hypothesis.Phase.explicit, hypothesis.Phase.generate)
+
+    def registered(name: str, *parents: Any, **given: Any) -> None:
+        given |= {"phases": phases, "derandomize": True, "database": None, "print_blob": False}
+        register(name, *parents, **given)
+
+    type.__setattr__(hypothesis.settings, "register_profile", staticmethod(registered))
+
+
+class _Loader(importlib.machinery.SourceFileLoader):
+    def __init__(self, name: str, path: str, tree: ast.Module) -> None:
+        super().__init__(name, path)
+        self._tree = tree
+
+    def get_code(self, _fullname: str) -> CodeType:
+        return compile(self._tree, self.path, "exec")  # type: ignore[no-any-return]
+
+
+def _replace(module: str, tree: ast.Module) -> None:
+    name, path = imported(module), compiled(module)
+    assert name not in sys.modules, f"{name} was loaded before the fork"
+
+    class Finder:
+        @staticmethod
+        def find_spec(fullname: str, _path: object, _target: ModuleType | None = None) -> Any:
+            if fullname != name:
+                return None
+            loader = _Loader(name, path, tree)
+            places = [str(Path(path).parent)] if path.endswith("__init__.py") else None
+            return importlib.util.spec_from_file_location(
+                name, path, loader=loader, submodule_search_locations=places
+            )
+
+    sys.meta_path.insert(0, Finder)  # type: ignore[arg-type]
+
+
+class _First:
+    """Remembers the first test that fails."""
+
+    failed = ""
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed and not self.failed:
+            self.failed = report.nodeid
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed and not self.failed:
+            self.failed = f"{report.nodeid} can't be imported"
+
+
+class _Lines:
+    """Which lines of one file each test runs."""
+
+    def __init__(self, filename: str) -> None:
+        self._filename = filename
+        self._now: set[int] = set()
+        self.of: dict[int, list[str]] = defaultdict(list)
+        self.seconds: dict[str, float] = {}
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        self._now.clear()
+        with self._traced():
+            result = yield
+        for line in sorted(self._now):
+            self.of[line].append(item.nodeid)
+        return result
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        before = self.seconds.get(report.nodeid, 0.0)
+        self.seconds[report.nodeid] = round(before + report.duration, 3)
+
+    @contextlib.contextmanager
+    def _traced(self) -> Iterator[None]:
+        sys.settrace(self._call)
+        threading.settrace(self._call)
+        yield
+        sys.settrace(None)
+        threading.settrace(None)  # type: ignore[arg-type]
+
+    def _call(self, frame: FrameType, _event: str, _arg: object) -> Any:
+        if frame.f_code.co_filename != self._filename:
+            return None
+        self._now.add(frame.f_lineno)
+        return self._line
+
+    def _line(self, frame: FrameType, _event: str, _arg: object) -> Any:
+        self._now.add(frame.f_lineno)
+        return self._line

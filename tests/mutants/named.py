@@ -1,0 +1,115 @@
+"""Mutants that a review made by hand and that no test killed then; each dies now.
+
+Where a change is equivalent, ``equivalent`` says why, and so does a comment beside the code.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A change of a module's text, and the tests of which at least one fails under it."""
+
+    name: str
+    module: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+
+RELEASE = ("tests/unit/test_release_heads.py",)
+REPORT = ("tests/integration/store/test_report.py",)
+SURVIVORS = (
+    Named(
+        "sets aren't compared in heads",
+        "common/aggregator/release/release.py",
+        "head.attempt, head.valid_set, head.history",
+        'head.attempt, "", head.history',
+        RELEASE,
+    ),
+    Named(
+        "a countersignature over another head is taken",
+        "common/aggregator/release/release.py",
+        "if seals.read(seals.other, Kind.COUNTERSIGNATURE, answer, HeadBody) != own:",
+        "if not seals.read(seals.other, Kind.COUNTERSIGNATURE, answer, HeadBody):",
+        RELEASE,
+    ),
+    Named(
+        "k instead of 2k tests in δ'",
+        "common/account/guarantees.py",
+        'tests = 2 * checks.count("projections", projections)',
+        'tests = 1 * checks.count("projections", projections)',
+        ("tests/unit/test_guarantees.py",),
+    ),
+    Named(
+        "p_B isn't capped by 1 − p_A",
+        "common/certify/intervals.py",
+        "np.where(sums_to_one, np.minimum(b, 1 - a + 1e-6), b)",
+        "b",
+        ("tests/unit/test_certify.py",),
+    ),
+    Named(
+        "a too large sample is cut instead of emptied",
+        "client/train/update.py",
+        "indices = indices[:0]",
+        "indices = indices[:most]",
+        ("tests/unit/test_poisonous_records.py",),
+    ),
+    Named(
+        "a valid set's digest is without the submissions",
+        "common/aggregator/release/aggregate.py",
+        "parts += [client.encoded(), matched.submissions[client].header.whole_digest.value]",
+        "parts += [client.encoded()]",
+        RELEASE,
+    ),
+    Named(
+        "the client's word isn't checked at a server",
+        "common/aggregator/validate/by_gates.py",
+        "right = own == norm_word(absorber.crossed, submission.word_mask)",
+        "right = isinstance(own, int)",
+        ("tests/integration/validation/test_cheating_server.py",),
+    ),
+    Named(
+        "whether both servers found the client's words right isn't looked at",
+        "common/norm_check/verdicts.py",
+        "return held & right",
+        "return held",
+        ("tests/integration/validation/test_norm_check.py",),
+    ),
+    Named(
+        "the other server's model digest isn't compared",
+        "common/aggregator/release/reconstruct.py",
+        "if found != own:",
+        "if not found:",
+        RELEASE,
+    ),
+    Named(
+        "a seal's kind isn't signed",
+        "common/identity/seal.py",
+        'f"seal/{kind.value}"',
+        '"seal"',
+        RELEASE,
+    ),
+    Named(
+        "the report has σ without repeats",
+        "cli/report/gather.py",
+        "run.noise_multiplier / math.sqrt(1 + course.most_repeats)",
+        "run.noise_multiplier / math.sqrt(1)",
+        REPORT,
+    ),
+    Named(
+        "the report's status is 0 where ledgers alone differ",
+        "cli/report/command.py",
+        "broken += found.differences or []",
+        "broken += []",
+        REPORT,
+    ),
+    Named(
+        "the report's δ lacks its terms",
+        "cli/report/gather.py",
+        "return said.rejection_delta + (said.advantage_delta or 0.0)",
+        "return said.rejection_delta",
+        REPORT,
+    ),
+)
+"""The review's twelve; the client's word is checked in two places."""

@@ -1,0 +1,194 @@
+"""What a mutation changes: one operator, number, condition or call of a module at a time."""
+
+import ast
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+SWAPS: dict[type[ast.AST], type[ast.AST]] = {
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Div,
+    ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mult,
+    ast.Mod: ast.Mult,
+    ast.Pow: ast.Mult,
+    ast.LShift: ast.RShift,
+    ast.RShift: ast.LShift,
+    ast.BitAnd: ast.BitOr,
+    ast.BitOr: ast.BitAnd,
+    ast.BitXor: ast.BitAnd,
+    ast.And: ast.Or,
+    ast.Or: ast.And,
+    ast.Continue: ast.Break,
+}
+CALLS = {
+    "min": "max",
+    "max": "min",
+    "any": "all",
+    "all": "any",
+    "floor": "ceil",
+    "ceil": "floor",
+    "minimum": "maximum",
+    "maximum": "minimum",
+    "logaddexp": "subtract",
+}
+BINDING = {"encode_context", "derive", "_salted"}
+"""Calls whose arguments a digest or a key is bound to: each is left out once."""
+Apply = Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """One change of a module.
+
+    Attributes:
+        key: names it, also where lines have moved since.
+        module: path in the repository.
+        line: of the change, now.
+        what: the expression before and after it.
+        run: lines of the statement that it is in; none where that is done once, at import.
+    """
+
+    key: str
+    module: str
+    line: int
+    what: str
+    run: range
+
+
+def mutations(module: str, source: str) -> list[Mutation]:
+    """All of a module's, in the source's order."""
+    found: list[Mutation] = []
+    times: dict[str, int] = {}
+    for (scope, run), node, apply in _places(ast.parse(source)):
+        before = ast.unparse(node)
+        apply()
+        after = ast.unparse(node)
+        apply()
+        text = f"{scope}: {before} -> {after}"
+        times[text] = times.get(text, -1) + 1
+        key = hashlib.sha256(f"{module} {text} {times[text]}".encode()).hexdigest()[:12]
+        short = f"{before} → {after}" if len(before) < 100 else f"{before[:100]}… → {after[:100]}…"
+        line = getattr(node, "lineno", run.start)
+        found.append(Mutation(key, module, line, f"{scope}: {short}", run))
+    return found
+
+
+def mutated(mutation: Mutation, source: str) -> ast.Module:
+    """The module with that change."""
+    number = [each.key for each in mutations(mutation.module, source)].index(mutation.key)
+    tree = ast.parse(source)
+    for place, (_, _, apply) in enumerate(_places(tree)):
+        if place == number:
+            apply()
+            return ast.fix_missing_locations(tree)
+    raise AssertionError(mutation)
+
+
+Where = tuple[str, range]
+
+
+def _places(tree: ast.Module) -> Iterator[tuple[Where, ast.AST, Apply]]:
+    """(where, what stands there, a switch that changes it, and back when called again)."""
+    for top in tree.body:
+        for parent, where in _statements(top, ("", range(0))):
+            for node in ast.walk(parent) if isinstance(parent, ast.expr) else (parent,):
+                for apply in _changes(node):
+                    yield where, node, apply
+
+
+def _statements(node: ast.AST, where: Where) -> Iterator[tuple[ast.AST, Where]]:
+    """Statements and the expressions in them; without annotations, texts of errors, asserts."""
+    scope, run = where
+    inside = bool(run)
+    match node:
+        case ast.Raise() | ast.Assert() | ast.Import() | ast.ImportFrom() | ast.Global():
+            return
+        case ast.FunctionDef(name="__repr__" | "__str__"):
+            return
+        case ast.If(test=ast.Name(id="TYPE_CHECKING")):
+            return
+        case ast.Expr(value=ast.Constant()):
+            return
+        case ast.Assign(targets=[ast.Name(id="__all__")]):
+            return
+        case ast.FunctionDef() | ast.ClassDef():
+            scope = f"{scope}.{node.name}".lstrip(".")
+            if isinstance(node, ast.FunctionDef):
+                for each in (*node.args.defaults, *node.args.kw_defaults):
+                    if each is not None:
+                        yield from _statements(each, (scope, run))
+                run = range(node.lineno, node.lineno + 1)
+            for each in node.body:
+                yield from _statements(each, (scope, run))
+            return
+        case ast.expr():
+            yield node, where
+            return
+    if isinstance(node, ast.stmt):
+        if inside:
+            body = getattr(node, "body", [])
+            last = body[0].lineno - 1 if body else node.end_lineno or node.lineno
+            where = scope, range(node.lineno, max(last, node.lineno) + 1)
+        yield node, where
+    for name, value in ast.iter_fields(node):
+        if name != "annotation":
+            for each in value if isinstance(value, list) else [value]:
+                if isinstance(each, ast.AST):
+                    yield from _statements(each, where)
+
+
+def _changes(node: ast.AST) -> Iterator[Apply]:
+    match node:
+        case ast.Compare(ops=[op]) if type(op) in SWAPS:
+            yield _switch(node.ops, 0, SWAPS[type(op)]())
+        case ast.BinOp(op=op) | ast.BoolOp(op=op) | ast.AugAssign(op=op) if type(op) in SWAPS:
+            yield _switch(node, "op", SWAPS[type(op)]())
+        case ast.UnaryOp(op=ast.Not()):
+            yield _switch(node, "op", ast.UAdd())
+        case ast.UnaryOp(op=ast.USub()):
+            yield _switch(node, "op", ast.UAdd())
+        case ast.Constant(value=bool(value)):
+            yield _switch(node, "value", not value)
+        case ast.Constant(value=int(value)):
+            yield _switch(node, "value", value + 1)
+        case ast.Constant(value=float(value)):
+            yield _switch(node, "value", 2 * value or 1.0)
+        case ast.If(body=[ast.Raise() | ast.Return(), *_]):
+            yield _switch(node, "test", ast.Constant(value=False))
+        case ast.Expr(value=ast.Call()):
+            yield _switch(node, "value", ast.Constant(value=None))
+        case ast.Call(func=ast.Name(id=name)) if name in CALLS:
+            yield _switch(node, "func", ast.Name(id=CALLS[name], ctx=ast.Load()))
+        case ast.Call(func=ast.Attribute(attr=name)) if name in CALLS:
+            yield _switch(node.func, "attr", CALLS[name])
+        case ast.Call(func=ast.Name(id=name)) if name in BINDING:
+            for place in range(1, len(node.args)):
+                yield _switch(node, "args", node.args[:place] + node.args[place + 1 :])
+
+
+def _switch(owner: object, place: str | int, other: object) -> Apply:
+    """Exchanges what stands at a place with ``other``, each time that it is called."""
+    held = [other]
+
+    def switch() -> None:
+        if isinstance(place, int):
+            assert isinstance(owner, list)
+            owner[place], held[0] = held[0], owner[place]
+        else:
+            now = getattr(owner, place)
+            setattr(owner, place, held[0])
+            held[0] = now
+
+    return switch

@@ -1,0 +1,205 @@
+"""Before a share leaves, and before a model is kept: the other server has signed just the same."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.rig.keys import seals, signer, verifier
+
+from precad.common.aggregator.release.aggregate import aggregate
+from precad.common.aggregator.release.reconstruct import reconstruct
+from precad.common.aggregator.release.release import countersign
+from precad.common.aggregator.round.aggregator import Aggregator
+from precad.common.aggregator.round.history import history_after, history_start
+from precad.common.aggregator.round.journal import Head
+from precad.common.aggregator.round.messages import (
+    Fact,
+    HeadBody,
+    Message,
+    ModelBody,
+    SetCheck,
+)
+from precad.common.aggregator.round.states import Counted, Matched, Opened, Prepared, Sent
+from precad.common.aggregator.validate.in_process import Verdicts
+from precad.common.errors import PeerViolation
+from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.identity.seal import Kind, check_seal, seal
+from precad.common.link import PeerLink, memory_pair
+from precad.common.ring import RingVector
+from precad.common.secret import Secret
+from precad.common.share.submission import Submission, shard
+from precad.common.task import Task
+
+A, B = Role.SERVER_A, Role.SERVER_B
+WARD = ClientId("ward-a")
+MODEL, SET, OTHER = Digest(b"\1" * 32), Digest(b"\2" * 32), Digest(b"\3" * 32)
+FACT = Fact(version=3, attempt=7, voided=False, clients=(WARD.name,))
+
+
+class Journal:
+    """What A's ledger says, and what it was asked to write."""
+
+    def __init__(self, task: Task) -> None:
+        self._start = history_start(task.digest)
+        self.written: list[str] = []
+
+    def head(self) -> Head:
+        return Head(5, OTHER)
+
+    def history(self, version: int) -> Digest:
+        assert version == FACT.version
+        return self._start
+
+    def facts(self, version: int) -> tuple[Fact, ...]:
+        assert version == FACT.version
+        return (FACT,)
+
+    def countersign(self, *_: object) -> None:
+        self.written.append("countersigned")
+
+    def sent(self, *_: object) -> None:
+        self.written.append("sent")
+
+    def keep_model_seal(self, *_: object) -> None:
+        self.written.append("model")
+
+
+class Release:
+    """Server A of a release, and a server B that says what a test lets it say, beforehand."""
+
+    def __init__(self, task: Task) -> None:
+        self.task, self.journal = task, Journal(task)
+        end, other = memory_pair()
+        self.b = PeerLink(other, task.digest, max_message_bytes=1 << 20, timeout_s=60)
+        unused: Any = None
+        self.a = Aggregator(
+            task=task,
+            role=A,
+            roster=SimpleNamespace(denominator=lambda _: 100.0),  # type: ignore[arg-type]
+            link=PeerLink(end, task.digest, max_message_bytes=1 << 20, timeout_s=60),
+            dealing=unused,
+            dealer_key=unused,
+            set_secret=Secret(bytes(32)),
+            nonces=bytes(64),
+            seals=seals(task.digest, A),
+            coin_key=unused,
+            noise=unused,
+            journal=self.journal,  # type: ignore[arg-type]
+        )
+        counted = Counted(Opened(7, 3, (WARD,), MODEL, frozenset({WARD})), (WARD,), SET, {})
+        self.share = np.arange(task.dimension, dtype=np.int64)
+        self.prepared = Prepared(counted, self.share)
+        self.sent = Sent(counted, self.share)
+
+    def head(self, **changed: Any) -> HeadBody:
+        """A's own, or with other fields."""
+        head = HeadBody(
+            task=str(self.task.digest),
+            version=3,
+            attempt=7,
+            valid_set=str(SET),
+            length=5,
+            head=str(OTHER),
+            history=str(history_after(history_start(self.task.digest), [FACT])),
+        )
+        return head.model_copy(update=changed)
+
+    def says(self, step: str, kind: Kind, body: Message) -> None:
+        """B, to A's next message."""
+        self.b.send(step, seals(self.task.digest, B).write(kind, body).to_bytes())
+
+
+@pytest.fixture
+def release(make_task: Callable[..., Task]) -> Release:
+    return Release(make_task())
+
+
+def test_two_ledgers_of_their_own_with_the_same_facts_are_countersigned(release: Release) -> None:
+    release.says("head", Kind.HEAD, release.head(length=6, head=str(SET)))
+    release.says("countersignature", Kind.COUNTERSIGNATURE, release.head())
+    assert countersign(release.a, release.prepared).noisy_share is release.share
+    assert release.journal.written == ["countersigned", "sent"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"valid_set": str(OTHER)}, {"history": str(OTHER)}, {"attempt": 8}, {"version": 4}],
+    ids=lambda other: next(iter(other)),
+)
+def test_a_head_of_another_set_history_or_attempt_is_not_countersigned(
+    release: Release, other: dict[str, Any]
+) -> None:
+    release.says("head", Kind.HEAD, release.head(**other))
+    with pytest.raises(PeerViolation, match="disagree on what they have prepared"):
+        countersign(release.a, release.prepared)
+    assert release.journal.written == []
+
+
+@pytest.mark.parametrize("other", [{"length": 6}, {"head": str(SET)}], ids=["length", "head"])
+def test_a_countersignature_over_another_head_lets_no_share_leave(
+    release: Release, other: dict[str, Any]
+) -> None:
+    """Of an earlier ledger, say: the other server would not be bound to this charge."""
+    release.says("head", Kind.HEAD, release.head())
+    release.says("countersignature", Kind.COUNTERSIGNATURE, release.head(**other))
+    with pytest.raises(PeerViolation, match="another head"):
+        countersign(release.a, release.prepared)
+    assert release.journal.written == ["countersigned"]
+
+
+def test_a_model_that_the_other_server_computed_otherwise_is_not_kept(release: Release) -> None:
+    theta = np.zeros(release.task.dimension)
+    release.b.send("noisy-share", bytes(8 * release.task.dimension))
+    body = ModelBody(task=str(release.task.digest), version=4, digest=str(OTHER))
+    release.says("model", Kind.MODEL, body)
+    with pytest.raises(PeerViolation, match="different models of version 4"):
+        reconstruct(release.a, release.sent, theta)
+    assert release.journal.written == []
+
+
+def test_a_seal_of_one_kind_or_server_is_none_of_another() -> None:
+    """A head that was signed is no countersignature, whatever bytes both have."""
+    for kind in Kind:
+        sealed = seal(seals(MODEL, A).signer, A, kind, b"{}")
+        assert check_seal(verifier(), A, kind, sealed) == b"{}"
+        for role, other in [(B, kind), *((A, each) for each in Kind if each is not kind)]:
+            with pytest.raises(PeerViolation):
+                check_seal(verifier(), role, other, sealed)
+
+
+class Decided:
+    """A validator that took everything, and found it valid."""
+
+    def __init__(self, dimension: int) -> None:
+        self._sum: RingVector = np.zeros(dimension, np.int64)
+
+    def take(self, submissions: object) -> None:
+        """Nothing is left to do."""
+
+    def decide(self) -> Verdicts:
+        return Verdicts({}, self._sum)
+
+
+def test_other_submissions_of_the_same_clients_are_another_set(release: Release) -> None:
+    """Else the servers could sum shares of two updates that don't belong together."""
+
+    def submitted(release: Release, value: int) -> Submission:
+        x = np.full(release.task.dimension, value, np.int64)
+        pair = shard(
+            x, task=release.task.digest, version=3, attempt=7, client=WARD, model=MODEL,
+            signer=signer(WARD),
+        )  # fmt: skip
+        return pair[0]
+
+    def digest(submission: Submission) -> str:
+        fresh = Release(release.task)
+        matched = Matched(fresh.prepared.counted.opened, {WARD: submission}, {})
+        fresh.b.send("valid-set", SetCheck(digest="00" * 32, count=1).to_bytes())
+        with pytest.raises(PeerViolation, match="'valid-set'"):
+            aggregate(fresh.a, matched, Decided(fresh.task.dimension))  # type: ignore[arg-type]
+        return SetCheck.from_bytes(fresh.b.receive("valid-set")).digest
+
+    one, other = submitted(release, 1), submitted(release, 2)
+    assert digest(one) == digest(one) != digest(other)
