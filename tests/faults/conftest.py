@@ -49,6 +49,8 @@ def play_in(
     restores: tuple[Role, ...] = (),
     validation: str = "crypten",
     orders: Sequence[str] = (),
+    bad: int = 0,
+    workers: int = 0,
 ) -> World:
     """Run a training and check all invariants.
 
@@ -60,6 +62,8 @@ def play_in(
         restores: servers whose database is put back, once each.
         validation: how norms are checked.
         orders: faults that strike at named steps.
+        bad: of the three clients.
+        workers: pairs of them.
     """
     # Some schedules have their faults all at once, others throughout.
     chance = (0.005, 0.01, 0.02, 0.04)[seed % 4]
@@ -76,9 +80,14 @@ def play_in(
         chance=chance,
         restores=restores,
         orders=orders,
+        bad=bad,
         slowest_start_s=1.0 if orders else 8.0,
     )
     world.turns.limit(250.0 + 60.0 * len(orders))
+    if workers:
+        from tests.faults.workers import ByPairs  # noqa: PLC0415 -- gRPC, which few of these need
+
+        world.validation = ByPairs(world, workers)
     try:
         world.run()
         check(world)

@@ -8,6 +8,7 @@ from tests.faults.world import SERVERS, World
 
 from precad.client.own_account import OwnAccount
 from precad.common.aggregator.round.journal import PENDING, AttemptState
+from precad.common.aggregator.round.operators import OPENED_CAP
 from precad.common.aggregator.store import audit_ledger
 from precad.common.aggregator.store.attempts import CHARGED
 from precad.common.identifiers import ClientId, Digest, Role
@@ -28,6 +29,8 @@ def check(world: World) -> None:
     owners_count_no_less_than_the_servers(world)
     one_sample_for_a_version(world)
     one_sample_for_a_round_number(world)
+    one_cohort_for_a_version(world)
+    few_attempts_are_opened_without_the_operators(world)
     triples_are_spent_once(world)
     no_honest_owner_is_lost_without_a_fault(world)
     callers_read_nothing_of_others(world)
@@ -68,6 +71,8 @@ def no_forged_update_counts(world: World) -> None:
 
 
 def one_model_at_every_version(world: World, last: int | None = None) -> None:
+    if last is None:
+        assert not world.seen.early, f"owners heard of models {world.seen.early} too early"
     by_version: dict[int, set[Digest]] = {}
     for version, models in world.seen.models.items():
         by_version[version] = {digest for _, digest in models}
@@ -173,6 +178,8 @@ def owners_count_no_less_than_the_servers(world: World, role: Role = Role.SERVER
 
 
 def no_honest_owner_is_lost_without_a_fault(world: World) -> None:
+    """Nor does an attempt start over without one, whatever bad clients send."""
+    assert not world.seen.wasted, f"attempts {world.seen.wasted} came to nothing without a fault"
     for version, drawn, counted in world.seen.quiet:
         assert drawn <= counted, f"version {version} lost {drawn - counted}, long after any fault"
 
@@ -201,6 +208,22 @@ def one_sample_for_a_round_number(world: World) -> None:
         assert client in world.bad or len(pairs) == 1, (
             f"{client} sent two samples for round {number}"
         )
+
+
+def one_cohort_for_a_version(world: World) -> None:
+    """However many attempts it takes: whoever can break attempts must not choose who is drawn."""
+    for version, cohorts in world.seen.drawn.items():
+        assert len(cohorts) == 1, f"version {version} was drawn {len(cohorts)} times"
+
+
+def few_attempts_are_opened_without_the_operators(world: World) -> None:
+    if world.task.validation != "crypten":
+        return
+    for role in SERVERS:
+        for version, opened in world.seen.opened[role].items():
+            words = sum(word.endswith(f" attempts {version}") for word in world.seen.words)
+            # A word reaches three attempts.
+            assert len(opened) <= OPENED_CAP + 3 * words, f"{role.value} opened {len(opened)}"
 
 
 def triples_are_spent_once(world: World, roles: tuple[Role, ...] = SERVERS) -> None:

@@ -39,6 +39,11 @@ def test_by_gates_the_same_invariants_hold(play: Play, first: int) -> None:
     assert faults > PER_TEST
 
 
+def test_with_pairs_of_workers_that_die_too_the_same_invariants_hold(play: Play) -> None:
+    worlds = [play(seed, workers=2, bad=1) for seed in range(5000, 5000 + PER_TEST)]
+    assert any(" worker " in fault for world in worlds for fault in world.seen.faults)
+
+
 @pytest.mark.parametrize("first", range(1000, 1018, PER_TEST))
 def test_a_database_that_is_put_back_is_noticed_and_mended(play: Play, first: int) -> None:
     restored = 0

@@ -241,5 +241,14 @@ class TurnsCondition:
             self._held = True
         return self._news > seen
 
+    def wait_for(self, ready: Callable[[], object], timeout: float | None = None) -> bool:
+        self._held = False
+        try:
+            self._turns.wait(lambda: bool(ready()), timeout)
+            self._turns.wait(lambda: not self._held)
+        finally:
+            self._held = True
+        return bool(ready())
+
     def notify_all(self) -> None:
         self._news += 1

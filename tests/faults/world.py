@@ -11,6 +11,7 @@ the step's name and how often the party has come to it, never by time.
 
 import functools
 import hashlib
+import math
 import re
 import shutil
 import sqlite3
@@ -232,9 +233,19 @@ class Recorded:
     """What the operators were asked."""
     pairs: dict[tuple[ClientId, int], set[bytes]] = field(default_factory=lambda: defaultdict(set))
     """Commitments of what a client sent for a round number."""
+    drawn: dict[int, set[frozenset[ClientId]]] = field(default_factory=lambda: defaultdict(set))
+    """Cohorts of a version's attempts."""
+    opened: dict[Role, dict[int, set[int]]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(set))
+    )
+    """Attempts whose comparisons were opened, by version."""
     results: dict[ClientId, Participation] = field(default_factory=dict)
     lost: set[ClientId] = field(default_factory=set)
     """Owners whose disk lost a kept update."""
+    wasted: list[int] = field(default_factory=list)
+    """Attempts that came to nothing, long after the newest fault."""
+    early: list[int] = field(default_factory=list)
+    """Models that owners heard of before both servers had them."""
     crossed: list[tuple[ClientId, str]] = field(default_factory=list)
     """What callers read of servers' errors."""
     misdeeds: Counter[str] = field(default_factory=Counter)
@@ -301,9 +312,11 @@ class World:
         self._chance = chance
         self.times: Counter[str] = Counter()
         self._lives: dict[str, Life] = {}
-        self._struck_at = 0.0
+        self._struck_at = -math.inf
         self._opened: dict[int, tuple[float, int, frozenset[ClientId]]] = {}
         """By attempt: when it opened, after how many faults, with whom."""
+        self._open: int | None = None
+        """The newest attempt, until its model is announced."""
         self._tried: Counter[int] = Counter()
 
     def run(self) -> None:
@@ -395,9 +408,21 @@ class World:
         if isinstance(event, RoundOpened):
             self.orders.version_opened()
             self._tried[event.opened.version] += 1
+            if (open_one := self._open) is not None:
+                at, before, _ = self._opened[open_one]
+                if at - self._struck_at > QUIET_S and before == faults:
+                    self.seen.wasted.append(open_one)
+            self._open = event.opened.attempt
+            self.seen.drawn[event.opened.version].add(frozenset(event.cohort))
             honest = event.cohort - self.bad
             self._opened[event.opened.attempt] = self.turns.now, faults, honest
-        elif isinstance(event, RoundDone) and event.opened.attempt in self._opened:
+            return
+        if isinstance(event, RoundDone) and not self.put_back_roles:
+            held = [each.session.shelf.current.version for each in self.servers.values()]
+            if min(held) <= event.opened.version:
+                self.seen.early.append(event.opened.version + 1)
+        if isinstance(event, RoundDone) and event.opened.attempt in self._opened:
+            self._open = None
             at, before, drawn = self._opened[event.opened.attempt]
             version = event.opened.version
             calm = at - self._struck_at > QUIET_S and before == faults
@@ -666,6 +691,12 @@ class Server:
     def _observe(self, store: Store) -> None:
         seen, role = self.world.seen, self.role
         spend, prepare, finish = store.spend, store.prepare, store.finish_attempt
+        count = store.count_opened
+
+        def observed_count(version: int, attempt: int) -> int:
+            counted = count(version, attempt)
+            seen.opened[role][version].add(attempt)
+            return counted
 
         def observed_spend(number: int, batch: int) -> None:
             spend(number, batch)
@@ -685,7 +716,7 @@ class Server:
 
         changed = cast("Any", store)
         changed.spend, changed.prepare = observed_spend, observed_prepare
-        changed.finish_attempt = observed_finish
+        changed.finish_attempt, changed.count_opened = observed_finish, observed_count
         self.world.name_steps(store, "store", STORE_STEPS)
 
 

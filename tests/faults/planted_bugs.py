@@ -1,0 +1,362 @@
+"""Bugs put in on purpose, each found by a simulated training with a seed that replays it.
+
+    python -m tests.faults.planted_bugs
+
+Each bug is a real risk of the design: a small change of the package's own functions. The command
+plays schedules in a fixed order until one breaks an invariant (``invariants.py``, ``world.py``) and
+writes which, and what the search took, to ``benchmarks/results/planted_bugs.json``.
+``test_planted_bugs.py`` replays what was found, and plays the same schedules without the bug.
+"""
+
+import json
+import os
+import platform
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.faults.conftest import BOTH, play_in, quick_folder
+from tests.faults.turns import Hang
+
+from precad.client.pending import Pending
+from precad.common.aggregator.collect import matching
+from precad.common.aggregator.release import release
+from precad.common.aggregator.round.lists import HeldList
+from precad.common.aggregator.round.recovery import Recovery, Remedy
+from precad.common.aggregator.round.states import Prepared, Sent
+from precad.common.aggregator.store import Store, attempts
+from precad.common.aggregator.store.outside import OutsideJournal, Remembered
+from precad.common.aggregator.training import conduct, finish, meet
+from precad.common.aggregator.validate import decide
+from precad.common.aggregator.validate.in_process import InProcess
+from precad.common.aggregator.validate.validator import Verdicts
+from precad.common.aggregator.work import pairs
+from precad.common.identifiers import Digest, Role
+from precad.common.keystream import derive
+from precad.common.share.submission import Submission
+from precad.server_a import lead
+from precad.server_b import follow
+
+RESULT = Path(__file__).parents[2] / "benchmarks/results/planted_bugs.json"
+Patch = pytest.MonkeyPatch
+Plan = Mapping[str, Any]
+"""Arguments of ``play_in`` but the folder and the seed."""
+MOST = 3000
+"""Schedules that a search plays at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bug:
+    """One change, and the schedules in which it is looked for.
+
+    Attributes:
+        name: what it does wrong.
+        plant: puts it in.
+        plans: each is played with a seed, then each with the next one.
+    """
+
+    name: str
+    plant: Callable[[Patch], None]
+    plans: tuple[Plan, ...] = ({"rounds": 1},)
+
+
+# --- recovery -----------------------------------------------------------------------------------
+
+
+def voids_what_it_countersigned(patch: Patch) -> None:
+    """The other server lost its entry: the attempt may have left, and is called void."""
+    compare = meet.compare
+
+    def voiding(own: Any, theirs: Any) -> Recovery:
+        found = compare(own, theirs)
+        instead = {Remedy.LOST: Remedy.VOID, Remedy.LEARN_LOST: Remedy.CONFIRM_VOID}
+        return replace(found, remedy=instead.get(found.remedy, found.remedy))
+
+    patch.setattr(meet, "compare", voiding)
+    patch.setattr(attempts, "BOUND", ())
+
+
+def tries_again_what_is_prepared(patch: Patch) -> None:
+    """Both are prepared; in place of going on, one more attempt releases the version."""
+    compare, prepare = meet.compare, attempts.prepare
+
+    def starting_over(own: Any, theirs: Any) -> Recovery:
+        found = compare(own, theirs)
+        return Recovery(Remedy.NOTHING) if found.remedy is Remedy.RELEASE else found
+
+    def prepared_anew(connection: Any, task: Any, attempt: int, *rest: Any) -> None:
+        if (older := attempts.pending(connection)) is not None:
+            attempts.write_off(connection, task, older.attempt)
+        prepare(connection, task, attempt, *rest)
+
+    patch.setattr(meet, "compare", starting_over)
+    patch.setattr(attempts, "prepare", prepared_anew)
+
+
+def forgets_charges(patch: Patch) -> None:
+    """After a database was put back neither the file outside nor the other server is asked."""
+    same = meet._same_history
+    patch.setattr(meet, "_same_history", lambda *given: same(*given) or True)
+    patch.setattr(OutsideJournal, "read", lambda _: Remembered())
+
+
+# --- release ------------------------------------------------------------------------------------
+
+
+def sends_before_the_countersignature(patch: Patch) -> None:
+    """A share leaves when this server is prepared, whether or not the other one is."""
+
+    def at_once(_: Any, prepared: Prepared) -> Sent:
+        return Sent(prepared.counted, prepared.noisy_share)
+
+    for module in (conduct, finish):
+        patch.setattr(module, "countersign", at_once)
+
+
+def noises_again_after_a_restart(patch: Patch) -> None:
+    """What goes on after a break is noised once more: two releases of one sum."""
+    again = finish._prepared_again
+
+    def noised(record: Any) -> Prepared:
+        found = again(record)
+        return replace(found, noisy_share=found.noisy_share + np.ones_like(found.noisy_share))
+
+    patch.setattr(finish, "_prepared_again", noised)
+
+
+def server_b_adds_no_noise(patch: Patch) -> None:
+    """One server's noise is all that one curious server doesn't know."""
+    prepare = conduct.prepare
+
+    def unnoised(journal: Any, noised: Any) -> Prepared:
+        if journal._role is Role.SERVER_B:
+            noised = replace(noised, noisy_share=sums.pop())
+        return prepare(journal, noised)
+
+    sums: list[Any] = []
+
+    def kept(summed: Any, noise: Any) -> Any:
+        sums[:] = [summed.share_sum.copy()]
+        return release.add_noise(summed, noise)
+
+    patch.setattr(conduct, "add_noise", kept)
+    patch.setattr(conduct, "prepare", unnoised)
+
+
+def publishes_before_the_other_confirms(patch: Patch) -> None:
+    """Owners hear of a model that one server alone has on its disk."""
+    keep = finish.keep
+
+    def published(session: Any, *rest: Any) -> None:
+        keep(session, *rest)
+        finish.confirm(session)
+
+    for module in (conduct, finish):
+        patch.setattr(module, "keep", published)
+
+
+# --- matching and validation --------------------------------------------------------------------
+
+
+def matches_other_bytes(patch: Patch) -> None:
+    """Whoever sent something to both servers counts, whatever it was."""
+
+    def alike(opened: Any, role: Role, collected: Any, theirs: HeldList, early: Any) -> Any:
+        other = theirs.of(matching.rest_of(opened, early))
+        mine = [
+            collected[client].header.whole_digest
+            if isinstance(entry, Digest) and isinstance(collected[client], Submission)
+            else entry
+            for client, entry in other.items()
+        ]
+        return matching.match(opened, role, collected, HeldList(tuple(mine)), early)
+
+    patch.setattr(conduct, "match", alike)
+
+
+def ignores_the_norm(patch: Patch) -> None:
+    """The range test alone decides: norms up to 64β pass."""
+    signs = decide.all_signs
+
+    def without(compared: Any, negative: Any) -> Any:
+        compared[:, -1] = -1
+        return signs(compared, negative)
+
+    patch.setattr(decide, "all_signs", without)
+
+
+def keeps_the_invalid_in_the_sum(patch: Patch) -> None:
+    """What didn't pass is rejected, and its share stays in the accumulator."""
+    patch.setattr(InProcess, "_take_out", lambda *_: None)
+
+
+# --- coin, counts, owners, workers --------------------------------------------------------------
+
+
+def draws_in_each_attempt(patch: Patch) -> None:
+    """Whoever can cut the servers' link cuts it until its client is drawn."""
+    agree = lead.agree_coin
+
+    def anew(aggregator: Any, version: int) -> Any:
+        tried = aggregator.journal.attempts_of(version)
+        return derive(agree(aggregator, version), "anew", tried)
+
+    for module in (lead, follow):
+        patch.setattr(module, "agree_coin", anew)
+
+
+def forgets_opened_attempts(patch: Patch) -> None:
+    """More than three attempts of a version have their comparisons opened, and nobody is asked."""
+    patch.setattr(Store, "opened", lambda *_: 0)
+
+
+def samples_in_each_attempt(patch: Patch) -> None:
+    """An owner shares another update when an attempt starts over."""
+    kept = Pending.update
+
+    def another(self: Pending, version: int) -> Any:
+        found = kept(self, version)
+        return None if found is None else found + 1
+
+    patch.setattr(Pending, "update", another)
+
+
+def counts_a_pair_twice(patch: Patch) -> None:
+    """What pairs of workers hand in is added up twice."""
+    patch.setattr(pairs, "Verdicts", lambda refused, total: Verdicts(refused, 2 * total))
+
+
+def counts_what_a_pair_refused(patch: Patch) -> None:
+    """Verdicts of workers don't reach their server."""
+    patch.setattr(pairs, "Verdicts", lambda _, total: Verdicts({}, total))
+
+
+CALM: Plan = {"rounds": 2, "bad": 1, "faults": 0}
+BAD: Plan = {"rounds": 1, "bad": 1}
+BREAKS_IN_RELEASE: Plan = {"rounds": 1, "orders": ["server-b crash before: send noisy-share"]}
+LOSES_ITS_ENTRY: Plan = {**BREAKS_IN_RELEASE, "restores": BOTH[1:]}
+PUT_BACK: tuple[Plan, ...] = tuple({"rounds": 2, "restores": r} for r in (BOTH[:1], BOTH[1:]))
+CUT: Plan = {"rounds": 1, "orders": ["server-a cut: send held"]}
+OFTEN: Plan = {"rounds": 1, "orders": ["server-b crash before: store.prepare"] * 4}
+PAIRS: Plan = {"rounds": 1, "workers": 2, "bad": 1}
+BUGS = {
+    bug.plant.__name__: bug
+    for bug in (
+        Bug(
+            "recovery voids what it has countersigned",
+            voids_what_it_countersigned,
+            (LOSES_ITS_ENTRY,),
+        ),
+        Bug(
+            "a version is tried again that is prepared",
+            tries_again_what_is_prepared,
+            (BREAKS_IN_RELEASE,),
+        ),
+        Bug("charges are forgotten with a database that is put back", forgets_charges, PUT_BACK),
+        Bug("a share leaves before the countersignature", sends_before_the_countersignature),
+        Bug("a prepared share is noised again after a restart", noises_again_after_a_restart),
+        Bug("server B adds no noise", server_b_adds_no_noise),
+        Bug(
+            "a model is published before the other server confirms it",
+            publishes_before_the_other_confirms,
+        ),
+        Bug("submissions match whose signed bytes differ", matches_other_bytes, (CALM,)),
+        Bug("the norm's word isn't looked at", ignores_the_norm, (BAD,)),
+        Bug("what is invalid stays in the sum", keeps_the_invalid_in_the_sum, (BAD,)),
+        Bug("the coin is drawn anew in each attempt", draws_in_each_attempt, (CUT,)),
+        Bug("opened attempts aren't counted", forgets_opened_attempts, (OFTEN,)),
+        Bug("an owner samples anew in each attempt", samples_in_each_attempt, (CUT,)),
+        Bug("a pair of workers counts twice", counts_a_pair_twice, (PAIRS,)),
+        Bug(
+            "what a pair of workers refuses counts",
+            counts_what_a_pair_refused,
+            (PAIRS,),
+        ),
+    )
+}
+
+
+def broken(folder: Path, seed: int, plan: Plan, bug: Bug | None = None) -> tuple[str, str] | None:
+    """The invariant that breaks in this schedule, and what it said; None where all hold."""
+    with Patch.context() as patch:
+        if bug is not None:
+            bug.plant(patch)
+        try:
+            play_in(folder, seed, **plan)
+        except (AssertionError, Exception) as error:  # noqa: BLE001 -- a planted bug may raise any
+            return _what(error), (str(error).splitlines() or [""])[0]
+    return None
+
+
+def _what(error: Exception) -> str:
+    """Where it came to light: an invariant, a step of the world, or that nobody can go on."""
+    if isinstance(error, Hang):
+        return "hang"
+    frames = traceback.extract_tb(error.__traceback__)
+    here = str(Path(__file__).parent)
+    name = [frame.name for frame in frames if frame.filename.startswith(here)][-1]
+    return {"stopped": "no server stops", "_check_release": "what leaves was charged by both"}.get(
+        name, name
+    )
+
+
+def schedules(bug: Bug) -> Iterator[tuple[int, Plan]]:
+    """In the order of the search."""
+    for seed in count(1):
+        for plan in bug.plans:
+            yield seed, plan
+
+
+def search(folder: Path, bug: Bug) -> dict[str, Any]:
+    """The first schedule that finds it."""
+    began = time.process_time()
+    for played, (seed, plan) in enumerate(schedules(bug), start=1):
+        if (found := broken(folder, seed, plan, bug)) is not None:
+            spent = round(time.process_time() - began, 2)
+            shown = {"invariant": found[0], "said": found[1], "schedules": played, "cpu_s": spent}
+            return {"bug": bug.plant.__name__, "seed": seed, "plan": _plain(plan), **shown}
+        if played == MOST:
+            raise AssertionError(f"not found in {MOST} schedules: {bug.name}")
+    raise AssertionError
+
+
+def _plain(plan: Plan) -> dict[str, Any]:
+    found = dict(plan)
+    if "restores" in found:
+        found["restores"] = [role.value for role in found["restores"]]
+    return found
+
+
+def plan_of(found: Mapping[str, Any]) -> Plan:
+    """Inverse of what stands in the result."""
+    plan = dict(found["plan"])
+    if "restores" in plan:
+        plan["restores"] = tuple(Role(name) for name in plan["restores"])
+    return plan
+
+
+def main() -> None:
+    """Search for all and write what was found; an argument names one, which is printed alone."""
+    if sys.argv[1:]:
+        with quick_folder() as folder:
+            print(search(folder, BUGS[sys.argv[1]]))  # noqa: T201
+        return
+    hardware = {"processor": platform.machine(), "cores": os.cpu_count()}
+    bugs = []
+    with quick_folder() as folder:
+        for bug in BUGS.values():
+            bugs.append({"name": bug.name, **search(folder, bug)})
+            print(json.dumps(bugs[-1]), flush=True)  # noqa: T201
+    shown = {"what": "planted_bugs.py", "hardware": hardware, "bugs": bugs}
+    RESULT.write_text(json.dumps(shown, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

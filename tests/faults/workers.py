@@ -1,0 +1,125 @@
+"""Pairs of workers in a simulated training: real hand-over, real attempts, links in memory.
+
+A worker lives as long as one attempt lasts, as its server does at most; a fault may strike at its
+steps, and the next attempt has another one.
+"""
+
+import queue
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any, cast
+
+from tests.faults.turns import Life, Turns, TurnsCondition
+from tests.faults.world import Cable, DealerCalls, Transport, World
+
+from precad.common.aggregator.round.aggregator import Aggregator
+from precad.common.aggregator.round.states import Opened
+from precad.common.aggregator.validate.validator import Validator
+from precad.common.aggregator.work import pairs
+from precad.common.aggregator.work.attempt import Attempt, Taken
+from precad.common.aggregator.work.lane import Lane
+from precad.common.aggregator.work.pairs import Crew, Pairs
+from precad.common.errors import PeerUnavailable
+from precad.common.identifiers import Role
+from precad.common.share.submission import Submission
+from precad.common.task import Task
+from precad.protos import precad_pb2 as pb
+
+
+class Orders:
+    """Stands in for ``queue.SimpleQueue``."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+        self._held: deque[Any] = deque()
+
+    def put(self, order: Any) -> None:
+        self._held.append(order)
+
+    def empty(self) -> bool:
+        return not self._held
+
+    def get(self, timeout: float) -> Any:
+        if not self._turns.wait(lambda: bool(self._held), timeout):
+            raise queue.Empty
+        return self._held.popleft()
+
+
+class SimulatedLane(Lane):
+    """As ``Lane``, to a worker that is a thread of its own; ``identity`` is a ``ByPairs``."""
+
+    def __init__(
+        self, address: str, task: Task, role: Role, identity: Any, begin: pb.WorkBegin, **_: object
+    ) -> None:
+        world, cables = identity.world, identity.cables
+        self._turns, self._dimension, self._address = world.turns, task.dimension, address
+        self._changed = cast("Any", TurnsCondition(world.turns))
+        self._linked, self._ended, self._done = False, None, None
+        self._rejections, self._sum = {}, bytearray()
+        self._worker = Life(f"{role.value} worker {begin.pair}")
+        world.servers[role].life.at_death.append(self.close)
+        self._worker.at_death.append(lambda: self._gone("the worker died"))
+
+        @contextmanager
+        def reach() -> Iterator[Transport]:
+            cable = cables.setdefault((begin.attempt, begin.pair), Cable(world))
+            self._worker.at_death.append(cable.break_at_death)
+            yield Transport(world, cable, role)
+
+        dealing = DealerCalls(world, role)
+        dealing._epoch = int.from_bytes(begin.epoch, "big")
+        self._part = Attempt(task, role, begin, dealing, cast("Any", reach), self._note)
+        self._part._orders = cast("Any", Orders(world.turns))
+        world.turns.spawn(f"{self._worker.party}: attempt", self._worker, self._part.run)
+
+    def take(self, submission: Submission, *, counted: bool, batch: int) -> None:
+        self._part.put(Taken(submission, counted, batch))
+
+    def decide(self) -> None:
+        self._part.put(None)
+
+    def close(self) -> None:
+        self._turns.kill(self._worker)
+
+    def _note(self, report: pb.WorkReport) -> None:
+        try:
+            super()._note(report)
+        except PeerUnavailable as error:
+            self._gone(str(error))
+
+    def _gone(self, why: str) -> None:
+        self._ended = self._ended or PeerUnavailable(why)
+
+
+class ByPairs:
+    """As ``Workforce.validation``, for both servers.
+
+    Args:
+        world: whose servers.
+        count: pairs of workers.
+    """
+
+    def __init__(self, world: World, count: int) -> None:
+        self.world = world
+        self._count = count
+        self.cables: dict[tuple[int, int], Cable] = {}
+        """By attempt and pair."""
+
+    @contextmanager
+    def __call__(self, aggregator: Aggregator, opened: Opened) -> Iterator[Validator]:
+        """A validator for one attempt at one server."""
+        pool: Any = SimpleNamespace(
+            worker=lambda number: SimpleNamespace(address=f"worker {number}"),
+            place=SimpleNamespace(same_disk=False),
+        )
+        crew = Crew(pool, cast("Any", self), clock=self.world.clock)
+        of_processes = pairs.Lane
+        cast("Any", pairs).Lane = SimulatedLane
+        try:
+            epoch = aggregator.dealing.epoch
+            with Pairs(aggregator, opened, crew, epoch, self._count) as validator:
+                yield validator
+        finally:
+            cast("Any", pairs).Lane = of_processes
