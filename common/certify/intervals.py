@@ -192,7 +192,7 @@ def simuem(counts: npt.ArrayLike, budget: ConfidenceBudget, models: int | None =
     upper = clopper_pearson_upper(next_best, total, budget.per_interval)
     p_a = lower[which_highest]
     # The minimum is no other bound but for rounding: s₂ ≤ n − s₁, and at one error level the upper
-    # bound of n − s₁ is 1 − p_A. Without it every test passes.
+    # bound of n − s₁ is 1 − p_A. Nothing can tell them apart.
     return Intervals(first, p_a, np.minimum(upper[which_next], 1 - p_a))
 
 

@@ -27,9 +27,11 @@ from tests.faults.turns import Hang
 
 from precad.client.pending import Pending
 from precad.common.aggregator.collect import matching
+from precad.common.aggregator.mpc.comparison import all_signs
 from precad.common.aggregator.release import release
+from precad.common.aggregator.round.joint_draw import agree_coin
 from precad.common.aggregator.round.lists import HeldList
-from precad.common.aggregator.round.recovery import Recovery, Remedy
+from precad.common.aggregator.round.recovery import Recovery, Remedy, compare
 from precad.common.aggregator.round.states import Prepared, Sent
 from precad.common.aggregator.store import Store, attempts
 from precad.common.aggregator.store.outside import OutsideJournal, Remembered
@@ -72,7 +74,6 @@ class Bug:
 
 def voids_what_it_countersigned(patch: Patch) -> None:
     """The other server lost its entry: the attempt may have left, and is called void."""
-    compare = meet.compare
 
     def voiding(own: Any, theirs: Any) -> Recovery:
         found = compare(own, theirs)
@@ -85,7 +86,7 @@ def voids_what_it_countersigned(patch: Patch) -> None:
 
 def tries_again_what_is_prepared(patch: Patch) -> None:
     """Both are prepared; in place of going on, one more attempt releases the version."""
-    compare, prepare = meet.compare, attempts.prepare
+    prepare = attempts.prepare
 
     def starting_over(own: Any, theirs: Any) -> Recovery:
         found = compare(own, theirs)
@@ -133,12 +134,11 @@ def noises_again_after_a_restart(patch: Patch) -> None:
 
 def server_b_adds_no_noise(patch: Patch) -> None:
     """One server's noise is all that one curious server doesn't know."""
-    prepare = conduct.prepare
 
     def unnoised(journal: Any, noised: Any) -> Prepared:
         if journal._role is Role.SERVER_B:
             noised = replace(noised, noisy_share=sums.pop())
-        return prepare(journal, noised)
+        return release.prepare(journal, noised)
 
     sums: list[Any] = []
 
@@ -183,11 +183,10 @@ def matches_other_bytes(patch: Patch) -> None:
 
 def ignores_the_norm(patch: Patch) -> None:
     """The range test alone decides: norms up to 64β pass."""
-    signs = decide.all_signs
 
     def without(compared: Any, negative: Any) -> Any:
         compared[:, -1] = -1
-        return signs(compared, negative)
+        return all_signs(compared, negative)
 
     patch.setattr(decide, "all_signs", without)
 
@@ -202,11 +201,10 @@ def keeps_the_invalid_in_the_sum(patch: Patch) -> None:
 
 def draws_in_each_attempt(patch: Patch) -> None:
     """Whoever can cut the servers' link cuts it until its client is drawn."""
-    agree = lead.agree_coin
 
     def anew(aggregator: Any, version: int) -> Any:
         tried = aggregator.journal.attempts_of(version)
-        return derive(agree(aggregator, version), "anew", tried)
+        return derive(agree_coin(aggregator, version), "anew", tried)
 
     for module in (lead, follow):
         patch.setattr(module, "agree_coin", anew)

@@ -115,11 +115,10 @@ class ByPairs:
             place=SimpleNamespace(same_disk=False),
         )
         crew = Crew(pool, cast("Any", self), clock=self.world.clock)
-        of_processes = pairs.Lane
         cast("Any", pairs).Lane = SimulatedLane
         try:
             epoch = aggregator.dealing.epoch
             with Pairs(aggregator, opened, crew, epoch, self._count) as validator:
                 yield validator
         finally:
-            cast("Any", pairs).Lane = of_processes
+            cast("Any", pairs).Lane = Lane

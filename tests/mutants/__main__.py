@@ -10,6 +10,10 @@ those files. Which tests run which lines is found out once a module. The result 
 each mutant, and a run that is broken off goes on: what was done stays, as long as the module has
 such a place. The order is mixed by a seed, so that a part of a run is a sample of the whole.
 
+Neither well-kept tool fits. mutmut 3 doesn't follow the links that ``src/precad`` is made of, and
+changes no constant of a module and no decorated function; cosmic-ray writes each change into the
+source and starts pytest anew for it: imports of torch and SciPy are seconds a mutant.
+
 ``explained.json`` says of survivors why no test can tell them apart, or what would.
 """
 
@@ -131,7 +135,8 @@ def covered(module: str) -> Coverage:
         found = {"lines": {}, "seconds": {}}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(found | {"of": source}), encoding="utf-8")
-    return found | {"of": source}
+    whole: Coverage = found | {"of": source}
+    return whole
 
 
 def judge(mutation: Mutation, coverage: Coverage) -> list[str]:

@@ -147,7 +147,7 @@ class _Loader(importlib.machinery.SourceFileLoader):
         self._tree = tree
 
     def get_code(self, _fullname: str) -> CodeType:
-        return compile(self._tree, self.path, "exec")  # type: ignore[no-any-return]
+        return compile(self._tree, self.path, "exec")
 
 
 def _replace(module: str, tree: ast.Module) -> None:
@@ -165,7 +165,7 @@ def _replace(module: str, tree: ast.Module) -> None:
                 name, path, loader=loader, submodule_search_locations=places
             )
 
-    sys.meta_path.insert(0, Finder)  # type: ignore[arg-type]
+    sys.meta_path.insert(0, Finder)
 
 
 class _First:
@@ -210,7 +210,7 @@ class _Lines:
         threading.settrace(self._call)
         yield
         sys.settrace(None)
-        threading.settrace(None)  # type: ignore[arg-type]
+        threading.settrace(None)
 
     def _call(self, frame: FrameType, _event: str, _arg: object) -> Any:
         if frame.f_code.co_filename != self._filename:

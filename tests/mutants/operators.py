@@ -126,9 +126,9 @@ def _statements(node: ast.AST, where: Where) -> Iterator[tuple[ast.AST, Where]]:
         case ast.FunctionDef() | ast.ClassDef():
             scope = f"{scope}.{node.name}".lstrip(".")
             if isinstance(node, ast.FunctionDef):
-                for each in (*node.args.defaults, *node.args.kw_defaults):
-                    if each is not None:
-                        yield from _statements(each, (scope, run))
+                for default in (*node.args.defaults, *node.args.kw_defaults):
+                    if default is not None:
+                        yield from _statements(default, (scope, run))
                 run = range(node.lineno, node.lineno + 1)
             for each in node.body:
                 yield from _statements(each, (scope, run))

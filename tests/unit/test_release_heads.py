@@ -22,7 +22,7 @@ from precad.common.aggregator.round.messages import (
     SetCheck,
 )
 from precad.common.aggregator.round.states import Counted, Matched, Opened, Prepared, Sent
-from precad.common.aggregator.validate.in_process import Verdicts
+from precad.common.aggregator.validate.validator import Verdicts
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.seal import Kind, check_seal, seal
