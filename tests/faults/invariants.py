@@ -4,7 +4,8 @@ import re
 from collections import Counter
 
 import numpy as np
-from tests.faults.world import SERVERS, World
+from tests.faults.simulated_links import SERVERS
+from tests.faults.world import World
 
 from precad.client.own_account import OwnAccount
 from precad.common.aggregator.round.journal import PENDING, AttemptState

@@ -26,7 +26,8 @@ from precad.common.wire.submission import header_from_wire, header_to_wire
 from precad.protos import precad_pb2 as pb
 
 if TYPE_CHECKING:
-    from tests.faults.world import Calls, Server
+    from tests.faults.simulated_owner import Calls
+    from tests.faults.simulated_server import Server
 
 RECORDS = (0, -1, 2**31, 10**18)
 RATES = (1e-15, 0.0, -0.5, 2.0, 0.11, float("nan"), float("inf"))

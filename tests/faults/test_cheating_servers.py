@@ -40,8 +40,11 @@ from tests.faults.deviations import (
 )
 from tests.faults.foreseen import CANDIDATES, Known, messages
 from tests.faults.invariants import check_honest
+from tests.faults.simulated_links import SERVERS
+from tests.faults.simulated_owner import Calls
+from tests.faults.simulated_server import Server
 from tests.faults.turns import Life
-from tests.faults.world import SERVERS, Calls, Server, World
+from tests.faults.world import World
 
 from precad.client.participant import RoundView
 from precad.client.pending import Pair

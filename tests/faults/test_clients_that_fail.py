@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from tests.faults.conftest import quick_folder
 from tests.faults.invariants import check
+from tests.faults.simulated_owner import RECORDS, Calls
 from tests.faults.turns import Killed, Life
-from tests.faults.world import RECORDS, Calls, World
+from tests.faults.world import World
 from tests.rig.submissions import body_of
 
 from precad.common.aggregator.round.operators import OPENED_CAP
@@ -271,6 +272,7 @@ def test_attempts_that_no_worker_was_there_for_opened_nothing(
 
     def validation(aggregator: Any, opened: Any) -> Any:
         if opened.attempt < without:
+            world.seen.faults.append(f"attempt {opened.attempt}: no worker is there")
             return Unmanned(lost_at, aggregator, opened.attempt, opened.counted)
         return InProcess(aggregator, opened.attempt, opened.counted)
 

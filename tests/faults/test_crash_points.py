@@ -10,7 +10,9 @@ first version and after the last one has trainings of its own. Nothing here take
 
 import pytest
 from tests.faults.conftest import Play
-from tests.faults.world import STORE_STEPS, Fault, World
+from tests.faults.orders import Fault
+from tests.faults.simulated_server import STORE_STEPS
+from tests.faults.world import World
 
 from precad.common.identifiers import Role
 

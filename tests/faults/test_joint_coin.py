@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 from tests.faults.invariants import check
-from tests.faults.world import RECORDS, World
+from tests.faults.simulated_owner import RECORDS
+from tests.faults.world import World
 
 from precad.common.aggregator.round.cohort import cohort_of
 from precad.common.aggregator.round.coin import joint_coin

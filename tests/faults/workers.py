@@ -11,8 +11,9 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, cast
 
+from tests.faults.simulated_links import Cable, DealerCalls, Transport
 from tests.faults.turns import Life, Turns, TurnsCondition
-from tests.faults.world import Cable, DealerCalls, Transport, World
+from tests.faults.world import World
 
 from precad.common.aggregator.round.aggregator import Aggregator
 from precad.common.aggregator.round.states import Opened

@@ -5,8 +5,9 @@
 
 import pytest
 from tests.faults.conftest import BOTH, Play, calm
+from tests.faults.orders import Fault
 from tests.faults.test_crash_points import WARD, A, B, lines, steps_of
-from tests.faults.world import Fault, World
+from tests.faults.world import World
 
 PER_TEST = 50
 
