@@ -6,7 +6,6 @@ to the other, and no client can deny it afterwards.
 Who signs and who checks are Protocols: certificates are `precad.common.identity.sign`'s business.
 """
 
-import hashlib
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -43,11 +42,6 @@ class Signature:
                 f"certificates of {lengths[: MAX_CERTIFICATES + 1]} bytes; at most "
                 f"{MAX_CERTIFICATES} of {MAX_CERTIFICATE_BYTES} bytes may come",
             )
-
-    @property
-    def fingerprint(self) -> bytes:
-        """SHA-256 of the client's certificate."""
-        return hashlib.sha256(self.certificates[0]).digest()
 
 
 class Signer(Protocol):

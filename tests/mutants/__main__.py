@@ -120,7 +120,7 @@ def _names_one(path: Path, of: Sequence[str]) -> bool:
 def covered(module: str) -> Coverage:
     """Which tests run which lines, found out once; kept in build/mutants while nothing changes."""
     tests = tests_of(module)
-    source = [str((ROOT / module).stat().st_mtime_ns), *tests]
+    source = [f"{each} {(ROOT / each).stat().st_mtime_ns}" for each in (module, *tests)]
     path = ROOT / "build/mutants" / f"{module.replace('/', '.')}.json"
     if path.exists():
         kept: Coverage = json.loads(path.read_text(encoding="utf-8"))
@@ -199,8 +199,12 @@ class Result:
     def write(self, every: dict[str, Mutation]) -> None:
         """Of mutants that the modules still have."""
         explained = json.loads(EXPLAINED.read_text(encoding="utf-8"))
-        rows = [row for key, row in self._done.items() if key in every]
-        rows.sort(key=lambda row: (row[1], every[row[0]].line, row[0]))
+        rows = [
+            [key, every[key].module, every[key].line, every[key].what, *row[4:]]
+            for key, row in self._done.items()
+            if key in every
+        ]
+        rows.sort(key=lambda row: row[1:3])
         outcomes = Counter(row[4] for row in rows)
         head = {
             "what": "make mutants",
@@ -213,7 +217,7 @@ class Result:
         survivors = [
             {
                 "key": row[0],
-                "where": f"{row[1]}:{every[row[0]].line}",
+                "where": f"{row[1]}:{row[2]}",
                 "mutation": row[3],
                 "outcome": row[4],
                 "explanation": explained.get(row[0], ""),

@@ -79,7 +79,7 @@ def mutations(module: str, source: str) -> list[Mutation]:
         text = f"{scope}: {before} -> {after}"
         times[text] = times.get(text, -1) + 1
         key = hashlib.sha256(f"{module} {text} {times[text]}".encode()).hexdigest()[:12]
-        short = f"{before} → {after}" if len(before) < 100 else f"{before[:100]}… → {after[:100]}…"
+        short = " → ".join(" ".join(each.split())[:100] for each in (before, after))
         line = getattr(node, "lineno", run.start)
         found.append(Mutation(key, module, line, f"{scope}: {short}", run))
     return found

@@ -424,6 +424,7 @@ def test_certified_accuracy_counts_everybody() -> None:
         ("votes", lambda: simuem([[10, 2]], TWO_CLASSES, models=13)),
         ("votes", lambda: simuem([[math.nan, 2.0]], TWO_CLASSES)),
         ("votes", lambda: simuem([[0, 0]], TWO_CLASSES)),
+        ("votes", lambda: simuem([[13, -1], [11, 1]], TWO_CLASSES)),
         ("classes", lambda: simuem([[5, 5, 5]], TWO_CLASSES)),
         ("labels", lambda: votes_of([[0, -1]])),
         ("labels", lambda: votes_of([[0, 5]], 3)),
