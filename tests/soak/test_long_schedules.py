@@ -28,11 +28,15 @@ def test_whatever_happens_the_invariants_hold(play: Play, first: int) -> None:
 def test_a_party_that_dies_at_any_step_in_other_orders_of_turns(
     play: Play, calm: World, party: str, validation: str, seed: int
 ) -> None:
-    orders = lines(calm, party)
-    if validation == "fss":
-        orders = [line for line in orders if "all-reduce" not in line and "dealer.deal" not in line]
+    orders = [line for line in lines(calm, party) if validation == "crypten" or by_both(line)]
     for chunk in range(6):
-        play(seed + 1000 * chunk, orders=orders[chunk::6], validation=validation)
+        # Versions to spare: other seeds have other luck with which server is quicker.
+        play(seed + 1000 * chunk, rounds=20, orders=orders[chunk::6], validation=validation)
+
+
+def by_both(line: str) -> bool:
+    """Whether gates have this step too."""
+    return not any(step in line for step in ("all-reduce", "dealer.deal", "store.spend"))
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -44,4 +48,11 @@ def test_every_fault_at_every_step_of_the_servers(
         steps = [step for step in steps_of(calm, party) if step.startswith(("send", "store."))]
         played = [f"{party} {fault.value}: {step}" for step in steps]
         for chunk in range(4):
-            play(seed, orders=[line for line in played[chunk::4] if "roster" not in line])
+            orders = [line for line in played[chunk::4] if comes_again(line)]
+            play(seed, rounds=20, orders=orders)
+
+
+def comes_again(line: str) -> bool:
+    """Whether a step comes in every version, and not with a new link alone."""
+    step = line.partition(": ")[2]
+    return step not in OF_A_LINK | AT_THE_BEGINNING

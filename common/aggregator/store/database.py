@@ -138,6 +138,9 @@ class Store(Journal):
         for fact in self._remembered.facts:
             clients = [ClientId(name) for name in fact.clients]
             known = attempts.row_of(connection, fact.attempt)
+            if known is not None and known.state is AttemptState.VOIDED:
+                # After the database was put back once: who voids an attempt never countersigns it.
+                continue
             if known is not None and known.state is AttemptState.PREPARED:
                 # It was countersigned: never voided.
                 attempts.change(connection, fact.attempt, state=AttemptState.COUNTERSIGNED)
@@ -395,6 +398,9 @@ class Store(Journal):
         """The attempt costs nothing. Raises AlreadyReleased."""
         with self._transaction() as connection:
             attempts.void(connection, self._task, version, attempt)
+        remembered = any(fact.attempt == attempt for fact in self._remembered.facts)
+        if self._outside is not None and remembered:
+            self._outside.voided(version, attempt)
 
     def settle(self, attempt: int) -> None:
         """A prepared attempt whose version is over: its charge stands."""

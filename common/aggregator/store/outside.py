@@ -24,15 +24,17 @@ class Remembered:
     """What the file holds of one task."""
 
     facts: tuple[Fact, ...] = ()
-    """Attempts that this server countersigned."""
+    """Attempts that this server countersigned, but for those that were voided since."""
     opened: tuple[tuple[int, int], ...] = ()
     """(version, attempt) whose comparisons it opened."""
+    voided: frozenset[int] = frozenset()
+    """Attempts that cost nothing; their numbers are used all the same."""
 
     @property
     def newest_attempt(self) -> int:
         """-1 before the first."""
-        attempts = [fact.attempt for fact in self.facts] + [attempt for _, attempt in self.opened]
-        return max(attempts, default=-1)
+        attempts = {fact.attempt for fact in self.facts} | {attempt for _, attempt in self.opened}
+        return max(attempts | self.voided, default=-1)
 
     def opened_of(self) -> Counter[int]:
         """Opened attempts by version."""
@@ -66,6 +68,7 @@ class OutsideJournal:
             os.truncate(self._path, len(whole))
         facts: list[Fact] = []
         opened: list[tuple[int, int]] = []
+        voided: set[int] = set()
         try:
             for line in whole.splitlines():
                 entry = json.loads(line)
@@ -79,13 +82,16 @@ class OutsideJournal:
                 )
                 if "clients" in entry:
                     facts.append(fact)
+                elif "voided" in entry:
+                    voided.add(fact.attempt)
                 else:
                     opened.append((fact.version, fact.attempt))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             raise Misconfiguration(
                 "journal", str(self._path), "can't be read; put this server's newest file back"
             ) from None
-        return Remembered(tuple(facts), tuple(opened))
+        stands = (fact for fact in facts if fact.attempt not in voided)
+        return Remembered(tuple(stands), tuple(opened), frozenset(voided))
 
     def countersigned(self, version: int, attempt: int, clients: Iterable[ClientId]) -> None:
         """This server is about to countersign the other's head over this attempt."""
@@ -95,6 +101,15 @@ class OutsideJournal:
     def opened(self, version: int, attempt: int) -> None:
         """An attempt's comparisons are about to be opened."""
         self._append({"version": version, "attempt": attempt})
+
+    def voided(self, version: int, attempt: int) -> None:
+        """Both servers have signed that nothing of a countersigned attempt left.
+
+        Its database was put back and has lost the share, and the other server countersigned
+        nothing. Without this line it would be a charge again at the next start, which the other
+        server's ledger doesn't have.
+        """
+        self._append({"version": version, "attempt": attempt, "voided": True})
 
     def _append(self, entry: dict[str, Any]) -> None:
         line = json.dumps({"task": self._task, **entry}, separators=(",", ":"))

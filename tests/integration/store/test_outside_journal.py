@@ -67,6 +67,28 @@ def test_a_database_from_an_old_copy_learns_what_this_server_countersigned(
     assert same.head().length == length
 
 
+def test_what_both_servers_voided_after_a_put_back_stays_voided(
+    old_copy: Callable[[], str], opener: Opener, outside: Path, prepared: Prepare, bind: Bind
+) -> None:
+    """The other server countersigned nothing, so nothing left, and its ledger has no charge."""
+    store = opener(old_copy(), outside=outside)
+    prepared(store, 2)
+    bind(store, 2)
+    store.close()
+    again = opener(old_copy(), outside=outside)
+    assert again.states() == {2: AttemptState.LEARNED}
+    again.void(0, 2)
+    again.close()
+    # At the next start, and where the same old copy is put back once more.
+    started = opener(f"sqlite:///{outside.parent.parent}/state.db", outside=outside)
+    assert started.states() == {2: AttemptState.VOIDED}
+    assert started.participations() == {}
+    started.close()
+    put_back = opener(old_copy(), outside=outside)
+    assert put_back.participations() == {}
+    assert put_back.next_attempt() == 3, "an attempt's number would be used again"
+
+
 def test_what_the_file_holds_is_never_voided(
     tmp_path: Path, url: str, opener: Opener, prepared: Prepare, bind: Bind
 ) -> None:
