@@ -6,7 +6,15 @@
 import pytest
 from tests.faults.conftest import BOTH, Play, calm
 from tests.faults.orders import Fault
-from tests.faults.test_crash_points import WARD, A, B, lines, steps_of
+from tests.faults.test_crash_points import (
+    AT_THE_BEGINNING,
+    OF_A_LINK,
+    WARD,
+    A,
+    B,
+    lines,
+    steps_of,
+)
 from tests.faults.world import World
 
 PER_TEST = 50
