@@ -172,6 +172,7 @@ def compiled_once() -> Iterator[None]:
     each: a fifth of a simulated training. Its cache is by dialect, so all of SQLite's are alike.
     """
     made = cast("Any", engine).create_engine
+    # For good, and not for the block alone: the cache is looked up for as long as an engine lives.
     dialect = cast("Any", SQLiteDialect_pysqlite)
     dialect.__eq__ = lambda self, other: type(self) is type(other)
     dialect.__hash__ = lambda self: hash(type(self))

@@ -103,11 +103,11 @@ class OutsideJournal:
         self._append({"version": version, "attempt": attempt})
 
     def voided(self, version: int, attempt: int) -> None:
-        """Both servers have signed that nothing of a countersigned attempt left.
+        """Both servers have signed that a countersigned attempt isn't prepared on both.
 
-        Its database was put back and has lost the share, and the other server countersigned
-        nothing. Without this line it would be a charge again at the next start, which the other
-        server's ledger doesn't have.
+        This server's database was put back and has lost the share; the other has countersigned
+        nothing, so nothing left, as long as it follows the protocol. Without this line it would
+        be a charge again at the next start, which the other server's ledger doesn't have.
         """
         self._append({"version": version, "attempt": attempt, "voided": True})
 
