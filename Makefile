@@ -15,7 +15,7 @@ export PYTHONDONTWRITEBYTECODE =
 PROTOS := $(wildcard protos/*.proto)
 # What a data owner's part may load: it is for systems too that aren't Linux.
 CLIENT := --config-file .mypy-platforms.toml \
-	-p precad.client -p precad.common -m precad.cli.join --exclude common/aggregator
+	-p precad.client -p precad.common -m precad.cli.join --exclude aggregator
 GENERATED := protos/*_pb2*.py protos/*_pb2*.pyi
 
 .PHONY: site manifests demo test soak flower lint protos protos-check bench noise chaos mutants model help
@@ -81,7 +81,7 @@ protos-check: protos ## fail unless git has the protobuf code that the .proto fi
 	@git diff --exit-code -- $(GENERATED) && test -z "$$(git ls-files --others -- $(GENERATED))"
 
 bench: $(READY) ## the benchmarks; results go to benchmarks/results (ARGS=…)
-	$(BIN)/precad bench --series --output benchmarks/results/bench.json $(ARGS)
+	PYTHONPATH=src:. $(BIN)/python -m benchmarks.rounds --series --output benchmarks/results/bench.json $(ARGS)
 	for script in benchmarks/*.py; do PYTHONPATH=. $(BIN)/python $$script || exit 1; done
 
 noise: $(READY) ## goodness of fit of the noise, 10^8 samples at four scales; goes on where it was broken off

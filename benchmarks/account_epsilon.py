@@ -21,11 +21,11 @@ from typing import Any
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 from dp_accounting.pld import PLDAccountant
 
-from precad.common.account import losses, participations, rdp
-from precad.common.account.events import poisson_gaussian
-from precad.common.account.exact import ExactAccountant
-from precad.common.account.participations import record_epsilon
-from precad.common.account.rdp import RdpAccountant
+from precad.accounting import losses, participations, rdp
+from precad.accounting.events import poisson_gaussian
+from precad.accounting.exact import ExactAccountant
+from precad.accounting.participations import record_epsilon
+from precad.accounting.rdp import RdpAccountant
 
 RESULT = Path(__file__).parent / "results" / "account_epsilon.json"
 DELTA, ROUNDS, REPEATS = 1e-5, 5000, 5
@@ -84,7 +84,7 @@ def theirs(rate: float, sigma: float) -> float:
 def fresh_process_s() -> float:
     """Median seconds of a whole new interpreter that imports and computes one ε."""
     code = (
-        "from precad.common.account.participations import record_epsilon\n"
+        "from precad.accounting.participations import record_epsilon\n"
         f"record_epsilon(record_rate=0.05, noise_multiplier=1.0, participations={ROUNDS}, "
         f"delta={DELTA})"
     )

@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from precad.common.account import composition, losses
-from precad.common.account.events import SampledGaussian, poisson_gaussian
-from precad.common.account.exact import ExactAccountant
+from precad.accounting import composition, losses
+from precad.accounting.events import SampledGaussian, poisson_gaussian
+from precad.accounting.exact import ExactAccountant
 
 RESULT = Path(__file__).parent / "results" / "account_many_events.json"
 EVENTS = 300

@@ -16,15 +16,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from precad.audit import presence
+from precad.audit.builds import RELEASES, Build
+from precad.audit.certificate import BUILDS, audit_certificates, certifiable
+from precad.audit.demo import demo_audit
+from precad.audit.designed import LOUDER, Designed, designed
+from precad.audit.run import SIGNIFICANCE, Repetition, audit, planned
+from precad.audit.simulated import train
 from precad.cli.audit.deployed import train as play
 from precad.cli.audit.deployed import train_present as play_present
-from precad.experiments.audit import presence
-from precad.experiments.audit.builds import RELEASES, Build
-from precad.experiments.audit.certificate import BUILDS, audit_certificates, certifiable
-from precad.experiments.audit.demo import demo_audit
-from precad.experiments.audit.designed import LOUDER, Designed, designed
-from precad.experiments.audit.run import SIGNIFICANCE, Repetition, audit, planned
-from precad.experiments.audit.simulated import train
 
 RESULT = Path(__file__).parent / "results" / "audit.json"
 SOUND = 100

@@ -23,18 +23,18 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import numpy as np
 import torch
+from benchmarks.rounds.hardware import hardware
+from research.algorithms.learner import Learner, Reals
+from research.algorithms.sums import clipped
+from research.models import MODELS
+from research.papers.precad_backdoor import BACKDOOR
+from research.papers.precad_common import train
+from research.poisoning import ATTACKS, Scene
+from research.poisoning.attack import Images, Labels
+from research.poisoning.backdoors import TARGET, Backdoor
+from research.study import Scale, Settings, Surroundings
 
-from precad.cli.bench.hardware import hardware
-from precad.experiments.algorithms.learner import Learner, Reals
-from precad.experiments.algorithms.sums import clipped
-from precad.experiments.data import DataSet, load
-from precad.experiments.models import MODELS
-from precad.experiments.papers.precad_backdoor import BACKDOOR
-from precad.experiments.papers.precad_common import train
-from precad.experiments.poisoning import ATTACKS, Scene
-from precad.experiments.poisoning.attack import Images, Labels
-from precad.experiments.poisoning.backdoors import TARGET, Backdoor
-from precad.experiments.study import Scale, Settings, Surroundings
+from precad.simulation.data import DataSet, load
 
 RESULT = Path(__file__).parent / "results" / "backdoor_pushes.json"
 HELD_OUT = 3000

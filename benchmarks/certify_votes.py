@@ -21,15 +21,15 @@ import numpy as np  # noqa: E402
 from dp_accounting.pld import privacy_loss_distribution  # noqa: E402
 from scipy.stats import binom  # noqa: E402
 
-from precad.common.account.events import poisson_gaussian  # noqa: E402
-from precad.common.account.gdp import clt_mu  # noqa: E402
-from precad.common.certify import exact, renyi  # noqa: E402
-from precad.common.certify.exact import ExactGroups  # noqa: E402
-from precad.common.certify.gaussian import GaussianDP  # noqa: E402
-from precad.common.certify.guarantee import Guarantee  # noqa: E402
-from precad.common.certify.intervals import ConfidenceBudget, simuem, votes_of  # noqa: E402
-from precad.common.certify.prediction import certify_predictions  # noqa: E402
-from precad.common.certify.renyi import RenyiGroups  # noqa: E402
+from precad.accounting.events import poisson_gaussian  # noqa: E402
+from precad.accounting.gdp import clt_mu  # noqa: E402
+from precad.certify import exact, renyi  # noqa: E402
+from precad.certify.exact import ExactGroups  # noqa: E402
+from precad.certify.gaussian import GaussianDP  # noqa: E402
+from precad.certify.guarantee import Guarantee  # noqa: E402
+from precad.certify.intervals import ConfidenceBudget, simuem, votes_of  # noqa: E402
+from precad.certify.prediction import certify_predictions  # noqa: E402
+from precad.certify.renyi import RenyiGroups  # noqa: E402
 
 RESULT = Path(__file__).parent / "results" / "certify_votes.json"
 POINTS, MODELS, CLASSES = 10_000, 1_000, 10

@@ -20,11 +20,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from precad.cli.bench.hardware import hardware
-from precad.cli.bench.lines import WIDE_AREA, Lines, Relayed, Straight
-from precad.cli.bench.ours.system import PHASES, SERVERS, Precad, set_up
-from precad.cli.bench.sample import Sample
-from precad.common.deal.program import program
+from benchmarks.rounds.hardware import hardware
+from benchmarks.rounds.lines import WIDE_AREA, Lines, Relayed, Straight
+from benchmarks.rounds.ours.system import PHASES, SERVERS, Precad, set_up
+from benchmarks.rounds.sample import Sample
+
+from precad.norm_check.deal.program import program
 
 RESULT = Path(__file__).parent / "results" / "checks.json"
 CHECKS = ("crypten", "fss")

@@ -18,25 +18,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from benchmarks.rounds.hardware import hardware
 from sqlalchemy import insert
 
-from precad.cli.bench.hardware import hardware
-from precad.common.aggregator.collect import Inbox, early
-from precad.common.aggregator.collect.matching import describe, match
-from precad.common.aggregator.round.history import history_after
-from precad.common.aggregator.round.lists import HeldList
-from precad.common.aggregator.round.messages import (
+from precad.aggregator.collect import Inbox, early
+from precad.aggregator.collect.matching import describe, match
+from precad.aggregator.rounds.history import history_after
+from precad.aggregator.rounds.lists import HeldList
+from precad.aggregator.rounds.messages import (
     Cohort,
     EnrolmentEntry,
     RosterProposal,
     Verdict,
 )
-from precad.common.aggregator.round.places import Places
-from precad.common.aggregator.round.states import Matched, Opened
-from precad.common.aggregator.service.notice import notice_of
-from precad.common.aggregator.store import open_store
-from precad.common.aggregator.store.tables import enrolment
-from precad.common.aggregator.training.feed import RoundDone
+from precad.aggregator.rounds.places import Places
+from precad.aggregator.rounds.states import Matched, Opened
+from precad.aggregator.rpc.notice import notice_of
+from precad.aggregator.store import open_store
+from precad.aggregator.store.tables import enrolment
+from precad.aggregator.training.feed import RoundDone
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.link import PeerLink, memory_pair
 from precad.common.share.signature import Signature

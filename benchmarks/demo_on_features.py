@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precad.cli.demo.command import demo
-from precad.experiments.data.fixed_features import FIXED_FEATURES
+from precad.simulation.data.fixed_features import FIXED_FEATURES
 
 
 def main() -> None:

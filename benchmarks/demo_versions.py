@@ -25,7 +25,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from precad.cli.bench.hardware import hardware
+from benchmarks.rounds.hardware import hardware
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "demo_versions.json"

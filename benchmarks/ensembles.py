@@ -15,14 +15,14 @@ from pathlib import Path
 from statistics import median
 
 import torch
+from research.algorithms.learner import Learner
+from research.algorithms.user_level import UserLevel, Users, train
+from research.models import MODELS
+from research.papers.xie_levels import two_labels
+from research.study.environment import environment
 
-from precad.experiments.algorithms.learner import Learner
-from precad.experiments.algorithms.user_level import UserLevel, Users, train
-from precad.experiments.data import DataSet, load
-from precad.experiments.models import MODELS
-from precad.experiments.papers.xie_levels import two_labels
-from precad.experiments.partition import iid
-from precad.experiments.study.environment import environment
+from precad.simulation.data import DataSet, load
+from precad.simulation.partition import iid
 
 SETTINGS = UserLevel(
     user_rate=0.1,

@@ -23,15 +23,15 @@ for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 import numpy as np  # noqa: E402
 
 from precad.common.allocator import keep_freed_buffers  # noqa: E402
-from precad.common.fss.keys import gate_bytes, keys_bytes, keys_from_bytes  # noqa: E402
-from precad.common.fss.prg import PRG_KEY_BYTES, WORD, FixedKeyPrg  # noqa: E402
-from precad.common.fss.tree import MOST_BITS, TERMINATED  # noqa: E402
 from precad.common.headroom import MAX_BOUND  # noqa: E402
 from precad.common.identifiers import Digest  # noqa: E402
 from precad.common.keystream import Keystream  # noqa: E402
-from precad.common.norm_check.gates import deal_gates, evaluate_gates, gate_context  # noqa: E402
-from precad.common.norm_check.verdicts import pack, submission_bytes, verdicts  # noqa: E402
 from precad.common.secret import Secret  # noqa: E402
+from precad.norm_check.fss.keys import gate_bytes, keys_bytes, keys_from_bytes  # noqa: E402
+from precad.norm_check.fss.prg import PRG_KEY_BYTES, WORD, FixedKeyPrg  # noqa: E402
+from precad.norm_check.fss.tree import MOST_BITS, TERMINATED  # noqa: E402
+from precad.norm_check.gates import deal_gates, evaluate_gates, gate_context  # noqa: E402
+from precad.norm_check.verdicts import pack, submission_bytes, verdicts  # noqa: E402
 
 RESULT = Path(__file__).parent / "results" / "gates.json"
 GATES = 41

@@ -28,14 +28,14 @@ WANTED = {
     "server": (("serve", "a", "--config", "absent.toml"),),
     "plan": (("account", "--record-rate", ".2", "--client-rate", "1", "--noise-multiplier", "2",
               "--rounds", "6", "--delta", "1e-5"),),
-    "experiments": (("simulate", "absent.toml"),),
+    "simulation": (("simulate", "absent.toml"),),
     "demo": (("demo", "--clients", "2", "--rounds", "2", "--json"),),
 }  # fmt: skip
 """Commands that an install must carry out, or refuse for the file that isn't there."""
 LOADS = {
     "client": "from precad.client import DataOwner",
     "server": "import precad.server_a.process, precad.server_b.process",
-    "experiments": "import precad; precad.simulate",
+    "simulation": "import precad; precad.simulate",
 }
 """What the refused commands above may not have come to load."""
 SIZES = """

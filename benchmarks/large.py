@@ -15,8 +15,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from precad.cli.bench.case import SERVERS, Case, measure
-from precad.cli.bench.hardware import hardware
+from benchmarks.rounds.case import SERVERS, Case, measure
+from benchmarks.rounds.hardware import hardware
 
 RESULTS = Path(__file__).parent / "results" / "large.json"
 SIZES = (

@@ -27,11 +27,11 @@ from tests.rig.crowd.crowd import Crowd, Played, Script, expected_sum
 from tests.rig.crowd.memory import forget_peak, open_files, peak_resident_mib, resident_mib
 from tests.rig.crowd.misdeeds import COUNTED, HONEST, MISDEEDS, SILENT, UNINVITED, Misdeed
 
-from precad.common.aggregator.service.descriptors import allow_descriptors
+from precad.aggregator.rpc.descriptors import allow_descriptors
+from precad.cli.local import LocalDeployment
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
 from precad.common.task import Task
-from precad.experiments.local import LocalDeployment
 
 RESULTS = Path(__file__).parent / "results" / "load.json"
 CLIENT_RATE = 0.2
@@ -71,7 +71,7 @@ def task_of(clients: int, dimension: int, rounds: int) -> Task:
 def only(submitting: int) -> Script:
     """That many of the drawn clients submit; the others are silent."""
 
-    def script(place: int, drawn: bool) -> Misdeed | None:  # noqa: FBT001 -- Script's
+    def script(place: int, drawn: bool) -> Misdeed | None:
         if not drawn:
             return None
         return HONEST if place < submitting else SILENT
@@ -86,7 +86,7 @@ def one_in_ten(misdeeds: "itertools.cycle[Misdeed]") -> Script:
     sends several times comes too late.
     """
 
-    def script(place: int, drawn: bool) -> Misdeed | None:  # noqa: FBT001 -- Script's
+    def script(place: int, drawn: bool) -> Misdeed | None:
         if not drawn:
             return UNINVITED if place < STRANGERS else None
         if place == 0:

@@ -25,9 +25,9 @@ from typing import Any
 import numpy as np
 from tests.rig.crowd.memory import file_resident_mib, peak_resident_mib
 
+from precad.cli.local import LocalDeployment
 from precad.common.identifiers import ClientId, Role
 from precad.common.task import Task
-from precad.experiments.local import LocalDeployment
 
 RESULTS = Path(__file__).parent / "results" / "memory.json"
 TRAINING_S = 500.0
@@ -40,7 +40,7 @@ IMPORTS = {
     "server_fss": (*GRPC, "sqlalchemy", "precad.server_a.process"),
     "server_crypten": (
         *GRPC,
-        *("sqlalchemy", "torch", "precad.common.aggregator.mpc.crypten_import"),
+        *("sqlalchemy", "torch", "precad.aggregator.mpc.crypten_import"),
         "precad.server_a.process",
     ),
 }

@@ -22,7 +22,7 @@ for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 import numpy as np  # noqa: E402
 from tests.rig.opendp_noise import OpenDPGaussian  # noqa: E402
 
-from precad.common.noise import DiscreteGaussian  # noqa: E402
+from precad.aggregator.noise import DiscreteGaussian  # noqa: E402
 
 RESULT = Path(__file__).parent / "results" / "noise.json"
 COORDINATES = 10**6

@@ -20,13 +20,13 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import numpy as np
 import torch
+from research.robustness.models import make
 from torch.nn import functional
 
 from precad.client.train import local_update, model_section
 from precad.client.train.smooth import Sampling, sample_votes
 from precad.common.task import Task, with_objective
-from precad.experiments.data import load
-from precad.experiments.robustness.models import make
+from precad.simulation.data import load
 
 RESULT = Path(__file__).parent / "results" / "objectives.json"
 RECORDS, REPEATS, PROCESSES = 64, 5, 2

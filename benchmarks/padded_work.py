@@ -7,8 +7,8 @@ an owner whose padded work takes longer is late, whatever its records are.
 import json
 from pathlib import Path
 
-from precad.cli.bench.hardware import hardware
-from precad.cli.bench.padded import padded_work
+from benchmarks.rounds.hardware import hardware
+from benchmarks.rounds.padded import padded_work
 
 RESULT = Path(__file__).parent / "results" / "padded_work.json"
 

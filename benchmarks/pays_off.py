@@ -18,19 +18,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from benchmarks.rounds.hardware import hardware
 from numpy.typing import NDArray
 
 import precad
-from precad.cli.bench.hardware import hardware
+from precad.accounting.calibrate import least_noise_multiplier
+from precad.accounting.events import poisson_gaussian
+from precad.aggregator.noise import DiscreteGaussian
 from precad.client import model_section
 from precad.client.train import logistic
-from precad.common.account.calibrate import least_noise_multiplier
-from precad.common.account.events import poisson_gaussian
 from precad.common.headroom import MAX_BOUND
 from precad.common.identifiers import Role
-from precad.common.noise import DiscreteGaussian
 from precad.common.task import Task
-from precad.experiments.data import DataSet, load
+from precad.simulation.data import DataSet, load
 
 RESULT = Path(__file__).parent / "results" / "pays_off.json"
 EPSILON, DELTA = 3.0, 1e-5

@@ -29,8 +29,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from precad.cli.bench.hardware import hardware
-from precad.cli.bench.meter import family
+from benchmarks.rounds.hardware import hardware
+from benchmarks.rounds.meter import family
 
 HERE = Path(__file__).parent
 PROGRAMS = HERE / "simulation"

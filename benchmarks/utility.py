@@ -30,19 +30,19 @@ from typing import Any
 
 import numpy as np
 import torch
+from benchmarks.rounds.hardware import hardware
 from numpy.typing import NDArray
 
 import precad
-from precad.cli.bench.hardware import hardware
+from precad.accounting.accountant import AccountantName
+from precad.accounting.guarantees import Adversary, Run, guarantees
+from precad.aggregator.noise import DiscreteGaussian
 from precad.client.train import build
-from precad.common.account.accountant import AccountantName
-from precad.common.account.guarantees import Adversary, Run, guarantees
 from precad.common.identifiers import Role
-from precad.common.noise import DiscreteGaussian
 from precad.common.task import Task
-from precad.experiments.data import DataSet, load
-from precad.experiments.data.fixed_features import FIXED_FEATURES, with_features
-from precad.experiments.defaults import SETTINGS, demo_task
+from precad.simulation.data import DataSet, load
+from precad.simulation.data.fixed_features import FIXED_FEATURES, with_features
+from precad.simulation.defaults import SETTINGS, demo_task
 
 HERE = Path(__file__).parent
 RESULT = HERE / "results" / "utility.json"

@@ -12,8 +12,8 @@ from precad.common import checks
 from precad.common.errors import Misconfiguration
 
 if TYPE_CHECKING:
-    from precad.common.account.guarantees import Run
-    from precad.common.account.repeats import Counts
+    from precad.accounting.guarantees import Run
+    from precad.accounting.repeats import Counts
 
 _RECORD = ("record_rate", "client_rate", "noise_multiplier", "rounds", "delta")
 # R, C, d and f: what R'/C takes.
@@ -151,7 +151,7 @@ def account(
 
 def _runs(given: dict[str, Any]) -> "list[tuple[str, Run, float, int]]":
     """Each run's name, what it is, its δ and its cap."""
-    from precad.common.account.events import require_poisson  # noqa: PLC0415
+    from precad.accounting.events import require_poisson  # noqa: PLC0415
 
     require_poisson(given["sampling"])
     tasks, folders = given.pop("task"), given.pop("run")
@@ -239,8 +239,8 @@ def _typed(
     given: dict[str, Any], path: Path | None, taken: "Counts | None"
 ) -> "tuple[Run, float, int]":
     """What a task, or all options by name, say."""
-    from precad.common.account.guarantees import Run, sensitivity_ratio  # noqa: PLC0415
-    from precad.common.account.participations import (  # noqa: PLC0415
+    from precad.accounting.guarantees import Run, sensitivity_ratio  # noqa: PLC0415
+    from precad.accounting.participations import (  # noqa: PLC0415
         largest_count,
         record_epsilon,
     )
@@ -288,8 +288,8 @@ def _typed(
 
 def _finished(folder: Path, taken: "Counts | None") -> "tuple[Run, float, int]":
     """What a finished run's summary says."""
-    from precad.common.account.repeats import versions  # noqa: PLC0415
-    from precad.common.certify.runs import FinishedRun  # noqa: PLC0415
+    from precad.accounting.repeats import versions  # noqa: PLC0415
+    from precad.certify.runs import FinishedRun  # noqa: PLC0415
 
     inputs = FinishedRun.read(folder).inputs
     run = replace(

@@ -6,9 +6,9 @@ from typing import Any, TypeAlias
 
 import click
 
-from precad.common.account.accountant import AccountantName
-from precad.common.account.advantages import ASSUMED
-from precad.common.account.guarantees import (
+from precad.accounting.accountant import AccountantName
+from precad.accounting.advantages import ASSUMED
+from precad.accounting.guarantees import (
     PLANNING_QUANTILE,
     Adversary,
     Basis,
@@ -16,7 +16,7 @@ from precad.common.account.guarantees import (
     Run,
     guarantees,
 )
-from precad.common.account.together import JointStatement, together
+from precad.accounting.together import JointStatement, together
 from precad.common.terminal.text import Table, say
 
 Named: TypeAlias = tuple[str, Run, float, int]

@@ -19,7 +19,7 @@ def backup(state: Path, copy: Path) -> None:
 
         precad backup server-a/state backup/server-a-monday
     """
-    from precad.common.aggregator.store.backup import back_up  # noqa: PLC0415
+    from precad.aggregator.store.backup import back_up  # noqa: PLC0415
 
     audit = back_up(state, copy)
     for finding in audit.findings:

@@ -74,7 +74,7 @@ def token(
     that nobody else reads; it goes into the client's settings as `token = "…"`. Run this as the
     server's user; a running server takes new tokens at once.
     """
-    from precad.common.aggregator.enrol.tokens import TokenBook, new_token, token_digest  # noqa: PLC0415
+    from precad.aggregator.enrol.tokens import TokenBook, new_token, token_digest  # noqa: PLC0415
 
     if (digest or client) and count > 1:
         raise Misconfiguration("count", count, "leave it out beside --digest or --client")
@@ -103,7 +103,7 @@ def token(
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 def show(state: tuple[Path, ...], as_json: bool) -> None:
     """A server's tokens, by digest, and whose they became."""
-    from precad.common.aggregator.enrol.tokens import TokenBook  # noqa: PLC0415
+    from precad.aggregator.enrol.tokens import TokenBook  # noqa: PLC0415
 
     states = {str(folder): TokenBook(folder).states() for folder in state}
     if as_json:

@@ -14,7 +14,7 @@ from precad.common.identifiers import Digest
 from precad.common.terminal.text import Table, say
 
 if TYPE_CHECKING:
-    from precad.common.aggregator.store import LedgerView
+    from precad.aggregator.store import LedgerView
 
 
 @click.group()
@@ -49,7 +49,7 @@ def show(state: str, client: str | None, as_json: bool) -> None:
     CAP is what the task's epsilon_limit allows within its rounds. AGAIN counts versions that may
     have been released more than once (1 + m times each): such a one is a single step with σ/√(1+m).
     """
-    from precad.common.aggregator.store import read_ledger  # noqa: PLC0415
+    from precad.aggregator.store import read_ledger  # noqa: PLC0415
 
     view = read_ledger(_url(state))
     document = _document(view, client)
@@ -77,7 +77,7 @@ def verify(state: str, head: str | None, against: str | None, as_json: bool) -> 
     With --against both servers' databases are compared: whom they charged for which attempts. An
     attempt that is under way may differ while the servers run.
     """
-    from precad.common.aggregator.store import audit_ledger, compare_ledgers  # noqa: PLC0415
+    from precad.aggregator.store import audit_ledger, compare_ledgers  # noqa: PLC0415
 
     audit = audit_ledger(_url(state), _digest(head))
     if against is not None:
@@ -119,7 +119,7 @@ def _digest(text: str | None) -> Digest | None:
 
 def _document(view: "LedgerView", only: str | None) -> dict[str, Any]:
     # The accountants load here, so that `precad --help` doesn't wait for them.
-    from precad.common.aggregator.round.cap import (  # noqa: PLC0415
+    from precad.aggregator.rounds.cap import (  # noqa: PLC0415
         epsilon_spent,
         participation_cap,
         participations_left,

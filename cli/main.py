@@ -11,7 +11,7 @@ from precad.common.errors import PrecadError
 from precad.common.extras import missing
 
 COMMANDS = (
-    *("demo", "simulate", "experiment", "plan", "task", "account", "certify", "keys", "enrol"),
+    *("demo", "simulate", "plan", "task", "account", "certify", "keys", "enrol"),
     *(
         "setup",
         "serve",
@@ -25,25 +25,23 @@ COMMANDS = (
         "ledger",
         "backup",
     ),
-    *("kit", "report", "audit", "bench"),
+    *("kit", "report", "audit"),
 )
 """In the order of a newcomer's interest; a module each, with a command so named."""
 EXTRAS = {
     "demo": "demo",
-    "simulate": "experiments",
-    "experiment": "experiments",
-    "audit": "experiments",
+    "simulate": "simulation",
+    "audit": "simulation",
     "report": "report",
     "serve": "server",
     "backup": "server",
     "join": "client",
-    "bench": "demo",
 }
 """The extra of a whole command; what another one lacks may be less."""
 
 
-class _OnDemand(click.Group):
-    """Loads a command when it is asked for: a dealer's process holds no accountant, no database."""
+class ErrorsInOneLine(click.Group):
+    """Commands whose errors are one line for a person, and an exit status."""
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command. A PrecadError is one line, and exit 2 for a wrong value, else 1."""
@@ -57,6 +55,10 @@ class _OnDemand(click.Group):
             sys.exit(said(lacking))
         except PrecadError as error:
             sys.exit(said(error))
+
+
+class _OnDemand(ErrorsInOneLine):
+    """Loads a command when it is asked for: a dealer's process holds no accountant, no database."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 -- click's
         """All commands."""

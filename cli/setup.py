@@ -34,10 +34,10 @@ def setup(
 
         precad setup run --task task.toml --data ward-1.csv --data ward-2.csv
     """
+    from precad.cli.local.files import free_addresses, write_parties  # noqa: PLC0415
     from precad.common.identifiers import ClientId  # noqa: PLC0415
     from precad.common.identity.deployment import create_local_keys  # noqa: PLC0415
     from precad.common.task import Task  # noqa: PLC0415
-    from precad.experiments.local.files import free_addresses, write_parties  # noqa: PLC0415
 
     if folder.exists():
         raise Misconfiguration("folder", str(folder), "exists already: name a new one")

@@ -11,8 +11,8 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+from precad.accounting.events import SampledGaussian, poisson_gaussian
 from precad.client.disk import writing
-from precad.common.account.events import SampledGaussian, poisson_gaussian
 from precad.common.durable import append_line
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Digest

@@ -17,8 +17,8 @@ from precad.common.identifiers import ClientId, Digest
 from precad.common.task import Task
 
 if TYPE_CHECKING:
-    from precad.common.account.events import SampledGaussian
-    from precad.common.account.filter import ExactFilter, RenyiFilter
+    from precad.accounting.events import SampledGaussian
+    from precad.accounting.filter import ExactFilter, RenyiFilter
 
 
 class Account:
@@ -121,7 +121,7 @@ class Account:
     def under(self, limit: Limit | WholeLimit) -> "RenyiFilter | ExactFilter":
         """A filter of ``limit`` with all charges. Raises BudgetExceeded: they pass it."""
         # NumPy and SciPy load here: an owner without a limit, and without a question, does without.
-        from precad.common.account.filter import (  # noqa: PLC0415
+        from precad.accounting.filter import (  # noqa: PLC0415
             ExactFilter,
             RenyiFilter,
             RenyiLimit,
@@ -308,7 +308,7 @@ class OwnAccount:
 
         Decided by parameters, before anything is sent.
         """
-        from precad.common.account.filter import order_for  # noqa: PLC0415
+        from precad.accounting.filter import order_for  # noqa: PLC0415
 
         checks.positive("epsilon_limit", epsilon_limit, "the limit of a data set's account")
         step, delta = self._charge(0, 0), self._task.privacy.delta
@@ -350,7 +350,7 @@ class OwnAccount:
         rate, rounds = self._task.privacy.client_rate, self._task.training.rounds
         if rate == 1:
             return rounds
-        from precad.common.account.guarantees import planned_participations  # noqa: PLC0415
+        from precad.accounting.guarantees import planned_participations  # noqa: PLC0415
 
         return planned_participations(rate, rounds)
 
@@ -380,7 +380,7 @@ class OwnAccount:
 
         Room is left under it only for what other tasks the filter then still admits.
         """
-        from precad.common.account.filter import order_for  # noqa: PLC0415
+        from precad.accounting.filter import order_for  # noqa: PLC0415
 
         step, delta = self._charge(0, 0).event, self._task.privacy.delta
         all_rounds = step.times(self._planned())
@@ -405,7 +405,7 @@ def exact_epsilon(events: "Counter[SampledGaussian]", delta: float) -> float:
 @lru_cache(maxsize=1024)
 def _added_up(counts: "tuple[tuple[SampledGaussian, int], ...]", delta: float) -> float:
     # A few milliseconds: owners that are started together have it done once (``together``).
-    from precad.common.account.exact import ExactAccountant  # noqa: PLC0415
+    from precad.accounting.exact import ExactAccountant  # noqa: PLC0415
 
     accountant = ExactAccountant()
     for event, count in counts:

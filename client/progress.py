@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from precad.client.trained_model import TrainedModel
 
 if TYPE_CHECKING:
-    from precad.common.account.events import SampledGaussian
+    from precad.accounting.events import SampledGaussian
 
 
 @dataclass(frozen=True, slots=True)

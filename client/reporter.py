@@ -161,7 +161,7 @@ class Reporter:
 
     def _work(self) -> None:
         # SciPy takes a second to load: beside the enrolment, and not in a round.
-        import precad.common.account.exact  # noqa: F401, PLC0415
+        import precad.accounting.exact  # noqa: F401, PLC0415
 
         while True:
             with self._changed:

@@ -105,9 +105,7 @@ def load_owner() -> None:
     from torch import nn  # noqa: PLC0415
     from torch.nn import functional  # noqa: PLC0415
 
-    import precad.client.data_owner  # noqa: PLC0415
-    import precad.client.settings  # noqa: PLC0415
-    import precad.common.account.exact  # noqa: F401, PLC0415
+    import precad.accounting.exact  # noqa: F401, PLC0415
     from precad.client.train.gradients import RecordGradients  # noqa: PLC0415
     from precad.client.train.records import as_records  # noqa: PLC0415
     from precad.common.description import Parameter  # noqa: PLC0415

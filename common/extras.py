@@ -7,13 +7,13 @@ LEAST_EXTRA = {
     "crypten": "server",
     "dp_accounting": "plan",
     "jinja2": "report",
-    "joblib": "experiments",
+    "joblib": "simulation",
     "matplotlib": "plan",
     "scipy": "plan",
-    "sklearn": "experiments",
+    "sklearn": "simulation",
     "sqlalchemy": "server",
     "torch": "client",
-    "torchvision": "experiments",
+    "torchvision": "simulation",
 }
 """Of every package that not every party needs, by the name it is imported by."""
 

@@ -11,8 +11,6 @@ from contextlib import aclosing
 from weakref import WeakSet
 
 from precad import __version__
-from precad.common.deal.dealer import SERVERS, DealerRole
-from precad.common.deal.square import Deliver, Work
 from precad.common.description import Description
 from precad.common.identifiers import Role
 from precad.common.identity.access import of_connection
@@ -21,6 +19,8 @@ from precad.common.wire.exposition import Metric, by, one
 from precad.common.wire.serving import Context
 from precad.dealer.outbox import Outbox
 from precad.dealer.service import DealingService
+from precad.norm_check.deal.dealer import SERVERS, DealerRole
+from precad.norm_check.deal.square import Deliver, Work
 from precad.protos import precad_pb2 as pb
 
 

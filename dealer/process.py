@@ -8,7 +8,6 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 
 import grpc
 
-from precad.common.deal.dealer import DealerRole
 from precad.common.description import Description
 from precad.common.identity.credentials import Identity
 from precad.common.identity.port import add_port
@@ -17,6 +16,7 @@ from precad.common.settings import Address, Settings
 from precad.common.wire.health import add_health
 from precad.common.wire.serving import SERVER_OPTIONS
 from precad.dealer.service import DealingService
+from precad.norm_check.deal.dealer import DealerRole
 from precad.protos.precad_pb2_grpc import add_DealingServicer_to_server
 
 log = logging.getLogger("precad")

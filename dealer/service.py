@@ -8,9 +8,6 @@ import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from precad.common.deal.dealer import SERVERS, DealerRole
-from precad.common.deal.request import DealRequest, SquareRequest
-from precad.common.deal.square import Deliver, Work
 from precad.common.description import Description
 from precad.common.errors import AccessDenied, Misconfiguration, PeerUnavailable
 from precad.common.identifiers import Digest, Role
@@ -20,6 +17,9 @@ from precad.common.ring import to_bytes
 from precad.common.secret import Secret
 from precad.common.wire.serving import PIECE_BYTES, Context, Refusing, check_task
 from precad.dealer.outbox import Outbox
+from precad.norm_check.deal.dealer import SERVERS, DealerRole
+from precad.norm_check.deal.request import DealRequest, SquareRequest
+from precad.norm_check.deal.square import Deliver, Work
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import DealingServicer
 

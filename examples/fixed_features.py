@@ -19,12 +19,12 @@ from pathlib import Path
 from torch import nn
 
 import precad
+from precad.accounting.calibrate import least_noise_multiplier
+from precad.accounting.events import poisson_gaussian
 from precad.client import model_section
-from precad.common.account.calibrate import least_noise_multiplier
-from precad.common.account.events import poisson_gaussian
 from precad.common.task import Task
-from precad.experiments.data import load
-from precad.experiments.data.oriented_gradients import oriented_gradients
+from precad.simulation.data import load
+from precad.simulation.data.oriented_gradients import oriented_gradients
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--data", type=Path, help="folder with MNIST's files")
@@ -47,7 +47,7 @@ print(f"{data.name}: {len(train)} images to train on, {len(test)} held out")
 # The gradient of the grey values at each pixel, its length counted under the two nearest of eight
 # directions, averaged over small cells; then the whole at length 4. Each image becomes its own
 # features; no mean or scale of the data set goes in. The twenty lines are in
-# `experiments/data/oriented_gradients.py`.
+# `simulation/data/oriented_gradients.py`.
 
 
 # %%
@@ -131,7 +131,7 @@ if "cnn" in given.models:
 
 # %%
 if given.out is not None:
-    from precad.cli.bench.hardware import hardware
+    from benchmarks.rounds.hardware import hardware
 
     kept = json.loads(given.out.read_text(encoding="utf-8")) if given.out.exists() else {}
     said = {"data": data.name, "epsilon": EPSILON, "delta": 1e-5}

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from precad.experiments.data import load
+from precad.simulation.data import load
 
 temporary = tempfile.TemporaryDirectory()
 root = Path(temporary.name)

@@ -2,12 +2,12 @@
 
 from contextlib import closing
 
-from precad.common.aggregator.service.peers import dialling, outside_of
-from precad.common.aggregator.service.process import run_server
-from precad.common.aggregator.settings import ServerASettings
-from precad.common.aggregator.training.session import Session
-from precad.common.aggregator.validate.in_process import load_check as load
-from precad.common.aggregator.work.crew import Workforce
+from precad.aggregator.rpc.peers import dialling, outside_of
+from precad.aggregator.rpc.process import run_server
+from precad.aggregator.settings import ServerASettings
+from precad.aggregator.training.session import Session
+from precad.aggregator.validate.in_process import load_check as load
+from precad.aggregator.workers.crew import Workforce
 from precad.common.identifiers import Role
 from precad.server_a.lead import lead
 

@@ -2,21 +2,21 @@
 
 import logging
 
-from precad.common.aggregator.collect import early
-from precad.common.aggregator.collect.matching import Closed, describe, rest_of
-from precad.common.aggregator.enrol.agreement import accept_roster
-from precad.common.aggregator.round.aggregator import Aggregator
-from precad.common.aggregator.round.cohort import cohort_of
-from precad.common.aggregator.round.joint_draw import agree_coin
-from precad.common.aggregator.round.lists import HeldList
-from precad.common.aggregator.round.opening import answer
-from precad.common.aggregator.round.states import Opened
-from precad.common.aggregator.training.conduct import Outside, note_done, train
-from precad.common.aggregator.training.feed import RoundOpened
-from precad.common.aggregator.training.meet import seals_of
-from precad.common.aggregator.training.persist import persist
-from precad.common.aggregator.training.session import Phase, Session
-from precad.common.aggregator.validate.validator import Take
+from precad.aggregator.collect import early
+from precad.aggregator.collect.matching import Closed, describe, rest_of
+from precad.aggregator.enrol.agreement import accept_roster
+from precad.aggregator.rounds.aggregator import Aggregator
+from precad.aggregator.rounds.cohort import cohort_of
+from precad.aggregator.rounds.joint_draw import agree_coin
+from precad.aggregator.rounds.lists import HeldList
+from precad.aggregator.rounds.opening import answer
+from precad.aggregator.rounds.states import Opened
+from precad.aggregator.training.conduct import Outside, note_done, train
+from precad.aggregator.training.feed import RoundOpened
+from precad.aggregator.training.meet import seals_of
+from precad.aggregator.training.persist import persist
+from precad.aggregator.training.session import Phase, Session
+from precad.aggregator.validate.validator import Take
 from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError
 from precad.common.identifiers import ClientId, Digest
 from precad.common.link import PeerLink

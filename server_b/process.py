@@ -4,12 +4,12 @@ from contextlib import closing
 
 import grpc
 
-from precad.common.aggregator.service.peers import PeerService, outside_of
-from precad.common.aggregator.service.process import run_server
-from precad.common.aggregator.settings import ServerBSettings
-from precad.common.aggregator.training.session import Session
-from precad.common.aggregator.validate.in_process import load_check as load
-from precad.common.aggregator.work.crew import Workforce
+from precad.aggregator.rpc.peers import PeerService, outside_of
+from precad.aggregator.rpc.process import run_server
+from precad.aggregator.settings import ServerBSettings
+from precad.aggregator.training.session import Session
+from precad.aggregator.validate.in_process import load_check as load
+from precad.aggregator.workers.crew import Workforce
 from precad.common.identifiers import Role
 from precad.common.wire.link import add_link_to_server
 from precad.server_b.follow import follow

@@ -31,7 +31,7 @@ work=$(mktemp -d "${TMPDIR:-/tmp}/precad-containers.XXXXXX")
 engine=
 own_images=()
 export COMPOSE_PROJECT_NAME=precad-test-$$ PRECAD_IMAGE=precad-test-$$
-readonly IMAGES=("$PRECAD_IMAGE"-{dealer,server,client,experiments})
+readonly IMAGES=("$PRECAD_IMAGE"-{dealer,server,client,simulation})
 # BuildKit is no part of Debian's packages.
 export DOCKER_BUILDKIT=0 COMPOSE_DOCKER_CLI_BUILD=0
 

@@ -3,16 +3,16 @@
 import sys
 from typing import Any, TextIO
 
-from precad.common.errors import Misconfiguration
-from precad.common.terminal.progress import bar
-from precad.common.terminal.text import Table, say
-from precad.experiments.audit.certificate import (
+from precad.audit.certificate import (
     BUILDS,
     SIGNIFICANCE,
     CertificateVerdict,
     audit_certificates,
     certifiable,
 )
+from precad.common.errors import Misconfiguration
+from precad.common.terminal.progress import bar
+from precad.common.terminal.text import Table, say
 
 
 def attack(models: int, build: str, seed: int, out: TextIO) -> tuple[dict[str, Any], bool]:

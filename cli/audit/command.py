@@ -12,9 +12,9 @@ from precad.common.terminal.progress import bar
 from precad.common.terminal.text import say
 
 if TYPE_CHECKING:
-    from precad.experiments.audit.builds import Build
-    from precad.experiments.audit.designed import Designed
-    from precad.experiments.audit.run import Repetition
+    from precad.audit.builds import Build
+    from precad.audit.designed import Designed
+    from precad.audit.run import Repetition
 
 REFUTED = 1
 
@@ -117,11 +117,11 @@ def audit(
     """
     if save is not None and not save.parent.is_dir():
         raise Misconfiguration("--save", str(save), "there is no such folder; make it first")
+    from precad.audit.builds import OF_PRESENCE, OF_RECORDS  # noqa: PLC0415
+    from precad.audit.run import audit as judged  # noqa: PLC0415
+    from precad.audit.run import planned  # noqa: PLC0415
     from precad.cli.audit.shown import say_plan, show  # noqa: PLC0415
-    from precad.experiments.audit.builds import OF_PRESENCE, OF_RECORDS  # noqa: PLC0415
-    from precad.experiments.audit.run import audit as judged  # noqa: PLC0415
-    from precad.experiments.audit.run import planned  # noqa: PLC0415
-    from precad.experiments.simulation.draws import checked_seed  # noqa: PLC0415
+    from precad.simulation.draws import checked_seed  # noqa: PLC0415
 
     first = checked_seed(seed)
     out = sys.stderr if as_json else sys.stdout
@@ -179,8 +179,8 @@ def _end(document: dict[str, Any], save: Path | None, *, as_json: bool, refuted:
 
 def _designed(dataset: str | None, canaries: int, rounds: int, seed: int) -> "Designed":
     """The demo's task, or one made for auditing, with its canaries."""
-    from precad.experiments.audit.demo import demo_audit  # noqa: PLC0415
-    from precad.experiments.audit.designed import LOUDER, designed  # noqa: PLC0415
+    from precad.audit.demo import demo_audit  # noqa: PLC0415
+    from precad.audit.designed import LOUDER, designed  # noqa: PLC0415
 
     if dataset is None:
         return designed(canaries, rounds, seed, LOUDER)
@@ -188,8 +188,8 @@ def _designed(dataset: str | None, canaries: int, rounds: int, seed: int) -> "De
 
 
 def _trained(made: "Designed", build: "Build", seed: int, *, deployed: bool) -> "Repetition":
-    from precad.experiments.audit.run import Repetition  # noqa: PLC0415
-    from precad.experiments.audit.simulated import train  # noqa: PLC0415
+    from precad.audit.run import Repetition  # noqa: PLC0415
+    from precad.audit.simulated import train  # noqa: PLC0415
 
     if deployed:
         from precad.cli.audit.deployed import train as play  # noqa: PLC0415

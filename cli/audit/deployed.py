@@ -9,24 +9,24 @@ from subprocess import Popen
 import numpy as np
 from numpy.typing import NDArray
 
+from precad.audit.builds import RELEASES, Build
+from precad.audit.designed import Designed
+from precad.audit.own_task import NAME
+from precad.audit.presence import Present
+from precad.audit.simulated import AUDITED, Audited, denominator
 from precad.cli.audit.watched_server import file_of
+from precad.cli.local import OWNERS, LocalDeployment
+from precad.cli.local.files import Data
 from precad.client.train import Records
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import ClientId, Role
 from precad.common.ring import RingVector
 from precad.common.task import Task
-from precad.experiments.audit.builds import RELEASES, Build
-from precad.experiments.audit.designed import Designed
-from precad.experiments.audit.own_task import NAME
-from precad.experiments.audit.presence import Present
-from precad.experiments.audit.simulated import AUDITED, Audited, denominator
-from precad.experiments.local import OWNERS, LocalDeployment
-from precad.experiments.local.files import Data
 
 Popens = Callable[..., Popen[bytes]]
 _WATCHED = "precad.cli.audit.watched_server"
-_OWNER = "precad.experiments.audit.canary_owner"
-_CLIENTS = "precad.experiments.audit.canary_clients"
+_OWNER = "precad.audit.canary_owner"
+_CLIENTS = "precad.audit.canary_clients"
 _TRAINING_S = 3600.0
 _END_S = 60.0
 _WORK_S, _REJOIN_S = 0.2, 1.0

@@ -2,11 +2,11 @@
 
 from typing import Any, TextIO
 
+from precad.audit import presence
+from precad.audit.builds import Build
+from precad.audit.run import SIGNIFICANCE
 from precad.cli.audit.shown import say_plan, show
 from precad.common.errors import Misconfiguration
-from precad.experiments.audit import presence
-from precad.experiments.audit.builds import Build
-from precad.experiments.audit.run import SIGNIFICANCE
 
 _MOST_PROCESSES = 100
 

@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 from typing import TextIO
 
+from precad.audit.builds import Build
+from precad.audit.power import Power
+from precad.audit.verdict import Statement, Verdict
 from precad.common.terminal.text import Table, say
-from precad.experiments.audit.builds import Build
-from precad.experiments.audit.power import Power
-from precad.experiments.audit.verdict import Statement, Verdict
 
 
 def say_plan(out: TextIO, statement: Statement, power: Power, build: Build) -> None:

@@ -19,24 +19,24 @@ from numpy.typing import NDArray
 
 import precad.server_a.process
 import precad.server_b.process
+from precad.aggregator.noise import DiscreteGaussian, NoiseSource
+from precad.aggregator.release import reconstruct as reconstructing
+from precad.aggregator.release.release import add_noise, countersign
+from precad.aggregator.rounds.aggregator import Aggregator
+from precad.aggregator.rounds.states import Finished, Noised, Prepared, Sent, Summed
+from precad.aggregator.training import conduct, finish
+from precad.aggregator.validate import in_process as validating
+from precad.aggregator.validate.absorb import Absorber
+from precad.aggregator.validate.check import Check, Server
+from precad.audit.builds import Build
+from precad.audit.own_task import require_own
 from precad.cli.start import said
-from precad.common.aggregator.release import reconstruct as reconstructing
-from precad.common.aggregator.release.release import add_noise, countersign
-from precad.common.aggregator.round.aggregator import Aggregator
-from precad.common.aggregator.round.states import Finished, Noised, Prepared, Sent, Summed
-from precad.common.aggregator.training import conduct, finish
-from precad.common.aggregator.validate import in_process as validating
-from precad.common.aggregator.validate.absorb import Absorber
-from precad.common.aggregator.validate.check import Check, Server
-from precad.common.deal.squares import Squares
 from precad.common.errors import PeerUnavailable, PrecadError
 from precad.common.log_lines import start_log
-from precad.common.noise import DiscreteGaussian, NoiseSource
 from precad.common.ring import RingVector
 from precad.common.share.submission import Submission
 from precad.common.task import Task
-from precad.experiments.audit.builds import Build
-from precad.experiments.audit.own_task import require_own
+from precad.norm_check.deal.squares import Squares
 
 _PROCESSES = {"a": precad.server_a.process, "b": precad.server_b.process}
 

@@ -5,22 +5,22 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from precad.certify.guarantee import Direction, Guarantee
+from precad.certify.inefficacy import MeanInterval, attack_bounds, fewest_attackers
+from precad.certify.inputs import Booleans
+from precad.certify.plot import plot_certified_accuracy, plot_loss_bounds, plot_smoothing
+from precad.certify.prediction import (
+    PredictionCertificates,
+    certified_accuracy,
+    certify_predictions,
+)
+from precad.certify.result import Abstained, Result
+from precad.certify.smoothing import average_certified_radius, certify_smoothing
 from precad.cli.certify.read import budget, expectation, right, vote_intervals
 from precad.cli.certify.request import Loss, Prediction, Request, Smoothing
 from precad.cli.certify.smoothed import of_file, of_model
 from precad.cli.certify.trained import DIRECTIONS, Trained
 from precad.cli.options import writable_picture
-from precad.common.certify.guarantee import Direction, Guarantee
-from precad.common.certify.inefficacy import MeanInterval, attack_bounds, fewest_attackers
-from precad.common.certify.inputs import Booleans
-from precad.common.certify.plot import plot_certified_accuracy, plot_loss_bounds, plot_smoothing
-from precad.common.certify.prediction import (
-    PredictionCertificates,
-    certified_accuracy,
-    certify_predictions,
-)
-from precad.common.certify.result import Abstained, Result
-from precad.common.certify.smoothing import average_certified_radius, certify_smoothing
 from precad.common.checks import count
 from precad.common.errors import Misconfiguration
 

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from precad.cli.certify.request import Loss, Prediction, Smoothing
-from precad.common.certify.inefficacy import MeanInterval, expected_loss
-from precad.common.certify.inputs import Booleans, Integers
-from precad.common.certify.intervals import (
+from precad.certify.inefficacy import MeanInterval, expected_loss
+from precad.certify.inputs import Booleans, Integers
+from precad.certify.intervals import (
     ConfidenceBudget,
     Intervals,
     ScoreBound,
@@ -18,7 +17,8 @@ from precad.common.certify.intervals import (
     vote_counts,
     votes_of,
 )
-from precad.common.certify.runs import Ensemble
+from precad.certify.runs import Ensemble
+from precad.cli.certify.request import Loss, Prediction, Smoothing
 from precad.common.errors import Misconfiguration
 from precad.common.npy import Array, read_npy
 

@@ -7,10 +7,10 @@ from typing import TypeAlias
 
 import click
 
+from precad.certify.runs import Unit
 from precad.cli.certify.answer import Document
 from precad.cli.certify.request import Loss, Prediction, Request, Smoothing
 from precad.cli.options import print_json
-from precad.common.certify.runs import Unit
 from precad.common.terminal.text import Table, say
 
 _CHANGES = {

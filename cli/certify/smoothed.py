@@ -5,11 +5,11 @@ import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from precad.certify.inputs import Integers
+from precad.certify.intervals import vote_counts
 from precad.cli.certify.read import read_array, true_labels
 from precad.cli.certify.request import Smoothing
 from precad.cli.trained import trained
-from precad.common.certify.inputs import Integers
-from precad.common.certify.intervals import vote_counts
 from precad.common.errors import Misconfiguration
 from precad.common.npy import Array
 from precad.common.terminal.progress import bar

@@ -3,18 +3,16 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from precad.cli.certify.request import Change, GuaranteeKind, Loss, Prediction
-from precad.common import checks
-from precad.common.account.events import (
+from precad.accounting.events import (
     SampledGaussian,
     poisson_gaussian,
     require_poisson,
     require_rounds,
 )
-from precad.common.account.gdp import GdpCltAccountant
-from precad.common.certify.exact import ExactGroups
-from precad.common.certify.gaussian import GaussianDP
-from precad.common.certify.guarantee import (
+from precad.accounting.gdp import GdpCltAccountant
+from precad.certify.exact import ExactGroups
+from precad.certify.gaussian import GaussianDP
+from precad.certify.guarantee import (
     BOTH,
     Direction,
     Guarantee,
@@ -23,8 +21,10 @@ from precad.common.certify.guarantee import (
     ValidationAllowance,
     WithAbsent,
 )
-from precad.common.certify.renyi import RenyiGroups
-from precad.common.certify.runs import Ensemble, FinishedRun, Unit
+from precad.certify.renyi import RenyiGroups
+from precad.certify.runs import Ensemble, FinishedRun, Unit
+from precad.cli.certify.request import Change, GuaranteeKind, Loss, Prediction
+from precad.common import checks
 from precad.common.errors import Misconfiguration
 
 _LEAST_NOISE = 0.01

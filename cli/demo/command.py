@@ -89,7 +89,7 @@ def demo(
     # Seconds of torch: not before the options are known to be wanted.
     say(sys.stderr, "precad demo: loading torch and the data …")
     from precad.cli.demo.warm import WarmStarter  # noqa: PLC0415
-    from precad.experiments.local import environment_of_parts  # noqa: PLC0415
+    from precad.cli.local import environment_of_parts  # noqa: PLC0415
 
     with WarmStarter() as starter:
         # Beside this process's own loading: what the parts load is loaded once.

@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from precad.accounting.accountant import AccountantName
+from precad.accounting.guarantees import Adversary, PrivacyStatement, Run, guarantees
+from precad.certify.runs import CertificateInputs
 from precad.cli.demo.scenario import Scenario
 from precad.client.train.models import build, load_vector
-from precad.common.account.accountant import AccountantName
-from precad.common.account.guarantees import Adversary, PrivacyStatement, Run, guarantees
-from precad.common.certify.runs import CertificateInputs
 from precad.protos import precad_pb2 as pb
 
 

@@ -8,16 +8,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from precad.certify.exact import ExactGroups
+from precad.certify.inefficacy import attack_bounds
+from precad.certify.intervals import ConfidenceBudget
+from precad.certify.plot import plot_smoothing
+from precad.certify.prediction import certified_accuracy
+from precad.certify.runs import CertificateInputs, Unit
+from precad.certify.smoothing import average_certified_radius, certify_smoothing
 from precad.cli.demo.scenario import Scenario
 from precad.client.train import build, load_vector
 from precad.client.train.smooth import DRAWS, Sampling, sample_votes
-from precad.common.certify.exact import ExactGroups
-from precad.common.certify.inefficacy import attack_bounds
-from precad.common.certify.intervals import ConfidenceBudget
-from precad.common.certify.plot import plot_smoothing
-from precad.common.certify.prediction import certified_accuracy
-from precad.common.certify.runs import CertificateInputs, Unit
-from precad.common.certify.smoothing import average_certified_radius, certify_smoothing
 
 POISONED = (1, 2, 5, 10)
 """Numbers of bad records that the report bounds."""

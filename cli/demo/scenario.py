@@ -7,18 +7,18 @@ from pathlib import Path
 
 from torch.nn.functional import cross_entropy
 
+from precad.cli.local.files import Data
 from precad.client.train import build
 from precad.client.train.pace import padded_work_s
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId
 from precad.common.task import Task
 from precad.common.terminal.progress import Told, nobody
-from precad.experiments.bad_client import KINDS
-from precad.experiments.data import DataSet, load
-from precad.experiments.data.fixed_features import FIXED_FEATURES, with_features
-from precad.experiments.defaults import demo_task
-from precad.experiments.local.files import Data
-from precad.experiments.partition import shards
+from precad.simulation.bad_client import KINDS
+from precad.simulation.data import DataSet, load
+from precad.simulation.data.fixed_features import FIXED_FEATURES, with_features
+from precad.simulation.defaults import demo_task
+from precad.simulation.partition import shards
 
 SHARDS_PER_CLIENT = 4
 COLLECT_S = 60.0

@@ -14,8 +14,8 @@ import runpy
 import signal
 import sys
 
+import precad.aggregator.validate.by_shares
 import precad.cli.main
-import precad.common.aggregator.validate.by_shares
 import precad.dealer.process
 import precad.server_a.process
 import precad.server_b.process  # noqa: F401

@@ -107,8 +107,8 @@ def _first(
     from precad.cli.kit.archive import machine  # noqa: PLC0415
     from precad.cli.kit.consortium import IDENTITY, TASK  # noqa: PLC0415
     from precad.cli.kit.words import next_steps  # noqa: PLC0415
+    from precad.cli.local.files import to_toml  # noqa: PLC0415
     from precad.common.identity.credentials import CA_FILE  # noqa: PLC0415
-    from precad.experiments.local.files import to_toml  # noqa: PLC0415
 
     contents = {
         f"{IDENTITY}/{CA_FILE}": public,

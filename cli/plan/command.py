@@ -12,8 +12,8 @@ from precad.cli.options import PATH, json_option, print_json, task_file_option, 
 from precad.common.errors import Misconfiguration
 
 if TYPE_CHECKING:
-    from precad.common.account.planning import Robustness
-    from precad.common.account.search import Choices, Progress
+    from precad.accounting.planning import Robustness
+    from precad.accounting.search import Choices, Progress
 
 _OF_TASK = ("dimension", "delta")
 _FIXED_BY_TASK = (
@@ -173,9 +173,9 @@ def plan(
     """  # noqa: D301 -- click reads the control character
     given = locals()
     # NumPy and SciPy load here, so that `precad --help` doesn't wait for them.
+    from precad.accounting import planning, search  # noqa: PLC0415
+    from precad.accounting.forecast import Architecture  # noqa: PLC0415
     from precad.cli.plan import show  # noqa: PLC0415
-    from precad.common.account import planning, search  # noqa: PLC0415
-    from precad.common.account.forecast import Architecture  # noqa: PLC0415
 
     if plot is not None:
         _check_writable(plot)
@@ -234,8 +234,8 @@ def _task(given: dict[str, Any]) -> Any:
 
 def _sizes(records: str, clients: int | None, of_task: int | None) -> tuple[int, ...]:
     """Sizes of all owners."""
+    from precad.accounting.sizes import MOST_OWNERS, owners_sizes  # noqa: PLC0415
     from precad.common import checks  # noqa: PLC0415
-    from precad.common.account.sizes import MOST_OWNERS, owners_sizes  # noqa: PLC0415
 
     sizes = owners_sizes(records)
     if clients is not None and of_task is not None:
@@ -261,7 +261,7 @@ def _sizes(records: str, clients: int | None, of_task: int | None) -> tuple[int,
 
 
 def _robustness(given: dict[str, Any]) -> "Robustness":
-    from precad.common.account.planning import Change, Robustness  # noqa: PLC0415
+    from precad.accounting.planning import Change, Robustness  # noqa: PLC0415
 
     malicious = given["malicious"]
     if malicious is not None and given["no_robustness"]:
@@ -278,7 +278,7 @@ def _robustness(given: dict[str, Any]) -> "Robustness":
 
 
 def _choices(given: dict[str, Any]) -> "Choices":
-    from precad.common.account.search import Choices  # noqa: PLC0415
+    from precad.accounting.search import Choices  # noqa: PLC0415
 
     lists = {
         "record_rates": "record_rate",

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from precad.common.account.forecast import forecast
-from precad.common.account.guarantees import Run
-from precad.common.account.participations import record_epsilon
-from precad.common.account.planning import Change, Setting, Wanted, client_mu, training_of
-from precad.common.account.search import Plan
+from precad.accounting.forecast import forecast
+from precad.accounting.guarantees import Run
+from precad.accounting.participations import record_epsilon
+from precad.accounting.planning import Change, Setting, Wanted, client_mu, training_of
+from precad.accounting.search import Plan
 from precad.common.errors import Misconfiguration
 
 if TYPE_CHECKING:

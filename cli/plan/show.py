@@ -5,12 +5,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from precad.common.account.accountant import AccountantName
-from precad.common.account.advantages import ASSUMED
-from precad.common.account.cheating import against_a_cheating_server
-from precad.common.account.guarantees import PrivacyStatement, Run, guarantees
-from precad.common.account.planning import VACUOUS, Change, Setting, SettingVerdict
-from precad.common.account.search import Plan
+from precad.accounting.accountant import AccountantName
+from precad.accounting.advantages import ASSUMED
+from precad.accounting.cheating import against_a_cheating_server
+from precad.accounting.guarantees import PrivacyStatement, Run, guarantees
+from precad.accounting.planning import VACUOUS, Change, Setting, SettingVerdict
+from precad.accounting.search import Plan
 from precad.common.terminal.text import Table, say
 
 _SHOWN = 14

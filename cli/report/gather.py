@@ -5,17 +5,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from precad import __version__
+from precad.accounting.accountant import AccountantName
+from precad.accounting.guarantees import Adversary, PrivacyStatement, Run, guarantees
+from precad.aggregator.rounds.cap import participation_cap
+from precad.aggregator.store import audit_ledger, compare_ledgers
+from precad.aggregator.store.course import Course
+from precad.certify.exact import ExactGroups
+from precad.certify.guarantee import BOTH
+from precad.certify.inefficacy import attack_bounds
 from precad.cli.report import words
 from precad.cli.report.facts import Bound, Guarantee, Ledger, Report, Robustness, Round, Training
 from precad.cli.report.sources import Sources
-from precad.common.account.accountant import AccountantName
-from precad.common.account.guarantees import Adversary, PrivacyStatement, Run, guarantees
-from precad.common.aggregator.round.cap import participation_cap
-from precad.common.aggregator.store import audit_ledger, compare_ledgers
-from precad.common.aggregator.store.course import Course
-from precad.common.certify.exact import ExactGroups
-from precad.common.certify.guarantee import BOTH
-from precad.common.certify.inefficacy import attack_bounds
 from precad.common.errors import Misconfiguration
 
 RECORDS = (1, 2, 5, 10, 20, 50)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from precad.aggregator.store.course import Course, read_course
 from precad.cli.report.facts import ChangedInputs
-from precad.common.aggregator.store.course import Course, read_course
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
 

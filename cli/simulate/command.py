@@ -80,9 +80,9 @@ def simulate(
     from precad.client.own_code import own_model, own_object  # noqa: PLC0415
     from precad.client.tensorboard import TensorBoard  # noqa: PLC0415
     from precad.common.task import Task  # noqa: PLC0415
-    from precad.experiments.data import load  # noqa: PLC0415
-    from precad.experiments.simulation import SimulatedRound  # noqa: PLC0415
-    from precad.experiments.simulation import simulate as play  # noqa: PLC0415
+    from precad.simulation import SimulatedRound  # noqa: PLC0415
+    from precad.simulation import simulate as play  # noqa: PLC0415
+    from precad.simulation.data import load  # noqa: PLC0415
 
     board = None if tensorboard is None else TensorBoard(tensorboard)
     out = sys.stderr if as_json else sys.stdout

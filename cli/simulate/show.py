@@ -5,7 +5,7 @@ from typing import Any, Self, TextIO
 
 from precad.common.terminal.progress import bar
 from precad.common.terminal.text import Table, say
-from precad.experiments.simulation import SimulatedRound, SimulatedTraining
+from precad.simulation import SimulatedRound, SimulatedTraining
 
 SHOWN_ROUNDS = 10
 PLAIN_EVERY = 10

@@ -11,7 +11,7 @@ from precad.client.own_code import own_model
 from precad.common.errors import Misconfiguration
 
 if TYPE_CHECKING:
-    from precad.common.account.planning import Setting
+    from precad.accounting.planning import Setting
     from precad.common.description import DataSection
     from precad.common.task import Task
 
@@ -106,9 +106,9 @@ def new(
     """  # noqa: D301 -- click reads the control character
     if out.exists():
         raise Misconfiguration("out", str(out), "exists already: name a new file")
+    from precad.accounting import sizes  # noqa: PLC0415
     from precad.cli.task import ask  # noqa: PLC0415
     from precad.cli.task.write import written  # noqa: PLC0415
-    from precad.common.account import sizes  # noqa: PLC0415
 
     if recipe is None and architecture is None and model is None:
         recipe = ask.recipe()
@@ -211,8 +211,8 @@ def _loaded(file: Path) -> Any:
 
 
 def _sizes(records: str, owners: int | None) -> tuple[int, ...]:
+    from precad.accounting.sizes import MOST_OWNERS, owners_sizes  # noqa: PLC0415
     from precad.common import checks  # noqa: PLC0415
-    from precad.common.account.sizes import MOST_OWNERS, owners_sizes  # noqa: PLC0415
 
     sizes = owners_sizes(records)
     if owners is None:
@@ -323,8 +323,8 @@ def _planned(
     deep: bool,
 ) -> "Setting":
     """The best setting of the plan for this model, with all that a plan doesn't choose."""
-    from precad.common.account import planning, search  # noqa: PLC0415
-    from precad.common.account.forecast import Architecture  # noqa: PLC0415
+    from precad.accounting import planning, search  # noqa: PLC0415
+    from precad.accounting.forecast import Architecture  # noqa: PLC0415
 
     (epsilon, delta), (rounds, (record_clip, client_clip), tolerate) = privacy, wishes
     if client_clip is None and tolerate is None:

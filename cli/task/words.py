@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from precad.common.account.accountant import AccountantName
-from precad.common.account.advantages import ASSUMED
-from precad.common.account.cheating import against_a_cheating_server
-from precad.common.account.guarantees import PrivacyStatement, Run, guarantees
+from precad.accounting.accountant import AccountantName
+from precad.accounting.advantages import ASSUMED
+from precad.accounting.cheating import against_a_cheating_server
+from precad.accounting.guarantees import PrivacyStatement, Run, guarantees
 from precad.common.task import Task
 
 

@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from precad.common.account.accountant import Accountant, AccountantName
-from precad.common.account.events import (
+from precad.accounting.accountant import Accountant, AccountantName
+from precad.accounting.events import (
     Adjacency,
     Denominator,
     SampledGaussian,
     Sampling,
     poisson_gaussian,
 )
-from precad.common.account.guarantees import accountant_named
+from precad.accounting.guarantees import accountant_named
 from precad.common.errors import Misconfiguration
 
 DELTA = 1e-5

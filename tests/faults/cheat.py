@@ -20,22 +20,22 @@ from typing import Any, Protocol
 import numpy as np
 from tests.faults.deviations import DEVIATIONS, POISON, VICTIM, WIDTH, Deviation
 
+from precad.aggregator.collect import Inbox
+from precad.aggregator.release import aggregate as aggregating
+from precad.aggregator.rpc.squares import RemoteSquares, square_request_to_wire
+from precad.aggregator.training import conduct
+from precad.aggregator.training.shelf import Shelf, ShelvedModel
+from precad.aggregator.training.stored import InMemory
+from precad.aggregator.validate.by_gates import ByGates
 from precad.client.data_owner import DataOwner
-from precad.common.aggregator.collect import Inbox
-from precad.common.aggregator.release import aggregate as aggregating
-from precad.common.aggregator.service.squares import RemoteSquares, square_request_to_wire
-from precad.common.aggregator.training import conduct
-from precad.common.aggregator.training.shelf import Shelf, ShelvedModel
-from precad.common.aggregator.training.stored import InMemory
-from precad.common.aggregator.validate.by_gates import ByGates
-from precad.common.deal.request import SquareRequest
-from precad.common.deal.squares import Answers
 from precad.common.errors import PeerUnavailable, PrecadError, Rejection
 from precad.common.identifiers import Digest
 from precad.common.link import PeerLink
 from precad.common.ring import RingVector
 from precad.common.share.submission import Submission
 from precad.common.task import Task
+from precad.norm_check.deal.request import SquareRequest
+from precad.norm_check.deal.squares import Answers
 
 Wrap = Callable[[Any, str, Any], None]
 """Puts something else in a class's or module's place, as ``setattr`` does."""

@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from precad.common.deal.request import SquareRequest
 from precad.common.identifiers import ATTEMPTS, ClientId, Role
-from precad.common.norm_check.verdicts import submission_bytes
 from precad.common.secret import Secret
 from precad.common.share.mask import SALT_BYTES
+from precad.norm_check.deal.request import SquareRequest
+from precad.norm_check.verdicts import submission_bytes
 
 VICTIM = ClientId("ward-0")
 GATES = 41

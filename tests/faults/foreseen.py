@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 from tests.faults.deviations import GATES
 
-from precad.common.aggregator.round.coin import CoinKey, commitment_to
-from precad.common.aggregator.round.lists import Alike, Ask, HeldList, Offer
-from precad.common.aggregator.round.messages import HeadBody, Position
-from precad.common.aggregator.round.places import Places
+from precad.aggregator.rounds.coin import CoinKey, commitment_to
+from precad.aggregator.rounds.lists import Alike, Ask, HeldList, Offer
+from precad.aggregator.rounds.messages import HeadBody, Position
+from precad.aggregator.rounds.places import Places
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.secret import Secret
 from precad.common.share.body import body_hasher

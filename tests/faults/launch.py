@@ -30,28 +30,28 @@ from tests.faults import cheat
 from tests.rig.waiting import until
 
 import precad.cli.start
+from precad.aggregator.collect import Inbox
+from precad.aggregator.enrol.register import Register
+from precad.aggregator.rpc.dealing import RemoteDealer
+from precad.aggregator.rpc.squares import RemoteSquares
+from precad.aggregator.store import Store
+from precad.aggregator.training.feed import Feed
+from precad.aggregator.training.shelf import Shelf
+from precad.aggregator.validate import by_shares
+from precad.aggregator.validate.absorb import Absorber
 from precad.client import data_owner
 from precad.client import settings as client_settings
 from precad.client.connection import Servers
 from precad.client.data_owner import DataOwner
 from precad.client.own_account import OwnAccount
 from precad.client.pending import Pending
-from precad.common.aggregator.collect import Inbox
-from precad.common.aggregator.enrol.register import Register
-from precad.common.aggregator.service.dealing import RemoteDealer
-from precad.common.aggregator.service.squares import RemoteSquares
-from precad.common.aggregator.store import Store
-from precad.common.aggregator.training.feed import Feed
-from precad.common.aggregator.training.shelf import Shelf
-from precad.common.aggregator.validate import by_shares
-from precad.common.aggregator.validate.absorb import Absorber
-from precad.common.deal.dealer import DealerRole
 from precad.common.link import PeerLink
 from precad.common.readable import readable_within
 from precad.dealer import process as dealer_process
-from precad.experiments import partition
+from precad.norm_check.deal.dealer import DealerRole
 from precad.server_a import process as a_process
 from precad.server_b import process as b_process
+from precad.simulation import partition
 
 WARM = (
     dealer_process,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from tests.rig.submissions import body_of
 
-from precad.common.aggregator.service.limits import Call
+from precad.aggregator.rpc.limits import Call
 from precad.common.enrolment import Enrolment
 from precad.common.errors import (
     Misconfiguration,
@@ -108,7 +108,7 @@ class Stranger:
 
     def _frame(self, server: "Server") -> None:
         """What no server signed, as one's own statement or opening."""
-        from precad.common.aggregator.service.statements import statement_of  # noqa: PLC0415
+        from precad.aggregator.rpc.statements import statement_of  # noqa: PLC0415
 
         body = pb.StatementBody(version=2**40, attempt=2**40, charged=[10**6]).SerializeToString()
         forged = pb.Signed(body=body, signature=b"x", certificates=[b"y"])

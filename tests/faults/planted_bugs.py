@@ -25,21 +25,21 @@ import pytest
 from tests.faults.conftest import BOTH, play_in, quick_folder
 from tests.faults.turns import Hang
 
+from precad.aggregator.collect import matching
+from precad.aggregator.mpc.comparison import all_signs
+from precad.aggregator.release import release
+from precad.aggregator.rounds.joint_draw import agree_coin
+from precad.aggregator.rounds.lists import HeldList
+from precad.aggregator.rounds.recovery import Recovery, Remedy, compare
+from precad.aggregator.rounds.states import Prepared, Sent
+from precad.aggregator.store import Store, attempts
+from precad.aggregator.store.outside import OutsideJournal, Remembered
+from precad.aggregator.training import conduct, finish, meet
+from precad.aggregator.validate import decide
+from precad.aggregator.validate.in_process import InProcess
+from precad.aggregator.validate.validator import Verdicts
+from precad.aggregator.workers import pairs
 from precad.client.pending import Pending
-from precad.common.aggregator.collect import matching
-from precad.common.aggregator.mpc.comparison import all_signs
-from precad.common.aggregator.release import release
-from precad.common.aggregator.round.joint_draw import agree_coin
-from precad.common.aggregator.round.lists import HeldList
-from precad.common.aggregator.round.recovery import Recovery, Remedy, compare
-from precad.common.aggregator.round.states import Prepared, Sent
-from precad.common.aggregator.store import Store, attempts
-from precad.common.aggregator.store.outside import OutsideJournal, Remembered
-from precad.common.aggregator.training import conduct, finish, meet
-from precad.common.aggregator.validate import decide
-from precad.common.aggregator.validate.in_process import InProcess
-from precad.common.aggregator.validate.validator import Verdicts
-from precad.common.aggregator.work import pairs
 from precad.common.identifiers import Digest, Role
 from precad.common.keystream import derive
 from precad.common.share.submission import Submission

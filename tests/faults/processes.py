@@ -17,9 +17,9 @@ import numpy as np
 from tests.rig.waiting import until
 
 import precad
+from precad.cli.local import LocalDeployment
 from precad.common.identifiers import ClientId, Role
 from precad.common.task import Task
-from precad.experiments.local import LocalDeployment
 
 ENDLESS = 100_000
 """Rounds of a training that the test breaks off."""

@@ -10,9 +10,6 @@ from contextlib import contextmanager
 from random import Random
 from typing import TYPE_CHECKING
 
-from precad.common.deal.local import LocalDealing
-from precad.common.deal.request import DealRequest
-from precad.common.deal.squares import Squares
 from precad.common.errors import (
     PeerUnavailable,
 )
@@ -20,6 +17,9 @@ from precad.common.identifiers import Role
 from precad.common.link import Frame
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
+from precad.norm_check.deal.local import LocalDealing
+from precad.norm_check.deal.request import DealRequest
+from precad.norm_check.deal.squares import Squares
 
 if TYPE_CHECKING:
     from tests.faults.world import World

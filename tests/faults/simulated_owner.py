@@ -16,14 +16,14 @@ from tests.faults.turns import (
 from tests.rig.keys import signer, verifier
 from tests.rig.submissions import body_of, reconstructed
 
+from precad.aggregator.collect import Upload
+from precad.aggregator.rpc.limits import Call
+from precad.aggregator.rpc.notice import NOTICE_BYTES, notice_of
+from precad.aggregator.rpc.statements import opening_of, statement_of
+from precad.aggregator.training.owners import give_back
 from precad.client.connection import Receipt
 from precad.client.participant import RoundView
 from precad.client.pending import Pair
-from precad.common.aggregator.collect import Upload
-from precad.common.aggregator.service.limits import Call
-from precad.common.aggregator.service.notice import NOTICE_BYTES, notice_of
-from precad.common.aggregator.service.statements import opening_of, statement_of
-from precad.common.aggregator.training.owners import give_back
 from precad.common.enrolment import Enrolment
 from precad.common.errors import (
     PeerUnavailable,

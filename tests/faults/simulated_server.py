@@ -14,16 +14,16 @@ from tests.faults.turns import (
 )
 from tests.rig.keys import identity, verifier
 
-from precad.common.aggregator.collect import Inbox
-from precad.common.aggregator.enrol.register import Register
-from precad.common.aggregator.round.journal import AttemptState
-from precad.common.aggregator.service.limits import Limits, OpenCalls
-from precad.common.aggregator.store import Store, engine, open_store
-from precad.common.aggregator.training.conduct import Outside
-from precad.common.aggregator.training.feed import Event, Feed
-from precad.common.aggregator.training.presence import Presence
-from precad.common.aggregator.training.session import Session
-from precad.common.aggregator.training.shelf import Shelf
+from precad.aggregator.collect import Inbox
+from precad.aggregator.enrol.register import Register
+from precad.aggregator.rounds.journal import AttemptState
+from precad.aggregator.rpc.limits import Limits, OpenCalls
+from precad.aggregator.store import Store, engine, open_store
+from precad.aggregator.training.conduct import Outside
+from precad.aggregator.training.feed import Event, Feed
+from precad.aggregator.training.presence import Presence
+from precad.aggregator.training.session import Session
+from precad.aggregator.training.shelf import Shelf
 from precad.common.errors import (
     PeerUnavailable,
     PrecadError,

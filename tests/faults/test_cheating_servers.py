@@ -46,16 +46,16 @@ from tests.faults.simulated_server import Server
 from tests.faults.turns import Life
 from tests.faults.world import World
 
+from precad.aggregator.training.feed import Event, RoundOpened
 from precad.client.participant import RoundView
 from precad.client.pending import Pair
-from precad.common.aggregator.training.feed import Event, RoundOpened
-from precad.common.deal import local
-from precad.common.deal.request import SquareRequest
 from precad.common.encode.clip import squared_norm
 from precad.common.errors import PrecadError
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.ring import RingVector, from_bytes
 from precad.common.task import Task
+from precad.norm_check.deal import local
+from precad.norm_check.deal.request import SquareRequest
 
 A, B = SERVERS
 ENDLESS = 100_000

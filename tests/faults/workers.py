@@ -15,13 +15,13 @@ from tests.faults.simulated_links import Cable, DealerCalls, Transport
 from tests.faults.turns import Life, Turns, TurnsCondition
 from tests.faults.world import World
 
-from precad.common.aggregator.round.aggregator import Aggregator
-from precad.common.aggregator.round.states import Opened
-from precad.common.aggregator.validate.validator import Validator
-from precad.common.aggregator.work import pairs
-from precad.common.aggregator.work.attempt import Attempt, Taken
-from precad.common.aggregator.work.lane import Lane
-from precad.common.aggregator.work.pairs import Crew, Pairs
+from precad.aggregator.rounds.aggregator import Aggregator
+from precad.aggregator.rounds.states import Opened
+from precad.aggregator.validate.validator import Validator
+from precad.aggregator.workers import pairs
+from precad.aggregator.workers.attempt import Attempt, Taken
+from precad.aggregator.workers.lane import Lane
+from precad.aggregator.workers.pairs import Crew, Pairs
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import Role
 from precad.common.share.submission import Submission

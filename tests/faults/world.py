@@ -33,19 +33,18 @@ from tests.faults.turns import (
     TurnsClock,
 )
 
+from precad.aggregator.rounds.aggregator import Aggregator
+from precad.aggregator.rounds.coin import CoinKey
+from precad.aggregator.rounds.states import Opened
+from precad.aggregator.training.conduct import Dealer, in_process, run_to_end
+from precad.aggregator.training.feed import Event, RoundDone, RoundOpened
+from precad.aggregator.training.session import Phase
+from precad.aggregator.validate.validator import Validation
 from precad.client.connection import Servers
 from precad.client.own_account import OwnAccount
 from precad.client.participant import Participation, take_part
 from precad.client.pending import Pending
 from precad.client.witness import Witness
-from precad.common.aggregator.round.aggregator import Aggregator
-from precad.common.aggregator.round.coin import CoinKey
-from precad.common.aggregator.round.states import Opened
-from precad.common.aggregator.training.conduct import Dealer, in_process, run_to_end
-from precad.common.aggregator.training.feed import Event, RoundDone, RoundOpened
-from precad.common.aggregator.training.session import Phase
-from precad.common.aggregator.validate.validator import Validation
-from precad.common.deal.dealer import DealerRole
 from precad.common.enrolment import Enrolment
 from precad.common.errors import (
     PeerUnavailable,
@@ -56,6 +55,7 @@ from precad.common.link import FrameTransport
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
 from precad.common.task import Task
+from precad.norm_check.deal.dealer import DealerRole
 
 MODEL_FILES = (MODEL, "model.seal")
 LIMIT_S = 250.0

@@ -18,12 +18,12 @@ from flwr.supercore.task_identity import TaskIdentity
 from torch import nn
 from torch.utils.data import DataLoader
 
+from precad.cli.local import LocalDeployment
 from precad.client import TrainedModel, model_section
 from precad.client.flower import client_app, records_of
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId
 from precad.common.task import Task
-from precad.experiments.local import LocalDeployment
 
 NAMES = ("ward-1", "ward-2", "ward-3")
 ROUNDS = 3

@@ -11,22 +11,22 @@ from google.protobuf.message import DecodeError
 from tests.rig.clock import LeapingClock
 from tests.rig.memory import in_memory
 
-from precad.client.connection import Servers
-from precad.client.own_account import OwnAccount
-from precad.client.participant import take_part
-from precad.client.pending import Pending
-from precad.common.aggregator.service.aggregation import AggregationService
-from precad.common.aggregator.service.dealing import RemoteDealer
-from precad.common.aggregator.service.operation import OperationService
-from precad.common.aggregator.service.process import open_session
-from precad.common.aggregator.settings import (
+from precad.aggregator.rpc.aggregation import AggregationService
+from precad.aggregator.rpc.dealing import RemoteDealer
+from precad.aggregator.rpc.operation import OperationService
+from precad.aggregator.rpc.process import open_session
+from precad.aggregator.settings import (
     ServerASettings,
     ServerBSettings,
     ServerSettings,
 )
-from precad.common.aggregator.training.feed import TrainingDone
-from precad.common.aggregator.training.session import Session
-from precad.common.deal.dealer import DealerRole
+from precad.aggregator.training.feed import TrainingDone
+from precad.aggregator.training.session import Session
+from precad.cli.local.files import task_to_toml
+from precad.client.connection import Servers
+from precad.client.own_account import OwnAccount
+from precad.client.participant import take_part
+from precad.client.pending import Pending
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
@@ -37,7 +37,7 @@ from precad.common.task import Task
 from precad.common.wire.statement import sign_body
 from precad.common.wire.submission import BODY_WANTED
 from precad.dealer.service import DealingService
-from precad.experiments.local.files import task_to_toml
+from precad.norm_check.deal.dealer import DealerRole
 from precad.protos import precad_pb2 as pb
 
 D = 8

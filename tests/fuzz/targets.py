@@ -34,39 +34,36 @@ from tests.fuzz.stage import (
 from tests.rig.halves import halves
 from tests.rig.submissions import body_of
 
+from precad.aggregator.collect.spool import Spool
+from precad.aggregator.enrol.tokens import new_token, token_digest
+from precad.aggregator.rounds import messages
+from precad.aggregator.rounds.coin import CoinKey
+from precad.aggregator.rounds.history import adoptable, history_start
+from precad.aggregator.rounds.lists import Alike, Ask, HeldList, Offer
+from precad.aggregator.rounds.places import Places
+from precad.aggregator.rounds.seals import Seals
+from precad.aggregator.rpc.dealing import request_to_wire
+from precad.aggregator.rpc.squares import answer_from_wire, square_request_to_wire
+from precad.aggregator.settings import ServerASettings, ServerBSettings
+from precad.aggregator.store.audit import read_task
+from precad.aggregator.store.outside import OutsideJournal
+from precad.aggregator.validate.by_gates import dealt_keys
+from precad.aggregator.validate.comparisons import deal_request
+from precad.certify.inefficacy import expected_loss
+from precad.certify.inputs import Floats
+from precad.certify.intervals import ScoreBound, vote_counts
+from precad.certify.runs import FinishedRun
 from precad.cli.certify import certify
 from precad.cli.certify.read import expectation, read_array, right, vote_intervals
 from precad.cli.certify.request import Loss, Prediction, UnitName
 from precad.cli.certify.trained import Trained
+from precad.cli.local.files import task_to_toml, to_toml
 from precad.client.own_account import Account, OwnAccount
 from precad.client.pending import Pending
 from precad.client.record_file import read_client_data
 from precad.client.settings import JoinSettings
-from precad.common.aggregator.collect.spool import Spool
-from precad.common.aggregator.enrol.tokens import new_token, token_digest
-from precad.common.aggregator.round import messages
-from precad.common.aggregator.round.coin import CoinKey
-from precad.common.aggregator.round.history import adoptable, history_start
-from precad.common.aggregator.round.lists import Alike, Ask, HeldList, Offer
-from precad.common.aggregator.round.places import Places
-from precad.common.aggregator.round.seals import Seals
-from precad.common.aggregator.service.dealing import request_to_wire
-from precad.common.aggregator.service.squares import answer_from_wire, square_request_to_wire
-from precad.common.aggregator.settings import ServerASettings, ServerBSettings
-from precad.common.aggregator.store.audit import read_task
-from precad.common.aggregator.store.outside import OutsideJournal
-from precad.common.aggregator.validate.by_gates import dealt_keys
-from precad.common.aggregator.validate.comparisons import deal_request
-from precad.common.certify.inefficacy import expected_loss
-from precad.common.certify.inputs import Floats
-from precad.common.certify.intervals import ScoreBound, vote_counts
-from precad.common.certify.runs import FinishedRun
-from precad.common.deal.squares import Answers, SquareRequest
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import MAX_TEXT, PeerViolation, PrecadError, Rejection
-from precad.common.fss.evaluate import evaluate
-from precad.common.fss.generate import generate
-from precad.common.fss.keys import keys_from_bytes
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.certificate import (
     check_algorithm,
@@ -87,7 +84,6 @@ from precad.common.identity.summary import summarise
 from precad.common.link import SETUP_ATTEMPT, Frame, PeerLink
 from precad.common.model import from_bytes as model_from_bytes
 from precad.common.model import load_model, save_model
-from precad.common.norm_check.gates import deal_gates, evaluate_gates
 from precad.common.secret import Secret
 from precad.common.several import settings_by_task
 from precad.common.share.signature import Signature
@@ -99,7 +95,11 @@ from precad.common.wire.status import error_of
 from precad.common.wire.submission import header_from_wire, header_to_wire
 from precad.dealer.process import DealerSettings
 from precad.dealer.service import request_from_wire, square_requests_from_wire
-from precad.experiments.local.files import task_to_toml, to_toml
+from precad.norm_check.deal.squares import Answers, SquareRequest
+from precad.norm_check.fss.evaluate import evaluate
+from precad.norm_check.fss.generate import generate
+from precad.norm_check.fss.keys import keys_from_bytes
+from precad.norm_check.gates import deal_gates, evaluate_gates
 from precad.protos import precad_pb2 as pb
 
 ROOT = Path(__file__).parents[2]

@@ -6,17 +6,17 @@ import pytest
 from click.testing import CliRunner
 from tests.rig.warm import forked
 
+from precad.audit import simulated
+from precad.audit.builds import Build
+from precad.audit.designed import LOUDER, Designed, designed
+from precad.audit.own_task import require_own
+from precad.audit.run import Repetition, audit, planned
+from precad.audit.simulated import Audited
 from precad.cli.audit import deployed
 from precad.cli.audit.command import REFUTED
 from precad.cli.main import app
 from precad.common.errors import Misconfiguration
 from precad.common.task import Task
-from precad.experiments.audit import simulated
-from precad.experiments.audit.builds import Build
-from precad.experiments.audit.designed import LOUDER, Designed, designed
-from precad.experiments.audit.own_task import require_own
-from precad.experiments.audit.run import Repetition, audit, planned
-from precad.experiments.audit.simulated import Audited
 
 CANARIES, ROUNDS = 400, 4
 SEED = 5

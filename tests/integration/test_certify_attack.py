@@ -11,16 +11,16 @@ import math
 
 import numpy as np
 import pytest
-from published.printed_certificates import theorem_8
+from research.printed.printed_certificates import theorem_8
 
-from precad.common.account.events import SampledGaussian, poisson_gaussian
-from precad.common.certify.exact import ExactGroups
-from precad.common.certify.guarantee import Direction
-from precad.common.certify.inputs import Floats
-from precad.common.certify.prediction import certify_prediction
-from precad.common.certify.renyi import RenyiGroups
-from precad.common.certify.result import Certified
-from precad.common.certify.shift import Shift, log_binomial, log_ratio
+from precad.accounting.events import SampledGaussian, poisson_gaussian
+from precad.certify.exact import ExactGroups
+from precad.certify.guarantee import Direction
+from precad.certify.inputs import Floats
+from precad.certify.prediction import certify_prediction
+from precad.certify.renyi import RenyiGroups
+from precad.certify.result import Certified
+from precad.certify.shift import Shift, log_binomial, log_ratio
 
 TRAININGS = 80_000
 CLOSE = 0.012

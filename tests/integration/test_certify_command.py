@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from precad.accounting.events import poisson_gaussian
+from precad.certify.exact import ExactGroups
 from precad.cli.main import app
-from precad.common.account.events import poisson_gaussian
-from precad.common.certify.exact import ExactGroups
 
 MNIST_LIKE = ["--sampling-rate", str(128 / 60000), "--noise-multiplier", "3", "--rounds", "469"]
 SMALL = ["--sampling-rate", "0.05", "--noise-multiplier", "2", "--rounds", "20"]

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from research.robustness.models import make
 
 from precad.cli.main import app
 from precad.cli.task.write import written
@@ -14,7 +15,6 @@ from precad.client.train import model_section
 from precad.client.trained_model import TrainedModel
 from precad.common.model import model_digest
 from precad.common.task import Task
-from precad.experiments.robustness.models import make
 
 
 @pytest.fixture

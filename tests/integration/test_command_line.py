@@ -9,9 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 import precad
+from precad.cli.local.files import to_toml
 from precad.cli.main import app
 from precad.common.identity.deployment import create_local_keys
-from precad.experiments.local.files import to_toml
 
 USAGE_ERROR = 2
 ADDRESS = "127.0.0.1:7301"

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from precad.aggregator.enrol.tokens import TokenBook
 from precad.cli.main import app
-from precad.common.aggregator.enrol.tokens import TokenBook
 from precad.common.errors import AccessDenied
 from precad.common.identifiers import ClientId
 

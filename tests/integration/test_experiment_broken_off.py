@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from research.papers import liu_fig1, liu_votes, precad_check
+from research.papers.precad_backdoor import BACKDOOR
+from research.papers.precad_common import train
+from research.study import Scale, Surroundings
 
-from precad.experiments.papers import liu_fig1, liu_votes, precad_check
-from precad.experiments.papers.precad_backdoor import BACKDOOR
-from precad.experiments.papers.precad_common import train
-from precad.experiments.study import Scale, Surroundings
-from precad.experiments.study.checkpoint import Checkpoint
+from precad.simulation.checkpoint import Checkpoint
 
 TRAINING = {
     **BACKDOOR[Scale.SMALL],

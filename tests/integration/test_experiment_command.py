@@ -1,4 +1,4 @@
-"""`precad experiment`, and the parts of one's own that docs/experiments.md shows."""
+"""`python -m research`, and the parts of one's own that docs/experiments.md shows."""
 
 import json
 import re
@@ -13,24 +13,24 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from distributed import LocalCluster
+from research.__main__ import experiments
+from research.algorithms import ALGORITHMS, Problem
+from research.defences import DEFENCES
+from research.models import MODELS
+from research.papers.xie_table9 import cells
+from research.poisoning import ATTACKS
+from research.study import EXPERIMENTS, Scale
+from research.study import run as running
+from research.study.run import LOST_NODES, run
 
-from precad.cli.main import app
 from precad.common.errors import Misconfiguration
-from precad.experiments.algorithms import ALGORITHMS, Problem
-from precad.experiments.data import DATASETS, load
-from precad.experiments.defences import DEFENCES
-from precad.experiments.models import MODELS
-from precad.experiments.papers.xie_table9 import cells
-from precad.experiments.partition import iid
-from precad.experiments.poisoning import ATTACKS
-from precad.experiments.registry import load_plugins
-from precad.experiments.study import EXPERIMENTS, Scale
-from precad.experiments.study import run as running
-from precad.experiments.study.run import LOST_NODES, run
+from precad.simulation.data import DATASETS, load
+from precad.simulation.partition import iid
+from precad.simulation.registry import load_plugins
 
 PAGE = Path(__file__).parents[2] / "docs" / "experiments.md"
 TINY = """
-from precad.experiments.study import EXPERIMENTS, Experiment, Scale, Table
+from research.study import EXPERIMENTS, Experiment, Scale, Table
 
 EXPERIMENTS.register("tiny")(
     Experiment(
@@ -57,7 +57,7 @@ def restored(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def said(*arguments: str, code: int = 0) -> str:
-    ended = CliRunner().invoke(app, ["experiment", *arguments])
+    ended = CliRunner().invoke(experiments, arguments)
     assert ended.exit_code == code, ended.output
     return ended.stdout
 

@@ -1,4 +1,4 @@
-"""`precad experiment run` trains on a data set as published; unit/test_data.py reads the others."""
+"""`python -m research run` trains on a data set as published."""
 
 import gzip
 import json
@@ -7,14 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-
-from precad.cli.main import app
-from precad.experiments.study import EXPERIMENTS
+from research.__main__ import experiments
+from research.study import EXPERIMENTS
 
 RECORDS = 8
 PLUGIN = """
-from precad.experiments.papers.precad_common import SETTINGS, train
-from precad.experiments.study import EXPERIMENTS, Experiment, Scale, Table
+from research.papers.precad_common import SETTINGS, train
+from research.study import EXPERIMENTS, Experiment, Scale, Table
 
 OWN = {"data": "fashion-mnist", "model": "lenet5", "clients": 2, "rounds": 2, "client_rate": 1.0,
        "record_rate": 0.5, "learning_rate": 0.1, "noise_multiplier": 1.0, "seed": 0}
@@ -57,9 +56,9 @@ def test_an_experiment_trains_on_a_published_format(
     data.mkdir()
 
     def run(*plugins: str, code: int = 0) -> str:
-        arguments = ["experiment", "run", "on-files", "--no-plot", "--json", *plugins]
+        arguments = ["run", "on-files", "--no-plot", "--json", *plugins]
         ended = CliRunner().invoke(
-            app, [*arguments, "--data", str(data), "--output", str(tmp_path / "kept")]
+            experiments, [*arguments, "--data", str(data), "--output", str(tmp_path / "kept")]
         )
         assert ended.exit_code == code, ended.output
         return ended.output if code else ended.stdout

@@ -10,12 +10,12 @@ from click.testing import CliRunner
 from tests.rig.warm import forked
 
 from precad.cli.join import _named, _part
+from precad.cli.local import LocalDeployment, environment_of_parts
 from precad.cli.main import app
 from precad.common.identifiers import ClientId
 from precad.common.task import Task
-from precad.experiments.data import load
-from precad.experiments.defaults import demo_task
-from precad.experiments.local import LocalDeployment, environment_of_parts
+from precad.simulation.data import load
+from precad.simulation.defaults import demo_task
 
 
 def test_parts_are_all_records_once() -> None:

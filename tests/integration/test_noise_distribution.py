@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from scipy import stats
 from tests.rig.keys import seals, signer, verifier
 
-from precad.common.aggregator.round.run_round import run_round
-from precad.common.aggregator.store import open_store
+from precad.aggregator.noise import DiscreteGaussian
+from precad.aggregator.protocol import run_round
+from precad.aggregator.store import open_store
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.identifiers import ClientId, Role
 from precad.common.keystream import Keystream
-from precad.common.noise import DiscreteGaussian
 from precad.common.secret import Secret
 from precad.common.task import Task
 

@@ -13,12 +13,12 @@ from click.testing import CliRunner
 from tests.rig.keys import identity
 from tests.rig.scripted_servers import Open, Over, Owner, Script
 
+from precad.accounting.events import poisson_gaussian
+from precad.accounting.exact import ExactAccountant
+from precad.accounting.rdp import sampled_gaussian_rdp
 from precad.cli.main import app
 from precad.client.own_account import OwnAccount
 from precad.client.witness import statement_path
-from precad.common.account.events import poisson_gaussian
-from precad.common.account.exact import ExactAccountant
-from precad.common.account.rdp import sampled_gaussian_rdp
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.principal import Principal
 from precad.common.identity.sign import CertificateSigner

@@ -12,11 +12,11 @@ import pytest
 from tests.rig.waiting import until
 
 import precad
+from precad.cli.local.files import task_to_toml, write_parties
 from precad.client import together
 from precad.client.own_account import OwnAccount
 from precad.common.errors import Misconfiguration
 from precad.common.task import Task
-from precad.experiments.local.files import task_to_toml, write_parties
 
 SOURCES = str(Path(precad.__file__).parents[1])
 STARTS = """
@@ -84,7 +84,7 @@ from pathlib import Path
 from precad.client.account_file import Charge
 from precad.client.own_account import exact_epsilon
 from precad.client.together import load_for, load_owner
-from precad.common.account.exact import ExactAccountant
+from precad.accounting.exact import ExactAccountant
 from precad.common.task import Task
 
 load_owner()

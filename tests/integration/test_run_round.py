@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tests.rig.keys import seals, signer, verifier
 
-from precad.common.aggregator.round.run_round import run_round
-from precad.common.aggregator.round.states import Finished
-from precad.common.aggregator.store import open_store
-from precad.common.aggregator.validate import in_process
+from precad.aggregator.protocol import run_round
+from precad.aggregator.rounds.states import Finished
+from precad.aggregator.store import open_store
+from precad.aggregator.validate import in_process
 from precad.common.encode import clip_update
 from precad.common.encode.clip import squared_norm
 from precad.common.enrolment import Enrolment, Roster

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from precad.aggregator.settings import ServerASettings, ServerBSettings
+from precad.cli.local.files import task_to_toml
 from precad.cli.main import app
 from precad.client.settings import JoinSettings
-from precad.common.aggregator.settings import ServerASettings, ServerBSettings
 from precad.common.identity.credentials import Identity
-from precad.experiments.local.files import task_to_toml
 
 runner = CliRunner()
 

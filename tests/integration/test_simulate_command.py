@@ -9,13 +9,13 @@ import pytest
 from click.testing import CliRunner
 
 import precad
+from precad.cli.local.files import to_toml
 from precad.cli.main import app
 from precad.common.task import Task
-from precad.experiments.data import DataSet, load
-from precad.experiments.defaults import demo_task
-from precad.experiments.local.files import to_toml
-from precad.experiments.partition import shards
-from precad.experiments.simulation import SimulatedTraining
+from precad.simulation import SimulatedTraining
+from precad.simulation.data import DataSet, load
+from precad.simulation.defaults import demo_task
+from precad.simulation.partition import shards
 
 PAGE = Path(__file__).parents[2] / "docs" / "simulate.md"
 MOST_LINES = 10

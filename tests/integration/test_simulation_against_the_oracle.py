@@ -14,20 +14,20 @@ from numpy.typing import NDArray
 from tests.rig.keys import identity, seals, signer, verifier
 
 import precad
+from precad.aggregator.protocol import run_round
+from precad.aggregator.store import open_store
 from precad.client.data_owner import DataOwner
 from precad.client.participant import RoundView
-from precad.common.aggregator.round.run_round import run_round
-from precad.common.aggregator.store import open_store
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.principal import Principal
 from precad.common.model import initial_vector, model_digest, to_bytes
 from precad.common.ring import RingVector
 from precad.common.task import Task
-from precad.experiments.data import load
-from precad.experiments.defaults import demo_task
-from precad.experiments.simulation import SimulatedRound, View
-from precad.experiments.simulation import draws as drawing
+from precad.simulation import SimulatedRound, View
+from precad.simulation import draws as drawing
+from precad.simulation.data import load
+from precad.simulation.defaults import demo_task
 
 OWNERS, ROUNDS, SEED = 6, 12, 4
 BAD, AWAY = ("owner-4", "owner-5"), ("owner-1", "owner-2")

@@ -9,11 +9,11 @@ import pytest
 from click.testing import CliRunner
 from pydantic import BaseModel
 
+from precad.accounting.participations import record_epsilon
 from precad.cli.main import app
 from precad.cli.task.fields import entries
 from precad.cli.task.reference import reference
 from precad.cli.task.write import written
-from precad.common.account.participations import record_epsilon
 from precad.common.description import Column, DataSection, Description, ObjectiveSection
 from precad.common.task import Task
 

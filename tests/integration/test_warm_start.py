@@ -15,9 +15,9 @@ from tests.rig.waiting import until
 from tests.rig.warm import SOURCES
 
 from precad.cli.demo.warm import Forked, WarmStarter
+from precad.cli.local import LocalDeployment, environment_of_parts
+from precad.cli.local.deployment import OWNERS
 from precad.common.task import Task
-from precad.experiments.local import LocalDeployment, environment_of_parts
-from precad.experiments.local.deployment import OWNERS
 
 
 def _start(starter: WarmStarter, log: Path, group: int | None, *arguments: str) -> Any:
@@ -76,7 +76,7 @@ def test_a_part_that_ends_as_it_is_signalled_is_no_error(
 LEADER = """
 import os, pathlib, signal, subprocess, sys
 from precad.cli.demo.warm import WarmStarter
-from precad.experiments.local import environment_of_parts
+from precad.cli.local import environment_of_parts
 from tests.rig.waiting import until
 starter = WarmStarter()
 PARTS = (

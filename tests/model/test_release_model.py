@@ -1,7 +1,7 @@
 """The release protocol's model: searched with cuts, crashes and replaced databases.
 
-`release_model.py` is the rule that the code follows (`common/aggregator/round/recovery.py`,
-`common/aggregator/release/release.py`, `common/aggregator/training`); its states bear the same
+`release_model.py` is the rule that the code follows (`aggregator/rounds/recovery.py`,
+`aggregator/release/release.py`, `aggregator/training`); its states bear the same
 names. A change of either is tried here first: each mutant must be caught. `make model` searches
 with wider bounds (minutes).
 """
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.model import release_model as model
 
-from precad.common.aggregator.round.journal import AttemptState
+from precad.aggregator.rounds.journal import AttemptState
 
 QUICK = (
     "sent_first",

@@ -1,7 +1,7 @@
 """A mutation run: does a test fail for each small change of what must be right?
 
     make mutants
-    python -m tests.mutants --minutes 30 --modules common/account
+    python -m tests.mutants --minutes 30 --modules accounting
 
 Each mutant is one change of one module (``operators.py``), made where the module is imported, in a
 process forked from a warm parent (``child.py``): no file changes. It plays the tests that run the
@@ -37,15 +37,15 @@ from tests.mutants.operators import Mutation, mutated, mutations
 RESULT = ROOT / "benchmarks/results/mutants.json"
 EXPLAINED = Path(__file__).with_name("explained.json")
 PARTS = (
-    "common/account",
-    "common/certify",
-    "common/noise",
+    "accounting",
+    "certify",
+    "aggregator/noise",
     "common/encode",
     "common/share",
-    "common/norm_check",
-    "common/aggregator/validate",
-    "common/aggregator/release",
-    "common/aggregator/store",
+    "norm_check",
+    "aggregator/validate",
+    "aggregator/release",
+    "aggregator/store",
     "client/own_account.py",
     "client/account_file.py",
     "client/witness.py",
@@ -58,8 +58,8 @@ TESTS = (
 NOT_THESE = ("document", "_command", "test_cli", "test_two_processes", "test_browser")
 """Of prose, or of whole commands, which are slow and start processes that have no mutant."""
 ALSO = {
-    "common/aggregator/release": ["tests/integration/test_run_round.py"],
-    "common/aggregator/store": ["tests/integration/store"],
+    "aggregator/release": ["tests/integration/test_run_round.py"],
+    "aggregator/store": ["tests/integration/store"],
 }
 """Tests of a folder that don't name its modules."""
 WARM = (

@@ -45,7 +45,7 @@ class Played:
 
 
 def imported(module: str) -> str:
-    """The name under which ``common/account/rdp.py`` is imported."""
+    """The name under which ``accounting/rdp.py`` is imported."""
     return "precad." + module.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 

@@ -9,22 +9,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mpmath import mp, mpf
-from published.printed_privacy import precad_case_2_by_pld
+from research.printed.printed_privacy import precad_case_2_by_pld
 
-from precad.common.account import gdp
-from precad.common.account.accountant import AccountantName
-from precad.common.account.events import SampledGaussian, poisson_gaussian
-from precad.common.account.exact import ExactAccountant
-from precad.common.account.guarantees import accountant_named
-from precad.common.account.losses import Round, one_round
-from precad.common.account.rdp import (
+from precad.accounting import gdp
+from precad.accounting.accountant import AccountantName
+from precad.accounting.events import SampledGaussian, poisson_gaussian
+from precad.accounting.exact import ExactAccountant
+from precad.accounting.guarantees import accountant_named
+from precad.accounting.losses import Round, one_round
+from precad.accounting.rdp import (
     ORDERS,
     Conversion,
     RdpAccountant,
     mixture_rdp,
     sampled_gaussian_rdp,
 )
-from precad.common.certify.inefficacy import theorem_2
+from precad.certify.inefficacy import theorem_2
 
 mp.dps = 40
 

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import log_ndtr, ndtr
 
-from precad.common.account.events import SampledGaussian, poisson_gaussian
-from precad.common.certify.approximate import ApproximateDP
-from precad.common.certify.exact import ExactGroups
-from precad.common.certify.gaussian import GaussianCurves, GaussianDP
-from precad.common.certify.guarantee import (
+from precad.accounting.events import SampledGaussian, poisson_gaussian
+from precad.certify.approximate import ApproximateDP
+from precad.certify.exact import ExactGroups
+from precad.certify.gaussian import GaussianCurves, GaussianDP
+from precad.certify.guarantee import (
     BOTH,
     BestOf,
     Direction,
@@ -22,9 +22,9 @@ from precad.common.certify.guarantee import (
     ValidationAllowance,
     mixed,
 )
-from precad.common.certify.inputs import Booleans, Floats, Integers
-from precad.common.certify.prediction import largest_group
-from precad.common.certify.renyi import RenyiDP, RenyiGroups
+from precad.certify.inputs import Booleans, Floats, Integers
+from precad.certify.prediction import largest_group
+from precad.certify.renyi import RenyiDP, RenyiGroups
 
 SCORES = np.concatenate([[0.0, 1e-9, 1e-4], np.linspace(0.01, 0.99, 33), [1 - 1e-4, 1.0]])
 # What the grid of the exact curves may lose: nothing here is tighter than this.

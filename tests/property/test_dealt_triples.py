@@ -4,12 +4,12 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from precad.common.deal.dealer import DealerRole
-from precad.common.deal.program import comparison_triples, conjunction_triples, program
-from precad.common.deal.randomness import DealtRandomness
-from precad.common.deal.request import DealRequest
 from precad.common.identifiers import ATTEMPTS, Digest, Role
 from precad.common.secret import Secret
+from precad.norm_check.deal.dealer import DealerRole
+from precad.norm_check.deal.program import comparison_triples, conjunction_triples, program
+from precad.norm_check.deal.randomness import DealtRandomness
+from precad.norm_check.deal.request import DealRequest
 
 TASK = Digest.of(b"task")
 keys = st.binary(min_size=32, max_size=32).map(Secret)

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from tests.rig.plain_dcf import plain_keys, plain_share
 
 from precad.common.errors import Misconfiguration
-from precad.common.fss.evaluate import evaluate
-from precad.common.fss.generate import generate
-from precad.common.fss.interval import evaluate_intervals, generate_intervals
-from precad.common.fss.keys import DcfKeys, gate_bytes, keys_bytes, keys_from_bytes
-from precad.common.fss.prg import Blocks, Words
+from precad.norm_check.fss.evaluate import evaluate
+from precad.norm_check.fss.generate import generate
+from precad.norm_check.fss.interval import evaluate_intervals, generate_intervals
+from precad.norm_check.fss.keys import DcfKeys, gate_bytes, keys_bytes, keys_from_bytes
+from precad.norm_check.fss.prg import Blocks, Words
 
 
 @st.composite

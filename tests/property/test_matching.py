@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from precad.common.aggregator.collect.matching import describe, match
-from precad.common.aggregator.round.lists import Alike, HeldList, Offer
-from precad.common.aggregator.round.places import Places
-from precad.common.aggregator.round.states import Matched, Opened
+from precad.aggregator.collect.matching import describe, match
+from precad.aggregator.rounds.lists import Alike, HeldList, Offer
+from precad.aggregator.rounds.places import Places
+from precad.aggregator.rounds.states import Matched, Opened
 from precad.common.errors import PeerViolation, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.secret import Secret

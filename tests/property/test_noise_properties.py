@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.rig.noise_fit import Bins, Tally
 
+from precad.aggregator.noise import DiscreteGaussian, gaussian
+from precad.aggregator.noise.blocks import COLUMN_BITS, COLUMNS, Blocks
 from precad.common.keystream import Keystream
-from precad.common.noise import DiscreteGaussian, gaussian
-from precad.common.noise.blocks import COLUMN_BITS, COLUMNS, Blocks
 from precad.common.secret import Secret
 
 deviations = st.floats(gaussian.LEAST, gaussian.LIMIT, exclude_max=True) | st.floats(

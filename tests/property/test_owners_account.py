@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from tests.rig.memory import in_memory
 from tests.rig.scripted_servers import Killed, Open, Over, Owner, Script
 
+from precad.accounting.events import poisson_gaussian
+from precad.accounting.exact import ExactAccountant
 from precad.client.own_account import OwnAccount
-from precad.common.account.events import poisson_gaussian
-from precad.common.account.exact import ExactAccountant
 from precad.common.errors import BudgetExceeded, Misconfiguration
 from precad.common.identifiers import ClientId
 from precad.common.task import Task

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from precad.client.record_file import read_client_data, write_client_data
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId
-from precad.experiments.partition import Partition, dirichlet, iid, shards
+from precad.simulation.partition import Partition, dirichlet, iid, shards
 
 labels = st.lists(st.integers(0, 9), min_size=60, max_size=120).map(
     lambda values: np.array(values, np.int64)

@@ -18,10 +18,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.rig.submissions import signed_anew, upload
 
-from precad.common.aggregator.collect import Inbox
-from precad.common.aggregator.collect.matching import describe, match
-from precad.common.aggregator.round.lists import HeldList
-from precad.common.aggregator.round.states import Matched, Opened
+from precad.aggregator.collect import Inbox
+from precad.aggregator.collect.matching import describe, match
+from precad.aggregator.rounds.lists import HeldList
+from precad.aggregator.rounds.states import Matched, Opened
 from precad.common.errors import RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.credentials import Identity

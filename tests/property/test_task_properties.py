@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.rig.memory import in_memory
 
-from precad.common.aggregator.store.audit import read_task
+from precad.aggregator.store.audit import read_task
 from precad.common.errors import Misconfiguration
 from precad.common.headroom import MAX_BOUND
 from precad.common.task import Task

@@ -4,7 +4,7 @@ from typing import Any
 
 from tests.rig.keys import seals
 
-from precad.common.aggregator.round.aggregator import Aggregator
+from precad.aggregator.rounds.aggregator import Aggregator
 from precad.common.identifiers import Role
 from precad.common.link import PeerLink
 from precad.common.task import Task

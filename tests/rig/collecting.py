@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection
 
-from precad.common.aggregator.collect import Inbox
+from precad.aggregator.collect import Inbox
 from precad.common.clock import CLOCK, Clock
 from precad.common.identifiers import ClientId
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from tests.rig.organisations import Organisation
 
 from precad.cli.kit.consortium import IDENTITY, TASK, Consortium
+from precad.cli.local.files import task_to_toml, to_toml
 from precad.common.identifiers import Role
 from precad.common.identity.deployment import Deployment
 from precad.common.identity.principal import Principal
 from precad.common.task import Task
-from precad.experiments.local.files import task_to_toml, to_toml
 
 PARTIES = {
     "North": (Principal(Role.SERVER_A, "server-a"), Principal.client("north-ward")),

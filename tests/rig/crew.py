@@ -12,12 +12,12 @@ from tests.rig.light_client import LightClient
 from tests.rig.waiting import until as wait_until
 from tests.rig.warm import forked
 
+from precad.cli.local import LocalDeployment
 from precad.client.connection import Servers
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
 from precad.common.task import Task
-from precad.experiments.local import LocalDeployment
 
 CLIENTS = 4
 SERVERS = ("server-a", "server-b")

@@ -15,17 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 from tests.rig.views import SERVERS, DealerView, View, Words
 
-from precad.common.aggregator.validate.absorb import Absorber
+from precad.aggregator.validate.absorb import Absorber
 from precad.common.headroom import TAU
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.keystream import encode_context
-from precad.common.norm_check.rows import Rows
 from precad.common.ring import dot, signed, to_bytes
 from precad.common.secret import Secret
 from precad.common.share.body import body_hasher
 from precad.common.share.context import SubmissionContext
 from precad.common.share.mask import commit
 from precad.common.task import Task
+from precad.norm_check.rows import Rows
 
 COUNTED = 64
 """So many first values of a counter are tried for a nonce."""

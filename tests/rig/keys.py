@@ -9,7 +9,7 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 
-from precad.common.aggregator.round.seals import Seals
+from precad.aggregator.rounds.seals import Seals
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.pki import Authority, key_to_pem, new_key, to_pem

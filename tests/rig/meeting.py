@@ -15,19 +15,19 @@ from tests.rig.aggregators import aggregator
 from tests.rig.breaking import Breaking
 from tests.rig.keys import seals
 
-from precad.common.aggregator.release.reconstruct import reconstruct
-from precad.common.aggregator.release.release import countersign, prepare
-from precad.common.aggregator.round.aggregator import Aggregator
-from precad.common.aggregator.round.coin import CoinKey
-from precad.common.aggregator.round.journal import AttemptState
-from precad.common.aggregator.round.recovery import Recovery, Remedy
-from precad.common.aggregator.round.states import Counted, Noised, Opened
-from precad.common.aggregator.store import open_store
-from precad.common.aggregator.training.finish import keep, recover
-from precad.common.aggregator.training.meet import meet
-from precad.common.aggregator.training.session import Session
-from precad.common.aggregator.training.shelf import Shelf
-from precad.common.aggregator.training.steps import Steps
+from precad.aggregator.release.reconstruct import reconstruct
+from precad.aggregator.release.release import countersign, prepare
+from precad.aggregator.rounds.aggregator import Aggregator
+from precad.aggregator.rounds.coin import CoinKey
+from precad.aggregator.rounds.journal import AttemptState
+from precad.aggregator.rounds.recovery import Recovery, Remedy
+from precad.aggregator.rounds.states import Counted, Noised, Opened
+from precad.aggregator.store import open_store
+from precad.aggregator.training.finish import keep, recover
+from precad.aggregator.training.meet import meet
+from precad.aggregator.training.session import Session
+from precad.aggregator.training.shelf import Shelf
+from precad.aggregator.training.steps import Steps
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import PrecadError
 from precad.common.identifiers import ClientId, Digest, Role

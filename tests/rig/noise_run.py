@@ -17,7 +17,7 @@ from typing import Any
 
 from tests.rig.noise_fit import Bins, Tally
 
-from precad.common.noise import DiscreteGaussian
+from precad.aggregator.noise import DiscreteGaussian
 
 DEVIATIONS = (3.3, 1024.0, 131_072.3, 2.0**40)
 PIECE = 5 * 10**6
@@ -53,7 +53,7 @@ def started(path: Path, samples: int) -> dict[str, Any]:
         if found["samples_each"] == samples:
             return found
     return {
-        "what": "goodness of fit of common/noise; p-values of a right sampler are uniform",
+        "what": "goodness of fit of aggregator/noise; p-values of a right sampler are uniform",
         "hardware": {
             "processor": platform.processor() or platform.machine(),
             "cores": os.cpu_count(),

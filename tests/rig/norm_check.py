@@ -10,18 +10,18 @@ import numpy as np
 from numpy.typing import NDArray
 from tests.rig.submissions import Pair, words_of
 
-from precad.common.fss.evaluate import Bits
-from precad.common.fss.keys import DcfKeys, keys_from_bytes
 from precad.common.identifiers import ClientId, Digest
-from precad.common.norm_check.gates import deal_gates, evaluate_gates, gate_context
-from precad.common.norm_check.rows import Rows
-from precad.common.norm_check.verdicts import pack, verdicts
 from precad.common.ring import RingVector, dot, from_bytes, signed
 from precad.common.secret import Secret
 from precad.common.share.signature import Signature
 from precad.common.share.submission import shard
 from precad.common.share.words import norm_offset, norm_point, norm_word
 from precad.common.task import Task
+from precad.norm_check.fss.evaluate import Bits
+from precad.norm_check.fss.keys import DcfKeys, keys_from_bytes
+from precad.norm_check.gates import deal_gates, evaluate_gates, gate_context
+from precad.norm_check.rows import Rows
+from precad.norm_check.verdicts import pack, verdicts
 
 
 class Unchecked:

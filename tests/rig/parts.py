@@ -9,14 +9,14 @@ from typing import Any, Self, TypeVar
 
 import grpc.aio
 
-from precad.common.aggregator.work.start import WorkerStart
-from precad.common.aggregator.work.worker import listening
-from precad.common.deal.dealer import DealerRole
+from precad.aggregator.workers.start import WorkerStart
+from precad.aggregator.workers.worker import listening
 from precad.common.description import Description
 from precad.common.identity.credentials import Identity
 from precad.common.identity.port import add_port
 from precad.common.wire.serving import SERVER_OPTIONS
 from precad.dealer.service import DealingService
+from precad.norm_check.deal.dealer import DealerRole
 from precad.protos.precad_pb2_grpc import add_DealingServicer_to_server
 
 T = TypeVar("T")

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 from tests.rig.keys import signer
 
-from precad.common.aggregator.collect import Inbox
+from precad.aggregator.collect import Inbox
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.ring import RingVector, from_bytes
 from precad.common.secret import Secret

@@ -6,11 +6,9 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.common.aggregator.round.states import Finished
-from precad.common.aggregator.service.dealing import request_to_wire
-from precad.common.aggregator.service.squares import square_request_to_wire
-from precad.common.deal.randomness import BinaryTriple, DealtRandomness
-from precad.common.deal.request import DealRequest, SquareRequest
+from precad.aggregator.rounds.states import Finished
+from precad.aggregator.rpc.dealing import request_to_wire
+from precad.aggregator.rpc.squares import square_request_to_wire
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.link import Frame
 from precad.common.ring import dot, from_bytes, signed, to_bytes
@@ -18,6 +16,8 @@ from precad.common.secret import Secret
 from precad.common.share.header import SignedHeader
 from precad.common.share.mask import SALT_BYTES, mask_stream
 from precad.common.share.submission import Submission
+from precad.norm_check.deal.randomness import BinaryTriple, DealtRandomness
+from precad.norm_check.deal.request import DealRequest, SquareRequest
 
 SERVERS = (Role.SERVER_A, Role.SERVER_B)
 _EPOCH = bytes(16)

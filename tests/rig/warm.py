@@ -15,7 +15,7 @@ from tests.rig.leftovers import at_the_end
 
 import precad
 from precad.cli.demo.warm import WarmStarter
-from precad.experiments.local.deployment import environment_of_parts
+from precad.cli.local.deployment import environment_of_parts
 
 SOURCES = os.pathsep.join(map(str, (Path(precad.__file__).parents[1], Path(__file__).parents[2])))
 """Where processes find precad, installed or not, and these tests."""

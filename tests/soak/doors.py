@@ -20,7 +20,7 @@ from tests.faults.processes import SERVER_ROLES, FaultyDeployment, Forks, Order
 from tests.rig.idle_flood import IdleFlood
 from tests.soak.test_crash_matrix import GROUPS
 
-from precad.common.aggregator.store import audit_ledger, compare_ledgers
+from precad.aggregator.store import audit_ledger, compare_ledgers
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.channel import open_channel
 from precad.common.identity.credentials import Identity

@@ -22,9 +22,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.rounds.hardware import hardware
 from tests.soak.parts import PARTS, SECONDS, Part
-
-from precad.cli.bench.hardware import hardware
 
 ROOT = Path(__file__).parents[2]
 OUTPUT = ROOT / "benchmarks" / "results" / "soak.json"

@@ -28,9 +28,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from benchmarks.rounds.hardware import hardware
 from tests.soak.run import ROOT, commit
-
-from precad.cli.bench.hardware import hardware
 
 OUTPUT = ROOT / "benchmarks" / "results" / "suite_runs.json"
 KEPT = ROOT / "build" / "suite"

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from tests.rig.warm import forked
 
+from precad.audit import presence
+from precad.audit.builds import RELEASES, Build
+from precad.audit.designed import LOUDER, designed
+from precad.audit.run import SIGNIFICANCE, Repetition, audit, planned
 from precad.cli.audit.deployed import train, train_present
-from precad.experiments.audit import presence
-from precad.experiments.audit.builds import RELEASES, Build
-from precad.experiments.audit.designed import LOUDER, designed
-from precad.experiments.audit.run import SIGNIFICANCE, Repetition, audit, planned
 
 SEED = 5
 FAULTS = {

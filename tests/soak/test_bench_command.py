@@ -1,4 +1,4 @@
-"""`precad bench` measures real processes: every system answers, rightly, and the document is whole.
+"""`python -m benchmarks.rounds` measures real processes: every system answers, and rightly.
 
 No time is asserted: the figures are the machine's.
 """
@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks.rounds.__main__ import bench
+from benchmarks.rounds.fed_avg import system as fed_avg
+from benchmarks.rounds.lines import Straight
+from benchmarks.rounds.ours.system import task_of
+from benchmarks.rounds.show import as_text
 from click.testing import CliRunner
 
-from precad.cli.bench.fed_avg import system as fed_avg
-from precad.cli.bench.lines import Straight
-from precad.cli.bench.ours.system import task_of
-from precad.cli.bench.show import as_text
-from precad.cli.main import app
-from precad.common.aggregator.service.notice import NOTICE_BYTES, word_room
+from precad.aggregator.rpc.notice import NOTICE_BYTES, word_room
 from precad.common.ring import WORD_BYTES
 
 DIMENSION = 1000
@@ -50,7 +50,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def document(folder: Path) -> dict[str, Any]:
     size = ("--dimension", str(DIMENSION), "--clients", str(CLIENTS), "--repeats", "1")
     kept = ("--output", str(folder / "bench.json"), "--json")
-    result = CliRunner().invoke(app, ["bench", *size, *kept])
+    result = CliRunner().invoke(bench, [*size, *kept])
     assert result.exit_code == 0, result.output
     printed = dict(json.loads(result.stdout))
     assert printed == json.loads((folder / "bench.json").read_text())

@@ -18,11 +18,11 @@ from tests.rig.crowd.misdeeds import COUNTED, HONEST, MISDEEDS, SILENT, UNINVITE
 from tests.rig.warm import forked
 
 import precad
+from precad.cli.local import LocalDeployment
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
 from precad.common.model import initial_vector
 from precad.common.task import Task
-from precad.experiments.local import LocalDeployment
 from precad.protos import precad_pb2 as pb
 
 pytestmark = pytest.mark.together

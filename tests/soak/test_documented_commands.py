@@ -15,11 +15,11 @@ from tests.rig.pages import ROOT, Command, typed
 from tests.rig.waiting import DEADLINE_S, until
 
 import precad
+from precad.cli.local.files import free_addresses, task_to_toml, write_parties
 from precad.client.record_file import write_client_data
 from precad.common.identifiers import ClientId
 from precad.common.model import initial_vector, save_model
 from precad.common.task import Task
-from precad.experiments.local.files import free_addresses, task_to_toml, write_parties
 
 OWNER = "client-3"
 SERVES = ("precad serve ",)

@@ -7,13 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+from research.papers.precad_backdoor import BACKDOOR
+from research.papers.precad_common import train
+from research.study import Scale, Surroundings
+from research.study.run import PARTIAL
 from tests.rig.waiting import until
-
-import precad
-from precad.experiments.papers.precad_backdoor import BACKDOOR
-from precad.experiments.papers.precad_common import train
-from precad.experiments.study import Scale, Surroundings
-from precad.experiments.study.run import PARTIAL
 
 SETTINGS = {
     **BACKDOOR[Scale.SMALL],
@@ -24,8 +22,8 @@ SETTINGS = {
     "seed": 2,
 }
 PLUGIN = """
-from precad.experiments.papers.precad_common import train
-from precad.experiments.study import EXPERIMENTS, Experiment, Scale, Table
+from research.papers.precad_common import train
+from research.study import EXPERIMENTS, Experiment, Scale, Table
 
 EXPERIMENTS.register("killed")(
     Experiment(
@@ -44,10 +42,11 @@ EXPERIMENTS.register("killed")(
 
 
 def started(folder: Path, plugin: Path) -> "subprocess.Popen[bytes]":
-    words = ["experiment", "run", "killed", "--no-plot", "--plugin", str(plugin)]
-    found = str(Path(precad.__file__).parents[1])
+    words = ["run", "killed", "--no-plot", "--plugin", str(plugin)]
+    root = Path(__file__).parents[2]
+    found = f"{root / 'src'}:{root}"
     return subprocess.Popen(
-        [sys.executable, "-m", "precad", *words, "--output", str(folder)],
+        [sys.executable, "-m", "research", *words, "--output", str(folder)],
         env=os.environ | {"PYTHONPATH": found, "OMP_NUM_THREADS": "1"},
         stdout=subprocess.DEVNULL,
     )

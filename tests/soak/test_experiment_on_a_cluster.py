@@ -7,11 +7,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from research.study import EXPERIMENTS, Scale
+from research.study.kept import Kept
+from research.study.run import run
 from tests.rig.waiting import until
-
-from precad.experiments.study import EXPERIMENTS, Scale
-from precad.experiments.study.kept import Kept
-from precad.experiments.study.run import run
 
 WHOLE = "xie-fig9"
 """Accounting alone, so that the cells are short."""
@@ -21,7 +20,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from precad.experiments.study import EXPERIMENTS
+from research.study import EXPERIMENTS
 
 folder = Path(os.environ["HELD"])
 whole = EXPERIMENTS["{WHOLE}"]
@@ -41,8 +40,8 @@ DRIVER = """
 import sys
 from functools import partial
 from pathlib import Path
-from precad.experiments.study import Scale
-from precad.experiments.study.run import run
+from research.study import Scale
+from research.study.run import run
 
 backend, output, plugin = sys.argv[1:]
 run(

@@ -11,8 +11,8 @@ from tests.unit.test_document_tables import require_papers_tables
 MEASURES = """
 import os, sys
 from pathlib import Path
-from precad.experiments.study import Scale
-from precad.experiments.study.run import run
+from research.study import Scale
+from research.study.run import run
 def measure(rounds, workers):
     only = {"users_per_round": 10, "rounds": rounds}
     run("xie-fig9", Scale.SMALL, Path(sys.argv[1]), workers=workers, only=only)

@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from tests.rig.opendp_noise import OpenDPGaussian
 
-from precad.common.noise import DiscreteGaussian
+from precad.aggregator.noise import DiscreteGaussian
 
 SAMPLES = 40_000
 # A right sampler fails once in a billion; one that is 10 % off always (below).

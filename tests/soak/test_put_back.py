@@ -17,7 +17,7 @@ from tests.faults.operators import Operators
 from tests.faults.process_invariants import kill_all
 from tests.faults.processes import ENDLESS, SERVER_ROLES, FaultyDeployment, Forks, Order
 
-from precad.common.aggregator.store import audit_ledger, compare_ledgers, read_ledger
+from precad.aggregator.store import audit_ledger, compare_ledgers, read_ledger
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import Role
 

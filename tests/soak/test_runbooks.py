@@ -15,8 +15,8 @@ from tests.rig.organisations import Organisation, organisations
 from tests.rig.pages import Command, commands, typed
 from tests.rig.waiting import until
 
-from precad.common.aggregator.store import audit_ledger, compare_ledgers, read_ledger
-from precad.common.aggregator.store.migrate import NEWEST
+from precad.aggregator.store import audit_ledger, compare_ledgers, read_ledger
+from precad.aggregator.store.migrate import NEWEST
 from precad.common.errors import Misconfiguration
 
 ADDRESSES = {

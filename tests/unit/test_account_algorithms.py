@@ -4,21 +4,21 @@ import math
 from typing import Any
 
 import pytest
-from published.algorithms import (
+from research.printed.algorithms import (
     ParallelAccount,
     dopamine,
     insdp_fedsgd,
     userdp_fedavg,
 )
-from published.attained import attained_epsilon
-from published.printed_privacy import xie_proposition_1, xie_table
+from research.printed.attained import attained_epsilon
+from research.printed.printed_privacy import xie_proposition_1, xie_table
 
-from precad.common.account.events import SampledGaussian, Sampling, poisson_gaussian
-from precad.common.account.exact import ExactAccountant
-from precad.common.account.fixed_size import (
+from precad.accounting.events import SampledGaussian, Sampling, poisson_gaussian
+from precad.accounting.exact import ExactAccountant
+from precad.accounting.fixed_size import (
     fixed_size_rdp,
 )
-from precad.common.account.rdp import Conversion, RdpAccountant
+from precad.accounting.rdp import Conversion, RdpAccountant
 
 DELTA = 1e-5
 

@@ -4,16 +4,16 @@ from typing import Any
 
 import pytest
 
-from precad.common.account.accountant import AccountantName
-from precad.common.account.calibrate import PRECISION, least_noise_multiplier
-from precad.common.account.events import (
+from precad.accounting.accountant import AccountantName
+from precad.accounting.calibrate import PRECISION, least_noise_multiplier
+from precad.accounting.events import (
     Adjacency,
     Denominator,
     SampledGaussian,
     Sampling,
     poisson_gaussian,
 )
-from precad.common.account.guarantees import accountant_named
+from precad.accounting.guarantees import accountant_named
 from precad.common.errors import Misconfiguration
 
 WHOLE: dict[str, Any] = {

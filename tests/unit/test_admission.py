@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from tests.conftest import TaskMaker
 
-from precad.common.aggregator.enrol.admission import ByToken, Listed, admission_of, anybody
-from precad.common.aggregator.enrol.register import Register
-from precad.common.aggregator.enrol.tokens import TokenBook, new_token, token_digest
-from precad.common.aggregator.settings import ServerBSettings
-from precad.common.aggregator.store import open_store
+from precad.aggregator.enrol.admission import ByToken, Listed, admission_of, anybody
+from precad.aggregator.enrol.register import Register
+from precad.aggregator.enrol.tokens import TokenBook, new_token, token_digest
+from precad.aggregator.settings import ServerBSettings
+from precad.aggregator.store import open_store
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import AccessDenied, Misconfiguration
 from precad.common.identifiers import ClientId, Role

@@ -9,19 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom, norm
 
-from precad.client.train import Records
-from precad.common.account import gdp
-from precad.common.account.events import poisson_gaussian
-from precad.common.account.exact import ExactAccountant
-from precad.common.certify.gaussian import GaussianDP
-from precad.common.certify.intervals import ConfidenceBudget, simuem
-from precad.common.errors import Misconfiguration
-from precad.experiments.audit import presence
-from precad.experiments.audit.builds import MODELS, ONE_SERVER, Build, less_noise
-from precad.experiments.audit.canaries import coins_at, loud_canaries
-from precad.experiments.audit.certificate import _judged, audit_certificates, certifiable
-from precad.experiments.audit.designed import designed
-from precad.experiments.audit.one_run import (
+from precad.accounting import gdp
+from precad.accounting.events import poisson_gaussian
+from precad.accounting.exact import ExactAccountant
+from precad.audit import presence
+from precad.audit.builds import MODELS, ONE_SERVER, Build, less_noise
+from precad.audit.canaries import coins_at, loud_canaries
+from precad.audit.certificate import _judged, audit_certificates, certifiable
+from precad.audit.designed import designed
+from precad.audit.one_run import (
     Guesses,
     epsilon_by_counts,
     epsilon_by_trade_off,
@@ -29,12 +25,16 @@ from precad.experiments.audit.one_run import (
     p_value,
     refutes,
 )
-from precad.experiments.audit.power import guess, plan
-from precad.experiments.audit.presence import audit, present
-from precad.experiments.audit.run import SIGNIFICANCE
-from precad.experiments.audit.simulated import statements, train, views
-from precad.experiments.audit.trade_off import approximate, from_profile, gaussian, of_statement
-from precad.experiments.audit.verdict import Verdict
+from precad.audit.power import guess, plan
+from precad.audit.presence import audit, present
+from precad.audit.run import SIGNIFICANCE
+from precad.audit.simulated import statements, train, views
+from precad.audit.trade_off import approximate, from_profile, gaussian, of_statement
+from precad.audit.verdict import Verdict
+from precad.certify.gaussian import GaussianDP
+from precad.certify.intervals import ConfidenceBudget, simuem
+from precad.client.train import Records
+from precad.common.errors import Misconfiguration
 
 # --- lower bounds of ε ---------------------------------------------------------------------------
 

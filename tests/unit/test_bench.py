@@ -1,4 +1,4 @@
-"""What `precad bench` computes: checks of results, exponents, clocks, the slow link, resuming."""
+"""What `python -m benchmarks.rounds` computes: checks, exponents, the slow link, resuming."""
 
 import asyncio
 import json
@@ -10,18 +10,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from benchmarks.rounds.case import Case
+from benchmarks.rounds.document import Document, main_case, run, series_of
+from benchmarks.rounds.fit import exponent, steps
+from benchmarks.rounds.meter import peak_mib, read
+from benchmarks.rounds.ours.system import PHASES, task_of
+from benchmarks.rounds.padded import padded_work
+from benchmarks.rounds.part import Message
+from benchmarks.rounds.relay import Line, Link
+from benchmarks.rounds.sample import require_right
+from benchmarks.rounds.show import as_text
+from benchmarks.rounds.vectors import is_sum, vectors
 
-from precad.cli.bench.case import Case
-from precad.cli.bench.document import Document, main_case, run, series_of
-from precad.cli.bench.fit import exponent, steps
-from precad.cli.bench.meter import peak_mib, read
-from precad.cli.bench.ours.system import PHASES, task_of
-from precad.cli.bench.padded import padded_work
-from precad.cli.bench.part import Message
-from precad.cli.bench.relay import Line, Link
-from precad.cli.bench.sample import require_right
-from precad.cli.bench.show import as_text
-from precad.cli.bench.vectors import is_sum, vectors
 from precad.common.errors import Misconfiguration, PeerViolation
 
 # --- what counts as a right result -------------------------------------------------------------

@@ -9,10 +9,16 @@ from fractions import Fraction
 from typing import Any, get_args
 
 import numpy as np
-import published
 import pytest
 from dp_accounting.pld import privacy_loss_distribution
-from published.printed_certificates import (
+from research import printed as printed_in_papers
+from research.defences.ensembles import (
+    bagging_holds,
+    bagging_radii,
+    ma_expectation_bound,
+    partition_radii,
+)
+from research.printed.printed_certificates import (
     precad_theorem_2_printed,
     theorem_8,
     theorem_8_exact,
@@ -21,21 +27,21 @@ from published.printed_certificates import (
     xie_theorem_6,
     xie_theorem_6_reach,
 )
-from published.printed_privacy import (
+from research.printed.printed_privacy import (
     precad_case_2_by_pld,
     precad_theorem_1_case_2,
     xie_proposition_1,
     xie_table,
 )
-from published.reproduction import Reproduction
+from research.printed.reproduction import Reproduction
 from scipy.stats import binom
 
-from precad.common.account.events import Adjacency, Sampling, poisson_gaussian
-from precad.common.account.guarantees import PrivacyStatement
-from precad.common.certify.approximate import ApproximateDP
-from precad.common.certify.exact import ExactGroups
-from precad.common.certify.gaussian import GaussianDP
-from precad.common.certify.guarantee import (
+from precad.accounting.events import Adjacency, Sampling, poisson_gaussian
+from precad.accounting.guarantees import PrivacyStatement
+from precad.certify.approximate import ApproximateDP
+from precad.certify.exact import ExactGroups
+from precad.certify.gaussian import GaussianDP
+from precad.certify.guarantee import (
     Curves,
     Direction,
     Guarantee,
@@ -45,13 +51,13 @@ from precad.common.certify.guarantee import (
     WithAbsent,
     mixed,
 )
-from precad.common.certify.inefficacy import (
+from precad.certify.inefficacy import (
     attack_bounds,
     expected_loss,
     fewest_attackers,
 )
-from precad.common.certify.inputs import Integers
-from precad.common.certify.intervals import (
+from precad.certify.inputs import Integers
+from precad.certify.intervals import (
     ConfidenceBudget,
     Intervals,
     ScoreBound,
@@ -61,23 +67,17 @@ from precad.common.certify.intervals import (
     simuem,
     votes_of,
 )
-from precad.common.certify.prediction import (
+from precad.certify.prediction import (
     PredictionCertificates,
     certified_accuracy,
     certify_prediction,
     certify_predictions,
 )
-from precad.common.certify.renyi import RenyiDP, RenyiGroups
-from precad.common.certify.result import Abstained, Certified
-from precad.common.certify.shift import group_shift, log_binomial
-from precad.common.certify.smoothing import SmoothingCertificates, certify_smoothing
+from precad.certify.renyi import RenyiDP, RenyiGroups
+from precad.certify.result import Abstained, Certified
+from precad.certify.shift import group_shift, log_binomial
+from precad.certify.smoothing import SmoothingCertificates, certify_smoothing
 from precad.common.errors import Misconfiguration
-from precad.experiments.defences.ensembles import (
-    bagging_holds,
-    bagging_radii,
-    ma_expectation_bound,
-    partition_radii,
-)
 
 MECHANISM = poisson_gaussian(rate=0.01, noise_multiplier=1.0, count=20)
 FIXED_SIZE = replace(
@@ -197,8 +197,8 @@ def test_nothing_published_issues_a_certificate() -> None:
     certificates = (Certified, Curves, Guarantee, PredictionCertificates, PrivacyStatement,
                     SmoothingCertificates)  # fmt: skip
     defined = 0
-    for found in pkgutil.iter_modules(published.__path__):
-        module = importlib.import_module(f"{published.__name__}.{found.name}")
+    for found in pkgutil.iter_modules(printed_in_papers.__path__):
+        module = importlib.import_module(f"{printed_in_papers.__name__}.{found.name}")
         for name, value in vars(module).items():
             if getattr(value, "__module__", None) != module.__name__:
                 continue

@@ -14,13 +14,13 @@ from tests.conftest import TaskMaker
 from tests.rig.submissions import MODEL, pair_of
 
 import precad
+from precad.accounting.events import poisson_gaussian
+from precad.accounting.exact import ExactAccountant
 from precad.client import DataOwner
 from precad.client.lock import held
 from precad.client.own_account import OwnAccount
 from precad.client.pending import Pair, Pending
 from precad.client.settings import JoinSettings
-from precad.common.account.events import poisson_gaussian
-from precad.common.account.exact import ExactAccountant
 from precad.common.errors import BudgetExceeded, Misconfiguration, StorageFailure
 from precad.common.identifiers import ClientId
 from precad.common.task import Task

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from tests.conftest import TaskMaker
 
-from precad.common.aggregator.service.process import open_session
-from precad.common.aggregator.settings import ServerBSettings
+from precad.aggregator.rpc.process import open_session
+from precad.aggregator.settings import ServerBSettings
+from precad.cli.local.files import to_toml
 from precad.common.errors import Misconfiguration, StorageFailure
 from precad.common.identifiers import Digest, Role
 from precad.common.identity.coin_file import COIN_FILE, read_coin_key, replace_coin_key
 from precad.common.identity.deployment import create_local_keys
 from precad.common.secret import Secret
-from precad.experiments.local.files import to_toml
 
 WARDS, CLINICS = Digest.of(b"wards"), Digest.of(b"clinics")
 

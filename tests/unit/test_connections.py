@@ -9,7 +9,7 @@ import pytest
 from tests.rig.clock import LeapingClock
 from tests.rig.keys import identity
 
-from precad.common.aggregator.service.connections import (
+from precad.aggregator.rpc.connections import (
     PER_CALLER,
     SILENT,
     SILENT_S,

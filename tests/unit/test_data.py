@@ -23,13 +23,13 @@ import precad
 from precad.cli.demo.scenario import make_scenario
 from precad.client.train import build
 from precad.common.errors import Misconfiguration
-from precad.experiments.data import DataSet, load, scattering_features
-from precad.experiments.data.built_in import SPLIT_SEED
-from precad.experiments.data.cifar_jpeg import CLASSES, cifar10_jpeg
-from precad.experiments.data.glove import DIMENSIONS, GLOVE_FILE
-from precad.experiments.data.images import torchvision_datasets
-from precad.experiments.data.oriented_gradients import LENGTH, oriented_gradients
-from precad.experiments.data.tweets import TEST_FILE, TRAIN_FILE, sentiment140
+from precad.simulation.data import DataSet, load, scattering_features
+from precad.simulation.data.built_in import SPLIT_SEED
+from precad.simulation.data.cifar_jpeg import CLASSES, cifar10_jpeg
+from precad.simulation.data.glove import DIMENSIONS, GLOVE_FILE
+from precad.simulation.data.images import torchvision_datasets
+from precad.simulation.data.oriented_gradients import LENGTH, oriented_gradients
+from precad.simulation.data.tweets import TEST_FILE, TRAIN_FILE, sentiment140
 
 
 def idx(values: NDArray[np.uint8]) -> bytes:
@@ -344,7 +344,7 @@ def test_built_in_data_are_scikit_learns(name: str, read: Callable[[], Any]) -> 
 def test_built_in_data_need_no_import_of_scikit_learn() -> None:
     program = (
         "import sys\n"
-        "from precad.experiments.data import load\n"
+        "from precad.simulation.data import load\n"
         "for name in ('digits', 'breast-cancer'): load(name)\n"
         "assert not {'sklearn', 'pandas', 'scipy.stats'} & set(sys.modules)\n"
     )

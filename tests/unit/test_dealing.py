@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from precad.common.deal.dealer import DealerRole
-from precad.common.deal.program import program
-from precad.common.deal.randomness import DealtRandomness
-from precad.common.deal.request import DealRequest
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, TaskMismatch
 from precad.common.identifiers import Digest, Role
 from precad.common.secret import Secret
+from precad.norm_check.deal.dealer import DealerRole
+from precad.norm_check.deal.program import program
+from precad.norm_check.deal.randomness import DealtRandomness
+from precad.norm_check.deal.request import DealRequest
 
 TASK = Digest.of(b"task")
 D = 5

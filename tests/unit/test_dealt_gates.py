@@ -14,22 +14,22 @@ from tests.conftest import TaskMaker
 from tests.rig.clock import LonelyClock
 from tests.rig.halves import SERVERS, Halves, halves
 
-from precad.common.aggregator.service.squares import answer_from_wire
-from precad.common.aggregator.validate.by_gates import dealt_keys
-from precad.common.deal.dealer import DealerRole
-from precad.common.deal.gates import TOGETHER
-from precad.common.deal.local import LocalDealing
-from precad.common.deal.request import DealRequest, SquareRequest
-from precad.common.deal.square import GateKeys
-from precad.common.deal.squares import Answers, DealtGates, Squares
+from precad.aggregator.rpc.squares import answer_from_wire
+from precad.aggregator.validate.by_gates import dealt_keys
 from precad.common.errors import PeerUnavailable, PeerViolation
-from precad.common.fss.keys import keys_bytes, keys_from_bytes
 from precad.common.identifiers import Digest, Role
-from precad.common.norm_check.gates import evaluate_gates
-from precad.common.norm_check.rows import Rows
 from precad.common.secret import Secret
 from precad.common.share.words import norm_offset, word_mask
 from precad.dealer.outbox import Outbox, add_answer
+from precad.norm_check.deal.dealer import DealerRole
+from precad.norm_check.deal.gates import TOGETHER
+from precad.norm_check.deal.local import LocalDealing
+from precad.norm_check.deal.request import DealRequest, SquareRequest
+from precad.norm_check.deal.square import GateKeys
+from precad.norm_check.deal.squares import Answers, DealtGates, Squares
+from precad.norm_check.fss.keys import keys_bytes, keys_from_bytes
+from precad.norm_check.gates import evaluate_gates
+from precad.norm_check.rows import Rows
 from precad.protos import precad_pb2 as pb
 
 TASK = Digest.of(b"task")

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
+from precad.aggregator.settings import ServerASettings, ServerBSettings, ServerSettings
 from precad.client.record_file import read_client_data
 from precad.client.settings import JoinSettings
-from precad.common.aggregator.settings import ServerASettings, ServerBSettings, ServerSettings
 from precad.common.task import Task
 from precad.dealer.process import DealerSettings
-from precad.experiments.client_records import write_records
-from precad.experiments.data import load
+from precad.simulation.client_records import write_records
+from precad.simulation.data import load
 
 # --- deploy/ -------------------------------------------------------------------------------------
 

@@ -10,28 +10,26 @@ import pytest
 from scipy.stats import norm
 from tests.unit.test_documents import ROOT, flat, section
 
-from precad.common.account.advantages import advantages
-from precad.common.aggregator.enrol.tokens import TOKEN_BYTES
-from precad.common.aggregator.round.journal import AttemptState
-from precad.common.aggregator.service.connections import (
+from precad.accounting.advantages import advantages
+from precad.aggregator.enrol.tokens import TOKEN_BYTES
+from precad.aggregator.rounds.journal import AttemptState
+from precad.aggregator.rpc.connections import (
     PER_CALLER,
     PER_OPERATOR,
     SILENT,
     SILENT_S,
 )
-from precad.common.aggregator.service.descriptors import BESIDE_CLIENTS, STRANGERS, descriptors_for
-from precad.common.aggregator.service.limits import Limits
-from precad.common.aggregator.service.turns import AT_ONCE, GRACE_S, LEAST_RATE
-from precad.common.aggregator.training.feed import KEPT_EVENTS
-from precad.common.aggregator.training.shelf import KEPT_MODELS
-from precad.common.aggregator.validate.comparisons import comparisons_per_client
-from precad.common.aggregator.validate.validator import MAX_BATCH_CLIENTS
+from precad.aggregator.rpc.descriptors import BESIDE_CLIENTS, STRANGERS, descriptors_for
+from precad.aggregator.rpc.limits import Limits
+from precad.aggregator.rpc.turns import AT_ONCE, GRACE_S, LEAST_RATE
+from precad.aggregator.training.feed import KEPT_EVENTS
+from precad.aggregator.training.shelf import KEPT_MODELS
+from precad.aggregator.validate.comparisons import comparisons_per_client
+from precad.aggregator.validate.validator import MAX_BATCH_CLIENTS
 from precad.common.description import MAX_FRACTIONAL_BITS, DeadlineSection
 from precad.common.encode.clip import CLIENT_MARGIN, RECORD_MARGIN
 from precad.common.enrolment import EIGHTHS, GRID_OCTAVES
 from precad.common.errors import MAX_TEXT, Rejection
-from precad.common.fss.keys import VERSION, gate_bytes, keys_bytes
-from precad.common.fss.tree import LEAST_BITS, MOST_BITS, TERMINATED
 from precad.common.headroom import (
     MAX_BOUND,
     MIN_NOISE_UNITS,
@@ -40,7 +38,6 @@ from precad.common.headroom import (
 )
 from precad.common.identity.pki import PARTY_DAYS
 from precad.common.keystream import KEY_BYTES
-from precad.common.norm_check.verdicts import submission_bytes
 from precad.common.ring import WORD_BYTES
 from precad.common.share.mask import SALT_BYTES
 from precad.common.share.signature import (
@@ -50,6 +47,9 @@ from precad.common.share.signature import (
 )
 from precad.common.task import Task
 from precad.common.wire.serving import MAX_REQUEST_BYTES, SERVER_OPTIONS
+from precad.norm_check.fss.keys import VERSION, gate_bytes, keys_bytes
+from precad.norm_check.fss.tree import LEAST_BITS, MOST_BITS, TERMINATED
+from precad.norm_check.verdicts import submission_bytes
 
 TASK = Task.load(ROOT / "deploy" / "task.toml")
 DEADLINES = DeadlineSection()

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks.rounds.document import FORMAT
+from benchmarks.rounds.show import as_text
+from research.study import EXPERIMENTS, Scale, Table
+from research.study.kept import Kept
 from tests.rig import noise_run
-
-from precad.cli.bench.document import FORMAT
-from precad.cli.bench.show import as_text
-from precad.experiments.study import EXPERIMENTS, Scale, Table
-from precad.experiments.study.kept import Kept
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -114,7 +113,7 @@ def test_the_accuracies_of_the_three_ways_are_the_results(page: str, rows: int) 
 
 def test_the_sizes_of_an_install_are_those_that_were_measured() -> None:
     measured, said = result("install")["pythons"]["3.11.7"], text_of("docs/install.md")
-    for name in ("client", "server", "plan", "experiments", "demo"):
+    for name in ("client", "server", "plan", "simulation", "demo"):
         assert f"| `{name}` | {measured[name]['mb']:,.0f} |" in said
     assert f"an owner's part adds {measured['client beside torch']['mb']:.0f} MB" in said
 

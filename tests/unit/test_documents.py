@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "precad"
 """Links to the top-level folders; in a source distribution the folders themselves."""
-PARTS = ("cli", "client", "common", "dealer", "experiments", "protos", "server_a", "server_b")
+PARTS = tuple(sorted(each.name for each in (ROOT / "src" / "precad").iterdir() if each.is_dir()))
 CODE = sorted(
     path
     for folder in (*(PACKAGE / part for part in PARTS), ROOT / "tests", ROOT / "benchmarks")
@@ -165,9 +165,9 @@ def test_every_test_function_named_alone_exists() -> None:
 @pytest.mark.parametrize(
     ("page", "folder", "elsewhere"),
     [
-        ("privacy-accounting.md", "common/account", set[str]()),
-        ("certificates.md", "common/certify", {"inputs", "plot"}),
-        ("certificates.md", "published", {"algorithms", "attained", "printed_privacy"}),
+        ("privacy-accounting.md", "accounting", set[str]()),
+        ("certificates.md", "certify", {"inputs", "plot"}),
+        ("certificates.md", "research/printed", {"algorithms", "attained", "printed_privacy"}),
     ],
 )
 def test_a_page_names_every_module_with_a_bound(
@@ -181,7 +181,7 @@ def test_a_page_names_every_module_with_a_bound(
 
 
 def test_every_corrected_formula_is_in_the_table_of_corrections() -> None:
-    tree = ast.parse(text_of(ROOT / "published" / "printed_certificates.py"))
+    tree = ast.parse(text_of(ROOT / "research" / "printed" / "printed_certificates.py"))
     corrected = [
         node.name
         for node in tree.body
@@ -223,7 +223,7 @@ def test_every_word_of_the_glossary_is_used() -> None:
 def test_every_message_between_the_servers_that_the_protocol_names_is_sent() -> None:
     sources = " ".join(
         text_of(path)
-        for part in ("common/aggregator", "server_a", "server_b")
+        for part in ("aggregator", "server_a", "server_b")
         for path in (PACKAGE / part).rglob("*.py")
     )
     named = re.findall(r"`([a-z-]+)`", section("docs/protocol.md", "One attempt"))

@@ -7,18 +7,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from research.papers.dpcert_models import WEIGHTS, training_of, weights_of
+from research.robustness.budget import measured as measured_budget
+from research.robustness.federated import task_of
+from research.robustness.train import first_vector, module_of
+from research.study import EXPERIMENTS, Result, Scale, Settings, Surroundings
 from safetensors.numpy import save
 
 from precad.client.train import model_section
 from precad.common.description import ModelSection
 from precad.common.errors import Misconfiguration
 from precad.common.model import tensors
-from precad.experiments.data import load
-from precad.experiments.papers.dpcert_models import WEIGHTS, training_of, weights_of
-from precad.experiments.robustness.budget import measured as measured_budget
-from precad.experiments.robustness.federated import task_of
-from precad.experiments.robustness.train import first_vector, module_of
-from precad.experiments.study import EXPERIMENTS, Result, Scale, Settings, Surroundings
+from precad.simulation.data import load
 
 NAMES = tuple(name for name in EXPERIMENTS if name.startswith("dpcert"))
 SMALL = {"rounds": 2, "copies": 60, "selection": 10, "every": 60, "steps": 2}
@@ -66,7 +66,7 @@ def test_every_private_method_has_the_same_noise_and_a_federation_the_same_epsil
 
 
 def test_a_metric_that_falls_with_the_radius_correlates_with_it() -> None:
-    from precad.experiments.papers.dpcert_fig5 import correlation, split  # noqa: PLC0415
+    from research.papers.dpcert_fig5 import correlation, split  # noqa: PLC0415
 
     values: dict[str, Any] = {"radius": [0.0, 0.1, 0.2, 0.4], "gradient": [10.0, 1.0, 0.1, 1e-3]}
     result = Result({}, values, 0.0)
@@ -96,7 +96,7 @@ def test_fine_tuning_starts_from_weights_of_the_models_own_shapes(tmp_path: Path
 
 
 def test_the_pictures_budget_is_measured_again() -> None:
-    root = Path(__file__).parents[2] / "experiments" / "robustness" / "results"
+    root = Path(__file__).parents[2] / "research" / "robustness" / "results"
     kept = json.loads((root / "budget.json").read_text("utf-8"))[-1]
     (row,) = measured_budget((kept["noise_multiplier"],), seeds=(0,))
     assert row["epsilon"] == pytest.approx(kept["epsilon"], rel=1e-3)

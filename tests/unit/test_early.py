@@ -17,11 +17,11 @@ from tests.rig.keys import verifier
 from tests.rig.submissions import MODEL, body_of, pair_of, upload
 from tests.rig.waiting import until
 
-from precad.common.aggregator.collect import Inbox, early
-from precad.common.aggregator.collect.matching import describe, match, rest_of
-from precad.common.aggregator.round.lists import Alike, Ask, HeldList
-from precad.common.aggregator.round.places import Places
-from precad.common.aggregator.round.states import Matched, Opened
+from precad.aggregator.collect import Inbox, early
+from precad.aggregator.collect.matching import describe, match, rest_of
+from precad.aggregator.rounds.lists import Alike, Ask, HeldList
+from precad.aggregator.rounds.places import Places
+from precad.aggregator.rounds.states import Matched, Opened
 from precad.common.errors import PeerViolation, RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Role
 from precad.common.link import PeerLink, memory_pair

@@ -12,10 +12,10 @@ import click
 import pytest
 from tests.conftest import TaskMaker
 
+from precad.aggregator.enrol.admission import Listed
+from precad.aggregator.enrol.register import Register
+from precad.aggregator.enrol.window import Window, window_of
 from precad.cli.watch import reminders
-from precad.common.aggregator.enrol.admission import Listed
-from precad.common.aggregator.enrol.register import Register
-from precad.common.aggregator.enrol.window import Window, window_of
 from precad.common.enrolment import Enrolment, Roster, on_grid, rate_grid
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from tests.conftest import TaskMaker
 
-from precad.common.account.accountant import AccountantName
-from precad.common.account.guarantees import Adversary, Run, guarantees
-from precad.common.aggregator.round.cap import epsilon_spent, participation_cap
-from precad.common.aggregator.service.epsilons import Epsilons
+from precad.accounting.accountant import AccountantName
+from precad.accounting.guarantees import Adversary, Run, guarantees
+from precad.aggregator.rounds.cap import epsilon_spent, participation_cap
+from precad.aggregator.rpc.epsilons import Epsilons
 from precad.common.identifiers import ClientId
 from precad.common.task import Task
 

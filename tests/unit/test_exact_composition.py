@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from precad.common.account import composition, gdp
-from precad.common.account.accountant import BeyondReach
-from precad.common.account.events import SampledGaussian, poisson_gaussian
-from precad.common.account.exact import ExactAccountant
+from precad.accounting import composition, gdp
+from precad.accounting.accountant import BeyondReach
+from precad.accounting.events import SampledGaussian, poisson_gaussian
+from precad.accounting.exact import ExactAccountant
 
 NOBODY_LEFT_OUT = 1 - 1e-12
 """A rate that is composed like any other and has the truth of the Gaussian."""

@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 import torch
+from research.algorithms.learner import Learner
+from research.models import MODELS
 from torch import nn
 
 from precad.client.train import load_vector, model_section
 from precad.common.description import ModelSection
 from precad.common.model import initial_vector
-from precad.experiments.algorithms.learner import Learner
-from precad.experiments.data import DataSet
-from precad.experiments.models import MODELS
+from precad.simulation.data import DataSet
 
 
 def some(*shape: int, classes: int = 2, words: int = 0) -> DataSet:

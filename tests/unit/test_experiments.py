@@ -1,4 +1,4 @@
-"""`precad experiment`: cells are kept, taken up again, repeated to the bit, and parts are added."""
+"""`python -m research`: cells are kept, taken up again, repeated; parts are added."""
 
 import errno
 import json
@@ -12,10 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-
-from precad.common.errors import Misconfiguration
-from precad.experiments.registry import Registry, load_plugins
-from precad.experiments.study import (
+from research.study import (
     EXPERIMENTS,
     Experiment,
     Result,
@@ -24,11 +21,14 @@ from precad.experiments.study import (
     Surroundings,
     Table,
 )
-from precad.experiments.study import run as running
-from precad.experiments.study.environment import environment
-from precad.experiments.study.estimate import Estimate
-from precad.experiments.study.kept import Kept
-from precad.experiments.study.run import PARTIAL, _Place, run
+from research.study import run as running
+from research.study.environment import environment
+from research.study.estimate import Estimate
+from research.study.kept import Kept
+from research.study.run import PARTIAL, _Place, run
+
+from precad.common.errors import Misconfiguration
+from precad.simulation.registry import Registry, load_plugins
 
 NAMES = tuple(EXPERIMENTS)
 

@@ -111,11 +111,11 @@ def test_every_command_shows_its_help_without_any_extra() -> None:
 
 PARTS = {
     "dealer": "dealer.process client.connection common.identity.deployment",
-    "client": "client.data_owner client.together client.own_account common.account.exact",
-    "server": "server_a.process server_b.process common.aggregator.work.worker",
-    "plan": "cli.plan.show cli.account_tables cli.certify.answer common.account.guarantees",
+    "client": "client.data_owner client.together client.own_account accounting.exact",
+    "server": "server_a.process server_b.process aggregator.workers.worker",
+    "plan": "cli.plan.show cli.account_tables cli.certify.answer accounting.guarantees",
     "report": "cli.report.gather cli.report.page cli.report.pictures",
-    "experiments": "experiments.simulation experiments.client_records cli.demo.plot",
+    "simulation": "simulation simulation.client_records cli.demo.plot",
 }
 LOADED = (
     WITHOUT
@@ -132,7 +132,7 @@ for step in sys.argv[1:]:
 
 
 @pytest.mark.parametrize(
-    "chain", [("dealer", "client", "experiments"), ("plan", "report"), ("server",)]
+    "chain", [("dealer", "client", "simulation"), ("plan", "report"), ("server",)]
 )
 def test_a_part_loads_with_nothing_but_its_extra(
     extras: dict[str, set[str]], chain: tuple[str, ...]
@@ -161,7 +161,7 @@ state = "state"
     [
         (("serve", "a", "--config", "x.toml"), "client", "precad serve needs SERVER"),
         (("join", "--config", "x.toml"), "", "precad join needs CLIENT"),
-        (("simulate", "x.toml"), "plan", "precad simulate needs EXPERIMENTS"),
+        (("simulate", "x.toml"), "plan", "precad simulate needs SIMULATION"),
         (ACCOUNT, "", "precad account needs PLAN"),
         (("ledger", "show", "x"), "client", "precad ledger needs SERVER"),
     ],
@@ -192,7 +192,7 @@ def test_a_command_that_lacks_a_package_says_what_to_install(
     ("program", "words"),
     [
         ("from precad.client import DataOwner", "DataOwner needs torch.*precad.client."),
-        ("import precad; precad.simulate", "precad.simulate needs torch.*precad.experiments."),
+        ("import precad; precad.simulate", r"precad.simulate needs torch.*precad\[simulation\]"),
     ],
 )
 def test_the_sdk_without_its_extra_is_an_import_error_that_names_it(

@@ -2,8 +2,8 @@
 
 import math
 
-from precad.common.aggregator.service.offer import LATE, leaves_at
-from precad.common.aggregator.training.presence import Presence
+from precad.aggregator.rpc.offer import LATE, leaves_at
+from precad.aggregator.training.presence import Presence
 from precad.common.clock import SystemClock
 from precad.common.identifiers import ClientId
 

@@ -1,7 +1,7 @@
 """The forecast orders real trainings: benchmarks/results/trainings.json has them.
 
 Constants were fitted to the rows that are not held out; the others were drawn, and trained, when
-the forecast had been fixed (experiments/trainings.py, after).
+the forecast had been fixed (research/trainings.py, after).
 """
 
 import json
@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from research.fit_forecast import fitted, training_of
 from scipy.stats import spearmanr
 
-from precad.common.account.forecast import FITTED, Architecture, Training, forecast
-from precad.common.account.sizes import owners_sizes
+from precad.accounting.forecast import FITTED, Architecture, Training, forecast
+from precad.accounting.sizes import owners_sizes
 from precad.common.errors import Misconfiguration
-from precad.experiments.fit_forecast import fitted, training_of
 
 TABLE = Path(__file__).parents[2] / "benchmarks" / "results" / "trainings.json"
 ROWS: list[dict[str, Any]] = json.loads(TABLE.read_text())["settings"]
@@ -102,7 +102,7 @@ def test_it_orders_small_uneven_and_very_private_trainings_too() -> None:
 def test_what_the_planner_chose_trains_as_forecast_and_near_the_best(
     clip: float, lacks: float
 ) -> None:
-    """Trained after it was chosen (experiments/trainings.py, after)."""
+    """Trained after it was chosen (research/trainings.py, after)."""
     (row,) = chosen(USUAL, client_clip=clip)
     best = max(each["accuracy"] for each in chosen(USUAL, model=row["model"]))
     assert row["accuracy"] > best - lacks

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from tests.conftest import TaskMaker
 
-from precad.common.account.accountant import AccountantName
-from precad.common.account.advantages import advantages
-from precad.common.account.events import poisson_gaussian
-from precad.common.account.exact import ExactAccountant
-from precad.common.account.guarantees import (
+from precad.accounting.accountant import AccountantName
+from precad.accounting.advantages import advantages
+from precad.accounting.events import poisson_gaussian
+from precad.accounting.exact import ExactAccountant
+from precad.accounting.guarantees import (
     Adversary,
     Basis,
     PrivacyStatement,
@@ -21,11 +21,11 @@ from precad.common.account.guarantees import (
     honest_rejection,
     planned_participations,
 )
-from precad.common.account.participations import (
+from precad.accounting.participations import (
     most_participations,
     record_epsilon,
 )
-from precad.common.account.together import together
+from precad.accounting.together import together
 from precad.common.errors import Misconfiguration
 
 DEMO: dict[str, Any] = {

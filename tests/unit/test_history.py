@@ -6,13 +6,13 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from precad.common.aggregator.round.history import (
+from precad.aggregator.rounds.history import (
     adoptable,
     history_after,
     history_start,
     settled,
 )
-from precad.common.aggregator.round.messages import Evidence, Fact, HeadBody
+from precad.aggregator.rounds.messages import Evidence, Fact, HeadBody
 from precad.common.identifiers import Digest
 
 TASK = Digest.of(b"task")

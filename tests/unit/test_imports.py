@@ -11,78 +11,82 @@ import pytest
 
 # Links to the top-level folders; in a source distribution the folders themselves.
 ROOT = Path(__file__).parents[2] / "src" / "precad"
-PARTS = ("common", "client", "server_a", "server_b", "dealer", "experiments", "cli")
-# Which parts each part may import; protos are for whoever is on the wire.
+# Which parts each part may import, besides itself and `common`. Nothing imports `research` or
+# `benchmarks`, which aren't in the wheel.
 ALLOWED = {
-    "common": {"common", "protos"},
-    "client": {"client", "common", "protos"},
-    "server_a": {"server_a", "common", "protos"},
-    "server_b": {"server_b", "common", "protos"},
-    "dealer": {"dealer", "common", "protos"},
-    "experiments": {"experiments", "client", "common", "protos"},
+    "common": {"protos"},
+    "accounting": set(),
+    "certify": {"accounting"},
+    "norm_check": set(),
+    "aggregator": {"accounting", "norm_check", "protos"},
+    "server_a": {"aggregator", "norm_check"},
+    "server_b": {"aggregator", "norm_check"},
+    "dealer": {"norm_check", "protos"},
+    "client": {"accounting", "protos"},
+    "simulation": {"accounting", "client"},
+    "audit": {"accounting", "client", "simulation", "certify"},
     # The command line starts every part.
-    "cli": {*PARTS, "protos"},
+    "cli": {
+        *("accounting", "aggregator", "audit", "certify", "client", "dealer", "norm_check"),
+        *("protos", "server_a", "server_b", "simulation"),
+    },
 }
-# Inside common/, downwards: what every party may load, the mathematics, and what the two servers
-# are alike. Whatever isn't named is ground.
-MATHEMATICS = ("common/account", "common/certify")
-MAY_IMPORT_AGGREGATOR = ("common/aggregator", "server_a", "server_b", "cli")
+PARTS = tuple(ALLOWED)
+# Of the servers' house the noise alone: a simulation adds the noise that a training would.
+PLAYS_NOISE = ("simulation", "audit")
+NOISE = "precad.aggregator.noise"
 # No network, storage or process in them.
 PURE = (
-    *MATHEMATICS,
-    "common/aggregator/collect",
-    "common/aggregator/mpc",
-    "common/aggregator/round",
-    "common/aggregator/validate",
+    "accounting",
+    "certify",
+    "aggregator/collect",
+    "aggregator/mpc",
+    "aggregator/noise",
+    "aggregator/rounds",
+    "aggregator/validate",
     "common/checks.py",
-    "common/deal",
     "common/description.py",
     "common/encode",
     "common/enrolment.py",
     "common/errors.py",
     "common/fitting.py",
-    "common/fss",
     "common/headroom.py",
     "common/identifiers.py",
     "common/kernel",
     "common/keystream.py",
     "common/link",
     "common/model",
-    "common/noise",
-    "common/norm_check",
     "common/ring.py",
     "common/secret.py",
     "common/share",
     "common/task.py",
+    "norm_check",
 )
 IMPURE = (
     "grpc",
     "google.protobuf",
     "sqlalchemy",
-    "precad.common.aggregator.store",
+    "precad.aggregator.store",
     "precad.protos",
 )
 RANDOM = ("random", "numpy.random", "torch.random")
 # Where the secrets are: shares, masks, rows, triples, noise, cohorts, samples of records. Not
 # client/participant.py, whose waits before it tries again are spread by Python's generator.
 SECRET = (
-    "common/aggregator",
-    "common/deal",
-    "common/fss",
+    "aggregator",
+    "common/identity",
     "common/kernel",
     "common/keystream.py",
     "common/link",
-    "common/noise",
-    "common/norm_check",
     "common/secret.py",
     "common/share",
     "common/wire",
-    "common/identity",
     "client/train/sample.py",
     "client/train/update.py",
     "client/connection.py",
     "client/data_owner.py",
     "dealer",
+    "norm_check",
     "server_a",
     "server_b",
 )
@@ -136,54 +140,33 @@ def importers(files: list[Path], wrong: Callable[[str], bool]) -> list[tuple[str
 
 @pytest.mark.parametrize("part", PARTS)
 def test_imports_point_one_way(part: str) -> None:
+    allowed = {part, "common", "__version__", *ALLOWED[part]}
+
     def forbidden(module: str) -> bool:
+        if part in PLAYS_NOISE and within(module, (NOISE,)):
+            return False
         # `from precad import __version__` imports no part.
         _, _, below = module.partition("precad.")
-        return bool(below) and below.split(".")[0] not in {*ALLOWED[part], "__version__"}
+        return bool(below) and below.split(".")[0] not in allowed
 
     assert sources(part)
     assert importers(sources(part), forbidden) == []
 
 
-def layer_of(module: str) -> int:
-    """0 for ground, 1 for mathematics, 2 for the aggregator, of a module in common/."""
-    if within(module, ("precad.common.aggregator",)):
-        return 2
-    return int(within(module, ("precad.common.account", "precad.common.certify")))
-
-
-def module_of(path: Path) -> str:
-    return ".".join(("precad", *path.relative_to(ROOT).with_suffix("").parts))
-
-
-def test_imports_inside_common_only_go_down() -> None:
-    layers: dict[int, list[Path]] = {0: [], 1: [], 2: []}
-    for path in sources("common"):
-        layers[layer_of(module_of(path))].append(path)
-    assert all(layers.values())
-    assert importers(layers[0], lambda module: layer_of(module) > 0) == []
-    assert importers(layers[1], lambda module: layer_of(module) > 1) == []
-
-
-def test_only_the_servers_and_who_starts_them_import_the_aggregator() -> None:
-    inside = tuple(f"{part}/" for part in MAY_IMPORT_AGGREGATOR)
-    outside = [path for path in sources(*PARTS) if not relative(path).startswith(inside)]
-    assert len(outside) > 100
-    assert importers(outside, lambda m: within(m, ("precad.common.aggregator",))) == []
-
-
-def test_no_part_imports_what_is_only_published() -> None:
-    """Printed formulas and other defences are to be compared with; the package lacks them."""
-    assert importers(sources(*PARTS), lambda module: within(module, ("published",))) == []
-    assert not (ROOT / "published").exists()
-    assert (Path(__file__).parents[2] / "published").is_dir()
+def test_no_part_imports_what_the_wheel_lacks() -> None:
+    """The papers' studies and printed formulas, benchmarks, tests: they import the package."""
+    outside = ("research", "benchmarks", "tests")
+    assert importers(sources(*PARTS), lambda module: within(module, outside)) == []
+    assert not any((ROOT / folder).exists() for folder in outside)
+    assert all((Path(__file__).parents[2] / folder).is_dir() for folder in outside)
 
 
 def test_function_secret_sharing_knows_nothing_of_norms() -> None:
-    ground = tuple(f"precad.common.{name}" for name in ("fss", "errors", "keystream", "secret"))
+    ground = tuple(f"precad.common.{name}" for name in ("errors", "keystream", "secret"))
+    ground = (*ground, "precad.norm_check.fss")
     assert (
         importers(
-            sources("common/fss"),
+            sources("norm_check/fss"),
             lambda module: within(module, ("precad",)) and not within(module, ground),
         )
         == []
@@ -197,9 +180,10 @@ def test_mathematics_imports_no_network_and_no_storage() -> None:
 @pytest.mark.parametrize(
     ("modules", "impure"),
     [
-        ("encode share norm_check.gates account.planning noise model task", IMPURE),
+        ("common.encode common.share common.model common.task", IMPURE),
+        ("norm_check.gates certify accounting.guarantees aggregator.noise", IMPURE),
         # CrypTen itself loads TensorBoard's writer, and with it protobuf.
-        ("aggregator.validate aggregator.round.run_round", ("grpc", "sqlalchemy", "precad.protos")),
+        ("aggregator.validate aggregator.protocol", ("grpc", "sqlalchemy", "precad.protos")),
     ],
 )
 def test_mathematics_loads_no_network_and_no_storage(modules: str, impure: tuple[str, ...]) -> None:
@@ -207,7 +191,7 @@ def test_mathematics_loads_no_network_and_no_storage(modules: str, impure: tuple
     program = (
         "import sys, importlib\n"
         f"for name in {modules.split()}:\n"
-        "    importlib.import_module(f'precad.common.{name}')\n"
+        "    importlib.import_module(f'precad.{name}')\n"
         f"    loaded = [m for m in sys.modules for p in {impure}"
         "              if f'{m}.'.startswith(f'{p}.')]\n"
         "    assert not loaded, (name, sorted(loaded))"
@@ -341,4 +325,4 @@ def test_the_check_sees_weak_randomness(source: str) -> None:
 
 def test_crypten_is_imported_in_one_place() -> None:
     found = importers(sources(*PARTS), lambda module: within(module, ("crypten",)))
-    assert {path for path, _ in found} == {"common/aggregator/mpc/crypten_import.py"}
+    assert {path for path, _ in found} == {"aggregator/mpc/crypten_import.py"}

@@ -23,8 +23,8 @@ from tests.rig.submissions import (
     words_of,
 )
 
-from precad.common.aggregator.collect import Inbox
-from precad.common.aggregator.collect.inbox import Backlog
+from precad.aggregator.collect import Inbox
+from precad.aggregator.collect.inbox import Backlog
 from precad.common.clock import CLOCK
 from precad.common.errors import RejectedSubmission, Rejection
 from precad.common.identifiers import ClientId, Digest, Role

@@ -6,17 +6,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from research.algorithms import ALGORITHMS, Problem, instance_level
+from research.algorithms.ins_dp_fedsgd import PRINTED
+from research.algorithms.instance_level import InstanceLevel, exact_epsilon, train
+from research.algorithms.learner import Learner
+from research.algorithms.user_level import Users
+from research.models import MODELS
 
 from precad.common.errors import Misconfiguration
-from precad.experiments.algorithms import ALGORITHMS, Problem, instance_level
-from precad.experiments.algorithms.ins_dp_fedsgd import PRINTED
-from precad.experiments.algorithms.instance_level import InstanceLevel, exact_epsilon, train
-from precad.experiments.algorithms.learner import Learner
-from precad.experiments.algorithms.user_level import Users
-from precad.experiments.data import DataSet, load
-from precad.experiments.models import MODELS
-from precad.experiments.partition import iid
-from precad.experiments.study.checkpoint import Checkpoint
+from precad.simulation.checkpoint import Checkpoint
+from precad.simulation.data import DataSet, load
+from precad.simulation.partition import iid
 
 SETTINGS: dict[str, Any] = {
     "users_per_round": 4,

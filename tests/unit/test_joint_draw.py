@@ -14,14 +14,14 @@ from tests.rig.aggregators import aggregator, link_over
 from tests.rig.breaking import Breaking
 from tests.rig.keys import seals
 
-from precad.common.aggregator.round.aggregator import Aggregator
-from precad.common.aggregator.round.cohort import cohort_of
-from precad.common.aggregator.round.coin import CoinKey, commitment_to, joint_coin
-from precad.common.aggregator.round.joint_draw import agree_coin
-from precad.common.aggregator.round.journal import Word
-from precad.common.aggregator.round.messages import CoinReveal, CoinState
-from precad.common.aggregator.round.operators import NeedsOperators
-from precad.common.aggregator.store import Store, open_store
+from precad.aggregator.rounds.aggregator import Aggregator
+from precad.aggregator.rounds.cohort import cohort_of
+from precad.aggregator.rounds.coin import CoinKey, commitment_to, joint_coin
+from precad.aggregator.rounds.joint_draw import agree_coin
+from precad.aggregator.rounds.journal import Word
+from precad.aggregator.rounds.messages import CoinReveal, CoinState
+from precad.aggregator.rounds.operators import NeedsOperators
+from precad.aggregator.store import Store, open_store
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError, StorageFailure
 from precad.common.identifiers import ClientId, Digest, Role

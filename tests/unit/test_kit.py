@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from precad.aggregator.settings import ServerASettings, ServerBSettings
 from precad.cli.main import app
 from precad.client.settings import JoinSettings
-from precad.common.aggregator.settings import ServerASettings, ServerBSettings
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
 from precad.common.identity.accept import accept

@@ -8,8 +8,8 @@ import pytest
 from tests.rig.clock import LeapingClock
 from tests.rig.leaping_loop import LeapingLoop, passing
 
-from precad.common.aggregator.service.limits import Call, Limits, OpenCalls, in_time
-from precad.common.aggregator.service.turns import (
+from precad.aggregator.rpc.limits import Call, Limits, OpenCalls, in_time
+from precad.aggregator.rpc.turns import (
     GRACE_S,
     LEAST_RATE,
     Turn,

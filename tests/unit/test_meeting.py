@@ -13,16 +13,16 @@ from tests.rig.aggregators import link_over
 from tests.rig.keys import seals
 from tests.rig.meeting import ANN, BEN, CLEO, SERVERS, VALID_SET, A, B, Servers
 
-from precad.common.aggregator.release.release import countersign, prepare
-from precad.common.aggregator.round.aggregator import Aggregator
-from precad.common.aggregator.round.journal import AttemptState, Word
-from precad.common.aggregator.round.messages import Fact, HeadBody, ModelBody, Position
-from precad.common.aggregator.round.operators import NeedsOperators
-from precad.common.aggregator.round.recovery import Recovery, Remedy
-from precad.common.aggregator.round.states import Counted, Noised, Opened
-from precad.common.aggregator.store import audit_ledger
-from precad.common.aggregator.training.meet import meet
-from precad.common.aggregator.training.session import Session
+from precad.aggregator.release.release import countersign, prepare
+from precad.aggregator.rounds.aggregator import Aggregator
+from precad.aggregator.rounds.journal import AttemptState, Word
+from precad.aggregator.rounds.messages import Fact, HeadBody, ModelBody, Position
+from precad.aggregator.rounds.operators import NeedsOperators
+from precad.aggregator.rounds.recovery import Recovery, Remedy
+from precad.aggregator.rounds.states import Counted, Noised, Opened
+from precad.aggregator.store import audit_ledger
+from precad.aggregator.training.meet import meet
+from precad.aggregator.training.session import Session
 from precad.common.errors import PeerUnavailable, PeerViolation
 from precad.common.identifiers import Role
 from precad.common.identity.seal import Kind

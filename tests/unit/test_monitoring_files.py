@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 from tests.rig.keys import identity
 
-from precad.common.aggregator.enrol.register import Register
-from precad.common.aggregator.service.metrics import Metrics
-from precad.common.aggregator.store import open_store
-from precad.common.aggregator.training.session import Session
-from precad.common.aggregator.training.shelf import Shelf
-from precad.common.deal.dealer import DealerRole
+from precad.aggregator.enrol.register import Register
+from precad.aggregator.rpc.metrics import Metrics
+from precad.aggregator.store import open_store
+from precad.aggregator.training.session import Session
+from precad.aggregator.training.shelf import Shelf
 from precad.common.identifiers import Role
 from precad.common.identity.principal import Principal
 from precad.common.task import Task
 from precad.common.wire.exposition import PREFIX, Metric
 from precad.dealer.metrics import CountedDealing
+from precad.norm_check.deal.dealer import DealerRole
 
 ROOT = Path(__file__).parents[2]
 MONITORING = ROOT / "deploy" / "monitoring"

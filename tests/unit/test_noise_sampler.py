@@ -15,12 +15,12 @@ import pytest
 from numpy.typing import NDArray
 from tests.rig.noise_fit import Bins, Tally
 
-from precad.common import noise
-from precad.common.aggregator.release.ahead import DrawnAhead
+from precad.aggregator import noise
+from precad.aggregator.noise import DiscreteGaussian, gaussian
+from precad.aggregator.noise.blocks import COLUMN_BITS, COLUMNS, Blocks
+from precad.aggregator.release.ahead import DrawnAhead
 from precad.common.headroom import NOISE_DEVIATIONS, SUM_LIMIT
 from precad.common.keystream import Keystream
-from precad.common.noise import DiscreteGaussian, gaussian
-from precad.common.noise.blocks import COLUMN_BITS, COLUMNS, Blocks
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
 

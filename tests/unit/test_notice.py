@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from tests.rig.keys import identity
 
-from precad.common.aggregator.round.states import Opened
-from precad.common.aggregator.service.notice import NOTICE_BYTES, notice_of, word_room
-from precad.common.aggregator.training.feed import (
+from precad.aggregator.rounds.states import Opened
+from precad.aggregator.rpc.notice import NOTICE_BYTES, notice_of, word_room
+from precad.aggregator.training.feed import (
     Event,
     RoundDone,
     RoundOpened,

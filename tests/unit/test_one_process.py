@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from research.one_process import Owner, accuracy, clipped_sum, train
+from research.trainings import Trial, fill
 from torch.nn.functional import cross_entropy
 
 from precad.client.train import build, load_vector, local_update, logistic, mlp, model_section
@@ -14,9 +16,7 @@ from precad.common.encode.clip import clip_update, squared_norm
 from precad.common.errors import Misconfiguration
 from precad.common.model import initial_vector
 from precad.common.task import Task
-from precad.experiments.data import DataSet, load
-from precad.experiments.one_process import Owner, accuracy, clipped_sum, train
-from precad.experiments.trainings import Trial, fill
+from precad.simulation.data import DataSet, load
 
 
 @pytest.fixture(scope="module")

@@ -11,17 +11,17 @@ import pytest
 from tests.conftest import TaskMaker
 from tests.rig.aggregators import aggregator
 
-from precad.common.account.participations import record_epsilon
-from precad.common.aggregator.release.aggregate import aggregate
-from precad.common.aggregator.round.aggregator import Aggregator
-from precad.common.aggregator.round.journal import AttemptState, Word
-from precad.common.aggregator.round.messages import Cohort, Fact, OpenedCount, Verdict
-from precad.common.aggregator.round.opening import answer, propose, require_enough, say_over
-from precad.common.aggregator.round.operators import OPENED_CAP, NeedsOperators, doubt
-from precad.common.aggregator.round.places import Places
-from precad.common.aggregator.round.states import Matched, Opened, Summed
-from precad.common.aggregator.store import Store, open_store
-from precad.common.aggregator.training.conduct import count_opened
+from precad.accounting.participations import record_epsilon
+from precad.aggregator.release.aggregate import aggregate
+from precad.aggregator.rounds.aggregator import Aggregator
+from precad.aggregator.rounds.journal import AttemptState, Word
+from precad.aggregator.rounds.messages import Cohort, Fact, OpenedCount, Verdict
+from precad.aggregator.rounds.opening import answer, propose, require_enough, say_over
+from precad.aggregator.rounds.operators import OPENED_CAP, NeedsOperators, doubt
+from precad.aggregator.rounds.places import Places
+from precad.aggregator.rounds.states import Matched, Opened, Summed
+from precad.aggregator.store import Store, open_store
+from precad.aggregator.training.conduct import count_opened
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation
 from precad.common.identifiers import ATTEMPTS, ClientId, Digest, Role

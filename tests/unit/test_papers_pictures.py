@@ -6,9 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-
-from precad.experiments.study import EXPERIMENTS, Result, Scale
-from precad.experiments.study.kept import Kept
+from research.study import EXPERIMENTS, Result, Scale
+from research.study.kept import Kept
 
 RESULTS = Path(__file__).parents[2] / "benchmarks/results/papers"
 MEASURED = [name for name in EXPERIMENTS if (RESULTS / f"{name}-small.json").exists()]

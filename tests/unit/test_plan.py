@@ -11,11 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
-from precad.cli.plan import plot
-from precad.cli.plan.plot import draw, figure_of
-from precad.common.account.events import poisson_gaussian
-from precad.common.account.exact import ExactAccountant
-from precad.common.account.planning import (
+from precad.accounting.events import poisson_gaussian
+from precad.accounting.exact import ExactAccountant
+from precad.accounting.planning import (
     Change,
     Robustness,
     Setting,
@@ -23,8 +21,10 @@ from precad.common.account.planning import (
     Wanted,
     setting_of,
 )
-from precad.common.account.search import Choices, Plan, fractional_bits, plan, template_of
-from precad.common.account.sizes import MOST_OWNERS, owners_sizes, written
+from precad.accounting.search import Choices, Plan, fractional_bits, plan, template_of
+from precad.accounting.sizes import MOST_OWNERS, owners_sizes, written
+from precad.cli.plan import plot
+from precad.cli.plan.plot import draw, figure_of
 from precad.common.errors import Misconfiguration
 
 MNIST = Wanted(records=(6000,) * 10, epsilon=3.0, delta=1e-5, robust=False)

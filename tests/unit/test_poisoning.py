@@ -6,19 +6,19 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from research.algorithms import ALGORITHMS, Problem
+from research.defences import DEFENCES
+from research.papers.precad_check import published_check
+from research.poisoning import ATTACKS, Scene
 
 from precad.common import ring
 from precad.common.encode.clip import squared_norm
 from precad.common.errors import Misconfiguration
 from precad.common.task import Task
-from precad.experiments.algorithms import ALGORITHMS, Problem
-from precad.experiments.attacks import Forgery, forged_update
-from precad.experiments.data import load
-from precad.experiments.defaults import demo_task
-from precad.experiments.defences import DEFENCES
-from precad.experiments.papers.precad_check import published_check
-from precad.experiments.partition import shards
-from precad.experiments.poisoning import ATTACKS, Scene
+from precad.simulation.attack_vectors import Forgery, forged_update
+from precad.simulation.data import load
+from precad.simulation.defaults import demo_task
+from precad.simulation.partition import shards
 
 # --- forged updates ------------------------------------------------------------------------------
 

@@ -11,17 +11,17 @@ from tests.conftest import TaskMaker
 from tests.rig.aggregators import aggregator, link_over
 from tests.rig.waiting import until
 
-from precad.common.account.events import poisson_gaussian
-from precad.common.account.exact import ExactAccountant
-from precad.common.account.participations import record_epsilon
-from precad.common.aggregator.enrol.register import Register
-from precad.common.aggregator.round import cap
-from precad.common.aggregator.round.aggregator import Aggregator
-from precad.common.aggregator.round.cap import may_take_part, participation_cap
-from precad.common.aggregator.round.messages import Cohort, Fact, Verdict
-from precad.common.aggregator.round.opening import propose
-from precad.common.aggregator.round.places import Places
-from precad.common.aggregator.store import Store, open_store
+from precad.accounting.events import poisson_gaussian
+from precad.accounting.exact import ExactAccountant
+from precad.accounting.participations import record_epsilon
+from precad.aggregator.enrol.register import Register
+from precad.aggregator.rounds import cap
+from precad.aggregator.rounds.aggregator import Aggregator
+from precad.aggregator.rounds.cap import may_take_part, participation_cap
+from precad.aggregator.rounds.messages import Cohort, Fact, Verdict
+from precad.aggregator.rounds.opening import propose
+from precad.aggregator.rounds.places import Places
+from precad.aggregator.store import Store, open_store
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import Misconfiguration, PeerViolation
 from precad.common.identifiers import ClientId, Digest, Role

@@ -11,9 +11,9 @@ from precad.common.encode.clip import CLIENT_MARGIN
 from precad.common.headroom import TAU
 from precad.common.kernel.numpy_projection import BLOCK
 from precad.common.keystream import Keystream
-from precad.common.norm_check.rows import MASK_BYTES, Rows
 from precad.common.ring import RingVector, dot
 from precad.common.secret import Secret
+from precad.norm_check.rows import MASK_BYTES, Rows
 
 KEY = Secret(bytes(range(32)))
 BETA = 30 * 2**16

@@ -8,21 +8,21 @@ import numpy as np
 import pytest
 from tests.rig.keys import seals, signer, verifier
 
-from precad.common.aggregator.release.aggregate import aggregate
-from precad.common.aggregator.release.reconstruct import reconstruct
-from precad.common.aggregator.release.release import countersign
-from precad.common.aggregator.round.aggregator import Aggregator
-from precad.common.aggregator.round.history import history_after, history_start
-from precad.common.aggregator.round.journal import Head
-from precad.common.aggregator.round.messages import (
+from precad.aggregator.release.aggregate import aggregate
+from precad.aggregator.release.reconstruct import reconstruct
+from precad.aggregator.release.release import countersign
+from precad.aggregator.rounds.aggregator import Aggregator
+from precad.aggregator.rounds.history import history_after, history_start
+from precad.aggregator.rounds.journal import Head
+from precad.aggregator.rounds.messages import (
     Fact,
     HeadBody,
     Message,
     ModelBody,
     SetCheck,
 )
-from precad.common.aggregator.round.states import Counted, Matched, Opened, Prepared, Sent
-from precad.common.aggregator.validate.validator import Verdicts
+from precad.aggregator.rounds.states import Counted, Matched, Opened, Prepared, Sent
+from precad.aggregator.validate.validator import Verdicts
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.seal import Kind, check_seal, seal

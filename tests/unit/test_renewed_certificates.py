@@ -16,12 +16,12 @@ from tests.conftest import TaskMaker
 from tests.rig.keys import earlier_identity, identity, revoke, seals, verifier
 from tests.rig.meeting import ANN, BEN, SERVERS, A, B, Servers
 
-from precad.common.aggregator.round.journal import AttemptState
-from precad.common.aggregator.round.messages import HeadBody, ModelBody, SealMessage
-from precad.common.aggregator.round.recovery import Remedy
-from precad.common.aggregator.round.seals import Seals
-from precad.common.aggregator.service.statements import statement_of
-from precad.common.aggregator.training.owners import hear_of, remember
+from precad.aggregator.rounds.journal import AttemptState
+from precad.aggregator.rounds.messages import HeadBody, ModelBody, SealMessage
+from precad.aggregator.rounds.recovery import Remedy
+from precad.aggregator.rounds.seals import Seals
+from precad.aggregator.rpc.statements import statement_of
+from precad.aggregator.training.owners import hear_of, remember
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import Role
 from precad.common.identity.principal import Principal

@@ -4,16 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from precad.common.account.events import (
+from precad.accounting.events import (
     Adjacency,
     Denominator,
     SampledGaussian,
     Sampling,
     poisson_gaussian,
 )
-from precad.common.account.filter import RenyiFilter, RenyiLimit, order_for
-from precad.common.account.participations import largest_count
-from precad.common.account.rdp import ORDERS, RdpAccountant
+from precad.accounting.filter import RenyiFilter, RenyiLimit, order_for
+from precad.accounting.participations import largest_count
+from precad.accounting.rdp import ORDERS, RdpAccountant
 from precad.common.errors import BudgetExceeded, Misconfiguration
 
 DELTA = 1e-5

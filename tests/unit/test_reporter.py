@@ -15,12 +15,12 @@ import pytest
 from tests.conftest import TaskMaker
 from tests.rig.scripted_servers import ME, Open, Over, Owner, Script
 
+from precad.accounting.events import poisson_gaussian
 from precad.client.account_file import Charge
 from precad.client.participant import Participation
 from precad.client.progress import Evaluation, RoundInfo, VersionOver
 from precad.client.reporter import HISTORY_FILE, Reporter
 from precad.client.trained_model import TrainedModel
-from precad.common.account.events import poisson_gaussian
 from precad.common.model import model_digest
 from precad.common.task import Task
 

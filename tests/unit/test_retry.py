@@ -12,12 +12,12 @@ from tests.conftest import TaskMaker
 from tests.rig.clock import LeapingClock, LonelyClock
 from tests.rig.keys import verifier
 
+from precad.aggregator.collect import Inbox
+from precad.aggregator.store.awaited import START_S, wait_for_database
+from precad.aggregator.training.persist import persist
+from precad.aggregator.training.session import Progress, Session
 from precad.client.outlast import outlast
 from precad.client.participant import Participation
-from precad.common.aggregator.collect import Inbox
-from precad.common.aggregator.store.awaited import START_S, wait_for_database
-from precad.common.aggregator.training.persist import persist
-from precad.common.aggregator.training.session import Progress, Session
 from precad.common.errors import (
     Misidentified,
     PeerUnavailable,

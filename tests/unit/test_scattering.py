@@ -9,17 +9,17 @@ import pytest
 from numpy.typing import NDArray
 from scipy.linalg import eigh
 
-from precad.common.account.accountant import AccountantName
-from precad.common.account.guarantees import Adversary, Run, guarantees
+from precad.accounting.accountant import AccountantName
+from precad.accounting.guarantees import Adversary, Run, guarantees
 from precad.common.errors import Misconfiguration
 from precad.common.task import Task
 from precad.common.terminal.progress import nobody
-from precad.experiments.data import DataSet, public_digits
-from precad.experiments.data import scattering_features as features
-from precad.experiments.data.public_digits import drawn_digits
-from precad.experiments.data.scattering import scattering
-from precad.experiments.data.scattering_features import LENGTH, scattering_features
-from precad.experiments.defaults import demo_task
+from precad.simulation.data import DataSet, public_digits
+from precad.simulation.data import scattering_features as features
+from precad.simulation.data.public_digits import drawn_digits
+from precad.simulation.data.scattering import scattering
+from precad.simulation.data.scattering_features import LENGTH, scattering_features
+from precad.simulation.defaults import demo_task
 
 KYMATIO = {
     "order 0": [0.080034],

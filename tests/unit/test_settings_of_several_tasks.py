@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from precad.aggregator.settings import ServerASettings, ServerBSettings
 from precad.client.settings import JoinSettings
-from precad.common.aggregator.settings import ServerASettings, ServerBSettings
 from precad.common.errors import Misconfiguration
 from precad.common.several import settings_by_task
 

@@ -11,21 +11,21 @@ import pytest
 from tests.rig.breaking import Breaking
 from tests.rig.keys import seals
 
-from precad.common.aggregator.enrol.agreement import (
+from precad.aggregator.enrol.agreement import (
     accept_roster,
     agree_nonces,
     agree_set_secret,
     propose_roster,
 )
-from precad.common.aggregator.round.aggregator import Aggregator
-from precad.common.aggregator.round.messages import (
+from precad.aggregator.rounds.aggregator import Aggregator
+from precad.aggregator.rounds.messages import (
     EnrolmentEntry,
     RosterAnswer,
     RosterProposal,
     SealMessage,
 )
-from precad.common.aggregator.training.conduct import make_aggregator
-from precad.common.aggregator.training.session import Progress
+from precad.aggregator.training.conduct import make_aggregator
+from precad.aggregator.training.session import Progress
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import (
     Misconfiguration,

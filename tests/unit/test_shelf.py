@@ -11,7 +11,7 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 from tests.conftest import TaskMaker, task_values
 
-from precad.common.aggregator.training.shelf import KEPT_MODELS, Shelf, ShelvedModel
+from precad.aggregator.training.shelf import KEPT_MODELS, Shelf, ShelvedModel
 from precad.common.errors import NotOnOffer, StorageFailure
 from precad.common.task import Task
 
@@ -19,7 +19,7 @@ OFFERED = """
 import json, re, sys
 from pathlib import Path
 import numpy as np
-from precad.common.aggregator.training.shelf import Shelf
+from precad.aggregator.training.shelf import Shelf
 from precad.common.task import Task
 
 task, D = Task.parse(json.loads(sys.argv[1])), 4 << 20

@@ -16,24 +16,24 @@ from numpy.typing import NDArray
 from torch import nn
 
 import precad
+from precad.accounting.guarantees import Adversary, Run, guarantees
 from precad.client.train import as_records, build, logistic, mlp, model_section, most_records
-from precad.common.account.guarantees import Adversary, Run, guarantees
 from precad.common.description import ObjectiveSection
 from precad.common.errors import Misconfiguration, TaskMismatch
 from precad.common.identifiers import Role
 from precad.common.model import initial_vector, load_model
 from precad.common.task import Task, with_objective
-from precad.experiments.simulation import (
+from precad.simulation import (
     SimulatedRound,
     SimulatedTraining,
     View,
     rounds,
     updates,
 )
-from precad.experiments.simulation.draws import Draws
-from precad.experiments.simulation.owners import Owners
-from precad.experiments.simulation.simulate import PATHS
-from precad.experiments.simulation.updates import Drawn, PerClient, Stacked
+from precad.simulation.draws import Draws
+from precad.simulation.owners import Owners
+from precad.simulation.simulate import PATHS
+from precad.simulation.updates import Drawn, PerClient, Stacked
 
 Data = tuple[NDArray[np.float32], NDArray[np.int64]]
 FEATURES, CLASSES = 12, 3
@@ -490,7 +490,7 @@ def test_importing_precad_loads_no_torch() -> None:
 
 def test_no_server_or_owner_takes_a_seed() -> None:
     root = Path(__file__).parents[2]
-    for folder in ("server_a", "server_b", "dealer", "client", "common/aggregator"):
+    for folder in ("server_a", "server_b", "dealer", "client", "aggregator"):
         for path in (root / folder).rglob("*.py"):
             text = path.read_text(encoding="utf-8")
             assert "experiments" not in text, path

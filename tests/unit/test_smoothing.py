@@ -6,16 +6,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from research.robustness.attack import attacked
+from research.robustness.metrics import metrics, penultimate
 from torch import nn
 from torch.nn import functional
 
+from precad.certify.intervals import ConfidenceBudget
+from precad.certify.smoothing import certify_smoothing
 from precad.client.train.smooth import Sampling, sample_votes
-from precad.common.certify.intervals import ConfidenceBudget
-from precad.common.certify.smoothing import certify_smoothing
 from precad.common.errors import Misconfiguration
-from precad.experiments.data import load
-from precad.experiments.robustness.attack import attacked
-from precad.experiments.robustness.metrics import metrics, penultimate
+from precad.simulation.data import load
 
 # --- votes under noise ---------------------------------------------------------------------------
 

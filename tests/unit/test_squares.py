@@ -13,10 +13,6 @@ from tests.rig.clock import LonelyClock
 from tests.rig.halves import SERVERS, Halves, halves
 from tests.rig.waiting import until
 
-from precad.common.deal.dealer import DealerRole
-from precad.common.deal.local import LocalDealing
-from precad.common.deal.square import Answer
-from precad.common.deal.squares import Answers, Squares
 from precad.common.errors import (
     Misconfiguration,
     PeerUnavailable,
@@ -27,6 +23,10 @@ from precad.common.errors import (
 from precad.common.identifiers import Digest, Role
 from precad.common.ring import signed
 from precad.common.secret import Secret
+from precad.norm_check.deal.dealer import DealerRole
+from precad.norm_check.deal.local import LocalDealing
+from precad.norm_check.deal.square import Answer
+from precad.norm_check.deal.squares import Answers, Squares
 
 TASK = Digest.of(b"task")
 D = 300

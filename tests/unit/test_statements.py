@@ -7,10 +7,10 @@ import pytest
 from tests.conftest import TaskMaker
 from tests.rig.meeting import ANN, BEN, A, B, Servers
 
-from precad.common.aggregator.service.statements import statement_of
-from precad.common.aggregator.training.owners import remember
-from precad.common.aggregator.training.said import Said
-from precad.common.aggregator.training.session import Session
+from precad.aggregator.rpc.statements import statement_of
+from precad.aggregator.training.owners import remember
+from precad.aggregator.training.said import Said
+from precad.aggregator.training.session import Session
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import ClientId
 from precad.protos import precad_pb2 as pb
@@ -32,7 +32,7 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> list[pb.Signed]:
         seen.append(shown)
         return remember(session, client, shown)
 
-    monkeypatch.setattr("precad.common.aggregator.service.statements.remember", noting)
+    monkeypatch.setattr("precad.aggregator.rpc.statements.remember", noting)
     return seen
 
 

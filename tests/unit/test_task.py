@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from tests.conftest import TaskMaker
 
-from precad.common.account.guarantees import client_noise_multiplier, sensitivity_ratio
-from precad.common.aggregator.store.audit import read_task
+from precad.accounting.guarantees import client_noise_multiplier, sensitivity_ratio
+from precad.aggregator.store.audit import read_task
 from precad.common.errors import Misconfiguration
 from precad.common.headroom import effective_record_clip
 from precad.common.task import Task

@@ -11,10 +11,10 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
-from precad.common.aggregator.release.aggregate import aggregate
-from precad.common.aggregator.release.reconstruct import reconstruct
-from precad.common.aggregator.release.release import add_noise, countersign, prepare
-from precad.common.aggregator.round.states import (
+from precad.aggregator.release.aggregate import aggregate
+from precad.aggregator.release.reconstruct import reconstruct
+from precad.aggregator.release.release import add_noise, countersign, prepare
+from precad.aggregator.rounds.states import (
     Counted,
     Finished,
     Matched,

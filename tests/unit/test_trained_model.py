@@ -11,6 +11,7 @@ from tests.conftest import TaskMaker
 from torch import nn
 from torch.nn import functional
 
+from precad.cli.local.files import task_to_toml
 from precad.cli.main import app
 from precad.client import TrainedModel, load_vector, model_section
 from precad.client.participant import Participation
@@ -18,7 +19,6 @@ from precad.client.train import Applied, as_records, build, logistic
 from precad.common.errors import Misconfiguration, TaskMismatch
 from precad.common.model import model_digest
 from precad.common.task import Task
-from precad.experiments.local.files import task_to_toml
 
 FEATURES, CLASSES = 3, 2
 

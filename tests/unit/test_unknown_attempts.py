@@ -8,15 +8,15 @@ from tests.conftest import TaskMaker
 from tests.rig.keys import seals, verifier
 from tests.rig.meeting import ANN, BEN, CLEO, SERVERS, A, B, Servers
 
-from precad.common.aggregator.round.aggregator import Aggregator
-from precad.common.aggregator.round.journal import AttemptState
-from precad.common.aggregator.round.messages import Fact
-from precad.common.aggregator.round.operators import doubt
-from precad.common.aggregator.store import compare_ledgers
-from precad.common.aggregator.training.meet import meet
-from precad.common.aggregator.training.owners import hear_of
-from precad.common.aggregator.training.session import Session
-from precad.common.aggregator.training.unknown import charge_unknown
+from precad.aggregator.rounds.aggregator import Aggregator
+from precad.aggregator.rounds.journal import AttemptState
+from precad.aggregator.rounds.messages import Fact
+from precad.aggregator.rounds.operators import doubt
+from precad.aggregator.store import compare_ledgers
+from precad.aggregator.training.meet import meet
+from precad.aggregator.training.owners import hear_of
+from precad.aggregator.training.session import Session
+from precad.aggregator.training.unknown import charge_unknown
 from precad.common.errors import PeerViolation, StorageFailure
 from precad.common.identifiers import Role
 from precad.common.wire.statement import check_opening, sign_body

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-
-from precad.experiments.algorithms.learner import Learner
-from precad.experiments.algorithms.user_level import (
+from research.algorithms.learner import Learner
+from research.algorithms.user_level import (
     CLIPPINGS,
     PARTS_OF_A_ROUND,
     Adversary,
@@ -17,11 +16,12 @@ from precad.experiments.algorithms.user_level import (
     Users,
     train,
 )
-from precad.experiments.data import load
-from precad.experiments.defences import DEFENCES
-from precad.experiments.models import MODELS
-from precad.experiments.poisoning import ATTACKS, Attack, Scene
-from precad.experiments.study.checkpoint import Checkpoint
+from research.defences import DEFENCES
+from research.models import MODELS
+from research.poisoning import ATTACKS, Attack, Scene
+
+from precad.simulation.checkpoint import Checkpoint
+from precad.simulation.data import load
 
 SETTINGS: dict[str, Any] = {
     "user_rate": 0.3,

@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
 import pytest
 
-from precad.common.aggregator.service import watches
-from precad.common.aggregator.service.watches import (
+from precad.aggregator.rpc import watches
+from precad.aggregator.rpc.watches import (
     Watch,
     Watches,
     as_long_as_allowed,

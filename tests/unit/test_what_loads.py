@@ -13,7 +13,7 @@ from precad.common.identity.deployment import Deployment
 from precad.common.kernel.kernel import NUMPY, VARIABLE, built_library, chosen, kernels
 from precad.common.kernel.numpy_projection import project_blocks
 
-ACCOUNT = "precad.common.account"
+ACCOUNT = "precad.accounting"
 WITHOUT_UNIX = """
 import importlib, os, pkgutil, signal
 import precad.client.train
@@ -33,7 +33,7 @@ for module in ("precad.cli.main", "precad.cli.join"):
     importlib.import_module(module)
 print(*loaded, "|", *sys.modules)
 """
-SERVES = "import asyncio; from precad.common.aggregator.service.process import run_server as run; "
+SERVES = "import asyncio; from precad.aggregator.rpc.process import run_server as run; "
 SERVES += "asyncio.run(run(None, None, None))"
 
 
@@ -57,7 +57,7 @@ def loaded_by(program: str) -> set[str]:
 
 
 def accounting(loaded: set[str]) -> set[str]:
-    counting = (ACCOUNT, "precad.common.certify", "dp_accounting")
+    counting = (ACCOUNT, "precad.certify", "dp_accounting")
     return {name for name in loaded if name.startswith(counting)}
 
 
@@ -74,7 +74,7 @@ def test_an_owners_account_loads_no_accountant_before_it_is_asked_and_then_one()
     loaded = loaded_by("import precad.client.own_account")
     assert accounting(loaded) == {ACCOUNT, f"{ACCOUNT}.events"}
     assert not loaded & {"numpy", "scipy"}
-    asks = "from precad.common.account.participations import record_epsilon as e\n"
+    asks = "from precad.accounting.participations import record_epsilon as e\n"
     asks += "e(record_rate=0.2, noise_multiplier=2.0, participations=3, delta=1e-5)"
     loaded = loaded_by(asks)
     assert f"{ACCOUNT}.exact" in loaded

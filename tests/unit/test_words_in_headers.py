@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tests.rig.keys import signer, verifier
 from tests.rig.submissions import MODEL, ONE, pair_of, signed_anew, upload
 
+from precad.aggregator.collect import Inbox
 from precad.client.mismatch import differences
-from precad.common.aggregator.collect import Inbox
 from precad.common.errors import RejectedSubmission, Rejection
 from precad.common.identifiers import Digest, Role
 from precad.common.ring import dot, signed

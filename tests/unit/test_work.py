@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 from tests.conftest import TaskMaker
 
-from precad.common.aggregator.work import lane
-from precad.common.aggregator.work.disk import own_folder, remove_left_over
-from precad.common.aggregator.work.lane import Lane
+from precad.aggregator.workers import lane
+from precad.aggregator.workers.disk import own_folder, remove_left_over
+from precad.aggregator.workers.lane import Lane
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import Role
 from precad.protos import precad_pb2 as pb
 
 PROGRAM = """
 import sys, time
-from precad.common.aggregator.work.disk import own_folder
+from precad.aggregator.workers.disk import own_folder
 
 with own_folder() as folder:
     (folder / "0").write_bytes(b"noise")

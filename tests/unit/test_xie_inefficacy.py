@@ -7,24 +7,24 @@ import pytest
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 from dp_accounting.rdp import RdpAccountant
 from matplotlib.figure import Figure
-from published.printed_certificates import xie_corollary_1
-
-from precad.experiments.data import DataSet, load
-from precad.experiments.papers.xie_inefficacy import (
+from research.papers.xie_inefficacy import (
     published_bound,
     published_fewest,
     sound_bound,
     sound_fewest,
 )
-from precad.experiments.papers.xie_levels import (
+from research.papers.xie_levels import (
     TWEETERS,
     USER_SETTINGS,
     USERS,
     two_labels,
 )
-from precad.experiments.partition import by_owner
-from precad.experiments.poisoning import ATTACKS, poisoned
-from precad.experiments.study import EXPERIMENTS, Result, Scale, Surroundings
+from research.poisoning import ATTACKS, poisoned
+from research.printed.printed_certificates import xie_corollary_1
+from research.study import EXPERIMENTS, Result, Scale, Surroundings
+
+from precad.simulation.data import DataSet, load
+from precad.simulation.partition import by_owner
 
 SETTINGS: dict[str, Any] = {**USER_SETTINGS[Scale.SMALL], "noise_multiplier": 2.5, "bound": 4.0}
 

@@ -7,13 +7,13 @@ its ``ignore`` is unused then. That one argument alone is wrong of each, the fir
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.common.aggregator.release.aggregate import aggregate
-from precad.common.aggregator.release.reconstruct import reconstruct
-from precad.common.aggregator.release.release import add_noise, countersign, prepare
-from precad.common.aggregator.round.aggregator import Aggregator
-from precad.common.aggregator.round.journal import Journal
-from precad.common.aggregator.round.states import Matched, Noised, Prepared, Sent, Summed
-from precad.common.noise import NoiseSource
+from precad.aggregator.noise import NoiseSource
+from precad.aggregator.release.aggregate import aggregate
+from precad.aggregator.release.reconstruct import reconstruct
+from precad.aggregator.release.release import add_noise, countersign, prepare
+from precad.aggregator.rounds.aggregator import Aggregator
+from precad.aggregator.rounds.journal import Journal
+from precad.aggregator.rounds.states import Matched, Noised, Prepared, Sent, Summed
 
 Theta = NDArray[np.float64]
 

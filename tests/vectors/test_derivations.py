@@ -12,9 +12,9 @@ from precad.common.enrolment import Enrolment, Roster
 from precad.common.identifiers import ClientId, Digest
 from precad.common.keystream import Keystream, derive, encode_context
 from precad.common.model import initial_vector, model_digest
-from precad.common.norm_check.rows import Rows
 from precad.common.secret import Secret
 from precad.common.task import Task
+from precad.norm_check.rows import Rows
 
 KEY = Secret(bytes(range(32)))
 TASK = """\

@@ -7,19 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from published.attained import attained_epsilon
-from published.printed_privacy import (
+from research.printed.attained import attained_epsilon
+from research.printed.printed_privacy import (
     precad_case_2_by_pld,
     precad_theorem_1_case_2,
     xie_table,
 )
-from published.reproduction import Reproduction
+from research.printed.reproduction import Reproduction
 
-from precad.common.account import gdp
-from precad.common.account.events import poisson_gaussian
-from precad.common.account.exact import ExactAccountant
-from precad.common.account.fixed_size import fixed_size_rdp
-from precad.common.account.rdp import XIE_ORDERS, Conversion, RdpAccountant, sampled_gaussian_rdp
+from precad.accounting import gdp
+from precad.accounting.events import poisson_gaussian
+from precad.accounting.exact import ExactAccountant
+from precad.accounting.fixed_size import fixed_size_rdp
+from precad.accounting.rdp import XIE_ORDERS, Conversion, RdpAccountant, sampled_gaussian_rdp
 
 Case = dict[str, Any]
 CASES: list[Case] = json.loads((Path(__file__).parent / "golden.json").read_text())

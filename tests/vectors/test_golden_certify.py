@@ -9,33 +9,32 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from published import printed_certificates
-from published.printed_certificates import xie_theorem_2
-from published.printed_privacy import xie_table
+from research.printed import printed_certificates
+from research.printed.printed_certificates import xie_theorem_2
+from research.printed.printed_privacy import xie_table
 
-from precad.client.train.objectives import macer_hinge
-from precad.common.account.events import SampledGaussian, poisson_gaussian
-from precad.common.account.gdp import (
+from precad.accounting.events import SampledGaussian, poisson_gaussian
+from precad.accounting.gdp import (
     clt_mu,
     delta_of_epsilon,
     largest_clip_ratio,
     tolerated_group_mu,
 )
-from precad.common.account.guarantees import client_noise_multiplier
-from precad.common.certify.approximate import ApproximateDP
-from precad.common.certify.exact import ExactGroups
-from precad.common.certify.gaussian import GaussianDP
-from precad.common.certify.guarantee import Direction, Guarantee, Iterated
-from precad.common.certify.inefficacy import attack_bounds, fewest_attackers, theorem_2
-from precad.common.certify.intervals import (
+from precad.accounting.guarantees import client_noise_multiplier
+from precad.certify.approximate import ApproximateDP
+from precad.certify.exact import ExactGroups
+from precad.certify.gaussian import GaussianDP
+from precad.certify.guarantee import Direction, Guarantee, Iterated
+from precad.certify.inefficacy import attack_bounds, fewest_attackers, theorem_2
+from precad.certify.intervals import (
     ConfidenceBudget,
     bernstein_half_width,
     clopper_pearson_upper,
     hoeffding_half_width,
     simuem,
 )
-from precad.common.certify.prediction import certified_accuracy, certify_prediction
-from precad.common.certify.renyi import (
+from precad.certify.prediction import certified_accuracy, certify_prediction
+from precad.certify.renyi import (
     ORDERS,
     RenyiDP,
     RenyiGroups,
@@ -43,9 +42,10 @@ from precad.common.certify.renyi import (
     renyi_reach_clean_over_poisoned,
     renyi_reach_poisoned_over_clean,
 )
-from precad.common.certify.result import Abstained, Certified
-from precad.common.certify.shift import Shift, log_binomial, single_shift
-from precad.common.certify.smoothing import average_certified_radius, certify_smoothing
+from precad.certify.result import Abstained, Certified
+from precad.certify.shift import Shift, log_binomial, single_shift
+from precad.certify.smoothing import average_certified_radius, certify_smoothing
+from precad.client.train.objectives import macer_hinge
 from precad.common.encode.clip import RECORD_MARGIN, clip_record_adaptively
 
 CASES: list[dict[str, Any]] = json.loads(

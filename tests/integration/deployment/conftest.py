@@ -16,12 +16,12 @@ import pytest
 from tests.rig.light_client import LightClient
 from tests.rig.warm import forked
 
+from precad.cli.local import LocalDeployment
 from precad.client.connection import Servers
 from precad.common.identifiers import ClientId
 from precad.common.identity.credentials import Identity
 from precad.common.ring import RingVector
 from precad.common.task import Task
-from precad.experiments.local import LocalDeployment
 from precad.protos import precad_pb2 as pb
 
 TaskMaker = Callable[..., Task]

@@ -14,6 +14,7 @@ from tests.rig.clock import LeapingClock
 from tests.rig.keys import identity
 from tests.rig.warm import said as command
 
+from precad.cli.local.files import free_addresses, task_to_toml
 from precad.client import DataOwner
 from precad.client.connection import Servers
 from precad.common.errors import (
@@ -27,7 +28,6 @@ from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment import create_local_keys
 from precad.common.identity.principal import Principal
 from precad.common.task import Task
-from precad.experiments.local.files import free_addresses, task_to_toml
 
 if TYPE_CHECKING:
     from tests.integration.deployment.conftest import Running

@@ -10,12 +10,12 @@ import torch
 from torch.nn import functional
 from torch.utils.data import TensorDataset
 
+from precad.accounting.participations import record_epsilon
+from precad.cli.local.files import LINGER_S
 from precad.client import DataOwner, Participation, RoundInfo, TrainedModel
 from precad.client.own_account import OwnAccount
-from precad.common.account.participations import record_epsilon
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import Role
-from precad.experiments.local.files import LINGER_S
 
 if TYPE_CHECKING:
     from tests.integration.deployment.conftest import Deploy

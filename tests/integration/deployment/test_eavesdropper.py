@@ -17,11 +17,11 @@ from tests.rig.proxy import Proxy
 from tests.rig.waiting import DEADLINE_S, until
 from tests.rig.warm import forked
 
+from precad.cli.local import LocalDeployment
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import ClientId, Role
 from precad.common.ring import WORD_BYTES
 from precad.common.task import Task
-from precad.experiments.local import LocalDeployment
 
 FEATURES, CLASSES, RECORDS, ROUNDS, CLIENTS = 2000, 2, 12, 5, 3
 RATE = 0.5

@@ -14,8 +14,8 @@ from tests.integration.deployment.conftest import light_clients
 from tests.rig.waiting import DEADLINE_S
 from tests.rig.warm import forked
 
-from precad.experiments.local import LocalDeployment
-from precad.experiments.local import deployment as local
+from precad.cli.local import LocalDeployment
+from precad.cli.local import deployment as local
 
 ROOT = Path(__file__).parents[3]
 LISTER = """
@@ -34,11 +34,11 @@ atexit.register(write)
 
 NOBODY = (
     *("dp_accounting", "joblib", "matplotlib", "opendp", "pandas", "PIL", "sklearn"),
-    *("torchvision", "precad.common.certify", "precad.experiments"),
+    *("torchvision", "precad.certify", "research"),
 )
 """Tens of megabytes each, for plots, tables, reference values and public data."""
-DATABASE = ("alembic", "crypten", "sqlalchemy", "precad.common.aggregator")
-TORCH = ("safetensors.torch", "scipy", "sympy", "torch", "tqdm", "precad.common.account")
+DATABASE = ("alembic", "crypten", "sqlalchemy", "precad.aggregator")
+TORCH = ("safetensors.torch", "scipy", "sympy", "torch", "tqdm", "precad.accounting")
 """torch loads tqdm where it finds it."""
 NEVER = {
     "dealer": (*NOBODY, *DATABASE, *TORCH, "precad.client", "safetensors"),
@@ -48,7 +48,7 @@ NEVER = {
 }
 """An owner has SciPy for its ε; a server only where a task limits ε."""
 ROLES = {"dealer": "dealer", "ward-00": "owner", "ward-01": "light"}
-GATES = ("precad.common.fss", "precad.common.norm_check", "precad.common.deal.gates")
+GATES = ("precad.norm_check.fss", "precad.norm_check", "precad.norm_check.deal.gates")
 """A dealer loads them where its task's check is by gates."""
 METRICS = ("precad.dealer.metrics", "precad.common.wire.exposition")
 """And these where its settings ask for metrics."""
@@ -144,7 +144,7 @@ def test_servers_of_a_task_without_crypten_load_no_torch(
         assert statuses == {"server-a": 0, "server-b": 0}
         modules = read(deployment)
     for name in ("server-a", "server-b"):
-        assert "precad.common.fss.evaluate" in modules[name]
+        assert "precad.norm_check.fss.evaluate" in modules[name]
         assert not {"torch", "crypten"} & set(modules[name])
         assert unneeded(modules[name], "server") == []
 
@@ -180,7 +180,7 @@ def loaded_besides(module: str) -> dict[str, str | None]:
 @pytest.mark.parametrize(
     ("module", "least", "lines"),
     [
-        ("precad.common.deal.gates", 9, GATES_LINES),
+        ("precad.norm_check.deal.gates", 9, GATES_LINES),
         ("precad.dealer.metrics", 2, METRICS_LINES),
     ],
 )

@@ -16,6 +16,8 @@ from safetensors.torch import load_file
 from tests.rig.waiting import DEADLINE_S, until
 from tests.rig.warm import forked
 
+from precad.cli.local import LocalDeployment
+from precad.cli.local.files import LINGER_S
 from precad.cli.main import app
 from precad.client import TrainedModel, load_vector
 from precad.client.own_account import OwnAccount
@@ -24,8 +26,6 @@ from precad.client.train import logistic
 from precad.client.witness import read_models
 from precad.common.identifiers import ClientId
 from precad.common.model import load_model
-from precad.experiments.local import LocalDeployment
-from precad.experiments.local.files import LINGER_S
 
 if TYPE_CHECKING:
     from tests.conftest import TaskMaker

@@ -10,8 +10,8 @@ import pytest
 from numpy.typing import NDArray
 from tests.rig.keys import seals, signer, verifier
 
-from precad.common.aggregator.round.run_round import run_round
-from precad.common.aggregator.store import open_store
+from precad.aggregator.protocol import run_round
+from precad.aggregator.store import open_store
 from precad.common.encode import clip_update
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.identifiers import ClientId, Digest, Role

@@ -9,11 +9,11 @@ import pytest
 import torch
 from tests.rig.warm import forked
 
+from precad.cli.local import LocalDeployment
+from precad.cli.local.files import LINGER_S
 from precad.client import Participation
 from precad.client.train import logistic
 from precad.common.identifiers import ClientId
-from precad.experiments.local import LocalDeployment
-from precad.experiments.local.files import LINGER_S
 
 if TYPE_CHECKING:
     from tests.conftest import TaskMaker

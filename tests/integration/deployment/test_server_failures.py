@@ -12,9 +12,9 @@ from tests.integration.deployment.conftest import light_clients
 from tests.rig.light_client import LightClient
 from tests.rig.waiting import DEADLINE_S, until
 
+from precad.cli.local import LocalDeployment
+from precad.cli.local.files import free_addresses, task_to_toml
 from precad.common.task import Task
-from precad.experiments.local import LocalDeployment
-from precad.experiments.local.files import free_addresses, task_to_toml
 
 if TYPE_CHECKING:
     from tests.integration.deployment.conftest import Deploy

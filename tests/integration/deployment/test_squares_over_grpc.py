@@ -15,8 +15,7 @@ from tests.rig.keys import identity
 from tests.rig.parts import LoopThread
 from tests.rig.waiting import DEADLINE_S
 
-from precad.common.aggregator.service.dealing import RemoteDealer
-from precad.common.deal.squares import Squares
+from precad.aggregator.rpc.dealing import RemoteDealer
 from precad.common.errors import PeerUnavailable, PeerViolation
 from precad.common.identifiers import Role
 from precad.common.identity.channel import open_channel
@@ -25,6 +24,7 @@ from precad.common.identity.principal import Principal
 from precad.common.ring import signed
 from precad.common.secret import Secret
 from precad.common.task import Task
+from precad.norm_check.deal.squares import Squares
 
 if TYPE_CHECKING:
     from tests.conftest import TaskMaker

@@ -14,10 +14,10 @@ import pytest
 from tests.integration.deployment.conftest import logistic
 from tests.rig.waiting import DEADLINE_S, until
 
+from precad.cli.local import LocalDeployment
 from precad.common.identifiers import Role
 from precad.common.identity.channel import open_channel
 from precad.common.identity.credentials import Identity
-from precad.experiments.local import LocalDeployment
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import DealingStub
 

@@ -12,12 +12,12 @@ import grpc
 import grpc.aio
 import pytest
 
-from precad.common.aggregator.service.limits import Limits
-from precad.common.aggregator.service.peers import PeerService
-from precad.common.aggregator.service.process import make_server, open_session
-from precad.common.aggregator.settings import ServerASettings, ServerBSettings
-from precad.common.aggregator.training.session import Session
-from precad.common.deal.dealer import DealerRole
+from precad.aggregator.rpc.limits import Limits
+from precad.aggregator.rpc.peers import PeerService
+from precad.aggregator.rpc.process import make_server, open_session
+from precad.aggregator.settings import ServerASettings, ServerBSettings
+from precad.aggregator.training.session import Session
+from precad.cli.local.files import task_to_toml
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment import create_local_keys
@@ -27,7 +27,7 @@ from precad.common.wire.health import add_health
 from precad.common.wire.link import add_link_to_server
 from precad.common.wire.serving import SERVER_OPTIONS
 from precad.dealer.service import DealingService
-from precad.experiments.local.files import task_to_toml
+from precad.norm_check.deal.dealer import DealerRole
 from precad.protos.precad_pb2_grpc import add_DealingServicer_to_server
 
 T = TypeVar("T")

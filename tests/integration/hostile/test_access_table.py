@@ -20,9 +20,9 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from google.protobuf.wrappers_pb2 import Int32Value, StringValue
 
-from precad.common.aggregator.service.dealing import request_to_wire
-from precad.common.aggregator.training.feed import TrainingDone
-from precad.common.aggregator.validate.comparisons import deal_request
+from precad.aggregator.rpc.dealing import request_to_wire
+from precad.aggregator.training.feed import TrainingDone
+from precad.aggregator.validate.comparisons import deal_request
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment import Deployment

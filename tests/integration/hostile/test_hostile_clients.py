@@ -16,7 +16,7 @@ import pytest
 from tests.rig.submissions import body_of
 from tests.rig.waiting import until
 
-from precad.common.aggregator.service.limits import Limits
+from precad.aggregator.rpc.limits import Limits
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.channel import open_channel

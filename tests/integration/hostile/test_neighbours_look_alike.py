@@ -27,6 +27,8 @@ from tests.rig.fake_server import FakeServer, started
 from tests.rig.keys import identity
 from tests.rig.warm import forked
 
+from precad.cli.local.deployment import environment_of_parts
+from precad.cli.local.files import task_to_toml, to_toml
 from precad.cli.main import app
 from precad.client import data_owner
 from precad.client.data_owner import DataOwner
@@ -38,8 +40,6 @@ from precad.common.identifiers import ClientId, Role
 from precad.common.identity.principal import Principal
 from precad.common.ring import RingVector
 from precad.common.task import Task
-from precad.experiments.local.deployment import environment_of_parts
-from precad.experiments.local.files import task_to_toml, to_toml
 
 WARD = ClientId("ward-1")
 FEATURES, RECORDS, ROUNDS = 3, 60, 3

@@ -11,20 +11,20 @@ import grpc.aio
 import numpy as np
 import pytest
 
+from precad.aggregator.collect import Inbox
+from precad.aggregator.collect.matching import describe, match
+from precad.aggregator.enrol.admission import Admission, anybody
+from precad.aggregator.enrol.register import Register
+from precad.aggregator.rounds.coin import CoinKey
+from precad.aggregator.rounds.states import Opened
+from precad.aggregator.rpc.aggregation import AggregationService
+from precad.aggregator.rpc.limits import Limits
+from precad.aggregator.store import open_store
+from precad.aggregator.training.feed import Feed, RoundOpened
+from precad.aggregator.training.presence import Presence
+from precad.aggregator.training.session import Session
+from precad.aggregator.training.shelf import Shelf
 from precad.client.connection import Receipt, Servers
-from precad.common.aggregator.collect import Inbox
-from precad.common.aggregator.collect.matching import describe, match
-from precad.common.aggregator.enrol.admission import Admission, anybody
-from precad.common.aggregator.enrol.register import Register
-from precad.common.aggregator.round.coin import CoinKey
-from precad.common.aggregator.round.states import Opened
-from precad.common.aggregator.service.aggregation import AggregationService
-from precad.common.aggregator.service.limits import Limits
-from precad.common.aggregator.store import open_store
-from precad.common.aggregator.training.feed import Feed, RoundOpened
-from precad.common.aggregator.training.presence import Presence
-from precad.common.aggregator.training.session import Session
-from precad.common.aggregator.training.shelf import Shelf
 from precad.common.clock import CLOCK, Clock
 from precad.common.errors import (
     Rejection,

@@ -13,8 +13,8 @@ import pytest
 from tests.integration.service.conftest import DEADLINE_S, ONE, TWO, A, B, Deploy, Deployed, reasons
 from tests.rig.waiting import until
 
-from precad.common.aggregator.service.limits import Limits
-from precad.common.aggregator.service.turns import Turns
+from precad.aggregator.rpc.limits import Limits
+from precad.aggregator.rpc.turns import Turns
 from precad.common.errors import (
     Rejection,
 )

@@ -20,12 +20,12 @@ from tests.integration.service.conftest import (
 from tests.rig.clock import LeapingClock
 from tests.rig.waiting import until
 
+from precad.aggregator.enrol.admission import ByToken
+from precad.aggregator.enrol.tokens import TokenBook, new_token, token_digest
+from precad.aggregator.training.feed import RoundDone
 from precad.client.check.finding import Kind
 from precad.client.check.servers import look_at_servers
 from precad.client.connection import NAME_FREE_S
-from precad.common.aggregator.enrol.admission import ByToken
-from precad.common.aggregator.enrol.tokens import TokenBook, new_token, token_digest
-from precad.common.aggregator.training.feed import RoundDone
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import (
     AccessDenied,

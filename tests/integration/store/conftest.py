@@ -18,8 +18,8 @@ import pytest
 from sqlalchemy import create_engine, make_url
 from tests.rig.keys import seals
 
-from precad.common.aggregator.round.messages import HeadBody
-from precad.common.aggregator.store import Store, open_store
+from precad.aggregator.rounds.messages import HeadBody
+from precad.aggregator.store import Store, open_store
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Digest, Role

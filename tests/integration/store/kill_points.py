@@ -14,10 +14,10 @@ from typing import Any
 
 from sqlalchemy import event
 
-from precad.common.aggregator.round.messages import Fact
-from precad.common.aggregator.store import Store, audit_ledger, open_store
-from precad.common.aggregator.store.attempts import share_of
-from precad.common.aggregator.store.audit import read_task
+from precad.aggregator.rounds.messages import Fact
+from precad.aggregator.store import Store, audit_ledger, open_store
+from precad.aggregator.store.attempts import share_of
+from precad.aggregator.store.audit import read_task
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.task import Task

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from precad.aggregator.store import Store, audit_ledger
+from precad.aggregator.store.backup import back_up
 from precad.cli.main import app
-from precad.common.aggregator.store import Store, audit_ledger
-from precad.common.aggregator.store.backup import back_up
 from precad.common.errors import Misconfiguration
 
 Opener = Callable[..., Store]

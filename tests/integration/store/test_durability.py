@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 from tests.integration.store.conftest import DISK, MODEL, VALID_SET, A, B, Opener
 
-from precad.common.aggregator.release.release import prepare
-from precad.common.aggregator.round.journal import AttemptState
-from precad.common.aggregator.round.states import Counted, Noised, Opened
-from precad.common.aggregator.store import audit_ledger
+from precad.aggregator.release.release import prepare
+from precad.aggregator.rounds.journal import AttemptState
+from precad.aggregator.rounds.states import Counted, Noised, Opened
+from precad.aggregator.store import audit_ledger
 from precad.common.errors import StorageFailure
 from precad.common.task import Task
 

@@ -14,14 +14,14 @@ from sqlalchemy import create_engine, text
 from sqlalchemy.exc import DBAPIError
 from tests.integration.store.conftest import NEXT, VALID_SET, A, B, Bind, C, Opener, Prepare
 
+from precad.accounting.events import poisson_gaussian
+from precad.accounting.exact import ExactAccountant
+from precad.accounting.participations import most_participations
+from precad.aggregator.rounds.cap import epsilon_spent
+from precad.aggregator.rounds.messages import Fact
+from precad.aggregator.store import Store, audit_ledger, open_store, read_ledger
+from precad.aggregator.store.engine import parse_url, reading_engine
 from precad.cli.main import app
-from precad.common.account.events import poisson_gaussian
-from precad.common.account.exact import ExactAccountant
-from precad.common.account.participations import most_participations
-from precad.common.aggregator.round.cap import epsilon_spent
-from precad.common.aggregator.round.messages import Fact
-from precad.common.aggregator.store import Store, audit_ledger, open_store, read_ledger
-from precad.common.aggregator.store.engine import parse_url, reading_engine
 from precad.common.errors import Misconfiguration, Rejection, StorageFailure
 from precad.common.identifiers import Role
 from precad.common.task import Task

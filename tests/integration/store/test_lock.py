@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import create_engine, event
 from tests.integration.store.conftest import MODEL, VALID_SET, A, Opener, Prepare
 
-from precad.common.aggregator.round.journal import AttemptState
+from precad.aggregator.rounds.journal import AttemptState
 from precad.common.errors import Misconfiguration, StorageFailure
 from precad.common.task import Task
 
@@ -21,8 +21,8 @@ SOURCE = str(Path(__file__).parents[3] / "src")
 HOLD = """
 import sys
 from precad.common.identifiers import Role
-from precad.common.aggregator.store import open_store
-from precad.common.aggregator.store.audit import read_task
+from precad.aggregator.store import open_store
+from precad.aggregator.store.audit import read_task
 store = open_store(sys.argv[1], read_task(sys.argv[2].encode()), Role.SERVER_A)
 store.spend(0, 0)
 print("open", flush=True)

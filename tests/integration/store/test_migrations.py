@@ -11,10 +11,10 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, inspect, text
 from sqlalchemy.exc import DatabaseError
 
-from precad.common.aggregator.store import Store, audit_ledger, read_ledger, tables
-from precad.common.aggregator.store.engine import parse_url, writing_engine
-from precad.common.aggregator.store.migrate import NEWEST, migrate, require_current
-from precad.common.aggregator.store.upgrade import MIGRATIONS, upgrade
+from precad.aggregator.store import Store, audit_ledger, read_ledger, tables
+from precad.aggregator.store.engine import parse_url, writing_engine
+from precad.aggregator.store.migrate import NEWEST, migrate, require_current
+from precad.aggregator.store.upgrade import MIGRATIONS, upgrade
 from precad.common.errors import Misconfiguration
 
 Opener = Callable[..., Store]

@@ -15,14 +15,14 @@ from sqlalchemy import create_engine, text
 from tests.integration.store.conftest import NEXT, Bind, Opener, Prepare
 from tests.rig.browser import NARROW, WIDE, Scheme, browsing, faults
 
+from precad.accounting.advantages import advantages
+from precad.accounting.events import poisson_gaussian
+from precad.accounting.guarantees import MALICIOUS_SERVER, honest_rejection, spent
+from precad.aggregator.store import Shown, Store, open_store, read_ledger
+from precad.aggregator.store.course import read_course
 from precad.cli.main import app
 from precad.cli.report.facts import Guarantee, Report
 from precad.cli.report.words import guarantee_sentence, least, most
-from precad.common.account.advantages import advantages
-from precad.common.account.events import poisson_gaussian
-from precad.common.account.guarantees import MALICIOUS_SERVER, honest_rejection, spent
-from precad.common.aggregator.store import Shown, Store, open_store, read_ledger
-from precad.common.aggregator.store.course import read_course
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Role
 from precad.common.task import Task

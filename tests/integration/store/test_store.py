@@ -24,9 +24,9 @@ from tests.integration.store.conftest import (
 )
 from tests.rig.keys import seals
 
-from precad.common.aggregator.round.journal import AttemptState
-from precad.common.aggregator.round.messages import Fact, VoidBody
-from precad.common.aggregator.store import Store, tables
+from precad.aggregator.rounds.journal import AttemptState
+from precad.aggregator.rounds.messages import Fact, VoidBody
+from precad.aggregator.store import Store, tables
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import (
     AlreadyReleased,

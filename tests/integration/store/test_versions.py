@@ -10,9 +10,9 @@ from sqlalchemy import create_engine, make_url
 from tests.integration.store.conftest import MODEL, NEXT, SHARE, A, B, Bind, C, Opener, Prepare
 from tests.rig.keys import seals
 
-from precad.common.aggregator.round.journal import Word
-from precad.common.aggregator.round.messages import CoinCommitment, Fact, SealMessage
-from precad.common.aggregator.store import Store
+from precad.aggregator.rounds.journal import Word
+from precad.aggregator.rounds.messages import CoinCommitment, Fact, SealMessage
+from precad.aggregator.store import Store
 from precad.common.enrolment import Roster
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.seal import Kind

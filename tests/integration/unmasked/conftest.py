@@ -18,12 +18,9 @@ from tests.rig.keys import seals, signer, verifier
 from tests.rig.submissions import body_of
 from tests.rig.views import SERVERS, DealerView, View, Watched
 
-from precad.common.aggregator.collect import Inbox
-from precad.common.aggregator.round import run_round as page
-from precad.common.aggregator.store import Store, open_store
-from precad.common.deal.dealer import DealerRole
-from precad.common.deal.request import DealRequest, SquareRequest
-from precad.common.deal.square import Answer, Deliver
+from precad.aggregator import protocol as page
+from precad.aggregator.collect import Inbox
+from precad.aggregator.store import Store, open_store
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import Rejection
 from precad.common.identifiers import ClientId, Role
@@ -32,6 +29,9 @@ from precad.common.secret import Secret
 from precad.common.share.signature import Verifier
 from precad.common.share.submission import Submission
 from precad.common.task import Task
+from precad.norm_check.deal.dealer import DealerRole
+from precad.norm_check.deal.request import DealRequest, SquareRequest
+from precad.norm_check.deal.square import Answer, Deliver
 
 
 class _Tap:

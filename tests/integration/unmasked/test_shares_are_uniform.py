@@ -11,13 +11,13 @@ from scipy import stats
 from tests.rig.keys import signer
 from tests.rig.submissions import Pair, body_of, words_of
 
-from precad.common.deal.dealer import DealerRole
-from precad.common.deal.request import SquareRequest
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.ring import dot, from_bytes, signed, to_bytes
 from precad.common.secret import Secret
 from precad.common.share.submission import shard
 from precad.common.task import Task
+from precad.norm_check.deal.dealer import DealerRole
+from precad.norm_check.deal.request import SquareRequest
 
 D = 8
 RUNS = 4000

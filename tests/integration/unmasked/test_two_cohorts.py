@@ -18,15 +18,15 @@ from typing import Any
 import pytest
 from tests.faults.world import World
 
-from precad.common.aggregator.round.history import history_after, history_start
-from precad.common.aggregator.round.messages import Fact
-from precad.common.aggregator.service.dealing import request_to_wire
-from precad.common.aggregator.service.squares import square_request_to_wire
-from precad.common.aggregator.store import read_ledger
-from precad.common.deal.request import DealRequest, SquareRequest
+from precad.aggregator.rounds.history import history_after, history_start
+from precad.aggregator.rounds.messages import Fact
+from precad.aggregator.rpc.dealing import request_to_wire
+from precad.aggregator.rpc.squares import square_request_to_wire
+from precad.aggregator.store import read_ledger
 from precad.common.identifiers import ClientId, Role
 from precad.common.keystream import encode_context
 from precad.common.task import Task
+from precad.norm_check.deal.request import DealRequest, SquareRequest
 
 CLIENTS, ROUNDS = 6, 4
 ROLES = (Role.SERVER_A, Role.SERVER_B)

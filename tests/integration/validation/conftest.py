@@ -9,11 +9,9 @@ import pytest
 from tests.rig.breaking import Breaking
 from tests.rig.spent import MemorySpentTriples
 
-from precad.common.aggregator.release.aggregate import aggregate
-from precad.common.aggregator.round.aggregator import Aggregator
-from precad.common.aggregator.round.states import Matched, Opened, Summed
-from precad.common.deal.dealer import DealerRole
-from precad.common.deal.local import LocalDealing
+from precad.aggregator.release.aggregate import aggregate
+from precad.aggregator.rounds.aggregator import Aggregator
+from precad.aggregator.rounds.states import Matched, Opened, Summed
 from precad.common.errors import PeerUnavailable, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.link import PeerLink, memory_pair
@@ -22,6 +20,8 @@ from precad.common.secret import Secret
 from precad.common.share.signature import Signature
 from precad.common.share.submission import Submission, shard
 from precad.common.task import Task
+from precad.norm_check.deal.dealer import DealerRole
+from precad.norm_check.deal.local import LocalDealing
 
 T = TypeVar("T")
 Play = Callable[[Role, PeerLink], T]

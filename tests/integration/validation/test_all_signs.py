@@ -11,22 +11,22 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tests.integration.validation.conftest import play_both
 
-from precad.common.aggregator.mpc.comparison import all_signs
-from precad.common.aggregator.mpc.crypten_import import (
+from precad.aggregator.mpc.comparison import all_signs
+from precad.aggregator.mpc.crypten_import import (
     BinarySharedTensor,
     crypten,
     crypten_communicator,
 )
-from precad.common.aggregator.mpc.party import acting_as
-from precad.common.aggregator.mpc.provider import DealtProvider, UnexpectedDemand
-from precad.common.deal.dealer import DealerRole
-from precad.common.deal.program import comparison_triples, conjunction_triples
-from precad.common.deal.randomness import DealtRandomness
-from precad.common.deal.request import DealRequest
+from precad.aggregator.mpc.party import acting_as
+from precad.aggregator.mpc.provider import DealtProvider, UnexpectedDemand
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import Digest, Role
 from precad.common.link import PeerLink, memory_pair
 from precad.common.ring import RingVector
+from precad.norm_check.deal.dealer import DealerRole
+from precad.norm_check.deal.program import comparison_triples, conjunction_triples
+from precad.norm_check.deal.randomness import DealtRandomness
+from precad.norm_check.deal.request import DealRequest
 
 TASK = Digest.of(b"test")
 EXTREMES = [0, 1, -1, 2**63 - 1, -(2**63), -(2**63) + 1, 2**62, -(2**62), 2**32, -(2**32)]

@@ -14,10 +14,9 @@ from tests.integration.validation.conftest import (
     task_of,
 )
 
-from precad.common.aggregator.release.aggregate import aggregate
-from precad.common.aggregator.round.states import Matched, Opened
-from precad.common.aggregator.validate.forward import forward, receive
-from precad.common.deal.dealer import DealerRole
+from precad.aggregator.release.aggregate import aggregate
+from precad.aggregator.rounds.states import Matched, Opened
+from precad.aggregator.validate.forward import forward, receive
 from precad.common.errors import BodyUnreadable, PeerUnavailable, PeerViolation, Rejection
 from precad.common.identifiers import Digest, Role
 from precad.common.link import PeerLink
@@ -25,6 +24,7 @@ from precad.common.ring import RingVector
 from precad.common.share.body import PIECE_BYTES, Body
 from precad.common.share.submission import Submission
 from precad.common.task import Task
+from precad.norm_check.deal.dealer import DealerRole
 
 A, B = SERVERS
 DIMENSION = PIECE_BYTES // 8 * 2 + 65

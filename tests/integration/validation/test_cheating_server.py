@@ -23,24 +23,24 @@ from tests.integration.validation.conftest import (
 )
 from tests.rig.submissions import words_of
 
-from precad.common.aggregator.release.aggregate import aggregate
-from precad.common.aggregator.round.states import Matched, Opened, Summed
-from precad.common.aggregator.validate.by_gates import ByGates
-from precad.common.deal import gates
-from precad.common.deal.dealer import DealerRole
-from precad.common.deal.local import LocalDealing
-from precad.common.deal.request import SquareRequest
-from precad.common.deal.square import GateKeys
-from precad.common.deal.squares import Squares
+from precad.aggregator.release.aggregate import aggregate
+from precad.aggregator.rounds.states import Matched, Opened, Summed
+from precad.aggregator.validate.by_gates import ByGates
 from precad.common.errors import BodyUnreadable, PeerUnavailable, PeerViolation, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.link import Frame, PeerLink
-from precad.common.norm_check.verdicts import submission_bytes
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
 from precad.common.share.body import HeldBody
 from precad.common.share.submission import Submission
 from precad.common.task import Task
+from precad.norm_check.deal import gates
+from precad.norm_check.deal.dealer import DealerRole
+from precad.norm_check.deal.local import LocalDealing
+from precad.norm_check.deal.request import SquareRequest
+from precad.norm_check.deal.square import GateKeys
+from precad.norm_check.deal.squares import Squares
+from precad.norm_check.verdicts import submission_bytes
 
 A, B = SERVERS
 TIMEOUT_S = 60.0

@@ -9,18 +9,18 @@ import pytest
 from tests.integration.validation.conftest import SERVERS, play_both, task_of
 from tests.rig.spent import MemorySpentTriples
 
-from precad.common.aggregator.validate.comparisons import comparisons_per_client, deal_request
-from precad.common.aggregator.validate.decide import decide
-from precad.common.deal.dealer import DealerRole
-from precad.common.deal.randomness import DealtRandomness
-from precad.common.deal.request import DealRequest
-from precad.common.deal.spent import SpentTriples
+from precad.aggregator.validate.comparisons import comparisons_per_client, deal_request
+from precad.aggregator.validate.decide import decide
 from precad.common.errors import PeerViolation
 from precad.common.headroom import TAU
 from precad.common.identifiers import Role
 from precad.common.link import PeerLink
 from precad.common.ring import RingVector
 from precad.common.task import Task
+from precad.norm_check.deal.dealer import DealerRole
+from precad.norm_check.deal.randomness import DealtRandomness
+from precad.norm_check.deal.request import DealRequest
+from precad.norm_check.deal.spent import SpentTriples
 
 DIMENSION = 16
 NONCES = bytes(64)

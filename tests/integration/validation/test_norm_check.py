@@ -18,22 +18,22 @@ from tests.rig.norm_check import (
 )
 from tests.rig.spent import MemorySpentTriples
 
-from precad.common.aggregator.validate.absorb import Absorber
-from precad.common.aggregator.validate.comparisons import deal_request
-from precad.common.aggregator.validate.decide import decide
-from precad.common.deal.dealer import DealerRole
-from precad.common.deal.randomness import DealtRandomness
+from precad.aggregator.validate.absorb import Absorber
+from precad.aggregator.validate.comparisons import deal_request
+from precad.aggregator.validate.decide import decide
 from precad.common.encode import clip_update
 from precad.common.encode.clip import squared_norm
 from precad.common.errors import PeerViolation
 from precad.common.headroom import TAU
 from precad.common.identifiers import Role
 from precad.common.link import PeerLink
-from precad.common.norm_check.gates import evaluate_gates
-from precad.common.norm_check.verdicts import pack, submission_bytes, verdicts
 from precad.common.ring import RingVector, dot, signed
 from precad.common.secret import Secret
 from precad.common.task import Task
+from precad.norm_check.deal.dealer import DealerRole
+from precad.norm_check.deal.randomness import DealtRandomness
+from precad.norm_check.gates import evaluate_gates
+from precad.norm_check.verdicts import pack, submission_bytes, verdicts
 
 DIMENSION = 64
 GATES = 41

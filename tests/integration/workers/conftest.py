@@ -17,18 +17,16 @@ from tests.rig.parts import Here, LoopThread
 from tests.rig.spent import MemorySpentTriples
 from tests.rig.waiting import until
 
-from precad.common.aggregator.collect.spool import Spool
-from precad.common.aggregator.release.aggregate import aggregate
-from precad.common.aggregator.round.aggregator import Aggregator
-from precad.common.aggregator.round.states import Matched, Opened, Summed
-from precad.common.aggregator.service.dealing import RemoteDealer
-from precad.common.aggregator.work.pairs import Crew, Pairs, pairs_of
-from precad.common.aggregator.work.place import Place
-from precad.common.aggregator.work.pool import Pool
-from precad.common.aggregator.work.start import WorkerStart
-from precad.common.deal.dealer import DealerRole
-from precad.common.deal.dealing import Dealing
-from precad.common.deal.local import LocalDealing
+from precad.aggregator.collect.spool import Spool
+from precad.aggregator.release.aggregate import aggregate
+from precad.aggregator.rounds.aggregator import Aggregator
+from precad.aggregator.rounds.states import Matched, Opened, Summed
+from precad.aggregator.rpc.dealing import RemoteDealer
+from precad.aggregator.workers.pairs import Crew, Pairs, pairs_of
+from precad.aggregator.workers.place import Place
+from precad.aggregator.workers.pool import Pool
+from precad.aggregator.workers.start import WorkerStart
+from precad.cli.local.files import task_to_toml
 from precad.common.errors import PeerUnavailable, PrecadError
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.channel import open_channel
@@ -41,7 +39,9 @@ from precad.common.ring import RingVector
 from precad.common.secret import Secret
 from precad.common.share.submission import Submission, shard
 from precad.common.task import Task
-from precad.experiments.local.files import task_to_toml
+from precad.norm_check.deal.dealer import DealerRole
+from precad.norm_check.deal.dealing import Dealing
+from precad.norm_check.deal.local import LocalDealing
 
 SERVERS = (Role.SERVER_A, Role.SERVER_B)
 MODEL = Digest.of(b"model")

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from tests.rig.waiting import until
 
-from precad.common.aggregator.round.states import Summed
-from precad.common.aggregator.work.pairs import Pairs
-from precad.common.aggregator.work.place import ThisMachine, WorkerProcess
+from precad.aggregator.rounds.states import Summed
+from precad.aggregator.workers.pairs import Pairs
+from precad.aggregator.workers.place import ThisMachine, WorkerProcess
 from precad.common.encode import clip_update
 from precad.common.errors import PeerUnavailable, Rejection
 from precad.common.identifiers import ClientId, Role
@@ -175,7 +175,7 @@ def test_nothing_secret_is_on_a_workers_command_line_or_in_its_environment(hire:
     secrets += [key.reveal() for key in site.keys.values()]
     assert len(seen) == len(halves)
     for text in seen:
-        assert b"work.worker" in text
+        assert b"workers.worker" in text
         for secret in secrets:
             assert secret not in text
             assert secret.hex().encode() not in text

@@ -12,8 +12,8 @@ import pytest
 from tests.rig.crew import CHANGES, CLIENTS, SERVERS, Crowd, deployed, until, up, version
 from tests.rig.waiting import until as wait_until
 
+from precad.cli.local import LocalDeployment
 from precad.common.task import Task
-from precad.experiments.local import LocalDeployment
 
 WORKERS = 2
 
@@ -72,7 +72,7 @@ def test_workers_end_with_their_server(training: tuple[LocalDeployment, Crowd]) 
 
 def test_nothing_of_a_round_is_given_to_ray() -> None:
     """An actor is told names of files and addresses; no call of Ray's takes anything else."""
-    path = Path(__file__).parents[3] / "common/aggregator/work/on_ray.py"
+    path = Path(__file__).parents[3] / "aggregator/workers/on_ray.py"
     calls = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call)]
     given = {
         ast.unparse(argument)

@@ -1,0 +1,88 @@
+"""The other way round: the least noise for a wanted (ε, δ).
+
+The answer is checked by the accountant itself: it satisfies the target.
+"""
+
+import math
+from collections.abc import Callable
+from functools import cache
+
+from scipy.optimize import brentq
+
+from precad.accounting.accountant import AccountantName
+from precad.accounting.events import SampledGaussian
+from precad.accounting.guarantees import spent
+from precad.common import checks
+from precad.common.errors import Misconfiguration
+
+_CLOSE = 0.1
+PRECISION = 1e-4
+"""Relative width at which the search ends."""
+
+_LEAST_NOISE = 0.02
+_MOST_LOG_NOISE = 12
+_LARGEST = 1e12
+
+
+def least_noise_multiplier(
+    event_of: Callable[[float], SampledGaussian],
+    *,
+    epsilon: float,
+    delta: float,
+    accountant: AccountantName = AccountantName.EXACT,
+    near: float | None = None,
+) -> float:
+    """The least noise multiplier σ for which ``event_of(σ)`` is (ε, δ)-DP.
+
+    Args:
+        event_of: the event with a given σ; ε falls as σ rises.
+        epsilon: ε, 0 or above.
+        delta: δ, in (0, 1).
+        accountant: which ε counts.
+        near: a σ that is thought to be close, above 0: spares evaluations and changes no answer.
+
+    Returns:
+        σ, about ``PRECISION`` (relative) above the least; 0.02 where that suffices.
+
+    Raises:
+        Misconfiguration: a parameter is out of its range, or no σ up to e^12 suffices.
+    """
+    checks.epsilon(epsilon)
+    checks.inside_unit_interval("delta", delta)
+    if near is not None:
+        checks.positive("near", near, "a σ that is thought to be close")
+
+    def excess(log_sigma: float) -> float:
+        # Where nothing is claimed ε is infinite; the search wants a number.
+        return min(spent(event_of(math.exp(log_sigma)), delta, accountant), _LARGEST) - epsilon
+
+    start, step = (0.0, 1.0) if near is None else (math.log(near), _CLOSE)
+    remembered = cache(excess)
+    low, high = _bracket(remembered, start, step)
+    if low >= _MOST_LOG_NOISE:
+        raise Misconfiguration(
+            "epsilon", epsilon, f"no noise multiplier up to e^{_MOST_LOG_NOISE} reaches it"
+        )
+    if low == high:
+        return _LEAST_NOISE
+    step = PRECISION / 2
+    log_sigma = float(brentq(remembered, low, high, xtol=step)) + step
+    while remembered(log_sigma) > 0:
+        log_sigma += step
+    return math.exp(log_sigma)
+
+
+def _bracket(excess: Callable[[float], float], start: float, step: float) -> tuple[float, float]:
+    """A ln σ that is too little and one that suffices.
+
+    Twice the least one's where that suffices; 12 and more where none up to 12 does.
+    """
+    least = math.log(_LEAST_NOISE)
+    low = high = min(max(start, least), _MOST_LOG_NOISE)
+    if excess(high) > 0:
+        while excess(high) > 0 and low < _MOST_LOG_NOISE:
+            low, high, step = high, min(high + step, _MOST_LOG_NOISE + 1), 2 * step
+        return low, high
+    while excess(low) <= 0 and low > least:
+        low, high, step = max(least, low - step), low, 2 * step
+    return (least, least) if excess(low) <= 0 else (low, high)

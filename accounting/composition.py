@@ -1,0 +1,459 @@
+"""Many rounds' privacy loss together: tilted, composed by Fourier transforms, and turned back.
+
+δ(ε) is decided far out in the tail of the composed loss, at masses like 1e-15, where a plain
+Fourier transform holds nothing but rounding. So masses are tilted first: m_l becomes
+m_l·e^{λl}/M(λ), with λ such that the mean of the composed tilted loss lies where the answer is
+(the saddle point of Chernoff's bound). There the transform is as exact, relatively, as elsewhere
+it is absolutely. Each distinct round is composed with itself on a lattice of its own, as fine as
+that round needs; then the results are moved to one lattice, as coarse as the whole allows,
+and multiplied: one splitting for each distinct round and not for each round.
+
+Everything that is left out is added to δ, so that the answer stays an upper bound:
+
+- losses of one round so large that all rounds together hardly ever meet one, and what lies above
+  a window, by Chernoff's bound: a billionth of δ, counted as infinite. The transform wraps what is
+  outside a window around, which adds; so a window also holds all but 1e-13 of the tilted mass;
+- rounding of the transforms (``convolve``);
+- tilting: a factor's exponent is right to 4·(|λl| + |K|) units, which raises every mass.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.fft import next_fast_len
+from scipy.optimize import brentq
+
+from precad.accounting.convolve import convolved
+from precad.accounting.losses import (
+    UNIT,
+    Floats,
+    Integers,
+    Losses,
+    Round,
+    discounted,
+    one_round,
+    split,
+    summed,
+)
+
+# Of the wanted δ, what may be left out; of the tilted mass, what may lie outside a window.
+_TAIL_SHARE = 1e-9
+_OUTSIDE = 1e-13
+# Of the composed variance, what all splittings together may add.
+_ADDED_VARIANCE = 2e-4
+# Points of one transform, and of all distinct rounds' transforms together: time and memory.
+_MOST_POINTS = 2**21
+_ALL_POINTS = 2**24
+_FEWEST_POINTS = 2**13
+# Where many kinds are composed, the tilt is found on lattices so much coarser.
+_FIRST_LOOK = 8
+# Losses of a round beyond so many cells are composed apart where there are many more, on a lattice
+# so many times as wide (which their points lie on already).
+_LEVEL, _LEVEL_STEP, _MOST_LEVEL = 2**12, 2**3, 2**16
+# Tilts and scales tried until the next would be as large as the last, but for this factor.
+_RETRIES, _CLOSE = 6, 1.5
+# What a lattice is fine against is a deviation, or this share of ε where that is less.
+_SCALE, _LEAST_SCALE = 0.25, 1e-6
+# Sums over a window, one after the other, lose at most this much of themselves.
+_SUMMED = 1e-9
+_LARGEST_LOG_ORDER = 40.0
+# Where δ can't be told from 0; and a composed variance that can't.
+_LEAST_LOG_DELTA = -640.0
+_LEAST_VARIANCE = 1e-200
+# Chernoff's bound is tried at these multiples of the tilt: the best one is at most a few percent
+# from the optimum, and every one is a bound.
+_MULTIPLES = 2.0 ** np.arange(-4, 15)
+_FOURTH = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """A round and how often it happened, at least once."""
+
+    one: Round
+    count: int
+
+
+def epsilon_of_delta(rounds: Sequence[Counted], delta: float) -> float:
+    """The least ε ≥ 0 of all rounds together, both directions; infinite where δ is too small."""
+    return max(_epsilon(rounds, delta, reverse=reverse) for reverse in (False, True))
+
+
+def delta_of_epsilon(rounds: Sequence[Counted], epsilon: float) -> float:
+    """δ(ε) of all rounds together, the larger of both directions, in [0, 1]."""
+    found = []
+    for reverse in (False, True):
+        log_delta = 0.0
+        # Chernoff's bound with little left out says where δ is; the second look leaves out less.
+        for _ in range(2):
+            direction = _Direction(rounds, reverse, log_delta)
+            order = direction.saddle_point(epsilon)
+            log_delta = min(0.0, direction.summed(order)[0] - order * epsilon)
+            log_delta = max(log_delta, _LEAST_LOG_DELTA)
+        scale = epsilon * _SCALE if epsilon else math.inf
+        found.append(direction.tilted(order, scale).delta(epsilon))
+    return max(found)
+
+
+def _epsilon(rounds: Sequence[Counted], delta: float, *, reverse: bool) -> float:
+    direction = _Direction(rounds, reverse, math.log(delta))
+    order, scale, found = direction.saddle_point(), math.inf, math.inf
+    for _ in range(_RETRIES):
+        tilted = direction.tilted(order, scale)
+        found = min(found, tilted.epsilon(delta))
+        if not 0 < found < math.inf:
+            break
+        # Where large losses are rare, Chernoff's ε lies far above the true one: look closer.
+        better = direction.saddle_point(found), found * _SCALE
+        if better[0] > order / _CLOSE and better[1] > tilted.scale / _CLOSE:
+            break
+        order, scale = min(order, better[0]), better[1]
+    return max(0.0, found)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Part:
+    """Rounds of one kind in one direction, on one lattice.
+
+    Attributes:
+        losses: of one of them.
+        count: how many.
+        infinite: probability that one of them has infinite loss, or one left out.
+    """
+
+    losses: Losses
+    count: int
+    infinite: float
+
+    @classmethod
+    def of(cls, kind: Counted, tail: float, *, reverse: bool) -> "_Part":
+        """On its natural lattice, without losses that are met with a probability of ``tail``."""
+        losses = one_round(kind.one)[reverse]
+        above = np.cumsum(np.exp(losses.log_masses[::-1])) * (1 + _SUMMED)
+        dropped = int(np.searchsorted(above, tail / kind.count, side="right"))
+        infinite = losses.infinite + (float(above[dropped - 1]) if dropped else 0.0)
+        kept = len(above) - dropped
+        points, log_masses = losses.points[:kept], losses.log_masses[:kept]
+        left = Losses(points, log_masses, infinite, losses.cell)
+        return cls(left, kind.count, min(1.0, kind.count * infinite))
+
+    def on(self, cell: float) -> "_Part":
+        """The same on a coarser lattice."""
+        return _Part(self.losses.on(cell), self.count, self.infinite)
+
+    def levels(self) -> list["_Part"]:
+        """The same as several parts, each with losses of about one size, whose sum dominates.
+
+        A round says whether its loss is rare, and then what it is. If it says what a usual round
+        says too, whether it was rare or not, it only says more: so it splits into a usual round
+        (masses relative to its share of P; its losses are all off by ln P/Q of "usual") and one
+        that is 0 (off by as much, the other way) or a rare loss.
+        """
+        losses = self.losses
+        cut = int(np.searchsorted(losses.points, _LEVEL, side="right"))
+        if losses.points[-1] <= _MOST_LEVEL or cut == len(losses.points):
+            return [self]
+        usual, rare = np.exp(losses.log_masses[:cut]), np.exp(losses.log_masses[cut:])
+        share = float(usual.sum())
+        of_q = 1 - float(rare @ np.exp(-losses.losses[cut:]))
+        off = math.log(share / of_q)
+        step = _LEVEL_STEP
+        points = losses.points[cut:] // step
+        wide = losses.cell * step
+        # A rare loss lies at l − off, which is split onto the lattice like any other.
+        shift = math.floor(-off / wide)
+        up = min(1.0, math.expm1(off + shift * wide) / math.expm1(-wide) * (1 + 16 * UNIT))
+        places = np.concatenate([[0], points + shift, points + shift + 1])
+        masses = np.concatenate([[share], rare * (1 - up), rare * up])
+        found, at = np.unique(places, return_inverse=True)
+        together = summed(at, masses, len(found)) * (1 + 16 * UNIT)
+        kept = together > 0
+        large = Losses(found[kept], np.log(together[kept]), 0.0, wide)
+        relative = losses.log_masses[:cut] - math.log(share) + 8 * UNIT
+        small = Losses(losses.points[:cut], relative, 0.0, losses.cell)
+        return [
+            _Part(small, self.count, self.infinite),
+            *_Part(large, self.count, 0.0).levels(),
+        ]
+
+    def tilted(self, order: float) -> tuple[float, float, float]:
+        """K(λ), K'(λ), K''(λ) of all rounds together."""
+        moment, mean, variance = self.losses.tilted(order)
+        return self.count * moment, self.count * mean, self.count * variance
+
+    def log_moments(self, orders: Floats) -> Floats:
+        """K at every order."""
+        return self.count * self.losses.log_moments(orders)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Composed:
+    """Tilted masses, each rounded up, of the losses ``points·cell``.
+
+    Attributes:
+        points: [n] int64, increasing.
+        masses: [n] float64; a mass is its tilted one times e^{``log_moment`` − λ·loss}.
+        cell: a power of two, nats.
+        log_moment: K(λ).
+        left_out: probability above the window.
+    """
+
+    points: Integers
+    masses: Floats
+    cell: float
+    log_moment: float
+    left_out: float
+
+    def log_moments(self, orders: Floats, tilt: float) -> Floats:
+        """K at every one of ``orders``."""
+        exponents = np.outer(orders - tilt, self.points * self.cell)
+        exponents += np.log(np.maximum(self.masses, 1e-300))
+        top = exponents.max(axis=1)
+        sums = np.log(np.exp(exponents - top[:, None]).sum(axis=1))
+        return np.asarray(self.log_moment + top + sums)
+
+    def on(self, cell: float, tilt: float) -> "_Composed":
+        """The same on another lattice; where that is coarser, split onto it."""
+        if cell <= self.cell:
+            points, masses = self.points * round(self.cell / cell), self.masses
+        else:
+            points, masses = split(self.points, self.masses, self.cell, cell, tilt)
+        return _Composed(points, masses, cell, self.log_moment, self.left_out)
+
+
+def _least(bound: Callable[[Floats], Floats], steps: Floats) -> float:
+    """The least of ``bound`` at ``steps``, which increase; any of its values is a bound.
+
+    It is (f(s) + c)/s with f convex, f(0) = 0 and c > 0: it falls and then rises. So the least
+    lies beside the least of every fourth.
+    """
+    near = _FOURTH * int(bound(steps[::_FOURTH]).argmin())
+    return float(bound(steps[max(0, near - _FOURTH + 1) : near + _FOURTH]).min())
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    """Where the answer is, under a tilt λ.
+
+    Attributes:
+        order: λ.
+        scale: the composed loss's deviation under the tilt, or less where ε is small.
+        log_tail: logarithm of the probability that may lie above.
+    """
+
+    order: float
+    scale: float
+    log_tail: float
+
+    def around(self, log_moments: Callable[[Floats], Floats]) -> tuple[float, float]:
+        """(low, high) of what has these K: by Chernoff's bound, at several orders."""
+        bases = [self.order or 1 / self.scale, 1 / self.scale]
+        steps = np.unique(np.outer(bases, _MULTIPLES))
+        here = float(log_moments(np.array([self.order]))[0])
+        outside = math.log(_OUTSIDE)
+
+        def below(s: Floats) -> Floats:
+            return (log_moments(self.order - s) - here - outside) / s
+
+        def above(s: Floats) -> Floats:
+            return (log_moments(self.order + s) - here - outside) / s
+
+        def plain(s: Floats) -> Floats:
+            return (log_moments(s) - self.log_tail) / s
+
+        low = -_least(below, steps)
+        return low, max(low, _least(above, steps), _least(plain, steps))
+
+
+@dataclass(frozen=True, slots=True)
+class _Direction:
+    """All rounds in one direction, to be answered around one δ.
+
+    Attributes:
+        rounds: distinct rounds with their counts.
+        reverse: False for P‖Q, True for Q‖P.
+        log_delta: logarithm of about the δ that is asked for or found.
+    """
+
+    rounds: Sequence[Counted]
+    reverse: bool
+    log_delta: float
+
+    @property
+    def tail(self) -> float:
+        """The probability that each kind may leave out at each step."""
+        return math.exp(self.log_delta) * _TAIL_SHARE / (2 * len(self.rounds) + 1)
+
+    def parts(self) -> list[_Part]:
+        """All kinds, each on its natural lattice."""
+        return [_Part.of(kind, self.tail, reverse=self.reverse) for kind in self.rounds]
+
+    def first_look(self) -> list[_Part]:
+        """All kinds, on lattices good enough for finding a tilt."""
+        look = 1 if len(self.rounds) == 1 else _FIRST_LOOK
+        return [part.on(look * part.losses.cell) for part in self.parts()]
+
+    def saddle_point(self, epsilon: float | None = None) -> float:
+        """λ ≥ 0 that minimises Chernoff's bound of ε at δ, or of δ at ``epsilon``."""
+        parts, log_delta = self.first_look(), self.log_delta
+
+        def slope(log_order: float) -> float:
+            order = math.exp(log_order)
+            moment, mean, _ = _summed(parts, order)
+            return order * mean - moment + log_delta if epsilon is None else mean - epsilon
+
+        if epsilon is not None and _summed(parts, 0.0)[1] >= epsilon:
+            return 0.0
+        low = high = 0.0
+        while slope(high) < 0 and high < _LARGEST_LOG_ORDER:
+            low, high = high, high + 2
+        while slope(low) > 0 and low > -_LARGEST_LOG_ORDER:
+            low, high = low - 2, low
+        # Any λ is sound; where no one is best, the largest tried is taken.
+        if not slope(low) <= 0 <= slope(high):
+            return math.exp(high)
+        return math.exp(float(brentq(slope, low, high, xtol=1e-3)))
+
+    def summed(self, order: float) -> tuple[float, float, float]:
+        """K(λ), K'(λ), K''(λ) of everything, at a first look."""
+        return _summed(self.first_look(), order)
+
+    def tilted(self, order: float, scale: float) -> "Tilted":
+        """Everything, composed under the tilt λ = ``order``, on lattices fine against ``scale``."""
+        deviation = math.sqrt(self.summed(order)[2])
+        scale = min(max(scale, deviation * _LEAST_SCALE), deviation)
+        window = _Window(order, scale, math.log(self.tail))
+        levels: list[_Part] = []
+        for part in self.parts():
+            # A kind that matters little among others may be split more coarsely.
+            share = _ADDED_VARIANCE / (2 * len(self.rounds)) if len(self.rounds) > 1 else 0.0
+            allowed = scale * math.sqrt(6 * share / part.count)
+            coarse = allowed > 2 * part.losses.cell
+            levels += (part.on(_power_of_two(allowed)) if coarse else part).levels()
+        composed = [_alone(part, window, len(levels)) for part in levels]
+        alone = 0.0 if len(levels) == 1 else scale
+        return Tilted(_together(composed, window), order, alone)
+
+
+def _alone(part: _Part, window: _Window, parts: int) -> _Composed:
+    """All rounds of one part together, on a lattice of their own."""
+    sparse = part.count == 1 and parts > 1
+    most = min(_MOST_POINTS, max(_FEWEST_POINTS, _ALL_POINTS // parts))
+    low, high = (0.0, 0.0) if sparse else window.around(part.log_moments)
+    while (high - low) / part.losses.cell > most:
+        part = part.on(2 * part.losses.cell)
+        low, high = window.around(part.log_moments)
+    losses, order, cell = part.losses, window.order, part.losses.cell
+    moment = losses.tilted(order)[0]
+    exponents = order * losses.losses
+    spoiled = 1 + UNIT * (16 + 4 * (np.abs(exponents) + abs(moment)))
+    tilted = np.exp(losses.log_masses + exponents - moment) * spoiled
+    if sparse:
+        return _Composed(losses.points, tilted, cell, moment, part.infinite)
+    first, size = _span(low, high, cell)
+    once = summed(losses.points % size, tilted, size)
+    masses = once if part.count == 1 else convolved([(once, part.count)], size)
+    left_out = part.infinite + math.exp(window.log_tail)
+    return _dense(first, masses, cell, part.count * moment, left_out)
+
+
+def _summed(parts: Sequence[_Part], order: float) -> tuple[float, float, float]:
+    each = [part.tilted(order) for part in parts]
+    moment, mean, variance = (math.fsum(column) for column in zip(*each, strict=True))
+    return moment, mean, max(variance, _LEAST_VARIANCE)
+
+
+def _together(parts: Sequence[_Composed], window: _Window) -> _Composed:
+    """All kinds, on one lattice."""
+    if len(parts) == 1:
+        return parts[0]
+    share = _ADDED_VARIANCE / (2 * len(parts))
+    cell, order = _power_of_two(window.scale * math.sqrt(6 * share)), window.order
+    while True:
+        moved = [part.on(cell, order) for part in parts]
+
+        def log_moments(orders: Floats, moved: Sequence[_Composed] = moved) -> Floats:
+            return np.asarray(np.sum([p.log_moments(orders, order) for p in moved], axis=0))
+
+        low, high = window.around(log_moments)
+        first, size = _span(low, high, cell)
+        if size <= _MOST_POINTS:
+            break
+        cell *= 2
+    factors = ((summed(p.points % size, p.masses, size), 1) for p in moved)
+    left_out = math.fsum(part.left_out for part in parts) + math.exp(window.log_tail)
+    moment = math.fsum(part.log_moment for part in parts)
+    return _dense(first, convolved(factors, size), cell, moment, left_out)
+
+
+class Tilted:
+    """The composed losses of one direction in a window, and what they say about (ε, δ)."""
+
+    def __init__(self, composed: _Composed, order: float, scale: float) -> None:
+        self.scale = scale
+        """What its lattice is fine against; 0 where a smaller one changes nothing."""
+        self._cell = composed.cell
+        self._losses = composed.points * composed.cell
+        self.lowest = float(self._losses[0])
+        """The lowest loss of the window."""
+        self._infinite = composed.left_out
+        # Far below the answer the weights overflow; there δ is above 1 anyway.
+        log_weights = np.minimum(composed.log_moment - order * self._losses, 600.0)
+        with np.errstate(over="ignore"):
+            masses = composed.masses * np.exp(log_weights)
+        decay = math.exp(-self._cell)
+        # held_j = Σ_{i≥j} m_i·e^{l_j − l_i}, and δ_j − δ_{j+1} = (1 − e^{−cell})·held_{j+1}: sums
+        # of positive terms alone.
+        held = discounted(masses[::-1], decay)[::-1]
+        steps = np.append(-math.expm1(-self._cell) * held[1:], 0.0)
+        self._deltas = np.cumsum(steps[::-1])[::-1] * (1 + _SUMMED)
+        self._held = np.append(held[1:], 0.0) * decay
+        self._whole = float(masses.sum()), float(held[0])
+
+    def epsilon(self, delta: float) -> float:
+        """The least ε of the window whose δ is at most ``delta``; infinite if there is none."""
+        left = delta * (1 - _SUMMED) - self._infinite
+        if left <= 0:
+            return math.inf
+        over = np.flatnonzero(self._deltas > left)
+        if not len(over):
+            return self.lowest
+        j = int(over[-1])
+        inside = math.log1p((self._deltas[j] - left) / self._held[j])
+        return float(self._losses[j]) + min(inside, self._cell)
+
+    def delta(self, epsilon: float) -> float:
+        """δ(ε), at most 1."""
+        j = math.floor((epsilon - self.lowest) / self._cell)
+        if j >= len(self._losses):
+            return min(1.0, self._infinite)
+        if j < 0:
+            total, held = self._whole
+            below = total * (1 + _SUMMED) - held * math.exp(epsilon - self.lowest) + _OUTSIDE
+            return min(1.0, below + self._infinite)
+        inside = math.expm1(epsilon - float(self._losses[j])) * self._held[j]
+        found = float(self._deltas[j] - inside)
+        if not math.isfinite(found):
+            return 1.0  # so far below the answer that the weights overflow
+        return min(1.0, max(0.0, found) + self._infinite)
+
+
+def _power_of_two(width: float) -> float:
+    return 2.0 ** math.floor(math.log2(width))
+
+
+def _span(low: float, high: float, cell: float) -> tuple[int, int]:
+    """First point of a window, and a size that transforms quickly."""
+    first = math.floor(low / cell)
+    return first, int(next_fast_len(max(math.ceil(high / cell) - first + 1, 16), real=True))
+
+
+def _dense(
+    first: int, wrapped: Floats, cell: float, log_moment: float, left_out: float
+) -> _Composed:
+    """Masses by point modulo their number, put in order from ``first``."""
+    size = len(wrapped)
+    masses = np.roll(wrapped, -(first % size))
+    return _Composed(np.arange(first, first + size), masses, cell, log_moment, left_out)

@@ -1,0 +1,109 @@
+"""The exact accountant: privacy-loss distributions, rounded up, in both directions.
+
+Adding and removing a record are different pairs of distributions under sampling; δ(ε) is the
+larger of the two. ``losses`` holds one round's loss on a lattice (connect-the-dots, Doroshenko et
+al. 2022), ``composition`` composes any number of any kinds of them.
+"""
+
+import math
+from collections import Counter
+
+from precad.accounting import gdp
+from precad.accounting.accountant import AccountantName, BeyondReach, require_bound
+from precad.accounting.composition import Counted, delta_of_epsilon, epsilon_of_delta
+from precad.accounting.events import SampledGaussian
+from precad.accounting.losses import Round
+from precad.common import checks
+
+# A round with more noise, a smaller rate or a smaller share is counted as one with these: it costs
+# no more than they do, and less than these floating point can't hold.
+_MOST_NOISE, _LEAST_RATE, _LEAST_SHARE = 1e6, 1e-9, 1e-9
+# With less noise a step that draws anybody costs thousands: nothing is claimed.
+_LEAST_NOISE = 0.01
+
+
+class ExactAccountant:
+    """Pessimistic privacy-loss distributions of Poisson-sampled Gaussians and atom mixtures.
+
+    Rounds in which everyone is drawn (rate 1) are composed in closed form.
+    """
+
+    name = AccountantName.EXACT
+
+    def __init__(self) -> None:
+        self._rounds: Counter[Round] = Counter()
+
+    def compose(self, event: SampledGaussian) -> None:
+        """Add ``event``; see ``Accountant``.
+
+        Raises:
+            Misconfiguration: not Poisson sampling under add/remove; nothing changed.
+        """
+        require_bound(event, self.name)
+        if not event.silent:
+            one = Round(event.rate, event.effective_noise_multiplier, event.participation)
+            self._rounds[one] += event.count
+
+    def epsilon(self, delta: float) -> float:
+        """The least ε ≥ 0; see ``Accountant``. Infinite where a sampled step has σ below 0.01.
+
+        Raises:
+            Misconfiguration: δ outside (0, 1).
+            BeyondReach: δ is below what this arithmetic can tell from 0.
+        """
+        checks.inside_unit_interval("delta", delta)
+        gaussian, sampled = self._split()
+        if not sampled:
+            return gdp.epsilon_of_delta(gaussian, delta)
+        if _hopeless(gaussian, sampled):
+            return math.inf
+        epsilon = epsilon_of_delta(_counted(gaussian, sampled), delta)
+        if math.isinf(epsilon):
+            raise BeyondReach(
+                "delta",
+                delta,
+                "too small for the exact accountant's arithmetic; raise it, or use the RDP one",
+            )
+        return epsilon
+
+    def delta(self, epsilon: float) -> float:
+        """The least δ, in [0, 1]; see ``Accountant``.
+
+        Raises:
+            Misconfiguration: ε negative or not finite.
+        """
+        checks.epsilon(epsilon)
+        gaussian, sampled = self._split()
+        if not sampled:
+            return gdp.delta_of_epsilon(gaussian, epsilon)
+        if _hopeless(gaussian, sampled):
+            return 1.0
+        return delta_of_epsilon(_counted(gaussian, sampled), epsilon)
+
+    def _split(self) -> tuple[float, tuple[tuple[Round, int], ...]]:
+        """μ of the rounds that sample nothing, and the others with their counts."""
+        plain = {r: n for r, n in self._rounds.items() if r.rate == 1 and r.participation == 1}
+        mus = [math.sqrt(n) / r.noise_multiplier for r, n in plain.items()]
+        sampled = tuple(sorted((r, n) for r, n in self._rounds.items() if r not in plain))
+        return gdp.composed_mu(mus), sampled
+
+
+def _hopeless(gaussian: float, sampled: tuple[tuple[Round, int], ...]) -> bool:
+    """Whether a step has so little noise that only an infinite ε is claimed."""
+    least = min(one.noise_multiplier for one, _ in sampled)
+    return least < _LEAST_NOISE or gaussian * _LEAST_NOISE > 1
+
+
+def _counted(gaussian: float, sampled: tuple[tuple[Round, int], ...]) -> list[Counted]:
+    """All sampled rounds, and one Gaussian of μ ``gaussian``, within what is held exactly."""
+    rounds: Counter[Round] = Counter()
+    for one, count in sampled:
+        held = Round(
+            max(one.rate, _LEAST_RATE),
+            min(one.noise_multiplier, _MOST_NOISE),
+            max(one.participation, _LEAST_SHARE),
+        )
+        rounds[held] += count
+    if gaussian > 0:
+        rounds[Round(1.0, min(1 / gaussian, _MOST_NOISE), 1.0)] += 1
+    return [Counted(one, count) for one, count in sorted(rounds.items())]

@@ -1,0 +1,180 @@
+"""Gaussian differential privacy in closed form, and its central limit theorem.
+
+μ-GDP is exact for the Gaussian mechanism. For a sampled one the μ below holds only in a limit
+(many steps, small rates): it is *asymptotic*, not a guarantee, and usually reports too small an
+ε (docs/privacy-accounting.md).
+"""
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import brentq
+from scipy.special import log_ndtr, ndtr, ndtri
+
+from precad.accounting.accountant import AccountantName, require_bound
+from precad.accounting.events import SampledGaussian
+from precad.common import checks
+from precad.common.errors import Misconfiguration
+
+# Above this −ε/μ + μ/2 loses its digits; the first term alone decides ε, to one part in 10^6.
+_LARGE_MU = 1e6
+_LARGEST_EXPONENT = 700.0
+
+
+def clt_mu(rate: float, noise_multiplier: float, count: int) -> float:
+    """μ = rate·√(count·(e^{1/σ²} − 1)); Bu et al. 2020, PRECAD Lemma 5. Asymptotic.
+
+    Returns infinity where e^{1/σ²} leaves the range of floating point.
+
+    Raises:
+        Misconfiguration: a parameter is out of its range.
+    """
+    checks.rate("rate", rate)
+    checks.noise_multiplier(noise_multiplier)
+    checks.count("count", count)
+    exponent = noise_multiplier**-2
+    if rate == 0 or count == 0:
+        return 0.0
+    if exponent > _LARGEST_EXPONENT:
+        return math.inf
+    return rate * math.sqrt(count * math.expm1(exponent))
+
+
+def delta_of_epsilon(mu: float, epsilon: float) -> float:
+    """δ(ε) = Φ(−ε/μ + μ/2) − e^ε·Φ(−ε/μ − μ/2) of μ-GDP; Dong et al. 2022, PRECAD eq. (3).
+
+    Holds for every real ε. The second term is taken in logarithms, so that no ε overflows.
+    """
+    if mu == 0:
+        return max(0.0, -math.expm1(epsilon))
+    if math.isinf(mu):
+        return 1.0
+    first = float(ndtr(-epsilon / mu + mu / 2))
+    second = math.exp(epsilon + float(log_ndtr(-epsilon / mu - mu / 2)))
+    return max(0.0, first - second)
+
+
+def epsilon_of_delta(mu: float, delta: float) -> float:
+    """The least ε ≥ 0 with δ(ε) ≤ ``delta`` under μ-GDP.
+
+    Raises:
+        Misconfiguration: δ outside (0, 1), or a negative μ.
+    """
+    checks.inside_unit_interval("delta", delta)
+    if not mu >= 0:
+        raise Misconfiguration("mu", mu, "μ is 0 or above")
+    if math.isinf(mu):
+        return math.inf
+    if delta_of_epsilon(mu, 0.0) <= delta:
+        return 0.0
+    # Φ(−ε/μ + μ/2) ≤ δ alone suffices, so the root lies below this.
+    high = mu * (mu / 2 - float(ndtri(delta)))
+    if mu > _LARGE_MU:
+        return high
+    return float(brentq(lambda e: delta_of_epsilon(mu, e) - delta, 0.0, high, xtol=1e-13))
+
+
+def composed_mu(mus: list[float]) -> float:
+    """√Σμ²: the composition of μ-GDP mechanisms; Dong et al. 2022, PRECAD Lemma 2."""
+    return math.hypot(*mus)
+
+
+def group_mu(mu: float, size: int) -> float:
+    """Kμ: μ-GDP for groups of ``size``; Dong et al. 2022, PRECAD Lemma 3."""
+    checks.count("size", size)
+    return size * mu if size else 0.0  # also where μ is infinite
+
+
+def shifted(p: npt.ArrayLike, by: float) -> npt.NDArray[np.float64]:
+    """Φ(Φ⁻¹(p) + ``by``): the most (the least, for −Kμ) that a score of p becomes under Kμ-GDP.
+
+    With a loss over its bound it is PRECAD Theorem 2 in closed form, B·Φ(Φ⁻¹(L/B) ± Kμ). The paper
+    takes the infimum over ε ≥ 0 only; over all real ε it is this, never above 1 nor below 0.
+
+    Args:
+        p: scores in [0, 1], of any shape.
+        by: ±Kμ, infinite where nothing is guaranteed.
+
+    Returns:
+        float64 of p's shape.
+    """
+    p = np.asarray(p, dtype=np.float64)
+    # What never happens, or always, stays so even at an infinite shift (∞ − ∞).
+    with np.errstate(invalid="ignore"):
+        return np.where((p == 0) | (p == 1), p, ndtr(ndtri(p) + by))
+
+
+def tolerated_group_mu(loss: float, tolerated: float, bound: float) -> float:
+    """The largest Kμ that keeps the bound of Theorem 2 at or below ``tolerated``.
+
+    Raises:
+        Misconfiguration: not 0 < loss < tolerated < bound.
+    """
+    checks.positive("bound", bound, "the largest value that the loss takes")
+    if not 0 < loss < bound:
+        raise Misconfiguration("loss", loss, f"give the loss without attackers, in (0, {bound})")
+    if not loss < tolerated < bound:
+        raise Misconfiguration(
+            "tolerated_loss", tolerated, f"give a loss above {loss} and below {bound}"
+        )
+    return float(ndtri(tolerated / bound) - ndtri(loss / bound))
+
+
+def largest_clip_ratio(mu: float, client_rate: float, rounds: int) -> float:
+    """C/(R·σ) at which Lemma 8's CLT gives ``mu``: √(2·ln(1 + μ²/(q²T))); PRECAD eq. (9) inverted.
+
+    Raises:
+        Misconfiguration: a parameter is out of its range.
+    """
+    checks.positive("mu", mu, "the wanted client-level μ")
+    checks.positive("client_rate", client_rate, "the share of clients in a round")
+    checks.rate("client_rate", client_rate)
+    checks.count("rounds", rounds, 1)
+    return math.sqrt(2 * math.log1p((mu / client_rate) ** 2 / rounds))
+
+
+class GdpCltAccountant:
+    """μ² added over events; ε from the sum.
+
+    For an atom mixture the limit is that of the rounds in which the step runs:
+    μ² = participation·count·rate²·(e^{1/σ²} − 1).
+    """
+
+    name = AccountantName.GDP_CLT
+
+    def __init__(self) -> None:
+        self._mu = 0.0
+
+    @property
+    def mu(self) -> float:
+        """μ of all that was composed; infinite where it leaves floating point."""
+        return self._mu
+
+    def compose(self, event: SampledGaussian) -> None:
+        """Add ``event``; see ``Accountant``.
+
+        Raises:
+            Misconfiguration: not Poisson sampling under add/remove; nothing changed.
+        """
+        require_bound(event, self.name)
+        if not event.silent:
+            mu = clt_mu(event.rate, event.effective_noise_multiplier, event.count)
+            self._mu = composed_mu([self._mu, math.sqrt(event.participation) * mu])
+
+    def epsilon(self, delta: float) -> float:
+        """ε of the limit; see ``Accountant``.
+
+        Raises:
+            Misconfiguration: δ outside (0, 1).
+        """
+        return epsilon_of_delta(self._mu, delta)
+
+    def delta(self, epsilon: float) -> float:
+        """δ of the limit, in [0, 1]; see ``Accountant``.
+
+        Raises:
+            Misconfiguration: ε negative or not finite.
+        """
+        checks.epsilon(epsilon)
+        return delta_of_epsilon(self._mu, epsilon)

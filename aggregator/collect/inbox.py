@@ -1,0 +1,312 @@
+"""The submissions of the current attempt on one server.
+
+Uploads come from many threads or tasks; the round's thread opens, waits and closes. One client's
+bad upload is its own affair: it is counted with a reason and nobody else notices.
+"""
+
+import math
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from precad.aggregator.collect.spool import SUFFIX, Spool, SpooledBody
+from precad.aggregator.collect.upload import Upload
+from precad.common.clock import CLOCK, Clock
+from precad.common.errors import RejectedSubmission, Rejection
+from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.share.signature import Verifier
+from precad.common.share.submission import Submission
+from precad.common.task import Task
+
+_MAY_COME_AGAIN = frozenset({Rejection.TRUNCATED})
+"""A link broke: the same bytes are on their way again. Whoever sent something wrong is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """How much lay here at once in one attempt, at most."""
+
+    submissions: int = 0
+    """That were whole, and that nobody had asked for."""
+    spooled: int = 0
+    """Bytes of bodies, all of which stay until the attempt's sum is made."""
+
+
+@dataclass(slots=True)
+class _OpenAttempt:
+    attempt: int
+    version: int
+    cohort: frozenset[ClientId]
+    model: Digest
+    spool: Spool | None
+    first: dict[ClientId, Digest] = field(default_factory=dict)
+    """The whole digest of each client's first good header: it alone may come, and come again."""
+    held: dict[ClientId, Submission] = field(default_factory=dict)
+    refused: dict[ClientId, Rejection] = field(default_factory=dict)
+    awaited: set[ClientId] | None = None
+    """Whom ``wait`` and ``over`` still expect, once they were asked; kept up to date, so that no
+    arrival looks at everybody."""
+    arrived: deque[Submission] = field(default_factory=deque)
+    """Held, and not asked for by ``arrivals`` yet."""
+    most_arrived: int = 0
+    closes: float = math.inf
+    """An instant of the clock."""
+
+    def settled(self, client: ClientId) -> bool:
+        """Whether nothing more is expected of ``client`` in this round."""
+        reason = self.refused.get(client)
+        return client in self.held or (reason is not None and reason not in _MAY_COME_AGAIN)
+
+
+class Inbox:
+    """Collects one server's submissions, round after round.
+
+    Args:
+        role: which server.
+        task: gives the digest and the body's length.
+        verifier: checks signatures.
+        spool: folder for B's bodies, each attempt's under a key of its own that is in memory alone;
+            None keeps them in memory.
+        clock: passes the time.
+    """
+
+    def __init__(
+        self,
+        role: Role,
+        task: Task,
+        verifier: Verifier,
+        spool: Path | None = None,
+        clock: Clock = CLOCK,
+    ) -> None:
+        self.verifier = verifier
+        self._role = role
+        self._task = task
+        self._spool = spool
+        self._clock = clock
+        self._changed = clock.condition()
+        self._round: _OpenAttempt | None = None
+        self._closed: _OpenAttempt | None = None
+        self.backlog = Backlog()
+        """Of the attempt whose collection closed last."""
+        if spool is not None:
+            spool.mkdir(parents=True, exist_ok=True)
+            for left_over in spool.glob(f"*{SUFFIX}"):
+                left_over.unlink()
+
+    @property
+    def attempt(self) -> int | None:
+        """The attempt that is open."""
+        with self._changed:
+            return None if self._round is None else self._round.attempt
+
+    def open(
+        self, attempt: int, cohort: Collection[ClientId], model: Digest, *, version: int
+    ) -> None:
+        """Take submissions for ``attempt`` from ``cohort``, trained on ``model``, θ_version."""
+        # A's seeds are 32 bytes and never touch the disk.
+        spool = None if self._role is Role.SERVER_A or self._spool is None else Spool(self._spool)
+        with self._changed:
+            self._round = _OpenAttempt(attempt, version, frozenset(cohort), model, spool)
+            self._changed.notify_all()
+
+    def start(self, submission: Submission) -> Upload:
+        """Check all that stands in a header and take the body that follows it.
+
+        The header fixes the submission, so the first good one is the client's only one, also while
+        its body is on the way. The same again is a retry, and welcome.
+
+        Args:
+            submission: as it came, without a body.
+
+        Raises:
+            RejectedSubmission: with the reason; counted for the client where it is in the cohort.
+        """
+        context = submission.context
+        if context.task != self._task.digest:
+            # Counted nowhere: it isn't about this task.
+            raise RejectedSubmission(
+                Rejection.WRONG_TASK,
+                f"submission is for task {context.task}, this server runs {self._task.digest}",
+            )
+        with self._changed:
+            current = self._current(context.attempt, context.client)
+        try:
+            self._check(submission, current)
+            with self._changed:
+                self._note_first(submission, self._current(context.attempt, context.client))
+            return Upload(submission, self._task.dimension, current.spool, self._accept)
+        except RejectedSubmission as rejected:
+            self.refuse(context.attempt, context.client, rejected.reason)
+            raise
+
+    def refuse(self, attempt: int, client: ClientId, reason: Rejection) -> None:
+        """Count a rejection found outside (an upload that broke off, an unreadable header)."""
+        with self._changed:
+            current = self._round
+            if current and current.attempt == attempt and client in current.cohort:
+                self._refuse(current, client, reason)
+
+    def wait(self, clients: Collection[ClientId], deadline: float) -> None:
+        """Wait until every one of ``clients`` is held or refused, or until ``deadline``.
+
+        Args:
+            clients: whom to wait for.
+            deadline: an instant of the clock.
+        """
+        with self._changed:
+            current = self._require_open()
+            awaited = {client for client in clients if not current.settled(client)}
+            current.awaited = awaited
+            while awaited and (remaining := deadline - self._clock.now()) > 0:
+                self._changed.wait(remaining)
+
+    def over(self, clients: Collection[ClientId], gone: Callable[[ClientId], bool]) -> bool:
+        """Whether every one of ``clients`` is held, refused or gone.
+
+        One that was refused may still mend its upload while the attempt is open, but nobody waits
+        for it: else one bad client would hold up every round.
+
+        Args:
+            clients: whom to expect, the same in every call for one attempt.
+            gone: whether a client needn't be waited for any more; it is asked about somebody,
+                unless everybody is settled: a server looks for a dead link in it.
+        """
+        with self._changed:
+            current = self._require_open()
+            if current.awaited is None:
+                current.awaited = {client for client in clients if not current.settled(client)}
+            return all(gone(client) for client in current.awaited)
+
+    def close_at(self, deadline: float) -> None:
+        """Take nothing more from that instant on, whatever the round's thread is busy with."""
+        with self._changed:
+            self._require_open().closes = deadline
+
+    def wait_arrival(self, seconds: float) -> None:
+        """Wait so long for something that ``arrivals`` hasn't given yet."""
+        deadline = self._clock.now() + seconds
+        with self._changed:
+            current = self._require_open()
+            while not current.arrived and (remaining := deadline - self._clock.now()) > 0:
+                self._changed.wait(remaining)
+
+    def arrivals(self, most: int | None = None) -> list[Submission]:
+        """What has come to be held since the last call, in order; the rest waits for the next."""
+        with self._changed:
+            arrived = self._require_open().arrived
+            count = len(arrived) if most is None else min(most, len(arrived))
+            return [arrived.popleft() for _ in range(count)]
+
+    def close(self) -> Mapping[ClientId, Submission | Rejection]:
+        """End the attempt's collection: for each client of the cohort what is held, or why not."""
+        with self._changed:
+            current = self._require_open()
+            self._round, self._closed = None, current
+            bodies = (each.body for each in current.held.values())
+            spooled = sum(body.length for body in bodies if isinstance(body, SpooledBody))
+            self.backlog = Backlog(current.most_arrived, spooled)
+            return {
+                client: current.held.get(client) or current.refused.get(client, Rejection.ABSENT)
+                for client in sorted(current.cohort)
+            }
+
+    def cancel(self) -> None:
+        """Drop what the open attempt holds, and the one that was closed last."""
+        with self._changed:
+            for each in (self._round, self._closed):
+                for held in () if each is None else each.held.values():
+                    held.discard()
+            self._round = self._closed = None
+            self._changed.notify_all()
+
+    def _accept(self, held: Submission) -> None:
+        client = held.context.client
+        with self._changed:
+            current = self._current(held.context.attempt, client)
+            if client in current.held:
+                # The same bytes again: a retry, already counted.
+                held.discard()
+                return
+            current.held[client] = held
+            current.arrived.append(held)
+            current.most_arrived = max(current.most_arrived, len(current.arrived))
+            self._changed.notify_all()
+            self._no_longer_awaited(current, client)
+
+    def _check(self, submission: Submission, current: _OpenAttempt) -> None:
+        header, context = submission.header, submission.context
+        if context.version != current.version:
+            raise RejectedSubmission(
+                Rejection.WRONG_ATTEMPT,
+                f"submission is for version {context.version}, attempt {current.attempt} is of "
+                f"version {current.version}",
+            )
+        if context.model != current.model:
+            raise RejectedSubmission(
+                Rejection.WRONG_MODEL,
+                f"trained on model {context.model}, attempt {current.attempt} has "
+                f"{current.model}; fetch the model again",
+            )
+        if (header.words is not None) != self._task.words_in_headers:
+            has, must = ("no", "two") if header.words is None else ("two", "no")
+            raise RejectedSubmission(
+                Rejection.MALFORMED,
+                f"the header holds {has} words of the norm and must hold {must}: this task has "
+                f"validation = {self._task.validation!r}",
+            )
+        self.verifier.admit(header.signature, context.client)
+        self.verifier.check(header.signature, header.signed)
+        if not submission.opens:
+            raise RejectedSubmission(
+                Rejection.MALFORMED,
+                f"seed and salt don't open the commitment to {self._role.value}'s seed",
+            )
+
+    def _note_first(self, submission: Submission, current: _OpenAttempt) -> None:
+        context, digest = submission.context, submission.header.whole_digest
+        if current.first.setdefault(context.client, digest) != digest:
+            raise RejectedSubmission(
+                Rejection.DUPLICATE,
+                f"client {context.client} already sent another submission in attempt "
+                f"{context.attempt}; the first one counts",
+            )
+
+    def _refuse(self, current: _OpenAttempt, client: ClientId, reason: Rejection) -> None:
+        if reason is Rejection.DUPLICATE:
+            # That one doesn't count, and costs the first one nothing: its body may be on the way.
+            return
+        current.refused.setdefault(client, reason)
+        if current.settled(client):
+            self._no_longer_awaited(current, client)
+
+    def _no_longer_awaited(self, current: _OpenAttempt, client: ClientId) -> None:
+        if current.awaited is None:
+            return
+        current.awaited.discard(client)
+        if not current.awaited:
+            self._changed.notify_all()
+
+    def _current(self, attempt: int, client: ClientId) -> _OpenAttempt:
+        current = self._round
+        if current is None or current.attempt != attempt:
+            state = (
+                "no attempt is open" if current is None else f"attempt {current.attempt} is open"
+            )
+            raise RejectedSubmission(
+                Rejection.WRONG_ATTEMPT, f"submission is for attempt {attempt}, {state}"
+            )
+        if self._clock.now() >= current.closes:
+            raise RejectedSubmission(
+                Rejection.WRONG_ATTEMPT, f"attempt {attempt} takes no submissions any more"
+            )
+        if client not in current.cohort:
+            raise RejectedSubmission(
+                Rejection.NOT_SELECTED, f"client {client} isn't in attempt {attempt}'s cohort"
+            )
+        return current
+
+    def _require_open(self) -> _OpenAttempt:
+        if self._round is None:
+            raise AssertionError("no attempt is open")
+        return self._round

@@ -1,0 +1,199 @@
+"""Before version 0: the servers agree on the set secret, nonces and the roster."""
+
+import logging
+import secrets
+from typing import Protocol
+
+from precad.aggregator.rounds.messages import (
+    EnrolmentEntry,
+    RosterAnswer,
+    RosterBody,
+    RosterProposal,
+    SealMessage,
+)
+from precad.aggregator.rounds.opening import require_enough
+from precad.aggregator.rounds.seals import Seals
+from precad.common.enrolment import Enrolment, Roster
+from precad.common.errors import Misconfiguration, PeerViolation
+from precad.common.identifiers import ClientId, Role
+from precad.common.identity.seal import Kind
+from precad.common.keystream import KEY_BYTES, derive
+from precad.common.link import PeerLink
+from precad.common.secret import Secret
+from precad.common.task import Task
+
+log = logging.getLogger("precad")
+
+_NONCE_BYTES = 32
+_SHOWN = 10
+"""Names in one line of the log."""
+
+
+def agree_set_secret(link: PeerLink, role: Role, task: Task) -> Secret:
+    """What salts the digests of valid sets, known to both servers alone.
+
+    32 random bytes of each, through HKDF. Fresh for every link, so that it needs no storage.
+    """
+    own = Secret.random(KEY_BYTES)
+    theirs = Secret(link.exchange("set-secret", own.reveal()))
+    if len(theirs) != KEY_BYTES:
+        raise PeerViolation(f"set secret has {len(theirs)} bytes, must have {KEY_BYTES}")
+    a, b = (own, theirs) if role is Role.SERVER_A else (theirs, own)
+    return derive(Secret(a.reveal() + b.reveal()), "set-secret", task.digest.value)
+
+
+def agree_nonces(link: PeerLink, role: Role) -> bytes:
+    """A's and B's, 32 random bytes each, for what the dealer deals over this link."""
+    own = secrets.token_bytes(_NONCE_BYTES)
+    theirs = link.exchange("nonce", own)
+    if len(theirs) != _NONCE_BYTES:
+        raise PeerViolation(f"nonce has {len(theirs)} bytes, must have {_NONCE_BYTES}")
+    return own + theirs if role is Role.SERVER_A else theirs + own
+
+
+class Rolls(Protocol):
+    """One server's enrolments, and the roster once it is frozen."""
+
+    @property
+    def frozen(self) -> bool:
+        """Whether version 0 may begin."""
+
+    def roster(self) -> Roster:
+        """Everybody enrolled so far; the frozen ones once it is frozen."""
+
+    def freeze(self, roster: Roster, *, taken_back: bool = False) -> None:
+        """``roster`` is final. Taken back: some of its claims may have been lost here."""
+
+    def seal(self) -> SealMessage | None:
+        """The other server's word on the frozen roster."""
+
+    def keep_seal(self, sealed: SealMessage) -> None:
+        """Keep it."""
+
+
+def propose_roster(link: PeerLink, rolls: Rolls, task: Task, seals: Seals) -> Roster:
+    """A's part: its enrolments; the roster is those of them that B holds alike.
+
+    A client that enrolled at one server only, or with other claims at the other, is left out: that
+    is its own doing, and costs nobody else the training. A frozen roster is final: a server that
+    lost it takes it back, on its own signature.
+
+    Raises:
+        PeerViolation: B refuses, or answers with somebody who wasn't proposed.
+        Misconfiguration: the servers hold too few clients alike.
+    """
+    own = rolls.roster()
+    frozen = rolls.frozen
+    sealed = rolls.seal() if frozen else None
+    link.send("roster", RosterProposal(entries=_entries(own), sealed=sealed).to_bytes())
+    answer = RosterAnswer.from_bytes(link.receive("roster"))
+    if answer.refusal:
+        raise PeerViolation(f"server B refused the roster: {answer.refusal}")
+    roster = _roster(answer.entries)
+    if not frozen and _is_own(seals, answer.sealed, roster):
+        log.warning("this server had lost the frozen roster: it has it back from server B")
+        rolls.freeze(roster, taken_back=True)
+    else:
+        if any(own.get(client) != claim for client, claim in roster.items()):
+            raise PeerViolation("server B's roster isn't made of the clients that A proposed")
+        _say_who_is_left_out(own, roster)
+        require_enough(roster, task.enrolment.min_clients)
+        rolls.freeze(roster)
+    _exchange_seals(link, rolls, seals, roster)
+    return roster
+
+
+def accept_roster(link: PeerLink, rolls: Rolls, task: Task, seals: Seals, timeout_s: float) -> None:
+    """B's part: freeze whom A proposes and B holds alike, then say who that is.
+
+    Args:
+        link: to A.
+        rolls: B's enrolments, asked when A's come. Frozen durably before A hears of it: a roster
+            that A has frozen is frozen here too, whatever crashes in between.
+        task: gives the caps and the least number of clients.
+        seals: B's pen and eye.
+        timeout_s: how long A may take.
+
+    Raises:
+        PeerViolation: A names a client twice, or no longer somebody of the frozen roster.
+        Misconfiguration: the servers hold too few clients alike.
+        StorageFailure: the roster can't be kept. A hears nothing then, and tries again.
+    """
+    proposal = RosterProposal.from_bytes(link.receive("roster", timeout_s=timeout_s))
+    sealed = None
+    try:
+        proposed = _roster(proposal.entries)
+        known, frozen = rolls.roster(), rolls.frozen
+        if frozen:
+            # Who of it is missing at A is missing by A's loss, or A's is another roster.
+            roster, sealed = known, rolls.seal()
+        elif _is_own(seals, proposal.sealed, proposed):
+            log.warning("this server had lost the frozen roster: it has it back from server A")
+            roster = proposed
+            rolls.freeze(roster, taken_back=True)
+        else:
+            # A claim that the task doesn't allow, however it got here, costs that client alone.
+            held = [claim for claim in proposed.values() if known.get(claim.client) == claim]
+            roster = Roster({claim.client: claim for claim in held if _fits(claim, task)})
+            _say_who_is_left_out(proposed, roster)
+            require_enough(roster, task.enrolment.min_clients)
+            rolls.freeze(roster)
+    except (PeerViolation, Misconfiguration) as error:
+        # Only what the two disagree about is answered, and stops A. What fails here alone, as a
+        # full disk, ends the link without an answer: A tries again.
+        link.send("roster", RosterAnswer(refusal=str(error)).to_bytes())
+        raise
+    link.send("roster", RosterAnswer(entries=_entries(roster), sealed=sealed).to_bytes())
+    _exchange_seals(link, rolls, seals, roster)
+
+
+def _exchange_seals(link: PeerLink, rolls: Rolls, seals: Seals, roster: Roster) -> None:
+    own = RosterBody(task=str(seals.task), digest=str(roster.digest()))
+    answer = link.exchange("roster-seal", seals.write(Kind.ROSTER, own).to_bytes())
+    theirs = SealMessage.from_bytes(answer)
+    if seals.read(seals.other, Kind.ROSTER, theirs, RosterBody) != own:
+        raise PeerViolation("the servers froze different rosters; start a new task")
+    if rolls.seal() is None:
+        rolls.keep_seal(theirs)
+
+
+def _is_own(seals: Seals, sealed: SealMessage | None, roster: Roster) -> bool:
+    """Whether this server has signed just this roster."""
+    if sealed is None:
+        return False
+    found = seals.read(seals.role, Kind.ROSTER, sealed, RosterBody)
+    return found == RosterBody(task=str(seals.task), digest=str(roster.digest()))
+
+
+def _entries(roster: Roster) -> tuple[EnrolmentEntry, ...]:
+    return tuple(
+        EnrolmentEntry(client=e.client.name, records=e.records, record_rate=e.record_rate)
+        for e in roster.values()
+    )
+
+
+def _roster(entries: tuple[EnrolmentEntry, ...]) -> Roster:
+    enrolments = [Enrolment(ClientId(e.client), e.records, e.record_rate) for e in entries]
+    roster = Roster({enrolment.client: enrolment for enrolment in enrolments})
+    if len(roster) != len(enrolments):
+        raise PeerViolation("the roster names a client twice")
+    return roster
+
+
+def _fits(claim: Enrolment, task: Task) -> bool:
+    try:
+        claim.check(task)
+    except Misconfiguration as error:
+        log.warning("client %s is left out: %s", claim.client, error)
+        return False
+    return True
+
+
+def _say_who_is_left_out(proposed: Roster, roster: Roster) -> None:
+    if left_out := sorted(client.name for client in proposed if client not in roster):
+        log.warning(
+            "%d clients did not enrol at both servers with the same claims, within the task's "
+            "caps, and are left out: %s",
+            len(left_out),
+            ", ".join(left_out[:_SHOWN]) + (", …" if len(left_out) > _SHOWN else ""),
+        )

@@ -1,0 +1,155 @@
+"""Enrolments before round 0."""
+
+import contextlib
+
+from precad.aggregator.enrol.admission import Admission, anybody
+from precad.aggregator.rounds.cap import prepare
+from precad.aggregator.rounds.messages import SealMessage
+from precad.aggregator.store import Store
+from precad.common.clock import CLOCK, Clock
+from precad.common.enrolment import Enrolment, Roster
+from precad.common.errors import AccessDenied, Misconfiguration
+from precad.common.identifiers import ClientId
+from precad.common.task import Task
+
+
+class Register:
+    """Takes enrolments until the roster is frozen.
+
+    Args:
+        task: gives the caps.
+        store: keeps the claims and the frozen roster through restarts.
+        admission: who may enrol; any client unless given.
+        clock: passes the time.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        store: Store,
+        admission: Admission = anybody,
+        clock: Clock = CLOCK,
+    ) -> None:
+        self._task = task
+        self._admission = admission
+        self._store = store
+        self._clock = clock
+        self._changed = clock.condition()
+        frozen = store.roster()
+        self._frozen = frozen is not None
+        self._enrolments: dict[ClientId, Enrolment] = dict(frozen or store.claims())
+
+    def enrol(self, enrolment: Enrolment, token: str = "") -> int:
+        """Add a client; the same claim again is confirmed. Returns how many are enrolled.
+
+        Takes seconds where a rate is the first of its kind: rounds find its account ready.
+
+        Raises:
+            AccessDenied: not on the operator's roster, or without a good token.
+            Misconfiguration: a cap is passed, the rate has no account, the claim differs from the
+                first, the task is full, or enrolment is over.
+        """
+        enrolment.check(self._task)
+        if not self._frozen:
+            prepare(self._task, enrolment.record_rate)
+        with self._changed:
+            known = self._enrolments.get(enrolment.client)
+            if known == enrolment:
+                return len(self._enrolments)
+            if known is not None:
+                raise Misconfiguration(
+                    "enrolment",
+                    f"{enrolment.records} records at rate {enrolment.record_rate}",
+                    f"client {enrolment.client} is enrolled with {known.records} records at rate "
+                    f"{known.record_rate}; claims are frozen",
+                )
+            if self._frozen:
+                raise Misconfiguration(
+                    "client", enrolment.client.name, "enrolment ended before round 0; too late"
+                )
+            if len(self._enrolments) >= self._task.enrolment.clients:
+                raise Misconfiguration(
+                    "client",
+                    enrolment.client.name,
+                    f"the task is full: enrolment.clients = {self._task.enrolment.clients}",
+                )
+            # Last: a token isn't spent on a claim that is refused for something else.
+            self._admission(enrolment, token)
+            self._store.claim(enrolment)
+            self._enrolments[enrolment.client] = enrolment
+            self._changed.notify_all()
+            return len(self._enrolments)
+
+    def prepare_accounts(self) -> None:
+        """What rounds will ask of those enrolled already, before the first; seconds.
+
+        An account that can't be computed is logged, and that client doesn't count.
+        """
+        rates = {claim.record_rate for claim in self.roster().values()}
+        for rate in sorted({self._task.privacy.record_rate} | rates, reverse=True):
+            with contextlib.suppress(Misconfiguration):
+                prepare(self._task, rate)
+
+    def wait_for(self, enough: int, deadline: float) -> None:
+        """Wait until ``enough`` clients are enrolled, or until ``deadline``."""
+        with self._changed:
+            while len(self._enrolments) < enough:
+                remaining = deadline - self._clock.now()
+                if remaining <= 0:
+                    return
+                self._changed.wait(remaining)
+
+    def missing(self) -> list[ClientId]:
+        """Who isn't enrolled of those that the operator let in by name."""
+        if self._frozen:
+            return []
+        return [each for each in self._admission.invited() if each not in self._enrolments]
+
+    def unused_tokens(self) -> int:
+        """How many may still come of whom the operator has no name."""
+        return 0 if self._frozen else self._admission.unused_tokens()
+
+    def roster(self) -> Roster:
+        """Everybody enrolled so far."""
+        with self._changed:
+            return Roster(self._enrolments)
+
+    def foresee(self, client: ClientId, token: str) -> str:
+        """Why a claim of this client would be refused now, whatever it says; empty otherwise.
+
+        Without the lock: it is a forecast, and enrolling asks again.
+        """
+        if client in self._enrolments or self._frozen:
+            return ""
+        try:
+            self._admission.foresee(client, token)
+        except AccessDenied as error:
+            return error.detail
+        return ""
+
+    def has(self, client: ClientId) -> bool:
+        """Whether it is enrolled. Without the lock, which is held while a disk writes."""
+        return client in self._enrolments
+
+    def freeze(self, roster: Roster, *, taken_back: bool = False) -> None:
+        """No further enrolment; ``roster`` is final. Taken back: claims of it may be lost here."""
+        with self._changed:
+            self._store.freeze(roster, taken_back=taken_back)
+            self._frozen = True
+            self._enrolments = dict(roster)
+        if taken_back:
+            # Claims that were lost had their accounts computed by an older process.
+            self.prepare_accounts()
+
+    def seal(self) -> SealMessage | None:
+        """The other server's word on the frozen roster."""
+        return self._store.roster_seal()
+
+    def keep_seal(self, sealed: SealMessage) -> None:
+        """Keep the other server's word on the frozen roster."""
+        self._store.keep_roster_seal(sealed)
+
+    @property
+    def frozen(self) -> bool:
+        """Whether round 0 may begin."""
+        return self._frozen

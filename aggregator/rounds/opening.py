@@ -1,0 +1,152 @@
+"""Open an attempt: both servers know who is drawn; the cohort is whom both ledgers allow."""
+
+from collections.abc import Callable, Collection, Iterable
+
+from precad.aggregator.rounds.aggregator import Aggregator
+from precad.aggregator.rounds.journal import Word
+from precad.aggregator.rounds.messages import Cohort, Verdict
+from precad.aggregator.rounds.operators import NeedsOperators, doubt
+from precad.aggregator.rounds.places import Places
+from precad.aggregator.rounds.states import Opened
+from precad.common.enrolment import Roster
+from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation
+from precad.common.identifiers import ATTEMPTS, ClientId, Digest
+from precad.common.link import SETUP_ATTEMPT
+
+
+def propose(
+    aggregator: Aggregator, attempt: int, version: int, drawn: Collection[ClientId], model: Digest
+) -> Opened:
+    """A's part: propose whom its own ledger allows, and open the attempt once B agrees.
+
+    Raises:
+        PeerViolation: B refuses, or answers with somebody who wasn't proposed.
+        PeerUnavailable: the attempt's number was used, as B has learned since they met.
+        NeedsOperators: another attempt needs the operators' word.
+    """
+    within = aggregator.within_budget(drawn, version)
+    why = doubt(aggregator.journal, aggregator.task, attempt, version)
+    verdict = _ask(
+        aggregator,
+        Cohort(attempt=attempt, clients=_steps(aggregator, within), model=str(model), doubt=why),
+    )
+    if why or verdict.operators:
+        raise NeedsOperators(Word.ATTEMPTS, version, why or verdict.refusal)
+    if verdict.used:
+        # The servers meet again, and take the larger number.
+        raise PeerUnavailable(f"server B refused attempt {attempt}: {verdict.refusal}")
+    if verdict.refusal:
+        raise PeerViolation(f"server B refused attempt {attempt}: {verdict.refusal}")
+    counted = set(Places(aggregator.roster).clients(verdict.clients))
+    if not counted <= set(within):
+        raise PeerViolation("server B's cohort isn't made of the clients that A proposed")
+    opened = _opened(aggregator, attempt, version, counted, model)
+    aggregator.link.begin_attempt(attempt)
+    return opened
+
+
+def say_over(aggregator: Aggregator, attempt: int, model: Digest) -> None:
+    """A's part: tell B that no attempt follows the final model. Raises PeerViolation."""
+    over = Cohort(attempt=attempt, clients=(), model=str(model), over=True)
+    if refusal := _ask(aggregator, over).refusal:
+        raise PeerViolation(f"server B refused the training's end: {refusal}")
+
+
+def answer(
+    aggregator: Aggregator,
+    version: int,
+    drawn: Collection[ClientId],
+    model: Digest,
+    *,
+    before_agreeing: Callable[[Opened], None],
+) -> Opened | None:
+    """B's part: check A's proposal against the coin, its own ledger and model.
+
+    Args:
+        aggregator: server B.
+        version: t of θ_t.
+        drawn: by the version's coin.
+        model: digest of θ_t.
+        before_agreeing: called with the attempt when all is well: opens the inbox, so that no
+            client that A calls finds it closed.
+
+    Returns:
+        The opened attempt; None when A says that training is over.
+
+    Raises:
+        PeerViolation: A proposes somebody whom the coin didn't draw, or another model.
+        PeerUnavailable: it proposes an attempt that was used before; they meet again.
+        NeedsOperators: another attempt needs the operators' word.
+    """
+    link = aggregator.link
+    link.begin_attempt(SETUP_ATTEMPT)
+    proposal = Cohort.from_bytes(link.receive("cohort"))
+    attempt = proposal.attempt
+    proposed = set(Places(aggregator.roster).clients(proposal.clients))
+    refusal, why, used = "", "", False
+    if strangers := sorted(map(str, proposed - set(drawn))):
+        refusal = f"the coin didn't draw {strangers[:3]}"
+    elif proposal.model != str(model):
+        refusal = f"A's model is {proposal.model}, B's is {model}"
+    elif used := not proposal.over and attempt < aggregator.journal.next_attempt():
+        refusal = f"attempt {attempt} was used before"
+    elif not proposal.over:
+        why = proposal.doubt or doubt(aggregator.journal, aggregator.task, attempt, version)
+    if refusal or why:
+        verdict = Verdict(refusal=refusal or why, operators=bool(why), used=used)
+        link.send("cohort", verdict.to_bytes())
+        if why:
+            raise NeedsOperators(Word.ATTEMPTS, version, why)
+        kind = PeerUnavailable if used else PeerViolation
+        raise kind(f"server A's proposal for attempt {attempt}: {refusal}")
+    if proposal.over:
+        link.send("cohort", Verdict().to_bytes())
+        return None
+    counted = aggregator.within_budget(sorted(proposed), version)
+    opened = _opened(aggregator, attempt, version, counted, model)
+    before_agreeing(opened)
+    link.send("cohort", Verdict(clients=_steps(aggregator, counted)).to_bytes())
+    link.begin_attempt(attempt)
+    return opened
+
+
+def require_enough(roster: Roster, least: int) -> None:
+    """Refuse to start with fewer clients than the task asks for. Raises Misconfiguration."""
+    if len(roster) < least:
+        raise Misconfiguration(
+            "enrolment.min_clients",
+            least,
+            f"only {len(roster)} clients had enrolled at the deadline; start more of them, or "
+            "raise deadlines.enrol",
+        )
+
+
+def _opened(
+    aggregator: Aggregator,
+    attempt: int,
+    version: int,
+    counted: Collection[ClientId],
+    model: Digest,
+) -> Opened:
+    """Open it here, durably. Raises PeerViolation: no number is left for the one after it."""
+    if attempt >= ATTEMPTS:
+        raise PeerViolation(
+            f"attempt {attempt} is the last number that there is: no server that "
+            "follows the protocol has come to it"
+        )
+    cover = aggregator.task.privacy.cover_uploads
+    cohort = tuple(sorted(aggregator.roster if cover else counted))
+    aggregator.journal.begin_attempt(attempt, version, len(cohort), model)
+    return Opened(attempt, version, cohort, model, frozenset(counted))
+
+
+def _ask(aggregator: Aggregator, proposal: Cohort) -> Verdict:
+    link = aggregator.link
+    link.begin_attempt(SETUP_ATTEMPT)
+    link.send("cohort", proposal.to_bytes())
+    return Verdict.from_bytes(link.receive("cohort"))
+
+
+def _steps(aggregator: Aggregator, clients: Iterable[ClientId]) -> tuple[int, ...]:
+    """By places in the roster, which both servers have signed."""
+    return Places(aggregator.roster).steps(clients)

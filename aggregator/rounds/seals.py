@@ -1,0 +1,60 @@
+"""One server's pen, and its eye for what either server has signed."""
+
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from precad.aggregator.rounds.messages import Message, SealMessage
+from precad.common.errors import PeerViolation, RejectedSubmission
+from precad.common.identifiers import Digest, Role
+from precad.common.identity.seal import (
+    Kind,
+    Sealed,
+    SealSigner,
+    SealVerifier,
+    check_seal,
+    seal,
+)
+from precad.common.share.signature import Signature
+
+Body = TypeVar("Body", bound=Message)
+
+
+@dataclass(frozen=True, slots=True)
+class Seals:
+    """What ``role`` signs for ``task``, and how it checks seals, its own ones too."""
+
+    task: Digest
+    role: Role
+    signer: SealSigner = field(repr=False)
+    verifier: SealVerifier = field(repr=False)
+
+    @property
+    def other(self) -> Role:
+        """The other server."""
+        return Role.SERVER_B if self.role is Role.SERVER_A else Role.SERVER_A
+
+    def write(self, kind: Kind, body: Message) -> SealMessage:
+        """Sign ``body``."""
+        made = seal(self.signer, self.role, kind, body.to_bytes())
+        return SealMessage(
+            body=made.body.hex(),
+            signature=made.signature.value.hex(),
+            certificates=tuple(each.hex() for each in made.signature.certificates),
+        )
+
+    def read(
+        self, role: Role, kind: Kind, message: SealMessage, body: type[Body], *, kept: bool = False
+    ) -> Body:
+        """What ``role`` signed as a ``kind``. Raises PeerViolation.
+
+        A server meets its own seals only as evidence of what it has done, and may read the other's
+        ``kept`` in its database: they stand although certificates have been renewed since.
+        """
+        try:
+            certificates = tuple(bytes.fromhex(each) for each in message.certificates)
+            signature = Signature(bytes.fromhex(message.signature), certificates)
+        except RejectedSubmission as error:
+            raise PeerViolation(f"a seal of {role.value}: {error.detail}") from None
+        earlier = kept or role is self.role
+        sealed = Sealed(bytes.fromhex(message.body), signature)
+        return body.from_bytes(check_seal(self.verifier, role, kind, sealed, kept=earlier))

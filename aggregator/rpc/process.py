@@ -1,0 +1,229 @@
+"""One server process: the gRPC server on the event loop, the protocol in a thread of its own."""
+
+import asyncio
+import contextlib
+import logging
+import math
+import signal
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from pathlib import Path
+
+import grpc
+
+from precad.aggregator.collect import Inbox
+from precad.aggregator.enrol.admission import admission_of
+from precad.aggregator.enrol.register import Register
+from precad.aggregator.enrol.window import window_of
+from precad.aggregator.rounds.coin import CoinKey
+from precad.aggregator.rpc.aggregation import AggregationService
+from precad.aggregator.rpc.connections import Connections, NotingCalls
+from precad.aggregator.rpc.descriptors import (
+    STRANGERS,
+    allow_descriptors,
+    connections_for,
+    descriptors_for,
+)
+from precad.aggregator.rpc.limits import Limits
+from precad.aggregator.rpc.offer import stay
+from precad.aggregator.rpc.operation import OperationService
+from precad.aggregator.rpc.peers import leave_dealer
+from precad.aggregator.settings import ServerSettings
+from precad.aggregator.store import open_store
+from precad.aggregator.training.conduct import run_to_end
+from precad.aggregator.training.feed import Feed
+from precad.aggregator.training.presence import Presence
+from precad.aggregator.training.session import Phase, Session
+from precad.aggregator.training.shelf import Shelf
+from precad.aggregator.validate.in_process import load_check
+from precad.common.allocator import give_back_freed
+from precad.common.durable import make_folder
+from precad.common.identifiers import Role
+from precad.common.identity.coin_file import read_coin_key, replace_coin_key
+from precad.common.identity.credentials import Identity
+from precad.common.identity.port import add_port
+from precad.common.identity.sign import CertificateSigner, CertificateVerifier
+from precad.common.kernel.kernel import kernel_in_use
+from precad.common.loaded_pages import let_go_of_loaded
+from precad.common.log_lines import doing
+from precad.common.stacks import says_where_it_hangs
+from precad.common.task import Task
+from precad.common.wire.health import add_health
+from precad.common.wire.serving import SERVER_OPTIONS
+from precad.protos.precad_pb2_grpc import (
+    add_AggregationServicer_to_server,
+    add_OperationServicer_to_server,
+)
+
+log = logging.getLogger("precad")
+
+JOURNAL_FILE = "journal.jsonl"
+STOPPED_S = 30.0
+"""How long a training that stopped says why, where a finished one stays."""
+
+Conduct = Callable[[Session], None]
+Extend = Callable[[grpc.aio.Server, Session], None]
+
+
+async def run_server(
+    role: Role, settings: ServerSettings, conduct: Conduct, extend: Extend | None = None
+) -> int:
+    """Serve until the training is over and its model was on offer for long enough.
+
+    Args:
+        role: SERVER_A or SERVER_B.
+        settings: from the settings file.
+        conduct: the training itself; runs in a thread of its own.
+        extend: adds further services.
+
+    Returns:
+        The process's exit status: 0 after a finished training, and where it was told to stop
+        (SIGTERM, SIGINT) in the middle of one; 1 after a training that couldn't go on.
+
+    Raises:
+        Misconfiguration: settings, task, identity or state can't be used.
+    """
+    says_where_it_hangs()
+    # Asked here, so that a wrong name stops the server now and not in its first round.
+    kernel = kernel_in_use()
+    session = open_session(role, settings)
+    doing(part=role.value, task=session.task.name)
+    load_check(session.task)
+    give_back_freed()
+    clients = session.task.enrolment.clients
+    most = connections_for(clients, allow_descriptors(descriptors_for(clients)))
+    connections = Connections()
+    server = make_server(session, connections=connections, most_connections=most)
+    if extend is not None:
+        extend(server, session)
+    port = add_port(server, settings.listen, session.identity)
+    await server.start()
+    log.info(
+        "%s serves task %s on port %d; projections by %s",
+        role.value,
+        session.task.name,
+        port,
+        kernel,
+    )
+    ended, stop = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _told_to_stop, ended, stop)
+
+    def train() -> None:
+        try:
+            # Before the first round and not in it: an account takes seconds.
+            session.register.prepare_accounts()
+            let_go_of_loaded()
+            run_to_end(session, conduct)
+        finally:
+            loop.call_soon_threadsafe(ended.set)
+
+    async with _measured(session, settings.metrics):
+        session.clock.start_thread("training", train)
+        watchman = asyncio.create_task(connections.keep_watch(port))
+        await ended.wait()
+        # Looked at here: what ends below takes the training's links from under it.
+        phase = session.progress.phase
+        parked = stop.is_set() and phase not in (Phase.DONE, Phase.STOPPED)
+        if parked:
+            log.info("told to stop; started again, the training goes on where it stands")
+        leaving = asyncio.ensure_future(_left(session, settings.dealer))
+        if phase is Phase.DONE:
+            await stay(session, settings.linger, stop)
+        else:
+            # It says why, and must end so that it is started again.
+            with contextlib.suppress(TimeoutError):
+                endless = math.isinf(settings.linger)
+                await asyncio.wait_for(stop.wait(), STOPPED_S if endless else settings.linger)
+        await server.stop(grace=2)
+        await leaving
+        watchman.cancel()
+    session.store.close()
+    return 0 if parked or phase is Phase.DONE else 1
+
+
+async def _left(session: Session, dealer: str) -> None:
+    if session.progress.phase is Phase.DONE:
+        await asyncio.to_thread(leave_dealer, session, dealer)
+
+
+@contextlib.asynccontextmanager
+async def _measured(session: Session, address: str | None) -> AsyncIterator[None]:
+    """With metrics where the settings name a place for them."""
+    if address is None:
+        yield
+        return
+    from precad.aggregator.rpc.metrics import Metrics  # noqa: PLC0415
+    from precad.common.wire.exposition import exposed  # noqa: PLC0415
+
+    metrics = Metrics(session)
+    async with exposed(metrics.collect, address):
+        following = asyncio.create_task(metrics.follow(session.feed.follow(from_start=True)))
+        try:
+            yield
+        finally:
+            following.cancel()
+
+
+def make_server(
+    session: Session,
+    limits: Limits | None = None,
+    *,
+    connections: Connections | None = None,
+    most_connections: int = STRANGERS,
+) -> grpc.aio.Server:
+    """The gRPC server with what every server offers; not yet listening."""
+    most = {"grpc.max_allowed_incoming_connections": most_connections}
+    server = grpc.aio.server(
+        interceptors=[NotingCalls(connections or Connections())],
+        options=list((dict(SERVER_OPTIONS) | most).items()),
+    )
+    add_AggregationServicer_to_server(AggregationService(session, limits), server)
+    add_OperationServicer_to_server(OperationService(session), server)
+    add_health(server, session.identity, lambda: session.progress.phase is not Phase.STOPPED)
+    return server
+
+
+def open_session(role: Role, settings: ServerSettings) -> Session:
+    """What the settings describe, opened. Called on the event loop. Raises Misconfiguration."""
+    task = Task.load(settings.task)
+    identity = Identity.load(settings.identity)
+    verifier = CertificateVerifier(identity)
+    settings.state.mkdir(parents=True, exist_ok=True, mode=0o700)
+    url = settings.database or f"sqlite:///{settings.state / 'state.db'}"
+    journal = _journal(settings)
+    store = open_store(url, task, role, journal / JOURNAL_FILE)
+    shelf = Shelf(task, settings.state / "model.safetensors")
+    return Session(
+        role=role,
+        task=task,
+        identity=identity,
+        store=store,
+        signer=CertificateSigner(identity),
+        verifier=verifier,
+        coin_key=CoinKey(
+            read_coin_key(settings.identity, journal, task.digest),
+            partial(replace_coin_key, journal, task.digest),
+        ),
+        inbox=Inbox(role, task, verifier, settings.state / "spool"),
+        register=Register(task, store, admission_of(settings, task)),
+        presence=Presence(task.deadlines.rejoin),
+        shelf=shelf,
+        feed=Feed(asyncio.get_running_loop()),
+        window=window_of(task, settings.enrol_until, settings.enrol_quorum),
+    )
+
+
+def _journal(settings: ServerSettings) -> Path:
+    """The journal's folder, beside the state folder unless the settings name another place."""
+    folder = settings.journal
+    if folder is None:
+        folder = settings.state.with_name(f"{settings.state.name}-journal")
+    make_folder(folder)
+    return folder
+
+
+def _told_to_stop(ended: asyncio.Event, stop: asyncio.Event) -> None:
+    stop.set()
+    ended.set()

@@ -1,0 +1,150 @@
+"""A server's conversation about squares, or gates, with a dealer behind gRPC."""
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+
+import grpc
+
+from precad.common.errors import PeerUnavailable, PeerViolation
+from precad.common.identifiers import Digest
+from precad.common.secret import Secret
+from precad.common.wire.status import error_of
+from precad.norm_check.deal.square import Answer, GateKeys
+from precad.norm_check.deal.squares import Answers, DealtGates, SquareRequest
+from precad.protos import precad_pb2 as pb
+from precad.protos.precad_pb2_grpc import DealingStub
+
+_HALVES = 1024
+"""In one message, at most: 180 KiB."""
+
+
+def square_request_to_wire(request: SquareRequest, epoch: bytes) -> pb.SquareRequest:
+    """What a server asks, and which start of the dealer it means."""
+    half = pb.SquareHalf(
+        context=request.context,
+        commitment_a=request.commitment_a,
+        commitment_b=request.commitment_b,
+        seed=request.seed.reveal(),
+        salt=request.salt.reveal(),
+    )
+    return pb.SquareRequest(
+        task_digest=request.task.value, epoch=epoch, attempt=request.attempt, halves=[half]
+    )
+
+
+def answer_from_wire(reply: pb.SquareAnswer, *, gates: bool) -> Answer:
+    """One of the dealer's answers.
+
+    Raises:
+        PeerViolation: there is none in it, or not what this task's check needs.
+    """
+    match reply.WhichOneof("answer"):
+        case "row_key":
+            return Secret(reply.row_key)
+        case "share" if not gates:
+            return reply.share
+        case "gate_keys" if gates:
+            return GateKeys(reply.gate_keys)
+        case "share" | "gate_keys" as other:
+            raise PeerViolation(f"the dealer deals {other}, which this task's check doesn't take")
+        case "violation":
+            return PeerViolation(f"the dealer refuses: {reply.violation}")
+        case "unavailable":
+            return PeerUnavailable(f"the dealer refuses: {reply.unavailable}")
+    raise PeerViolation("the dealer's reply holds no answer")
+
+
+class RemoteSquares:
+    """One stream to the dealer; a thread reads what it answers.
+
+    Args:
+        stub: the dealer.
+        address: where it is, for errors.
+        task: digest of the task.
+        epoch: which start of the dealer is meant.
+        answers: takes what comes, and the stream's end.
+        count: hears how many bytes each reply has.
+        gates: whether the dealer deals gates, or shares of squares.
+    """
+
+    def __init__(
+        self,
+        stub: DealingStub,
+        address: str,
+        task: Digest,
+        epoch: bytes,
+        answers: Answers,
+        count: Callable[[int], None],
+        *,
+        gates: bool,
+    ) -> None:
+        self._gates = gates
+        self._address = address
+        self._task = task
+        self._epoch = epoch
+        self._all_asked = False
+        self._answers = answers
+        self._count = count
+        self._outgoing: queue.SimpleQueue[pb.SquareRequest | None] = queue.SimpleQueue()
+        self._call = stub.Square(self._requests(), wait_for_ready=True)
+        self._reader = threading.Thread(target=self._read, name="squares", daemon=True)
+        self._reader.start()
+
+    def ask(self, request: SquareRequest) -> None:
+        """As ``Squares.ask``."""
+        self._answers.expect(request)
+        self._outgoing.put(square_request_to_wire(request, self._epoch))
+
+    def row_key(self, context: bytes) -> Secret:
+        """As ``Squares.row_key``."""
+        return self._answers.row_key(context)
+
+    def share(self, context: bytes) -> int:
+        """As ``Squares.share``."""
+        return self._answers.share(context)
+
+    def gate_keys(self, context: bytes) -> DealtGates:
+        """As ``Squares.gate_keys``."""
+        if not self._all_asked:
+            self._all_asked = True
+            self._outgoing.put(
+                pb.SquareRequest(
+                    task_digest=self._task.value,
+                    epoch=self._epoch,
+                    attempt=self._answers.attempt,
+                    all_asked=True,
+                )
+            )
+        return self._answers.gate_keys(context)
+
+    def close(self) -> None:
+        """End the stream; the dealer forgets what has no answer yet."""
+        self._outgoing.put(None)
+        self._call.cancel()
+        self._reader.join(timeout=1)
+
+    def _requests(self) -> Iterator[pb.SquareRequest]:
+        while (message := self._outgoing.get()) is not None:
+            # What waits goes along: a message costs more than a half in it.
+            while not self._outgoing.empty() and len(message.halves) < _HALVES:
+                if (further := self._outgoing.get()) is None:
+                    return
+                message.MergeFrom(further)
+                del further
+            yield message
+            del message
+
+    def _read(self) -> None:
+        try:
+            for reply in self._call:
+                self._count(reply.ByteSize())
+                for each in reply.answers:
+                    self._answers.put(each.contexts, answer_from_wire(each, gates=self._gates))
+                del reply
+            self._answers.end(PeerUnavailable("the dealer ended the squares' stream"))
+        except grpc.RpcError as error:
+            self._answers.end(error_of("the dealer", self._address, error))
+        except PeerViolation as error:
+            self._answers.end(error)
+            self._call.cancel()

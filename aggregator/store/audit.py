@@ -1,0 +1,309 @@
+"""Reading a server's ledger beside the running server, and checking that nobody changed it."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, func, select
+
+from precad.aggregator.rounds.journal import PENDING, AttemptState
+from precad.aggregator.rounds.messages import Fact
+from precad.aggregator.store import shown, tables, versions
+from precad.aggregator.store.attempts import share_of
+from precad.aggregator.store.engine import parse_url, reading_engine, storage_errors
+from precad.aggregator.store.ledger import LedgerEntry, entries, ledger_start
+from precad.aggregator.store.migrate import require_current
+from precad.common.errors import Misconfiguration, StorageFailure
+from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.task import Task
+
+_CHARGED = {AttemptState.PREPARED, AttemptState.LEARNED}
+_ENTRY_OF = {
+    **dict.fromkeys((*PENDING, AttemptState.DONE), _CHARGED),
+    AttemptState.LEARNED: {AttemptState.LEARNED},
+    AttemptState.VOIDED: {AttemptState.VOIDED},
+    AttemptState.WRITTEN_OFF: {AttemptState.WRITTEN_OFF},
+}
+"""What the newest entry of an attempt says, by the attempt's state; others have none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong, and where."""
+
+    where: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """What came of checking a ledger."""
+
+    entries: int
+    """How many there are."""
+    head: Digest
+    """The newest hash. Noted elsewhere, it shows a ledger that was replaced as a whole."""
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClientCharges:
+    """What the ledger says of one client."""
+
+    client: ClientId
+    participations: int
+    """Versions that it was charged for, those included that only its own receipts still name."""
+    record_rate: float
+    """The highest that it was charged at, or its claim where it never was."""
+    again: Mapping[int, int]
+    """Of these versions, those that may have been released 1 + m times: how many by m ≥ 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerView:
+    """A server's ledger at one moment."""
+
+    task: Task
+    role: Role
+    clients: tuple[ClientCharges, ...]
+    """Enrolled or charged, by name."""
+    released: int
+    """Versions that are over."""
+    written_off: int
+    """Attempts whose charge stands and that were never used."""
+    entries: int
+    head: Digest
+
+
+def read_ledger(url: str) -> LedgerView:
+    """The ledger of a server that may be running; changes nothing.
+
+    Args:
+        url: SQLAlchemy URL of the server's database.
+
+    Raises:
+        Misconfiguration: there is no such database, or its schema isn't this version's.
+        StorageFailure: it can't be read.
+    """
+    charge, enrolment, attempt = tables.charge.c, tables.enrolment.c, tables.attempts.c
+    with snapshot(url) as connection:
+        task, role, length, head = owner_of(connection)
+        enrolled = connection.execute(select(enrolment.client, enrolment.record_rate))
+        charged = connection.execute(
+            select(charge.client, func.max(charge.record_rate)).group_by(charge.client)
+        )
+        counts, again = shown.participations(connection), versions.upgrades(connection)
+        rates = {row[0]: row[1] for row in (*enrolled, *charged)}
+        clients = {
+            name: ClientCharges(name, counts.get(name, 0), rate, again.get(name, {}))
+            for name, rate in rates.items()
+        }
+        states = Counter(connection.scalars(select(attempt.state)))
+    return LedgerView(
+        task=task,
+        role=role,
+        clients=tuple(clients[client] for client in sorted(clients)),
+        released=states[AttemptState.DONE],
+        written_off=states[AttemptState.WRITTEN_OFF],
+        entries=length,
+        head=head,
+    )
+
+
+def audit_ledger(url: str, noted_head: Digest | None = None) -> Audit:
+    """Recompute the chain, and hold attempts, charges and rejections against it.
+
+    Args:
+        url: SQLAlchemy URL of the server's database; the server may be running.
+        noted_head: a head that was noted earlier; it must still be in the chain.
+
+    Raises:
+        Misconfiguration: there is no such database, or its schema isn't this version's.
+        StorageFailure: it can't be read.
+    """
+    with snapshot(url) as connection:
+        task, role, length, head = owner_of(connection)
+        start = ledger_start(task.digest, role)
+        chain: list[LedgerEntry] = []
+        findings: list[Finding] = []
+        try:
+            chain.extend(entries(connection))
+            findings += _chain_findings(chain, start, length, head)
+            findings += _noise_findings(chain, task.privacy.noise_multiplier)
+            findings += _rate_findings(connection)
+            covered = task.privacy.cover_uploads
+            findings += _round_findings(connection, chain, covered=covered)
+            findings += _orphans(connection)
+        except StorageFailure as error:
+            findings.append(Finding("ledger", str(error)))
+        if noted_head is not None and noted_head not in {start, *(entry.hash for entry in chain)}:
+            findings.append(
+                Finding("ledger", f"the noted head {noted_head} isn't in it: it was replaced")
+            )
+    return Audit(length, head, tuple(findings))
+
+
+def compare_ledgers(url: str, other: str) -> tuple[Finding, ...]:
+    """What two servers' databases don't hold alike: charges and voids, attempt by attempt.
+
+    Args:
+        url: SQLAlchemy URL of one server's database.
+        other: of the other's. Both may be running; an attempt that is under way may differ.
+
+    Raises:
+        Misconfiguration: there is no such database, its schema isn't this version's, or the two
+            aren't those of one task's two servers.
+        StorageFailure: one can't be read.
+    """
+    (one, here), (two, there) = _facts(url), _facts(other)
+    if one[0] != two[0] or {one[1], two[1]} != {Role.SERVER_A, Role.SERVER_B}:
+        raise Misconfiguration(
+            "--against",
+            other,
+            f"holds {two[1].value} of task {two[0]}, not the other server of {one[1].value}'s task "
+            f"{one[0]}",
+        )
+    return tuple(
+        Finding(f"attempt {attempt}", _difference(here.get(attempt), there.get(attempt), two[1]))
+        for attempt in sorted(here.keys() | there.keys())
+        if here.get(attempt) != there.get(attempt)
+    )
+
+
+def _facts(url: str) -> tuple[tuple[Digest, Role], dict[int, Fact]]:
+    with snapshot(url) as connection:
+        task, role, _, _ = owner_of(connection)
+        found = connection.scalars(select(tables.attempts.c.version).distinct())
+        facts = [fact for version in found for fact in versions.facts(connection, version)]
+    return (task.digest, role), {fact.attempt: fact for fact in facts}
+
+
+def _difference(here: Fact | None, there: Fact | None, other: Role) -> str:
+    def said(fact: Fact | None) -> str:
+        if fact is None:
+            return "isn't in it"
+        return "is voided" if fact.voided else f"charges {len(fact.clients)} clients"
+
+    if here is not None and there is not None and said(here) == said(there):
+        return f"charges other clients than in {other.value}'s ledger"
+    return f"{said(here)} here, and {said(there)} in {other.value}'s ledger"
+
+
+def _chain_findings(
+    chain: list[LedgerEntry], start: Digest, length: int, head: Digest
+) -> Iterator[Finding]:
+    previous = start
+    for expected, entry in enumerate(chain, start=1):
+        where = f"entry {entry.sequence}"
+        if entry.sequence != expected:
+            yield Finding(where, f"entry {expected} is missing")
+            return
+        if entry.previous != previous:
+            yield Finding(where, "doesn't follow on the entry before it")
+        if entry.hash != entry.content_hash():
+            yield Finding(where, "its content or its charges were changed")
+        previous = entry.hash
+    if len(chain) != length:
+        yield Finding("ledger", f"has {len(chain)} entries where {length} were written")
+    elif previous != head:
+        yield Finding("ledger", "doesn't end with the entry that was written last")
+
+
+def _noise_findings(chain: list[LedgerEntry], own: float) -> Iterator[Finding]:
+    for entry in chain:
+        if (noise := entry.noise_multiplier) != own:
+            yield Finding(
+                f"entry {entry.sequence}", f"has noise multiplier {noise}, the task {own}"
+            )
+
+
+def _rate_findings(connection: Connection) -> Iterator[Finding]:
+    charge, claim = tables.charge.c, tables.enrolment.c
+    for row in connection.execute(
+        select(tables.charge, claim.record_rate.label("claimed"))
+        .join(tables.enrolment, claim.client == charge.client)
+        .where(claim.record_rate != charge.record_rate)
+        .order_by(charge.sequence)
+    ):
+        yield Finding(
+            f"entry {row.sequence}",
+            f"charges {row.client} at rate {row.record_rate}, it is enrolled with {row.claimed}",
+        )
+
+
+def _round_findings(
+    connection: Connection, chain: list[LedgerEntry], *, covered: bool
+) -> Iterator[Finding]:
+    """Every attempt that left something behind is charged, for all its valid clients.
+
+    With ``covered`` uploads there are valid ones that the coin didn't draw: they aren't charged.
+    Of versions whose model both servers hold the noisy share may be gone.
+    """
+    confirmed = versions.confirmed(connection)
+    newest = {entry.attempt: entry for entry in chain}
+    releases = {entry.attempt: entry for entry in chain if entry.event is AttemptState.PREPARED}
+    attempts, rejection = tables.attempts, tables.rejection.c
+    rejected = select(func.count()).where(rejection.attempt == attempts.c.attempt).scalar_subquery()
+    for row in connection.execute(
+        select(attempts, rejected.label("rejected")).order_by(attempts.c.attempt)
+    ):
+        where = f"attempt {row.attempt}"
+        charged = newest[row.attempt].event if row.attempt in newest else None
+        if charged not in _ENTRY_OF.get(row.state, {None}):
+            said = "doesn't name it" if charged is None else f"has it as {charged.value}"
+            yield Finding(where, f"is {row.state.value}, and the ledger {said}")
+            continue
+        if (release := releases.get(row.attempt)) is None:
+            continue
+        if row.valid_set != release.valid_set:
+            yield Finding(where, "its valid set isn't the one that was charged")
+        share = share_of(connection, row.attempt)
+        over = row.state not in PENDING and row.version < confirmed
+        if not over if share is None else Digest.of(share) != release.share_digest:
+            yield Finding(where, "its noisy share isn't the one that was released")
+        if not covered and len(release.charges) + row.rejected != row.cohort_size:
+            yield Finding(
+                where,
+                f"of a cohort of {row.cohort_size}, {len(release.charges)} are charged and "
+                f"{row.rejected} rejected",
+            )
+
+
+def read_task(canonical: bytes) -> Task:
+    """The task with these canonical bytes. Raises Misconfiguration."""
+    try:
+        return Task.parse(json.loads(canonical))
+    except (ValueError, RecursionError) as error:
+        raise Misconfiguration("task", "JSON", f"can't be read: {error}") from None
+
+
+def _orphans(connection: Connection) -> Iterator[Finding]:
+    """What belongs to nothing in a file that was changed from outside; PostgreSQL refuses it."""
+    if connection.dialect.name == "sqlite":
+        for name, _, parent, _ in connection.exec_driver_sql("PRAGMA foreign_key_check"):
+            yield Finding(f"table {name}", f"has a row that belongs to no row of {parent}")
+
+
+def owner_of(connection: Connection) -> tuple[Task, Role, int, Digest]:
+    """Task, role, length and head of the ledger. Raises StorageFailure."""
+    row = connection.execute(select(tables.task)).one_or_none()
+    if row is None:
+        raise StorageFailure("the database names no task; its table was emptied")
+    task = read_task(row.canonical)
+    if str(task.digest) != row.digest:
+        raise StorageFailure("the task in the database isn't the one that its digest names")
+    return task, row.role, row.ledger_length, row.ledger_head
+
+
+@contextmanager
+def snapshot(url: str) -> Iterator[Connection]:
+    """A reading transaction beside a server that may be running. Raises as `read_ledger`."""
+    engine = reading_engine(parse_url(url))
+    try:
+        with storage_errors(), engine.begin() as connection:
+            require_current(connection)
+            yield connection
+    finally:
+        engine.dispose()

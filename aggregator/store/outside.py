@@ -1,0 +1,122 @@
+"""A file beside the database and its backups: what this server has bound itself to.
+
+Every entry that it countersigns and every attempt whose comparisons it opens stands here before the
+word leaves. A database that is put back from a backup learns from it what it has forgotten
+(docs/durable-state.md).
+"""
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from precad.aggregator.rounds.messages import Fact
+from precad.common.durable import append_line
+from precad.common.errors import Misconfiguration, StorageFailure
+from precad.common.identifiers import ClientId, Digest
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """What the file holds of one task."""
+
+    facts: tuple[Fact, ...] = ()
+    """Attempts that this server countersigned, but for those that were voided since."""
+    opened: tuple[tuple[int, int], ...] = ()
+    """(version, attempt) whose comparisons it opened."""
+    voided: frozenset[int] = frozenset()
+    """Attempts that cost nothing; their numbers are used all the same."""
+
+    @property
+    def newest_attempt(self) -> int:
+        """-1 before the first."""
+        attempts = {fact.attempt for fact in self.facts} | {attempt for _, attempt in self.opened}
+        return max(attempts | self.voided, default=-1)
+
+    def opened_of(self) -> Counter[int]:
+        """Opened attempts by version."""
+        return Counter(version for version, _ in set(self.opened))
+
+
+class OutsideJournal:
+    """Appends lines, each whole and on the disk before the call returns.
+
+    Args:
+        path: the file, on no disk and in no backup that the database is restored from.
+        task: its lines name their task; other tasks' don't count.
+    """
+
+    def __init__(self, path: Path, task: Digest) -> None:
+        self._path = path
+        self._task = str(task)
+
+    def read(self) -> Remembered:
+        """What was written for this task. A line that a crash cut short is removed.
+
+        Raises:
+            Misconfiguration: the file holds what no server writes.
+        """
+        try:
+            data = self._path.read_bytes()
+        except FileNotFoundError:
+            return Remembered()
+        whole = data[: data.rfind(b"\n") + 1]
+        if len(whole) < len(data):
+            os.truncate(self._path, len(whole))
+        facts: list[Fact] = []
+        opened: list[tuple[int, int]] = []
+        voided: set[int] = set()
+        try:
+            for line in whole.splitlines():
+                entry = json.loads(line)
+                if entry["task"] != self._task:
+                    continue
+                fact = Fact(
+                    version=entry["version"],
+                    attempt=entry["attempt"],
+                    voided=False,
+                    clients=tuple(entry.get("clients", ())),
+                )
+                if "clients" in entry:
+                    facts.append(fact)
+                elif "voided" in entry:
+                    voided.add(fact.attempt)
+                else:
+                    opened.append((fact.version, fact.attempt))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            raise Misconfiguration(
+                "journal", str(self._path), "can't be read; put this server's newest file back"
+            ) from None
+        stands = (fact for fact in facts if fact.attempt not in voided)
+        return Remembered(tuple(stands), tuple(opened), frozenset(voided))
+
+    def countersigned(self, version: int, attempt: int, clients: Iterable[ClientId]) -> None:
+        """This server is about to countersign the other's head over this attempt."""
+        names = sorted(client.name for client in clients)
+        self._append({"version": version, "attempt": attempt, "clients": names})
+
+    def opened(self, version: int, attempt: int) -> None:
+        """An attempt's comparisons are about to be opened."""
+        self._append({"version": version, "attempt": attempt})
+
+    def voided(self, version: int, attempt: int) -> None:
+        """Both servers have signed that a countersigned attempt isn't prepared on both.
+
+        This server's database was put back and has lost the share; the other has countersigned
+        nothing, so nothing left, as long as it follows the protocol. Without this line it would
+        be a charge again at the next start, which the other server's ledger doesn't have.
+        """
+        self._append({"version": version, "attempt": attempt, "voided": True})
+
+    def _append(self, entry: dict[str, Any]) -> None:
+        line = json.dumps({"task": self._task, **entry}, separators=(",", ":"))
+        try:
+            append_line(self._path, line)
+        except OSError as error:
+            raise StorageFailure(
+                f"{self._path} can't be written ({error.strerror}); free or mend the disk, then "
+                "start this server again: nothing is lost"
+            ) from None

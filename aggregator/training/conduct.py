@@ -1,0 +1,309 @@
+"""A whole training on one server: what A and B do alike.
+
+`server_a` and `server_b` say what a leader and a helper do differently (`Part`); everything that
+reaches beyond this process comes in through `Outside`.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from precad.aggregator.collect.matching import Closed, match
+from precad.aggregator.enrol.agreement import agree_nonces, agree_set_secret
+from precad.aggregator.noise import NoiseSource
+from precad.aggregator.release.aggregate import aggregate
+from precad.aggregator.release.ahead import DrawnAhead
+from precad.aggregator.release.reconstruct import reconstruct
+from precad.aggregator.release.release import add_noise, countersign, prepare
+from precad.aggregator.rounds.aggregator import Aggregator
+from precad.aggregator.rounds.messages import OpenedCount
+from precad.aggregator.rounds.recovery import Remedy
+from precad.aggregator.rounds.states import Opened
+from precad.aggregator.training.feed import TrainingDone, TrainingPaused
+from precad.aggregator.training.finish import keep, recover, say_kept
+from precad.aggregator.training.meet import meet, seals_of
+from precad.aggregator.training.owners import require_nothing_lost, take_back
+from precad.aggregator.training.session import Phase, Session
+from precad.aggregator.training.steps import Steps
+from precad.aggregator.training.unknown import charge_unknown
+from precad.aggregator.validate.in_process import InProcess, longest_opening
+from precad.aggregator.validate.validator import Take, Validation
+from precad.common.allocator import give_back_freed
+from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError, StorageFailure
+from precad.common.identifiers import Role
+from precad.common.link import FrameTransport, PeerLink
+from precad.common.log_lines import doing
+from precad.common.ring import WORD_BYTES
+from precad.common.secret import Secret
+from precad.common.task import Task
+from precad.norm_check.deal.dealing import Dealing
+
+log = logging.getLogger("precad")
+
+_ENTRY_BYTES = 1024
+
+
+class Dealer(Dealing, Protocol):
+    """The dealer, as one server reaches it."""
+
+    @property
+    def bytes_received(self) -> int:
+        """Correction words, in bytes."""
+
+    @property
+    def newest_attempt(self) -> int:
+        """The newest attempt that the dealer has dealt for."""
+
+    def join(self) -> Secret:
+        """This server's key for the task. Raises PeerUnavailable, PeerViolation."""
+
+
+def in_process(aggregator: Aggregator, opened: Opened) -> Validation:
+    """Validation in the training's own thread."""
+    return InProcess(aggregator, opened.attempt, opened.counted)
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """What a training needs of the world outside; tests put their own in its place."""
+
+    peers: Callable[[], AbstractContextManager[tuple[FrameTransport, Dealer]]]
+    """The other server's link and the dealer, until the block ends. Raises PeerUnavailable."""
+    noise: NoiseSource = field(repr=False)
+    validation: Callable[[Aggregator, Opened], Validation] = in_process
+    """Of one attempt's submissions."""
+
+
+class Part(Protocol):
+    """What a leader and a helper do differently."""
+
+    def agree_roster(self, link: PeerLink) -> None:
+        """Freeze the roster that both servers know. Raises PeerViolation, Misconfiguration."""
+
+    def open(self, aggregator: Aggregator) -> Opened | None:
+        """Open a round with the other server; None when the training is over."""
+
+    def collect(self, opened: Opened, link: PeerLink, closes: float, take: Take) -> Closed:
+        """Until all have come or ``closes``; what both hold alike is taken at once."""
+
+
+def run_to_end(session: Session, conduct: Callable[[Session], None]) -> None:
+    """Run ``conduct`` and say how the training ended, whatever happens."""
+    progress = session.progress
+    try:
+        conduct(session)
+        final = session.shelf.current
+        session.store.drop_shares()
+        progress.phase = Phase.DONE
+        session.feed.publish(TrainingDone(final.version, final.digest))
+        log.info("training is over after %d rounds: model %s", final.version, final.digest)
+    except PrecadError as error:
+        _stop(session, str(error))
+    except Exception:
+        log.exception("a bug stopped the training")
+        _stop(session, "internal error; see this server's log")
+
+
+def _stop(session: Session, error: str) -> None:
+    session.progress.error = error
+    session.progress.phase = Phase.STOPPED
+    session.feed.publish(TrainingPaused())
+    log.error("training stopped: %s", error)
+
+
+def train(session: Session, part: Part, outside: Outside) -> None:
+    """One link's worth of training; returns when both servers know that it is over."""
+    role, traffic = session.role, session.traffic
+    other = Role.SERVER_B if role is Role.SERVER_A else Role.SERVER_A
+    with outside.peers() as (transport, dealer):
+        with _unless_another_leads(session):
+            link = open_link(session, transport)
+            recovery = meet(session, link)
+        forgotten = session.store.uncharged_versions(session.shelf.current.version)
+        if recovery.remedy is Remedy.NOTHING and session.finished and not forgotten:
+            # Both servers hold the final model: their positions alone say so.
+            return
+        with _unless_another_leads(session):
+            part.agree_roster(link)
+        aggregator = make_aggregator(session, link, dealer, outside.noise)
+        away = session.progress.heard_from_peers(session.clock.now())
+        if away is not None:
+            log.info("%s and the dealer are back after %.0f s", other.value, away)
+        if not session.finished:
+            session.progress.phase = Phase.TRAINING
+        while recovery.remedy is not Remedy.NOTHING:
+            recover(session, aggregator, recovery)
+            recovery = meet(session, link)
+        require_nothing_lost(session)
+        charge_unknown(session, aggregator)
+        aggregator.begin_accounts(session.shelf.current.version)
+        while True:
+            before = link.bytes_sent, dealer.bytes_received
+            require_nothing_lost(session)
+            if (opened := part.open(aggregator)) is None:
+                return
+            play(session, part, aggregator, opened, outside.validation)
+            traffic[f"{role.value} to {other.value}"] += link.bytes_sent - before[0]
+            traffic[f"dealer to {role.value}"] += dealer.bytes_received - before[1]
+
+
+@contextmanager
+def _unless_another_leads(session: Session) -> Iterator[None]:
+    """Before the first round of a link: whoever dialled B may be a stale copy of A.
+
+    Before the roster is frozen there is nothing to lose, and a mistake shows at once on both.
+
+    Raises:
+        PeerUnavailable: on B, in place of what would end its training: it waits for the true A.
+    """
+    try:
+        yield
+    except (PeerUnavailable, StorageFailure):
+        raise
+    except PrecadError as error:
+        if session.role is not Role.SERVER_B or not session.register.frozen:
+            raise
+        raise PeerUnavailable(
+            f"whoever dialled as server A doesn't lead this training: {error}; waiting for the one "
+            "that does"
+        ) from error
+
+
+def play(
+    session: Session,
+    part: Part,
+    aggregator: Aggregator,
+    opened: Opened,
+    validation: Callable[[Aggregator, Opened], Validation] = in_process,
+) -> None:
+    """An opened round, from its collection to the next model, persisted and announced."""
+    doing(version=opened.version, attempt=opened.attempt)
+    steps = Steps(session.clock)
+    closes = session.clock.now() + session.task.deadlines.collect
+    noise = DrawnAhead(aggregator.noise, session.task.dimension, session.clock)
+    # While clients fetch the model.
+    session.store.drop_shares()
+    try:
+        with validation(aggregator, opened) as validator:
+            closed = part.collect(opened, aggregator.link, closes, validator.take)
+            steps.over("collect")
+            # Of the bodies' pieces; next come what decides on them, and vectors.
+            give_back_freed()
+            matched = match(opened, session.role, *closed)
+            require_nothing_lost(session)
+            if matched.submissions:
+                # An attempt that nobody was there to validate opened nothing.
+                validator.ready()
+            count_opened(aggregator, opened)
+            summed = aggregate(aggregator, matched, validator)
+        steps.over("validate")
+        give_back_freed()
+        noised = add_noise(summed, noise)
+        # A vector each, and a large model has room for few.
+        del validator, summed
+        sent = countersign(aggregator, prepare(aggregator.journal, noised))
+        del noised
+        finished = reconstruct(aggregator, sent, session.shelf.theta())
+        steps.over("release")
+    finally:
+        # Spooled shares go, however the round ends.
+        session.inbox.cancel()
+    counted, theta, model = sent.counted, finished.theta, finished.model
+    del sent, finished
+    keep(session, counted, theta, model, steps)
+    say_kept(session, aggregator.link)
+
+
+def count_opened(aggregator: Aggregator, opened: Opened) -> None:
+    """Both count the attempt as opened, durably, before a masked word leaves; the larger counts.
+
+    Raises:
+        PeerViolation: the other server counts more than there can have been.
+    """
+    version, journal = opened.version, aggregator.journal
+    own = OpenedCount(count=journal.count_opened(version, opened.attempt))
+    theirs = OpenedCount.from_bytes(aggregator.link.exchange("opened", own.to_bytes()))
+    # Attempts are numbered from 0, and each is opened once: a larger count would stay for ever.
+    if theirs.count > opened.attempt + 1:
+        raise PeerViolation(
+            f"the other server has counted {theirs.count} opened attempts of version {version}, "
+            f"and this is attempt {opened.attempt}"
+        )
+    journal.raise_opened(version, theirs.count)
+
+
+def max_message_bytes(task: Task) -> int:
+    """Cap of one message between the servers, from the task alone.
+
+    The largest are a noisy share, the comparisons' openings and the lists over a cohort; bodies
+    are forwarded in pieces.
+    """
+    noisy = task.dimension * WORD_BYTES
+    lists = task.enrolment.clients * _ENTRY_BYTES
+    return max(noisy, lists, longest_opening(task)) + 4096
+
+
+def open_link(session: Session, transport: FrameTransport) -> PeerLink:
+    """The protocol's link on a transport; what an older one left open is dropped."""
+    take_back(session)
+    note_done(session)
+    session.store.abandon_open()
+    session.inbox.cancel()
+    return PeerLink(
+        transport,
+        session.task.digest,
+        max_message_bytes=max_message_bytes(session.task),
+        timeout_s=session.task.deadlines.peer,
+    )
+
+
+def note_done(session: Session) -> None:
+    """Mark the round done that led to the kept model, if a crash came between the two.
+
+    The other server's seal on that model is kept before the model is: without it the database is
+    older than the model, and the other server knows what became of the attempt (``meet``).
+    """
+    current, pending = session.shelf.current, session.store.pending()
+    if (
+        pending is not None
+        and pending.version == current.version - 1
+        and session.store.model_seal(current.version) is not None
+    ):
+        session.store.finish_attempt(pending.attempt, current.digest)
+
+
+def make_aggregator(
+    session: Session, link: PeerLink, dealer: Dealer, noise: NoiseSource
+) -> Aggregator:
+    """This server's role object for one link; its roster is frozen.
+
+    The set secret is fresh for every link and the dealer's keys for every start of the dealer;
+    neither is ever stored.
+
+    Raises:
+        PeerUnavailable: the dealer isn't there, or the servers joined different starts of it.
+    """
+    set_secret = agree_set_secret(link, session.role, session.task)
+    dealer_key = dealer.join()
+    if link.exchange("dealer", dealer.epoch) != dealer.epoch:
+        raise PeerUnavailable("the dealer restarted between the servers' joins; joining again")
+    session.store.hear(dealer.newest_attempt)
+    # Of the two, one alone proposes attempts, and the other refuses those that it has used.
+    progress = session.progress
+    progress.next_attempt = max(progress.next_attempt, dealer.newest_attempt + 1)
+    return Aggregator(
+        task=session.task,
+        role=session.role,
+        roster=session.register.roster(),
+        link=link,
+        dealing=dealer,
+        dealer_key=dealer_key,
+        set_secret=set_secret,
+        nonces=agree_nonces(link, session.role),
+        seals=seals_of(session),
+        coin_key=session.coin_key,
+        noise=noise,
+        journal=session.store,
+    )

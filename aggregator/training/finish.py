@@ -1,0 +1,256 @@
+"""A round's end: the next model is kept and announced, also where a break interrupted the round."""
+
+import logging
+from collections import Counter
+from typing import assert_never
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precad.aggregator.release.reconstruct import reconstruct
+from precad.aggregator.release.release import countersign
+from precad.aggregator.rounds.aggregator import Aggregator
+from precad.aggregator.rounds.journal import ReleaseRecord, Word
+from precad.aggregator.rounds.messages import (
+    Fact,
+    ModelBody,
+    ModelTransfer,
+    PreparedView,
+    SealMessage,
+    VoidBody,
+)
+from precad.aggregator.rounds.operators import NeedsOperators
+from precad.aggregator.rounds.recovery import Recovery, Remedy
+from precad.aggregator.rounds.states import Counted, Opened, Prepared
+from precad.aggregator.training.feed import RoundDone
+from precad.aggregator.training.session import Session
+from precad.aggregator.training.steps import Steps
+from precad.common.errors import PeerViolation
+from precad.common.identifiers import Digest
+from precad.common.identity.seal import Kind
+from precad.common.link import PeerLink
+from precad.common.model import byte_view, from_bytes, model_digest
+from precad.common.ring import from_bytes as ring_from_bytes
+
+log = logging.getLogger("precad")
+
+
+def keep(
+    session: Session, counted: Counted, theta: NDArray[np.float64], model: Digest, steps: Steps
+) -> None:
+    """Persist the next model. It is announced once the other server has it too (``confirm``).
+
+    Args:
+        session: this server.
+        counted: who counts in the attempt that led to it.
+        theta: ``[d] float64``, θ_{t+1}.
+        model: its digest.
+        steps: of the attempt, so far.
+    """
+    opened = counted.opened
+    version = opened.version + 1
+    session.shelf.put(version, theta, session.store.model_seal(version), model)
+    session.store.finish_attempt(opened.attempt, model)
+    session.progress.heard_from_peers(session.clock.now())
+    steps.over("keep")
+    participations = session.store.participations()
+    session.progress.unannounced = RoundDone(
+        opened,
+        frozenset(counted.valid),
+        counted.rejections,
+        model,
+        max(participations.values(), default=0),
+        steps.seconds,
+        steps.costs,
+    )
+    reasons = sorted(Counter(reason.value for reason in counted.rejections.values()).items())
+    log.info(
+        "version %d is made: %d of %d submissions count%s; %s",
+        version,
+        len(counted.valid),
+        len(opened.cohort),
+        "".join(f", {number} {reason}" for reason, number in reasons),
+        ", ".join(f"{cost.step} {cost.seconds:.2f} s" for cost in steps.costs),
+    )
+
+
+def say_kept(session: Session, link: PeerLink) -> None:
+    """Tell each other that the model is on the disk; only then it is told to anybody else.
+
+    A model that is stated to owners is never made again: both servers must have it by then.
+    """
+    link.exchange("kept", session.shelf.current.digest.value)
+    confirm(session)
+
+
+def confirm(session: Session) -> None:
+    """The other server holds the current model too: it may be stated, served and announced."""
+    session.store.confirm(session.shelf.current.version)
+    done, session.progress.unannounced = session.progress.unannounced, None
+    if done is not None:
+        session.feed.publish(done)
+
+
+def recover(session: Session, aggregator: Aggregator, recovery: Recovery) -> None:
+    """One remedy for what a break interrupted; the servers compare again afterwards.
+
+    Raises:
+        PeerViolation: the other server says something that doesn't fit.
+        NeedsOperators: it lost an attempt that may have left.
+    """
+    log.info("after a break: %s", recovery.remedy.value)
+    view = recovery.attempt
+    match recovery.remedy:
+        case Remedy.RELEASE:
+            _release(session, aggregator)
+        case Remedy.VOID:
+            _void(session, aggregator, _named(view), prepared_here=True)
+        case Remedy.CONFIRM_VOID:
+            _void(session, aggregator, _named(view), prepared_here=False)
+        case Remedy.LOST:
+            _give_up(session, aggregator)
+        case Remedy.LEARN_LOST:
+            _learn_lost(session, aggregator, _named(view))
+        case Remedy.SERVE:
+            _serve(session, aggregator)
+        case Remedy.CATCH_UP:
+            _catch_up(session, aggregator)
+        case Remedy.NOTHING:
+            raise AssertionError("there is nothing to remedy")
+        case never:
+            assert_never(never)
+
+
+def _release(session: Session, aggregator: Aggregator) -> None:
+    steps = Steps(session.clock)
+    sent = countersign(aggregator, _prepared_again(_pending(session)))
+    finished = reconstruct(aggregator, sent, session.shelf.theta())
+    steps.over("release")
+    keep(session, sent.counted, finished.theta, finished.model, steps)
+    say_kept(session, aggregator.link)
+
+
+def _void(
+    session: Session, aggregator: Aggregator, view: PreparedView, *, prepared_here: bool
+) -> None:
+    """Both sign that the attempt isn't prepared on both, and both keep it.
+
+    First durable where it isn't prepared, so that it never can be; the holder voids on that.
+    """
+    link, seals, version = aggregator.link, aggregator.seals, session.shelf.current.version
+    own = VoidBody(task=str(session.task.digest), version=version, attempt=view.attempt)
+    if prepared_here:
+        answer = SealMessage.from_bytes(link.receive("void"))
+        if seals.read(seals.other, Kind.NOT_PREPARED, answer, VoidBody) != own:
+            raise PeerViolation("the other server voids another attempt")
+        session.store.void(version, view.attempt)
+        link.send("void", seals.write(Kind.NOT_PREPARED, own).to_bytes())
+        return
+    session.store.void(version, view.attempt)
+    link.send("void", seals.write(Kind.NOT_PREPARED, own).to_bytes())
+    answer = SealMessage.from_bytes(link.receive("void"))
+    if seals.read(seals.other, Kind.NOT_PREPARED, answer, VoidBody) != own:
+        raise PeerViolation("the other server voids another attempt")
+
+
+def _give_up(session: Session, aggregator: Aggregator) -> None:
+    """The other server learns the charge at once; written off is it by both operators' word."""
+    record, link = _pending(session), aggregator.link
+    names = tuple(client.name for client in record.valid)
+    fact = Fact(version=record.version, attempt=record.attempt, voided=False, clients=names)
+    link.send("lost", fact.to_bytes())
+    _require_word(session, aggregator, record.version, record.attempt)
+    session.store.write_off(record.attempt)
+
+
+def _learn_lost(session: Session, aggregator: Aggregator, view: PreparedView) -> None:
+    fact = Fact.from_bytes(aggregator.link.receive("lost"))
+    version = session.shelf.current.version
+    if (fact.version, fact.attempt, fact.voided) != (version, view.attempt, False):
+        raise PeerViolation("the other server shows another attempt than the one it has prepared")
+    session.store.learn([fact])
+    _require_word(session, aggregator, version, view.attempt)
+
+
+def _require_word(session: Session, aggregator: Aggregator, version: int, attempt: int) -> None:
+    own = session.store.allowed(Word.WRITE_OFF, version) >= attempt
+    theirs = aggregator.link.exchange("word", bytes([own]))
+    if not own or theirs != bytes([True]):
+        what = f"a database was replaced, and attempt {attempt} may have left"
+        raise NeedsOperators(Word.WRITE_OFF, version, what)
+
+
+def _serve(session: Session, aggregator: Aggregator) -> None:
+    """Send the model, with the other server's own word on its digest."""
+    seals, current = aggregator.seals, session.shelf.current
+    body = ModelBody(
+        task=str(session.task.digest), version=current.version, digest=str(current.digest)
+    )
+    kept = (session.store.model_seal(current.version), session.shelf.seal())
+    sealed = next((each for each in kept if each and _says(each, body)), None)
+    if sealed is None:
+        raise PeerViolation(
+            f"the other server lacks model {current.version}, and its signature over it isn't kept "
+            "here. Restore the other server's newest state"
+        )
+    own = seals.write(Kind.MODEL, body)
+    transfer = ModelTransfer(version=current.version, sealed=sealed, own=own)
+    aggregator.link.send("transfer", transfer.to_bytes())
+    aggregator.link.send("model-bytes", byte_view(session.shelf.theta()))
+    aggregator.link.receive("transferred")
+
+
+def _says(sealed: SealMessage, body: ModelBody) -> bool:
+    return bytes.fromhex(sealed.body) == body.to_bytes()
+
+
+def _catch_up(session: Session, aggregator: Aggregator) -> None:
+    """Take a model that this server has signed itself, and finish or void what led to it."""
+    seals, link, task, store = aggregator.seals, aggregator.link, session.task, session.store
+    transfer = ModelTransfer.from_bytes(link.receive("transfer"))
+    data = link.receive("model-bytes")
+    body = seals.read(seals.role, Kind.MODEL, transfer.sealed, ModelBody)
+    theirs = seals.read(seals.other, Kind.MODEL, transfer.own, ModelBody)
+    if len(data) != task.dimension * 8:
+        raise PeerViolation(f"the other server sent a model of {len(data)} bytes")
+    theta = from_bytes(data, task.dimension)
+    digest = model_digest(task.digest, transfer.version, task.model.parameters, theta)
+    expected = ModelBody(task=str(task.digest), version=transfer.version, digest=str(digest))
+    if not body == theirs == expected:
+        raise PeerViolation("the other server's model isn't the one that both servers signed")
+    pending, newest = store.pending(), transfer.version - 1
+    for version in range(session.shelf.current.version, newest + 1):
+        charged = [fact for fact in store.facts(version) if not fact.voided]
+        if not charged:
+            raise PeerViolation(
+                f"this server's ledger has no charge for version {version}, which is over: model "
+                "and ledger don't belong together. Restore this server's newest state"
+            )
+    store.keep_model_seal(transfer.version, transfer.own)
+    if pending is not None and pending.version == newest:
+        keep(session, _prepared_again(pending).counted, theta, digest, Steps(session.clock))
+    else:
+        session.shelf.put(transfer.version, theta, transfer.own, digest)
+    link.send("transferred", b"")
+
+
+def _prepared_again(record: ReleaseRecord) -> Prepared:
+    """The prepared state of an attempt, from the database."""
+    # The cohort isn't needed any more: those who count and those who don't are known.
+    cohort = tuple(sorted({*record.valid, *record.rejections}))
+    opened = Opened(record.attempt, record.version, cohort, record.model, frozenset(record.valid))
+    counted = Counted(opened, record.valid, record.valid_set, record.rejections)
+    return Prepared(counted, ring_from_bytes(record.noisy_share))
+
+
+def _pending(session: Session) -> ReleaseRecord:
+    record = session.store.pending()
+    if record is None:
+        raise AssertionError("a prepared attempt has no record")
+    return record
+
+
+def _named(view: PreparedView | None) -> PreparedView:
+    if view is None:
+        raise AssertionError("the remedy is about no attempt")
+    return view

@@ -1,0 +1,117 @@
+"""What owners bring back to a server that has lost its memory: its own statements, and models.
+
+A statement is this server's own signature, so nobody can make one up. A version that one of them
+says is over is never released again: its model comes back from an owner, or from the operators'
+backup.
+"""
+
+import logging
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precad.aggregator.store import Shown
+from precad.aggregator.training.session import Session
+from precad.common.errors import PeerUnavailable, PeerViolation
+from precad.common.identifiers import ClientId, Digest
+from precad.common.model import model_digest
+from precad.common.wire.statement import check_opening, check_statement
+from precad.protos import precad_pb2 as pb
+
+log = logging.getLogger("precad")
+
+
+def remember(session: Session, client: ClientId, shown: pb.Signed) -> pb.StatementBody | None:
+    """Keep what this server has signed and may have forgotten; durable before it returns.
+
+    Returns:
+        What it says; None where the certificate that signed it was revoked since: whoever has that
+        key can sign anything, and its owner must still get on.
+
+    Raises:
+        PeerViolation: this server hasn't signed it, or not for this client and task.
+    """
+    try:
+        body = check_statement(session.verifier, session.role, shown, kept=True)
+    except PeerUnavailable as error:
+        log.warning("%s shows a statement that isn't believed: %s", client, error)
+        return None
+    if (body.task_digest, body.client) != (session.task.digest.value, client.name):
+        raise PeerViolation("the statement that was shown is another client's or task's")
+    digest = Digest(body.model_digest)
+    told = Shown(client, body.version, digest, body.attempt, tuple(body.charged), body.opened)
+    if session.store.remember(told):
+        log.warning(
+            "%s shows a statement of this server on version %d that its ledger doesn't hold: its "
+            "database was put back from an old copy. What it states counts again",
+            client,
+            body.version,
+        )
+    return body
+
+
+def hear_of(session: Session, client: ClientId, opening: pb.Signed) -> None:
+    """An attempt that this server has opened for ``client``, and may have forgotten.
+
+    Raises:
+        PeerViolation: this server hasn't signed it, or not for this client and task.
+    """
+    try:
+        body = check_opening(session.verifier, session.role, opening, kept=True)
+    except PeerUnavailable as error:
+        log.warning("%s shows an opening that isn't believed: %s", client, error)
+        return
+    if (body.task_digest, body.client) != (session.task.digest.value, client.name):
+        raise PeerViolation("the opening that was shown is another client's or task's")
+    session.store.hear(body.attempt)
+
+
+def give_back(
+    session: Session, client: ClientId, shown: pb.Signed, theta: NDArray[np.float64]
+) -> None:
+    """Take a model that this server has signed and lost; the training goes on from it.
+
+    Args:
+        session: this server.
+        client: who brings it.
+        shown: this server's statement that names its digest.
+        theta: ``[d] float64``.
+
+    Raises:
+        PeerViolation: the model isn't the one that the statement names.
+    """
+    body = remember(session, client, shown)
+    task = session.task
+    if body is None:
+        raise PeerViolation(f"the statement that {client} brings is of a revoked certificate")
+    found = model_digest(task.digest, body.version, task.model.parameters, theta)
+    if found.value != body.model_digest:
+        raise PeerViolation(f"the model that {client} gives back isn't the one that was signed")
+    if body.version > session.shelf.current.version:
+        log.warning("%s gives model %d back", client, body.version)
+        session.progress.given_back = (body.version, theta)
+
+
+def take_back(session: Session) -> None:
+    """At a link's beginning: go on from a model that an owner has given back."""
+    given, session.progress.given_back = session.progress.given_back, None
+    if given is not None and given[0] > session.shelf.current.version:
+        session.shelf.put(*given)
+
+
+def require_nothing_lost(session: Session) -> None:
+    """Before an attempt opens, and before it is prepared.
+
+    Raises:
+        PeerUnavailable: a version that owners may have heard of would be released again; or its
+            model has just come back.
+    """
+    version, promised = session.shelf.current.version, session.store.promised_version()
+    if session.progress.given_back is not None:
+        raise PeerUnavailable("a lost model has come back; going on from it")
+    if promised > version:
+        raise PeerUnavailable(
+            f"owners may have heard from this server that version {promised - 1} is over, and it "
+            f"has model {version}: it was put back from an old copy. It waits for an owner to give "
+            f"model {promised} back, or for you to put this server's newest model file in place"
+        )

@@ -1,0 +1,108 @@
+"""One server's training: what it consists of, and the two records of how it goes."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import Enum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precad.aggregator.collect import Inbox
+from precad.aggregator.enrol.register import Register
+from precad.aggregator.enrol.window import Window, window_of
+from precad.aggregator.rounds.coin import CoinKey
+from precad.aggregator.rounds.operators import NeedsOperators
+from precad.aggregator.store import Store
+from precad.aggregator.training.feed import Feed, RoundDone
+from precad.aggregator.training.presence import Presence
+from precad.aggregator.training.said import Said
+from precad.aggregator.training.shelf import Shelf
+from precad.common.clock import CLOCK, Clock
+from precad.common.identifiers import Role
+from precad.common.identity.credentials import Identity
+from precad.common.identity.seal import SealSigner
+from precad.common.identity.sign import CertificateVerifier
+from precad.common.task import Task
+
+
+class Phase(Enum):
+    """Where a server's training stands."""
+
+    STARTING = "starting"
+    ENROLLING = "enrolling"
+    TRAINING = "training"
+    DONE = "done"
+    STOPPED = "stopped"
+
+
+@dataclass(slots=True)
+class Progress:
+    """Written by the training's thread alone; handlers read it."""
+
+    phase: Phase = Phase.STARTING
+    error: str = ""
+    next_attempt: int = 0
+    """Of the next round; both servers have used lower ones only."""
+    needs: NeedsOperators | None = None
+    """What waits for the operators of both servers."""
+    unannounced: RoundDone | None = None
+    """A round whose model is kept here, until the other server has it too."""
+    frozen_there: bool = False
+    """Whether the other server has a frozen roster, as it says."""
+    given_back: tuple[int, NDArray[np.float64]] | None = field(default=None, repr=False)
+    """Version and θ of a lost model that an owner brought; taken when a link begins."""
+    workers: int = 0
+    """How many worker processes are up."""
+    contacts: int = 0
+    """How often the other server and the dealer were both heard from."""
+    lost_at: float | None = None
+    """When one of them was lost, by the session's clock; None while both are there."""
+
+    def heard_from_peers(self, now: float) -> float | None:
+        """The other server and the dealer are there. For how many seconds one of them wasn't."""
+        away = None if self.lost_at is None else now - self.lost_at
+        self.contacts += 1
+        self.error, self.lost_at = "", None
+        return away
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One server, one task: what its handlers and its training's thread share."""
+
+    role: Role
+    task: Task
+    identity: Identity
+    store: Store
+    inbox: Inbox
+    register: Register
+    presence: Presence
+    shelf: Shelf
+    feed: Feed
+    signer: SealSigner = field(repr=False)
+    verifier: CertificateVerifier = field(repr=False)
+    coin_key: CoinKey = field(repr=False)
+    clock: Clock = CLOCK
+    progress: Progress = field(default_factory=Progress)
+    said: Said = field(default_factory=Said, repr=False)
+    traffic: Counter[str] = field(default_factory=Counter)
+    """Payload bytes by link; each link is counted by one thread."""
+    window: Window | None = None
+    """How long enrolment is open; the task says it unless given."""
+    twice: Counter[str] = field(default_factory=Counter)
+    """How often a second process came under a party's name while the first was there."""
+    started: float = field(init=False, default=0.0)
+    """When, by the clock."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "started", self.clock.now())
+
+    @property
+    def enrolling(self) -> Window:
+        """How long enrolment is open, from this server's start."""
+        return self.window or window_of(self.task)
+
+    @property
+    def finished(self) -> bool:
+        """Whether this server keeps the final model."""
+        return self.shelf.current.version >= self.task.training.rounds

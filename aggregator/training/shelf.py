@@ -1,0 +1,155 @@
+"""The models that a server offers: the current one, also after a restart, and the one before."""
+
+import threading
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precad.aggregator.rounds.messages import SealMessage
+from precad.aggregator.training.stored import InFile, InMemory, Stored
+from precad.common.durable import write_file
+from precad.common.errors import NotOnOffer, PeerViolation, StorageFailure
+from precad.common.identifiers import Digest
+from precad.common.model import byte_view, initial_vector, load_model, model_digest, save_model
+from precad.common.task import Task
+
+KEPT_MODELS = 2
+"""The newest stay on offer, for whoever is a round behind."""
+_TOGETHER = 1 << 20
+"""Bytes that are read at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShelvedModel:
+    """θ_t, its version t and its digest."""
+
+    version: int
+    digest: Digest
+    stored: Stored = field(repr=False)
+
+    def pieces(self, size: int) -> Iterator[bytes]:
+        """θ_t's bytes, ``size`` at a time, each read when it is asked for.
+
+        Raises:
+            StorageFailure: the disk fails.
+        """
+        for start in range(0, self.stored.length, size):
+            try:
+                piece = self.stored.read(start, size)
+            except OSError as error:
+                raise StorageFailure(f"model {self.version} can't be read: {error}") from None
+            yield piece
+
+
+class Shelf:
+    """Keeps θ_t. Both servers keep the same bytes.
+
+    Args:
+        task: the model's shapes and start.
+        path: safetensors file, replaced atomically after each round.
+    """
+
+    def __init__(self, task: Task, path: Path) -> None:
+        self._task = task
+        self._path = path
+        self._seal_path = path.with_suffix(".seal")
+        self._lock = threading.Lock()
+        first = self._saved() if path.exists() else self._initial()
+        self._models = deque([first], maxlen=KEPT_MODELS)
+
+    def _initial(self) -> ShelvedModel:
+        theta = initial_vector(self._task.model)
+        digest = model_digest(self._task.digest, 0, self._task.model.parameters, theta)
+        return ShelvedModel(0, digest, InMemory(theta))
+
+    def _saved(self) -> ShelvedModel:
+        saved = load_model(self._path, self._task)
+        on_disk = InFile(self._path, self._task.dimension)
+        # Another program's file may hold the tensors in another order.
+        as_written = on_disk.read(0, on_disk.length) == byte_view(saved.theta)
+        stored = on_disk if as_written else InMemory(saved.theta)
+        return ShelvedModel(saved.version, saved.digest, stored)
+
+    @property
+    def current(self) -> ShelvedModel:
+        """The newest model."""
+        with self._lock:
+            return self._models[-1]
+
+    def theta(self) -> NDArray[np.float64]:
+        """The newest model's vector, ``[d] float64``, read anew.
+
+        Raises:
+            StorageFailure: the disk fails, or its file was changed.
+        """
+        current, task = self.current, self._task
+        theta = np.empty(task.dimension, dtype="<f8")
+        out, done = theta.data.cast("B"), 0
+        for piece in current.pieces(_TOGETHER):
+            out[done : done + len(piece)] = piece
+            done += len(piece)
+        theta = theta.astype(np.float64, copy=False)
+        if model_digest(task.digest, current.version, task.model.parameters, theta) != (
+            current.digest
+        ):
+            raise StorageFailure(
+                f"{self._path} isn't the model {current.version} that this server wrote; let "
+                "nothing else write there, and restore this server's newest state"
+            )
+        return theta
+
+    def put(
+        self,
+        version: int,
+        theta: NDArray[np.float64],
+        sealed: SealMessage | None = None,
+        digest: Digest | None = None,
+    ) -> None:
+        """Persist the model, then offer it.
+
+        Args:
+            version: t.
+            theta: ``[d] float64``, θ_t.
+            sealed: the other server's word on its digest. It lies beside the model, because the
+                database may be put back without it; whoever lost the model asks for it.
+            digest: its digest, where the caller has computed it.
+
+        Raises:
+            StorageFailure: the disk fails.
+        """
+        try:
+            if sealed is not None:
+                write_file(self._seal_path, sealed.to_bytes())
+            digest = save_model(self._path, self._task, version, theta, digest)
+            stored = InFile(self._path, self._task.dimension)
+        except OSError as error:
+            raise StorageFailure(
+                f"{self._path} can't be written ({error.strerror}); free or mend the disk, then "
+                "start this server again: nothing is lost"
+            ) from None
+        with self._lock:
+            self._models.append(ShelvedModel(version, digest, stored))
+
+    def seal(self) -> SealMessage | None:
+        """The seal that was kept last: of the newest model, or of one that a crash kept away."""
+        try:
+            return SealMessage.from_bytes(self._seal_path.read_bytes())
+        except (OSError, PeerViolation):
+            return None
+
+    def get(self, version: int) -> ShelvedModel:
+        """The model of ``version``.
+
+        Raises:
+            NotOnOffer: it isn't on offer any more, as after a restart, or not yet.
+        """
+        with self._lock:
+            for model in self._models:
+                if model.version == version:
+                    return model
+            newest = self._models[-1].version
+        raise NotOnOffer(f"model {version} isn't on offer; the newest is {newest}")

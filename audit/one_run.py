@@ -1,0 +1,146 @@
+"""Lower bounds of ε from one training with many canaries, each put in by a fair coin.
+
+An adversary guesses some of the coins. If the mechanism were as private as stated, more correct
+guesses than counted would be rare, however the adversary guesses: whatever holds of the training,
+the model or the scores, a bound that passes the stated ε refutes the statement.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import binom
+
+from precad.audit.trade_off import TradeOff, approximate
+from precad.common import checks
+from precad.common.errors import Misconfiguration
+
+_STEPS = 24
+_MOST_EPSILON = 64.0
+
+
+@dataclass(frozen=True, slots=True)
+class Guesses:
+    """How an adversary did.
+
+    Attributes:
+        canaries: m, each of which was in or out by a fair coin.
+        made: r, how many coins it guessed; fixed before the scores were seen.
+        correct: c, how many of the guesses were right.
+
+    Raises:
+        Misconfiguration: 0 ≤ c ≤ r ≤ m and 1 ≤ r don't hold.
+    """
+
+    canaries: int
+    made: int
+    correct: int
+
+    def __post_init__(self) -> None:
+        checks.count("canaries", self.canaries, 1)
+        if not 1 <= checks.count("guesses made", self.made) <= self.canaries:
+            raise Misconfiguration(
+                "guesses made", self.made, f"must be from 1 to the {self.canaries} canaries"
+            )
+        if checks.count("correct guesses", self.correct) > self.made:
+            raise Misconfiguration("correct guesses", self.correct, f"only {self.made} were made")
+
+
+def refutes(f: TradeOff, guesses: Guesses, significance: float) -> bool:
+    """Whether so many correct guesses have a probability below ``significance`` under f-DP.
+
+    Mahloujifar, Melis and Chaudhuri 2024, "Auditing f-Differential Privacy in One Run",
+    Algorithm 3 for coins (k = 2); f must be symmetric.
+
+    Args:
+        f: the trade-off function that is stated, for one canary in or out.
+        guesses: what the adversary achieved.
+        significance: in (0, 1).
+
+    Raises:
+        Misconfiguration: the significance is outside (0, 1).
+    """
+    checks.inside_unit_interval("significance", significance)
+    m, made, correct = guesses.canaries, guesses.made, guesses.correct
+    right, wrong = significance * correct / m, significance * (made - correct) / m
+    for i in range(correct - 1, -1, -1):
+        # The inverse of 1 − f at `right`: by symmetry f(1 − right).
+        allowed = max(wrong, f(1.0 - right))
+        if allowed == wrong:
+            break  # nor does anything move further down
+        right = min(1.0, right + i / (made - i) * (allowed - wrong))
+        wrong = allowed
+    return right + wrong > made / m
+
+
+def lower_bound(
+    family: Callable[[float], TradeOff],
+    guesses: Guesses,
+    significance: float,
+    most: float,
+    *,
+    least: float = 0.0,
+    steps: int = _STEPS,
+) -> float:
+    """The largest parameter that is refuted, to within 2^−steps of the range; ``least`` if none is.
+
+    Args:
+        family: f by its parameter, which falls as the parameter grows: less private.
+        guesses: what the adversary achieved.
+        significance: 1 − confidence, in (0, 1).
+        most: no larger parameter is looked at.
+        least: no smaller one.
+        steps: halvings of that range.
+
+    Raises:
+        Misconfiguration: the significance is outside (0, 1).
+    """
+    low, high = least, most
+    if refutes(family(most), guesses, significance):
+        return most
+    for _ in range(steps):
+        middle = (low + high) / 2
+        if refutes(family(middle), guesses, significance):
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def epsilon_by_trade_off(guesses: Guesses, delta: float, significance: float) -> float:
+    """A lower bound of ε at δ, from the trade-off function of (ε, δ) alone."""
+    return lower_bound(
+        lambda epsilon: approximate(epsilon, delta), guesses, significance, _MOST_EPSILON
+    )
+
+
+def p_value(guesses: Guesses, epsilon: float, delta: float) -> float:
+    """How likely so many correct guesses are at most under (ε, δ)-DP.
+
+    Steinke, Nasr and Jagielski 2023, "Privacy Auditing with One (1) Training Run", Theorem 5.2.
+
+    Raises:
+        Misconfiguration: ε is negative or not finite.
+    """
+    checks.epsilon(epsilon)
+    rate = 1.0 / (1.0 + np.exp(-epsilon))
+    c, r = guesses.correct, guesses.made
+    by_chance = float(binom.sf(c - 1, r, rate))
+    below = np.cumsum(binom.pmf(np.arange(c - 1, -1, -1), r, rate))
+    steepest = float((below / np.arange(1, c + 1)).max(initial=0.0))
+    return min(1.0, by_chance + 2.0 * guesses.canaries * delta * steepest)
+
+
+def epsilon_by_counts(guesses: Guesses, delta: float, significance: float) -> float:
+    """A lower bound of ε at δ by ``p_value``; 0 where nothing is refuted."""
+    checks.inside_unit_interval("significance", significance)
+    low, high = 0.0, _MOST_EPSILON
+    if p_value(guesses, 0.0, delta) >= significance:
+        return 0.0
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        if p_value(guesses, middle, delta) < significance:
+            low = middle
+        else:
+            high = middle
+    return low

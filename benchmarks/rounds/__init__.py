@@ -1,0 +1,1 @@
+"""`python -m benchmarks.rounds`: what validation and rounds cost, beside the peers, in one run."""

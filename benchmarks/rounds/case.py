@@ -1,0 +1,194 @@
+"""One size, all systems in alternation, on the local link and on the slow one."""
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.rounds.fed_avg import system as fed_avg
+from benchmarks.rounds.lines import WIDE_AREA, Lines, Relayed, Straight
+from benchmarks.rounds.meter import peak_mib
+from benchmarks.rounds.ours import system as ours
+from benchmarks.rounds.sample import Sample, System
+from benchmarks.rounds.sec_agg_plus import system as sec_agg_plus
+from benchmarks.rounds.stock_crypten import system as stock_crypten
+from precad.common.description import DeadlineSection
+
+WARM_UPS = 1
+SERVERS = ours.SERVERS
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What is measured.
+
+    Args:
+        dimension: d.
+        clients: n.
+        repeats: measured rounds of each system on the local link.
+        slow_repeats: on the slow link; 0 leaves it out.
+        peers: whether the peers are measured too.
+        masked: whether Flower's SecAgg+ is among them, if it is installed.
+    """
+
+    dimension: int
+    clients: int
+    repeats: int
+    slow_repeats: int = 1
+    peers: bool = True
+    masked: bool = True
+
+    @property
+    def key(self) -> str:
+        """Names the case in a document."""
+        return f"d={self.dimension} n={self.clients}"
+
+
+def measure(case: Case, say: Say) -> dict[str, Any]:
+    """Measure the case. Returns its part of the document.
+
+    Args:
+        case: what.
+        say: told what is done next.
+
+    Raises:
+        PrecadError: a part failed, or a result was wrong.
+    """
+    result: dict[str, Any] = asdict(case)
+    with tempfile.TemporaryDirectory(prefix="precad-bench-") as temporary:
+        folder = Path(temporary)
+        result["local"] = _alternate(case, case.repeats, folder / "local", Straight(), say)
+        if case.slow_repeats:
+            slow = folder / "slow"
+            slow.mkdir()
+            with Relayed(WIDE_AREA, slow) as lines:
+                result["slow"] = _alternate(
+                    case, case.slow_repeats, slow / "run", lines, lambda m: say(f"{m}, slow link")
+                )
+            if case.peers:
+                local = result["local"]
+                result["slow"]["stock_crypten"] = _check_calculated(local["stock_crypten"])
+                if "sec_agg_plus" in local:
+                    result["slow"]["sec_agg_plus"] = _masked_calculated(local["sec_agg_plus"])
+    result["ratios"] = {
+        link: _ratios(result[link]) for link in ("local", "slow") if case.peers and link in result
+    }
+    return result
+
+
+@contextmanager
+def _systems(case: Case, repeats: int, folder: Path, lines: Lines) -> Iterator[list[System]]:
+    folder.mkdir()
+    d, n, rounds = case.dimension, case.clients, WARM_UPS + repeats
+    task = ours.task_of(d, n, rounds)
+    with ExitStack() as stack:
+        systems: list[System] = [
+            stack.enter_context(ours.set_up(d, n, rounds, folder / "precad", lines))
+        ]
+        if case.peers:
+            averaging = fed_avg.set_up(d, n, task.bound, folder / "fed_avg", lines)
+            systems.append(stack.enter_context(averaging))
+        if case.peers and isinstance(lines, Straight):
+            # Gloo finds its own way between the parties, and SecAgg+ stays in one process: no
+            # relay comes in between.
+            check = stock_crypten.set_up(
+                d, n, task.bound, task.fractional_bits, folder / "stock_crypten"
+            )
+            systems.append(stack.enter_context(check))
+            if case.masked and sec_agg_plus.installed() and n >= sec_agg_plus.LEAST_CLIENTS:
+                masked = sec_agg_plus.set_up(
+                    d, n, task.bound, task.fractional_bits, folder / "sec_agg_plus"
+                )
+                systems.append(stack.enter_context(masked))
+        yield systems
+
+
+def _alternate(case: Case, repeats: int, folder: Path, lines: Lines, say: Say) -> dict[str, Any]:
+    say(f"{case.key}: starting")
+    with _systems(case, repeats, folder, lines) as systems:
+        samples: dict[str, list[Sample]] = {system.name: [] for system in systems}
+        for turn in range(WARM_UPS + repeats):
+            for system in systems:
+                say(f"{case.key}: {system.name}, {turn} of {WARM_UPS + repeats - 1}")
+                samples[system.name].append(system.play())
+        return {
+            system.name: {
+                **_summary(samples[system.name][WARM_UPS:]),
+                "peak_mib": peak_mib(system.processes),
+                **system.facts(),
+                "how": "measured",
+            }
+            for system in systems
+        }
+
+
+def _summary(samples: Sequence[Sample]) -> dict[str, Any]:
+    """Medians, each of its own, and the main walls one by one."""
+    wall = {key: median(one.wall_s[key] for one in samples) for key in samples[0].wall_s}
+    cpu = {
+        phase: {name: median(one.cpu_s[phase][name] for one in samples) for name in names}
+        for phase, names in samples[0].cpu_s.items()
+    }
+    each = {
+        key: [round(one.wall_s[key], 4) for one in samples]
+        for key in ("validate_s", "round_s")
+        if key in wall
+    }
+    return {
+        "wall_s": {key: round(value, 6) for key, value in wall.items()},
+        "cpu_s": {
+            phase: {name: round(value, 6) for name, value in names.items()}
+            for phase, names in cpu.items()
+        },
+        "each": each,
+    }
+
+
+def _check_calculated(local: dict[str, Any]) -> dict[str, Any]:
+    """Stock CrypTen on the slow link: its local time, and what its exchanges and bytes add."""
+    moved = max(local["payload_bytes"].values())
+    added = local["exchanges"] * WIDE_AREA.delay_s + moved / WIDE_AREA.bytes_per_s
+    wall = {"validate_s": round(local["wall_s"]["validate_s"] + added, 6)}
+    return {**local, "wall_s": wall, "each": {}, "how": "calculated"}
+
+
+def _masked_calculated(local: dict[str, Any]) -> dict[str, Any]:
+    """SecAgg+ on the slow link: its four stages go there and back, and their bytes too."""
+    delays = 2 * sec_agg_plus.STAGES * WIDE_AREA.delay_s
+    added = delays + sum(local["payload_bytes"].values()) / WIDE_AREA.bytes_per_s
+    wall = {"round_s": round(local["wall_s"]["round_s"] + added, 6)}
+    return {**local, "wall_s": wall, "each": {}, "how": "calculated"}
+
+
+def idle_wait_s(wall_s: dict[str, float]) -> float:
+    """What the padding of the clients' work adds to a round at the default deadline.
+
+    Clients upload ``deadlines.work`` after the announcement, and not before they are ready.
+    """
+    ready_s = wall_s["fetch_s"] + wall_s["prepare_s"]
+    return max(0.0, DeadlineSection().work - ready_s)
+
+
+def _ratios(systems: dict[str, Any]) -> dict[str, float]:
+    """How many times as fast as stock CrypTen, and how many times as long as plain averaging."""
+    precad, check, plain = (systems[name] for name in ("precad", "stock_crypten", "fed_avg"))
+    wall = precad["wall_s"]
+    validate_cpu, release_cpu = (
+        sum(precad["cpu_s"][phase][name] for name in SERVERS) for phase in ("validate", "release")
+    )
+    check_s = check["wall_s"]["validate_s"]
+    check_cpu = sum(check["cpu_s"]["validate"].values())
+    ratios = {
+        "check_wall_over_ours": check_s / wall["validate_s"],
+        "check_cpu_over_ours": check_cpu / validate_cpu,
+        "check_wall_over_all": check_s / (wall["validate_s"] + wall["release_s"]),
+        "check_cpu_over_all": check_cpu / (validate_cpu + release_cpu),
+        "round_over_plain": wall["round_s"] / plain["wall_s"]["round_s"],
+        "round_and_wait_over_plain": (wall["round_s"] + idle_wait_s(wall))
+        / plain["wall_s"]["round_s"],
+    }
+    return {name: round(value, 3) for name, value in ratios.items()}

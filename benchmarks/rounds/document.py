@@ -1,0 +1,132 @@
+"""The document of a run: hardware, cases, series with their exponents; kept as it grows."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks.rounds.case import SERVERS, Case, Say, measure
+from benchmarks.rounds.fit import exponent, steps
+from benchmarks.rounds.hardware import hardware
+from benchmarks.rounds.lines import WIDE_AREA
+from benchmarks.rounds.ours.system import PHASES
+from benchmarks.rounds.padded import padded_work
+from precad.cli.options import json_of
+from precad.common.durable import write_file
+from precad.common.errors import Misconfiguration
+
+FORMAT = 2
+Document = dict[str, Any]
+Times = Callable[[dict[str, Any]], float]
+MEASURES: dict[str, Times] = {
+    "validate_s": lambda case: case["local"]["precad"]["wall_s"]["validate_s"],
+    "validate_cpu_s": lambda case: _servers_cpu(case, ("validate",)),
+    "round_s": lambda case: case["local"]["precad"]["wall_s"]["round_s"],
+    "round_cpu_s": lambda case: _servers_cpu(case, tuple(PHASES)),
+}
+"""What the series show of precad on the local link; processor time is that of all three servers."""
+
+
+def main_case(dimension: int, clients: int, repeats: int, *, slow: bool, peers: bool) -> Case:
+    """The case that the tables begin with."""
+    return Case(dimension, clients, repeats, int(slow), peers)
+
+
+def series_of(main: Case) -> dict[str, list[Case]]:
+    """By clients, at a tenth of the main case's dimension; by dimension, with two clients."""
+
+    def case(dimension: int, clients: int) -> Case:
+        repeats = min(3, main.repeats)
+        return Case(dimension, clients, repeats, main.slow_repeats, main.peers, masked=False)
+
+    d = main.dimension
+    return {
+        "clients": [case(d // 10, n) for n in (1, 10, 100)],
+        "dimension": [case(size, 2) for size in (d // 100, d // 10, d, 10 * d)],
+    }
+
+
+def run(
+    main: Case,
+    output: Path | None,
+    say: Say,
+    *,
+    series: bool,
+    measure: Callable[[Case, Say], dict[str, Any]] = measure,
+    padded: Callable[[], list[dict[str, Any]]] = padded_work,
+) -> Document:
+    """Measure, case by case.
+
+    Args:
+        main: the first case.
+        output: keeps what was measured after each case, and is gone on with if a run of the same
+            plan on the same machine was broken off.
+        say: told what is done next.
+        series: whether the series are measured too.
+        measure: what measures one case.
+        padded: what measures the padded work.
+
+    Raises:
+        Misconfiguration: ``output`` holds something else.
+        PrecadError: a part failed, or a result was wrong.
+    """
+    plan = series_of(main) if series else {}
+    wanted: dict[str, Case] = {}
+    for case in (main, *(one for each in plan.values() for one in each)):
+        wanted.setdefault(case.key, case)
+    cases = list(wanted.values())
+    document: Document = {
+        "format": FORMAT,
+        "hardware": hardware(),
+        "slow_link": asdict(WIDE_AREA),
+        "plan": [asdict(case) for case in cases],
+        "main": main.key,
+        "cases": {},
+        "series": {},
+        "complete": False,
+    }
+    document["cases"] = _kept(output, document)
+    for case in cases:
+        if case.key not in document["cases"]:
+            document["cases"][case.key] = measure(case, say)
+            _keep(output, document)
+    say("the padded work of one data owner")
+    document["padded_work"] = padded()
+    for name, each in plan.items():
+        document["series"][name] = _series(name, each, document["cases"])
+    document["complete"] = True
+    _keep(output, document)
+    return document
+
+
+def _series(name: str, cases: Sequence[Case], measured: dict[str, Any]) -> dict[str, Any]:
+    shown: dict[str, Any] = {"cases": [case.key for case in cases], "fits": {}}
+    for label, of in MEASURES.items():
+        times = {getattr(case, name): of(measured[case.key]) for case in cases}
+        shown["fits"][label] = {"exponent": exponent(times), "steps": steps(times)}
+    return shown
+
+
+def _servers_cpu(case: dict[str, Any], phases: Sequence[str]) -> float:
+    cpu = case["local"]["precad"]["cpu_s"]
+    return float(sum(cpu[phase][name] for phase in phases for name in SERVERS))
+
+
+def _kept(output: Path | None, document: Document) -> dict[str, Any]:
+    """The cases of a run that was broken off."""
+    if output is None or not output.exists():
+        return {}
+    try:
+        old = json.loads(output.read_text(encoding="utf-8"))
+        same = all(old[key] == document[key] for key in ("format", "hardware", "plan"))
+        return dict(old["cases"]) if same and not old["complete"] else {}
+    except (ValueError, KeyError, TypeError):
+        raise Misconfiguration(
+            "--output", str(output), "holds something else; name another file"
+        ) from None
+
+
+def _keep(output: Path | None, document: Document) -> None:
+    if output is not None:
+        write_file(output, (json_of(document, indent=1) + "\n").encode(), mode=0o644)

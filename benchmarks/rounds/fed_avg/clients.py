@@ -1,0 +1,90 @@
+"""All clients of plain federated averaging in one process. Run as a program: see ``Part``."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.rounds.fed_avg.server import MAX_MESSAGE_BYTES, SERVICE, UPLOAD_PIECE_BYTES, pieces
+from benchmarks.rounds.part import ANSWER_S, Message, Orders
+from benchmarks.rounds.vectors import vectors
+from precad.common.errors import PeerViolation
+from precad.common.identifiers import Role
+from precad.common.identity.channel import dialling
+from precad.common.identity.credentials import Identity
+
+import grpc  # isort: skip -- after precad, which sets what gRPC reads when it is imported
+
+
+class FedAvgClient:
+    """One client with its own certificate and channel."""
+
+    def __init__(self, address: str, identity: Identity, x: NDArray[np.float64]) -> None:
+        target, credentials, options = dialling(address, identity, Role.SERVER_A)
+        longest = ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES)
+        channel = grpc.secure_channel(target, credentials, [*options, longest])
+        # Any: bytes, without a serialiser.
+        self._fetch: Any = channel.unary_stream(f"/{SERVICE}/Fetch")
+        self._submit: Any = channel.stream_unary(f"/{SERVICE}/Submit")
+        self._data = x.tobytes()
+
+    def fetch(self) -> NDArray[np.float64]:
+        """The model, ``[d] float64``."""
+        data = bytearray()
+        for piece in self._fetch(b"", timeout=ANSWER_S, wait_for_ready=True):
+            data += piece
+        return np.frombuffer(data)
+
+    def take_part(self) -> None:
+        """One round: fetch the model, upload, wait for the end."""
+        self.fetch()
+        uploaded = pieces(self._data, UPLOAD_PIECE_BYTES)
+        if self._submit(uploaded, timeout=ANSWER_S) != b"over":
+            raise PeerViolation("the server didn't say that the round is over")
+
+
+class FedAvgClients:
+    """Everybody."""
+
+    def __init__(self, setup: Message) -> None:
+        keys, names = Path(setup["keys"]), setup["names"]
+        given = vectors(len(names), setup["dimension"], setup["bound"])
+        floats = [x.astype(np.float64) for x in given]
+        self._mean = np.sum(floats, axis=0) / len(names)
+        self._clients = [
+            FedAvgClient(setup["address"], Identity.load(keys / name), x)
+            for name, x in zip(names, floats, strict=True)
+        ]
+        self._threads = ThreadPoolExecutor(max_workers=len(names))
+        self._theta = self._clients[0].fetch()
+
+    def play(self) -> None:
+        """One round."""
+        list(self._threads.map(FedAvgClient.take_part, self._clients))
+
+    def right(self) -> bool:
+        """Whether the last round moved the model by the mean of all vectors."""
+        theta = self._clients[0].fetch()
+        right = np.allclose(theta - self._theta, self._mean, rtol=1e-9, atol=1e-9)
+        self._theta = theta
+        return bool(right)
+
+
+def main() -> None:
+    """Play, or check, as asked."""
+    orders = Orders()
+    messages = iter(orders)
+    clients = FedAvgClients(next(messages))
+    orders.say(mark="joined")
+    for message in messages:
+        if "play" in message:
+            clients.play()
+            orders.say(mark="over")
+        else:
+            orders.say(mark="checked", right=clients.right())
+
+
+if __name__ == "__main__":
+    main()

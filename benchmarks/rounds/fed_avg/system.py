@@ -1,0 +1,79 @@
+"""Plain averaging as a system: one server, and one process with all clients."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from benchmarks.rounds.lines import Lines, Wire
+from benchmarks.rounds.meter import read
+from benchmarks.rounds.part import Part
+from benchmarks.rounds.sample import Sample, between, require_right
+from precad.cli.local.files import free_addresses
+from precad.common.identity.deployment import create_local_keys
+from precad.common.ring import WORD_BYTES
+
+
+class FedAvg:
+    """A running server and its clients.
+
+    Args:
+        server: the process.
+        clients: the process with all of them.
+        moved: bytes that all clients together upload in a round, and fetch.
+        wire: to the server.
+    """
+
+    name = "fed_avg"
+
+    def __init__(self, server: Part, clients: Part, moved: int, wire: Wire) -> None:
+        self.processes = {"server": server.pid, "clients": clients.pid}
+        self.clients, self._moved, self._wire = clients, moved, wire
+
+    def play(self) -> Sample:
+        """One round."""
+        with self._wire.round():
+            begin = read(self.processes)
+            self.clients.ask(play=True)
+            took = between(begin, read(self.processes))
+        require_right(self.name, self.clients.ask(check=True))
+        return Sample({"round_s": took.at_s}, {"round": took.cpu_s})
+
+    def facts(self) -> dict[str, Any]:
+        """Bytes of a round by link: they follow from what it is."""
+        payload = {"clients to server": self._moved, "server to clients": self._moved}
+        return {"payload_bytes": payload, **self._wire.facts()}
+
+
+@contextmanager
+def set_up(
+    dimension: int, clients: int, bound: int, folder: Path, lines: Lines
+) -> Iterator[FedAvg]:
+    """A server and ``clients`` clients whose vectors are at most ``bound`` long.
+
+    Raises:
+        PrecadError: a part didn't start.
+    """
+    folder.mkdir()
+    keys, (address,) = folder / "keys", free_addresses(1)
+    names = [f"owner-{number:04d}" for number in range(clients)]
+    create_local_keys(keys, names)
+    with (
+        Part("server", "benchmarks.rounds.fed_avg.server", folder) as server,
+        Part("clients", "benchmarks.rounds.fed_avg.clients", folder) as process,
+    ):
+        server.ask(
+            address=address,
+            identity=str(keys / "server-a"),
+            clients=clients,
+            dimension=dimension,
+        )
+        process.ask(
+            address=lines.way("clients", address),
+            keys=str(keys),
+            names=names,
+            dimension=dimension,
+            bound=bound,
+        )
+        moved = WORD_BYTES * dimension * clients
+        yield FedAvg(server, process, moved, Wire(lines, {address: "server"}))

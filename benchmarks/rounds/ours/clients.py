@@ -1,0 +1,271 @@
+"""All clients of a measured training in one process, each with its own certificate and channels.
+
+They submit prepared vectors, so that a round's time is the system's and no gradient's. Nothing
+happens before it is told: the other systems are measured in between. Run as a program: see
+``Part``.
+
+A thousand clients are no thousand threads: gRPC's wait for a stream in a thread of its own looks
+ten times a second, and so many of them leave no processor to the servers. So all notices are heard
+on one event loop, and ``AT_ONCE`` clients take part at a time.
+"""
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import grpc
+import grpc.aio
+import numpy as np
+
+from benchmarks.rounds.part import ANSWER_S, Message, Orders
+from benchmarks.rounds.vectors import is_sum, vectors
+from precad.client.connection import Receipt, Servers
+from precad.common.errors import PeerUnavailable
+from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.identity.channel import dialling
+from precad.common.identity.credentials import Identity
+from precad.common.retry import Patience, Waits
+from precad.common.ring import RingVector
+from precad.common.share.submission import Submission
+from precad.common.task import Task
+from precad.protos import precad_pb2 as pb
+from precad.protos.precad_pb2_grpc import AggregationStub
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Line = tuple[str, grpc.ChannelCredentials, list[tuple[str, Any]]]
+"""What a channel is made from."""
+START_S = 120.0
+"""How long servers may take to start."""
+WAITS = Waits(0.2, 2.0)
+"""Before a model is fetched again."""
+AT_ONCE = 128
+"""Clients that take part at the same time; of more, the others wait for their turn."""
+
+
+class Notices:
+    """What server A tells each client of each attempt."""
+
+    def __init__(self, clients: int) -> None:
+        self._clients = clients
+        self._changed = threading.Condition()
+        self._heard: Counter[tuple[str, int]] = Counter()
+        self._opened: dict[int, pb.RoundOpen] = {}
+        self._counted: Counter[int] = Counter()
+        self._ended: Exception | None = None
+
+    async def follow(self, notices: AsyncIterable[pb.Notice]) -> None:
+        """Hear one client's notices until they end."""
+        ended: Exception = PeerUnavailable("server A ended the notices")
+        try:
+            async for notice in notices:
+                self._hear(notice)
+        except (grpc.RpcError, PeerUnavailable) as error:
+            ended = error
+        with self._changed:
+            self._ended = ended
+            self._changed.notify_all()
+
+    def opened(self, attempt: int) -> pb.RoundOpen:
+        """The attempt, once every client has heard that it is open. Raises PrecadError."""
+        self._wait("open", attempt)
+        return self._opened[attempt]
+
+    def over(self, attempt: int) -> int:
+        """How many clients counted, once every one has heard that it is over."""
+        self._wait("over", attempt)
+        return self._counted[attempt]
+
+    def _hear(self, notice: pb.Notice) -> None:
+        with self._changed:
+            match notice.WhichOneof("event"):
+                case "open":
+                    self._opened[notice.open.attempt] = notice.open
+                    self._heard["open", notice.open.attempt] += 1
+                case "over":
+                    self._counted[notice.over.attempt] += notice.over.counted
+                    self._heard["over", notice.over.attempt] += 1
+                case other:
+                    raise PeerUnavailable(f"the training ended in the middle: {other}")
+            self._changed.notify_all()
+
+    def _wait(self, what: str, attempt: int) -> None:
+        deadline = time.monotonic() + ANSWER_S
+        with self._changed:
+            while self._heard[what, attempt] < self._clients:
+                if self._ended is not None:
+                    raise self._ended
+                if not self._changed.wait(deadline - time.monotonic()):
+                    raise PeerUnavailable(f"no {what} of attempt {attempt} in {ANSWER_S:g} s")
+
+
+class Clients:
+    """Everybody of a training, enrolled; plays attempt after attempt when told.
+
+    Args:
+        task: every coin in it must fall for everybody, and its denominator be 1.
+        names: of the clients.
+        keys: the deployment's folder of keys.
+        server_a: address of server A.
+        server_b: address of server B.
+    """
+
+    def __init__(
+        self, task: Task, names: list[str], keys: Path, server_a: str, server_b: str
+    ) -> None:
+        self._task = task
+        self._vectors = vectors(len(names), task.dimension, task.bound)
+        identities = [Identity.load(keys / name) for name in names]
+        self._servers = [
+            Servers(task, ClientId(name), server_a, server_b, identity, patience_s=START_S)
+            for name, identity in zip(names, identities, strict=True)
+        ]
+        self._lines = [dialling(server_a, identity, Role.SERVER_A) for identity in identities]
+        self._notices = Notices(len(names))
+        self._threads = ThreadPoolExecutor(max_workers=min(AT_ONCE, len(names)))
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+        self._theta = np.zeros(task.dimension)
+        self._counted = 0
+        self._following = pb.RoundOpen()
+
+    def join(self) -> None:
+        """Enrol everybody and wait until the first attempt is open. Raises PrecadError."""
+        for servers, line in zip(self._servers, self._lines, strict=True):
+            servers.enrol(1, self._task.privacy.record_rate)
+            asyncio.run_coroutine_threadsafe(self._watch(servers.client, line), self._loop)
+        self._notices.opened(0)
+
+    async def _watch(self, client: ClientId, line: Line) -> None:
+        request = pb.WatchRequest(task_digest=self._task.digest.value, client=client.name)
+        async with grpc.aio.secure_channel(*line) as channel:
+            stub = AggregationStub(channel)
+            await self._notices.follow(stub.Watch(request, wait_for_ready=True))
+
+    def play(self, attempt: int, *, held: bool) -> Iterator[Message]:
+        """One attempt; what it yields is said at once: "received", "over", "opened".
+
+        Args:
+            attempt: its number.
+            held: server A hears of no submission before B has received all, so that all validation
+                comes after "received", and none while others upload.
+
+        Raises:
+            PrecadError: a server failed.
+        """
+        event = self._notices.opened(attempt)
+        if held:
+            halves = self._all(partial(_send_to_b, event), self._vectors)
+            yield {"mark": "received"}
+            self._all(_send_half, halves)
+        else:
+            took = self._all(partial(_take_part, event), self._vectors)
+            yield {
+                "mark": "received",
+                **{name: float(np.mean([each[name] for each in took])) for name in took[0]},
+            }
+        self._counted = self._notices.over(attempt)
+        yield {"mark": "over"}
+        self._following = self._notices.opened(attempt + 1)
+        yield {"mark": "opened"}
+
+    def right(self) -> bool:
+        """Whether everybody counted in the last attempt and it moved the model by their sum."""
+        deviation = 2**0.5 * self._task.noise_units
+        theta = self._servers[0].fetch_model(self._following.version, self._following.model_digest)
+        moved = np.ldexp(theta - self._theta, self._task.fractional_bits)
+        self._theta = theta
+        return self._counted == len(self._servers) and is_sum(moved, self._vectors, deviation)
+
+    def _all(self, part: Callable[[Servers, Item], Result], items: Iterable[Item]) -> list[Result]:
+        """Every client's part, ``AT_ONCE`` at a time. Raises what the first failed one raised."""
+        return list(self._threads.map(part, self._servers, items))
+
+
+def _take_part(event: pb.RoundOpen, servers: Servers, x: RingVector) -> dict[str, float]:
+    """One client's part, as ``client/participant.py`` does it: fetch, prepare, submit."""
+    _, fetch_s, _ = _timed(lambda: _fetch(event, servers))
+    pair, prepare_s, prepare_cpu_s = _timed(lambda: _prepare(event, servers, x))
+    receipts, upload_s, _ = _timed(lambda: servers.submit(pair, ANSWER_S))
+    for receipt in receipts:
+        _require_taken(servers, receipt)
+    return {
+        "fetch_s": fetch_s,
+        "prepare_s": prepare_s,
+        "prepare_cpu_s": prepare_cpu_s,
+        "upload_s": upload_s,
+    }
+
+
+def _send_to_b(event: pb.RoundOpen, servers: Servers, x: RingVector) -> Submission:
+    """As ``_take_part``, to server B alone; returns server A's half."""
+    _fetch(event, servers)
+    for_a, for_b = _prepare(event, servers, x)
+    _send_half(servers, for_b)
+    return for_a
+
+
+def _send_half(servers: Servers, half: Submission) -> None:
+    _require_taken(servers, servers.submit_half(half, ANSWER_S))
+
+
+def _fetch(event: pb.RoundOpen, servers: Servers) -> None:
+    """The model; again where a busy server took too long to shake hands, as owners do."""
+    patience = Patience(START_S, WAITS)
+    while True:
+        try:
+            servers.fetch_model(event.version, event.model_digest)
+        except PeerUnavailable as error:
+            patience.wait(error)
+        else:
+            return
+
+
+def _prepare(event: pb.RoundOpen, servers: Servers, x: RingVector) -> tuple[Submission, Submission]:
+    return servers.prepare(event.version, event.attempt, Digest(event.model_digest), x)
+
+
+def _require_taken(servers: Servers, receipt: Receipt) -> None:
+    if receipt.rejection is not None:
+        raise PeerUnavailable(
+            f"{receipt.role.value} refused {servers.client}: {receipt.rejection.value}"
+        )
+
+
+def _timed(work: Callable[[], Result]) -> tuple[Result, float, float]:
+    """The result, wall time and this thread's processor time, in seconds."""
+    wall, cpu = time.perf_counter(), time.thread_time()
+    result = work()
+    return result, time.perf_counter() - wall, time.thread_time() - cpu
+
+
+def main() -> None:
+    """Join, then play, or check, as asked."""
+    orders = Orders()
+    messages = iter(orders)
+    setup = next(messages)
+    clients = Clients(
+        Task.load(Path(setup["task"])),
+        setup["names"],
+        Path(setup["keys"]),
+        setup["server_a"],
+        setup["server_b"],
+    )
+    clients.join()
+    orders.say(mark="joined")
+    for message in messages:
+        if "attempt" in message:
+            for answer in clients.play(message["attempt"], held=message["held"]):
+                orders.say(**answer)
+        else:
+            orders.say(mark="checked", right=clients.right())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""What one round of a system took."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from benchmarks.rounds.meter import Reading
+from benchmarks.rounds.part import Message
+from precad.common.errors import PeerViolation
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One round of one system, in seconds."""
+
+    wall_s: Mapping[str, float]
+    """By phase and part."""
+    cpu_s: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """By phase, then by process."""
+
+
+class System(Protocol):
+    """A system that is set up and plays a round when it is told."""
+
+    name: str
+    processes: dict[str, int]
+    """Process identifiers by name."""
+
+    def play(self) -> Sample:
+        """One round, checked.
+
+        Raises:
+            PeerViolation: a wrong result.
+            PeerUnavailable: a process ended.
+        """
+
+    def facts(self) -> dict[str, Any]:
+        """What a round moves; asked once, after the last round."""
+
+
+def between(start: Reading, end: Reading) -> Reading:
+    """Wall and processor time from ``start`` to ``end``."""
+    return Reading(
+        end.at_s - start.at_s, {name: end.cpu_s[name] - start.cpu_s[name] for name in end.cpu_s}
+    )
+
+
+def require_right(system: str, answer: Message) -> None:
+    """Refuse to measure what doesn't work. Raises PeerViolation."""
+    if answer.get("right") is not True:
+        raise PeerViolation(f"{system} gave a wrong result: nothing of this run counts")

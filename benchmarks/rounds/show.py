@@ -1,0 +1,307 @@
+"""The tables of a run; each says where it was measured."""
+
+import io
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any, TextIO
+
+from benchmarks.rounds.case import SERVERS, idle_wait_s
+from benchmarks.rounds.document import MEASURES, Document
+from benchmarks.rounds.ours.system import PHASES
+from precad.common.ring import WORD_BYTES
+from precad.common.terminal.text import Table, say
+
+TEXT_WIDTH = 110
+NAMES = {
+    "precad": "precad",
+    "stock_crypten": "stock CrypTen",
+    "fed_avg": "plain averaging",
+    "sec_agg_plus": "Flower SecAgg+",
+}
+PARTS = {
+    "open_s": "opening a round (cohort, coin, announcement)",
+    "fetch_s": "a client's fetch of the model, all at once",
+    "prepare_s": "a client's preparation (shares, hashes, signature)",
+    "upload_s": "a client's upload, all at once",
+    "collect_s": "from the word to the last receipt",
+    "finish_s": "from the last receipt to the end, validation begun before",
+    "validate_s": "validation and sum, nothing of it begun before the last receipt",
+    "release_s": "release: noise, seals, ledgers, noisy shares, model",
+}
+_NOTHING = "–"
+_APART = {"validate", "release"}
+"""Phases of precad that aren't of its whole round: they are measured in another one."""
+
+
+def show(out: TextIO, document: Document) -> None:
+    """Print all tables."""
+    main = document["cases"][document["main"]]
+    for table in (
+        _validation(main),
+        _rounds(main, document["hardware"]["flwr"]),
+        _parts(main),
+        _processes(main),
+        _bytes(main),
+        # Documents of an older version have none.
+        *(_padded(found) for found in [document.get("padded_work")] if found),
+        *(_series(document, name) for name in document["series"]),
+    ):
+        table.show(out)
+        say(out, f"\n{textwrap.fill(_caption(document), TEXT_WIDTH)}\n")
+
+
+def as_text(document: Document) -> str:
+    """All tables as plain text."""
+    out = io.StringIO()
+    show(out, document)
+    return out.getvalue().rstrip() + "\n"
+
+
+def _caption(document: Document) -> str:
+    facts = document["hardware"]
+    link = document["slow_link"]
+    return (
+        f"{facts['cpu']}, {facts['cores']} cores, {facts['memory_gib']:g} GiB; projections: "
+        f"{facts['kernel']}; precad {facts['precad']}; slow link: "
+        f"{8e-6 * link['bytes_per_s']:g} Mbit/s and {1e3 * link['delay_s']:g} ms one way on each "
+        "line, * calculated"
+    )
+
+
+def _table(title: str, first: str, *columns: str) -> Table:
+    return Table(first, *(f">{column}" for column in columns), title=title)
+
+
+def _size(case: Mapping[str, Any]) -> str:
+    return f"d = {case['dimension']:,}, n = {case['clients']:,}"
+
+
+def _walls(case: Mapping[str, Any], system: str, *keys: str) -> list[str]:
+    """The local wall time and that on the slow link, of all keys together."""
+    shown = []
+    for link in ("local", "slow"):
+        found = case.get(link, {}).get(system)
+        mark = "*" if found and found["how"] == "calculated" else ""
+        shown.append(
+            _seconds(sum(found["wall_s"][key] for key in keys)) + mark if found else _NOTHING
+        )
+    return shown
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.3f} s" if value >= 0.1 else f"{1000 * value:.2f} ms"
+
+
+def _ratio(case: Mapping[str, Any], link: str, name: str) -> str:
+    found = case["ratios"].get(link)
+    return f"{found[name]:.2f}" if found else _NOTHING
+
+
+def _validation(case: Mapping[str, Any]) -> Table:
+    table = _table(
+        f"Validated aggregation, {_size(case)}",
+        "system",
+        *("local", "slow link", "CPU", "speed-up", "in CPU", "slow link"),
+    )
+    ours = case["local"]["precad"]
+    cpu = {
+        phase: sum(ours["cpu_s"][phase][name] for name in SERVERS)
+        for phase in ("validate", "release")
+    }
+    table.add(
+        "precad, to the agreed sum",
+        *_walls(case, "precad", "validate_s"),
+        _seconds(cpu["validate"]),
+        _ratio(case, "local", "check_wall_over_ours"),
+        _ratio(case, "local", "check_cpu_over_ours"),
+        _ratio(case, "slow", "check_wall_over_ours"),
+    )
+    table.add(
+        "precad, to the round's end",
+        *_walls(case, "precad", "validate_s", "release_s"),
+        _seconds(sum(cpu.values())),
+        _ratio(case, "local", "check_wall_over_all"),
+        _ratio(case, "local", "check_cpu_over_all"),
+        _ratio(case, "slow", "check_wall_over_all"),
+    )
+    if "stock_crypten" in case["local"]:
+        check = case["local"]["stock_crypten"]
+        table.add(
+            "stock CrypTen, the check alone",
+            *_walls(case, "stock_crypten", "validate_s"),
+            _seconds(sum(check["cpu_s"]["validate"].values())),
+            *("1",) * 3,
+        )
+    return table
+
+
+def _rounds(case: Mapping[str, Any], flower: str | None) -> Table:
+    table = _table(
+        f"A whole round, {_size(case)}",
+        "system",
+        *("local", "slow link", "CPU servers", "CPU clients", "ratio", "slow link"),
+    )
+    ours = case["local"]["precad"]
+    cpu = {
+        name: sum(ours["cpu_s"][phase][name] for phase in PHASES) for name in (*SERVERS, "clients")
+    }
+    clients_cpu = cpu.pop("clients")
+    table.add(
+        "precad, without the idle wait",
+        *_walls(case, "precad", "round_s"),
+        _seconds(sum(cpu.values())),
+        _seconds(clients_cpu),
+        _ratio(case, "local", "round_over_plain"),
+        _ratio(case, "slow", "round_over_plain"),
+    )
+    waits = [
+        _seconds(found["wall_s"]["round_s"] + idle_wait_s(found["wall_s"])) + "*"
+        if (found := case.get(link, {}).get("precad"))
+        else _NOTHING
+        for link in ("local", "slow")
+    ]
+    table.add(
+        "precad, with the default wait",
+        *waits,
+        *("",) * 2,
+        _ratio(case, "local", "round_and_wait_over_plain"),
+        _ratio(case, "slow", "round_and_wait_over_plain"),
+    )
+    if "fed_avg" in case["local"]:
+        plain = case["local"]["fed_avg"]["cpu_s"]["round"]
+        table.add(
+            "plain averaging",
+            *_walls(case, "fed_avg", "round_s"),
+            _seconds(plain["server"]),
+            _seconds(plain["clients"]),
+            *("1",) * 2,
+        )
+        table.add(*_masked(case, flower))
+    return table
+
+
+def _masked(case: Mapping[str, Any], version: str | None) -> list[str]:
+    """Flower's row, or why there are no figures in it."""
+    found = case["local"].get("sec_agg_plus")
+    if found is None:
+        why = "not installed" if version is None else "too few clients"
+        return ["Flower SecAgg+, of precad[bench]", why]
+    cpu = sum(found["cpu_s"]["round"].values())
+    ratios = [
+        f"{case[link]['sec_agg_plus']['wall_s']['round_s'] / plain['wall_s']['round_s']:.2f}"
+        if (plain := case.get(link, {}).get("fed_avg"))
+        else _NOTHING
+        for link in ("local", "slow")
+    ]
+    walls = _walls(case, "sec_agg_plus", "round_s")
+    return ["Flower SecAgg+, in memory", *walls, "in all:", _seconds(cpu), *ratios]
+
+
+def _parts(case: Mapping[str, Any]) -> Table:
+    table = _table(f"Parts of a round, {_size(case)}", "part", "local", "slow link", "CPU, local")
+    ours = case["local"]["precad"]
+    # Of all processes; a client's preparation is one thread's.
+    cpu = {f"{phase}_s": sum(names.values()) for phase, names in ours["cpu_s"].items()}
+    cpu["prepare_s"] = ours["wall_s"]["prepare_cpu_s"]
+    for key, name in PARTS.items():
+        shown = _seconds(cpu[key]) if key in cpu else _NOTHING
+        table.add(name, *_walls(case, "precad", key), shown)
+    return table
+
+
+def _processes(case: Mapping[str, Any]) -> Table:
+    table = _table(
+        f"Processes, {_size(case)}", "process", "CPU of a round", "of validation", "peak memory"
+    )
+    for system, found in case["local"].items():
+        apart = _APART if system == "precad" else ()
+        for name, peak in found["peak_mib"].items():
+            phases = found["cpu_s"]
+            table.add(
+                f"{NAMES[system]}: {name}",
+                _seconds(sum(phases[phase][name] for phase in phases if phase not in apart)),
+                _seconds(phases["validate"][name]) if "validate" in phases else _NOTHING,
+                f"{peak:.0f} MiB",
+            )
+    return table
+
+
+def _bytes(case: Mapping[str, Any]) -> Table:
+    table = _table(
+        f"Bytes of a round, {_size(case)}",
+        "link",
+        *("payload", "over 8·d·n", "on the wire", "over 8·d·n"),
+    )
+    whole = WORD_BYTES * case["dimension"] * case["clients"]
+    for system, found in case["local"].items():
+        payload = found["payload_bytes"]
+        wire = case.get("slow", {}).get(system, {}).get("wire_bytes", {})
+        for link in sorted({*payload, *wire}):
+            table.add(
+                f"{NAMES[system]}: {link}",
+                *_counted(payload.get(link), whole),
+                *_counted(wire.get(link), whole),
+            )
+    return table
+
+
+def _padded(sizes: Sequence[Mapping[str, Any]]) -> Table:
+    table = _table(
+        "The padded work of one data owner, logistic regression",
+        "size",
+        *("records", "padded to", "work", "default wait", "work / wait"),
+    )
+    for each in sizes:
+        table.add(
+            f"d = {each['dimension']:,}",
+            f"{each['records']:,} at rate {each['record_rate']:g}",
+            f"{each['padded_to']:,}",
+            _seconds(each["work_s"]),
+            _seconds(each["wait_s"]),
+            f"{each['work_over_wait']:.2f}",
+        )
+    return table
+
+
+def _counted(count: int | None, whole: int) -> Sequence[str]:
+    return (_NOTHING, "") if count is None else (f"{count:,}", f"{count / whole:.4f}")
+
+
+def _series(document: Document, name: str) -> Table:
+    found = document["series"][name]
+    columns = [column for key in MEASURES for column in _columns(key)]
+    table = _table(f"precad by {name}", "size", *columns)
+    for key in found["cases"]:
+        case = document["cases"][key]
+        row: list[str] = []
+        for measure, of in MEASURES.items():
+            slow = _walls(case, "precad", measure)[1:] if not measure.endswith("cpu_s") else []
+            row += [_seconds(of(case)), *slow]
+        table.add(_size(case), *row)
+    table.add()
+    for label, value in _exponents(found["fits"]):
+        row = []
+        for measure in MEASURES:
+            row += [value[measure], *([""] if not measure.endswith("cpu_s") else [])]
+        table.add(label, *row)
+    return table
+
+
+def _columns(measure: str) -> list[str]:
+    name = {
+        "validate_s": "validation",
+        "validate_cpu_s": "CPU",
+        "round_s": "round",
+        "round_cpu_s": "CPU",
+    }[measure]
+    return [name] if measure.endswith("cpu_s") else [name, "slow link"]
+
+
+def _exponents(fits: Mapping[str, Any]) -> list[tuple[str, dict[str, str]]]:
+    """Rows below a series: the exponent fitted to all sizes, and that of each step."""
+    rows = [("exponent", {key: f"{fit['exponent']:.2f}" for key, fit in fits.items()})]
+    rows += [
+        (f"  {step}", {key: f"{fit['steps'][step]:.2f}" for key, fit in fits.items()})
+        for step in next(iter(fits.values()))["steps"]
+    ]
+    return rows

@@ -1,0 +1,155 @@
+"""Bounds on a bounded expectation after an attack: losses and attack inefficacy, both signs.
+
+B·lower_k(J/B) ≤ J' ≤ B·upper_k(J/B) for J in [0, B] (Xie Thm 3, PRECAD Thm 2); the mirror image
+for J in [−B, 0]. And the fewest attackers who can push J' down to a given level (Xie Cor. 1).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from precad.certify.gaussian import GaussianDP
+from precad.certify.guarantee import BOTH, Direction, Guarantee, require_guarantee
+from precad.certify.inputs import Floats, Integers, probabilities
+from precad.certify.intervals import ScoreBound, mean_half_width
+from precad.certify.prediction import LARGEST_GROUP, largest_group
+from precad.common.checks import count, positive
+from precad.common.errors import Misconfiguration
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreBounds:
+    """J' lies in [lower, upper] after the change; float64 arrays of J's shape."""
+
+    lower: Floats
+    upper: Floats
+
+
+def _scaled(value: npt.ArrayLike, bound: float, *, negative: bool) -> Floats:
+    array = np.asarray(value, dtype=np.float64)
+    return probabilities(
+        "expectation / bound", (-array if negative else array) / positive("bound", bound)
+    )
+
+
+def attack_bounds(
+    value: npt.ArrayLike,
+    bound: float,
+    guarantee: Guarantee,
+    k: int,
+    directions: tuple[Direction, ...] = BOTH,
+    *,
+    negative: bool = False,
+) -> ScoreBounds:
+    """What an expectation J can become after k additions or k deletions, the worse of those asked.
+
+    Args:
+        value: J, in [0, bound], or in [−bound, 0] where ``negative``.
+        bound: B, above 0.
+        guarantee: never a `Reproduction`.
+        k: attackers.
+        directions: which changes to bound.
+        negative: the score is at most 0 (Xie Thm 3's second case).
+
+    Raises:
+        Misconfiguration: J outside its range, NaN, a reproduction for a guarantee.
+    """
+    require_guarantee(guarantee)
+    p = _scaled(value, bound, negative=negative)
+    curves = [guarantee.curves(count("k", k), direction) for direction in directions]
+    lower = bound * np.min([curve.lower(p) for curve in curves], axis=0)
+    upper = bound * np.max([curve.upper(p) for curve in curves], axis=0)
+    return ScoreBounds(-upper, -lower) if negative else ScoreBounds(lower, upper)
+
+
+def theorem_2(loss: npt.ArrayLike, bound: float, attackers: int, mu: float) -> ScoreBounds:
+    """B·Φ(Φ⁻¹(L/B) ± Kμ): PRECAD (6), (7) with the infimum over all real ε, in closed form.
+
+    The paper restricts ε to at least 0, which is loose or vacuous for large L (L = 0.9, B = 1,
+    Kμ = 0.3 gives 1.019; here 0.943).
+    """
+    return attack_bounds(loss, bound, GaussianDP(mu), attackers, (Direction.ADDITIONS,))
+
+
+def fewest_attackers(
+    value: float,
+    bound: float,
+    ratio: float,
+    guarantee: Guarantee,
+    directions: tuple[Direction, ...] = BOTH,
+    *,
+    negative: bool = False,
+    limit: int = LARGEST_GROUP,
+) -> int | None:
+    """The least k for which the bounds don't exclude J' ≤ J/τ (or J' ≤ τJ where ``negative``).
+
+    Args:
+        value: J.
+        bound: B.
+        ratio: τ ≥ 1; where ``negative``, at most −B/J, else the goal lies outside the range.
+        guarantee: never a `Reproduction`.
+        directions: which changes the attacker may make.
+        negative: the score is at most 0.
+        limit: largest group searched.
+
+    Returns:
+        k; None where the goal is excluded for every k searched, or lies outside the range.
+    """
+    require_guarantee(guarantee)
+    if not ratio >= 1:
+        raise Misconfiguration("tau", ratio, "give a ratio of at least 1")
+    p = float(_scaled(value, bound, negative=negative))
+    goal = p * ratio if negative else p / ratio
+    if goal > 1:
+        return None
+    if ratio == 1 or p == 0:
+        return 0
+
+    def out_of_reach(k: int, points: Integers) -> npt.NDArray[np.bool_]:
+        curves = [guarantee.curves(k, direction) for direction in directions]
+        safe = all(
+            bool(curve.upper(p) < goal) if negative else bool(curve.lower(p) > goal)
+            for curve in curves
+        )
+        return np.full(len(points), safe)
+
+    safe_up_to = int(largest_group(out_of_reach, 1, limit)[0])
+    return None if safe_up_to >= limit else safe_up_to + 1
+
+
+@dataclass(frozen=True, slots=True)
+class MeanInterval:
+    """An expectation estimated from independent runs, with a bound on either side."""
+
+    mean: float
+    lower: float
+    upper: float
+    runs: int
+
+
+def expected_loss(
+    losses: npt.ArrayLike, bound: float, confidence: float, how: ScoreBound = ScoreBound.HOEFFDING
+) -> MeanInterval:
+    """J from losses in [0, bound], both bounds together at ``confidence``.
+
+    Args:
+        losses: [runs], or [runs, points] of which each run's mean counts.
+        bound: B, above 0.
+        confidence: that both bounds hold.
+        how: the inequality.
+
+    Raises:
+        Misconfiguration: wrong shape, NaN, a loss outside [0, bound].
+    """
+    array = np.asarray(losses, dtype=np.float64)
+    if array.ndim not in (1, 2) or not array.size:
+        raise Misconfiguration("losses", f"shape {array.shape}", "give [runs] or [runs, points]")
+    if not (np.isfinite(array).all() and array.min() >= 0 and array.max() <= bound):
+        raise Misconfiguration("losses", "NaN or out of range", f"losses lie in [0, {bound:g}]")
+    scaled = _scaled(array.reshape(len(array), -1).mean(axis=1), bound, negative=False)
+    width = float(mean_half_width(scaled, (1 - confidence) / 2, how))
+    mean = float(scaled.mean())
+    return MeanInterval(
+        bound * mean, bound * max(0.0, mean - width), bound * min(1.0, mean + width), scaled.size
+    )

@@ -1,0 +1,270 @@
+"""Confidence intervals for votes and scores, paid from one explicit budget."""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import assert_never
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import betaincinv
+
+from precad.certify.inputs import Floats, Integers, probabilities
+from precad.common.checks import count, inside_unit_interval
+from precad.common.errors import Misconfiguration
+
+_LEAST_CLASSES = 2
+# Numbers of axes.
+_MATRIX, _STACK = 2, 3
+_MOST_CLASSES, _MOST_VOTES, _MOST_COUNTS = 100_000, 2**31, 2**27
+"""Beyond what anybody certifies: one wrong label in a file mustn't fill the memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfidenceBudget:
+    """How the chance of a wrong statement, 1 − confidence, is split.
+
+    Attributes:
+        confidence: of each point's statement; of all points together where ``points`` counts them.
+        classes: L; each class gets one one-sided interval (SimuEM's α/L).
+        points: how many points share the budget; 1 gives each point its own, as the papers do.
+        strict: halve each interval's share. The label is chosen from the same votes, so a plain
+            union has 2L one-sided events, not L; strict pays for all of them.
+    """
+
+    confidence: float
+    classes: int
+    points: int = 1
+    strict: bool = False
+
+    def __post_init__(self) -> None:
+        inside_unit_interval("confidence", self.confidence)
+        count("classes", self.classes, least=_LEAST_CLASSES)
+        count("points", self.points, least=1)
+
+    @property
+    def per_interval(self) -> float:
+        """The chance of error that one one-sided interval may spend."""
+        return (1 - self.confidence) / (self.classes * self.points * (2 if self.strict else 1))
+
+    def require_classes(self, found: int) -> None:
+        """Raise Misconfiguration where votes or scores have another number of classes."""
+        if found != self.classes:
+            raise Misconfiguration("classes", self.classes, f"the data have {found} columns")
+
+
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    """The predicted label's score from below and every other label's from above, per point.
+
+    Attributes:
+        labels: [points] int64, the label with the most votes or the highest mean score.
+        p_a: [points] float64, lower bound on its expected score.
+        p_b: [points] float64, upper bound on the best other label's.
+    """
+
+    labels: Integers
+    p_a: Floats
+    p_b: Floats
+
+
+class ScoreBound(Enum):
+    """Which inequality turns mean scores into bounds."""
+
+    HOEFFDING = "hoeffding"
+    BERNSTEIN = "bernstein"
+
+
+def clopper_pearson_lower(successes: npt.ArrayLike, trials: npt.ArrayLike, error: float) -> Floats:
+    """One-sided lower bound on a binomial's rate; 0 without successes.
+
+    Clopper and Pearson 1934: the ``error`` quantile of Beta(s, n − s + 1).
+    """
+    s, n = np.asarray(successes, dtype=np.float64), np.asarray(trials, dtype=np.float64)
+    return np.where(s > 0, betaincinv(np.maximum(s, 1), n - s + 1, error), 0.0)
+
+
+def clopper_pearson_upper(successes: npt.ArrayLike, trials: npt.ArrayLike, error: float) -> Floats:
+    """One-sided upper bound on a binomial's rate; 1 without failures."""
+    s, n = np.asarray(successes, dtype=np.float64), np.asarray(trials, dtype=np.float64)
+    # The lower bound of the failures: accurate where 1 − error would round.
+    return 1 - clopper_pearson_lower(n - s, n, error)
+
+
+def vote_counts(counts: npt.ArrayLike, models: int | None = None) -> Integers:
+    """``counts`` as [points, classes] int64, after all checks.
+
+    Args:
+        counts: how many models voted for each class at each point.
+        models: M, where known; every row must sum to it.
+
+    Raises:
+        Misconfiguration: wrong shape, a negative or fractional count, or rows that don't sum to M.
+    """
+    array = np.asarray(counts)
+    if array.ndim != _MATRIX or array.shape[1] < _LEAST_CLASSES or not len(array):
+        raise Misconfiguration(
+            "votes", f"shape {array.shape}", "give [points, classes], 2 classes at least"
+        )
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise Misconfiguration("votes", "NaN or infinity", "votes are counts; mend the file")
+    if array.dtype.kind not in "iuf" or (array.dtype.kind == "f" and (array % 1 != 0).any()):
+        raise Misconfiguration(
+            "votes", str(array.dtype), "votes are whole numbers; scores go in as scores"
+        )
+    if (array < 0).any():
+        raise Misconfiguration("votes", int(array.min()), "a count of votes is at least 0")
+    if (array > _MOST_VOTES).any():
+        raise Misconfiguration("votes", int(array.max()), f"at most {_MOST_VOTES} models vote")
+    array = array.astype(np.int64)
+    sums = array.sum(axis=1)
+    expected = int(sums[0]) if models is None else count("models", models, least=1)
+    wrong = np.flatnonzero(sums != expected)
+    if len(wrong) or expected < 1:
+        row = int(wrong[0]) if len(wrong) else 0
+        raise Misconfiguration(
+            "votes",
+            f"row {row} sums to {int(sums[row])}",
+            f"every point needs one vote of each of the {expected} models; give counts as "
+            "[points, classes], or labels as [points, models] and say so",
+        )
+    return array
+
+
+def votes_of(labels: npt.ArrayLike, classes: int | None = None) -> Integers:
+    """Counts [points, classes] from each model's predicted label [points, models].
+
+    Raises:
+        Misconfiguration: wrong shape, or a label that isn't a class index below ``classes``.
+    """
+    array = np.asarray(labels)
+    if array.ndim != _MATRIX or 0 in array.shape:
+        raise Misconfiguration("labels", f"shape {array.shape}", "give [points, models]")
+    if array.dtype.kind not in "iuf" or (array.dtype.kind == "f" and (array % 1 != 0).any()):
+        raise Misconfiguration("labels", str(array.dtype), "labels are class indices 0, 1, …")
+    array = array.astype(np.int64)
+    highest = int(array.max())
+    total = max(highest + 1, 2) if classes is None else count("classes", classes, least=2)
+    if total > _MOST_CLASSES or total * len(array) > _MOST_COUNTS:
+        raise Misconfiguration(
+            "labels",
+            highest if classes is None else classes,
+            f"{len(array)} points with {total} classes don't fit: at most {_MOST_CLASSES} classes, "
+            f"and {_MOST_COUNTS} counts in all",
+        )
+    if array.min() < 0 or highest >= total:
+        raise Misconfiguration(
+            "labels", int(array.min() if array.min() < 0 else highest), f"give 0 to {total - 1}"
+        )
+    flat = (np.arange(len(array))[:, None] * total + array).ravel()
+    return np.bincount(flat, minlength=len(array) * total).reshape(len(array), total)
+
+
+def _top_two(values: npt.NDArray[np.generic]) -> tuple[Integers, Integers]:
+    """[points] each: the column of the highest value (ties: the lowest index) and of the next."""
+    first = np.argmax(values, axis=1)
+    others = np.array(values, dtype=np.float64)
+    others[np.arange(len(values)), first] = -np.inf
+    return first.astype(np.int64), np.argmax(others, axis=1).astype(np.int64)
+
+
+def simuem(counts: npt.ArrayLike, budget: ConfidenceBudget, models: int | None = None) -> Intervals:
+    """SimuEM (Jia, Cao, Gong 2021): Clopper–Pearson at α/L each, p_B at most 1 − p_A.
+
+    The second-most-voted class has the largest upper bound of all other classes.
+
+    Args:
+        counts: [points, classes] votes.
+        budget: its ``classes`` must be the number of columns.
+        models: M, if rows must sum to it.
+
+    Raises:
+        Misconfiguration: bad counts (`vote_counts`), or another number of classes than budgeted.
+    """
+    array = vote_counts(counts, models)
+    budget.require_classes(array.shape[1])
+    total = int(array[0].sum())
+    first, second = _top_two(array)
+    rows = np.arange(len(array))
+    # Few distinct counts among many points: the bounds are computed once per count that occurs.
+    highest, which_highest = np.unique(array[rows, first], return_inverse=True)
+    next_best, which_next = np.unique(array[rows, second], return_inverse=True)
+    lower = clopper_pearson_lower(highest, total, budget.per_interval)
+    upper = clopper_pearson_upper(next_best, total, budget.per_interval)
+    p_a = lower[which_highest]
+    # The minimum is no other bound but for rounding: s₂ ≤ n − s₁, and at one error level the upper
+    # bound of n − s₁ is 1 − p_A. Nothing can tell them apart.
+    return Intervals(first, p_a, np.minimum(upper[which_next], 1 - p_a))
+
+
+def hoeffding_half_width(samples: int, error: float) -> float:
+    """sqrt(ln(1/error)/(2n)), one-sided, for means of n values in [0, 1] (Hoeffding 1963)."""
+    inside_unit_interval("error", error)
+    return float(np.sqrt(-np.log(error) / (2 * count("samples", samples, least=1))))
+
+
+def bernstein_half_width(variance: npt.ArrayLike, samples: int, error: float) -> Floats:
+    """sqrt(2V ln(2/e)/n) + 7 ln(2/e)/(3(n−1)), one-sided (Maurer and Pontil 2009, Thm 4).
+
+    Args:
+        variance: sample variances with divisor n − 1.
+        samples: n, at least 2.
+        error: e.
+    """
+    inside_unit_interval("error", error)
+    n = count("samples", samples, least=2)
+    log_term = np.log(2 / error)
+    v = np.asarray(variance, dtype=np.float64)
+    return np.asarray(np.sqrt(2 * v * log_term / n) + 7 * log_term / (3 * (n - 1)))
+
+
+def mean_half_width(scores: Floats, error: float, bound: ScoreBound, axis: int = 0) -> Floats:
+    """Half-width around the mean along ``axis`` by the chosen inequality; broadcasts."""
+    samples = scores.shape[axis]
+    match bound:
+        case ScoreBound.HOEFFDING:
+            return np.asarray(hoeffding_half_width(samples, error))
+        case ScoreBound.BERNSTEIN:
+            count("models", samples, least=2)
+            return bernstein_half_width(scores.var(axis=axis, ddof=1), samples, error)
+    assert_never(bound)
+
+
+def score_intervals(
+    scores: npt.ArrayLike, budget: ConfidenceBudget, bound: ScoreBound = ScoreBound.HOEFFDING
+) -> Intervals:
+    """Bounds on expected scores, each class at α/L (Liu's probability scores, Xie Sec. 6.3.3).
+
+    Args:
+        scores: [points, models, classes] in [0, 1].
+        budget: its ``classes`` must be the last axis.
+        bound: the inequality.
+
+    Raises:
+        Misconfiguration: wrong shape, NaN, a score outside [0, 1], another number of classes.
+    """
+    array = np.asarray(scores)
+    if array.ndim != _STACK or 0 in array.shape or array.shape[2] < _LEAST_CLASSES:
+        raise Misconfiguration(
+            "scores", f"shape {array.shape}", "give [points, models, classes], 2 classes at least"
+        )
+    budget.require_classes(array.shape[2])
+    labels = np.empty(len(array), dtype=np.int64)
+    p_a, p_b = np.empty(len(array)), np.empty(len(array))
+    # In blocks of points: a file of scores may be larger than memory.
+    block = max(1, 4_000_000 // (array.shape[1] * array.shape[2]))
+    for start in range(0, len(array), block):
+        part = probabilities("scores", array[start : start + block])
+        mean = part.mean(axis=1)
+        width = mean_half_width(part, budget.per_interval, bound, axis=1)
+        first, _ = _top_two(mean)
+        rows = np.arange(len(part))
+        upper = np.clip(mean + width, 0, 1)
+        upper[rows, first] = -np.inf
+        a = np.clip(mean - width, 0, 1)[rows, first]
+        b = upper.max(axis=1)
+        # Where one model's scores sum to at most 1, so do the expectations.
+        sums_to_one = (part.sum(axis=2) <= 1 + 1e-6).all(axis=1)
+        stop = start + len(part)
+        labels[start:stop], p_a[start:stop] = first, a
+        p_b[start:stop] = np.where(sums_to_one, np.minimum(b, 1 - a + 1e-6), b)
+    return Intervals(labels, p_a, p_b)

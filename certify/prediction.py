@@ -1,0 +1,165 @@
+"""Certified prediction: the largest k for which A stays ahead of every other label.
+
+``lower_k(p_A) > upper_k(p_B)``, strictly, for additions and for deletions (Xie Thm 1, 2; Liu
+Thm 10 with ADP or RDP, votes or scores). Curves are monotone in k, so the largest k is found by
+doubling and bisection; each group size's curves are made once for all points.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from precad.certify.guarantee import BOTH, Direction, Guarantee, require_guarantee
+from precad.certify.inputs import Booleans, Floats, Integers, probabilities
+from precad.certify.intervals import Intervals
+from precad.certify.result import Abstained, Certified, Result
+from precad.common.checks import count
+from precad.common.errors import Misconfiguration
+
+LARGEST_GROUP = 2**20
+"""Groups are searched up to this size; a radius this large means "at least"."""
+
+
+@dataclass(frozen=True, slots=True)
+class PredictionCertificates:
+    """Certificates of many points, as arrays; `results` gives them one by one.
+
+    Attributes:
+        guarantee: the guarantee's name.
+        labels: [points] int64, the clean predictions.
+        certified: [points] bool; False where the point abstains.
+        radii: direction → [points] int64; meaningful where ``certified``.
+    """
+
+    guarantee: str
+    labels: Integers
+    certified: Booleans
+    radii: dict[Direction, Integers]
+
+    @property
+    def radius(self) -> Integers:
+        """[points] int64: the least over directions; meaningful where ``certified``."""
+        return np.asarray(np.min(list(self.radii.values()), axis=0), dtype=np.int64)
+
+    def results(self) -> list[Result]:
+        """One `Certified` or `Abstained` a point, in order."""
+        absent = np.full(len(self.labels), None)
+        columns = (self.labels, self.radius, *(self.radii.get(d, absent) for d in BOTH))
+        rows = zip(*(column.tolist() for column in columns), strict=True)
+        return [
+            Certified(*row)
+            if ok
+            else Abstained("the confidence bounds do not separate the top label from the next")
+            for row, ok in zip(rows, self.certified, strict=True)
+        ]
+
+
+def largest_group(
+    holds: Callable[[int, Integers], Booleans], points: int, limit: int = LARGEST_GROUP
+) -> Integers:
+    """For each point the largest k ≤ ``limit`` with ``holds``, which is monotone in k.
+
+    Args:
+        holds: of (k, indices of points) tells each of those points' answer.
+        points: how many there are; all must hold at k = 0.
+        limit: where the search ends.
+
+    Returns:
+        [points] int64.
+    """
+    held = np.zeros(points, dtype=np.int64)
+    failed = np.full(points, limit + 1, dtype=np.int64)
+    pending = np.arange(points) if limit >= 1 else np.arange(0)
+    k = 1
+    while len(pending):
+        answer = holds(k, pending)
+        held[pending[answer]] = k
+        failed[pending[~answer]] = k
+        pending = pending[answer] if k < limit else pending[:0]
+        k = min(2 * k, limit)
+    while True:
+        open_points = np.flatnonzero(failed - held > 1)
+        if not len(open_points):
+            return held
+        middle = (held[open_points] + failed[open_points]) // 2
+        for k in np.unique(middle):
+            these = open_points[middle == k]
+            answer = holds(int(k), these)
+            held[these[answer]] = k
+            failed[these[~answer]] = k
+
+
+def certify_predictions(
+    intervals: Intervals,
+    guarantee: Guarantee,
+    directions: tuple[Direction, ...] = BOTH,
+    limit: int = LARGEST_GROUP,
+) -> PredictionCertificates:
+    """The certified radius of every point under one guarantee.
+
+    Args:
+        intervals: from `simuem` or `score_intervals`.
+        guarantee: of the mechanism that trained the models.
+        directions: which changes to certify against.
+        limit: largest group searched.
+
+    Raises:
+        Misconfiguration: the guarantee is a reproduction, or no direction was given.
+    """
+    require_guarantee(guarantee)
+    if not directions:
+        raise Misconfiguration("directions", directions, "give additions, deletions or both")
+    count("limit", limit)
+    p_a, p_b = probabilities("p_a", intervals.p_a), probabilities("p_b", intervals.p_b)
+    certified = p_a > p_b
+    # Few distinct pairs among many points: each is searched once.
+    known = np.stack([p_a, p_b], axis=1)[certified]
+    pairs, back = np.unique(known, axis=0, return_inverse=True)
+    radii = {direction: np.zeros(len(p_a), dtype=np.int64) for direction in directions}
+    for direction, radius in radii.items():
+
+        def holds(k: int, i: Integers, direction: Direction = direction) -> Booleans:
+            return guarantee.curves(k, direction).separates(pairs[i, 0], pairs[i, 1])
+
+        radius[certified] = largest_group(holds, len(pairs), limit)[back.ravel()]
+    return PredictionCertificates(guarantee.name, intervals.labels, certified, radii)
+
+
+def certify_prediction(
+    p_a: float, p_b: float, label: int, guarantee: Guarantee, limit: int = LARGEST_GROUP
+) -> Result:
+    """One point from known bounds on its scores; see `certify_predictions`."""
+    one = Intervals(np.array([label]), np.array([p_a], dtype=float), np.array([p_b], dtype=float))
+    return certify_predictions(one, guarantee, limit=limit).results()[0]
+
+
+def counted_radii(radius: npt.ArrayLike, counted: npt.ArrayLike) -> Floats:
+    """[counted points] float64: the radii where the mask ``counted`` holds.
+
+    Raises:
+        Misconfiguration: the mask has another shape, or there are no points.
+    """
+    radius, counted = np.asarray(radius, dtype=np.float64), np.asarray(counted, dtype=bool)
+    if radius.shape != counted.shape or not radius.size:
+        raise Misconfiguration(
+            "radius", radius.shape, f"same shape as the mask {counted.shape}, not 0"
+        )
+    return np.asarray(radius[counted])
+
+
+def certified_accuracy(radius: npt.ArrayLike, counted: npt.ArrayLike, at: npt.ArrayLike) -> Floats:
+    """Fraction of all points that are certified, right, and hold at each given radius.
+
+    Args:
+        radius: [points]; ignored where not counted.
+        counted: [points] bool: certified, and (where true labels are known) right.
+        at: [radii].
+
+    Returns:
+        [radii] float64.
+    """
+    held = np.sort(counted_radii(radius, counted))
+    at = np.atleast_1d(np.asarray(at, dtype=np.float64))
+    return np.asarray((len(held) - np.searchsorted(held, at, side="left")) / np.size(radius))

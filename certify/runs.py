@@ -1,0 +1,314 @@
+"""Certificate inputs from the folders of finished runs: what the ledger charged.
+
+Votes need many independent runs of one task; M of them cost M-fold privacy, computed here.
+"""
+
+import json
+import math
+from dataclasses import MISSING, dataclass, fields, replace
+from enum import Enum
+from pathlib import Path
+from typing import Literal, assert_never
+
+import numpy as np
+
+from precad.accounting.events import SampledGaussian
+from precad.accounting.guarantees import Adversary, Run, spent
+from precad.certify.inputs import Floats, Integers
+from precad.certify.intervals import votes_of
+from precad.common.checks import count, inside_unit_interval, positive, rate
+from precad.common.errors import Misconfiguration
+from precad.common.npy import Array, read_npy
+
+
+class Unit(Enum):
+    """What k counts."""
+
+    CLIENT = "client"
+    """Whole clients, each anything within the client clip."""
+    RECORD = "record"
+    """Records of any clients. Every client counts as drawn in every round, since k records may be
+    spread so that one of their owners nearly always is."""
+    RECORD_OF_ONE_CLIENT = "record-of-one-client"
+    """Records of one client, in play only in the rounds in which that client is drawn."""
+
+    @property
+    def plural(self) -> str:
+        """What a radius counts."""
+        return "clients" if self is Unit.CLIENT else "records"
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateInputs:
+    """What a run enforced and charged (``certificate_inputs`` of its summary.json).
+
+    Attributes:
+        task_digest: hex SHA-256 of the task.
+        noise_multiplier: σ of each server.
+        record_clip: R.
+        effective_record_clip: R' = R + √d·2^−f + C·2^−18, with the rounding.
+        client_clip: C.
+        client_rate: q.
+        record_rate: p, the largest over clients.
+        rounds: T, rounds charged.
+        delta: δ of the task.
+        clients: enrolled clients.
+        malicious_submission_soundness_bits: rows of the range test, k.
+        cover_uploads: whether undrawn clients uploaded too, so that nobody saw the coin.
+        attempts: attempts of all versions together, at most; None in runs that don't say, for
+            which every version is taken to have had as many as a task allows.
+        most_repeats: the most further releases that any version had with the same updates; all
+            rounds are then taken to have had as many, each with σ/√(1+m).
+        redrawn_coins: how often the operators had a version's coin drawn again, at most.
+        validation: how norms were checked, as the task says.
+    """
+
+    task_digest: str
+    noise_multiplier: float
+    record_clip: float
+    effective_record_clip: float
+    client_clip: float
+    client_rate: float
+    record_rate: float
+    rounds: int
+    delta: float
+    clients: int
+    malicious_submission_soundness_bits: int
+    cover_uploads: bool = False
+    attempts: int | None = None
+    most_repeats: int = 0
+    redrawn_coins: int = 0
+    validation: str = "crypten"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.task_digest, str) or not self.task_digest:
+            raise Misconfiguration("task_digest", self.task_digest, "give the task's digest in hex")
+        for name in ("noise_multiplier", "record_clip", "effective_record_clip", "client_clip"):
+            positive(name, getattr(self, name))
+        for name in ("client_rate", "record_rate"):
+            rate(name, getattr(self, name))
+        inside_unit_interval("delta", self.delta)
+        count("rounds", self.rounds)
+        for name in ("clients", "malicious_submission_soundness_bits"):
+            count(name, getattr(self, name), least=1)
+        if not isinstance(self.cover_uploads, bool):
+            raise Misconfiguration("cover_uploads", self.cover_uploads, "give true or false")
+        if self.attempts is not None and count("attempts", self.attempts) < self.rounds:
+            raise Misconfiguration("attempts", self.attempts, "every round had at least one")
+        count("most_repeats", self.most_repeats)
+        count("redrawn_coins", self.redrawn_coins)
+        if self.validation not in {"crypten", "fss"}:
+            raise Misconfiguration("validation", self.validation, "must be crypten or fss")
+        if self.effective_record_clip < self.record_clip:
+            remedy = "R' includes R: at least record_clip"
+            raise Misconfiguration("effective_record_clip", self.effective_record_clip, remedy)
+
+    def run(self, rounds: int, participations: int | None = None) -> Run:
+        """``rounds`` of what was enforced."""
+        return Run(
+            record_rate=self.record_rate,
+            client_rate=self.client_rate,
+            noise_multiplier=self.noise_multiplier / math.sqrt(1 + self.most_repeats),
+            rounds=rounds,
+            participations=participations,
+            sensitivity_ratio=self.effective_record_clip / self.client_clip,
+            cover_uploads=self.cover_uploads,
+            malicious_server=self.validation == "fss",
+        )
+
+    @property
+    def most_attempts(self) -> int:
+        """How often one client may have submitted, at most."""
+        return self.rounds * _MOST_ATTEMPTS if self.attempts is None else self.attempts
+
+    def mechanism(self, unit: Unit) -> SampledGaussian:
+        """The robustness mechanism of one unit; both servers honest, so √2·σ of noise."""
+        match unit:
+            case Unit.CLIENT:
+                return self.run(self.rounds).event(Adversary.CLIENT_LEVEL)
+            case Unit.RECORD:
+                return self.run(self.rounds, self.rounds).event(Adversary.CLIENTS_ONLY)
+            case Unit.RECORD_OF_ONE_CLIENT:
+                return self.run(self.rounds).event(Adversary.CLIENTS_ONLY)
+        assert_never(unit)
+
+
+@dataclass(frozen=True, slots=True)
+class PrivacyCost:
+    """Exact ε of publishing all runs' models.
+
+    Attributes:
+        adversary: in words.
+        adjacency: in words.
+        compositions: rounds of all runs together.
+        delta: as the task's.
+        epsilon: at ``delta``.
+    """
+
+    adversary: str
+    adjacency: str
+    compositions: int
+    delta: float
+    epsilon: float
+
+
+_NAMES = tuple(field.name for field in fields(CertificateInputs))
+_NEEDED = tuple(field.name for field in fields(CertificateInputs) if field.default is MISSING)
+_SHARED = tuple(name for name in _NAMES if name != "redrawn_coins")
+# Of one version, what a task allows at most.
+_MOST_ATTEMPTS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedRun:
+    """One run's folder.
+
+    Attributes:
+        folder: where it lies.
+        inputs: from its summary.
+        predictions: [points] int64 on the public test set, or None.
+        losses: [points] float64 in [0, 1], or None.
+    """
+
+    folder: Path
+    inputs: CertificateInputs
+    predictions: Integers | None
+    losses: Floats | None
+
+    @classmethod
+    def read(cls, folder: Path) -> "FinishedRun":
+        """Reads ``summary.json`` and, where there, ``predictions.npy`` and ``losses.npy``.
+
+        Raises:
+            Misconfiguration: the folder isn't a finished run, or a file is malformed.
+        """
+        path = folder / "summary.json"
+        try:
+            summary = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise Misconfiguration(
+                "runs", str(folder), "give folders of finished runs; this has no summary.json"
+            ) from None
+        except (OSError, ValueError, RecursionError) as error:
+            raise Misconfiguration("runs", str(path), f"not JSON ({error})") from None
+        given = summary.get("certificate_inputs") if isinstance(summary, dict) else None
+        if not isinstance(given, dict):
+            raise Misconfiguration("runs", str(path), "has no certificate_inputs; use a newer run")
+        missing = ", ".join(name for name in _NEEDED if name not in given)
+        if missing:
+            raise Misconfiguration("runs", str(path), f"certificate_inputs lacks {missing}")
+        try:
+            inputs = CertificateInputs(**{name: given[name] for name in _NAMES if name in given})
+        except TypeError as error:
+            raise Misconfiguration("runs", str(path), f"certificate_inputs: {error}") from None
+        predictions, losses = _array(folder / "predictions.npy"), _array(folder / "losses.npy")
+        if predictions is not None and predictions.dtype.kind not in "iu":
+            raise Misconfiguration("predictions", str(predictions.dtype), "give int64 labels")
+        return cls(
+            folder,
+            inputs,
+            None if predictions is None else predictions.astype(np.int64),
+            None if losses is None else losses.astype(np.float64),
+        )
+
+
+def _array(path: Path) -> Array | None:
+    if not path.exists():
+        return None
+    array = read_npy("runs", path)
+    if array.ndim != 1 or not array.size:
+        raise Misconfiguration("runs", str(path), f"give one value a test point, not {array.shape}")
+    return array
+
+
+@dataclass(frozen=True, slots=True)
+class Ensemble:
+    """M independent runs of one task.
+
+    Attributes:
+        runs: at least one, all with the same certificate inputs but for redrawn coins.
+    """
+
+    runs: tuple[FinishedRun, ...]
+
+    def __post_init__(self) -> None:
+        if not self.runs:
+            raise Misconfiguration("runs", "none", "give at least one folder of a finished run")
+        first = self.runs[0]
+        seen: set[Path] = set()
+        for run in self.runs:
+            folder = run.folder.resolve()
+            if folder in seen:
+                raise Misconfiguration("runs", str(run.folder), "a run votes once; give it once")
+            seen.add(folder)
+            differing = ", ".join(
+                name for name in _SHARED if getattr(run.inputs, name) != getattr(first.inputs, name)
+            )
+            if differing:
+                remedy = f"differs from {first.folder} in {differing}; use runs of one task"
+                raise Misconfiguration("runs", str(run.folder), remedy)
+
+    @property
+    def inputs(self) -> CertificateInputs:
+        """What every run enforced and charged; of redrawn coins, the most that any had."""
+        most = max(run.inputs.redrawn_coins for run in self.runs)
+        return replace(self.runs[0].inputs, redrawn_coins=most)
+
+    def votes(self, classes: int | None = None) -> Integers:
+        """[points, classes] int64, one vote a run.
+
+        Raises:
+            Misconfiguration: a single run, one without predictions, or another number of points.
+        """
+        if len(self.runs) == 1:
+            raise Misconfiguration(
+                "runs",
+                1,
+                "one run gives no votes; give many independent runs, or use `certify loss`",
+            )
+        columns = self._of_each("predictions")
+        if len({len(column) for column in columns}) > 1:
+            raise Misconfiguration("predictions", "of different lengths", "use one public test set")
+        return votes_of(np.stack(columns, axis=1), classes)
+
+    def mean_losses(self) -> Floats:
+        """[runs] float64: each run's mean loss on the public test set.
+
+        Raises:
+            Misconfiguration: a run without losses, or a loss outside [0, 1].
+        """
+        each = self._of_each("losses")
+        for run, losses in zip(self.runs, each, strict=True):
+            if not (np.isfinite(losses).all() and losses.min() >= 0 and losses.max() <= 1):
+                raise Misconfiguration(
+                    "losses", str(run.folder), "losses lie in [0, 1]; scale them"
+                )
+        return np.asarray([losses.mean() for losses in each])
+
+    def _of_each(self, name: Literal["predictions", "losses"]) -> list[Array]:
+        found = []
+        for run in self.runs:
+            array = getattr(run, name)
+            if array is None:
+                raise Misconfiguration("runs", str(run.folder), f"has no {name}.npy")
+            found.append(array)
+        return found
+
+    def privacy_cost(self) -> tuple[PrivacyCost, ...]:
+        """Exact ε of all M runs together: docs/privacy-accounting.md's guarantees over M·T rounds.
+
+        The record-level cost against a corrupted server counts every round as a participation,
+        the most that it can be.
+        """
+        given, total = self.inputs, len(self.runs) * self.inputs.rounds
+        server = given.run(total, total).event(Adversary.ONE_SERVER)
+        models = given.run(total).event(Adversary.CLIENTS_ONLY)
+        (whole,) = given.run(total).events(Adversary.CLIENT_LEVEL)
+        return tuple(
+            PrivacyCost(who, what, total, given.delta, spent(event, given.delta))
+            for who, what, event in (
+                ("one curious server", "one record's gradient is zero", server),
+                ("clients only", "one record's gradient is zero", models),
+                ("both servers honest", "one client's update is zero", whole),
+            )
+        )

@@ -1,0 +1,229 @@
+"""Start, watch and stop every part of a deployment on this machine."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from subprocess import Popen
+from typing import NoReturn, Self
+
+from precad.cli.local.files import (
+    LINGER_S,
+    Data,
+    Way,
+    free_addresses,
+    straight,
+    write_settings,
+)
+from precad.common.allocator import PIECES
+from precad.common.errors import PeerUnavailable
+from precad.common.identifiers import ClientId, Role
+from precad.common.identity.credentials import Identity
+from precad.common.identity.deployment import create_local_keys
+from precad.common.task import Task
+from precad.common.wire.operator import OperatorConnection
+
+SERVERS = ("dealer", "server-b", "server-a")
+OWNERS = "owners"
+"""The process whose children are the clients that were started together."""
+STOP_S = 10.0
+
+
+def environment_of_parts() -> dict[str, str]:
+    """What a part's process has as its environment.
+
+    One thread a process: the parts share this machine's cores. And vectors go back to the system
+    when they are freed; glibc would keep up to 32 MiB of each kind.
+    """
+    own = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    return os.environ | own | {"MALLOC_MMAP_THRESHOLD_": str(PIECES)}
+
+
+def _signal_group(process: Popen[bytes], number: int) -> None:
+    # A forked part may have been waited for, by its parent, that hasn't said so yet.
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
+
+
+def _exit(number: int, _frame: object) -> NoReturn:
+    sys.exit(128 + number)
+
+
+class LocalDeployment:
+    """Servers, dealer and clients as processes of this machine.
+
+    Use it as a context manager: whatever happens, its processes are stopped. In the main thread
+    SIGTERM raises SystemExit meanwhile, unless this process has its own way with it.
+
+    Args:
+        folder: receives settings, keys, records, states and logs, one folder or file a party.
+        task: the task.
+        data: each client's records.
+        bad: clients that misbehave, and how (``simulation.bad_client.KINDS``).
+        instead: parts by name that another program plays, ``OWNERS`` for all that are started
+            together: what the interpreter is given for it, before the part's own ``--config``.
+        linger_s: how long servers whose training ended stay; until stopped unless given.
+        way: what a part dials to reach another part's address; that address unless given.
+        popen: starts a process; ``subprocess.Popen`` unless given.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        task: Task,
+        data: Mapping[ClientId, Data],
+        *,
+        bad: Mapping[ClientId, str] | None = None,
+        instead: Mapping[str, Sequence[str]] | None = None,
+        linger_s: float = LINGER_S,
+        way: Way = straight,
+        popen: Callable[..., Popen[bytes]] | None = None,
+    ) -> None:
+        self._popen = Popen if popen is None else popen
+        self.folder = folder
+        self.task = task
+        self.clients = tuple(data)
+        self._instead = {
+            client.name: ("-m", "precad.simulation.bad_client", "--kind", kind)
+            for client, kind in (bad or {}).items()
+        } | dict(instead or {})
+        self.addresses = dict(zip(SERVERS, free_addresses(len(SERVERS)), strict=True))
+        self.processes: dict[str, Popen[bytes]] = {}
+        self._connections: dict[Role, OperatorConnection] = {}
+        self._takes_sigterm = False
+        (folder / "logs").mkdir(parents=True, exist_ok=True)
+        create_local_keys(folder / "keys", [client.name for client in data])
+        write_settings(folder, task, data, self.addresses, linger_s=linger_s, way=way)
+
+    def __enter__(self) -> Self:
+        in_main = threading.current_thread() is threading.main_thread()
+        if in_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            # Else it would end this process alone, and leave the others running.
+            signal.signal(signal.SIGTERM, _exit)
+            self._takes_sigterm = True
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.stop()
+        if self._takes_sigterm:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    def start_servers(self) -> None:
+        """Start the dealer, B and A."""
+        for name in SERVERS:
+            self.start_server(name)
+
+    def start_server(self, name: str) -> None:
+        """Start one of ``SERVERS``."""
+        self._start(name, "-m", "precad", "serve", name.removeprefix("server-"))
+
+    def start_clients(self) -> None:
+        """Start every client."""
+        for client in self.clients:
+            self.start_client(client)
+
+    def start_clients_together(self) -> None:
+        """Start every client; the good ones as children of one process, ``OWNERS``."""
+        good = [client for client in self.clients if client.name not in self._instead]
+        files = [str(self.folder / f"{client.name}.toml") for client in good]
+        settings = [part for file in files for part in ("--config", file)]
+        logs = str(self.folder / "logs")
+        played = self._instead.get(OWNERS, ("-m", "precad", "join"))
+        self._run(OWNERS, *played, "--logs", logs, *settings)
+        for client in self.clients:
+            if client not in good:
+                self.start_client(client)
+
+    def start_client(self, client: ClientId) -> None:
+        """Start one client, good or bad."""
+        self._start(client.name, "-m", "precad", "join")
+
+    def operator(self, role: Role) -> OperatorConnection:
+        """An operator's connection to server A or B."""
+        if role not in self._connections:
+            address = self.addresses[role.value]
+            identity = Identity.load(self.folder / "keys" / "operator")
+            self._connections[role] = OperatorConnection(address, role, identity)
+        return self._connections[role]
+
+    def check_alive(self) -> None:
+        """Raise PeerUnavailable, with the end of its log, if a server has died."""
+        for name in SERVERS:
+            process = self.processes.get(name)
+            if process is not None and process.poll() not in (None, 0):
+                raise PeerUnavailable(
+                    f"{name} ended with status {process.returncode}:\n{self.log_tail(name)}"
+                )
+
+    def log(self, name: str) -> str:
+        """Everything that ``name`` logged so far."""
+        return (self.folder / "logs" / f"{name}.log").read_text(errors="replace")
+
+    def log_tail(self, name: str, lines: int = 8) -> str:
+        """The end of ``name``'s log."""
+        return "\n".join(self.log(name).splitlines()[-lines:])
+
+    def wait(self, names: tuple[str, ...], timeout_s: float) -> dict[str, int]:
+        """Wait for these processes to end by themselves. Raises PeerUnavailable at the deadline."""
+        deadline = time.monotonic() + timeout_s
+        statuses = {}
+        for name in names:
+            try:
+                remaining = max(0.0, deadline - time.monotonic())
+                statuses[name] = self.processes[name].wait(remaining)
+            except subprocess.TimeoutExpired:
+                raise PeerUnavailable(
+                    f"{name} didn't end within {timeout_s:g} s:\n{self.log_tail(name)}"
+                ) from None
+        return statuses
+
+    def ask_owners_where(self) -> None:
+        """Have owners who were started together write to their logs what they are doing."""
+        process = self.processes[OWNERS]
+        if process.poll() is None:
+            _signal_group(process, signal.SIGUSR1)
+
+    def tell_to_stop(self) -> list[Popen[bytes]]:
+        """Tell whatever still runs to stop. Returns it, without waiting for it."""
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+        running = [p for p in self.processes.values() if p.poll() is None]
+        for process in running:
+            process.send_signal(signal.SIGTERM)
+        return running
+
+    def stop(self) -> None:
+        """Stop whatever still runs."""
+        running = self.tell_to_stop()
+        deadline = time.monotonic() + STOP_S
+        for process in running:
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                if process is self.processes.get(OWNERS):
+                    # The late one is a child of it.
+                    _signal_group(process, signal.SIGKILL)
+                process.kill()
+                process.wait()
+
+    def _start(self, name: str, *command: str) -> None:
+        played = self._instead.get(name, command)
+        self._run(name, *played, "--config", str(self.folder / f"{name}.toml"))
+
+    def _run(self, name: str, *command: str) -> None:
+        arguments = [sys.executable, *command]
+        with (self.folder / "logs" / f"{name}.log").open("ab") as log:
+            self.processes[name] = self._popen(
+                arguments,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment_of_parts(),
+                # With children of its own: they can be stopped together.
+                process_group=0 if name == OWNERS else None,
+            )

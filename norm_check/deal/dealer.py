@@ -1,0 +1,160 @@
+"""The dealer: two keys, the words that make the servers' streams correlated; squares or gates."""
+
+import threading
+from collections.abc import Mapping
+from typing import Self
+
+import numpy as np
+
+from precad.common.description import Description
+from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, TaskMismatch
+from precad.common.identifiers import Digest, Role
+from precad.common.keystream import KEY_BYTES
+from precad.common.ring import RingVector
+from precad.common.secret import Secret
+from precad.norm_check.deal.request import DealRequest, SquareRequest
+from precad.norm_check.deal.square import Deliver, Squares, Work
+
+SERVERS = (Role.SERVER_A, Role.SERVER_B)
+
+
+class DealerRole:
+    """Deals to one task's two servers; sees the seeds of clients' masks, never what they mask.
+
+    Safe to call from several threads.
+
+    Args:
+        task: digest of the task.
+        dimension: d, the length of masks.
+        projections: k, where the task's check is function secret sharing: gates are dealt, and
+            neither shares of squares nor binary triples.
+        keys: 32 secret bytes shared with each server; fresh ones from the operating system's
+            CSPRNG unless given.
+
+    Raises:
+        Misconfiguration: a key is missing or of another length, or both are the same, which
+            would show each server the other's part.
+    """
+
+    def __init__(
+        self,
+        task: Digest,
+        dimension: int,
+        keys: Mapping[Role, Secret] | None = None,
+        *,
+        projections: int | None = None,
+    ) -> None:
+        if keys is None:
+            keys = {role: Secret.random(KEY_BYTES) for role in SERVERS}
+        if set(keys) != set(SERVERS):
+            raise Misconfiguration("keys", list(keys), "give one for each of the two servers")
+        for role, key in keys.items():
+            if len(key) != KEY_BYTES:
+                raise Misconfiguration(f"keys[{role.value}]", key, f"must have {KEY_BYTES} bytes")
+        if keys[Role.SERVER_A] == keys[Role.SERVER_B]:
+            raise Misconfiguration("keys", list(keys), "the two servers need different keys")
+        self._task = task
+        self._keys = dict(keys)
+        self._dealt: dict[int, tuple[DealRequest, set[Role]]] = {}
+        """By batch, of the newest attempt: an older one is never dealt for again."""
+        self.newest_attempt = -1
+        self._squares = Squares(dimension, projections)
+        self._deals_gates = projections is not None
+        self._lock = threading.Lock()
+
+    @classmethod
+    def of(cls, task: Description) -> Self:
+        """With fresh keys, for what the task's check needs."""
+        gates = task.projections if task.validation == "fss" else None
+        return cls(task.digest, task.dimension, projections=gates)
+
+    @property
+    def waiting(self) -> int:
+        """Submissions that only one server has asked for."""
+        return self._squares.waiting
+
+    def key_for(self, role: Role) -> Secret:
+        """The key shared with one server. Raises PeerViolation for any other role."""
+        if role not in self._keys:
+            raise PeerViolation(f"{role.value} asked the dealer; only servers may")
+        return self._keys[role]
+
+    def corrections(self, role: Role, request: DealRequest) -> RingVector:
+        """The correction words of a request, once to each server.
+
+        Args:
+            role: who asks, from its certificate.
+            request: both servers' request for one batch.
+
+        Returns:
+            ``[request.correction_words] int64`` for server B: for each binary triple
+            (a & b) ⊕ c_A. Empty for server A, whose part is all expanded from its key.
+
+        Raises:
+            PeerViolation: the role isn't a server, this batch was asked with another shape, or
+                this task's check needs no triples.
+            PeerUnavailable: it was dealt to this server before, or a newer attempt has begun.
+            TaskMismatch: the request is for another task.
+        """
+        self.key_for(role)
+        if self._deals_gates:
+            raise PeerViolation("validation = 'fss' needs no binary triples")
+        with self._lock:
+            self._begin(request)
+            first, served = self._dealt.setdefault(request.batch, (request, set()))
+            again = role in served
+            served.add(role)
+        if again:
+            raise PeerUnavailable(f"attempt {request.attempt} is dealt for once; take a new one")
+        if first != request:
+            what = f"attempt {request.attempt}, batch {request.batch}"
+            raise PeerViolation(f"{what} was asked for before with another shape or other nonces")
+        if role is Role.SERVER_A:
+            return np.empty(0, dtype=np.int64)
+        binary = [self._binary(request, n, size) for n, size in enumerate(request.sizes)]
+        return np.concatenate(binary)
+
+    def ask(self, role: Role, request: SquareRequest, deliver: Deliver) -> Work | None:
+        """Take one server's half of a submission's mask; of two, return what is left to do.
+
+        ``deliver`` hears the row key once both halves are here, later this server's share of
+        r = a·a, or its gates' keys; PeerViolation where the halves don't fit, PeerUnavailable
+        where it was dealt before. Raises as ``corrections``.
+        """
+        self.key_for(role)
+        with self._lock:
+            self._begin(request)
+            return self._squares.ask(role, request, deliver)
+
+    def hurry(self, role: Role, attempt: int) -> Work | None:
+        """A server has asked for all that it will in ``attempt``: return what is left to do.
+
+        Gates are dealt for many submissions together, and who has asked for its last one waits
+        for nobody else's. Raises PeerViolation: the role isn't a server, or no gates are dealt.
+        """
+        self.key_for(role)
+        with self._lock:
+            if not self._deals_gates:
+                raise PeerViolation("no gates are dealt for this task, which could be hurried")
+            return self._squares.hurry() if attempt == self.newest_attempt else None
+
+    def forget(self, deliver: Deliver) -> None:
+        """A server's conversation is over: the seeds of halves without the other one go."""
+        with self._lock:
+            self._squares.forget(deliver)
+
+    def _begin(self, request: DealRequest | SquareRequest) -> None:
+        if request.task != self._task:
+            raise TaskMismatch(str(self._task), str(request.task))
+        if request.attempt < self.newest_attempt:
+            raise PeerUnavailable(f"attempt {request.attempt} is dealt for once; take a new one")
+        if request.attempt > self.newest_attempt:
+            self.newest_attempt = request.attempt
+            self._dealt.clear()
+            self._squares.forget()
+
+    def _binary(self, request: DealRequest, number: int, size: int) -> RingVector:
+        of_a, of_b = (request.stream(self._keys[role], number) for role in SERVERS)
+        a = of_a.words(size) ^ of_b.words(size)
+        b = of_a.words(size) ^ of_b.words(size)
+        return (a & b) ^ of_a.words(size)

@@ -1,0 +1,161 @@
+"""What a server hears of the dealer's squares or gates, wherever the dealer is."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from precad.common.clock import CLOCK, Clock
+from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError
+from precad.common.keystream import KEY_BYTES
+from precad.common.secret import Secret
+from precad.norm_check.deal.request import SquareRequest
+from precad.norm_check.deal.square import Answer, GateKeys
+
+__all__ = ["Answers", "DealtGates", "SquareRequest", "Squares"]
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class DealtGates:
+    """One submission's place among those whose gates were dealt together."""
+
+    keys: GateKeys
+    """Of them all; unread."""
+    number: int
+    of: int
+    """How many they are."""
+
+
+class Squares(Protocol):
+    """A server's conversation with the dealer about one attempt's submissions."""
+
+    def ask(self, request: SquareRequest) -> None:
+        """Tell the dealer; doesn't wait."""
+
+    def row_key(self, context: bytes) -> Secret:
+        """32 bytes, the same for both servers, once both have asked; waits for it.
+
+        Raises:
+            PeerUnavailable: the dealer or the other server's half wasn't there in time, or the
+                context was dealt before.
+            PeerViolation: the servers' halves don't fit together, or the dealer broke the protocol.
+        """
+
+    def share(self, context: bytes) -> int:
+        """This server's share of r = a·a, a signed int64; waits for it. Raises as ``row_key``."""
+
+    def gate_keys(self, context: bytes) -> DealtGates:
+        """This server's keys of k + 1 gates, unread; waits for them, and gives them once.
+
+        With the first call this server has asked for all that it will: gates are dealt for many
+        submissions together. Raises as ``row_key``.
+        """
+
+
+class Answers:
+    """What the dealer has answered; whoever waits for it is woken. Safe between threads.
+
+    Args:
+        attempt: of all requests.
+        timeout_s: the longest wait for one answer.
+        clock: passes the time.
+    """
+
+    def __init__(self, attempt: int, timeout_s: float, clock: Clock = CLOCK) -> None:
+        self.attempt = attempt
+        self._timeout_s = timeout_s
+        self._clock = clock
+        self._changed = clock.condition()
+        self._asked: set[bytes] = set()
+        self._row_keys: dict[bytes, Secret] = {}
+        self._shares: dict[bytes, int] = {}
+        self._gate_keys: dict[bytes, DealtGates] = {}
+        """Of those not asked for yet: an attempt's keys together are large."""
+        self._gates_dealt: set[bytes] = set()
+        self._errors: dict[bytes, PrecadError] = {}
+        self._ended: PrecadError | None = None
+
+    def expect(self, request: SquareRequest) -> None:
+        """The dealer may answer this from now on. Raises ValueError: it is of another attempt."""
+        if request.attempt != self.attempt:
+            raise ValueError(f"a request of attempt {request.attempt} in {self.attempt}")
+        with self._changed:
+            self._asked.add(request.context)
+
+    def put(self, contexts: Sequence[bytes], answer: Answer) -> None:
+        """One answer of the dealer's, in whatever order they come.
+
+        Args:
+            contexts: one; of gates' keys all that they are for, in their order.
+            answer: the dealer's.
+
+        Raises:
+            PeerViolation: nobody asked, it was answered before, it isn't a key, or it isn't for
+                as many contexts as it must be.
+        """
+        keys = isinstance(answer, GateKeys)
+        if not contexts or (len(contexts) > 1 and not keys):
+            raise PeerViolation(f"the dealer sent one answer to {len(contexts)} questions")
+        if isinstance(answer, Secret) and not keys and len(answer) != KEY_BYTES:
+            raise PeerViolation(f"the dealer sent a row key of {len(answer)} bytes")
+        with self._changed:
+            for number, context in enumerate(contexts):
+                if context not in self._asked:
+                    raise PeerViolation("the dealer answers what isn't asked")
+                if self._note(context, answer, number, len(contexts)):
+                    raise PeerViolation("the dealer answers twice")
+            self._changed.notify_all()
+
+    def _note(self, context: bytes, answer: Answer, number: int, of: int) -> bool:
+        """Keep it; whether there is such an answer already, which stands."""
+        if isinstance(answer, PrecadError):
+            return self._errors.setdefault(context, answer) is not answer
+        if isinstance(answer, GateKeys):
+            again = context in self._gates_dealt
+            self._gates_dealt.add(context)
+            self._gate_keys.setdefault(context, DealtGates(answer, number, of))
+            return again
+        if isinstance(answer, Secret):
+            return self._row_keys.setdefault(context, answer) is not answer
+        again = context in self._shares
+        self._shares.setdefault(context, answer)
+        return again
+
+    def end(self, error: PrecadError) -> None:
+        """Nothing more comes; what has come can still be read."""
+        with self._changed:
+            self._ended = self._ended or error
+            self._changed.notify_all()
+
+    def row_key(self, context: bytes) -> Secret:
+        """As ``Squares.row_key``."""
+        return self._wait(context, self._row_keys)
+
+    def share(self, context: bytes) -> int:
+        """As ``Squares.share``."""
+        return self._wait(context, self._shares)
+
+    def gate_keys(self, context: bytes) -> DealtGates:
+        """As ``Squares.gate_keys``."""
+        keys = self._wait(context, self._gate_keys)
+        with self._changed:
+            del self._gate_keys[context]
+        return keys
+
+    def _wait(self, context: bytes, known: dict[bytes, _T]) -> _T:
+        deadline = self._clock.now() + self._timeout_s
+        with self._changed:
+            if context not in self._asked:
+                raise ValueError(f"nothing was asked about {context.hex()}")
+            while context not in known:
+                error = self._errors.get(context, self._ended)
+                if error is not None:
+                    raise error
+                left = deadline - self._clock.now()
+                if left <= 0:
+                    raise PeerUnavailable(
+                        f"the dealer dealt nothing for {context.hex()} in {self._timeout_s:g} s; "
+                        "check that the other server has asked too"
+                    )
+                self._changed.wait(left)
+            return known[context]

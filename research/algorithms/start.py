@@ -1,0 +1,16 @@
+"""The model that a problem starts from; the same for every algorithm with the same seed."""
+
+from torch import nn
+
+from precad.client.train import model_section
+from precad.common.description import ModelSection
+from research.algorithms.problem import Problem
+from research.models import MODELS
+
+
+def model_and_section(problem: Problem) -> tuple[nn.Module, ModelSection]:
+    """The module, and its description with initial weights expanded from the seed."""
+    module = MODELS[problem.model](problem.data)
+    initial = "zeros" if problem.model == "logistic" else "uniform"
+    section = model_section(module, problem.model, initial, problem.seed)
+    return module, ModelSection.model_validate(section)

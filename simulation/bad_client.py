@@ -1,0 +1,79 @@
+"""A client that misbehaves, as a process: for rehearsals and tests of a deployment.
+
+``python -m precad.simulation.bad_client --config client.toml --kind wraparound``
+"""
+
+import argparse
+import logging
+import os
+import secrets
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from precad.client.connection import Servers
+from precad.client.participant import RoundView, take_part
+from precad.client.settings import JoinSettings
+from precad.common.identifiers import Digest
+from precad.common.identity.credentials import Identity
+from precad.common.ring import RingVector
+from precad.common.secret import Secret
+from precad.common.share.body import HeldBody
+from precad.common.share.submission import Submission
+from precad.simulation.attack_vectors import Forgery, forged_update
+
+DROPOUT = "dropout"
+KINDS = (*(forgery.value for forgery in Forgery), DROPOUT)
+DROPOUT_AFTER = 3
+"""A dropout trains honestly for this many rounds and then vanishes without a word."""
+
+
+class _GarbageServers(Servers):
+    """Every other upload is garbage: a seed that opens nothing, a body of a wrong length."""
+
+    def prepare(
+        self, version: int, attempt: int, model: Digest, x: RingVector
+    ) -> tuple[Submission, Submission]:
+        """Honest in even attempts, garbage behind a signed header in odd ones."""
+        a, b = super().prepare(version, attempt, model, x)
+        if attempt % 2 == 0:
+            return a, b
+        garbage = HeldBody(Secret.random(), secrets.token_bytes(x.nbytes + 5))
+        return replace(a, seed=Secret.random()), replace(b, body=garbage)
+
+
+def run(settings: JoinSettings, kind: str) -> None:
+    """Take part as a bad client of ``kind`` until the training ends."""
+    owner = settings.data_owner()
+    connection = _GarbageServers if kind == Forgery.GARBAGE.value else Servers
+
+    def compute(view: RoundView) -> RingVector:
+        honest = owner.update(view)
+        if kind == DROPOUT:
+            if view.attempt >= DROPOUT_AFTER:
+                # No goodbye, no clean-up: as when a machine loses power.
+                os._exit(0)
+            return honest
+        return np.asarray(forged_update(Forgery(kind), owner.task, honest), dtype=np.int64)
+
+    identity = Identity.load(settings.identity)
+    addresses = (settings.server_a, settings.server_b)
+    with connection(owner.task, owner.client, *addresses, identity) as servers:
+        servers.check_task()
+        owner.enrol(servers)
+        take_part(servers, owner.budget, owner.pending, compute, witness=owner.witness)
+
+
+def main() -> None:
+    """Command line of the bad client."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--config", type=Path, required=True, help="as for `precad join`")
+    parser.add_argument("--kind", choices=KINDS, required=True, help="how it misbehaves")
+    arguments = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    run(JoinSettings.load(arguments.config), arguments.kind)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,235 @@
+"""What a simulation gave: rounds, weights, and what the accountants say of the same real run."""
+
+import json
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import save as safetensors_bytes
+from torch import nn
+
+from precad.accounting.accountant import AccountantName
+from precad.accounting.guarantees import (
+    Adversary,
+    PrivacyStatement,
+    Run,
+    guarantees,
+)
+from precad.accounting.participations import record_epsilon
+from precad.client.train import load_vector
+from precad.common.durable import write_file
+from precad.common.errors import Misconfiguration
+from precad.common.model import tensors
+from precad.common.task import Task
+
+FORMAT = "precad-simulation-1"
+"""Of a saved simulation; nothing that reads real runs takes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedRound:
+    """One round of a simulation.
+
+    Attributes:
+        number: from 1.
+        accuracy: on the held-out records after this round; None where there are none.
+        cohort: who was drawn.
+        accepted: whose update counted.
+        rejected: how many updates didn't, by reason, ``absent`` among them.
+        records: records that the cohort sampled.
+        failed: of them, those that gave no gradient and counted as zero.
+        participations: T_i of the client that was counted most often so far.
+        seconds: what the round took.
+    """
+
+    number: int
+    accuracy: float | None
+    cohort: int
+    accepted: int
+    rejected: dict[str, int]
+    records: int
+    failed: int
+    participations: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class SimulatedTraining:
+    """A simulated training: nobody's records were protected, and no certificate can be made of it.
+
+    Attributes:
+        task: the task that was simulated, with the clients and rounds that were.
+        seed: repeats it, with the same data, functions and device.
+        path: ``stacked`` or ``per-client``.
+        theta: the final weights as one vector, ``[d] float64``.
+        rounds: round by round.
+        replaced: which of sampler, cohort, noise and aggregate weren't the protocol's own. Where
+            there are any, no ε is stated: the accountants know the protocol alone.
+        attackers: how many clients were bad.
+    """
+
+    task: Task
+    seed: int
+    path: str
+    theta: NDArray[np.float64] = field(repr=False)
+    rounds: tuple[SimulatedRound, ...] = field(repr=False)
+    replaced: tuple[str, ...] = ()
+    attackers: int = 0
+    simulated: bool = field(default=True, init=False)
+
+    @property
+    def accuracy(self) -> float | None:
+        """On the held-out records after the last round."""
+        return self.rounds[-1].accuracy
+
+    @property
+    def weights(self) -> dict[str, NDArray[np.float64]]:
+        """The final weights by the parameters' names."""
+        return tensors(self.theta, self.task.model.parameters)
+
+    def load_into(self, module: nn.Module) -> nn.Module:
+        """Copies the final weights into a module of the task's shapes, and returns it.
+
+        Raises:
+            Misconfiguration: the module has another number of parameters.
+        """
+        load_vector(module, self.theta)
+        return module
+
+    def epsilon(self, number: int) -> tuple[float, float] | None:
+        """What a real run of so many rounds would have spent, by the exact accountant.
+
+        Args:
+            number: of rounds, from 1.
+
+        Returns:
+            ε of a record against one curious server, and against other clients; for the client
+            that was counted most often. None where the protocol's own parts were replaced.
+        """
+        if self.replaced:
+            return None
+        taken, privacy = self.rounds[number - 1].participations, self.task.privacy
+
+        def spent(noise_multiplier: float) -> float:
+            return record_epsilon(
+                record_rate=privacy.record_rate,
+                noise_multiplier=noise_multiplier,
+                delta=privacy.delta,
+                participations=taken,
+            )
+
+        sigma = privacy.noise_multiplier
+        return spent(sigma), spent(math.sqrt(2) * sigma)
+
+    def statements(self) -> tuple[PrivacyStatement, ...]:
+        """Every guarantee by every accountant that a real run of this task would have.
+
+        Empty where the protocol's own parts were replaced.
+        """
+        if self.replaced:
+            return ()
+        last = self.rounds[-1]
+        run = Run.of(self.task, rounds=last.number, participations=last.participations)
+        return guarantees(run, self.task.privacy.delta, tuple(Adversary), tuple(AccountantName))
+
+    def table(self) -> list[dict[str, Any]]:
+        """One flat dictionary a round, ready for a frame."""
+        rows = []
+        reasons = sorted({reason for each in self.rounds for reason in each.rejected})
+        for each in self.rounds:
+            server, clients = self.epsilon(each.number) or (None, None)
+            rows.append(
+                {
+                    "round": each.number,
+                    "accuracy": each.accuracy,
+                    "cohort": each.cohort,
+                    "accepted": each.accepted,
+                    **{reason: each.rejected.get(reason, 0) for reason in reasons},
+                    "records": each.records,
+                    "failed": each.failed,
+                    "participations": each.participations,
+                    "epsilon_server": server,
+                    "epsilon_clients": clients,
+                    "seconds": each.seconds,
+                    "simulated": True,
+                }
+            )
+        return rows
+
+    def frame(self) -> Any:
+        """``table`` as a pandas DataFrame.
+
+        Raises:
+            Misconfiguration: pandas isn't installed.
+        """
+        try:
+            import pandas as pd  # noqa: PLC0415
+        except ImportError:
+            raise Misconfiguration(
+                "pandas", "not installed", "install it, or use table(), a list of dictionaries"
+            ) from None
+        return pd.DataFrame(self.table())
+
+    def summary(self) -> dict[str, Any]:
+        """Everything but the weights as one JSON object."""
+        return {
+            "format": FORMAT,
+            "simulated": True,
+            "note": "A simulation in one process: it protected nobody and certifies nothing.",
+            "task": self.task.model_dump(mode="json"),
+            "seed": self.seed,
+            "path": self.path,
+            "replaced": list(self.replaced),
+            "clients": self.task.enrolment.clients,
+            "attackers": self.attackers,
+            "accuracy": self.accuracy,
+            "history": self.table(),
+            "accounts_of_such_a_run": [each.to_json() for each in self.statements()],
+        }
+
+    def save(self, path: str | Path) -> None:
+        """Write ``summary`` as JSON; the file appears whole or not at all."""
+        text = json.dumps(_finite(self.summary()), indent=1, allow_nan=False)
+        write_file(Path(path), (text + "\n").encode(), mode=0o644)
+
+    def save_weights(self, path: str | Path) -> None:
+        """Write the final weights as safetensors, marked as simulated: no model of a real run."""
+        named = {name: np.ascontiguousarray(value) for name, value in self.weights.items()}
+        write_file(Path(path), safetensors_bytes(named, {"format": FORMAT}))
+
+    def plot(self, path: str | Path) -> None:
+        """Write a picture: accuracy, ε and what was rejected, by round; it says simulated."""
+        from precad.simulation.plot import plot  # noqa: PLC0415
+
+        plot(self, Path(path))
+
+    def __repr__(self) -> str:
+        return f"<{self}>"
+
+    def __str__(self) -> str:
+        """In a few words, for people."""
+        accuracy = "" if self.accuracy is None else f", accuracy {self.accuracy:.1%}"
+        spent = self.epsilon(len(self.rounds))
+        epsilon = (
+            f"no ε: {', '.join(self.replaced)} replaced"
+            if spent is None
+            else f"a real run would have spent ε = {spent[0]:.3g} (δ = "
+            f"{self.task.privacy.delta:g}) of a record against one curious server"
+        )
+        return (
+            f"simulated training of {self.task.name}: {self.task.enrolment.clients} clients, "
+            f"{len(self.rounds)} rounds{accuracy}; {epsilon}"
+        )
+
+
+def _finite(value: Any) -> Any:
+    """What JSON hasn't (NaN, infinities) is null."""
+    match value:
+        case dict():
+            return {key: _finite(inner) for key, inner in value.items()}
+        case list() | tuple():
+            return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

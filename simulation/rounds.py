@@ -1,0 +1,203 @@
+"""The servers' part of a simulation: who is drawn, what counts, the sum, the noise, the step."""
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precad.accounting.participations import most_participations
+from precad.common.encode.clip import squared_norm
+from precad.common.errors import Misconfiguration, Rejection
+from precad.common.identifiers import Role
+from precad.common.model import apply_update
+from precad.common.ring import RingVector
+from precad.common.task import Task
+from precad.simulation.draws import Draws
+from precad.simulation.owners import Owners
+from precad.simulation.updates import Drawn, PerClient, Stacked
+from precad.simulation.view import (
+    Absent,
+    Aggregate,
+    Attack,
+    Cohort,
+    Matrix,
+    Noise,
+    Sampler,
+    View,
+)
+
+_BLOCK_BYTES = 2**28
+"""Updates that are held at once, where neither attack nor aggregation needs all."""
+_WORD = 8
+
+
+class Rounds:
+    """One training's rounds; every argument as in `simulate`, with the protocol's own filled in.
+
+    ``taken`` counts each client's updates that counted so far, T_i.
+    """
+
+    def __init__(
+        self,
+        *,
+        task: Task,
+        owners: Owners,
+        draws: Draws,
+        honest: PerClient | Stacked,
+        attack: Attack | None,
+        bad: frozenset[str],
+        absent: Absent,
+        aggregate: Aggregate | None,
+        sampler: Sampler,
+        cohort: Cohort,
+        noise: Noise,
+        taken: Counter[str],
+    ) -> None:
+        self._task, self._owners, self._draws, self._honest = task, owners, draws, honest
+        self._attack, self._bad, self._absent = attack, bad, absent
+        self._aggregate, self._sampler = aggregate, sampler
+        self._cohort, self._noise = cohort, noise
+        self._denominator = owners.roster(task).denominator(task.privacy.client_rate)
+        self._taken = taken
+        self._cap = _cap(task)
+
+    def play(
+        self, version: int, theta: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], dict[str, Any]]:
+        """θ_{t+1}, and what there is to say of the round."""
+        task, privacy = self._task, self._task.privacy
+        names = tuple(self._owners)
+        drawn = self._known("cohort", self._cohort(version, names, privacy.client_rate), names)
+        within = [name for name in drawn if self._taken[name] < self._cap]
+        away = set(self._known("absent", self._absent(version, tuple(within)), within))
+        present = [name for name in within if name not in away]
+        rejected = Counter({Rejection.ABSENT.value: len(away)} if away else {})
+        total = np.zeros(task.dimension, dtype=np.int64)
+        accepted: list[str] = []
+        failed, records = self._honest.failed, 0
+        for block in self._blocks(present):
+            samples = [(name, self._sample(version, name)) for name in block]
+            records += sum(len(indices) for _, indices in samples)
+            drawn_of = [
+                Drawn(self._owners[name], indices, self._draws.copies(version, name))
+                for name, indices in samples
+            ]
+            updates = self._honest.updates(theta, drawn_of)
+            updates = self._attacked(updates, block, version, theta)
+            valid = [squared_norm(row) <= task.bound**2 for row in updates]
+            counted = [name for name, good in zip(block, valid, strict=True) if good]
+            total += self._combined(updates[np.array(valid, bool)], counted, version, theta)
+            accepted += counted
+        if over := len(present) - len(accepted):
+            rejected[Rejection.NORM_EXCEEDED.value] = over
+        for server in (Role.SERVER_A, Role.SERVER_B):
+            total += self._vector("noise", self._noise(server, version, task.dimension))
+        self._taken.update(accepted)
+        return apply_update(theta, total, task, self._denominator), {
+            "cohort": len(within),
+            "accepted": len(accepted),
+            "rejected": dict(rejected),
+            "records": records,
+            "failed": self._honest.failed - failed,
+            "participations": max(self._taken.values(), default=0),
+        }
+
+    def _blocks(self, present: list[str]) -> Iterable[list[str]]:
+        """Clients whose updates are held at once; all where a function is to see all."""
+        size = len(present)
+        if self._attack is None and self._aggregate is None:
+            size = max(1, _BLOCK_BYTES // (_WORD * self._task.dimension))
+        if not present:
+            return [[]]
+        return [present[start : start + size] for start in range(0, len(present), size)]
+
+    def _sample(self, version: int, name: str) -> NDArray[np.int64]:
+        count = len(self._owners[name].records)
+        drawn = self._sampler(version, name, count, self._task.privacy.record_rate)
+        indices = np.asarray(drawn)
+        if not indices.size:
+            return np.empty(0, np.int64)
+        whole = indices.ndim == 1 and np.issubdtype(indices.dtype, np.integer)
+        if not whole or indices.min() < 0 or indices.max() >= count:
+            raise Misconfiguration(
+                "sampler", drawn, f"must give indices of the {count} records of {name}"
+            )
+        return indices.astype(np.int64)
+
+    def _attacked(
+        self, updates: Matrix, names: list[str], version: int, theta: NDArray[np.float64]
+    ) -> Matrix:
+        """The cohort's updates with those of its bad clients replaced."""
+        mine = np.array([name in self._bad for name in names], dtype=bool)
+        if self._attack is None or not mine.any():
+            return updates
+        own = updates[mine]
+        bad = [name for name in names if name in self._bad]
+        found = np.asarray(
+            self._attack(own.copy(), self._view(version, theta, bad, updates[~mine]))
+        )
+        if found.shape != own.shape or found.dtype != np.int64:
+            raise Misconfiguration(
+                "attack",
+                f"{found.dtype}{list(found.shape)}",
+                f"must give int64{list(own.shape)}, units of the last place: view.encode(real)",
+            )
+        updates[mine] = found
+        return updates
+
+    def _combined(
+        self, valid: Matrix, names: list[str], version: int, theta: NDArray[np.float64]
+    ) -> RingVector:
+        if self._aggregate is None:
+            total: RingVector = valid.sum(axis=0, dtype=np.int64)
+            return total
+        view = self._view(version, theta, names, valid[:0])
+        return self._vector("aggregate", self._aggregate(valid, view))
+
+    def _vector(self, field: str, found: Any) -> RingVector:
+        """What a function gave, as ring elements; real numbers are rounded."""
+        vector = np.asarray(found)
+        if vector.shape == (self._task.dimension,):
+            if np.issubdtype(vector.dtype, np.integer):
+                whole: RingVector = vector.astype(np.int64)
+                return whole
+            if np.issubdtype(vector.dtype, np.floating) and (np.abs(vector) < 2.0**62).all():
+                rounded: RingVector = np.rint(vector).astype(np.int64)
+                return rounded
+        raise Misconfiguration(
+            field,
+            f"{vector.dtype}{list(vector.shape)}",
+            f"must give [{self._task.dimension}] finite numbers, in units of the last place",
+        )
+
+    def _view(
+        self, version: int, theta: NDArray[np.float64], names: Sequence[str], others: Matrix
+    ) -> View:
+        shown = theta.copy()
+        shown.flags.writeable = False
+        generator = self._draws.generator(version)
+        return View(self._task, version, shown, tuple(names), others, generator)
+
+    def _known(self, field: str, found: Iterable[str], allowed: Collection[str]) -> tuple[str, ...]:
+        """The names that a function gave, in the order of the clients, each once."""
+        chosen = set(found)
+        if strangers := sorted(map(str, chosen - set(allowed))):
+            raise Misconfiguration(field, strangers[:3], "must be of the clients that it was given")
+        return tuple(name for name in allowed if name in chosen)
+
+
+def _cap(task: Task) -> float:
+    """How often a client may be counted: the servers' rule for the task's limit."""
+    privacy = task.privacy
+    if privacy.epsilon_limit is None:
+        return math.inf
+    return most_participations(
+        record_rate=privacy.record_rate,
+        noise_multiplier=privacy.noise_multiplier,
+        delta=privacy.delta,
+        epsilon_limit=privacy.epsilon_limit,
+        ceiling=task.training.rounds,
+    )

@@ -1,0 +1,247 @@
+"""`precad.simulate`: the protocol's rounds in one process, with the arithmetic and no secrecy."""
+
+import copy
+import time
+from collections import Counter
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.nn import functional
+
+from precad.client.train import as_records, build, load_vector, rehearse
+from precad.client.train.objectives import Loss
+from precad.common.description import ObjectiveSection
+from precad.common.errors import Misconfiguration
+from precad.common.model import initial_vector
+from precad.common.task import Task, with_objective
+from precad.simulation.attacks import named
+from precad.simulation.checkpoint import Checkpoint
+from precad.simulation.data import DataSet, load
+from precad.simulation.draws import Draws, checked_seed
+from precad.simulation.going_on import GoingOn, State
+from precad.simulation.owners import Owners
+from precad.simulation.result import SimulatedRound, SimulatedTraining
+from precad.simulation.rounds import Rounds
+from precad.simulation.updates import PerClient, Stacked
+from precad.simulation.view import (
+    Absent,
+    Aggregate,
+    Attack,
+    Cohort,
+    Noise,
+    Sampler,
+)
+
+PATHS = ("stacked", "per-client")
+OnRound = Callable[[SimulatedRound, NDArray[np.float64]], object]
+"""Told each round and θ after it, ``[d] float64``."""
+
+
+def simulate(
+    task: Task | str | Path,
+    data: Any,
+    model: nn.Module | None = None,
+    *,
+    clients: int | None = None,
+    rounds: int | None = None,
+    seed: int | None = None,
+    path: str = "stacked",
+    test: tuple[Any, Any] | None = None,
+    attack: Attack | str | None = None,
+    attackers: int | Collection[str] | None = None,
+    absent: Absent | None = None,
+    aggregate: Aggregate | None = None,
+    sampler: Sampler | None = None,
+    cohort: Cohort | None = None,
+    noise: Noise | None = None,
+    objective: Loss | ObjectiveSection | str | None = None,
+    workers: int = 1,
+    device: str | torch.device = "cpu",
+    on_round: OnRound | None = None,
+    checkpoint: Checkpoint | str | Path | None = None,
+) -> SimulatedTraining:
+    """Play a whole training in one process: what it would learn, and what it would cost.
+
+    The same task, gradients, clips, encoding, validation rule, noise of both servers, denominator,
+    step and accountants as in a real run; no network, shares or keys. It protects nobody, so its
+    seed may be known; no server or owner takes a seed.
+
+    Args:
+        task: the task or its file. Its number of clients becomes the data's.
+        data: one data set (inputs and targets in a tuple, a torch Dataset, a name such as
+            ``digits`` or a ``DataSet``), which is dealt to ``clients`` owners in equal parts; or
+            each owner's own in a mapping by name, or in a list.
+        model: the task's model; built where its architecture is ``logistic`` or ``mlp``.
+        clients: n; the task's unless given.
+        rounds: T; the task's unless given.
+        seed: repeats a simulation, with the same device and path; drawn and kept unless given.
+        path: ``stacked``, records of many clients at once; or ``per-client``, a real owner's own
+            code for each, many times slower.
+        test: held-out inputs and targets, for the accuracy; a named data set brings its own.
+        attack: what bad clients submit: a function of vectors, or ``flip``, ``wraparound``,
+            ``oversize`` or ``garbage``.
+        attackers: who is bad, by name, or how many of the last; 1 unless given with an attack.
+        absent: who of the drawn submits nothing; nobody unless given.
+        aggregate: takes the place of the sum, for comparison. Noise is added all the same.
+        sampler: takes the place of Poisson sampling of records.
+        cohort: takes the place of the servers' coin.
+        noise: takes the place of a server's discrete Gaussian.
+        objective: a record objective by its name (``dp-gaussian`` …) or as a section, which takes
+            the place of the task's; or a per-record loss as in torch.nn.functional, cross-entropy
+            unless given.
+        workers: clients at a time, in threads, of the per-client path; torch itself has threads.
+        device: where gradients are computed; one with float64.
+        on_round: told each round as it ends.
+        checkpoint: a file for the state after each twentieth of all rounds. The same call goes on
+            from there to the same result, bit for bit, if the functions that it is given keep
+            nothing from round to round. A file of another task, seed, path or device counts as
+            none. It stays there when the training is over.
+
+    Returns:
+        Rounds and weights.
+
+    Raises:
+        Misconfiguration: anything that a real run would refuse, a checkpoint without a seed, or
+            one of the functions gave something else than its type says.
+    """
+    task = task if isinstance(task, Task) else Task.load(Path(task))
+    data, test = _data(data, test)
+    if checkpoint is not None and seed is None:
+        raise Misconfiguration("seed", seed, "give one: it is what goes on from a checkpoint")
+    seed = checked_seed(seed)
+    if path not in PATHS:
+        raise Misconfiguration("path", path, f"use one of {', '.join(PATHS)}")
+    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
+        raise Misconfiguration("workers", workers, "give a whole number from 1")
+    if workers > 1 and path == "stacked":
+        raise Misconfiguration(
+            "workers", workers, "the stacked path has torch's threads: torch.set_num_threads"
+        )
+    loss: Loss = functional.cross_entropy
+    if isinstance(objective, str | ObjectiveSection):
+        task = with_objective(task, objective)
+    elif objective is not None:
+        loss = objective
+    owners = Owners(data, clients, task, seed)
+    task = owners.fitted(task, rounds)
+    module = _on(device, build(task.model) if model is None else model)
+    first = next(iter(owners.values()))
+    rehearse(module, loss, first.records, task, first.most)
+    draws = Draws(task, seed)
+    bad = _bad(attack, attackers, tuple(owners))
+    functions = {"sampler": sampler, "cohort": cohort, "noise": noise, "aggregate": aggregate}
+    replaced = tuple(name for name, function in functions.items() if function is not None)
+    state, going_on = State(initial_vector(task.model), Counter(), []), None
+    if checkpoint is not None:
+        what = {
+            "task": task.model_dump(mode="json"),
+            "seed": seed,
+            "path": path,
+            "device": str(device),
+            "bad": sorted(bad),
+            "replaced": replaced,
+        }
+        file = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(Path(checkpoint))
+        going_on = GoingOn(file, what)
+        state = going_on.found(state)
+    training = Rounds(
+        task=task,
+        owners=owners,
+        draws=draws,
+        honest=(
+            Stacked(module, loss, task, owners)
+            if path == "stacked"
+            else PerClient(module, loss, task, workers)
+        ),
+        attack=named(attack) if isinstance(attack, str) else attack,
+        bad=bad,
+        absent=absent or (lambda _version, _drawn: ()),
+        aggregate=aggregate,
+        sampler=sampler or draws.sample,
+        cohort=cohort or draws.cohort,
+        noise=noise or draws.noise,
+        taken=state.taken,
+    )
+    accuracy = _accuracy(module, test)
+    theta, history = state.theta, state.history
+    for version in range(len(history), task.training.rounds):
+        started = time.perf_counter()
+        theta, played = training.play(version, theta)
+        shown = SimulatedRound(
+            number=version + 1,
+            accuracy=accuracy(theta),
+            seconds=time.perf_counter() - started,
+            **played,
+        )
+        history.append(shown)
+        if on_round is not None:
+            on_round(shown, theta.copy())
+        if going_on is not None:
+            going_on.keep(State(theta, state.taken, history), task.training.rounds)
+    return SimulatedTraining(task, seed, path, theta, tuple(history), replaced, len(bad))
+
+
+def _on(device: str | torch.device, model: nn.Module) -> nn.Module:
+    """A copy of the model there, where gradients can be clipped as owners clip them.
+
+    Raises:
+        Misconfiguration: no such device, or one without float64.
+    """
+    try:
+        torch.zeros(1, dtype=torch.float64, device=device)
+        return copy.deepcopy(model).float().to(device)
+    except (RuntimeError, TypeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise Misconfiguration(
+            "device", str(device), f"can't be used ({reason}): give cpu, or a GPU with float64"
+        ) from None
+
+
+def _data(data: Any, test: Any) -> tuple[Any, Any]:
+    """Training and held-out records; a named data set has both."""
+    if isinstance(data, str):
+        data = load(data)
+    if isinstance(data, DataSet):
+        held_out = (data.test_x, data.test_y) if test is None else test
+        return (data.train_x, data.train_y), held_out
+    return data, test
+
+
+def _bad(
+    attack: Attack | str | None, attackers: int | Collection[str] | None, names: tuple[str, ...]
+) -> frozenset[str]:
+    if attack is None:
+        if attackers:
+            raise Misconfiguration("attackers", attackers, "say what they do with attack")
+        return frozenset()
+    if attackers is None or isinstance(attackers, int):
+        count = 1 if attackers is None else attackers
+        if not 0 <= count <= len(names):
+            raise Misconfiguration("attackers", count, f"there are {len(names)} clients")
+        return frozenset(names[len(names) - count :])
+    if strangers := sorted(set(attackers) - set(names)):
+        raise Misconfiguration("attackers", strangers[:3], "are no clients of this simulation")
+    return frozenset(attackers)
+
+
+def _accuracy(
+    module: nn.Module, test: tuple[Any, Any] | None
+) -> Callable[[NDArray[np.float64]], float | None]:
+    """Share of held-out records that the model at θ names; None where there are none."""
+    if test is None:
+        return lambda _: None
+    records = as_records(test)
+    device = next(module.parameters()).device
+    inputs, targets = records.inputs.to(device), records.targets.to(device)
+
+    def accuracy(theta: NDArray[np.float64]) -> float:
+        load_vector(module, theta)
+        with torch.no_grad():
+            return float((module(inputs).argmax(dim=1) == targets).double().mean())
+
+    return accuracy
