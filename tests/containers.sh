@@ -357,7 +357,7 @@ upgrade() { # REVISION
         quietly build-previous timeout 1800 "${compose[@]}" build dealer server_a client-1 records) \
         || fail "the images of $1 don't build"
     local image
-    for image in dealer server client experiments; do
+    for image in dealer server client simulation; do
         own_images+=("precad-test-previous-$$-$image")
     done
     last_longer
