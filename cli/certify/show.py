@@ -163,7 +163,8 @@ def _loss(request: Loss, found: Document) -> Parts:
     if single and all(row["lower"] < little and row["upper"] > bound - little for row in single):
         yield (
             "At these parameters the bounds say nothing, even of one attacker: there is too little "
-            "noise for what one may contribute. `precad plan` finds parameters that say something."
+            "noise for what one may contribute. `precad plan --malicious` finds a client clip that "
+            "says something."
         )
     vacuous = [row["attackers"] for row in bounds if row["upper"] >= bound * (1 - 1e-6)]
     if expected is not None and vacuous:

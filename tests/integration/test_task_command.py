@@ -146,6 +146,11 @@ def test_the_check_of_norms_decides_what_is_said_of_a_server_that_cheats(
         ([*NET, *WISHES, "--owners", "3"], "leave --owners out"),
         ([*NET, *WISHES, "--tolerate", "1"], "tolerate fewer"),
         ([*NET, *WISHES, "--tolerate", "0"], "1 or more"),
+        ([*NET, *WISHES[2:], "--records", "6000;500"], "commas"),
+        ([*NET, *WISHES[2:], "--records", "3x500,1200,0x40"], "'0x40': give 1 or more"),
+        ([*NET, *WISHES[2:], "--records", "3x500,twelve"], "'twelve' is no size"),
+        ([*NET, *WISHES[2:], "--records", "100001x5"], "at most 100,000"),
+        ([*NET, *WISHES[2:], "--records", "9" * 5000], "like 10x6000"),
         ([*NET, *WISHES, "--name", "Drei Häuser"], "name"),
     ],
 )

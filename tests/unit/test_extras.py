@@ -113,7 +113,7 @@ PARTS = {
     "dealer": "dealer.process client.connection common.identity.deployment",
     "client": "client.data_owner client.together client.own_account accounting.exact",
     "server": "server_a.process server_b.process aggregator.workers.worker",
-    "plan": "cli.plan.show cli.account_tables cli.certify.answer accounting.guarantees",
+    "plan": "cli.planning cli.account_tables cli.certify.answer accounting.guarantees",
     "report": "cli.report.gather cli.report.page cli.report.pictures",
     "simulation": "simulation simulation.client_records cli.demo.plot",
 }

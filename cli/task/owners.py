@@ -40,7 +40,7 @@ def owners_sizes(text: str) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def written(sizes: tuple[int, ...]) -> str:
-    """The shortest text of these sizes in their order; ``owners_sizes`` reads it back."""
+def sizes_text(sizes: tuple[int, ...]) -> str:
+    """Return the shortest text of these sizes in their order; ``owners_sizes`` reads it back."""
     runs = [(len(list(run)), size) for size, run in groupby(sizes)]
     return ",".join(str(size) if owners == 1 else f"{owners}x{size}" for owners, size in runs)
