@@ -143,7 +143,6 @@ def planned(request: PlanRequest) -> "Task":
     from precad.cli import planning  # noqa: PLC0415
     from precad.common.task import Task  # noqa: PLC0415
 
-    # Read by name: slots have no __dict__, and asdict would copy.
     given: Mapping[str, Any] = asdict(request)
     of_task = (*_NUMBERS, "noise_multiplier", "client_clip", "clients")
     if request.task is not None:
@@ -153,27 +152,30 @@ def planned(request: PlanRequest) -> "Task":
             return loaded
         privacy = loaded.privacy
         taken = planning.participations_of(privacy.client_rate, loaded.training.rounds)
-        sigma = planning.least_noise(request.epsilon, privacy.delta, privacy.record_rate, taken)
+        least = planning.least_noise(request.epsilon, privacy.delta, privacy.record_rate, taken)
         values = loaded.model_dump(mode="json")
-        values["privacy"] |= {"noise_multiplier": sigma}
+        values["privacy"] |= {"noise_multiplier": least}
         return Task.parse(values)
     numbers = task_numbers(given, _NUMBERS, ())
     if (request.epsilon is None) == (request.noise_multiplier is None):
         raise Misconfiguration("epsilon", request.epsilon, "give --epsilon or --noise-multiplier")
     if request.client_clip is None and request.malicious is None:
         raise Misconfiguration("client_clip", None, "give --client-clip, or --malicious")
-    sigma, clip = request.noise_multiplier, request.client_clip
-    if sigma is None:
-        assert request.epsilon is not None
+    clip = request.client_clip
+    sigma = request.noise_multiplier
+    if request.epsilon is not None:
         taken = planning.participations_of(numbers["client_rate"], numbers["rounds"])
         sigma = planning.least_noise(
             request.epsilon, numbers["delta"], numbers["record_rate"], taken
         )
+    assert sigma is not None
     if clip is None:
         clip, raised = request.robustness().clip_and_noise(
             numbers["record_clip"], sigma, numbers["client_rate"], numbers["rounds"]
         )
-        sigma = sigma if request.noise_multiplier is not None else raised
+        # A σ that was given stays: then C is no less than R, and the plan says what that bounds.
+        if request.noise_multiplier is None:
+            sigma = raised
     return Task.parse(_with(numbers, sigma, clip))
 
 
@@ -204,7 +206,9 @@ def _document(
     owners = request.clients if request.task is None else made.enrolment.clients
     taken = planning.participations_of(privacy.client_rate, made.training.rounds)
     uploads = made.training.rounds if privacy.cover_uploads else taken
-    wide = request.malicious is None or owners is None
+    costs = None
+    if request.malicious is not None and owners is not None:
+        costs = asked.noise_over_signal(made.dimension, owners)
     return {
         "status": "planned",
         "task": {
@@ -221,7 +225,7 @@ def _document(
             "loss_replacements": asked.worst_loss(mu, "replacements"),
             "loss_additions": asked.worst_loss(mu, "additions"),
             "certified": planning.certified(made, asked),
-            "noise_over_signal": None if wide else asked.noise_over_signal(made.dimension, owners),
+            "noise_over_signal": costs,
         },
     }
 
