@@ -39,8 +39,8 @@ from precad.common.secret import Secret
 from precad.common.share.signature import Signer, Verifier
 from precad.common.share.submission import Submission, shard
 from precad.common.task import Task
-from precad.norm_check.deal.dealer import DealerRole
-from precad.norm_check.deal.local import LocalDealing
+from precad.dealer.dealer_role import DealerRole
+from precad.dealer.in_process import LocalDealing
 
 MAX_MESSAGE_BYTES = 1 << 28
 

@@ -23,7 +23,6 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import numpy as np
 import torch
-from benchmarks.rounds.hardware import hardware
 from research.algorithms.learner import Learner, Reals
 from research.algorithms.sums import clipped
 from research.models import MODELS
@@ -34,6 +33,7 @@ from research.poisoning.attack import Images, Labels
 from research.poisoning.backdoors import TARGET, Backdoor
 from research.study import Scale, Settings, Surroundings
 
+from benchmarks.rounds.hardware import hardware
 from precad.simulation.data import DataSet, load
 
 RESULT = Path(__file__).parent / "results" / "backdoor_pushes.json"

@@ -24,8 +24,7 @@ from benchmarks.rounds.hardware import hardware
 from benchmarks.rounds.lines import WIDE_AREA, Lines, Relayed, Straight
 from benchmarks.rounds.ours.system import PHASES, SERVERS, Precad, set_up
 from benchmarks.rounds.sample import Sample
-
-from precad.norm_check.deal.program import program
+from precad.norm_check.dealt_triples import program
 
 RESULT = Path(__file__).parent / "results" / "checks.json"
 CHECKS = ("crypten", "fss")

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from benchmarks.rounds.hardware import hardware
 from sqlalchemy import insert
 
+from benchmarks.rounds.hardware import hardware
 from precad.aggregator.collect import Inbox, early
 from precad.aggregator.collect.matching import describe, match
 from precad.aggregator.rounds.history import history_after

@@ -27,11 +27,24 @@ from precad.common.headroom import MAX_BOUND  # noqa: E402
 from precad.common.identifiers import Digest  # noqa: E402
 from precad.common.keystream import Keystream  # noqa: E402
 from precad.common.secret import Secret  # noqa: E402
-from precad.norm_check.fss.keys import gate_bytes, keys_bytes, keys_from_bytes  # noqa: E402
-from precad.norm_check.fss.prg import PRG_KEY_BYTES, WORD, FixedKeyPrg  # noqa: E402
-from precad.norm_check.fss.tree import MOST_BITS, TERMINATED  # noqa: E402
-from precad.norm_check.gates import deal_gates, evaluate_gates, gate_context  # noqa: E402
-from precad.norm_check.verdicts import pack, submission_bytes, verdicts  # noqa: E402
+from precad.norm_check.comparison_keys import (  # noqa: E402  # noqa: E402  # noqa: E402
+    MOST_BITS,
+    PRG_KEY_BYTES,
+    TERMINATED,
+    WORD,
+    FixedKeyPrg,
+    gate_bytes,
+    keys_bytes,
+    keys_from_bytes,
+)
+from precad.norm_check.norm_gates import (  # noqa: E402  # noqa: E402
+    deal_gates,
+    evaluate_gates,
+    gate_context,
+    pack,
+    submission_bytes,
+    verdicts,
+)
 
 RESULT = Path(__file__).parent / "results" / "gates.json"
 GATES = 41

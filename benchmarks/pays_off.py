@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from benchmarks.rounds.hardware import hardware
 from numpy.typing import NDArray
 
 import precad
+from benchmarks.rounds.hardware import hardware
 from precad.accounting.calibrate import least_noise_multiplier
 from precad.accounting.events import poisson_gaussian
 from precad.aggregator.noise import DiscreteGaussian

@@ -31,7 +31,7 @@ from precad.common.kernel.numpy_projection import BLOCK, MASKS  # noqa: E402
 from precad.common.keystream import Keystream  # noqa: E402
 from precad.common.ring import dot  # noqa: E402
 from precad.common.secret import Secret  # noqa: E402
-from precad.norm_check.rows import MASK_BYTES, Rows  # noqa: E402
+from precad.norm_check.random_rows import MASK_BYTES, Rows  # noqa: E402
 
 RESULT = Path(__file__).parent / "results" / "projections.json"
 WORDS, ROWS, REPEATS = 1_000_000, 40, 21

@@ -30,10 +30,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from benchmarks.rounds.hardware import hardware
 from numpy.typing import NDArray
 
 import precad
+from benchmarks.rounds.hardware import hardware
 from precad.accounting.accountant import AccountantName
 from precad.accounting.guarantees import Adversary, Run, guarantees
 from precad.aggregator.noise import DiscreteGaussian

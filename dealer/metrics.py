@@ -17,10 +17,10 @@ from precad.common.identity.access import of_connection
 from precad.common.identity.credentials import Identity
 from precad.common.wire.exposition import Metric, by, one
 from precad.common.wire.serving import Context
+from precad.dealer.dealer_role import SERVERS, DealerRole
+from precad.dealer.gate_batches import Deliver, Work
 from precad.dealer.outbox import Outbox
 from precad.dealer.service import DealingService
-from precad.norm_check.deal.dealer import SERVERS, DealerRole
-from precad.norm_check.deal.square import Deliver, Work
 from precad.protos import precad_pb2 as pb
 
 

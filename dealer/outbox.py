@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 
 from precad.common.errors import PeerViolation
 from precad.common.secret import Secret
-from precad.norm_check.deal.square import Answer, GateKeys
+from precad.norm_check.dealing import Answer, GateKeys
 from precad.protos import precad_pb2 as pb
 
 _TOGETHER = 1 << 12

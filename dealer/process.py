@@ -15,8 +15,8 @@ from precad.common.log_lines import doing
 from precad.common.settings import Address, Settings
 from precad.common.wire.health import add_health
 from precad.common.wire.serving import SERVER_OPTIONS
+from precad.dealer.dealer_role import DealerRole
 from precad.dealer.service import DealingService
-from precad.norm_check.deal.dealer import DealerRole
 from precad.protos.precad_pb2_grpc import add_DealingServicer_to_server
 
 log = logging.getLogger("precad")

@@ -16,10 +16,10 @@ from precad.common.identity.credentials import Identity
 from precad.common.ring import to_bytes
 from precad.common.secret import Secret
 from precad.common.wire.serving import PIECE_BYTES, Context, Refusing, check_task
+from precad.dealer.dealer_role import SERVERS, DealerRole
+from precad.dealer.gate_batches import Deliver, Work
 from precad.dealer.outbox import Outbox
-from precad.norm_check.deal.dealer import SERVERS, DealerRole
-from precad.norm_check.deal.request import DealRequest, SquareRequest
-from precad.norm_check.deal.square import Deliver, Work
+from precad.norm_check.dealt_triples import DealRequest, SquareRequest
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import DealingServicer
 

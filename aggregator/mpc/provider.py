@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from precad.aggregator.mpc.crypten_import import BinarySharedTensor
-from precad.norm_check.deal.randomness import BinaryTriple
+from precad.norm_check.dealt_triples import BinaryTriple
 
 
 class UnexpectedDemand(RuntimeError):

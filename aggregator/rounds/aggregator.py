@@ -18,9 +18,8 @@ from precad.common.identifiers import ClientId, Role
 from precad.common.link import PeerLink
 from precad.common.secret import Secret
 from precad.common.task import Task
-from precad.norm_check.deal.dealing import Dealing
-from precad.norm_check.deal.randomness import DealtRandomness
-from precad.norm_check.deal.request import DealRequest
+from precad.norm_check.dealing import Dealing
+from precad.norm_check.dealt_triples import DealRequest, DealtRandomness
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from precad.common.secret import Secret
 from precad.common.task import Task
 from precad.common.wire.patience import call_patiently
 from precad.common.wire.status import error_of
-from precad.norm_check.deal.request import DealRequest
-from precad.norm_check.deal.squares import Answers, Squares
+from precad.norm_check.dealing import Answers, DealerConversation
+from precad.norm_check.dealt_triples import DealRequest
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import DealingStub
 
@@ -101,7 +101,7 @@ class RemoteDealer:
             raise error_of("the dealer", self._address, error) from None
 
     @contextmanager
-    def squares(self, attempt: int) -> Iterator[Squares]:
+    def squares(self, attempt: int) -> Iterator[DealerConversation]:
         """A conversation for one attempt; its errors come from its answers."""
         answers = Answers(attempt, self._timeout_s)
         to = self._stub, self._address, self._task.digest, self.epoch

@@ -10,8 +10,8 @@ from precad.common.errors import PeerUnavailable, PeerViolation
 from precad.common.identifiers import Digest
 from precad.common.secret import Secret
 from precad.common.wire.status import error_of
-from precad.norm_check.deal.square import Answer, GateKeys
-from precad.norm_check.deal.squares import Answers, DealtGates, SquareRequest
+from precad.norm_check.dealing import Answer, Answers, DealtGates, GateKeys
+from precad.norm_check.dealt_triples import SquareRequest
 from precad.protos import precad_pb2 as pb
 from precad.protos.precad_pb2_grpc import DealingStub
 

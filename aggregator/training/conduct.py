@@ -38,7 +38,7 @@ from precad.common.log_lines import doing
 from precad.common.ring import WORD_BYTES
 from precad.common.secret import Secret
 from precad.common.task import Task
-from precad.norm_check.deal.dealing import Dealing
+from precad.norm_check.dealing import Dealing
 
 log = logging.getLogger("precad")
 

@@ -15,7 +15,7 @@ from precad.common.ring import RingVector, signed
 from precad.common.secret import Secret
 from precad.common.share.words import norm_point
 from precad.common.task import Task
-from precad.norm_check.rows import Rows
+from precad.norm_check.random_rows import Rows
 
 _TOGETHER = 1 << 16
 """Coordinates that pass together, a piece of a body: in the processor's cache, or nearly."""

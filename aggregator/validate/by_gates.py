@@ -21,10 +21,9 @@ from precad.common.share.header import NormWords, SignedHeader
 from precad.common.share.submission import Submission
 from precad.common.share.words import norm_word
 from precad.common.task import Task
-from precad.norm_check.deal.squares import DealtGates, Squares
-from precad.norm_check.fss.keys import DcfKeys, keys_from_bytes
-from precad.norm_check.gates import evaluate_gates
-from precad.norm_check.verdicts import pack, verdicts
+from precad.norm_check.comparison_keys import DcfKeys, keys_from_bytes
+from precad.norm_check.dealing import DealerConversation, DealtGates
+from precad.norm_check.norm_gates import evaluate_gates, pack, verdicts
 
 
 class ByGates:
@@ -38,9 +37,9 @@ class ByGates:
         self._server = server
         self._noted: dict[Digest, _Noted] = {}
         """By the submission's context."""
-        self._squares: Squares | None = None
+        self._squares: DealerConversation | None = None
 
-    def note(self, submission: Submission, absorber: Absorber, squares: Squares) -> None:
+    def note(self, submission: Submission, absorber: Absorber, squares: DealerConversation) -> None:
         """As ``Check.note``, but that keys are waited for when all are decided on.
 
         The whole body is absorbed: it had the signed hash, at B as it came, at A as it was

@@ -12,7 +12,7 @@ from precad.aggregator.validate.decide import decide
 from precad.common.identifiers import Digest
 from precad.common.ring import RingVector
 from precad.common.share.submission import Submission
-from precad.norm_check.deal.squares import Squares
+from precad.norm_check.dealing import DealerConversation
 
 
 class ByShares:
@@ -28,7 +28,7 @@ class ByShares:
         self._attempt = attempt
         self._words: dict[Digest, RingVector] = {}
 
-    def note(self, submission: Submission, absorber: Absorber, squares: Squares) -> None:
+    def note(self, submission: Submission, absorber: Absorber, squares: DealerConversation) -> None:
         """As ``Check.note``: this server's share of r."""
         ctx = submission.context.digest
         self._words[ctx] = absorber.words(squares.share(ctx.value))

@@ -12,11 +12,8 @@ from precad.common.keystream import encode_context
 from precad.common.link import PeerLink
 from precad.common.share.submission import Submission
 from precad.common.task import Task
-from precad.norm_check.deal.dealing import Dealing
-from precad.norm_check.deal.randomness import DealtRandomness
-from precad.norm_check.deal.request import DealRequest
-from precad.norm_check.deal.spent import SpentTriples
-from precad.norm_check.deal.squares import Squares
+from precad.norm_check.dealing import DealerConversation, Dealing
+from precad.norm_check.dealt_triples import DealRequest, DealtRandomness, SpentTriples
 
 
 class Server(Protocol):
@@ -53,7 +50,7 @@ class Server(Protocol):
 class Check(Protocol):
     """Says of one attempt's absorbed submissions whether their norms are within the bound."""
 
-    def note(self, submission: Submission, absorber: Absorber, squares: Squares) -> None:
+    def note(self, submission: Submission, absorber: Absorber, squares: DealerConversation) -> None:
         """Take a submission whose body is absorbed; may wait for what is dealt for it.
 
         Nothing of it leaves before ``decide``. Raises PeerUnavailable, PeerViolation.

@@ -1,7 +1,7 @@
 """How many comparisons decide on submissions, and what the dealer is asked for before."""
 
 from precad.common.task import Task
-from precad.norm_check.deal.request import DealRequest
+from precad.norm_check.dealt_triples import DealRequest
 
 
 def comparisons_per_client(task: Task) -> int:

@@ -14,8 +14,7 @@ from precad.common.identifiers import Role
 from precad.common.link import PeerLink
 from precad.common.ring import RingVector
 from precad.common.task import Task
-from precad.norm_check.deal.randomness import DealtRandomness
-from precad.norm_check.deal.spent import SpentTriples
+from precad.norm_check.dealt_triples import DealtRandomness, SpentTriples
 
 _RANKS = {Role.SERVER_A: 0, Role.SERVER_B: 1}
 

@@ -27,7 +27,8 @@ from precad.common.ring import WORD_BYTES, RingVector, view_words
 from precad.common.share.body import PIECE_BYTES
 from precad.common.share.submission import Submission
 from precad.common.task import Task
-from precad.norm_check.deal.squares import SquareRequest, Squares
+from precad.norm_check.dealing import DealerConversation
+from precad.norm_check.dealt_triples import SquareRequest
 
 log = logging.getLogger("precad")
 
@@ -63,7 +64,7 @@ class InProcess:
         self._rejections: dict[ClientId, Rejection] = {}
         self._total = np.zeros(server.task.dimension, dtype=np.int64)
         self._open = ExitStack()
-        self._squares: Squares | None = None
+        self._squares: DealerConversation | None = None
 
     def __enter__(self) -> Self:
         """Nothing is asked of the dealer before there is something to validate."""
@@ -118,7 +119,7 @@ class InProcess:
                 self._take_out(self._taken[client], self._absorbed[client])
                 self._rejections[client] = Rejection.NORM_EXCEEDED
 
-    def _absorb(self, submission: Submission, squares: Squares) -> Absorber | None:
+    def _absorb(self, submission: Submission, squares: DealerConversation) -> Absorber | None:
         server, client = self._server, submission.context.client
         absorber = Absorber(
             server.role,

@@ -16,9 +16,8 @@ from precad.common.secret import Secret
 from precad.common.share.submission import Submission
 from precad.common.task import Task
 from precad.common.wire.serving import PIECE_BYTES
-from precad.norm_check.deal.dealing import Dealing
-from precad.norm_check.deal.randomness import DealtRandomness
-from precad.norm_check.deal.request import DealRequest
+from precad.norm_check.dealing import Dealing
+from precad.norm_check.dealt_triples import DealRequest, DealtRandomness
 from precad.protos import precad_pb2 as pb
 
 log = logging.getLogger("precad")

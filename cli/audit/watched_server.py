@@ -36,7 +36,7 @@ from precad.common.log_lines import start_log
 from precad.common.ring import RingVector
 from precad.common.share.submission import Submission
 from precad.common.task import Task
-from precad.norm_check.deal.squares import Squares
+from precad.norm_check.dealing import DealerConversation
 
 _PROCESSES = {"a": precad.server_a.process, "b": precad.server_b.process}
 
@@ -55,7 +55,7 @@ class Unchecked:
     def __init__(self, check: Check) -> None:
         self._check = check
 
-    def note(self, submission: Submission, absorber: Absorber, squares: Squares) -> None:
+    def note(self, submission: Submission, absorber: Absorber, squares: DealerConversation) -> None:
         """As ``Check.note``: what is dealt for it is taken."""
         self._check.note(submission, absorber, squares)
 

@@ -34,8 +34,8 @@ from precad.common.link import PeerLink
 from precad.common.ring import RingVector
 from precad.common.share.submission import Submission
 from precad.common.task import Task
-from precad.norm_check.deal.request import SquareRequest
-from precad.norm_check.deal.squares import Answers
+from precad.norm_check.dealing import Answers
+from precad.norm_check.dealt_triples import SquareRequest
 
 Wrap = Callable[[Any, str, Any], None]
 """Puts something else in a class's or module's place, as ``setattr`` does."""

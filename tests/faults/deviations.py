@@ -13,8 +13,8 @@ from typing import Any
 from precad.common.identifiers import ATTEMPTS, ClientId, Role
 from precad.common.secret import Secret
 from precad.common.share.mask import SALT_BYTES
-from precad.norm_check.deal.request import SquareRequest
-from precad.norm_check.verdicts import submission_bytes
+from precad.norm_check.dealt_triples import SquareRequest
+from precad.norm_check.norm_gates import submission_bytes
 
 VICTIM = ClientId("ward-0")
 GATES = 41

@@ -48,7 +48,7 @@ from precad.client.pending import Pending
 from precad.common.link import PeerLink
 from precad.common.readable import readable_within
 from precad.dealer import process as dealer_process
-from precad.norm_check.deal.dealer import DealerRole
+from precad.dealer.dealer_role import DealerRole
 from precad.server_a import process as a_process
 from precad.server_b import process as b_process
 from precad.simulation import partition

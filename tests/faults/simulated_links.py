@@ -17,9 +17,9 @@ from precad.common.identifiers import Role
 from precad.common.link import Frame
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
-from precad.norm_check.deal.local import LocalDealing
-from precad.norm_check.deal.request import DealRequest
-from precad.norm_check.deal.squares import Squares
+from precad.dealer.in_process import LocalDealing
+from precad.norm_check.dealing import DealerConversation
+from precad.norm_check.dealt_triples import DealRequest
 
 if TYPE_CHECKING:
     from tests.faults.world import World
@@ -134,7 +134,7 @@ class DealerCalls:
             return self._world.dealer.corrections(self._role, request)
 
     @contextmanager
-    def squares(self, attempt: int) -> Iterator[Squares]:
+    def squares(self, attempt: int) -> Iterator[DealerConversation]:
         """A conversation with the dealer of the moment."""
         with self._world.step("dealer.squares"):
             if self._epoch != self._world.epoch:

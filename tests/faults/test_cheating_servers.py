@@ -54,8 +54,8 @@ from precad.common.errors import PrecadError
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.ring import RingVector, from_bytes
 from precad.common.task import Task
-from precad.norm_check.deal import local
-from precad.norm_check.deal.request import SquareRequest
+from precad.dealer import in_process as local
+from precad.norm_check.dealt_triples import SquareRequest
 
 A, B = SERVERS
 ENDLESS = 100_000

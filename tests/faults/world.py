@@ -55,7 +55,7 @@ from precad.common.link import FrameTransport
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
 from precad.common.task import Task
-from precad.norm_check.deal.dealer import DealerRole
+from precad.dealer.dealer_role import DealerRole
 
 MODEL_FILES = (MODEL, "model.seal")
 LIMIT_S = 250.0

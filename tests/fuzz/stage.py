@@ -36,8 +36,8 @@ from precad.common.ring import RingVector
 from precad.common.task import Task
 from precad.common.wire.statement import sign_body
 from precad.common.wire.submission import BODY_WANTED
+from precad.dealer.dealer_role import DealerRole
 from precad.dealer.service import DealingService
-from precad.norm_check.deal.dealer import DealerRole
 from precad.protos import precad_pb2 as pb
 
 D = 8

@@ -95,11 +95,11 @@ from precad.common.wire.status import error_of
 from precad.common.wire.submission import header_from_wire, header_to_wire
 from precad.dealer.process import DealerSettings
 from precad.dealer.service import request_from_wire, square_requests_from_wire
-from precad.norm_check.deal.squares import Answers, SquareRequest
-from precad.norm_check.fss.evaluate import evaluate
-from precad.norm_check.fss.generate import generate
-from precad.norm_check.fss.keys import keys_from_bytes
-from precad.norm_check.gates import deal_gates, evaluate_gates
+from precad.norm_check.comparison_keys import keys_from_bytes
+from precad.norm_check.dealing import Answers
+from precad.norm_check.dealt_triples import SquareRequest
+from precad.norm_check.distributed_comparison import evaluate, generate
+from precad.norm_check.norm_gates import deal_gates, evaluate_gates
 from precad.protos import precad_pb2 as pb
 
 ROOT = Path(__file__).parents[2]

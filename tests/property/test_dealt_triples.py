@@ -6,10 +6,14 @@ from hypothesis import strategies as st
 
 from precad.common.identifiers import ATTEMPTS, Digest, Role
 from precad.common.secret import Secret
-from precad.norm_check.deal.dealer import DealerRole
-from precad.norm_check.deal.program import comparison_triples, conjunction_triples, program
-from precad.norm_check.deal.randomness import DealtRandomness
-from precad.norm_check.deal.request import DealRequest
+from precad.dealer.dealer_role import DealerRole
+from precad.norm_check.dealt_triples import (
+    DealRequest,
+    DealtRandomness,
+    comparison_triples,
+    conjunction_triples,
+    program,
+)
 
 TASK = Digest.of(b"task")
 keys = st.binary(min_size=32, max_size=32).map(Secret)

@@ -7,11 +7,20 @@ from hypothesis import strategies as st
 from tests.rig.plain_dcf import plain_keys, plain_share
 
 from precad.common.errors import Misconfiguration
-from precad.norm_check.fss.evaluate import evaluate
-from precad.norm_check.fss.generate import generate
-from precad.norm_check.fss.interval import evaluate_intervals, generate_intervals
-from precad.norm_check.fss.keys import DcfKeys, gate_bytes, keys_bytes, keys_from_bytes
-from precad.norm_check.fss.prg import Blocks, Words
+from precad.norm_check.comparison_keys import (
+    Blocks,
+    DcfKeys,
+    Words,
+    gate_bytes,
+    keys_bytes,
+    keys_from_bytes,
+)
+from precad.norm_check.distributed_comparison import (
+    evaluate,
+    evaluate_intervals,
+    generate,
+    generate_intervals,
+)
 
 
 @st.composite

@@ -17,7 +17,7 @@ from precad.common.kernel.kernel import NUMPY, Projection, Sharing, kernels, sha
 from precad.common.kernel.numpy_projection import BLOCK, MASKS
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
-from precad.norm_check.rows import Rows
+from precad.norm_check.random_rows import Rows
 
 CHECKOUT = Path(__file__).parents[2]
 EDGES = (-(2**63), 2**63 - 1, -1, 0, 1, 2**32, -(2**32), 0x7F80_7F80_7F80_7F80)

@@ -25,7 +25,7 @@ from precad.common.share.body import body_hasher
 from precad.common.share.context import SubmissionContext
 from precad.common.share.mask import commit
 from precad.common.task import Task
-from precad.norm_check.rows import Rows
+from precad.norm_check.random_rows import Rows
 
 COUNTED = 64
 """So many first values of a counter are tried for a nonce."""

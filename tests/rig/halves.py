@@ -9,7 +9,7 @@ from precad.common.identifiers import Digest, Role
 from precad.common.ring import RingVector, dot
 from precad.common.secret import Secret
 from precad.common.share.mask import commit, mask_stream
-from precad.norm_check.deal.squares import SquareRequest
+from precad.norm_check.dealt_triples import SquareRequest
 
 SERVERS = (Role.SERVER_A, Role.SERVER_B)
 

@@ -17,11 +17,10 @@ from precad.common.share.signature import Signature
 from precad.common.share.submission import shard
 from precad.common.share.words import norm_offset, norm_point, norm_word
 from precad.common.task import Task
-from precad.norm_check.fss.evaluate import Bits
-from precad.norm_check.fss.keys import DcfKeys, keys_from_bytes
-from precad.norm_check.gates import deal_gates, evaluate_gates, gate_context
-from precad.norm_check.rows import Rows
-from precad.norm_check.verdicts import pack, verdicts
+from precad.norm_check.comparison_keys import DcfKeys, keys_from_bytes
+from precad.norm_check.distributed_comparison import Bits
+from precad.norm_check.norm_gates import deal_gates, evaluate_gates, gate_context, pack, verdicts
+from precad.norm_check.random_rows import Rows
 
 
 class Unchecked:

@@ -15,8 +15,8 @@ from precad.common.description import Description
 from precad.common.identity.credentials import Identity
 from precad.common.identity.port import add_port
 from precad.common.wire.serving import SERVER_OPTIONS
+from precad.dealer.dealer_role import DealerRole
 from precad.dealer.service import DealingService
-from precad.norm_check.deal.dealer import DealerRole
 from precad.protos.precad_pb2_grpc import add_DealingServicer_to_server
 
 T = TypeVar("T")

@@ -16,8 +16,12 @@ from precad.common.secret import Secret
 from precad.common.share.header import SignedHeader
 from precad.common.share.mask import SALT_BYTES, mask_stream
 from precad.common.share.submission import Submission
-from precad.norm_check.deal.randomness import BinaryTriple, DealtRandomness
-from precad.norm_check.deal.request import DealRequest, SquareRequest
+from precad.norm_check.dealt_triples import (
+    BinaryTriple,
+    DealRequest,
+    DealtRandomness,
+    SquareRequest,
+)
 
 SERVERS = (Role.SERVER_A, Role.SERVER_B)
 _EPOCH = bytes(16)

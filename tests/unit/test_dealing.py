@@ -10,10 +10,8 @@ import pytest
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, TaskMismatch
 from precad.common.identifiers import Digest, Role
 from precad.common.secret import Secret
-from precad.norm_check.deal.dealer import DealerRole
-from precad.norm_check.deal.program import program
-from precad.norm_check.deal.randomness import DealtRandomness
-from precad.norm_check.deal.request import DealRequest
+from precad.dealer.dealer_role import DealerRole
+from precad.norm_check.dealt_triples import DealRequest, DealtRandomness, program
 
 TASK = Digest.of(b"task")
 D = 5

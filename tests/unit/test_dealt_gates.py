@@ -20,16 +20,15 @@ from precad.common.errors import PeerUnavailable, PeerViolation
 from precad.common.identifiers import Digest, Role
 from precad.common.secret import Secret
 from precad.common.share.words import norm_offset, word_mask
+from precad.dealer.dealer_role import DealerRole
+from precad.dealer.gate_batches import TOGETHER
+from precad.dealer.in_process import LocalDealing
 from precad.dealer.outbox import Outbox, add_answer
-from precad.norm_check.deal.dealer import DealerRole
-from precad.norm_check.deal.gates import TOGETHER
-from precad.norm_check.deal.local import LocalDealing
-from precad.norm_check.deal.request import DealRequest, SquareRequest
-from precad.norm_check.deal.square import GateKeys
-from precad.norm_check.deal.squares import Answers, DealtGates, Squares
-from precad.norm_check.fss.keys import keys_bytes, keys_from_bytes
-from precad.norm_check.gates import evaluate_gates
-from precad.norm_check.rows import Rows
+from precad.norm_check.comparison_keys import keys_bytes, keys_from_bytes
+from precad.norm_check.dealing import Answers, DealerConversation, DealtGates, GateKeys
+from precad.norm_check.dealt_triples import DealRequest, SquareRequest
+from precad.norm_check.norm_gates import evaluate_gates
+from precad.norm_check.random_rows import Rows
 from precad.protos import precad_pb2 as pb
 
 TASK = Digest.of(b"task")
@@ -39,12 +38,15 @@ A, B = SERVERS
 
 
 @pytest.fixture
-def at() -> Iterator[dict[Role, Squares]]:
+def at() -> Iterator[dict[Role, DealerConversation]]:
     with ExitStack() as stack:
         yield conversations(stack, DealerRole(TASK, D, projections=K))
 
 
-def keys_of(at: dict[Role, Squares], both: Halves) -> dict[Role, Any]:
+Conversations = dict[Role, DealerConversation]
+
+
+def keys_of(at: Conversations, both: Halves) -> dict[Role, Any]:
     return {
         role: keys_from_bytes(
             at[role].gate_keys(both.context).keys.reveal(), party=party, gates=K + 1
@@ -62,7 +64,9 @@ def offsets_of(both: Halves, row_key: Secret) -> Any:
     return np.append(rows.z(), np.int64(norm_offset(both.square, *rho)))
 
 
-def test_the_keys_are_of_the_masks_projections_and_square(at: dict[Role, Squares]) -> None:
+def test_the_keys_are_of_the_masks_projections_and_square(
+    at: Conversations,
+) -> None:
     both = halves(TASK, "x", D)
     for role in SERVERS:
         at[role].ask(both.of[role])
@@ -78,7 +82,9 @@ def test_the_keys_are_of_the_masks_projections_and_square(at: dict[Role, Squares
         assert (bits[0] ^ bits[1] == inside).all()
 
 
-def test_nothing_is_dealt_before_both_agree_and_then_once(at: dict[Role, Squares]) -> None:
+def test_nothing_is_dealt_before_both_agree_and_then_once(
+    at: Conversations,
+) -> None:
     both = halves(TASK, "x", D)
     at[A].ask(both.of[A])
     for wait in (at[A].row_key, at[A].gate_keys):
@@ -102,14 +108,14 @@ def test_nothing_is_dealt_before_both_agree_and_then_once(at: dict[Role, Squares
 TASK_OF_K: Any = SimpleNamespace(projections=K)
 
 
-def conversations(stack: ExitStack, dealer: DealerRole) -> dict[Role, Squares]:
+def conversations(stack: ExitStack, dealer: DealerRole) -> dict[Role, DealerConversation]:
     return {
         role: stack.enter_context(LocalDealing(dealer, role, clock=LonelyClock()).squares(0))
         for role in SERVERS
     }
 
 
-def holds(at: dict[Role, Squares], dealt: dict[Role, DealtGates], both: Halves, z: int) -> bool:
+def holds(at: Conversations, dealt: dict[Role, DealtGates], both: Halves, z: int) -> bool:
     """Whether the gates of a submission say that all its words, which are z, are right."""
     points = (z - offsets_of(both, at[A].row_key(both.context)))[None]
     bits = [
@@ -178,7 +184,7 @@ def test_answers_wait_for_each_other_and_leave_in_one_message() -> None:
     assert asyncio.run(play()) == [[1, 1, 1, 2], [1]]
 
 
-def test_halves_that_differ_get_no_keys(at: dict[Role, Squares]) -> None:
+def test_halves_that_differ_get_no_keys(at: Conversations) -> None:
     both = halves(TASK, "x", D)
     at[A].ask(dataclasses.replace(both.of[A], seed=Secret.random()))
     at[B].ask(both.of[B])

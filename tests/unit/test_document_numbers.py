@@ -47,9 +47,15 @@ from precad.common.share.signature import (
 )
 from precad.common.task import Task
 from precad.common.wire.serving import MAX_REQUEST_BYTES, SERVER_OPTIONS
-from precad.norm_check.fss.keys import VERSION, gate_bytes, keys_bytes
-from precad.norm_check.fss.tree import LEAST_BITS, MOST_BITS, TERMINATED
-from precad.norm_check.verdicts import submission_bytes
+from precad.norm_check.comparison_keys import (
+    LEAST_BITS,
+    MOST_BITS,
+    TERMINATED,
+    VERSION,
+    gate_bytes,
+    keys_bytes,
+)
+from precad.norm_check.norm_gates import submission_bytes
 
 TASK = Task.load(ROOT / "deploy" / "task.toml")
 DEADLINES = DeadlineSection()

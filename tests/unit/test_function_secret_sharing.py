@@ -13,12 +13,23 @@ from numpy.typing import NDArray
 
 from precad.common.errors import Misconfiguration
 from precad.common.secret import Secret
-from precad.norm_check.fss.evaluate import Bits, evaluate
-from precad.norm_check.fss.generate import generate
-from precad.norm_check.fss.interval import deal_intervals, evaluate_intervals, generate_intervals
-from precad.norm_check.fss.keys import DcfKeys, gate_bytes, keys_from_bytes
-from precad.norm_check.fss.prg import Blocks, Words
-from precad.norm_check.fss.roots import derive_roots, draw_roots
+from precad.norm_check.comparison_keys import (
+    Blocks,
+    DcfKeys,
+    Words,
+    derive_roots,
+    draw_roots,
+    gate_bytes,
+    keys_from_bytes,
+)
+from precad.norm_check.distributed_comparison import (
+    Bits,
+    deal_intervals,
+    evaluate,
+    evaluate_intervals,
+    generate,
+    generate_intervals,
+)
 
 SEED = 20261122
 ONE = np.uint64(1)

@@ -18,8 +18,8 @@ from precad.common.identifiers import Role
 from precad.common.identity.principal import Principal
 from precad.common.task import Task
 from precad.common.wire.exposition import PREFIX, Metric
+from precad.dealer.dealer_role import DealerRole
 from precad.dealer.metrics import CountedDealing
-from precad.norm_check.deal.dealer import DealerRole
 
 ROOT = Path(__file__).parents[2]
 MONITORING = ROOT / "deploy" / "monitoring"

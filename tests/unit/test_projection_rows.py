@@ -13,7 +13,7 @@ from precad.common.kernel.numpy_projection import BLOCK
 from precad.common.keystream import Keystream
 from precad.common.ring import RingVector, dot
 from precad.common.secret import Secret
-from precad.norm_check.rows import MASK_BYTES, Rows
+from precad.norm_check.random_rows import MASK_BYTES, Rows
 
 KEY = Secret(bytes(range(32)))
 BETA = 30 * 2**16

@@ -23,10 +23,9 @@ from precad.common.errors import (
 from precad.common.identifiers import Digest, Role
 from precad.common.ring import signed
 from precad.common.secret import Secret
-from precad.norm_check.deal.dealer import DealerRole
-from precad.norm_check.deal.local import LocalDealing
-from precad.norm_check.deal.square import Answer
-from precad.norm_check.deal.squares import Answers, Squares
+from precad.dealer.dealer_role import DealerRole
+from precad.dealer.in_process import LocalDealing
+from precad.norm_check.dealing import Answer, Answers, DealerConversation
 
 TASK = Digest.of(b"task")
 D = 300
@@ -39,7 +38,7 @@ class Table:
     def __init__(self, attempt: int = 0, dealer: DealerRole | None = None) -> None:
         self.dealer = dealer or DealerRole(TASK, D)
         self._stack = ExitStack()
-        self.at: dict[Role, Squares] = {
+        self.at: dict[Role, DealerConversation] = {
             role: self._stack.enter_context(
                 LocalDealing(self.dealer, role, clock=LonelyClock()).squares(attempt)
             )
@@ -61,7 +60,7 @@ def table() -> Iterator[Table]:
     table.close()
 
 
-def fails(squares: Squares, context: bytes) -> PrecadError:
+def fails(squares: DealerConversation, context: bytes) -> PrecadError:
     """The error of both waits."""
     with pytest.raises((PeerUnavailable, PeerViolation)) as of_key:
         squares.row_key(context)

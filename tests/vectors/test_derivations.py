@@ -14,7 +14,7 @@ from precad.common.keystream import Keystream, derive, encode_context
 from precad.common.model import initial_vector, model_digest
 from precad.common.secret import Secret
 from precad.common.task import Task
-from precad.norm_check.rows import Rows
+from precad.norm_check.random_rows import Rows
 
 KEY = Secret(bytes(range(32)))
 TASK = """\

@@ -12,10 +12,14 @@ from tests.rig.plain_dcf import plain_keys
 
 from precad.common.errors import Misconfiguration
 from precad.common.secret import Secret
-from precad.norm_check.fss.interval import evaluate_intervals, generate_intervals
-from precad.norm_check.fss.keys import keys_from_bytes
-from precad.norm_check.fss.prg import Blocks, FixedKeyPrg, Words
-from precad.norm_check.fss.roots import derive_roots
+from precad.norm_check.comparison_keys import (
+    Blocks,
+    FixedKeyPrg,
+    Words,
+    derive_roots,
+    keys_from_bytes,
+)
+from precad.norm_check.distributed_comparison import evaluate_intervals, generate_intervals
 
 VECTORS = json.loads(Path(__file__).with_name("gates.json").read_text(encoding="utf-8"))
 GOOD = VECTORS["good"]

@@ -48,13 +48,9 @@ NEVER = {
 }
 """An owner has SciPy for its ε; a server only where a task limits ε."""
 ROLES = {"dealer": "dealer", "ward-00": "owner", "ward-01": "light"}
-GATES = ("precad.norm_check.fss", "precad.norm_check", "precad.norm_check.deal.gates")
-"""A dealer loads them where its task's check is by gates."""
 METRICS = ("precad.dealer.metrics", "precad.common.wire.exposition")
-"""And these where its settings ask for metrics."""
-DEALER_LINES = 2_670
-GATES_LINES = 1_300
-"""Theirs, and what they load."""
+"""A dealer loads them where its settings ask for metrics."""
+DEALER_LINES = 4_000
 METRICS_LINES = 300
 """Of a dealer's metrics, with all that they load: the dealer has the rest already."""
 
@@ -144,7 +140,7 @@ def test_servers_of_a_task_without_crypten_load_no_torch(
         assert statuses == {"server-a": 0, "server-b": 0}
         modules = read(deployment)
     for name in ("server-a", "server-b"):
-        assert "precad.norm_check.fss.evaluate" in modules[name]
+        assert "precad.norm_check.distributed_comparison" in modules[name]
         assert not {"torch", "crypten"} & set(modules[name])
         assert unneeded(modules[name], "server") == []
 
@@ -159,7 +155,7 @@ def test_the_dealer_is_small_enough_to_be_read_in_an_afternoon(
     }
     assert len(ours) > 20
     assert sum(ours.values()) <= DEALER_LINES, sorted(ours.items(), key=lambda item: -item[1])
-    assert not [name for name in ours if name.startswith((*GATES, *METRICS))]
+    assert not [name for name in ours if name.startswith(METRICS)]
 
 
 def loaded_besides(module: str) -> dict[str, str | None]:
@@ -180,11 +176,10 @@ def loaded_besides(module: str) -> dict[str, str | None]:
 @pytest.mark.parametrize(
     ("module", "least", "lines"),
     [
-        ("precad.norm_check.deal.gates", 9, GATES_LINES),
         ("precad.dealer.metrics", 2, METRICS_LINES),
     ],
 )
-def test_what_a_dealer_of_gates_or_with_metrics_loads_besides_is_short_too(
+def test_what_a_dealer_with_metrics_loads_besides_is_short_too(
     module: str, least: int, lines: int
 ) -> None:
     loaded = loaded_besides(module)

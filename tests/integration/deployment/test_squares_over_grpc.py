@@ -24,7 +24,7 @@ from precad.common.identity.principal import Principal
 from precad.common.ring import signed
 from precad.common.secret import Secret
 from precad.common.task import Task
-from precad.norm_check.deal.squares import Squares
+from precad.norm_check.dealing import DealerConversation
 
 if TYPE_CHECKING:
     from tests.conftest import TaskMaker
@@ -45,7 +45,7 @@ class Site:
     dealers: dict[Role, RemoteDealer]
 
     @contextmanager
-    def squares(self, attempt: int = 0) -> Iterator[dict[Role, Squares]]:
+    def squares(self, attempt: int = 0) -> Iterator[dict[Role, DealerConversation]]:
         with ExitStack() as stack:
             yield {
                 role: stack.enter_context(dealer.squares(attempt))

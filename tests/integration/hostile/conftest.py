@@ -26,8 +26,8 @@ from precad.common.task import Task
 from precad.common.wire.health import add_health
 from precad.common.wire.link import add_link_to_server
 from precad.common.wire.serving import SERVER_OPTIONS
+from precad.dealer.dealer_role import DealerRole
 from precad.dealer.service import DealingService
-from precad.norm_check.deal.dealer import DealerRole
 from precad.protos.precad_pb2_grpc import add_DealingServicer_to_server
 
 T = TypeVar("T")

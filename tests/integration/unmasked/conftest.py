@@ -29,9 +29,10 @@ from precad.common.secret import Secret
 from precad.common.share.signature import Verifier
 from precad.common.share.submission import Submission
 from precad.common.task import Task
-from precad.norm_check.deal.dealer import DealerRole
-from precad.norm_check.deal.request import DealRequest, SquareRequest
-from precad.norm_check.deal.square import Answer, Deliver
+from precad.dealer.dealer_role import DealerRole
+from precad.dealer.gate_batches import Deliver
+from precad.norm_check.dealing import Answer
+from precad.norm_check.dealt_triples import DealRequest, SquareRequest
 
 
 class _Tap:

@@ -16,8 +16,8 @@ from precad.common.ring import dot, from_bytes, signed, to_bytes
 from precad.common.secret import Secret
 from precad.common.share.submission import shard
 from precad.common.task import Task
-from precad.norm_check.deal.dealer import DealerRole
-from precad.norm_check.deal.request import SquareRequest
+from precad.dealer.dealer_role import DealerRole
+from precad.norm_check.dealt_triples import SquareRequest
 
 D = 8
 RUNS = 4000

@@ -26,7 +26,7 @@ from precad.aggregator.store import read_ledger
 from precad.common.identifiers import ClientId, Role
 from precad.common.keystream import encode_context
 from precad.common.task import Task
-from precad.norm_check.deal.request import DealRequest, SquareRequest
+from precad.norm_check.dealt_triples import DealRequest, SquareRequest
 
 CLIENTS, ROUNDS = 6, 4
 ROLES = (Role.SERVER_A, Role.SERVER_B)

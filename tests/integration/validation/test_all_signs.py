@@ -23,10 +23,13 @@ from precad.common.errors import PeerViolation
 from precad.common.identifiers import Digest, Role
 from precad.common.link import PeerLink, memory_pair
 from precad.common.ring import RingVector
-from precad.norm_check.deal.dealer import DealerRole
-from precad.norm_check.deal.program import comparison_triples, conjunction_triples
-from precad.norm_check.deal.randomness import DealtRandomness
-from precad.norm_check.deal.request import DealRequest
+from precad.dealer.dealer_role import DealerRole
+from precad.norm_check.dealt_triples import (
+    DealRequest,
+    DealtRandomness,
+    comparison_triples,
+    conjunction_triples,
+)
 
 TASK = Digest.of(b"test")
 EXTREMES = [0, 1, -1, 2**63 - 1, -(2**63), -(2**63) + 1, 2**62, -(2**62), 2**32, -(2**32)]

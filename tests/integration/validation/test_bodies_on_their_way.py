@@ -24,7 +24,7 @@ from precad.common.ring import RingVector
 from precad.common.share.body import PIECE_BYTES, Body
 from precad.common.share.submission import Submission
 from precad.common.task import Task
-from precad.norm_check.deal.dealer import DealerRole
+from precad.dealer.dealer_role import DealerRole
 
 A, B = SERVERS
 DIMENSION = PIECE_BYTES // 8 * 2 + 65

@@ -34,13 +34,12 @@ from precad.common.secret import Secret
 from precad.common.share.body import HeldBody
 from precad.common.share.submission import Submission
 from precad.common.task import Task
-from precad.norm_check.deal import gates
-from precad.norm_check.deal.dealer import DealerRole
-from precad.norm_check.deal.local import LocalDealing
-from precad.norm_check.deal.request import SquareRequest
-from precad.norm_check.deal.square import GateKeys
-from precad.norm_check.deal.squares import Squares
-from precad.norm_check.verdicts import submission_bytes
+from precad.dealer import gate_batches as gates
+from precad.dealer.dealer_role import DealerRole
+from precad.dealer.in_process import LocalDealing
+from precad.norm_check.dealing import DealerConversation, GateKeys
+from precad.norm_check.dealt_triples import SquareRequest
+from precad.norm_check.norm_gates import submission_bytes
 
 A, B = SERVERS
 TIMEOUT_S = 60.0
@@ -119,7 +118,7 @@ class Asking:
         return self._dealing.deal(request)
 
     @contextmanager
-    def squares(self, attempt: int) -> Iterator[Squares]:
+    def squares(self, attempt: int) -> Iterator[DealerConversation]:
         with self._dealing.squares(attempt) as conversation:
             change, ask = self._change, conversation.ask
 
@@ -135,7 +134,7 @@ class Asking:
                 def __getattr__(self, name: str) -> Any:
                     return getattr(conversation, name)
 
-            changed: Squares = Changed()
+            changed: DealerConversation = Changed()
             yield changed
 
 

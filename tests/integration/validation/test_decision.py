@@ -17,10 +17,8 @@ from precad.common.identifiers import Role
 from precad.common.link import PeerLink
 from precad.common.ring import RingVector
 from precad.common.task import Task
-from precad.norm_check.deal.dealer import DealerRole
-from precad.norm_check.deal.randomness import DealtRandomness
-from precad.norm_check.deal.request import DealRequest
-from precad.norm_check.deal.spent import SpentTriples
+from precad.dealer.dealer_role import DealerRole
+from precad.norm_check.dealt_triples import DealRequest, DealtRandomness, SpentTriples
 
 DIMENSION = 16
 NONCES = bytes(64)

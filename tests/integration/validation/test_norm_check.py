@@ -30,10 +30,9 @@ from precad.common.link import PeerLink
 from precad.common.ring import RingVector, dot, signed
 from precad.common.secret import Secret
 from precad.common.task import Task
-from precad.norm_check.deal.dealer import DealerRole
-from precad.norm_check.deal.randomness import DealtRandomness
-from precad.norm_check.gates import evaluate_gates
-from precad.norm_check.verdicts import pack, submission_bytes, verdicts
+from precad.dealer.dealer_role import DealerRole
+from precad.norm_check.dealt_triples import DealtRandomness
+from precad.norm_check.norm_gates import evaluate_gates, pack, submission_bytes, verdicts
 
 DIMENSION = 64
 GATES = 41

@@ -39,9 +39,9 @@ from precad.common.ring import RingVector
 from precad.common.secret import Secret
 from precad.common.share.submission import Submission, shard
 from precad.common.task import Task
-from precad.norm_check.deal.dealer import DealerRole
-from precad.norm_check.deal.dealing import Dealing
-from precad.norm_check.deal.local import LocalDealing
+from precad.dealer.dealer_role import DealerRole
+from precad.dealer.in_process import LocalDealing
+from precad.norm_check.dealing import Dealing
 
 SERVERS = (Role.SERVER_A, Role.SERVER_B)
 MODEL = Digest.of(b"model")

@@ -1,18 +1,29 @@
-"""What a server hears of the dealer's squares or gates, wherever the dealer is."""
+"""A server's side of the dealer: what it asks for, and what it hears, wherever the dealer is."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from precad.common.clock import CLOCK, Clock
 from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError
 from precad.common.keystream import KEY_BYTES
+from precad.common.ring import RingVector
 from precad.common.secret import Secret
-from precad.norm_check.deal.request import SquareRequest
-from precad.norm_check.deal.square import Answer, GateKeys
+from precad.norm_check.dealt_triples import DealRequest, SquareRequest
 
-__all__ = ["Answers", "DealtGates", "SquareRequest", "Squares"]
 _T = TypeVar("_T")
+
+
+class GateKeys(Secret):
+    """One server's keys of k + 1 gates for each of some contexts, which were dealt together.
+
+    As ``comparison_keys`` writes them.
+    """
+
+
+Answer = Secret | int | GateKeys | PrecadError
+"""The row key, then this server's share of r or its keys; or why there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +37,7 @@ class DealtGates:
     """How many they are."""
 
 
-class Squares(Protocol):
+class DealerConversation(Protocol):
     """A server's conversation with the dealer about one attempt's submissions."""
 
     def ask(self, request: SquareRequest) -> None:
@@ -50,6 +61,20 @@ class Squares(Protocol):
         With the first call this server has asked for all that it will: gates are dealt for many
         submissions together. Raises as ``row_key``.
         """
+
+
+class Dealing(Protocol):
+    """Deals this server's part, and no other's."""
+
+    @property
+    def epoch(self) -> bytes:
+        """Which start of the dealer this server joined; its keys last as long."""
+
+    def deal(self, request: DealRequest) -> RingVector:
+        """This server's correction words. Raises PeerUnavailable, PeerViolation."""
+
+    def squares(self, attempt: int) -> AbstractContextManager[DealerConversation]:
+        """A conversation for one attempt."""
 
 
 class Answers:
@@ -128,15 +153,15 @@ class Answers:
             self._changed.notify_all()
 
     def row_key(self, context: bytes) -> Secret:
-        """As ``Squares.row_key``."""
+        """As ``DealerConversation.row_key``."""
         return self._wait(context, self._row_keys)
 
     def share(self, context: bytes) -> int:
-        """As ``Squares.share``."""
+        """As ``DealerConversation.share``."""
         return self._wait(context, self._shares)
 
     def gate_keys(self, context: bytes) -> DealtGates:
-        """As ``Squares.gate_keys``."""
+        """As ``DealerConversation.gate_keys``."""
         keys = self._wait(context, self._gate_keys)
         with self._changed:
             del self._gate_keys[context]

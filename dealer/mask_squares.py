@@ -5,10 +5,9 @@ gates (``gates.py``). Dealt once per context, when both servers have named it al
 """
 
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,29 +16,11 @@ from precad.common.identifiers import Digest, Role
 from precad.common.ring import RingVector, dot, signed
 from precad.common.secret import Secret
 from precad.common.share.mask import mask_stream, opens
-from precad.norm_check.deal.request import SquareRequest
-
-if TYPE_CHECKING:
-    from precad.norm_check.deal.gates import Offsets
+from precad.dealer.gate_batches import Deliver, Gates, Offsets, Work, offsets_of_masks
+from precad.norm_check.dealt_triples import SquareRequest
 
 _PIECE = 1 << 16
 """Words of a that are held at once."""
-
-
-class GateKeys(Secret):
-    """One server's keys of k + 1 gates for each of some contexts, which were dealt together.
-
-    As ``precad.norm_check.fss.keys`` writes them.
-    """
-
-
-Answer = Secret | int | GateKeys | PrecadError
-"""The row key, then this server's share of r or its keys; or why there is none."""
-Deliver = Callable[[Sequence[bytes], Answer], None]
-"""Takes the answer about one context, or keys for several, in their order, to one server; doesn't
-wait. It stands for the server's conversation."""
-Work = Callable[[], None]
-"""To be called in any thread; its answers go to both servers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +46,7 @@ class Squares:
     def __init__(self, dimension: int, projections: int | None = None) -> None:
         self._dimension = dimension
         self._projections = projections
-        self._gates = None
-        if projections is not None:
-            from precad.norm_check.deal.gates import Gates  # noqa: PLC0415
-
-            self._gates = Gates()
+        self._gates = None if projections is None else Gates()
         self._waiting: dict[bytes, _Half] = {}
         self._closed: dict[bytes, PrecadError] = {}
         """Dealt, or refused: what whoever comes with such a context hears."""
@@ -122,7 +99,7 @@ class Squares:
         if deliver is None:
             self._closed.clear()
             if self._gates is not None:
-                self._gates = type(self._gates)()
+                self._gates = Gates()
 
     def _refuse(self, half: _Half, why: str) -> None:
         """Which server broke the protocol, the dealer can't know: neither waits in vain."""
@@ -138,9 +115,7 @@ class Squares:
         one.deliver((ctx,), signed(drawn))
         other.deliver((ctx,), signed(r - drawn))
 
-    def _offsets(self, of_a: _Half, of_b: _Half, row_key: Secret) -> "Offsets":
-        from precad.norm_check.deal.gates import offsets_of_masks  # noqa: PLC0415
-
+    def _offsets(self, of_a: _Half, of_b: _Half, row_key: Secret) -> Offsets:
         assert self._projections is not None
         seeds, size = (of_a.request.seed, of_b.request.seed), (self._dimension, self._projections)
         masks = self._masks(of_a, of_b)

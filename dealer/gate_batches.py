@@ -4,12 +4,11 @@ Keys of many submissions cost a fraction of what they cost one by one, and no se
 before it decides on all. So what is matched is projected at once, which is most of the work, and
 its k + 1 offsets wait for those of others, without the seeds: until there are ``TOGETHER``, or a
 server has asked for all that it will. They also travel together, as one array: a message for each
-submission costs its sender and its receiver more than the keys in it. Loaded by the dealer of such
-a task alone.
+submission costs its sender and its receiver more than the keys in it.
 """
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -20,9 +19,15 @@ from precad.common.identifiers import Digest, Role
 from precad.common.ring import RingVector, dot
 from precad.common.secret import Secret
 from precad.common.share.words import norm_offset, word_mask
-from precad.norm_check.deal.square import Deliver, GateKeys, Work
-from precad.norm_check.gates import deal_gates, gate_context
-from precad.norm_check.rows import Rows
+from precad.norm_check.dealing import Answer, GateKeys
+from precad.norm_check.norm_gates import deal_gates, gate_context
+from precad.norm_check.random_rows import Rows
+
+Deliver = Callable[[Sequence[bytes], Answer], None]
+"""Takes the answer about one context, or keys for several, in their order, to one server; doesn't
+wait. It stands for the server's conversation."""
+Work = Callable[[], None]
+"""To be called in any thread; its answers go to both servers."""
 
 TOGETHER = 400
 """Gates, at least, whose keys are generated in one call and sent in one message, of 0.4 MiB: of 10

@@ -12,8 +12,9 @@ from precad.common.identifiers import Digest, Role
 from precad.common.keystream import KEY_BYTES
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
-from precad.norm_check.deal.request import DealRequest, SquareRequest
-from precad.norm_check.deal.square import Deliver, Squares, Work
+from precad.dealer.gate_batches import Deliver, Work
+from precad.dealer.mask_squares import Squares
+from precad.norm_check.dealt_triples import DealRequest, SquareRequest
 
 SERVERS = (Role.SERVER_A, Role.SERVER_B)
 

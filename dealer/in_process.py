@@ -8,9 +8,9 @@ from precad.common.errors import PeerUnavailable, PrecadError
 from precad.common.identifiers import Role
 from precad.common.ring import RingVector
 from precad.common.secret import Secret
-from precad.norm_check.deal.dealer import DealerRole
-from precad.norm_check.deal.request import DealRequest, SquareRequest
-from precad.norm_check.deal.squares import Answers, DealtGates, Squares
+from precad.dealer.dealer_role import DealerRole
+from precad.norm_check.dealing import Answers, DealerConversation, DealtGates
+from precad.norm_check.dealt_triples import DealRequest, SquareRequest
 
 
 class LocalDealing:
@@ -41,7 +41,7 @@ class LocalDealing:
         return self._dealer.corrections(self._role, request)
 
     @contextmanager
-    def squares(self, attempt: int) -> Iterator[Squares]:
+    def squares(self, attempt: int) -> Iterator[DealerConversation]:
         """A conversation for one attempt."""
         answers = Answers(attempt, self._timeout_s, self._clock)
         conversation = _Conversation(self._dealer, self._role, answers)

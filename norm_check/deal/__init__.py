@@ -1,1 +1,0 @@
-"""Correlated randomness: what the dealer gives, and what each server makes of it."""

@@ -1,0 +1,219 @@
+"""Which binary triples a batch of comparisons demands, in order.
+
+Known ahead of the comparisons, so that the dealer can deal before a round needs it, and so that
+the provider can refuse any demand that isn't the expected one. Kept free of CrypTen: the dealer
+reads it too.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from math import prod
+from typing import Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precad.common.errors import Misconfiguration, PeerViolation
+from precad.common.identifiers import ATTEMPTS, Digest, Role
+from precad.common.keystream import Keystream
+from precad.common.ring import RingVector
+from precad.common.secret import Secret
+
+Shape: TypeAlias = tuple[int, ...]
+_TREE_DEPTH = 6
+"""log2 of 64: levels of the carry tree."""
+
+
+def comparison_triples(m: int) -> tuple[tuple[Shape, Shape], ...]:
+    """Operand shapes of the ANDs that CrypTen 0.4.1 computes to take ``m`` sign bits.
+
+    Adding two binary sharings takes one AND of the words, then one AND a level of the carry tree,
+    in which the pair (set, propagate) is stacked.
+
+    Args:
+        m: number of comparisons in the batch, at least 1.
+
+    Returns:
+        Seven pairs of shapes; the result of each AND has the shape of its operands.
+    """
+    return (((m,), (m,)), *((((2, m), (2, m)),) * _TREE_DEPTH))
+
+
+def conjunction_triples(clients: int, width: int) -> tuple[tuple[Shape, Shape], ...]:
+    """Operand shapes of the ANDs that make one bit of each client's ``width``, in a tree.
+
+    At each level the first half of a client's values meets the second, and an odd one waits:
+    ⌈log2 width⌉ pairs of shapes ``(clients, pairs)``, seven where width is 81.
+    """
+    levels = []
+    while width > 1:
+        levels.append(((clients, width // 2),) * 2)
+        width -= width // 2
+    return tuple(levels)
+
+
+def program(clients: int, comparisons: int) -> tuple[tuple[Shape, Shape], ...]:
+    """Operand shapes of all ANDs of a batch: its sign bits, then each client's conjunction."""
+    conjunctions = conjunction_triples(clients, comparisons // clients)
+    return *comparison_triples(comparisons), *conjunctions
+
+
+# What the two servers ask the dealer for.
+
+
+NONCES_BYTES = 64
+_LIMITS = {
+    "attempt": (0, ATTEMPTS - 1),
+    "batch": (0, 2**31 - 1),
+    "clients": (1, 100_000),
+    "comparisons": (1, 2**28),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DealRequest:
+    """The binary triples of one validation batch. Raises Misconfiguration for what can't be."""
+
+    task: Digest
+    attempt: int
+    batch: int
+    """Number of the batch within the attempt."""
+    clients: int
+    """Conjunctions: one a submission."""
+    comparisons: int
+    """Sign bits that the batch takes, all clients' together."""
+    nonces: bytes
+    """Server A's and B's for their link, 32 bytes each: two restored databases have others."""
+
+    def __post_init__(self) -> None:
+        if len(self.nonces) != NONCES_BYTES:
+            raise Misconfiguration("nonces", len(self.nonces), f"must have {NONCES_BYTES} bytes")
+        for name, (least, most) in _LIMITS.items():
+            value = getattr(self, name)
+            if type(value) is not int or not least <= value <= most:
+                raise Misconfiguration(name, value, f"must be an integer in [{least}, {most}]")
+        if self.comparisons % self.clients:
+            raise Misconfiguration("comparisons", self.comparisons, "as many for each client")
+
+    @property
+    def sizes(self) -> list[int]:
+        """Words of each binary triple, in order."""
+        return [prod(shape) for shape, _ in program(self.clients, self.comparisons)]
+
+    @property
+    def correction_words(self) -> int:
+        """Words that travel to server B: one a bit-wise AND of words."""
+        return sum(self.sizes)
+
+    def stream(self, key: Secret, number: int) -> Keystream:
+        """One server's words of triple ``number``: of a, of b, then (server A) of c.
+
+        Dealer and server expand it alike, but for B's c, which is corrected: (a & b) ⊕ c_A.
+        """
+        shape = self.attempt, self.batch, self.clients, self.comparisons
+        context = self.task.value, *shape, self.nonces, number
+        return Keystream(key, "deal/binary-triple", *context)
+
+
+@dataclass(frozen=True, slots=True)
+class SquareRequest:
+    """One server's half of a mask that the dealer squares; Misconfiguration for bad names."""
+
+    task: Digest
+    attempt: int
+    context: bytes
+    """SHA-256 of the submission's context."""
+    commitment_a: bytes
+    commitment_b: bytes
+    """To each server's seed, as the client signed them."""
+    seed: Secret = field(compare=False)
+    """Of this server's mask; 32 bytes, like the salt. They open this server's commitment."""
+    salt: Secret = field(compare=False)
+
+    @property
+    def names(self) -> tuple[Digest, Digest, Digest]:
+        """Ctx, c_A and c_B: what both masks are bound to."""
+        return Digest(self.context), Digest(self.commitment_a), Digest(self.commitment_b)
+
+    def __post_init__(self) -> None:
+        for value in (self.context, self.commitment_a, self.commitment_b):
+            Digest(value)
+        if self.attempt not in range(ATTEMPTS):
+            raise Misconfiguration("attempt", self.attempt, f"must be in [0, {ATTEMPTS})")
+
+
+# One-time use: an opened x − a and an opened x' − a would give away x − x'.
+
+
+class SpentTriples(Protocol):
+    """Remembers which of a task's randomness was used; a server's journal does so durably."""
+
+    def spend(self, attempt: int, batch: int) -> None:
+        """Mark as used, durably, before anything masked with it is opened.
+
+        Raises:
+            PeerViolation: this attempt's batch was used before, whatever its shape.
+        """
+
+
+# One server's part of a batch's correlated randomness.
+
+
+@dataclass(frozen=True, slots=True)
+class BinaryTriple:
+    """Shares by xor of random a, b and of c = a & b; arrays of one shape, int64."""
+
+    a: NDArray[np.int64] = field(repr=False)
+    b: NDArray[np.int64] = field(repr=False)
+    c: NDArray[np.int64] = field(repr=False)
+
+
+class DealtRandomness:
+    """Expands, once and as needed, what the dealer gave this server for one batch.
+
+    Args:
+        role: SERVER_A or SERVER_B.
+        key: 32 bytes that this server shares with the dealer.
+        request: what was asked for.
+        corrections: ``[request.correction_words] int64`` for B, empty for A.
+
+    Raises:
+        PeerViolation: the dealer sent another number of correction words.
+    """
+
+    def __init__(
+        self, role: Role, key: Secret, request: DealRequest, corrections: RingVector
+    ) -> None:
+        if role not in {Role.SERVER_A, Role.SERVER_B}:
+            raise ValueError(f"{role}: only the two servers are dealt to")
+        expected = request.correction_words if role is Role.SERVER_B else 0
+        if corrections.dtype != np.int64 or corrections.shape != (expected,):
+            raise PeerViolation(
+                f"the dealer sent correction words of shape {corrections.shape} to {role.value}, "
+                f"expected ({expected},)"
+            )
+        self.role = role
+        self.request = request
+        self._key = key
+        self._corrections = corrections
+        self._binary_used = False
+
+    def binary_triples(self) -> Iterator[BinaryTriple]:
+        """The batch's binary triples in the order of ``program``, once."""
+        if self._binary_used:
+            raise RuntimeError("the binary triples of this batch are used already")
+        self._binary_used = True
+        return self._binary_triples()
+
+    def _binary_triples(self) -> Iterator[BinaryTriple]:
+        request, start = self.request, 0
+        shapes = program(request.clients, request.comparisons)
+        for number, ((shape, _), size) in enumerate(zip(shapes, request.sizes, strict=True)):
+            stream = request.stream(self._key, number)
+            a, b = stream.words(size), stream.words(size)
+            if self.role is Role.SERVER_A:
+                c = stream.words(size)
+            else:
+                c = self._corrections[start : start + size].copy()
+                start += size
+            yield BinaryTriple(a.reshape(shape), b.reshape(shape), c.reshape(shape))

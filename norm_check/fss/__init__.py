@@ -1,1 +1,0 @@
-"""Function secret sharing: two keys to one secret function; each alone says nothing of it."""
