@@ -17,17 +17,14 @@ from precad.aggregator.collect import Inbox
 from precad.aggregator.collect.matching import describe, match
 from precad.aggregator.enrol.agreement import agree_nonces, agree_set_secret
 from precad.aggregator.noise import DiscreteGaussian, NoiseSource
-from precad.aggregator.release.aggregate import aggregate
-from precad.aggregator.release.reconstruct import reconstruct
-from precad.aggregator.release.release import add_noise, countersign, prepare
+from precad.aggregator.release import add_noise, aggregate, countersign, prepare, reconstruct
 from precad.aggregator.rounds.aggregator import Aggregator
-from precad.aggregator.rounds.cohort import cohort_of
-from precad.aggregator.rounds.coin import CoinKey
-from precad.aggregator.rounds.joint_draw import agree_coin
+from precad.aggregator.rounds.agree_coin import agree_coin
+from precad.aggregator.rounds.joint_coin import CoinKey, cohort_of
 from precad.aggregator.rounds.journal import Journal
 from precad.aggregator.rounds.lists import HeldList
-from precad.aggregator.rounds.opening import answer, propose
 from precad.aggregator.rounds.seals import Seals
+from precad.aggregator.rounds.start_attempt import answer, propose
 from precad.aggregator.rounds.states import Finished, Opened
 from precad.common.enrolment import Roster
 from precad.common.errors import RejectedSubmission
@@ -40,7 +37,7 @@ from precad.common.share.signature import Signer, Verifier
 from precad.common.share.submission import Submission, shard
 from precad.common.task import Task
 from precad.dealer.dealer_role import DealerRole
-from precad.dealer.in_process import LocalDealing
+from precad.dealer.local_dealing import LocalDealing
 
 MAX_MESSAGE_BYTES = 1 << 28
 

@@ -21,7 +21,7 @@ import numpy as np
 from sqlalchemy import insert
 
 from benchmarks.rounds.hardware import hardware
-from precad.aggregator.collect import Inbox, early
+from precad.aggregator.collect import Inbox, matching
 from precad.aggregator.collect.matching import describe, match
 from precad.aggregator.rounds.history import history_after
 from precad.aggregator.rounds.lists import HeldList
@@ -125,11 +125,11 @@ def matched_by(opened: Opened, task: Task, inboxes: dict[Role, Inbox]) -> tuple[
     def at(role: Role) -> Matched:
         inbox, link = inboxes[role], links[role]
         if role is Role.SERVER_A:
-            gone = early.ask(opened, inbox, link, note, lambda: taken[0] == len(opened.cohort))
+            gone = matching.ask(opened, inbox, link, note, lambda: taken[0] == len(opened.cohort))
             held = inbox.close()
-            early.say_over(link)
+            matching.say_over(link)
         else:
-            gone = early.offer(opened, inbox, link, lambda _: None, 600)
+            gone = matching.offer(opened, inbox, link, lambda _: None, 600)
             held = inbox.close()
         theirs = link.exchange("held", describe(held, gone).to_bytes())
         return match(opened, role, held, HeldList.from_bytes(theirs), gone)

@@ -40,7 +40,7 @@ IMPORTS = {
     "server_fss": (*GRPC, "sqlalchemy", "precad.server_a.process"),
     "server_crypten": (
         *GRPC,
-        *("sqlalchemy", "torch", "precad.aggregator.mpc.crypten_import"),
+        *("sqlalchemy", "torch", "precad.aggregator.validate.crypten_import"),
         "precad.server_a.process",
     ),
 }

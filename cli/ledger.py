@@ -119,7 +119,7 @@ def _digest(text: str | None) -> Digest | None:
 
 def _document(view: "LedgerView", only: str | None) -> dict[str, Any]:
     # The accountants load here, so that `precad --help` doesn't wait for them.
-    from precad.aggregator.rounds.cap import (  # noqa: PLC0415
+    from precad.aggregator.rounds.privacy_cap import (  # noqa: PLC0415
         epsilon_spent,
         participation_cap,
         participations_left,

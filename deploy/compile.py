@@ -14,7 +14,7 @@ LOADED = (
     "precad.dealer.process",
     "precad.server_a.process",
     "precad.server_b.process",
-    "precad.aggregator.mpc.crypten_import",
+    "precad.aggregator.validate.crypten_import",
     "precad.aggregator.store.upgrade",
     "precad.aggregator.workers.start",
     "precad.client.data_owner",

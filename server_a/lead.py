@@ -2,21 +2,21 @@
 
 import logging
 
-from precad.aggregator.collect import early
+from precad.aggregator.collect import matching
 from precad.aggregator.collect.matching import Closed, describe
 from precad.aggregator.enrol.agreement import propose_roster
 from precad.aggregator.rounds.aggregator import Aggregator
-from precad.aggregator.rounds.cohort import cohort_of
-from precad.aggregator.rounds.joint_draw import agree_coin
+from precad.aggregator.rounds.agree_coin import agree_coin
+from precad.aggregator.rounds.joint_coin import cohort_of
 from precad.aggregator.rounds.lists import HeldList
-from precad.aggregator.rounds.opening import propose, require_enough, say_over
+from precad.aggregator.rounds.start_attempt import propose, require_enough, say_over
 from precad.aggregator.rounds.states import Opened
 from precad.aggregator.training.conduct import Outside, train
 from precad.aggregator.training.feed import RoundOpened
 from precad.aggregator.training.meet import seals_of
 from precad.aggregator.training.persist import persist
 from precad.aggregator.training.session import Phase, Session
-from precad.aggregator.validate.validator import Take
+from precad.aggregator.validate.validation import Take
 from precad.common.errors import PeerUnavailable
 from precad.common.identifiers import ClientId
 from precad.common.link import PeerLink
@@ -96,9 +96,9 @@ class Leader:
         def over() -> bool:
             return session.inbox.over(opened.cohort, gone) or session.clock.now() >= closes
 
-        taken = early.ask(opened, session.inbox, link, take, over)
+        taken = matching.ask(opened, session.inbox, link, take, over)
         collected = session.inbox.close()
-        early.say_over(link)
+        matching.say_over(link)
         link.send("held", describe(collected, taken).to_bytes())
         deadlines = session.task.deadlines
         theirs = link.receive("held", timeout_s=deadlines.collect + deadlines.peer)

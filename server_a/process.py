@@ -6,7 +6,7 @@ from precad.aggregator.rpc.peers import dialling, outside_of
 from precad.aggregator.rpc.process import run_server
 from precad.aggregator.settings import ServerASettings
 from precad.aggregator.training.session import Session
-from precad.aggregator.validate.in_process import load_check as load
+from precad.aggregator.validate.in_process_validator import load_check as load
 from precad.aggregator.workers.crew import Workforce
 from precad.common.identifiers import Role
 from precad.server_a.lead import lead

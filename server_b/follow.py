@@ -2,21 +2,21 @@
 
 import logging
 
-from precad.aggregator.collect import early
+from precad.aggregator.collect import matching
 from precad.aggregator.collect.matching import Closed, describe, rest_of
 from precad.aggregator.enrol.agreement import accept_roster
 from precad.aggregator.rounds.aggregator import Aggregator
-from precad.aggregator.rounds.cohort import cohort_of
-from precad.aggregator.rounds.joint_draw import agree_coin
+from precad.aggregator.rounds.agree_coin import agree_coin
+from precad.aggregator.rounds.joint_coin import cohort_of
 from precad.aggregator.rounds.lists import HeldList
-from precad.aggregator.rounds.opening import answer
+from precad.aggregator.rounds.start_attempt import answer
 from precad.aggregator.rounds.states import Opened
 from precad.aggregator.training.conduct import Outside, note_done, train
 from precad.aggregator.training.feed import RoundOpened
 from precad.aggregator.training.meet import seals_of
 from precad.aggregator.training.persist import persist
 from precad.aggregator.training.session import Phase, Session
-from precad.aggregator.validate.validator import Take
+from precad.aggregator.validate.validation import Take
 from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError
 from precad.common.identifiers import ClientId, Digest
 from precad.common.link import PeerLink
@@ -99,7 +99,7 @@ class Helper:
         deadlines = session.task.deadlines
         session.inbox.close_at(closes)
         patience_s = deadlines.collect + deadlines.peer
-        taken = early.offer(opened, session.inbox, link, take, patience_s)
+        taken = matching.offer(opened, session.inbox, link, take, patience_s)
         theirs = HeldList.from_bytes(link.receive("held"))
         # A's share is 32 bytes and B's may be long: wait for those that A holds already.
         at_a = theirs.of(rest_of(opened, taken))

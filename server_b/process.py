@@ -8,7 +8,7 @@ from precad.aggregator.rpc.peers import PeerService, outside_of
 from precad.aggregator.rpc.process import run_server
 from precad.aggregator.settings import ServerBSettings
 from precad.aggregator.training.session import Session
-from precad.aggregator.validate.in_process import load_check as load
+from precad.aggregator.validate.in_process_validator import load_check as load
 from precad.aggregator.workers.crew import Workforce
 from precad.common.identifiers import Role
 from precad.common.wire.link import add_link_to_server

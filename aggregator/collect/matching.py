@@ -1,12 +1,17 @@
 """Match: only submissions that both servers hold, the same signed bytes, go on."""
 
-from collections.abc import Collection, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
-from precad.aggregator.rounds.lists import HeldList
+from precad.aggregator.collect.inbox import Inbox
+from precad.aggregator.rounds.lists import Alike, Ask, HeldList, Offer
+from precad.aggregator.rounds.places import Places
 from precad.aggregator.rounds.states import Matched, Opened
-from precad.common.errors import Rejection
+from precad.aggregator.validate.validation import MAX_BATCH_CLIENTS, Take
+from precad.common.errors import PeerViolation, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.link import PeerLink
 from precad.common.share.submission import Submission
 
 Collected = Mapping[ClientId, Submission | Rejection]
@@ -91,3 +96,132 @@ def match(
         if isinstance(own, Submission) and client not in submissions:
             own.discard()
     return Matched(opened, submissions, rejections, early)
+
+
+# Match while collection is open: what both hold alike goes on to validation at once.
+#
+# In turns: A asks, B offers what has come whole since, A answers which of all that was offered it
+# holds alike. Each submission is offered once, so all turns together are as long as one list of the
+# cohort, and the lists that close a collection are over the rest of it. A client's first header is
+# its only one at either server: what differs now always will, and what B alone holds is alike as
+# soon as the same comes to A.
+
+
+LOOK_S = 0.25
+"""The longest wait of one turn: how late A may notice that collection is over."""
+
+
+def ask(
+    opened: Opened, inbox: Inbox, link: PeerLink, take: Take, over: Callable[[], bool]
+) -> frozenset[ClientId]:
+    """A's part: turn after turn until ``over``; ``say_over`` then tells B.
+
+    Args:
+        opened: the attempt.
+        inbox: A's; open.
+        link: to B.
+        take: validates what both hold alike.
+        over: whether collection is to close.
+
+    Returns:
+        Whose submissions were taken.
+
+    Raises:
+        PeerViolation: B offers who isn't in the cohort, or somebody twice.
+        PeerUnavailable: B is gone.
+    """
+    pairs, places, taken = _Pairs(), Places(opened.cohort), set[ClientId]()
+    while not over():
+        if pairs.expected:
+            inbox.wait_arrival(LOOK_S)
+        # B waits for its next arrival only where A waits for none.
+        patient = not pairs.expected and not pairs.alike
+        link.send("ask", Ask(patient=patient).to_bytes())
+        offered = Offer.from_bytes(link.receive("offer"), places)
+        for client, signed in offered.signed.items():
+            pairs.offered(client, signed)
+        for submission in inbox.arrivals():
+            pairs.held(submission)
+        size = min(len(pairs.alike), MAX_BATCH_CLIENTS)
+        alike = [pairs.alike.popleft() for _ in range(size)]
+        alike.sort(key=lambda submission: submission.context.client)
+        clients = tuple(submission.context.client for submission in alike)
+        link.send("alike", Alike(clients).to_bytes(places))
+        take(alike)
+        taken.update(clients)
+    return frozenset(taken)
+
+
+def say_over(link: PeerLink) -> None:
+    """A's last word of these turns: its inbox is closed, and its list follows."""
+    link.send("ask", Ask(over=True).to_bytes())
+
+
+def offer(
+    opened: Opened, inbox: Inbox, link: PeerLink, take: Take, patience_s: float
+) -> frozenset[ClientId]:
+    """B's part: turn after turn until A says that collection is over.
+
+    Args:
+        opened: the attempt.
+        inbox: B's; open.
+        link: to A.
+        take: validates what both hold alike.
+        patience_s: the longest wait for A's next turn.
+
+    Returns:
+        Whose submissions were taken.
+
+    Raises:
+        PeerViolation: A names somebody who wasn't offered.
+        PeerUnavailable: A is gone.
+    """
+    offered: dict[ClientId, Submission] = {}
+    places, taken = Places(opened.cohort), set[ClientId]()
+    while not (turn := Ask.from_bytes(link.receive("ask", timeout_s=patience_s))).over:
+        if turn.patient:
+            inbox.wait_arrival(LOOK_S)
+        new = {s.context.client: s for s in inbox.arrivals(MAX_BATCH_CLIENTS)}
+        offered |= new
+        signed = {client: submission.header.whole_digest for client, submission in new.items()}
+        link.send("offer", Offer(signed).to_bytes(places))
+        alike = Alike.from_bytes(link.receive("alike"), places).clients
+        if not offered.keys() >= set(alike):
+            raise PeerViolation("server A names submissions that weren't offered")
+        take([offered.pop(client) for client in alike])
+        taken.update(alike)
+    return frozenset(taken)
+
+
+class _Pairs:
+    """A's view: who is held here, who was offered, and who is alike. Each client comes once."""
+
+    def __init__(self) -> None:
+        self._offered: set[ClientId] = set()
+        self._here: dict[ClientId, Submission] = {}
+        self.expected: dict[ClientId, Digest] = {}
+        """Offered, and not here yet."""
+        self.alike: deque[Submission] = deque()
+
+    def offered(self, client: ClientId, signed: Digest) -> None:
+        """B holds it whole. Raises PeerViolation."""
+        if client in self._offered:
+            raise PeerViolation(f"server B offers {client}, who isn't to be offered now")
+        self._offered.add(client)
+        if (submission := self._here.pop(client, None)) is None:
+            self.expected[client] = signed
+        else:
+            self._compare(submission, signed)
+
+    def held(self, submission: Submission) -> None:
+        """It has come to A."""
+        client = submission.context.client
+        if (signed := self.expected.pop(client, None)) is None:
+            self._here[client] = submission
+        else:
+            self._compare(submission, signed)
+
+    def _compare(self, submission: Submission, signed: Digest) -> None:
+        # What differs is left to the last lists, which say so.
+        if signed == submission.header.whole_digest:
+            self.alike.append(submission)

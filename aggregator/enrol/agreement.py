@@ -11,8 +11,8 @@ from precad.aggregator.rounds.messages import (
     RosterProposal,
     SealMessage,
 )
-from precad.aggregator.rounds.opening import require_enough
 from precad.aggregator.rounds.seals import Seals
+from precad.aggregator.rounds.start_attempt import require_enough
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import Misconfiguration, PeerViolation
 from precad.common.identifiers import ClientId, Role

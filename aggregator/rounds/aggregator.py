@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from precad.aggregator.noise import NoiseSource
-from precad.aggregator.rounds.cap import begin, may_take_part, released_again
-from precad.aggregator.rounds.coin import CoinKey
+from precad.aggregator.rounds.joint_coin import CoinKey
 from precad.aggregator.rounds.journal import Journal
+from precad.aggregator.rounds.privacy_cap import begin, may_take_part, released_again
 from precad.aggregator.rounds.seals import Seals
 from precad.common.enrolment import Roster
 from precad.common.identifiers import ClientId, Role

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 from precad.aggregator.collect import Upload
-from precad.aggregator.rounds.cap import prepare, prepared
+from precad.aggregator.rounds.privacy_cap import prepare, prepared
 from precad.aggregator.rpc.limits import Call, Limits, OpenCalls, in_time
 from precad.aggregator.rpc.notice import notice_of, word_of, word_room
 from precad.aggregator.rpc.statements import opening_of, statement_of

@@ -9,7 +9,7 @@ from functools import lru_cache
 from precad.accounting.accountant import AccountantName
 from precad.accounting.guarantees import Adversary, Run, guarantees
 from precad.accounting.repeats import Counts
-from precad.aggregator.rounds.cap import participations_left
+from precad.aggregator.rounds.privacy_cap import participations_left
 from precad.common.errors import Misconfiguration
 from precad.common.identifiers import ClientId
 from precad.common.task import Task

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 
 from precad.aggregator.rounds.journal import Word
-from precad.aggregator.rounds.operators import GRANTED
+from precad.aggregator.rounds.start_attempt import GRANTED
 from precad.aggregator.rpc.watches import while_allowed
 from precad.aggregator.training.feed import RoundDone
 from precad.aggregator.training.session import Session

@@ -12,10 +12,9 @@ from pathlib import Path
 import grpc
 
 from precad.aggregator.collect import Inbox
-from precad.aggregator.enrol.admission import admission_of
+from precad.aggregator.enrol.admission import admission_of, window_of
 from precad.aggregator.enrol.register import Register
-from precad.aggregator.enrol.window import window_of
-from precad.aggregator.rounds.coin import CoinKey
+from precad.aggregator.rounds.joint_coin import CoinKey
 from precad.aggregator.rpc.aggregation import AggregationService
 from precad.aggregator.rpc.connections import Connections, NotingCalls
 from precad.aggregator.rpc.descriptors import (
@@ -35,7 +34,7 @@ from precad.aggregator.training.feed import Feed
 from precad.aggregator.training.presence import Presence
 from precad.aggregator.training.session import Phase, Session
 from precad.aggregator.training.shelf import Shelf
-from precad.aggregator.validate.in_process import load_check
+from precad.aggregator.validate.in_process_validator import load_check
 from precad.common.allocator import give_back_freed
 from precad.common.durable import make_folder
 from precad.common.identifiers import Role

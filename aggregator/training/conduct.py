@@ -13,10 +13,8 @@ from typing import Protocol
 from precad.aggregator.collect.matching import Closed, match
 from precad.aggregator.enrol.agreement import agree_nonces, agree_set_secret
 from precad.aggregator.noise import NoiseSource
-from precad.aggregator.release.aggregate import aggregate
-from precad.aggregator.release.ahead import DrawnAhead
-from precad.aggregator.release.reconstruct import reconstruct
-from precad.aggregator.release.release import add_noise, countersign, prepare
+from precad.aggregator.noise.noise_source import DrawnAhead
+from precad.aggregator.release import add_noise, aggregate, countersign, prepare, reconstruct
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.messages import OpenedCount
 from precad.aggregator.rounds.recovery import Remedy
@@ -28,8 +26,8 @@ from precad.aggregator.training.owners import require_nothing_lost, take_back
 from precad.aggregator.training.session import Phase, Session
 from precad.aggregator.training.steps import Steps
 from precad.aggregator.training.unknown import charge_unknown
-from precad.aggregator.validate.in_process import InProcess, longest_opening
-from precad.aggregator.validate.validator import Take, Validation
+from precad.aggregator.validate.in_process_validator import InProcess, longest_opening
+from precad.aggregator.validate.validation import Take, Validation
 from precad.common.allocator import give_back_freed
 from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError, StorageFailure
 from precad.common.identifiers import Role

@@ -7,8 +7,7 @@ from typing import assert_never
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.aggregator.release.reconstruct import reconstruct
-from precad.aggregator.release.release import countersign
+from precad.aggregator.release import countersign, reconstruct
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.journal import ReleaseRecord, Word
 from precad.aggregator.rounds.messages import (
@@ -19,8 +18,8 @@ from precad.aggregator.rounds.messages import (
     SealMessage,
     VoidBody,
 )
-from precad.aggregator.rounds.operators import NeedsOperators
 from precad.aggregator.rounds.recovery import Recovery, Remedy
+from precad.aggregator.rounds.start_attempt import NeedsOperators
 from precad.aggregator.rounds.states import Counted, Opened, Prepared
 from precad.aggregator.training.feed import RoundDone
 from precad.aggregator.training.session import Session

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable
 
-from precad.aggregator.rounds.operators import NeedsOperators
+from precad.aggregator.rounds.start_attempt import NeedsOperators
 from precad.aggregator.training.session import Session
 from precad.common.errors import PeerUnavailable
 from precad.common.retry import Patience, Waits

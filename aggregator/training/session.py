@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precad.aggregator.collect import Inbox
+from precad.aggregator.enrol.admission import Window, window_of
 from precad.aggregator.enrol.register import Register
-from precad.aggregator.enrol.window import Window, window_of
-from precad.aggregator.rounds.coin import CoinKey
-from precad.aggregator.rounds.operators import NeedsOperators
+from precad.aggregator.rounds.joint_coin import CoinKey
+from precad.aggregator.rounds.start_attempt import NeedsOperators
 from precad.aggregator.store import Store
 from precad.aggregator.training.feed import Feed, RoundDone
 from precad.aggregator.training.presence import Presence

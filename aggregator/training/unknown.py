@@ -12,8 +12,8 @@ most; the other takes that one over (``adoptable``), since it has heard of the a
 import logging
 
 from precad.aggregator.rounds.aggregator import Aggregator
-from precad.aggregator.rounds.cohort import cohort_of
-from precad.aggregator.rounds.joint_draw import agree_coin
+from precad.aggregator.rounds.agree_coin import agree_coin
+from precad.aggregator.rounds.joint_coin import cohort_of
 from precad.aggregator.rounds.messages import Fact, Remembered
 from precad.aggregator.training.session import Session
 from precad.common.errors import PeerViolation

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
-from precad.aggregator.validate.in_process import InProcess, longest_opening
+from precad.aggregator.validate.in_process_validator import InProcess, longest_opening
 from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError
 from precad.common.identifiers import ClientId, Role
 from precad.common.link import FrameTransport, PeerLink

@@ -8,7 +8,7 @@ from precad.aggregator.rounds.states import Opened
 from precad.aggregator.settings import ServerSettings
 from precad.aggregator.training.conduct import in_process
 from precad.aggregator.training.session import Session
-from precad.aggregator.validate.validator import Validation, Validator
+from precad.aggregator.validate.validation import Validation, Validator
 from precad.aggregator.workers.pairs import Crew, Pairs, pairs_of
 from precad.aggregator.workers.place import Place, ThisMachine
 from precad.aggregator.workers.pool import Pool

@@ -8,7 +8,7 @@ from contextlib import closing
 import grpc
 import numpy as np
 
-from precad.aggregator.validate.validator import Verdicts
+from precad.aggregator.validate.validation import Verdicts
 from precad.aggregator.workers.orders import take_orders
 from precad.common.errors import (
     BodyUnreadable,

@@ -19,7 +19,7 @@ import numpy as np
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.messages import WorkerCount, Workers, WorkerState
 from precad.aggregator.rounds.states import Opened
-from precad.aggregator.validate.validator import MAX_BATCH_CLIENTS, Verdicts
+from precad.aggregator.validate.validation import MAX_BATCH_CLIENTS, Verdicts
 from precad.aggregator.workers.lane import Lane
 from precad.aggregator.workers.pool import Pool
 from precad.common.clock import CLOCK, Clock

@@ -13,7 +13,7 @@ import sys
 
 import grpc
 
-from precad.aggregator.validate.in_process import load_check
+from precad.aggregator.validate.in_process_validator import load_check
 from precad.aggregator.workers.disk import remove_left_over
 from precad.aggregator.workers.service import Worker, WorkerLinks, Working
 from precad.aggregator.workers.start import WorkerStart

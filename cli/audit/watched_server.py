@@ -19,15 +19,15 @@ from numpy.typing import NDArray
 
 import precad.server_a.process
 import precad.server_b.process
+from precad.aggregator import release as releasing
 from precad.aggregator.noise import DiscreteGaussian, NoiseSource
-from precad.aggregator.release import reconstruct as reconstructing
-from precad.aggregator.release.release import add_noise, countersign
+from precad.aggregator.release import add_noise, countersign
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.states import Finished, Noised, Prepared, Sent, Summed
 from precad.aggregator.training import conduct, finish
-from precad.aggregator.validate import in_process as validating
-from precad.aggregator.validate.absorb import Absorber
-from precad.aggregator.validate.check import Check, Server
+from precad.aggregator.validate import in_process_validator as validating
+from precad.aggregator.validate.absorb_bodies import Absorber
+from precad.aggregator.validate.validation import Check, Server
 from precad.audit.builds import Build
 from precad.audit.own_task import require_own
 from precad.cli.start import said
@@ -96,7 +96,7 @@ def look_again(folder: Path, looks: int) -> None:
         looks: how many noisy shares of the other server to see.
     """
     seen: dict[int, list[RingVector]] = defaultdict(list)
-    step = reconstructing.step
+    step = releasing.step
 
     def looked(
         aggregator: Aggregator, sent: Sent, theta: NDArray[np.float64], theirs: RingVector
@@ -112,7 +112,7 @@ def look_again(folder: Path, looks: int) -> None:
         np.save(file_of(folder, version), own + more)
         return step(aggregator, sent, theta, theirs)
 
-    vars(reconstructing)[step.__name__] = looked
+    vars(releasing)[step.__name__] = looked
 
 
 def redraw(noise: NoiseSource) -> None:

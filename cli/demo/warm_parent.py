@@ -14,7 +14,7 @@ import runpy
 import signal
 import sys
 
-import precad.aggregator.validate.by_shares
+import precad.aggregator.validate.check_by_shares
 import precad.cli.main
 import precad.dealer.process
 import precad.server_a.process

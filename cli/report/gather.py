@@ -7,7 +7,7 @@ from dataclasses import replace
 from precad import __version__
 from precad.accounting.accountant import AccountantName
 from precad.accounting.guarantees import Adversary, PrivacyStatement, Run, guarantees
-from precad.aggregator.rounds.cap import participation_cap
+from precad.aggregator.rounds.privacy_cap import participation_cap
 from precad.aggregator.store import audit_ledger, compare_ledgers
 from precad.aggregator.store.course import Course
 from precad.certify.exact import ExactGroups

@@ -20,13 +20,13 @@ from typing import Any, Protocol
 import numpy as np
 from tests.faults.deviations import DEVIATIONS, POISON, VICTIM, WIDTH, Deviation
 
+from precad.aggregator import release as releasing
 from precad.aggregator.collect import Inbox
-from precad.aggregator.release import aggregate as aggregating
 from precad.aggregator.rpc.squares import RemoteSquares, square_request_to_wire
 from precad.aggregator.training import conduct
 from precad.aggregator.training.shelf import Shelf, ShelvedModel
 from precad.aggregator.training.stored import InMemory
-from precad.aggregator.validate.by_gates import ByGates
+from precad.aggregator.validate.check_by_gates import ByGates
 from precad.client.data_owner import DataOwner
 from precad.common.errors import PeerUnavailable, PrecadError, Rejection
 from precad.common.identifiers import Digest
@@ -177,7 +177,7 @@ def _note_sets(cheat: Cheat, aggregator: Any, matched: Any) -> None:
     names = list(matched.submissions)
     sets = chain.from_iterable(combinations(names, size) for size in range(len(names) + 1))
     for valid in sets:
-        digest = aggregating._set_digest(aggregator, matched, valid)
+        digest = releasing._set_digest(aggregator, matched, valid)
         cheat.note(possible=str(digest), clients=[client.name for client in valid])
 
 

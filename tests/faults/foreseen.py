@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from tests.faults.deviations import GATES
 
-from precad.aggregator.rounds.coin import CoinKey, commitment_to
+from precad.aggregator.rounds.joint_coin import CoinKey, commitment_to
 from precad.aggregator.rounds.lists import Alike, Ask, HeldList, Offer
 from precad.aggregator.rounds.messages import HeadBody, Position
 from precad.aggregator.rounds.places import Places

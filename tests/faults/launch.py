@@ -37,8 +37,8 @@ from precad.aggregator.rpc.squares import RemoteSquares
 from precad.aggregator.store import Store
 from precad.aggregator.training.feed import Feed
 from precad.aggregator.training.shelf import Shelf
-from precad.aggregator.validate import by_shares
-from precad.aggregator.validate.absorb import Absorber
+from precad.aggregator.validate import check_by_shares
+from precad.aggregator.validate.absorb_bodies import Absorber
 from precad.client import data_owner
 from precad.client import settings as client_settings
 from precad.client.connection import Servers
@@ -57,7 +57,7 @@ WARM = (
     dealer_process,
     a_process,
     b_process,
-    by_shares,
+    check_by_shares,
     partition,
     client_settings,
     data_owner,

@@ -26,9 +26,8 @@ from tests.faults.conftest import BOTH, play_in, quick_folder
 from tests.faults.turns import Hang
 
 from precad.aggregator.collect import matching
-from precad.aggregator.mpc.comparison import all_signs
 from precad.aggregator.release import release
-from precad.aggregator.rounds.joint_draw import agree_coin
+from precad.aggregator.rounds.agree_coin import agree_coin
 from precad.aggregator.rounds.lists import HeldList
 from precad.aggregator.rounds.recovery import Recovery, Remedy, compare
 from precad.aggregator.rounds.states import Prepared, Sent
@@ -36,8 +35,9 @@ from precad.aggregator.store import Store, attempts
 from precad.aggregator.store.outside import OutsideJournal, Remembered
 from precad.aggregator.training import conduct, finish, meet
 from precad.aggregator.validate import decide
-from precad.aggregator.validate.in_process import InProcess
-from precad.aggregator.validate.validator import Verdicts
+from precad.aggregator.validate.check_by_shares import all_signs
+from precad.aggregator.validate.in_process_validator import InProcess
+from precad.aggregator.validate.validation import Verdicts
 from precad.aggregator.workers import pairs
 from precad.client.pending import Pending
 from precad.common.identifiers import Digest, Role

@@ -54,7 +54,7 @@ from precad.common.errors import PrecadError
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.ring import RingVector, from_bytes
 from precad.common.task import Task
-from precad.dealer import in_process as local
+from precad.dealer import local_dealing as local
 from precad.norm_check.dealt_triples import SquareRequest
 
 A, B = SERVERS

@@ -16,10 +16,10 @@ from tests.faults.turns import Killed, Life
 from tests.faults.world import World
 from tests.rig.submissions import body_of
 
-from precad.aggregator.rounds.operators import OPENED_CAP
+from precad.aggregator.rounds.start_attempt import OPENED_CAP
 from precad.aggregator.training.feed import Event, RoundDone
 from precad.aggregator.training.session import Phase
-from precad.aggregator.validate.in_process import InProcess
+from precad.aggregator.validate.in_process_validator import InProcess
 from precad.common.enrolment import Enrolment
 from precad.common.errors import PeerUnavailable, Rejection
 from precad.common.identifiers import ClientId, Digest, Role

@@ -14,8 +14,7 @@ from tests.faults.invariants import check
 from tests.faults.simulated_owner import RECORDS
 from tests.faults.world import World
 
-from precad.aggregator.rounds.cohort import cohort_of
-from precad.aggregator.rounds.coin import joint_coin
+from precad.aggregator.rounds.joint_coin import cohort_of, joint_coin
 from precad.aggregator.training.feed import Event, RoundOpened
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.identifiers import ClientId, Role

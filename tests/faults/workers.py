@@ -17,7 +17,7 @@ from tests.faults.world import World
 
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.states import Opened
-from precad.aggregator.validate.validator import Validator
+from precad.aggregator.validate.validation import Validator
 from precad.aggregator.workers import pairs
 from precad.aggregator.workers.attempt import Attempt, Taken
 from precad.aggregator.workers.lane import Lane

@@ -34,12 +34,12 @@ from tests.faults.turns import (
 )
 
 from precad.aggregator.rounds.aggregator import Aggregator
-from precad.aggregator.rounds.coin import CoinKey
+from precad.aggregator.rounds.joint_coin import CoinKey
 from precad.aggregator.rounds.states import Opened
 from precad.aggregator.training.conduct import Dealer, in_process, run_to_end
 from precad.aggregator.training.feed import Event, RoundDone, RoundOpened
 from precad.aggregator.training.session import Phase
-from precad.aggregator.validate.validator import Validation
+from precad.aggregator.validate.validation import Validation
 from precad.client.connection import Servers
 from precad.client.own_account import OwnAccount
 from precad.client.participant import Participation, take_part

@@ -37,8 +37,8 @@ from tests.rig.submissions import body_of
 from precad.aggregator.collect.spool import Spool
 from precad.aggregator.enrol.tokens import new_token, token_digest
 from precad.aggregator.rounds import messages
-from precad.aggregator.rounds.coin import CoinKey
 from precad.aggregator.rounds.history import adoptable, history_start
+from precad.aggregator.rounds.joint_coin import CoinKey
 from precad.aggregator.rounds.lists import Alike, Ask, HeldList, Offer
 from precad.aggregator.rounds.places import Places
 from precad.aggregator.rounds.seals import Seals
@@ -47,8 +47,8 @@ from precad.aggregator.rpc.squares import answer_from_wire, square_request_to_wi
 from precad.aggregator.settings import ServerASettings, ServerBSettings
 from precad.aggregator.store.audit import read_task
 from precad.aggregator.store.outside import OutsideJournal
-from precad.aggregator.validate.by_gates import dealt_keys
-from precad.aggregator.validate.comparisons import deal_request
+from precad.aggregator.validate.check_by_gates import dealt_keys
+from precad.aggregator.validate.validation import deal_request
 from precad.certify.inefficacy import expected_loss
 from precad.certify.inputs import Floats
 from precad.certify.intervals import ScoreBound, vote_counts

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 import pytest
 from tests.rig import warm
 
-from precad.aggregator.validate import by_shares
+from precad.aggregator.validate import check_by_shares
 from precad.cli.demo.warm import WarmStarter
 from precad.cli.local import deployment
 from precad.common.kernel.kernel import NUMPY, VARIABLE, kernel_in_use
 
-LOADED = by_shares
+LOADED = check_by_shares
 """CrypTen's seconds, before any round of servers in the tests' own process."""
 
 

@@ -14,7 +14,7 @@ from tests.rig.keys import seals, signer, verifier
 from precad.aggregator.protocol import run_round
 from precad.aggregator.rounds.states import Finished
 from precad.aggregator.store import open_store
-from precad.aggregator.validate import in_process
+from precad.aggregator.validate import in_process_validator
 from precad.common.encode import clip_update
 from precad.common.encode.clip import squared_norm
 from precad.common.enrolment import Enrolment, Roster
@@ -215,7 +215,7 @@ def test_each_servers_noise_is_added_once(make_task: Maker) -> None:
 def test_a_round_of_several_batches_is_the_same_round(
     make_task: Maker, monkeypatch: pytest.MonkeyPatch, clients: int, check: str
 ) -> None:
-    monkeypatch.setattr(in_process, "MAX_BATCH_CLIENTS", clients)
+    monkeypatch.setattr(in_process_validator, "MAX_BATCH_CLIENTS", clients)
     task = make_task(D, {"validation": check})
     updates = named([*extremes(task), bad(task)["wrap"], *extremes(task)[:2]])
     finished = play(task, updates)

@@ -22,14 +22,14 @@ REPORT = ("tests/integration/store/test_report.py",)
 SURVIVORS = (
     Named(
         "sets aren't compared in heads",
-        "aggregator/release/release.py",
+        "aggregator/release.py",
         "head.attempt, head.valid_set, head.history",
         'head.attempt, "", head.history',
         RELEASE,
     ),
     Named(
         "a countersignature over another head is taken",
-        "aggregator/release/release.py",
+        "aggregator/release.py",
         "if seals.read(seals.other, Kind.COUNTERSIGNATURE, answer, HeadBody) != own:",
         "if not seals.read(seals.other, Kind.COUNTERSIGNATURE, answer, HeadBody):",
         RELEASE,
@@ -57,14 +57,14 @@ SURVIVORS = (
     ),
     Named(
         "a valid set's digest is without the submissions",
-        "aggregator/release/aggregate.py",
+        "aggregator/release.py",
         "parts += [client.encoded(), matched.submissions[client].header.whole_digest.value]",
         "parts += [client.encoded()]",
         RELEASE,
     ),
     Named(
         "the client's word isn't checked at a server",
-        "aggregator/validate/by_gates.py",
+        "aggregator/validate/check_by_gates.py",
         "right = own == norm_word(absorber.crossed, submission.word_mask)",
         "right = isinstance(own, int)",
         ("tests/integration/validation/test_cheating_server.py",),
@@ -78,7 +78,7 @@ SURVIVORS = (
     ),
     Named(
         "the other server's model digest isn't compared",
-        "aggregator/release/reconstruct.py",
+        "aggregator/release.py",
         "if found != own:",
         "if not found:",
         RELEASE,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.rig.noise_fit import Bins, Tally
 
 from precad.aggregator.noise import DiscreteGaussian, gaussian
-from precad.aggregator.noise.blocks import COLUMN_BITS, COLUMNS, Blocks
+from precad.aggregator.noise.gaussian import COLUMN_BITS, COLUMNS, Blocks
 from precad.common.keystream import Keystream
 from precad.common.secret import Secret
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tests.rig.views import SERVERS, DealerView, View, Words
 
-from precad.aggregator.validate.absorb import Absorber
+from precad.aggregator.validate.absorb_bodies import Absorber
 from precad.common.headroom import TAU
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.keystream import encode_context

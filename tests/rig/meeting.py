@@ -15,10 +15,9 @@ from tests.rig.aggregators import aggregator
 from tests.rig.breaking import Breaking
 from tests.rig.keys import seals
 
-from precad.aggregator.release.reconstruct import reconstruct
-from precad.aggregator.release.release import countersign, prepare
+from precad.aggregator.release import countersign, prepare, reconstruct
 from precad.aggregator.rounds.aggregator import Aggregator
-from precad.aggregator.rounds.coin import CoinKey
+from precad.aggregator.rounds.joint_coin import CoinKey
 from precad.aggregator.rounds.journal import AttemptState
 from precad.aggregator.rounds.recovery import Recovery, Remedy
 from precad.aggregator.rounds.states import Counted, Noised, Opened

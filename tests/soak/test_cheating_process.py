@@ -40,7 +40,7 @@ from tests.faults.operators import Operators
 from tests.faults.process_invariants import check_what_left, kill_all
 from tests.faults.processes import ENDLESS, SERVER_ROLES, FaultyDeployment, Forks
 
-from precad.aggregator.rounds.coin import CoinKey
+from precad.aggregator.rounds.joint_coin import CoinKey
 from precad.common.identifiers import Role
 from precad.common.identity.coin_file import read_coin_key
 from precad.common.model import load_model

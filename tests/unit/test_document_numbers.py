@@ -24,8 +24,7 @@ from precad.aggregator.rpc.limits import Limits
 from precad.aggregator.rpc.turns import AT_ONCE, GRACE_S, LEAST_RATE
 from precad.aggregator.training.feed import KEPT_EVENTS
 from precad.aggregator.training.shelf import KEPT_MODELS
-from precad.aggregator.validate.comparisons import comparisons_per_client
-from precad.aggregator.validate.validator import MAX_BATCH_CLIENTS
+from precad.aggregator.validate.validation import MAX_BATCH_CLIENTS, comparisons_per_client
 from precad.common.description import MAX_FRACTIONAL_BITS, DeadlineSection
 from precad.common.encode.clip import CLIENT_MARGIN, RECORD_MARGIN
 from precad.common.enrolment import EIGHTHS, GRID_OCTAVES

@@ -17,7 +17,7 @@ from tests.rig.keys import verifier
 from tests.rig.submissions import MODEL, body_of, pair_of, upload
 from tests.rig.waiting import until
 
-from precad.aggregator.collect import Inbox, early
+from precad.aggregator.collect import Inbox, matching
 from precad.aggregator.collect.matching import describe, match, rest_of
 from precad.aggregator.rounds.lists import Alike, Ask, HeldList
 from precad.aggregator.rounds.places import Places
@@ -68,11 +68,11 @@ class Collecting:
         """From the open inbox to the match."""
         inbox, link = self.inboxes[role], self.links[role]
         if role is A:
-            taken = early.ask(OPENED, inbox, link, self.take(A), self.over.is_set)
+            taken = matching.ask(OPENED, inbox, link, self.take(A), self.over.is_set)
             collected = inbox.close()
-            early.say_over(link)
+            matching.say_over(link)
         else:
-            taken = early.offer(OPENED, inbox, link, self.take(B), DEADLINE_S)
+            taken = matching.offer(OPENED, inbox, link, self.take(B), DEADLINE_S)
             collected = inbox.close()
         theirs = link.exchange("held", describe(collected, taken).to_bytes())
         listed = HeldList.from_bytes(theirs)

@@ -12,9 +12,8 @@ import click
 import pytest
 from tests.conftest import TaskMaker
 
-from precad.aggregator.enrol.admission import Listed
+from precad.aggregator.enrol.admission import Listed, Window, window_of
 from precad.aggregator.enrol.register import Register
-from precad.aggregator.enrol.window import Window, window_of
 from precad.cli.watch import reminders
 from precad.common.enrolment import Enrolment, Roster, on_grid, rate_grid
 from precad.common.errors import Misconfiguration

@@ -9,7 +9,7 @@ from tests.conftest import TaskMaker
 
 from precad.accounting.accountant import AccountantName
 from precad.accounting.guarantees import Adversary, Run, guarantees
-from precad.aggregator.rounds.cap import epsilon_spent, participation_cap
+from precad.aggregator.rounds.privacy_cap import epsilon_spent, participation_cap
 from precad.aggregator.rpc.epsilons import Epsilons
 from precad.common.identifiers import ClientId
 from precad.common.task import Task

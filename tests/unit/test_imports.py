@@ -42,7 +42,6 @@ PURE = (
     "accounting",
     "certify",
     "aggregator/collect",
-    "aggregator/mpc",
     "aggregator/noise",
     "aggregator/rounds",
     "aggregator/validate",
@@ -324,4 +323,4 @@ def test_the_check_sees_weak_randomness(source: str) -> None:
 
 def test_crypten_is_imported_in_one_place() -> None:
     found = importers(sources(*PARTS), lambda module: within(module, ("crypten",)))
-    assert {path for path, _ in found} == {"aggregator/mpc/crypten_import.py"}
+    assert {path for path, _ in found} == {"aggregator/validate/crypten_import.py"}

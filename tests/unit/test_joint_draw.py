@@ -15,12 +15,11 @@ from tests.rig.breaking import Breaking
 from tests.rig.keys import seals
 
 from precad.aggregator.rounds.aggregator import Aggregator
-from precad.aggregator.rounds.cohort import cohort_of
-from precad.aggregator.rounds.coin import CoinKey, commitment_to, joint_coin
-from precad.aggregator.rounds.joint_draw import agree_coin
+from precad.aggregator.rounds.agree_coin import agree_coin
+from precad.aggregator.rounds.joint_coin import CoinKey, cohort_of, commitment_to, joint_coin
 from precad.aggregator.rounds.journal import Word
 from precad.aggregator.rounds.messages import CoinReveal, CoinState
-from precad.aggregator.rounds.operators import NeedsOperators
+from precad.aggregator.rounds.start_attempt import NeedsOperators
 from precad.aggregator.store import Store, open_store
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import PeerUnavailable, PeerViolation, PrecadError, StorageFailure

@@ -13,12 +13,12 @@ from tests.rig.aggregators import link_over
 from tests.rig.keys import seals
 from tests.rig.meeting import ANN, BEN, CLEO, SERVERS, VALID_SET, A, B, Servers
 
-from precad.aggregator.release.release import countersign, prepare
+from precad.aggregator.release import countersign, prepare
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.journal import AttemptState, Word
 from precad.aggregator.rounds.messages import Fact, HeadBody, ModelBody, Position
-from precad.aggregator.rounds.operators import NeedsOperators
 from precad.aggregator.rounds.recovery import Recovery, Remedy
+from precad.aggregator.rounds.start_attempt import NeedsOperators
 from precad.aggregator.rounds.states import Counted, Noised, Opened
 from precad.aggregator.store import audit_ledger
 from precad.aggregator.training.meet import meet

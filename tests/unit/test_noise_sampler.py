@@ -15,10 +15,9 @@ import pytest
 from numpy.typing import NDArray
 from tests.rig.noise_fit import Bins, Tally
 
-from precad.aggregator import noise
 from precad.aggregator.noise import DiscreteGaussian, gaussian
-from precad.aggregator.noise.blocks import COLUMN_BITS, COLUMNS, Blocks
-from precad.aggregator.release.ahead import DrawnAhead
+from precad.aggregator.noise.gaussian import COLUMN_BITS, COLUMNS, Blocks
+from precad.aggregator.noise.noise_source import DrawnAhead
 from precad.common.headroom import NOISE_DEVIATIONS, SUM_LIMIT
 from precad.common.keystream import Keystream
 from precad.common.ring import RingVector
@@ -186,18 +185,14 @@ def test_zero_with_a_minus_is_refused() -> None:
 
 
 SOURCE = Path(gaussian.__file__).read_text(encoding="utf-8")
-TABLE = Path(noise.blocks.__file__).read_text(encoding="utf-8")
 
 
 def mutant(old: str, new: str) -> Any:
-    """The sampler with one change in its text, or in its table's."""
-    table = ModuleType("mutant_table")
-    vars(table)["__name__"] = noise.blocks.__name__
-    exec(TABLE.replace(old, new), vars(table))
+    """The sampler with one change in its text."""
+    assert SOURCE.count(old) == 1, f"{old!r} isn't in the source once"
     sampler = ModuleType("mutant_sampler")
+    vars(sampler)["__name__"] = gaussian.__name__
     exec(SOURCE.replace(old, new), vars(sampler))
-    assert (SOURCE + TABLE).count(old) == 1, f"{old!r} isn't in the source once"
-    vars(sampler)["Blocks"] = table.Blocks
     return sampler.DiscreteGaussian
 
 

@@ -12,13 +12,20 @@ from tests.conftest import TaskMaker
 from tests.rig.aggregators import aggregator
 
 from precad.accounting.participations import record_epsilon
-from precad.aggregator.release.aggregate import aggregate
+from precad.aggregator.release import aggregate
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.journal import AttemptState, Word
 from precad.aggregator.rounds.messages import Cohort, Fact, OpenedCount, Verdict
-from precad.aggregator.rounds.opening import answer, propose, require_enough, say_over
-from precad.aggregator.rounds.operators import OPENED_CAP, NeedsOperators, doubt
 from precad.aggregator.rounds.places import Places
+from precad.aggregator.rounds.start_attempt import (
+    OPENED_CAP,
+    NeedsOperators,
+    answer,
+    doubt,
+    propose,
+    require_enough,
+    say_over,
+)
 from precad.aggregator.rounds.states import Matched, Opened, Summed
 from precad.aggregator.store import Store, open_store
 from precad.aggregator.training.conduct import count_opened

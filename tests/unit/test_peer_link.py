@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.distributed import ReduceOp
 
-from precad.aggregator.mpc.communicator import LinkCommunicator
+from precad.aggregator.validate.crypten_party import LinkCommunicator
 from precad.common.errors import Misconfiguration, PeerUnavailable, PeerViolation, TaskMismatch
 from precad.common.identifiers import Digest
 from precad.common.link import Frame, PeerLink, memory_pair

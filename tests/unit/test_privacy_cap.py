@@ -15,12 +15,12 @@ from precad.accounting.events import poisson_gaussian
 from precad.accounting.exact import ExactAccountant
 from precad.accounting.participations import record_epsilon
 from precad.aggregator.enrol.register import Register
-from precad.aggregator.rounds import cap
+from precad.aggregator.rounds import privacy_cap
 from precad.aggregator.rounds.aggregator import Aggregator
-from precad.aggregator.rounds.cap import may_take_part, participation_cap
 from precad.aggregator.rounds.messages import Cohort, Fact, Verdict
-from precad.aggregator.rounds.opening import propose
 from precad.aggregator.rounds.places import Places
+from precad.aggregator.rounds.privacy_cap import may_take_part, participation_cap
+from precad.aggregator.rounds.start_attempt import propose
 from precad.aggregator.store import Store, open_store
 from precad.common.enrolment import Enrolment, Roster
 from precad.common.errors import Misconfiguration, PeerViolation
@@ -169,7 +169,7 @@ def test_one_more_release_of_a_version_turns_its_step_into_a_noisier_one_s_squar
     costs = upgraded(limited(make_task), rate, after)
     for limit, allowed in ((costs * (1 + 1e-9), True), (costs * (1 - 1e-6), False)):
         task = limited(make_task, limit)
-        known(task, rate, cap.released_again(upgrades, charges))
+        known(task, rate, privacy_cap.released_again(upgrades, charges))
         assert may_take_part(task, rate, spent, upgrades, charges) == allowed
 
 
@@ -194,9 +194,9 @@ def test_a_version_released_again_is_charged_before_the_release(
 
 def known(task: Task, rate: float, again: tuple[tuple[int, int], ...]) -> None:
     """Wait until the account with these further releases is computed."""
-    cap.begin(task, rate, again)
-    terms = cap._terms(task, rate, again)
-    until(lambda: terms in cap._known, "the account")
+    privacy_cap.begin(task, rate, again)
+    terms = privacy_cap._terms(task, rate, again)
+    until(lambda: terms in privacy_cap._known, "the account")
 
 
 def test_a_version_that_is_released_again_costs_a_round_no_account(
@@ -210,9 +210,9 @@ def test_a_version_that_is_released_again_costs_a_round_no_account(
         assert go.wait(60)
         return 1.0
 
-    monkeypatch.setattr(cap, "_known", {})
-    monkeypatch.setattr(cap, "_begun", set())
-    monkeypatch.setattr(cap, "record_epsilon", account)
+    monkeypatch.setattr(privacy_cap, "_known", {})
+    monkeypatch.setattr(privacy_cap, "_begun", set())
+    monkeypatch.setattr(privacy_cap, "record_epsilon", account)
     assert not may_take_part(task, 0.2, 1, {}, charges=1)
     assert not may_take_part(task, 0.2, 1, {}, charges=1)
     go.set()
@@ -242,8 +242,8 @@ def test_more_charges_than_rounds_are_judged_by_epsilon_alone(
     task = limited(make_task, 50.0, rounds=3)
     assert participation_cap(task, 0.2) == 3
     assert may_take_part(task, 0.2, 3)
-    assert may_take_part(task, 0.2, 2 * 3 + cap.SPARE_CHARGES - 1)
-    assert not may_take_part(task, 0.2, 2 * 3 + cap.SPARE_CHARGES)
+    assert may_take_part(task, 0.2, 2 * 3 + privacy_cap.SPARE_CHARGES - 1)
+    assert not may_take_part(task, 0.2, 2 * 3 + privacy_cap.SPARE_CHARGES)
     tight = limited(make_task, epsilon(task, 0.2, 4), rounds=3)
     assert may_take_part(tight, 0.2, 3)
     assert not may_take_part(tight, 0.2, 4)
@@ -265,9 +265,9 @@ class Accounts:
 
 @pytest.fixture
 def accounts(monkeypatch: pytest.MonkeyPatch) -> Accounts:
-    monkeypatch.setattr(cap, "_known", {})
+    monkeypatch.setattr(privacy_cap, "_known", {})
     accounts = Accounts()
-    monkeypatch.setattr(cap, "most_participations", accounts)
+    monkeypatch.setattr(privacy_cap, "most_participations", accounts)
     return accounts
 
 
@@ -301,8 +301,8 @@ def test_a_server_that_starts_again_has_its_accounts_before_the_next_round(
 def test_a_rate_without_an_account_is_refused_where_it_is_claimed(
     task: Task, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cap, "_known", {})
-    monkeypatch.setattr(cap, "most_participations", Accounts(fails_at=0.1))
+    monkeypatch.setattr(privacy_cap, "_known", {})
+    monkeypatch.setattr(privacy_cap, "most_participations", Accounts(fails_at=0.1))
     register = Register(task, store)
     with pytest.raises(Misconfiguration, match=r"record_rate = 0\.1: .*claim a higher rate"):
         register.enrol(Enrolment(SELDOM, 100, 0.1))
@@ -314,8 +314,8 @@ def test_an_account_that_fails_costs_its_client_alone(
     task: Task, store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A roster from before the grid, whose rate the accountant can't take."""
-    monkeypatch.setattr(cap, "_known", {})
-    monkeypatch.setattr(cap, "most_participations", Accounts(fails_at=0.02))
+    monkeypatch.setattr(privacy_cap, "_known", {})
+    monkeypatch.setattr(privacy_cap, "most_participations", Accounts(fails_at=0.02))
     server = aggregator_of(task, store)
     for number in range(2):
         play(store, number, OFTEN, SELDOM)

@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 from tests.rig.keys import seals, signer, verifier
 
-from precad.aggregator.release.aggregate import aggregate
-from precad.aggregator.release.reconstruct import reconstruct
-from precad.aggregator.release.release import countersign
+from precad.aggregator.release import aggregate, countersign, reconstruct
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.history import history_after, history_start
 from precad.aggregator.rounds.journal import Head
@@ -22,7 +20,7 @@ from precad.aggregator.rounds.messages import (
     SetCheck,
 )
 from precad.aggregator.rounds.states import Counted, Matched, Opened, Prepared, Sent
-from precad.aggregator.validate.validator import Verdicts
+from precad.aggregator.validate.validation import Verdicts
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.identity.seal import Kind, check_seal, seal

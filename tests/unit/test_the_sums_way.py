@@ -11,9 +11,7 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 
-from precad.aggregator.release.aggregate import aggregate
-from precad.aggregator.release.reconstruct import reconstruct
-from precad.aggregator.release.release import add_noise, countersign, prepare
+from precad.aggregator.release import add_noise, aggregate, countersign, prepare, reconstruct
 from precad.aggregator.rounds.states import (
     Counted,
     Finished,

@@ -11,7 +11,7 @@ from tests.rig.meeting import ANN, BEN, CLEO, SERVERS, A, B, Servers
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.journal import AttemptState
 from precad.aggregator.rounds.messages import Fact
-from precad.aggregator.rounds.operators import doubt
+from precad.aggregator.rounds.start_attempt import doubt
 from precad.aggregator.store import compare_ledgers
 from precad.aggregator.training.meet import meet
 from precad.aggregator.training.owners import hear_of

@@ -8,9 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from precad.aggregator.noise import NoiseSource
-from precad.aggregator.release.aggregate import aggregate
-from precad.aggregator.release.reconstruct import reconstruct
-from precad.aggregator.release.release import add_noise, countersign, prepare
+from precad.aggregator.release import add_noise, aggregate, countersign, prepare, reconstruct
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.journal import Journal
 from precad.aggregator.rounds.states import Matched, Noised, Prepared, Sent, Summed

@@ -11,7 +11,7 @@ import torch
 
 from benchmarks.rounds.part import Orders
 from benchmarks.rounds.vectors import vectors
-from precad.aggregator.mpc.crypten_import import crypten
+from precad.aggregator.validate.crypten_import import crypten
 
 
 class Check:

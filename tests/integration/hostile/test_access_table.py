@@ -22,7 +22,7 @@ from google.protobuf.wrappers_pb2 import Int32Value, StringValue
 
 from precad.aggregator.rpc.dealing import request_to_wire
 from precad.aggregator.training.feed import TrainingDone
-from precad.aggregator.validate.comparisons import deal_request
+from precad.aggregator.validate.validation import deal_request
 from precad.common.identifiers import ClientId, Role
 from precad.common.identity.credentials import Identity
 from precad.common.identity.deployment import Deployment

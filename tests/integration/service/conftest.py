@@ -15,7 +15,7 @@ from precad.aggregator.collect import Inbox
 from precad.aggregator.collect.matching import describe, match
 from precad.aggregator.enrol.admission import Admission, anybody
 from precad.aggregator.enrol.register import Register
-from precad.aggregator.rounds.coin import CoinKey
+from precad.aggregator.rounds.joint_coin import CoinKey
 from precad.aggregator.rounds.states import Opened
 from precad.aggregator.rpc.aggregation import AggregationService
 from precad.aggregator.rpc.limits import Limits

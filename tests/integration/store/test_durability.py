@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from tests.integration.store.conftest import DISK, MODEL, VALID_SET, A, B, Opener
 
-from precad.aggregator.release.release import prepare
+from precad.aggregator.release import prepare
 from precad.aggregator.rounds.journal import AttemptState
 from precad.aggregator.rounds.states import Counted, Noised, Opened
 from precad.aggregator.store import audit_ledger

@@ -9,7 +9,7 @@ import pytest
 from tests.rig.breaking import Breaking
 from tests.rig.spent import MemorySpentTriples
 
-from precad.aggregator.release.aggregate import aggregate
+from precad.aggregator.release import aggregate
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.states import Matched, Opened, Summed
 from precad.common.errors import PeerUnavailable, Rejection
@@ -21,7 +21,7 @@ from precad.common.share.signature import Signature
 from precad.common.share.submission import Submission, shard
 from precad.common.task import Task
 from precad.dealer.dealer_role import DealerRole
-from precad.dealer.in_process import LocalDealing
+from precad.dealer.local_dealing import LocalDealing
 
 T = TypeVar("T")
 Play = Callable[[Role, PeerLink], T]

@@ -11,14 +11,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from tests.integration.validation.conftest import play_both
 
-from precad.aggregator.mpc.comparison import all_signs
-from precad.aggregator.mpc.crypten_import import (
+from precad.aggregator.validate.check_by_shares import all_signs
+from precad.aggregator.validate.crypten_import import (
     BinarySharedTensor,
     crypten,
     crypten_communicator,
 )
-from precad.aggregator.mpc.party import acting_as
-from precad.aggregator.mpc.provider import DealtProvider, UnexpectedDemand
+from precad.aggregator.validate.crypten_party import DealtProvider, UnexpectedDemand, acting_as
 from precad.common.errors import PeerViolation
 from precad.common.identifiers import Digest, Role
 from precad.common.link import PeerLink, memory_pair

@@ -14,9 +14,9 @@ from tests.integration.validation.conftest import (
     task_of,
 )
 
-from precad.aggregator.release.aggregate import aggregate
+from precad.aggregator.release import aggregate
 from precad.aggregator.rounds.states import Matched, Opened
-from precad.aggregator.validate.forward import forward, receive
+from precad.aggregator.validate.absorb_bodies import forward, receive
 from precad.common.errors import BodyUnreadable, PeerUnavailable, PeerViolation, Rejection
 from precad.common.identifiers import Digest, Role
 from precad.common.link import PeerLink

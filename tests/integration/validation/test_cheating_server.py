@@ -23,9 +23,9 @@ from tests.integration.validation.conftest import (
 )
 from tests.rig.submissions import words_of
 
-from precad.aggregator.release.aggregate import aggregate
+from precad.aggregator.release import aggregate
 from precad.aggregator.rounds.states import Matched, Opened, Summed
-from precad.aggregator.validate.by_gates import ByGates
+from precad.aggregator.validate.check_by_gates import ByGates
 from precad.common.errors import BodyUnreadable, PeerUnavailable, PeerViolation, Rejection
 from precad.common.identifiers import ClientId, Digest, Role
 from precad.common.link import Frame, PeerLink
@@ -36,7 +36,7 @@ from precad.common.share.submission import Submission
 from precad.common.task import Task
 from precad.dealer import gate_batches as gates
 from precad.dealer.dealer_role import DealerRole
-from precad.dealer.in_process import LocalDealing
+from precad.dealer.local_dealing import LocalDealing
 from precad.norm_check.dealing import DealerConversation, GateKeys
 from precad.norm_check.dealt_triples import SquareRequest
 from precad.norm_check.norm_gates import submission_bytes

@@ -9,8 +9,8 @@ import pytest
 from tests.integration.validation.conftest import SERVERS, play_both, task_of
 from tests.rig.spent import MemorySpentTriples
 
-from precad.aggregator.validate.comparisons import comparisons_per_client, deal_request
-from precad.aggregator.validate.decide import decide
+from precad.aggregator.validate.check_by_shares import decide
+from precad.aggregator.validate.validation import comparisons_per_client, deal_request
 from precad.common.errors import PeerViolation
 from precad.common.headroom import TAU
 from precad.common.identifiers import Role

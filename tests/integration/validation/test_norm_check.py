@@ -18,9 +18,9 @@ from tests.rig.norm_check import (
 )
 from tests.rig.spent import MemorySpentTriples
 
-from precad.aggregator.validate.absorb import Absorber
-from precad.aggregator.validate.comparisons import deal_request
-from precad.aggregator.validate.decide import decide
+from precad.aggregator.validate.absorb_bodies import Absorber
+from precad.aggregator.validate.check_by_shares import decide
+from precad.aggregator.validate.validation import deal_request
 from precad.common.encode import clip_update
 from precad.common.encode.clip import squared_norm
 from precad.common.errors import PeerViolation

@@ -24,7 +24,7 @@ VECTORS = {
 }
 CHECK = """
 import json, sys, torch
-from precad.aggregator.mpc.crypten_import import crypten
+from precad.aggregator.validate.crypten_import import crypten
 
 @crypten.mpc.run_multiprocess(world_size=2)
 def check(vectors):

@@ -18,7 +18,7 @@ from tests.rig.spent import MemorySpentTriples
 from tests.rig.waiting import until
 
 from precad.aggregator.collect.spool import Spool
-from precad.aggregator.release.aggregate import aggregate
+from precad.aggregator.release import aggregate
 from precad.aggregator.rounds.aggregator import Aggregator
 from precad.aggregator.rounds.states import Matched, Opened, Summed
 from precad.aggregator.rpc.dealing import RemoteDealer
@@ -40,7 +40,7 @@ from precad.common.secret import Secret
 from precad.common.share.submission import Submission, shard
 from precad.common.task import Task
 from precad.dealer.dealer_role import DealerRole
-from precad.dealer.in_process import LocalDealing
+from precad.dealer.local_dealing import LocalDealing
 from precad.norm_check.dealing import Dealing
 
 SERVERS = (Role.SERVER_A, Role.SERVER_B)

@@ -1,8 +1,24 @@
-"""A round's noise, drawn while uploads come in: it depends on none of them."""
+"""Where a server's noise comes from."""
 
-from precad.aggregator.noise import NoiseSource
+from typing import Protocol
+
 from precad.common.clock import CLOCK, Clock
 from precad.common.ring import RingVector
+
+
+class NoiseSource(Protocol):
+    """Where a server's noise comes from; replaceable so that tests can switch it off."""
+
+    def draw(self, dimension: int) -> RingVector:
+        """Fresh noise, ``[d] int64`` in units of the last place.
+
+        Depends on nothing but ``dimension`` and may be called from any thread, also from several
+        at once: it can be drawn while uploads are collected. Each result is for one use, and its
+        caller's to change.
+        """
+
+
+# A round's noise, drawn while uploads come in: it depends on none of them.
 
 
 class DrawnAhead:

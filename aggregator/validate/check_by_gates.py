@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from precad.aggregator.validate.absorb import Absorber
-from precad.aggregator.validate.check import Server, label
+from precad.aggregator.validate.absorb_bodies import Absorber
+from precad.aggregator.validate.validation import Server, label
 from precad.common.errors import Misconfiguration, PeerViolation
 from precad.common.identifiers import Digest, Role
 from precad.common.ring import RingVector

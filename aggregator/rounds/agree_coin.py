@@ -3,7 +3,7 @@
 import hmac
 
 from precad.aggregator.rounds.aggregator import Aggregator
-from precad.aggregator.rounds.coin import commitment_to, joint_coin
+from precad.aggregator.rounds.joint_coin import commitment_to, joint_coin
 from precad.aggregator.rounds.journal import Word
 from precad.aggregator.rounds.messages import (
     CoinCommitment,
@@ -12,7 +12,7 @@ from precad.aggregator.rounds.messages import (
     CoinState,
     SealMessage,
 )
-from precad.aggregator.rounds.operators import NeedsOperators
+from precad.aggregator.rounds.start_attempt import NeedsOperators
 from precad.common.errors import PeerUnavailable, PeerViolation
 from precad.common.identifiers import Role
 from precad.common.identity.seal import Kind

@@ -13,12 +13,16 @@ from typing import Self
 
 import numpy as np
 
-from precad.aggregator.validate.absorb import Absorber
-from precad.aggregator.validate.by_gates import ByGates
-from precad.aggregator.validate.check import Check, Server, label
-from precad.aggregator.validate.comparisons import comparisons_per_client
-from precad.aggregator.validate.forward import Dropped, forward, receive
-from precad.aggregator.validate.validator import MAX_BATCH_CLIENTS, Verdicts
+from precad.aggregator.validate.absorb_bodies import Absorber, Dropped, forward, receive
+from precad.aggregator.validate.check_by_gates import ByGates
+from precad.aggregator.validate.validation import (
+    MAX_BATCH_CLIENTS,
+    Check,
+    Server,
+    Verdicts,
+    comparisons_per_client,
+    label,
+)
 from precad.common.description import Description
 from precad.common.errors import BodyUnreadable, PeerUnavailable, Rejection
 from precad.common.identifiers import ClientId, Role
@@ -184,7 +188,7 @@ def check_of(server: Server, attempt: int) -> Check:
     """The one that the task names; all else of validation is the same."""
     if server.task.validation == "fss":
         return ByGates(server)
-    from precad.aggregator.validate.by_shares import ByShares  # noqa: PLC0415
+    from precad.aggregator.validate.check_by_shares import ByShares  # noqa: PLC0415
 
     return ByShares(server, attempt)
 
@@ -200,7 +204,7 @@ def load_check(task: Description) -> None:
 
         # Before CrypTen and all else of a server come on top of it.
         let_go_of_loaded()
-        import precad.aggregator.validate.by_shares  # noqa: F401, PLC0415
+        import precad.aggregator.validate.check_by_shares  # noqa: F401, PLC0415
 
 
 def longest_opening(task: Task) -> int:

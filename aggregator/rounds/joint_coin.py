@@ -9,10 +9,15 @@ but the opening of that commitment. Both keep the opening before any client hear
 
 import hashlib
 from collections.abc import Callable
+from fractions import Fraction
 
-from precad.aggregator.rounds.messages import CoinCommitment, CoinOpening
-from precad.common.identifiers import Digest, Role
-from precad.common.keystream import derive, encode_context
+from precad.aggregator.rounds.messages import (
+    CoinCommitment,
+    CoinOpening,
+)
+from precad.common.enrolment import Roster
+from precad.common.identifiers import ClientId, Digest, Role
+from precad.common.keystream import Keystream, derive, encode_context
 from precad.common.secret import Secret
 
 
@@ -63,3 +68,29 @@ def joint_coin(a: CoinOpening, b: CoinOpening) -> Secret:
     """The coin of a version, from server A's and server B's opening."""
     both = Secret(bytes.fromhex(a.coin) + bytes.fromhex(b.coin))
     return derive(both, "coin", bytes.fromhex(a.task), a.version)
+
+
+# Select: who is drawn for a version, by its joint coin.
+
+
+def cohort_of(
+    coin: Secret, roster: Roster, client_rate: float, version: int
+) -> tuple[ClientId, ...]:
+    """Each enrolled client with probability q: PRF(coin; version, client) < q·2^64.
+
+    No client's draw depends on who else is enrolled, or on their order.
+
+    Args:
+        coin: of this version, from both servers' bytes.
+        roster: everybody enrolled.
+        client_rate: q; exact to 2^−64.
+        version: t.
+    """
+    threshold = int(Fraction(client_rate) * 2**64)
+
+    def word(client: ClientId) -> int:
+        return int.from_bytes(
+            Keystream(coin, "cohort", version, client.encoded()).read(8), "little"
+        )
+
+    return tuple(client for client in roster if word(client) < threshold)

@@ -1,1 +1,0 @@
-"""Two-party computation: CrypTen's arithmetic over our own link and dealt randomness."""

@@ -1,0 +1,213 @@
+"""From validated shares to the next model: sum, noise, charge, release, reconstruct."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from precad.aggregator.noise import NoiseSource
+from precad.aggregator.rounds.aggregator import Aggregator
+from precad.aggregator.rounds.history import history_after
+from precad.aggregator.rounds.journal import Journal
+from precad.aggregator.rounds.messages import HeadBody, ModelBody, SealMessage, SetCheck
+from precad.aggregator.rounds.states import (
+    Counted,
+    Finished,
+    Matched,
+    Noised,
+    Prepared,
+    Sent,
+    Summed,
+)
+from precad.aggregator.validate.in_process_validator import InProcess
+from precad.aggregator.validate.validation import MAX_BATCH_CLIENTS, Validator
+from precad.common.errors import PeerViolation
+from precad.common.identifiers import ClientId, Digest
+from precad.common.identity.seal import Kind
+from precad.common.keystream import derive, encode_context
+from precad.common.link import PeerLink
+from precad.common.model import apply_update, model_digest
+from precad.common.ring import RingVector, byte_view
+
+
+def agree(link: PeerLink, step: str, digest: Digest, count: int) -> None:
+    """Compare a digest and a count with the other server's. Raises PeerViolation."""
+    own = SetCheck(digest=str(digest), count=count)
+    theirs = SetCheck.from_bytes(link.exchange(step, own.to_bytes()))
+    if theirs != own:
+        raise PeerViolation(
+            f"the servers disagree at step {step!r}: ours {own.digest} ({own.count}), "
+            f"theirs {theirs.digest} ({theirs.count}); nothing more is released"
+        )
+
+
+# Validate and aggregate: from matched submissions to the sum of the valid ones.
+
+
+def aggregate(
+    aggregator: Aggregator, matched: Matched, validator: Validator | None = None
+) -> Summed:
+    """Both parts of docs/soundness.md for every matched submission, then the sum of the valid ones.
+
+    Args:
+        aggregator: this server.
+        matched: the submissions.
+        validator: has taken those that were matched early; all are validated here without one.
+
+    Raises:
+        PeerViolation: the servers disagree about the valid set, or one departs from the protocol.
+        PeerUnavailable: the other server, the dealer or a worker is gone; or a body that has to be
+            taken out of the sum can't be read again.
+    """
+    opened = matched.opened
+    if validator is None:
+        with InProcess(aggregator, opened.attempt, opened.counted) as in_process:
+            return aggregate(aggregator, matched, in_process)
+    late = [s for client, s in matched.submissions.items() if client not in matched.early]
+    for start in range(0, len(late), MAX_BATCH_CLIENTS):
+        validator.take(late[start : start + MAX_BATCH_CLIENTS])
+    verdicts = validator.decide()
+    valid = (client for client in matched.submissions if client not in verdicts.rejections)
+    counted = tuple(client for client in valid if client in opened.counted)
+    digest = _set_digest(aggregator, matched, counted)
+    agree(aggregator.link, "valid-set", digest, len(counted))
+    for submission in matched.submissions.values():
+        submission.discard()
+    rejections = {**matched.rejections, **verdicts.rejections}
+    return Summed(Counted(opened, counted, digest, rejections), verdicts.share_sum)
+
+
+def _set_digest(aggregator: Aggregator, matched: Matched, valid: Sequence[ClientId]) -> Digest:
+    """Salted with what only the two servers know: else the digest were the list itself."""
+    task, attempt = aggregator.task.digest.value, matched.opened.attempt
+    salt = derive(aggregator.set_secret, "set-salt", task, attempt).reveal()
+    parts: list[bytes | int] = [salt, task, attempt]
+    for client in valid:
+        parts += [client.encoded(), matched.submissions[client].header.whole_digest.value]
+    return Digest.of(encode_context("valid-set", *parts))
+
+
+# Noise, prepare, countersign, send: when a noisy share may leave, and that it never changes.
+#
+# Each step is durable before the next one's words leave: *prepared* before the own head is signed,
+# *countersigned* (also in the file outside the database) before the countersignature leaves, *sent*
+# before the noisy share does. `release_model` (tests/model) is the same order, searched.
+
+
+def add_noise(summed: Summed, noise: NoiseSource) -> Noised:
+    """Add this server's own noise, once."""
+    noisy = noise.draw(summed.share_sum.size)
+    # In place: a large model has room for few vectors, and drawn noise is for one use.
+    noisy += summed.share_sum
+    return Noised(summed.counted, noisy)
+
+
+def prepare(journal: Journal, noised: Noised) -> Prepared:
+    """Charge the ledger and persist the noisy share, in one. Nothing leaves yet.
+
+    Raises:
+        AlreadyReleased: this attempt was prepared before.
+    """
+    counted, noisy = noised.counted, noised.noisy_share
+    journal.prepare(
+        counted.opened.attempt,
+        counted.valid,
+        counted.valid_set,
+        counted.rejections,
+        byte_view(noisy),
+    )
+    return Prepared(counted, noisy)
+
+
+def countersign(aggregator: Aggregator, prepared: Prepared) -> Sent:
+    """Sign the own head, countersign the other's; with both, the noisy share may leave.
+
+    Raises:
+        PeerViolation: the other server prepared something else, or its ledger holds other facts.
+    """
+    link, journal, seals = aggregator.link, aggregator.journal, aggregator.seals
+    own = _head(aggregator, prepared)
+    mine = seals.write(Kind.HEAD, own)
+    theirs = SealMessage.from_bytes(link.exchange("head", mine.to_bytes()))
+    head = seals.read(seals.other, Kind.HEAD, theirs, HeadBody)
+    if _common(head) != _common(own):
+        raise PeerViolation(
+            f"the servers disagree on what they have prepared: here {_common(own)}, there "
+            f"{_common(head)}; nothing more is released"
+        )
+    journal.countersign(own.attempt, head, theirs)
+    signed = seals.write(Kind.COUNTERSIGNATURE, head)
+    answer = SealMessage.from_bytes(link.exchange("countersignature", signed.to_bytes()))
+    if seals.read(seals.other, Kind.COUNTERSIGNATURE, answer, HeadBody) != own:
+        raise PeerViolation("the other server countersigned another head than this server's")
+    journal.sent(own.attempt, answer)
+    return Sent(prepared.counted, prepared.noisy_share)
+
+
+def _head(aggregator: Aggregator, prepared: Prepared) -> HeadBody:
+    journal, opened = aggregator.journal, prepared.counted.opened
+    head, version = journal.head(), opened.version
+    history = history_after(journal.history(version), journal.facts(version))
+    return HeadBody(
+        task=str(aggregator.task.digest),
+        version=version,
+        attempt=opened.attempt,
+        valid_set=str(prepared.counted.valid_set),
+        length=head.length,
+        head=str(head.head),
+        history=str(history),
+    )
+
+
+def _common(head: HeadBody) -> tuple[str, int, int, str, str]:
+    return head.task, head.version, head.attempt, head.valid_set, head.history
+
+
+# Reconstruct: from both noisy shares to the next model.
+
+
+def reconstruct(aggregator: Aggregator, sent: Sent, theta: NDArray[np.float64]) -> Finished:
+    """Exchange noisy shares, decode, divide by the fixed denominator, step with η.
+
+    The next model is kept, and shown to anybody, only once the other server has signed the same
+    digest: a server that loses it later takes it back on its own signature.
+
+    Args:
+        aggregator: this server.
+        sent: both servers are prepared, and say so.
+        theta: ``[d] float64``, θ_t, which becomes θ_{t+1}: a large model has room for few vectors.
+
+    Raises:
+        PeerViolation: the other server's share has the wrong size, or its next model differs.
+    """
+    link, seals = aggregator.link, aggregator.seals
+    link.send("noisy-share", byte_view(sent.noisy_share))
+    other_share = np.empty(aggregator.task.dimension, dtype="<i8")
+    link.receive_into("noisy-share", byte_view(other_share))
+    finished = step(aggregator, sent, theta, other_share.astype(np.int64, copy=False))
+    version = finished.opened.version + 1
+    own = ModelBody(task=str(aggregator.task.digest), version=version, digest=str(finished.model))
+    answer = link.exchange("model", seals.write(Kind.MODEL, own).to_bytes())
+    theirs = SealMessage.from_bytes(answer)
+    found = seals.read(seals.other, Kind.MODEL, theirs, ModelBody)
+    if found != own:
+        raise PeerViolation(
+            f"the servers computed different models of version {version}: {own.digest} here, "
+            f"{found.digest} there; nothing more is released"
+        )
+    aggregator.journal.keep_model_seal(version, theirs)
+    return finished
+
+
+def step(
+    aggregator: Aggregator, sent: Sent, theta: NDArray[np.float64], theirs: RingVector
+) -> Finished:
+    """θ_{t+1} from θ_t, the own noisy share and the other server's, ``[d] int64`` each.
+
+    The other server's becomes the noisy sum, and θ_t the next model.
+    """
+    task, counted = aggregator.task, sent.counted
+    theirs += sent.noisy_share
+    stepped = apply_update(theta, theirs, task, aggregator.denominator, out=theta)
+    digest = model_digest(task.digest, counted.opened.version + 1, task.model.parameters, stepped)
+    return Finished(counted.opened, counted.valid, counted.rejections, theirs, stepped, digest)

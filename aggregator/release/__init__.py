@@ -1,1 +1,0 @@
-"""From validated shares to the next model: sum, noise, charge, release, reconstruct."""

@@ -1,0 +1,201 @@
+"""One server's pass over a submission's body, piece by piece: k + 1 words and a share come out.
+
+For sums x is shared as a_A at server A and b + a_B at server B. So A keeps nothing of b, and B
+reads it again from its own spool where it must (docs/soundness.md, "Part 2: the exact norm").
+What is projected is that share, or, where the check is by gates, b itself: public to both servers.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from precad.common.errors import BodyUnreadable, PeerViolation
+from precad.common.identifiers import Digest, Role
+from precad.common.kernel.kernel import sharing_in_use
+from precad.common.keystream import Keystream
+from precad.common.link import PeerLink
+from precad.common.ring import WORD_BYTES, RingVector, signed, view_words
+from precad.common.secret import Secret
+from precad.common.share.body import PIECE_BYTES, body_hasher
+from precad.common.share.mask import SALT_BYTES
+from precad.common.share.submission import Submission
+from precad.common.share.words import norm_point
+from precad.common.task import Task
+from precad.norm_check.random_rows import Rows
+
+_TOGETHER = 1 << 16
+"""Coordinates that pass together, a piece of a body: in the processor's cache, or nearly."""
+
+
+class Absorber:
+    """Takes the pieces of b in order.
+
+    Args:
+        role: SERVER_A or SERVER_B.
+        task: gives d, k and β, and which check it is.
+        mask: a_j, this server's own mask, from its start.
+        row_key: the dealer's, for this submission alone.
+        total: ``[d] int64`` that the share is added into; None where the client isn't counted.
+    """
+
+    def __init__(
+        self,
+        role: Role,
+        task: Task,
+        mask: Keystream,
+        row_key: Secret,
+        total: RingVector | None,
+    ) -> None:
+        self._role = role
+        self._bound = task.bound
+        self._mask = mask
+        self._rows = Rows(row_key, task.dimension, task.projections)
+        self._total = total
+        self._add_share = sharing_in_use()
+        self._dimension = task.dimension
+        self._share = np.empty(min(_TOGETHER, task.dimension), dtype=np.int64)
+        self._public = task.validation == "fss"
+        self._crossed = 0
+        self._squared = 0
+        self.absorbed = 0
+        """Coordinates so far."""
+
+    def absorb(self, b: RingVector) -> None:
+        """The next piece of b, ``[≤ d] int64``; all but the last a multiple of 64 long."""
+        for start in range(0, b.size, _TOGETHER):
+            self._absorb(b[start : start + _TOGETHER])
+
+    def words(self, r_share: int) -> RingVector:
+        """``[k + 1] int64``: this server's shares of the k projections, then of y.
+
+        Args:
+            r_share: this server's share of r = a·a.
+        """
+        assert not self._public
+        y = excess_share(self._role, self._crossed, self._squared, r_share, self._bound)
+        return np.append(self._rows.z(), np.int64(y))
+
+    @property
+    def crossed(self) -> int:
+        """⟨b, a_j⟩ so far, with this server's own mask; signed."""
+        return signed(self._crossed)
+
+    def points(self, word_a: int, word_b: int) -> RingVector:
+        """``[k + 1] int64``: the projections of b and the norm's point, the same at both servers.
+
+        Args:
+            word_a: u_A, as the client signed it; nobody's but the header's words may be taken.
+            word_b: u_B, likewise.
+        """
+        assert self._public
+        y = norm_point(word_a, word_b, self._squared, self._bound)
+        return np.append(self._rows.z(), np.int64(y))
+
+    def _absorb(self, b: RingVector) -> None:
+        share, start = self._share[: b.size], self.absorbed
+        self._mask.words_into(share)
+        total = None if self._total is None else self._total[start : start + b.size]
+        crossed, squared = self._add_share(b, share, total, adds_b=self._role is Role.SERVER_B)
+        self._crossed += crossed
+        self._squared += squared
+        self._rows.absorb(b if self._public else share)
+        self.absorbed += b.size
+        if self.absorbed == self._dimension:
+            # All submissions of a batch are kept until they are decided on.
+            self._share = self._share[:0].copy()
+
+
+# The exact norm by a Beaver square whose opening is the client's own.
+#
+# docs/soundness.md, "Part 2: the exact norm".
+
+
+def excess_share(role: Role, crossed: int, squared: int, r_share: int, bound: int) -> int:
+    """This server's share of y = X·X − β² − 1.
+
+    With b = X − a opened, X·X = a·a + 2b·a + b·b; the public terms are added by server A alone,
+    because there is no division by 2 in this ring. The −1 makes y negative exactly when
+    X·X ≤ β².
+
+    Args:
+        role: SERVER_A or SERVER_B.
+        crossed: ⟨b, a_j⟩ with this server's own mask.
+        squared: ⟨b, b⟩, at A.
+        r_share: this server's share of r = a·a.
+        bound: β.
+
+    Returns:
+        A signed representative in Z_2^64.
+    """
+    share = r_share + 2 * crossed
+    if role is Role.SERVER_A:
+        share += squared - bound * bound - 1
+    return signed(share)
+
+
+# A matched body's way from B to A: piece by piece, and both servers take each as it goes.
+
+
+_WHOLE, _DROPPED = b"w", b"d"
+"""In a byte: the last piece of a body that was whole, or that couldn't be read again."""
+
+
+class Dropped(Exception):
+    """B can't read a body again that it held: the client doesn't count, and nobody else is hit."""
+
+
+def forward(link: PeerLink, step: str, submission: Submission) -> Iterator[RingVector]:
+    """B's part: send the body, and yield each piece of b, ``[≤ 2^16] int64``, as it goes.
+
+    Raises:
+        Dropped: the spool can't be read; A has been told.
+    """
+    try:
+        if submission.body is None:
+            raise AssertionError(f"{submission.context.client} was matched without a body")
+        link.send_piece(step, submission.body.salt.reveal(), last=False)
+        for piece in submission.body_pieces():
+            link.send_piece(step, piece, last=False)
+            yield view_words(piece)
+    except BodyUnreadable as error:
+        link.send_piece(step, _DROPPED, last=True)
+        raise Dropped(str(error)) from None
+    link.send_piece(step, _WHOLE, last=True)
+
+
+def receive(
+    link: PeerLink, step: str, submission: Submission, dimension: int
+) -> Iterator[RingVector]:
+    """A's part: yield each piece of b, ``[≤ 2^16] int64``, as it comes; their hash was signed.
+
+    Args:
+        link: to B.
+        step: the message's name; both servers give the same.
+        submission: A's half, matched.
+        dimension: d.
+
+    Raises:
+        Dropped: B can't send it.
+        PeerViolation: B has vouched for a body that isn't what the client signed.
+    """
+    header, left = submission.header, dimension * WORD_BYTES
+    piece, last = link.receive_piece(step)
+    if not last:
+        if len(piece) != SALT_BYTES:
+            raise PeerViolation(f"a forwarded body's salt has {len(piece)} bytes")
+        hasher = body_hasher(header.context.digest, Secret(bytes(piece)))
+        piece, last = link.receive_piece(step)
+        while not last:
+            left -= len(piece)
+            if left < 0 or (left and len(piece) != PIECE_BYTES) or not piece:
+                raise PeerViolation("a forwarded body's pieces aren't as long as they must be")
+            hasher.update(piece)
+            yield view_words(piece)
+            piece, last = link.receive_piece(step)
+        if piece == _WHOLE:
+            if left or Digest(hasher.digest()) != header.body_digest:
+                raise PeerViolation("server B vouched for a body that isn't what its client signed")
+            return
+    if piece != _DROPPED:
+        raise PeerViolation("a forwarded body ended without a verdict")
+    raise Dropped("server B can't read it again")
